@@ -1,0 +1,1 @@
+"""The agent: probes of a GPU host, sampler, spool and shipper."""

@@ -1,0 +1,81 @@
+"""The port between sources and sampler: what a probe is.
+
+A probe takes readings from one source: one GPU, the host, the GPU processes of the node, a whole
+simulated node. The sampler gives every blocking probe a thread of its own and a deadline, so a
+driver call that hangs stops nothing but its own GPU. Probes add neither `ts` nor `node` nor
+`simulated` to their rows: the sampler stamps them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+Value = int | float | str | bool | None
+"""A cell. TIMESTAMP cells are milliseconds since the epoch. None, or no key: absent."""
+
+Row = dict[str, Value]
+"""Column name to value, columns of `gpuwarden.schema`."""
+
+Reading = Mapping[str, Sequence[Row]]
+"""Rows by table name."""
+
+
+class ProbeError(Exception):
+    """The source gave nothing this time; the message says what failed and where.
+
+    `kind` is the kind of event it becomes ("gpu_lost", "driver_not_loaded", "probe_failed").
+    """
+
+    def __init__(self, message: str, *, kind: str = "probe_failed") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Probe(Protocol):
+    """Takes readings from one source. Methods of one probe never run at the same time."""
+
+    @property
+    def name(self) -> str:
+        """Unique within the agent, for logs and events: "host", "gpu0"."""
+        ...
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Tables that `read` fills."""
+        ...
+
+    @property
+    def cadence_s(self) -> int:
+        """Read at the wall clock seconds that this divides."""
+        ...
+
+    @property
+    def simulated(self) -> bool:
+        """True where the rows are made up."""
+        ...
+
+    @property
+    def blocking(self) -> bool:
+        """True where a call may block and needs a thread; False: it is pure computation."""
+        ...
+
+    @property
+    def gpu_uuid(self) -> str | None:
+        """The GPU that the probe is about; None: not about one GPU."""
+        ...
+
+    def describe(self) -> Reading:
+        """Inventory rows: tables `gpus`, and `nodes` with the columns it knows.
+
+        Called at start and every minute; the sampler ships what changed. Raises ProbeError.
+        """
+        ...
+
+    def read(self, ts_ms: int) -> Reading:
+        """Samples for the tick `ts_ms`. The first call of a probe that needs two looks to tell a
+        rate leaves that column out. Raises ProbeError when the source gives nothing at all.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give the source back."""
+        ...

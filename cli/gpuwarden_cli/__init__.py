@@ -1,0 +1,1 @@
+"""The `gpuwarden` command: composes the parts, imports each only when it is asked for."""

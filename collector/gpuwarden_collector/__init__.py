@@ -1,0 +1,1 @@
+"""The collector: ingest, store and SQL over HTTP."""

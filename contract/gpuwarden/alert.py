@@ -1,0 +1,75 @@
+"""What an alert is: the model that rules produce, the store keeps and people read."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+
+class Severity(StrEnum):
+    """How soon someone must act: today (info), within hours (warning), now (critical)."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+class AlertState(StrEnum):
+    """Prometheus's words. Inactive alerts are not kept."""
+
+    PENDING = "pending"  # the condition holds, not yet for long enough
+    FIRING = "firing"
+    RESOLVED = "resolved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """One instance of a rule for one label set. Instants are aware, UTC."""
+
+    fingerprint: str
+    rule: str
+    severity: Severity
+    state: AlertState
+    labels: Mapping[str, str]
+    summary: str
+    remedy: str
+    value: float | None
+    usd_per_hour: float | None
+    """What the condition costs an hour; None where that is unknown."""
+    began_at: datetime
+    """When the condition began, as the rule's SQL saw it: at or before `active_at`."""
+    active_at: datetime
+    """First evaluation that found it; with the fingerprint, the identity of this episode."""
+    fired_at: datetime | None = None
+    resolved_at: datetime | None = None
+    seen_at: datetime
+    """Last evaluation that found it."""
+    simulated: bool = False
+
+    def usd_so_far(self, now: datetime) -> float | None:
+        """What it has cost up to `now` (or until it resolved)."""
+        if self.usd_per_hour is None:
+            return None
+        until = self.resolved_at or now
+        return self.usd_per_hour * (until - self.began_at).total_seconds() / 3600
+
+
+class AlertStore(Protocol):
+    """Where alerts are kept: the `alerts` table."""
+
+    async def active(self) -> Sequence[Alert]:
+        """Pending and firing alerts, as last saved."""
+        ...
+
+    async def save(self, alerts: Sequence[Alert]) -> None:
+        """Insert or update by (fingerprint, active_at); durable when it returns."""
+        ...
+
+
+def fingerprint(rule: str, labels: Mapping[str, str]) -> str:
+    """Identity of a rule's alert for a label set: 16 hex digits, the same in every process."""
+    text = json.dumps([rule, sorted(labels.items())], ensure_ascii=False, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

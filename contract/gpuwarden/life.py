@@ -1,0 +1,82 @@
+"""Starting, stopping and reporting to systemd, the same way in every part."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+
+class StartError(Exception):
+    """The part cannot start. The message is one line: what, where, and what to do about it."""
+
+
+async def until(stop: asyncio.Event, seconds: float) -> bool:
+    """Sleep; True when asked to stop first."""
+    if stop.is_set():
+        return True
+    try:
+        async with asyncio.timeout(max(0.0, seconds)):
+            await stop.wait()
+        return True
+    except TimeoutError:
+        return False
+
+
+def stop_on_signals(stop: asyncio.Event) -> None:
+    """SIGTERM and SIGINT set `stop`; a second SIGINT ends the process at once."""
+    loop = asyncio.get_running_loop()
+
+    def ask() -> None:
+        if stop.is_set():
+            os._exit(130)
+        stop.set()
+
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGINT, ask)
+
+
+def boot_id() -> str:
+    """The kernel's boot id, /proc/sys/kernel/random/boot_id; elsewhere a name of this process."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return f"process-{os.getpid()}"
+
+
+def notify(state: str) -> bool:
+    """Tell systemd `READY=1`, `STOPPING=1`, `WATCHDOG=1` or `STATUS=...` (sd_notify(3)).
+
+    False where no service manager listens.
+    """
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return False
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        try:
+            sock.sendto(state.encode(), address)
+        except OSError:
+            return False
+    return True
+
+
+def watchdog_interval_s() -> float | None:
+    """Half of the watchdog's time, WATCHDOG_USEC (sd_watchdog_enabled(3)); None without one."""
+    usec = os.environ.get("WATCHDOG_USEC", "")
+    pid = os.environ.get("WATCHDOG_PID", str(os.getpid()))
+    if not usec.isdigit() or pid != str(os.getpid()):
+        return None
+    return int(usec) / 2e6
+
+
+async def feed_watchdog(stop: asyncio.Event, is_alive: Callable[[], bool]) -> None:
+    """Feed systemd's watchdog for as long as `is_alive()` sees progress; no watchdog, no loop."""
+    interval_s = watchdog_interval_s()
+    if interval_s is None:
+        return
+    while not await until(stop, interval_s):
+        if is_alive():
+            notify("WATCHDOG=1")

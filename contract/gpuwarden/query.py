@@ -1,0 +1,46 @@
+"""The port through which rules and dashboards read data: SQL in, rows out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Rows of a query. TIMESTAMP values are aware datetimes, UTC; NULL is None."""
+
+    columns: Sequence[str]
+    types: Sequence[str]
+    rows: Sequence[tuple[Any, ...]]
+    truncated: bool = False
+    """True where there were more rows than the limit."""
+
+    def records(self) -> list[dict[str, Any]]:
+        """Each row as a dictionary."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+class QueryError(ValueError):
+    """The query is wrong or not allowed; the message says what to change."""
+
+
+class QueryTimeoutError(QueryError):
+    """The query ran longer than it may."""
+
+
+class Querier(Protocol):
+    """Runs read-only SQL."""
+
+    async def query(
+        self,
+        sql: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+        row_limit: int | None = None,
+    ) -> Result:
+        """Rows of one SELECT (or EXPLAIN) statement; `$name` in it takes `params["name"]`.
+
+        Datetime parameters are aware. Raises QueryError, QueryTimeoutError.
+        """
+        ...

@@ -1,0 +1,253 @@
+"""Tables that rules, dashboards and users query: names, columns, types and keys are a public promise.
+
+Sample tables are made from the catalogue (`metrics.py`). What an agent may send is `WIRE_TABLES`;
+the rest is written by the collector. Views are in `views.sql` beside this file. Time is UTC.
+"""
+
+from dataclasses import dataclass
+from importlib.resources import files
+
+from gpuwarden.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric, Type
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: type, meaning, and whether every row must have a value."""
+
+    name: str
+    type: Type
+    meaning: str
+    required: bool = False
+    limits: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table: one row per `row`, identified by `key`."""
+
+    name: str
+    row: str
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+    from_agent: bool = True
+
+    def column(self, name: str) -> Column:
+        """The column of that name. Raises KeyError when the table has none."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(f"{self.name} has no column {name!r}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names in order."""
+        return tuple(column.name for column in self.columns)
+
+
+def _columns(metrics: tuple[Metric, ...]) -> tuple[Column, ...]:
+    return tuple(Column(m.name, m.type, m.meaning, limits=m.limits) for m in metrics)
+
+
+TS = Column("ts", Type.TIMESTAMP, "Tick that the sample belongs to, UTC.", required=True)
+NODE = Column("node", Type.STRING, "Name of the node: one machine running an agent.", required=True)
+GPU = Column("gpu", Type.INT32, "Index on the node, for people; the UUID is the identity.")
+GPU_UUID = Column("gpu_uuid", Type.STRING, "Identity of the GPU (or MIG device).", required=True)
+MIG = Column(
+    "mig_instance", Type.STRING, "MIG device: GPU instance/compute instance. NULL: whole GPU."
+)
+SIMULATED = Column("simulated", Type.BOOL, "True where a simulator made the row.", required=True)
+
+GPU_SAMPLES = Table(
+    "gpu_samples",
+    "GPU and second",
+    ("gpu_uuid", "ts"),
+    (TS, NODE, GPU, GPU_UUID, MIG, SIMULATED, *_columns(GPU_METRICS)),
+)
+
+HOST_SAMPLES = Table(
+    "host_samples",
+    "node and second",
+    ("node", "ts"),
+    (TS, NODE, SIMULATED, *_columns(HOST_METRICS)),
+)
+
+PROCESS_SAMPLES = Table(
+    "process_samples",
+    "GPU process (with its process tree) and ten seconds",
+    ("gpu_uuid", "pid", "ts"),
+    (
+        TS,
+        NODE,
+        GPU,
+        GPU_UUID,
+        SIMULATED,
+        Column("pid", Type.INT64, "Process id on the node.", required=True),
+        Column("process_name", Type.STRING, "Name of the executable, without arguments."),
+        Column("username", Type.STRING, "Owner of the process."),
+        Column("slurm_job_id", Type.STRING, "Slurm job that the process belongs to."),
+        Column("container_id", Type.STRING, "Container that the process runs in."),
+        Column("pod", Type.STRING, "Kubernetes namespace/pod that the process runs in."),
+        Column("started_at", Type.TIMESTAMP, "Start of the process."),
+        *_columns(PROCESS_METRICS),
+    ),
+)
+
+EVENTS = Table(
+    "events",
+    "event",
+    ("node", "ts", "kind"),
+    (
+        TS,
+        NODE,
+        Column("gpu", Type.INT32, "Index of the GPU concerned; NULL: the node."),
+        Column("gpu_uuid", Type.STRING, "GPU concerned; NULL: the node."),
+        SIMULATED,
+        Column("kind", Type.STRING, "What happened, one of docs/events.md.", required=True),
+        Column("severity", Type.STRING, "info, warning or critical.", required=True),
+        Column("message", Type.STRING, "A sentence for people.", required=True),
+        Column("duration_seconds", Type.FLOAT64, "How long it lasted, where that is known."),
+        Column("details", Type.STRING, "JSON object with what else is known."),
+    ),
+)
+
+NODES = Table(
+    "nodes",
+    "node",
+    ("node",),
+    (
+        NODE,
+        Column("agent_id", Type.STRING, "Identity of the agent's installation.", required=True),
+        Column("boot_id", Type.STRING, "The kernel's boot id.", required=True),
+        Column("agent_version", Type.STRING, "Version of the agent."),
+        Column("backend", Type.STRING, "Where GPU readings come from: nvml, simulator or none."),
+        Column("labels", Type.STRING, "JSON object of the labels set by the operator."),
+        Column("kernel", Type.STRING, "Kernel release."),
+        Column("os", Type.STRING, "Operating system, from os-release."),
+        Column("cpu_model", Type.STRING, "CPU model."),
+        Column("cpus", Type.INT32, "Logical CPUs."),
+        Column("cpu_cores", Type.INT32, "Physical cores."),
+        Column("memory_total_bytes", Type.INT64, "Memory of the node."),
+        Column("driver_version", Type.STRING, "GPU driver."),
+        Column("cuda_version", Type.STRING, "Newest CUDA that the driver supports."),
+        Column("gpus", Type.INT32, "GPUs that the agent sees."),
+        SIMULATED,
+    ),
+)
+
+GPUS = Table(
+    "gpus",
+    "GPU",
+    ("gpu_uuid",),
+    (
+        GPU_UUID,
+        NODE,
+        GPU,
+        MIG,
+        Column("model", Type.STRING, "Name as the driver gives it."),
+        Column("vendor", Type.STRING, "nvidia or amd."),
+        Column("serial", Type.STRING, "Board serial number; absent on GeForce."),
+        Column("pci_bus_id", Type.STRING, "PCI bus id, the key that kernel messages use."),
+        Column("vbios_version", Type.STRING, "VBIOS version."),
+        Column("memory_total_bytes", Type.INT64, "Device memory."),
+        Column("power_limit_default_watts", Type.FLOAT32, "Power limit from the factory."),
+        Column("power_limit_min_watts", Type.FLOAT32, "Lowest power limit that can be set."),
+        Column("power_limit_max_watts", Type.FLOAT32, "Highest power limit that can be set."),
+        Column("temperature_slowdown_celsius", Type.FLOAT32, "Core temperature of slowdown."),
+        Column("temperature_shutdown_celsius", Type.FLOAT32, "Core temperature of shutdown."),
+        Column("sm_clock_max_mhz", Type.INT32, "Highest SM clock."),
+        Column("memory_clock_max_mhz", Type.INT32, "Highest memory clock."),
+        Column("pcie_generation_max", Type.INT16, "PCIe generation of GPU and slot."),
+        Column("pcie_width_max", Type.INT16, "PCIe lanes of GPU and slot."),
+        Column("nvlinks", Type.INT16, "NVLinks that the GPU has."),
+        Column("numa_node", Type.INT16, "NUMA node of the GPU."),
+        Column("mig_mode", Type.BOOL, "MIG switched on."),
+        SIMULATED,
+    ),
+)
+
+WIRE_TABLES: dict[str, Table] = {
+    table.name: table for table in (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, EVENTS, NODES, GPUS)
+}
+"""What an agent may send."""
+
+INVENTORY_EXTRA: dict[str, tuple[Column, ...]] = {
+    "nodes": (
+        Column("first_seen_at", Type.TIMESTAMP, "When the collector first heard of it."),
+        Column("last_seen_at", Type.TIMESTAMP, "When the collector last heard of it."),
+    ),
+    "gpus": (
+        Column("catalogue_model", Type.STRING, "Its row in the model catalogue; NULL: unknown."),
+        Column("usd_per_hour", Type.FLOAT64, "Price of an hour; NULL: unknown."),
+        Column("first_seen_at", Type.TIMESTAMP, "When the collector first heard of it."),
+        Column("last_seen_at", Type.TIMESTAMP, "When the collector last heard of it."),
+    ),
+}
+"""Columns that the collector adds to what agents send."""
+
+ALERTS = Table(
+    "alerts",
+    "time that a rule held for one label set",
+    ("fingerprint", "active_at"),
+    (
+        Column("fingerprint", Type.STRING, "Identity of rule and labels.", required=True),
+        Column("rule", Type.STRING, "Name of the rule.", required=True),
+        Column("severity", Type.STRING, "info, warning or critical.", required=True),
+        Column("state", Type.STRING, "pending, firing or resolved.", required=True),
+        Column("node", Type.STRING, "Label node; NULL: the alert has none."),
+        Column("gpu", Type.INT32, "Label gpu; NULL: the alert has none."),
+        Column("gpu_uuid", Type.STRING, "Label gpu_uuid; NULL: the alert has none."),
+        Column("labels", Type.STRING, "JSON object of all labels.", required=True),
+        Column("summary", Type.STRING, "What is wrong, in a sentence.", required=True),
+        Column("remedy", Type.STRING, "What to do about it.", required=True),
+        Column("value", Type.FLOAT64, "The value that the rule gave."),
+        Column("usd_per_hour", Type.FLOAT64, "What it costs an hour; NULL: unknown."),
+        Column(
+            "began_at", Type.TIMESTAMP, "When the condition began, as the rule saw.", required=True
+        ),
+        Column("active_at", Type.TIMESTAMP, "First evaluation that found it.", required=True),
+        Column("fired_at", Type.TIMESTAMP, "When it fired."),
+        Column("resolved_at", Type.TIMESTAMP, "When it was over."),
+        Column("seen_at", Type.TIMESTAMP, "Last evaluation that found it.", required=True),
+        Column("simulated", Type.BOOL, "True where it is about simulated rows.", required=True),
+    ),
+    from_agent=False,
+)
+
+TABLES: dict[str, Table] = {**WIRE_TABLES, ALERTS.name: ALERTS}
+
+
+def stored_columns(table: Table) -> tuple[Column, ...]:
+    """Columns as stored: what agents send, and what the collector adds."""
+    return (*table.columns, *INVENTORY_EXTRA.get(table.name, ()))
+
+
+_SQL_TYPES = {
+    Type.TIMESTAMP: "TIMESTAMP",
+    Type.STRING: "VARCHAR",
+    Type.BOOL: "BOOLEAN",
+    Type.INT16: "SMALLINT",
+    Type.INT32: "INTEGER",
+    Type.INT64: "BIGINT",
+    Type.FLOAT32: "FLOAT",
+    Type.FLOAT64: "DOUBLE",
+}
+
+UPSERTED = frozenset({"nodes", "gpus", "alerts"})
+"""Tables whose rows change: they have their key as primary key. Sample tables have no index, which
+would cost more than the inserts; the collector stores each batch once, so their keys hold anyway."""
+
+
+def create_sql(table: Table) -> str:
+    """`CREATE TABLE IF NOT EXISTS` in DuckDB's dialect, columns as stored."""
+    lines = [
+        f"    {column.name} {_SQL_TYPES[column.type]}{' NOT NULL' if column.required else ''}"
+        for column in stored_columns(table)
+    ]
+    if table.name in UPSERTED:
+        lines.append(f"    PRIMARY KEY ({', '.join(table.key)})")
+    return f"CREATE TABLE IF NOT EXISTS {table.name} (\n" + ",\n".join(lines) + "\n)"
+
+
+def views_sql() -> str:
+    """`CREATE OR REPLACE VIEW` statements of the public views."""
+    return (files("gpuwarden") / "views.sql").read_text()

@@ -1,0 +1,25 @@
+-- Public views: questions that people ask first, answered once.
+
+-- The newest sample of every GPU heard of in the last minute, with its inventory.
+CREATE OR REPLACE VIEW gpus_now AS
+SELECT s.*, g.model, g.catalogue_model, g.usd_per_hour
+FROM (
+    SELECT * FROM gpu_samples
+    WHERE ts > now()::TIMESTAMP - INTERVAL 1 MINUTE
+    QUALIFY row_number() OVER (PARTITION BY gpu_uuid ORDER BY ts DESC) = 1
+) s
+LEFT JOIN gpus g USING (gpu_uuid);
+
+-- The newest host sample of every node heard of in the last minute.
+CREATE OR REPLACE VIEW nodes_now AS
+SELECT * FROM host_samples
+WHERE ts > now()::TIMESTAMP - INTERVAL 1 MINUTE
+QUALIFY row_number() OVER (PARTITION BY node ORDER BY ts DESC) = 1;
+
+-- Alerts that hold now, with what each has cost so far.
+CREATE OR REPLACE VIEW alerts_now AS
+SELECT
+    *,
+    usd_per_hour * date_diff('millisecond', began_at, now()::TIMESTAMP) / 3.6e6 AS usd_so_far
+FROM alerts
+WHERE state IN ('pending', 'firing');

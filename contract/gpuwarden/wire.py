@@ -1,0 +1,108 @@
+"""The wire between agent and collector: one batch a request. `docs/wire.md` is the full text.
+
+    POST /v1/ingest
+    Content-Type: application/vnd.apache.arrow.stream
+    Content-Encoding: zstd                     (or none)
+    Gpuwarden-Wire-Version: 1
+    Gpuwarden-Agent-Id: 5f0c...                identity of the agent's spool, made with it
+    Gpuwarden-Boot-Id: 8d3e...                 the kernel's boot id when the batch was sealed
+    Gpuwarden-Sequence: 4711                   1, 2, 3 ... for this agent, never reused
+    Gpuwarden-Oldest-Sequence: 4709            optional: nothing older will be sent again
+
+    body: one or more Arrow IPC streams, one after another, each with `gpuwarden.table` in its
+    schema metadata
+
+Answers: 204 the batch is durable (or was already); 4xx it is wrong, a text says what, and it must
+not be sent again; 429 and 503 carry Retry-After and mean later; anything else means later too.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+WIRE_VERSION = 1
+INGEST_PATH = "/v1/ingest"
+CONTENT_TYPE = "application/vnd.apache.arrow.stream"
+TABLE_KEY = "gpuwarden.table"
+
+BODY_BYTES_MAX = 16 * 1024 * 1024
+"""Largest body as sent; above it 413."""
+DECODED_BYTES_MAX = 64 * 1024 * 1024
+"""Largest body after decompression; above it 413."""
+ROWS_MAX = 200_000
+"""Most rows of a batch, all tables together; above it 413."""
+
+VERSION_HEADER = "Gpuwarden-Wire-Version"
+AGENT_HEADER = "Gpuwarden-Agent-Id"
+BOOT_HEADER = "Gpuwarden-Boot-Id"
+SEQUENCE_HEADER = "Gpuwarden-Sequence"
+OLDEST_HEADER = "Gpuwarden-Oldest-Sequence"
+
+_IDENTITY = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+_NUMBER = re.compile(r"[0-9]{1,18}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchId:
+    """Identity of a batch: the collector stores each once."""
+
+    agent_id: str
+    boot_id: str
+    sequence: int
+    oldest_sequence: int = 0
+    """No batch of this agent and boot below it will be sent (again); 0: not said."""
+
+
+class WireError(ValueError):
+    """The request does not follow the wire format; the message names what is wrong."""
+
+
+def headers_of(batch: BatchId) -> dict[str, str]:
+    """Request headers that carry a batch's identity."""
+    headers = {
+        VERSION_HEADER: str(WIRE_VERSION),
+        AGENT_HEADER: batch.agent_id,
+        BOOT_HEADER: batch.boot_id,
+        SEQUENCE_HEADER: str(batch.sequence),
+    }
+    if batch.oldest_sequence:
+        headers[OLDEST_HEADER] = str(batch.oldest_sequence)
+    return headers
+
+
+def batch_id_of(headers: Mapping[str, str]) -> BatchId:
+    """The identity that request headers carry.
+
+    `headers` must look names up without regard to case. Raises WireError.
+    """
+    version = headers.get(VERSION_HEADER)
+    if version != str(WIRE_VERSION):
+        got = "is missing" if version is None else f"is {version!r}"
+        raise WireError(f"{VERSION_HEADER} {got}; this collector speaks {WIRE_VERSION}")
+    sequence = _number(headers, SEQUENCE_HEADER)
+    oldest = _number(headers, OLDEST_HEADER) if OLDEST_HEADER in headers else 0
+    if sequence < 1:
+        raise WireError(f"{SEQUENCE_HEADER} must be at least 1")
+    if oldest > sequence:
+        raise WireError(f"{OLDEST_HEADER} {oldest} is above {SEQUENCE_HEADER} {sequence}")
+    return BatchId(
+        _identity(headers, AGENT_HEADER), _identity(headers, BOOT_HEADER), sequence, oldest
+    )
+
+
+def _identity(headers: Mapping[str, str], name: str) -> str:
+    value = headers.get(name)
+    if value is None:
+        raise WireError(f"header {name} is missing")
+    if not _IDENTITY.match(value):
+        raise WireError(f"header {name} must be 1 to 64 letters, digits, '.', '_' or '-'")
+    return value
+
+
+def _number(headers: Mapping[str, str], name: str) -> int:
+    value = headers.get(name)
+    if value is None:
+        raise WireError(f"header {name} is missing")
+    if not _NUMBER.match(value):
+        raise WireError(f"header {name} must be a whole number of at most 18 digits")
+    return int(value)

@@ -1,0 +1,81 @@
+"""Style as a test: sizes, docstrings, a test file for each module, words that are not ours."""
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PARTS = ("contract", "agent", "collector", "rules", "dashboards", "cli")
+SOURCES = sorted(p for part in PARTS for p in (ROOT / part).rglob("*.py"))
+PYTHON = sorted({*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").rglob("*.py")})
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 500
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=name_of)
+def test_file_and_its_functions_are_short_and_say_what_they_are_for(path: Path) -> None:
+    text = path.read_text()
+    tree = ast.parse(text)
+    assert text.count("\n") <= FILE_LINES_MAX
+    if path.name not in ("conftest.py", "__init__.py") or path in SOURCES:
+        assert ast.get_docstring(tree), "say in one sentence what this file is for"
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    long = [
+        f"{f.name}: {(f.end_lineno or 0) - f.lineno + 1} lines"
+        for f in functions
+        if (f.end_lineno or 0) - f.lineno + 1 > FUNCTION_LINES_MAX
+    ]
+    assert not long
+
+
+def test_every_module_has_a_test_file() -> None:
+    tested = {p.stem.removeprefix("test_") for p in (ROOT / "tests").rglob("test_*.py")}
+    missing = [
+        name_of(p)
+        for p in SOURCES
+        if not p.name.startswith("__") and p.stem not in tested and p.parent.name not in tested
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_public_names_are_documented(path: Path) -> None:
+    """Public functions and classes say what they are; protocols' implementations may lean on them."""
+    tree = ast.parse(path.read_text())
+    silent = [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and not node.name.startswith("_")
+        and not ast.get_docstring(node)
+    ]
+    assert not silent
+
+
+def test_tracked_files_name_no_machine() -> None:
+    """Nothing in the tree points at one person's or one machine's paths and hosts."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    pattern = re.compile(r"/(?:home|Users|work)/[a-z]|index-url")
+    found = []
+    for line in listed.stdout.splitlines():
+        path = ROOT / line
+        if path == Path(__file__) or not path.is_file():
+            continue
+        text = path.read_bytes().decode("utf-8", "replace")
+        found += [f"{line}: {m.group()}" for m in pattern.finditer(text) if line != "Makefile"]
+    assert not found

@@ -1,0 +1,75 @@
+"""The model catalogue recognises the names that drivers really give."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.models import MODELS, find_model, model_named
+
+CATALOG = Path(__file__).parents[3] / "shared" / "data" / "catalog"
+
+
+@pytest.mark.parametrize(
+    ("driver_name", "model"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100-SXM-80GB"),
+        ("NVIDIA H100 PCIe", "H100-PCIe-80GB"),
+        ("NVIDIA H100 NVL", "H100-NVL"),
+        ("NVIDIA H200", "H200-SXM-141GB"),
+        ("NVIDIA GH200 480GB", "GH200-96GB"),
+        ("NVIDIA B200", "B200-SXM-180GB"),
+        ("NVIDIA A100-SXM4-40GB", "A100-SXM-40GB"),
+        ("NVIDIA A100-SXM4-80GB", "A100-SXM-80GB"),
+        ("A100-PCIE-40GB", "A100-PCIe-40GB"),
+        ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"),
+        ("NVIDIA A10G", "A10G-24GB"),
+        ("NVIDIA A10", "A10-24GB"),
+        ("NVIDIA L40S", "L40S-48GB"),
+        ("NVIDIA L4", "L4-24GB"),
+        ("Tesla T4", "T4-16GB"),
+        ("Tesla V100-SXM2-32GB", "V100-SXM-32GB"),
+        ("NVIDIA GeForce RTX 4090", "RTX-4090"),
+        ("NVIDIA GeForce RTX 2080 SUPER", None),
+        ("Matrox G200", None),
+    ],
+)
+def test_driver_names_find_their_model(driver_name: str, model: str | None) -> None:
+    found = find_model(driver_name)
+    assert (found.name if found else None) == model
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
+def test_a_simulated_name_finds_its_own_model(model) -> None:
+    assert find_model(model.driver_name) is model
+    assert model.idle_watts < model.tdp_watts
+    assert model.price is None or 0.1 < model.price.usd_per_hour < 20
+
+
+def test_a_model_is_named_by_a_unique_start() -> None:
+    assert model_named("h200").name == "H200-SXM-141GB"
+    with pytest.raises(
+        ValueError, match="several GPU models start with 'H100'; choose one of H100"
+    ):
+        model_named("H100")
+    with pytest.raises(ValueError, match="unknown GPU model 'X9'"):
+        model_named("X9")
+
+
+def test_default_prices_agree_with_their_source() -> None:
+    """Each price is one that the collected price list has for that model and provider."""
+    path = CATALOG / "gpu_prices_usd_per_gpu_hour.csv"
+    if not path.exists():
+        pytest.skip(f"{path.name} is not beside the checkout")
+    listed = {
+        (row["provider"], float(row["usd_per_gpu_hour_on_demand"]))
+        for row in csv.DictReader(path.open())
+    }
+    for model in MODELS:
+        if model.price and model.price.provider in {p for p, _ in listed}:
+            close = [
+                usd
+                for provider, usd in listed
+                if provider == model.price.provider and abs(usd - model.price.usd_per_hour) < 0.01
+            ]
+            assert close, model.name

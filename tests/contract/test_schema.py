@@ -1,0 +1,55 @@
+"""Tables made from the catalogue are what DuckDB accepts and what the names promise."""
+
+import duckdb
+import pytest
+
+from gpuwarden.metrics import METRICS
+from gpuwarden.schema import (
+    INVENTORY_EXTRA,
+    TABLES,
+    UPSERTED,
+    WIRE_TABLES,
+    Table,
+    create_sql,
+    stored_columns,
+    views_sql,
+)
+
+
+def test_duckdb_has_exactly_the_promised_columns() -> None:
+    with duckdb.connect() as db:
+        for table in TABLES.values():
+            db.execute(create_sql(table))
+            described = db.execute(f"DESCRIBE {table.name}").fetchall()
+            assert [row[0] for row in described] == [c.name for c in stored_columns(table)]
+            for row, column in zip(described, stored_columns(table), strict=True):
+                assert (row[2] == "NO") == (column.required or column.name in keys_of(table))
+        db.execute(views_sql())
+        assert db.execute("SELECT count(*) FROM gpus_now").fetchone() == (0,)
+        assert db.execute("SELECT usd_so_far FROM alerts_now").fetchall() == []
+
+
+def keys_of(table: Table) -> tuple[str, ...]:
+    return table.key if table.name in UPSERTED else ()
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=lambda t: t.name)
+def test_keys_are_required_columns(table: Table) -> None:
+    assert all(table.column(name).required for name in table.key)
+    assert len(set(table.names)) == len(table.names)
+
+
+def test_every_metric_is_a_column() -> None:
+    for name, metrics in METRICS.items():
+        assert {m.name for m in metrics} <= set(WIRE_TABLES[name].names)
+
+
+def test_agents_cannot_send_what_the_collector_adds() -> None:
+    for name, columns in INVENTORY_EXTRA.items():
+        assert not {c.name for c in columns} & set(WIRE_TABLES[name].names)
+    assert "alerts" not in WIRE_TABLES
+
+
+def test_an_unknown_column_is_a_key_error_that_names_it() -> None:
+    with pytest.raises(KeyError, match="gpu_samples has no column 'watts'"):
+        TABLES["gpu_samples"].column("watts")

@@ -1,0 +1,37 @@
+"""Identity of a batch in request headers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden.wire import BatchId, WireError, batch_id_of, headers_of
+
+GOOD = headers_of(BatchId("agent-1", "boot-1", 7, 5))
+names = st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True)
+
+
+@given(names, names, st.integers(1, 10**18 - 1), st.data())
+def test_identity_survives_the_headers(agent, boot, sequence, data) -> None:
+    oldest = data.draw(st.integers(0, sequence))
+    batch = BatchId(agent, boot, sequence, oldest)
+    assert batch_id_of(headers_of(batch)) == batch
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"Gpuwarden-Wire-Version": None}, "Gpuwarden-Wire-Version is missing; this collector"),
+        ({"Gpuwarden-Wire-Version": "9"}, "is '9'; this collector speaks 1"),
+        ({"Gpuwarden-Agent-Id": None}, "Gpuwarden-Agent-Id is missing"),
+        ({"Gpuwarden-Agent-Id": "a b"}, "must be 1 to 64 letters"),
+        ({"Gpuwarden-Boot-Id": "x" * 65}, "must be 1 to 64 letters"),
+        ({"Gpuwarden-Sequence": "-1"}, "whole number"),
+        ({"Gpuwarden-Sequence": "٣"}, "whole number"),
+        ({"Gpuwarden-Sequence": "0", "Gpuwarden-Oldest-Sequence": "0"}, "at least 1"),
+        ({"Gpuwarden-Oldest-Sequence": "8"}, "8 is above Gpuwarden-Sequence 7"),
+    ],
+)
+def test_what_is_wrong_is_named(change, message) -> None:
+    headers = {k: v for k, v in (GOOD | change).items() if v is not None}
+    with pytest.raises(WireError, match=message):
+        batch_id_of(headers)

@@ -1,0 +1,51 @@
+"""Numbers and instants as people read them; None is an en dash."""
+
+from datetime import datetime
+
+ABSENT = "–"
+
+
+def percent(value: float | None) -> str:
+    """`37 %`."""
+    return ABSENT if value is None else f"{value:.0f} %"
+
+
+def usd(value: float | None) -> str:
+    """`$2.95`, `$1,204`."""
+    if value is None:
+        return ABSENT
+    return f"${value:,.2f}" if abs(value) < 1000 else f"${value:,.0f}"
+
+
+def gigabytes(value: float | None) -> str:
+    """`12.3 GiB` of bytes."""
+    return ABSENT if value is None else f"{value / 1024**3:.1f} GiB"
+
+
+def power(value: float | None) -> str:
+    """`412 W`, `3.1 kW` of watts."""
+    if value is None:
+        return ABSENT
+    return f"{value:.0f} W" if value < 10_000 else f"{value / 1000:.1f} kW"
+
+
+def celsius(value: float | None) -> str:
+    """`61 °C`."""
+    return ABSENT if value is None else f"{value:.0f} °C"
+
+
+def span(seconds: float) -> str:
+    """`42 s`, `7 min`, `2 h 05 min`, `3 d 4 h`."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def ago(instant: datetime | None, now: datetime) -> str:
+    """`3 s ago`; "never" for None."""
+    return "never" if instant is None else f"{span((now - instant).total_seconds())} ago"

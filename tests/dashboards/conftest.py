@@ -1,0 +1,39 @@
+"""A querier over a real DuckDB in memory with the public tables and views."""
+
+from datetime import UTC, datetime
+
+import duckdb
+import pytest
+
+from gpuwarden.query import QueryError, Result
+from gpuwarden.schema import TABLES, create_sql, views_sql
+
+
+class MemoryQuerier:
+    """Runs SQL on a DuckDB in memory; TIMESTAMPs come back aware, as the port promises."""
+
+    def __init__(self, db: duckdb.DuckDBPyConnection) -> None:
+        self.db = db
+
+    async def query(self, sql, params=None, *, timeout_s=None, row_limit=None) -> Result:
+        try:
+            cursor = self.db.execute(sql, params or {})
+        except duckdb.Error as error:
+            raise QueryError(str(error)) from error
+        rows = [tuple(self._aware(value) for value in row) for row in cursor.fetchall()]
+        names = [column[0] for column in cursor.description]
+        return Result(names, [str(column[1]) for column in cursor.description], rows)
+
+    @staticmethod
+    def _aware(value):
+        return value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
+
+
+@pytest.fixture
+def querier():
+    with duckdb.connect() as db:
+        db.execute("SET TimeZone = 'UTC'")
+        for table in TABLES.values():
+            db.execute(create_sql(table))
+        db.execute(views_sql())
+        yield MemoryQuerier(db)

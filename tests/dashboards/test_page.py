@@ -1,0 +1,137 @@
+"""The page: what a person reads, and what an attacker cannot do."""
+
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+
+import pytest
+
+from gpuwarden_dashboards.fleet import read_fleet
+from gpuwarden_dashboards.page import SECURITY_POLICY, render
+
+NOW = datetime.now(UTC)
+
+
+class Texts(HTMLParser):
+    """Collects text and tag names, and checks that tags close in order."""
+
+    VOID = frozenset({"meta", "br", "link"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data) -> None:
+        if not {"style", "script"} & set(self.open):
+            self.text += data
+
+
+def parsed(html: str) -> Texts:
+    page = Texts()
+    page.feed(html)
+    assert page.open == []
+    return page
+
+
+def add_node(db, node="n1", *, seen=NOW) -> None:
+    db.execute(
+        "INSERT INTO nodes (node, agent_id, boot_id, simulated, last_seen_at) VALUES (?,?,?,?,?)",
+        [node, "a", "b", True, seen.replace(tzinfo=None)],
+    )
+
+
+def add_gpu(db, gpu: int, util, *, node="n1", usd=2.95) -> None:
+    uuid = f"GPU-{node}-{gpu}"
+    db.execute(
+        "INSERT INTO gpus (gpu_uuid, node, gpu, model, usd_per_hour, simulated)"
+        " VALUES (?, ?, ?, 'NVIDIA H100', ?, true)",
+        [uuid, node, gpu, usd],
+    )
+    db.execute(
+        "INSERT INTO gpu_samples (ts, node, gpu, gpu_uuid, simulated, util_percent, power_watts)"
+        " VALUES (now()::TIMESTAMP, ?, ?, ?, true, ?, 400)",
+        [node, gpu, uuid, util],
+    )
+
+
+def add_alert(db, *, summary="GPU 0 idle", severity="warning", usd=2.95, node="n1") -> None:
+    began = (NOW - timedelta(hours=2)).replace(tzinfo=None)
+    db.execute(
+        "INSERT INTO alerts (fingerprint, rule, severity, state, node, gpu, gpu_uuid, labels,"
+        " summary, remedy, usd_per_hour, began_at, active_at, fired_at, seen_at, simulated)"
+        " VALUES (?, 'gpu_idle_held', ?, 'firing', ?, 0, 'GPU-n1-0', '{}', ?, 'Stop job 7.', ?,"
+        " ?, ?, ?, ?, true)",
+        [summary, severity, node, summary, usd, began, began, began, began],
+    )
+
+
+async def test_an_empty_fleet_says_so(querier) -> None:
+    page = parsed(render(await read_fleet(querier, NOW)))
+    assert "Nothing is firing." in page.text
+    assert "No agent has reported yet." in page.text
+
+
+async def test_state_alerts_and_money_are_on_the_page(querier) -> None:
+    add_node(querier.db)
+    for gpu, util in enumerate([98.0, 0.0, None]):
+        add_gpu(querier.db, gpu, util)
+    add_alert(querier.db)
+    html = render(await read_fleet(querier, NOW))
+    page = parsed(html)
+    assert "3GPUs on 1 nodes" in page.text
+    assert "1busy" in page.text
+    assert "1idle now" in page.text
+    assert "1utilization unknown" in page.text
+    assert "$2.95/hon idle GPUs, of $8.85/h" in page.text
+    assert "1 firing" in page.text
+    assert "$5.90 so far, $2.95/h" in page.text
+    assert "Stop job 7." in page.text
+    tiles = [attrs for tag, attrs in page.tags if "gpu" in (attrs.get("class") or "").split()]
+    assert [tile["class"] for tile in tiles] == ["gpu u10 trouble", "gpu u0", "gpu"]
+    assert "gpu_idle_held" in tiles[0]["title"]
+
+
+async def test_a_critical_alert_stands_above_an_expensive_one(querier) -> None:
+    add_alert(querier.db, summary="expensive", usd=90)
+    add_alert(querier.db, summary="sick", severity="critical", usd=None)
+    html = render(await read_fleet(querier, NOW))
+    assert html.index("sick") < html.index("expensive")
+
+
+async def test_more_alerts_than_fit_are_counted(querier) -> None:
+    for number in range(57):
+        add_alert(querier.db, summary=f"GPU {number} idle")
+    page = parsed(render(await read_fleet(querier, NOW)))
+    assert "57 firing" in page.text
+    assert "and 7 more" in page.text
+
+
+async def test_a_node_that_fell_silent_stands_out(querier) -> None:
+    add_node(querier.db, seen=NOW - timedelta(minutes=7))
+    html = render(await read_fleet(querier, NOW))
+    assert "<b>7 min ago</b>" in html
+
+
+@pytest.mark.parametrize("evil", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>'])
+async def test_names_from_outside_are_text_and_nothing_else(querier, evil) -> None:
+    add_node(querier.db, evil)
+    add_gpu(querier.db, 0, 50.0, node=evil)
+    add_alert(querier.db, summary=evil, node=evil)
+    page = parsed(render(await read_fleet(querier, NOW)))
+    assert page.text.count(evil) >= 2
+    assert [tag for tag, _ in page.tags].count("script") == 1
+    assert not [attrs for tag, attrs in page.tags if tag == "img" or "onerror" in attrs]
+
+
+def test_the_policy_allows_no_foreign_script_and_no_inline_style() -> None:
+    assert "unsafe-inline" not in SECURITY_POLICY
+    assert "default-src 'none'" in SECURITY_POLICY

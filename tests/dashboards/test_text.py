@@ -1,0 +1,40 @@
+"""Numbers as people read them."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gpuwarden_dashboards import text
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [(-5, "0 s"), (59.9, "59 s"), (60, "1 min"), (7500, "2 h 05 min"), (274_000, "3 d 4 h")],
+)
+def test_a_span_has_at_most_two_units(seconds, says) -> None:
+    assert text.span(seconds) == says
+
+
+def test_figures_carry_their_unit() -> None:
+    assert text.percent(36.6) == "37 %"
+    assert text.usd(2.951) == "$2.95"
+    assert text.usd(12044.6) == "$12,045"
+    assert text.gigabytes(85899345920) == "80.0 GiB"
+    assert text.power(412.4) == "412 W"
+    assert text.power(31_200) == "31.2 kW"
+    assert text.celsius(61.2) == "61 °C"
+
+
+@pytest.mark.parametrize(
+    "render", [text.percent, text.usd, text.gigabytes, text.power, text.celsius]
+)
+def test_absent_is_not_zero(render) -> None:
+    assert render(None) == "–"
+    assert render(0.0) != "–"
+
+
+def test_an_instant_is_told_from_now() -> None:
+    assert text.ago(NOW - timedelta(seconds=3), NOW) == "3 s ago"
+    assert text.ago(None, NOW) == "never"

@@ -7,6 +7,8 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+IMPATIENT_AFTER_S = 1.0
+
 
 class StartError(Exception):
     """The part cannot start. The message is one line: what, where, and what to do about it."""
@@ -25,13 +27,19 @@ async def until(stop: asyncio.Event, seconds: float) -> bool:
 
 
 def stop_on_signals(stop: asyncio.Event) -> None:
-    """SIGTERM and SIGINT set `stop`; a second SIGINT ends the process at once."""
+    """SIGTERM and SIGINT set `stop`; another SIGINT a second or more later ends the process at once.
+
+    Nearer ones are the same wish: wrappers such as timeout(1) signal a process and its group.
+    """
     loop = asyncio.get_running_loop()
+    asked_at: float | None = None
 
     def ask() -> None:
-        if stop.is_set():
-            os._exit(130)
+        nonlocal asked_at
         stop.set()
+        if asked_at is not None and loop.time() - asked_at >= IMPATIENT_AFTER_S:
+            os._exit(130)
+        asked_at = asked_at or loop.time()
 
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGINT, ask)

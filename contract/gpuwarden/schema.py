@@ -95,7 +95,7 @@ PROCESS_SAMPLES = Table(
 EVENTS = Table(
     "events",
     "event",
-    ("node", "ts", "kind"),
+    ("node", "ts", "kind", "gpu_uuid"),
     (
         TS,
         NODE,
@@ -205,7 +205,11 @@ ALERTS = Table(
             "began_at", Type.TIMESTAMP, "When the condition began, as the rule saw.", required=True
         ),
         Column("active_at", Type.TIMESTAMP, "First evaluation that found it.", required=True),
-        Column("fired_at", Type.TIMESTAMP, "When it fired."),
+        Column(
+            "fired_at",
+            Type.TIMESTAMP,
+            "When it fired; NULL: it has not, or was over before it did.",
+        ),
         Column("resolved_at", Type.TIMESTAMP, "When it was over."),
         Column("seen_at", Type.TIMESTAMP, "Last evaluation that found it.", required=True),
         Column("simulated", Type.BOOL, "True where it is about simulated rows.", required=True),

@@ -12,8 +12,9 @@
     body: one or more Arrow IPC streams, one after another, each with `gpuwarden.table` in its
     schema metadata
 
-Answers: 204 the batch is durable (or was already); 4xx it is wrong, a text says what, and it must
-not be sent again; 429 and 503 carry Retry-After and mean later; anything else means later too.
+Answers: 204 the batch is durable (or was already); 4xx it is wrong, `{"error": ...}` says what, and
+it must not be sent again; 429 and 503 carry Retry-After and mean later; so does anything else, and
+those 4xx that are about the address or the caller and not the batch (401, 403, 404, 405, 408 ...).
 """
 
 import re
@@ -31,6 +32,9 @@ DECODED_BYTES_MAX = 64 * 1024 * 1024
 """Largest body after decompression; above it 413."""
 ROWS_MAX = 200_000
 """Most rows of a batch, all tables together; above it 413."""
+
+AHEAD_S_MAX = 300
+"""How far ahead of the collector's clock a sample may be; agents that were further ahead start anew."""
 
 VERSION_HEADER = "Gpuwarden-Wire-Version"
 AGENT_HEADER = "Gpuwarden-Agent-Id"

@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,29 @@ async def test_sigterm_asks_to_stop() -> None:
     assert await life.until(stop, 5) is True
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().remove_signal_handler(number)
+
+
+IMPATIENT = """
+import asyncio, os, signal, sys
+from gpuwarden import life
+
+async def main():
+    stop = asyncio.Event()
+    life.stop_on_signals(stop)
+    for pause in map(float, sys.argv[1:]):
+        await asyncio.sleep(pause)
+        os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.sleep(0.1)
+    assert stop.is_set()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(("pauses", "code"), [(("0", "0"), 0), (("0", "1.1"), 130)])
+def test_only_a_later_ctrl_c_ends_at_once(pauses, code) -> None:
+    done = subprocess.run([sys.executable, "-c", IMPATIENT, *pauses], check=False)
+    assert done.returncode == code
 
 
 def test_the_boot_id_is_the_kernels() -> None:

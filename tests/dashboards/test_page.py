@@ -64,7 +64,7 @@ def add_gpu(db, gpu: int, util, *, node="n1", usd=2.95) -> None:
 
 
 def add_alert(db, *, summary="GPU 0 idle", severity="warning", usd=2.95, node="n1") -> None:
-    began = (NOW - timedelta(hours=2)).replace(tzinfo=None)
+    began = (datetime.now(UTC) - timedelta(hours=2)).replace(tzinfo=None)
     db.execute(
         "INSERT INTO alerts (fingerprint, rule, severity, state, node, gpu, gpu_uuid, labels,"
         " summary, remedy, usd_per_hour, began_at, active_at, fired_at, seen_at, simulated)"

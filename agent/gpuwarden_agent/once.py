@@ -1,0 +1,147 @@
+"""One reading of everything, for `gpuwarden agent once`: what the agent would ship, for a person.
+
+Every probe describes itself and is read twice, a second apart, because rates need two looks. All
+run at the same time, each on a thread of its own, so that one that hangs costs its own rows only.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from gpuwarden.clock import Clock, to_ms
+from gpuwarden.schema import WIRE_TABLES
+from gpuwarden_agent.probe import Probe, ProbeError, Reading, Row
+from gpuwarden_agent.rows import impossible_columns
+
+PROBE_LIMIT_S = 5.0
+"""What a probe may take for a call; after it there is a line instead of its rows."""
+
+BETWEEN_READS_S = 1.0
+
+INVENTORY = ("nodes", "gpus")
+
+
+@runtime_checkable
+class CountsFailures(Protocol):
+    """A probe that counts the readings that failed while others succeeded, by reason."""
+
+    @property
+    def failed(self) -> Mapping[str, int]:
+        """How often, by reason."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """Rows by table, in the tables' column order, and a line for each thing that failed."""
+
+    tables: dict[str, list[Row]]
+    problems: list[str]
+
+
+def read_once(
+    probes: Sequence[Probe],
+    clock: Clock,
+    *,
+    node: str | None = None,
+    limit_s: float = PROBE_LIMIT_S,
+    between_s: float = BETWEEN_READS_S,
+) -> Once:
+    """Inventory and the second of two samples of every probe.
+
+    Rows are stamped with ts, node (default: the hostname) and simulated; absent cells are left
+    out. A probe that fails, or does not answer within `limit_s`, becomes a problem and no error.
+    Blocks for up to 3 x `limit_s` + `between_s`.
+    """
+    problems: list[str] = []
+    described = _call_all(probes, lambda p: p.describe(), limit_s, problems)
+    first_ms = to_ms(clock.now())
+    looked = _call_all([p for p, _ in described], lambda p: p.read(first_ms), limit_s, problems)
+    time.sleep(between_s)
+    ts_ms = to_ms(clock.now())
+    read = _call_all([p for p, _ in looked], lambda p: p.read(ts_ms), limit_s, problems)
+    tables: dict[str, list[Row]] = {}
+    for probe, _ in read:
+        if isinstance(probe, CountsFailures):
+            problems += [f"{probe.name}: {reason}" for reason in probe.failed]
+    for probe, reading in [*described, *read]:
+        stamp: Row = {"node": node or socket.gethostname(), "simulated": probe.simulated}
+        for table, rows in reading.items():
+            time_of = {} if table in INVENTORY else {"ts": ts_ms}
+            tables.setdefault(table, []).extend(time_of | stamp | row for row in rows)
+    for table in tables.keys() - set(INVENTORY):
+        for row in tables[table]:
+            _leave_out_impossible(table, row, problems)
+    if "nodes" in tables:
+        tables["nodes"] = [_merged(tables["nodes"])]
+    return Once(_ordered(tables), problems)
+
+
+def _call_all(
+    probes: Sequence[Probe],
+    call: Callable[[Probe], Reading],
+    limit_s: float,
+    problems: list[str],
+) -> list[tuple[Probe, Reading]]:
+    """Readings of the probes that gave one; what became of the others is added to `problems`."""
+    results: dict[str, Reading | ProbeError] = {}
+
+    def run(probe: Probe) -> None:
+        try:
+            results[probe.name] = call(probe)
+        except ProbeError as error:
+            results[probe.name] = error
+        except Exception as error:  # noqa: BLE001  one probe's fault must not hide the others
+            results[probe.name] = ProbeError(f"{type(error).__name__}: {error}")
+
+    # Daemon threads: a call that never returns must not keep the command from ending.
+    threads = [threading.Thread(target=run, args=(probe,), daemon=True) for probe in probes]
+    deadline = time.monotonic() + limit_s
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    done = dict(results)
+    readings: list[tuple[Probe, Reading]] = []
+    for probe in probes:
+        match done.get(probe.name):
+            case None:
+                problems.append(f"{probe.name}: no answer within {limit_s:g} s")
+            case ProbeError() as error:
+                problems.append(f"{probe.name}: {error}")
+            case reading:
+                readings.append((probe, reading))
+    return readings
+
+
+def _leave_out_impossible(table: str, row: Row, problems: list[str]) -> None:
+    """As the sampler does, before a row is sealed."""
+    problems += [
+        f"{table}.{name} = {row.pop(name)} cannot be true: left out"
+        for name in impossible_columns(table, row)
+    ]
+
+
+def _merged(rows: Sequence[Row]) -> Row:
+    merged: Row = {}
+    for row in rows:
+        merged |= row
+    return merged
+
+
+def _ordered(tables: dict[str, list[Row]]) -> dict[str, list[Row]]:
+    """Inventory first, and cells in the order of the schema."""
+    names = [*INVENTORY, *(name for name in WIRE_TABLES if name not in INVENTORY)]
+    return {
+        name: [_in_order(WIRE_TABLES[name].names, row) for row in tables[name]]
+        for name in names
+        if name in tables
+    }
+
+
+def _in_order(columns: Sequence[str], row: Row) -> Row:
+    ordered = {column: row[column] for column in columns if row.get(column) is not None}
+    return ordered | {column: value for column, value in row.items() if column not in columns}

@@ -1,0 +1,130 @@
+"""Who a GPU process belongs to: user, Slurm job, container, Kubernetes pod, from /proc alone.
+
+Of a process's environment only the job's and the pod's name are looked at, and nothing is kept.
+"""
+
+import os
+import pwd
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gpuwarden_agent.probes.procfs import TICKS_PER_S, Process, ProcFs
+
+_SLURM_JOB = re.compile(r"/job_(\d+)(?:/|$)")
+_CONTAINER = re.compile(r"[0-9a-f]{64}")
+_LXC = re.compile(r"/lxc(?:\.payload\.|/)([A-Za-z0-9_.-]+)")
+_NAMESPACE_FILE = "root/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What stays the same for the life of a process; None: not told."""
+
+    process_name: str
+    username: str | None
+    slurm_job_id: str | None
+    container_id: str | None
+    pod: str | None
+    started_at_ms: int | None
+
+
+def slurm_job_of(cgroup: str, environ: Mapping[str, str]) -> str | None:
+    """The job of a process: its cgroup, which it cannot change, before its environment."""
+    found = _SLURM_JOB.search(_paths(cgroup))
+    if found:
+        return found.group(1)
+    job = environ.get("SLURM_JOB_ID", "")
+    return job if job.isdigit() else None
+
+
+def container_of(cgroup: str) -> str | None:
+    """The innermost container of /proc/PID/cgroup: 64 hex digits (docker, containerd, cri-o,
+    podman), or the name of an LXC container.
+    """
+    ids = _CONTAINER.findall(_paths(cgroup))
+    if ids:
+        return str(ids[-1])
+    named = _LXC.search(_paths(cgroup))
+    return named.group(1) if named else None
+
+
+def _paths(cgroup: str) -> str:
+    """The paths of /proc/PID/cgroup, one a line, without hierarchy and controllers."""
+    return "\n".join(line.split(":", 2)[-1] for line in cgroup.splitlines())
+
+
+def parse_environ(text: str) -> dict[str, str]:
+    """/proc/PID/environ."""
+    pairs = (part.partition("=") for part in text.split("\0"))
+    return {name: value for name, equals, value in pairs if equals}
+
+
+def user_name(uid: int) -> str:
+    """The account's name; its number where this host does not know it, as for users that exist
+    in a container only.
+    """
+    try:
+        return _account(uid)
+    except KeyError:
+        return str(uid)
+
+
+@lru_cache(maxsize=1024)
+def _account(uid: int) -> str:
+    # The directory service may be slow. Only its answers are kept: it may be down for a while.
+    return pwd.getpwuid(uid).pw_name
+
+
+def owner_of(process: Process, proc: ProcFs, name_of: Callable[[int], str] = user_name) -> Owner:
+    """What /proc tells of a process's owner."""
+    pid = process.pid
+    cgroup = _read(proc, f"{pid}/cgroup")
+    environ = parse_environ(_read(proc, f"{pid}/environ"))
+    uid = _real_uid(_read(proc, f"{pid}/status"))
+    boot_s = proc.boot_s()
+    return Owner(
+        process_name=proc.executable(pid) or process.name,
+        username=None if uid is None else name_of(uid),
+        slurm_job_id=slurm_job_of(cgroup, environ),
+        container_id=container_of(cgroup),
+        pod=_pod(proc, pid, environ) if "kubepods" in cgroup else None,
+        started_at_ms=None
+        if boot_s is None
+        else boot_s * 1000 + process.started_ticks * 1000 // TICKS_PER_S,
+    )
+
+
+def _pod(proc: ProcFs, pid: int, environ: Mapping[str, str]) -> str | None:
+    """Kubernetes gives each container its pod's name as host name and its namespace as a file.
+
+    A pod on the host's network has the node's name there, which is not the pod's.
+    """
+    name = environ.get("HOSTNAME")
+    namespace = _read(proc, f"{pid}/{_NAMESPACE_FILE}").strip()
+    is_pod = name and namespace and name != os.uname().nodename
+    return f"{namespace}/{name}" if is_pod else None
+
+
+def _real_uid(status: str) -> int | None:
+    for line in status.splitlines():
+        if line.startswith("Uid:"):
+            return int(line.split()[1])
+    return None
+
+
+def _read(proc: ProcFs, name: str) -> str:
+    """Text of a file; empty where it may not be read."""
+    try:
+        return proc.text(name)
+    except OSError:
+        return ""
+
+
+def cpus_allowed(pid: int) -> int | None:
+    """CPUs that a process may run on; None when it has ended."""
+    try:
+        return len(os.sched_getaffinity(pid))
+    except OSError:
+        return None

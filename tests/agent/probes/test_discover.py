@@ -1,0 +1,132 @@
+"""What a host has to read, and the line that says so."""
+
+import os
+import threading
+
+import pytest
+from tests.agent.probes.fake_driver import H100_IDLE, MISSING, Fails, FakeDevice, FakeDriver
+
+from gpuwarden.clock import ManualClock, SystemClock
+from gpuwarden.life import StartError
+from gpuwarden_agent.once import read_once
+from gpuwarden_agent.probes import discover
+from gpuwarden_agent.probes import nvml_driver as nvml
+from gpuwarden_agent.probes.nvml_driver import GpuProcess, NvmlError, NvmlUnavailable
+from gpuwarden_agent.rows import impossible_columns
+
+NO_LIBRARY = NvmlUnavailable(
+    "libnvidia-ml.so.1 not found: no NVIDIA driver on this host", nvml.LIBRARY_NOT_FOUND
+)
+MISMATCH = NvmlUnavailable("library and module differ: reboot", nvml.LIB_RM_VERSION_MISMATCH)
+
+
+def test_auto_without_a_driver_watches_the_host_alone(clock: ManualClock) -> None:
+    found = discover("auto", clock, lambda: NO_LIBRARY)
+    assert [probe.name for probe in found.probes] == ["host"]
+    expected = "no NVIDIA driver here (libnvidia-ml.so.1 not found): host metrics only"
+    assert (found.message, found.gpus, found.backend) == (expected, 0, "none")
+
+
+def test_auto_with_a_broken_driver_says_what_is_broken(clock: ManualClock) -> None:
+    found = discover("auto", clock, lambda: MISMATCH)
+    assert [probe.name for probe in found.probes] == ["host"]
+    assert found.message == (
+        "NVIDIA driver not usable (library and module differ: reboot): host metrics only"
+    )
+
+
+@pytest.mark.parametrize("reason", [NO_LIBRARY, MISMATCH])
+def test_nvml_without_a_driver_does_not_start(clock: ManualClock, reason: NvmlUnavailable) -> None:
+    with pytest.raises(StartError, match=f"^backend nvml: {reason.reason[:10]}"):
+        discover("nvml", clock, lambda: reason)
+
+
+def test_none_does_not_touch_the_driver(clock: ManualClock) -> None:
+    def never() -> NvmlUnavailable:
+        raise AssertionError("the driver was opened")
+
+    assert [probe.name for probe in discover("none", clock, never).probes] == ["host"]
+
+
+def test_each_gpu_has_a_probe_and_none_is_opened(clock: ManualClock) -> None:
+    devices = [FakeDevice(index=0), FakeDevice({"open": Fails(nvml.GPU_IS_LOST)}, index=1)]
+    found = discover("auto", clock, lambda: FakeDriver(*devices))
+    assert [probe.name for probe in found.probes] == ["gpu0", "gpu1", "processes", "host"]
+    assert (found.message, found.gpus, found.backend) == (
+        "2 GPUs, NVIDIA driver 590.48.01",
+        2,
+        "nvml",
+    )
+    assert [device.uuid for device in devices] == [None, None]
+
+
+@pytest.mark.parametrize("devices", [(), (FakeDevice(),)])
+def test_the_nodes_row_gets_what_only_the_driver_knows(
+    devices: tuple[FakeDevice, ...], clock: ManualClock
+) -> None:
+    found = discover("nvml", clock, lambda: FakeDriver(*devices))
+    (row,) = found.probes[-1].describe()["nodes"]
+    assert (row["gpus"], row["driver_version"]) == (len(devices), "590.48.01")
+    assert row["cuda_version"] == "13.1"
+
+
+def test_without_a_driver_the_count_of_gpus_is_not_the_hosts_to_tell(clock: ManualClock) -> None:
+    (row,) = discover("none", clock).probes[0].describe()["nodes"]
+    assert "gpus" not in row
+
+
+def test_a_driver_that_does_not_tell_its_version_still_works(clock: ManualClock) -> None:
+    found = discover("auto", clock, lambda: FakeDriver(FakeDevice(), version=MISSING))
+    assert found.message == "1 GPU, NVIDIA driver of unknown version"
+    assert found.gpus == 1
+
+
+def test_a_driver_without_gpus_is_named(clock: ManualClock) -> None:
+    found = discover("auto", clock, FakeDriver)
+    assert found.message == "NVIDIA driver 590.48.01 here, but no GPU: host metrics only"
+    assert [probe.name for probe in found.probes] == ["host"]
+
+
+class Uncountable(FakeDriver):
+    """A driver that fails to count."""
+
+    def devices(self) -> list[FakeDevice]:
+        raise NvmlError(nvml.UNKNOWN, "nvmlDeviceGetCount")
+
+
+def test_gpus_that_cannot_be_counted_are_a_reason(clock: ManualClock) -> None:
+    found = discover("auto", clock, Uncountable)
+    assert "cannot be counted: nvmlDeviceGetCount: UNKNOWN" in found.message
+    with pytest.raises(StartError, match="cannot be counted"):
+        discover("nvml", clock, Uncountable)
+
+
+def test_every_row_of_a_whole_host_passes_the_agents_own_check() -> None:
+    clock = SystemClock()
+    busy = H100_IDLE | {"compute_processes_v3": [GpuProcess(os.getpid(), 1 << 30)]}
+    probes = discover("auto", clock, lambda: FakeDriver(FakeDevice(busy))).probes
+    once = read_once(probes, clock, node="n", between_s=0.3)
+    assert once.problems == []
+    assert list(once.tables) == ["nodes", "gpus", "gpu_samples", "host_samples", "process_samples"]
+    for table, rows in once.tables.items():
+        stamp = {"agent_id": "a", "boot_id": "b"} if table == "nodes" else {}
+        for row in rows:
+            assert impossible_columns(table, stamp | row) == ()
+
+
+def test_a_driver_that_never_answers_holds_up_nothing(clock: ManualClock) -> None:
+    """nvmlInit can block for ever on a broken host; the agent starts with what it has."""
+    release = threading.Event()
+
+    def hang() -> NvmlUnavailable:
+        release.wait(30)
+        return NvmlUnavailable("late", 0)
+
+    try:
+        found = discover("auto", clock, hang, limit_s=0.05)
+        assert [probe.name for probe in found.probes] == ["host"]
+        assert "has not answered for 0.05 s" in found.message
+        with pytest.raises(StartError, match="backend nvml: it has not answered"):
+            discover("nvml", clock, hang, limit_s=0.05)
+    finally:
+        release.set()

@@ -1,0 +1,333 @@
+"""The agent as one coroutine: probes, sampler, sealer, spool and shipper put together.
+
+Sources run inside, the shipper outside: when the sources have stopped, what is left is sealed, the
+shipper gets a bounded time to send it, and the rest stays in the spool for the next start.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from gpuwarden import __version__
+from gpuwarden.clock import Clock
+from gpuwarden.life import StartError, feed_watchdog, notify, until
+from gpuwarden_agent.async_spool import AsyncSpool
+from gpuwarden_agent.batch import OpenBatch
+from gpuwarden_agent.counters import Counters
+from gpuwarden_agent.events import span
+from gpuwarden_agent.journal import Journal
+from gpuwarden_agent.probe import Probe, Row
+from gpuwarden_agent.sampling.inventory import AgentFacts, Inventory, backend_of, is_simulated
+from gpuwarden_agent.sampling.sampler import Cadence, Sampler
+from gpuwarden_agent.sealer import Sealer
+from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_agent.shipper import Shipper
+from gpuwarden_agent.spool import LastRun, Spool, open_spool
+from gpuwarden_agent.worker import Worker
+
+log = logging.getLogger(__name__)
+
+COUNTERS_LOGGED_EVERY_S = 3600.0
+COUNTERS_REFRESHED_EVERY_S = 1.0
+REFUSED_REPORTED_EVERY_S = 60.0
+ALIVE_WITHIN_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class FleetShare:
+    """What many agents in one process have in common; each is quiet in the log."""
+
+    spool_worker: Worker
+    backfill_turn: asyncio.Semaphore
+
+
+async def run(
+    settings: AgentSettings,
+    clock: Clock,
+    stop: asyncio.Event,
+    *,
+    probes: Sequence[Probe],
+    spool: Spool | None = None,
+    session: aiohttp.ClientSession | None = None,
+    fleet: FleetShare | None = None,
+    backfill_from_ms: int | None = None,
+    on_ready: Callable[[Counters], None] | None = None,
+) -> Counters:
+    """Watch one node until `stop`; then seal and send what is there, within `stop_timeout_s`.
+
+    Closes the probes; opens and closes `spool` and `session` unless they are given. `fleet`: this is
+    one of many simulated agents in the process. `backfill_from_ms`: simulated probes first produce the past since then, or since the
+    last sealed tick. `on_ready` gets the counters, which stay live, once everything runs. Raises
+    StartError when the spool cannot be opened or the collector's address is no address.
+    """
+    _check_probes(probes)
+    _check_url(settings.collector_url)
+    async with AsyncExitStack() as stack:
+        worker = fleet.spool_worker if fleet else Worker("spool")
+        if fleet is None:
+            stack.callback(worker.close)
+        if spool is None:
+            # A large spool takes seconds to check, in which the loop may have others to serve.
+            spool = await worker.submit(
+                open_spool, settings.state_dir, bytes_max=settings.spool_bytes_max, clock=clock
+            )
+            stack.push_async_callback(AsyncSpool(spool, worker).close)
+        if session is None:
+            session = await stack.enter_async_context(open_session())
+        shared = AsyncSpool(spool, worker)
+        agent = _Agent(settings, clock, probes, spool, shared, session, fleet)
+        await agent.run(stop, backfill_from_ms=backfill_from_ms, on_ready=on_ready)
+        return agent.counters
+
+
+@asynccontextmanager
+async def open_session(*, connections: int = 8) -> AsyncIterator[aiohttp.ClientSession]:
+    """A session for shippers: no cookies, at most `connections` at once."""
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=connections, ttl_dns_cache=60),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"User-Agent": f"gpuwarden-agent/{__version__}"},
+    ) as session:
+        yield session
+
+
+class _Agent:
+    """The parts of one agent, wired."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        clock: Clock,
+        probes: Sequence[Probe],
+        spool: Spool,
+        shared: AsyncSpool,
+        session: aiohttp.ClientSession,
+        fleet: FleetShare | None,
+    ) -> None:
+        node = settings.node_name
+        self.counters = Counters()
+        self._settings, self._clock, self._probes = settings, clock, probes
+        self._spool = shared
+        self._last_run: LastRun = spool.last_run
+        self._set_aside = spool.set_aside
+        self._node = node
+        self._fleet = fleet
+        self._batch = OpenBatch()
+        self._journal = Journal(
+            node,
+            clock,
+            self._write_event,
+            simulated=is_simulated(probes),
+            is_quiet=fleet is not None,
+        )
+        inventory = Inventory(_facts(settings, shared), probes)
+        sealed = asyncio.Event()
+        self._sealer = Sealer(
+            node,
+            shared,
+            clock=clock,
+            counters=self.counters,
+            batch=self._batch,
+            inventory=inventory,
+            journal=self._journal,
+            sealed=sealed,
+        )
+        self._sampler = Sampler(
+            node,
+            probes,
+            _cadence(settings),
+            clock=clock,
+            counters=self.counters,
+            batch=self._batch,
+            inventory=inventory,
+            journal=self._journal,
+            sealer=self._sealer,
+            last_ts_ms=spool.last_run.last_ts_ms,
+        )
+        self._shipper = Shipper(
+            shared,
+            session,
+            settings.collector_url,
+            clock=clock,
+            counters=self.counters,
+            sealed=sealed,
+            on_refused=self._refused,
+            request_timeout_s=settings.request_timeout_s,
+            backoff_max_s=settings.backoff_max_s,
+            is_quiet=fleet is not None,
+        )
+
+    async def run(
+        self,
+        stop: asyncio.Event,
+        *,
+        backfill_from_ms: int | None,
+        on_ready: Callable[[Counters], None] | None,
+    ) -> None:
+        began_s = self._clock.monotonic()
+        self._record_start()
+        is_all_backfilled = backfill_from_ms is not None and is_simulated(self._probes)
+        async with asyncio.TaskGroup() as parts:
+            shipping = parts.create_task(self._shipper.run(), name="ship")
+            async with asyncio.TaskGroup() as sources:
+                sources.create_task(
+                    self._sampler.run(
+                        stop,
+                        backfill_from_ms=backfill_from_ms,
+                        backfill_turn=self._fleet.backfill_turn if self._fleet else None,
+                        on_first_tick=None if is_all_backfilled else self._record_gap,
+                    ),
+                    name="sample",
+                )
+                sources.create_task(self._sealer.run(stop), name="seal")
+                sources.create_task(self._count(stop), name="count")
+                if self._fleet is None:
+                    sources.create_task(feed_watchdog(stop, self._is_alive), name="watchdog")
+                    notify("READY=1")
+                if on_ready is not None:
+                    on_ready(self.counters)
+            if self._fleet is None:
+                notify("STOPPING=1")
+            await self._leave(self._clock.monotonic() - began_s)
+            shipping.cancel()
+        self._refresh()
+
+    async def _leave(self, ran_s: float) -> None:
+        self._journal.record(
+            "agent_stopped", f"the agent stopped after {span(ran_s)}", duration_seconds=ran_s
+        )
+        await self._sealer.seal(is_last=True)
+        if self._batch.count:
+            self.counters.rows_dropped += self._batch.count
+            log.error(
+                "the spool took no last batch; its rows are lost",
+                extra={"node": self._node, "rows": self._batch.count},
+            )
+        is_drained = False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.stop_timeout_s):
+                is_drained = await self._shipper.drain()
+        self._refresh()
+        if not is_drained and self._fleet is None:
+            log.warning(
+                "stopped before the collector had everything; the rest waits in the spool",
+                extra={"node": self._node, "batches_waiting": self._spool.count},
+            )
+
+    def _record_start(self) -> None:
+        names = ", ".join(probe.name for probe in self._probes) or "none"
+        self._journal.record(
+            "agent_started",
+            f"the agent {__version__} started; probes: {names}",
+            details={
+                "backend": backend_of(self._probes),
+                "interval_s": self._settings.interval_s,
+                "probes": [probe.name for probe in self._probes],
+                "version": __version__,
+            },
+        )
+        if self._set_aside is not None:
+            self._journal.record(
+                "spool_set_aside",
+                f"the spool could not be read; it is kept as {self._set_aside.name} and a new one"
+                " was begun: batches in it were not sent",
+            )
+
+    def _record_gap(self, first_ts_ms: int) -> None:
+        last_ts_ms, interval_ms = self._last_run.last_ts_ms, self._settings.interval_ms
+        if last_ts_ms is None or first_ts_ms - last_ts_ms <= 2 * interval_ms:
+            return
+        seconds = (first_ts_ms - last_ts_ms) / 1000
+        severity, why = _gap_reason(self._last_run)
+        self._journal.record(
+            "agent_gap",
+            f"no samples for {span(seconds)}: the agent was not running ({why})",
+            severity=severity,
+            duration_seconds=seconds,
+            details={"last_ts_ms": last_ts_ms, "first_ts_ms": first_ts_ms},
+        )
+
+    def _write_event(self, row: Row) -> None:
+        lost = self._batch.add("events", row)
+        self.counters.rows["events"] += 1
+        self.counters.rows_dropped += lost
+        self._sealer.seal_soon()
+
+    def _refused(self, reason: str) -> None:
+        def write(number: int) -> None:
+            self._journal.record(
+                "batches_refused",
+                f"the collector refused {number} batches, the last one with {reason}",
+                details={"batches": number},
+            )
+
+        self._journal.count("refused", 1, every_s=REFUSED_REPORTED_EVERY_S, write=write)
+
+    async def _count(self, stop: asyncio.Event) -> None:
+        logged_at_s = self._clock.monotonic()
+        while not await until(stop, COUNTERS_REFRESHED_EVERY_S):
+            self._refresh()
+            now_s = self._clock.monotonic()
+            if now_s - logged_at_s >= COUNTERS_LOGGED_EVERY_S:
+                logged_at_s = now_s
+                log.info("counters", extra={"node": self._node, **self.counters.log_fields()})
+
+    def _refresh(self) -> None:
+        self.counters.spool_batches = self._spool.count
+        self.counters.spool_bytes = self._spool.size_bytes
+
+    def _is_alive(self) -> bool:
+        slack_s = max(ALIVE_WITHIN_S, 3 * self._settings.interval_s)
+        return self._clock.monotonic() - self._sampler.progress_at_s < slack_s
+
+
+def _facts(settings: AgentSettings, spool: AsyncSpool) -> AgentFacts:
+    return AgentFacts(
+        node=settings.node_name,
+        agent_id=spool.agent_id,
+        boot_id=spool.boot_id,
+        agent_version=__version__,
+        labels=settings.labels,
+    )
+
+
+def _cadence(settings: AgentSettings) -> Cadence:
+    return Cadence(
+        interval_ms=settings.interval_ms,
+        batch_ms=settings.batch_ms,
+        deadline_s=settings.probe_deadline_s,
+    )
+
+
+def _gap_reason(last_run: LastRun) -> tuple[str, str]:
+    if last_run.stopped_cleanly:
+        return "info", "it had been stopped"
+    if not last_run.same_boot:
+        return "warning", "the machine restarted without stopping it"
+    return "warning", "it was killed or crashed"
+
+
+def _check_probes(probes: Sequence[Probe]) -> None:
+    names = [probe.name for probe in probes]
+    twice = {name for name in names if names.count(name) > 1}
+    assert not twice, f"probes share a name: {sorted(twice)}"
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
+        _ = parts.port  # raises for one that is no number
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise StartError(
+            f"collector_url = {url} is no address of a collector; it looks like"
+            " http://collector.example:8750"
+        )

@@ -1,0 +1,139 @@
+"""Many simulated agents in one process: the real sampler, spool and shipper for each node.
+
+What they share is one HTTP session and one thread for the spools; what differs from a real fleet is
+that their clocks agree perfectly and their network is one connection pool.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpuwarden.clock import Clock, to_ms
+from gpuwarden.life import until
+from gpuwarden_agent.async_spool import AsyncSpool
+from gpuwarden_agent.counters import Counters, total
+from gpuwarden_agent.daemon import FleetShare, open_session, run
+from gpuwarden_agent.probe import Probe
+from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_agent.spool import Spool, open_spool
+from gpuwarden_agent.worker import Worker
+
+log = logging.getLogger(__name__)
+
+MEMORY_SPOOLS_BYTES_MAX = 512 * 1024**2
+"""Bytes of all spools in memory together."""
+CONNECTIONS_MAX = 100
+BACKFILLS_MAX = 4
+"""Nodes that produce their past at the same time: each holds thousands of rows meanwhile."""
+PROGRESS_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FleetProgress:
+    """What a fleet has done so far."""
+
+    nodes: int
+    elapsed_s: float
+    counters: Counters
+    """The sum over the nodes."""
+
+
+async def run_fleet(
+    nodes: Sequence[tuple[str, Probe]],
+    *,
+    collector_url: str,
+    clock: Clock,
+    stop: asyncio.Event,
+    duration_s: float | None = None,
+    state_dir: Path | None = None,
+    history_s: float = 0,
+    settings: AgentSettings | None = None,
+    on_progress: Callable[[FleetProgress], None] | None = None,
+) -> FleetProgress:
+    """Run one agent for each (name, probe) until `stop`, or for `duration_s`.
+
+    `state_dir`: folder of the nodes' spools, one folder each; None: in memory, so that what the
+    collector has not taken within the stop timeout is lost. `history_s`: seconds of past that each
+    node produces first. `settings`: everything but node and address, which are set here.
+    `on_progress` is called once a second. Raises StartError.
+    """
+    settings = settings or AgentSettings(backend="simulator")
+    began_s = clock.monotonic()
+    backfill_from_ms = to_ms(clock.now()) - round(history_s * 1000) if history_s else None
+    running: list[Counters] = []
+
+    def progress() -> FleetProgress:
+        return FleetProgress(len(nodes), clock.monotonic() - began_s, total(running))
+
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(open_session(connections=CONNECTIONS_MAX))
+        worker = Worker("spools", calls_max=max(64, 8 * len(nodes)))
+        stack.callback(worker.close)
+        spools = []
+        for name, _ in nodes:
+            spools.append(_opened(name, state_dir, settings, clock, len(nodes)))
+            stack.push_async_callback(AsyncSpool(spools[-1], worker).close)
+        fleet = FleetShare(worker, asyncio.Semaphore(BACKFILLS_MAX))
+        ended = asyncio.Event()
+        async with asyncio.TaskGroup() as watch:
+            watch.create_task(_watch(ended, clock, stop, duration_s, on_progress, progress))
+            async with asyncio.TaskGroup() as agents:
+                for (name, probe), spool in zip(nodes, spools, strict=True):
+                    agents.create_task(
+                        run(
+                            replace(settings, node=name, collector_url=collector_url),
+                            clock,
+                            stop,
+                            probes=[probe],
+                            spool=spool,
+                            session=session,
+                            fleet=fleet,
+                            backfill_from_ms=backfill_from_ms,
+                            on_ready=running.append,
+                        ),
+                        name=f"agent {name}",
+                    )
+            ended.set()
+    return progress()
+
+
+async def _watch(
+    ended: asyncio.Event,
+    clock: Clock,
+    stop: asyncio.Event,
+    duration_s: float | None,
+    on_progress: Callable[[FleetProgress], None] | None,
+    progress: Callable[[], FleetProgress],
+) -> None:
+    """Stop the fleet when its time is over, and tell how far it is."""
+    ends_at_s = None if duration_s is None else clock.monotonic() + duration_s
+    is_away = False
+    while True:
+        pause_s = PROGRESS_EVERY_S
+        if ends_at_s is not None and not stop.is_set():
+            pause_s = min(pause_s, ends_at_s - clock.monotonic())
+        if await until(ended, pause_s):
+            return
+        if ends_at_s is not None and clock.monotonic() >= ends_at_s:
+            stop.set()
+        now = progress()
+        if is_away != bool(now.counters.tries_failed):
+            is_away = not is_away
+            log.warning(
+                "collector takes no batches" if is_away else "collector is back",
+                extra={"why": now.counters.last_error, "waiting": now.counters.spool_batches},
+            )
+        if on_progress is not None:
+            on_progress(now)
+
+
+def _opened(
+    name: str, state_dir: Path | None, settings: AgentSettings, clock: Clock, nodes: int
+) -> Spool:
+    if state_dir is not None:
+        return open_spool(state_dir / name, bytes_max=settings.spool_bytes_max, clock=clock)
+    share = min(settings.spool_bytes_max, MEMORY_SPOOLS_BYTES_MAX // max(1, nodes))
+    return Spool(None, bytes_max=share, clock=clock)

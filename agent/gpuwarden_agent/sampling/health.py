@@ -1,0 +1,85 @@
+"""Whether a source answers: a pure state machine that reports each change of state once."""
+
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from gpuwarden_agent.events import span
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The source gave a reading in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The source gave nothing; `kind` is the kind of event that it becomes."""
+
+    kind: str
+    message: str
+    cause: Exception | None = field(default=None, compare=False)
+    """What the probe raised when it was nothing that probes are expected to raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """The call has not returned within the deadline and still runs."""
+
+    after_s: float
+
+
+Outcome = Read | Failed | Overdue
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """State of one source: `trouble` is the kind of event that was reported; None: it answers."""
+
+    trouble: str | None = None
+    since_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """An event to write."""
+
+    kind: str
+    message: str
+    duration_seconds: float | None = None
+
+
+def observe(
+    health: Health, name: str, outcome: Outcome, now_s: float
+) -> tuple[Health, Report | None]:
+    """What a call's outcome means for the source called `name`; `now_s` is monotonic."""
+    match outcome:
+        case Read():
+            return Health(), _recovered(health, name, now_s)
+        case Failed(kind, message, _):
+            if health.trouble == kind:
+                return health, None
+            return Health(kind, _since(health, now_s)), Report(kind, f"{name}: {message}")
+        case Overdue(after_s):
+            if health.trouble == "probe_stuck":
+                return health, None
+            message = (
+                f"{name}: the call has not returned for {span(after_s)};"
+                " its samples are missing until it does, everything else goes on"
+            )
+            since_s = _since(health, now_s - after_s)
+            return Health("probe_stuck", since_s), Report("probe_stuck", message, after_s)
+        case _:
+            assert_never(outcome)
+
+
+def _since(health: Health, now_s: float) -> float:
+    """Trouble of one kind that turns into another began when the first did."""
+    return now_s if health.trouble is None else health.since_s
+
+
+def _recovered(health: Health, name: str, now_s: float) -> Report | None:
+    if health.trouble is None:
+        return None
+    lasted_s = max(0.0, now_s - health.since_s)
+    message = f"{name}: answers again after {span(lasted_s)} ({health.trouble})"
+    return Report("probe_recovered", message, lasted_s)

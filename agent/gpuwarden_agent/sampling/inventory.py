@@ -1,0 +1,98 @@
+"""What the node is made of, and which of it the collector has not been told.
+
+A row is shipped at the agent's start, when it changes, and once an hour, so that a batch which was
+lost or refused does not leave a hole in the inventory for ever.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpuwarden_agent.probe import Probe, Row, Value
+
+RESHIP_AFTER_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFacts:
+    """What the agent knows of itself for its row in `nodes`."""
+
+    node: str
+    agent_id: str
+    boot_id: str
+    agent_version: str
+    labels: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class Inventory:
+    """Newest inventory rows of all probes, and when each was last shipped."""
+
+    agent: AgentFacts
+    probes: Sequence[Probe]
+    _described: dict[str, Mapping[str, Sequence[Row]]] = field(default_factory=dict)
+    _shipped: dict[tuple[str, str], tuple[Row, float]] = field(default_factory=dict)
+    is_changed: bool = True
+    """Whether `take_changes` may have something to tell."""
+
+    def described(self, probe: str, reading: Mapping[str, Sequence[Row]]) -> None:
+        """Take what a probe's `describe` gave: checked rows with node and simulated."""
+        self.is_changed = self.is_changed or self._described.get(probe) != reading
+        self._described[probe] = reading
+
+    def gpu_index(self, gpu_uuid: Value) -> int | None:
+        """Index of a GPU on the node, where a probe has told it."""
+        for row in self._gpus():
+            if row["gpu_uuid"] == gpu_uuid and isinstance(gpu := row.get("gpu"), int):
+                return gpu
+        return None
+
+    def take_changes(self, now_s: float) -> list[tuple[str, Row]]:
+        """Table and row of what to ship now; one row a key. `now_s` is monotonic."""
+        rows = [("nodes", self.agent.node, self._node())]
+        rows += [("gpus", str(row["gpu_uuid"]), row) for row in self._gpus()]
+        changes = []
+        for table, key, row in rows:
+            shipped, at_s = self._shipped.get((table, key), ({}, now_s))
+            if shipped != row or now_s - at_s >= RESHIP_AFTER_S:
+                self._shipped[table, key] = (row, now_s)
+                changes.append((table, row))
+        self.is_changed = False
+        return changes
+
+    def _gpus(self) -> list[Row]:
+        return [row for reading in self._described.values() for row in reading.get("gpus", ())]
+
+    def _node(self) -> Row:
+        """The node's row: real facts go before simulated ones, the agent's own before both."""
+        row: Row = {"gpus": len(self._gpus()) or None}
+        readings = [self._described.get(p.name, {}) for p in sorted(self.probes, key=_is_real)]
+        for reading in readings:
+            for facts in reading.get("nodes", ()):
+                row |= {name: value for name, value in facts.items() if value is not None}
+        return row | {
+            "node": self.agent.node,
+            "agent_id": self.agent.agent_id,
+            "boot_id": self.agent.boot_id,
+            "agent_version": self.agent.agent_version,
+            "backend": backend_of(self.probes),
+            "labels": json.dumps(dict(self.agent.labels), sort_keys=True, ensure_ascii=False),
+            "simulated": is_simulated(self.probes),
+        }
+
+
+def backend_of(probes: Sequence[Probe]) -> str:
+    """Where GPU readings come from: nvml, simulator or none."""
+    gpu_probes = [probe for probe in probes if "gpu_samples" in probe.tables]
+    if not gpu_probes:
+        return "none"
+    return "simulator" if is_simulated(gpu_probes) else "nvml"
+
+
+def is_simulated(probes: Sequence[Probe]) -> bool:
+    """Whether everything that the agent says about its node is made up."""
+    return bool(probes) and all(probe.simulated for probe in probes)
+
+
+def _is_real(probe: Probe) -> bool:
+    return not probe.simulated

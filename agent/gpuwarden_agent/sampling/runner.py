@@ -1,0 +1,198 @@
+"""Runs one probe: a blocking one on a thread of its own, with a deadline for every call.
+
+While a call runs the probe is not asked again, so a driver call that hangs costs this probe's
+samples and nothing else. What comes after the deadline is dropped: it says nothing about its tick.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from gpuwarden.clock import Clock
+from gpuwarden_agent.counters import Counters
+from gpuwarden_agent.probe import Probe, ProbeError, Reading
+from gpuwarden_agent.sampling.health import Failed, Health, Outcome, Overdue, Read, Report, observe
+from gpuwarden_agent.sampling.schedule import is_due
+from gpuwarden_agent.worker import Worker
+
+log = logging.getLogger(__name__)
+
+DESCRIBE_EVERY_S = 60.0
+CLOSE_TIMEOUT_S = 1.0
+
+Accept = Callable[[Probe, int, Reading], None]
+"""Takes a reading of the tick; may raise RowError for one that is not what tables allow."""
+Tell = Callable[[Probe, Report], None]
+
+
+class ProbeRunner:
+    """A probe with its thread, its health and its place in the schedule."""
+
+    def __init__(
+        self,
+        probe: Probe,
+        *,
+        deadline_s: float,
+        interval_ms: int,
+        clock: Clock,
+        counters: Counters,
+        accept: Accept,
+        describe: Callable[[Probe, Reading], None],
+        tell: Tell,
+    ) -> None:
+        self.probe = probe
+        self.is_idle = asyncio.Event()
+        """Set while no call of the current tick runs; a stuck call counts as over."""
+        self.is_idle.set()
+        self._deadline_s = deadline_s
+        self._interval_ms = interval_ms
+        self._clock = clock
+        self._counters = counters
+        self._accept = accept
+        self._describe = describe
+        self._tell = tell
+        self._worker = Worker(f"probe-{probe.name}")
+        self._asked = asyncio.Event()
+        self._is_busy = False
+        self._ts_ms = 0
+        self._last_ts_ms: int | None = None
+        self._described_at_s: float | None = None
+        self._read_health = Health()
+        self._describe_health = Health()
+
+    def tick(self, ts_ms: int) -> None:
+        """Read the probe when it is due: at once, or on its thread when it may block."""
+        if not is_due(self.probe.cadence_s, ts_ms, self._last_ts_ms, self._interval_ms):
+            return
+        self._last_ts_ms = ts_ms
+        if not self.probe.blocking:
+            self._read_inline(ts_ms)
+        elif self._is_busy:
+            self._counters.readings_skipped[self.probe.name] += 1
+        else:
+            self._is_busy = True
+            self._ts_ms = ts_ms
+            self.is_idle.clear()
+            self._asked.set()
+
+    async def run(self) -> None:
+        """Serve a blocking probe until cancelled."""
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            await self._read_on_thread(self._ts_ms)
+            self.is_idle.set()
+            if self._is_describe_due():
+                await self._call(
+                    self.probe.describe,
+                    lambda reading: self._describe(self.probe, reading),
+                    is_read=False,
+                )
+            self._is_busy = False
+
+    async def _read_on_thread(self, ts_ms: int) -> None:
+        await self._call(
+            lambda: self.probe.read(ts_ms),
+            lambda reading: self._accept(self.probe, ts_ms, reading),
+            is_read=True,
+        )
+
+    async def close(self) -> None:
+        """Give the source back, unless a call of it still runs."""
+        if not self.probe.blocking:
+            self.probe.close()
+            return
+        if not self._is_busy:
+            closing = self._worker.submit(self.probe.close)
+            done, _ = await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
+            for future in done:
+                if error := future.exception():
+                    log.warning(
+                        "probe did not close", extra={"probe": self.probe.name, "why": str(error)}
+                    )
+        self._worker.close()
+
+    def _read_inline(self, ts_ms: int) -> None:
+        outcome, reading = _outcome(lambda: self.probe.read(ts_ms))
+        self._settle(outcome, reading, lambda r: self._accept(self.probe, ts_ms, r), is_read=True)
+        if self._is_describe_due():
+            outcome, reading = _outcome(self.probe.describe)
+            self._settle(outcome, reading, lambda r: self._describe(self.probe, r), is_read=False)
+
+    async def _call(
+        self, call: Callable[[], Reading], take: Callable[[Reading], None], *, is_read: bool
+    ) -> None:
+        began_s = self._clock.monotonic()
+        future = self._worker.submit(_outcome, call)
+        done, _ = await asyncio.wait({future}, timeout=self._deadline_s)
+        if done:
+            outcome, reading = future.result()
+            self._settle(outcome, reading, take, is_read=is_read)
+            return
+        self._settle(Overdue(self._deadline_s), None, take, is_read=is_read)
+        self.is_idle.set()
+        while not done:
+            done, _ = await asyncio.wait({future}, timeout=DESCRIBE_EVERY_S)
+        if is_read:
+            self._counters.readings_late[self.probe.name] += 1
+        log.info(
+            "stuck call returned",
+            extra={
+                "probe": self.probe.name,
+                "after_s": round(self._clock.monotonic() - began_s, 1),
+            },
+        )
+        outcome, reading = future.result()
+        # It came too late to be a sample, but it does say whether the source answers.
+        self._settle(outcome, reading, lambda _: None, is_read=is_read)
+
+    def _settle(
+        self,
+        outcome: Outcome,
+        reading: Reading | None,
+        take: Callable[[Reading], None],
+        *,
+        is_read: bool,
+    ) -> None:
+        if reading is not None:
+            try:
+                take(reading)
+            except Exception as error:  # noqa: BLE001  # one probe run: its rows fail alone
+                outcome = Failed("probe_failed", f"{type(error).__name__}: {error}", error)
+        if not isinstance(outcome, Read):
+            self._counters.probe_errors[self.probe.name] += 1
+        health = self._read_health if is_read else self._describe_health
+        name = self.probe.name if is_read else f"{self.probe.name} inventory"
+        health, report = observe(health, name, outcome, self._clock.monotonic())
+        if is_read:
+            self._read_health = health
+        else:
+            self._describe_health = health
+        if report is not None:
+            if isinstance(outcome, Failed) and outcome.cause is not None:
+                log.warning(
+                    "probe raised", extra={"probe": self.probe.name}, exc_info=outcome.cause
+                )
+            if health.trouble is not None:
+                self._counters.last_error = report.message
+            self._tell(self.probe, report)
+
+    def _is_describe_due(self) -> bool:
+        """Once a minute, and not while the source is in trouble: that is one event, not two."""
+        if self._read_health.trouble is not None:
+            return False
+        now_s = self._clock.monotonic()
+        if self._described_at_s is not None and now_s - self._described_at_s < DESCRIBE_EVERY_S:
+            return False
+        self._described_at_s = now_s
+        return True
+
+
+def _outcome(call: Callable[[], Reading]) -> tuple[Outcome, Reading | None]:
+    """Call a probe: one source that fails must not stop the others."""
+    try:
+        return Read(), call()
+    except ProbeError as error:
+        return Failed(error.kind, str(error)), None
+    except Exception as error:  # noqa: BLE001  # one probe run: it fails alone, named
+        return Failed("probe_failed", f"{type(error).__name__}: {error}", error), None

@@ -1,0 +1,274 @@
+"""Reads the probes on the wall clock's seconds and puts their samples into the open batch."""
+
+import asyncio
+import contextlib
+import logging
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpuwarden.clock import Clock, to_ms
+from gpuwarden.life import until
+from gpuwarden_agent.batch import OpenBatch
+from gpuwarden_agent.counters import Counters
+from gpuwarden_agent.events import span
+from gpuwarden_agent.journal import Journal
+from gpuwarden_agent.probe import Probe, Reading, Row, Value
+from gpuwarden_agent.rows import impossible_columns
+from gpuwarden_agent.sampling.health import Report
+from gpuwarden_agent.sampling.inventory import Inventory
+from gpuwarden_agent.sampling.runner import ProbeRunner
+from gpuwarden_agent.sampling.schedule import Plan, Schedule, next_tick, wait_s
+from gpuwarden_agent.sealer import Sealer
+
+log = logging.getLogger(__name__)
+
+BACKFILL_CHUNK_TICKS = 20
+BACKFILL_BATCH_TICKS = 300
+BACKFILL_BATCH_ROWS = 5_000
+MISSED_EVERY_S = 60.0
+IMPOSSIBLE_EVERY_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cadence:
+    """The sampler's times."""
+
+    interval_ms: int
+    batch_ms: int
+    deadline_s: float
+
+
+class Sampler:
+    """The sources of one node. `run` is the loop; everything it decides is in `schedule`."""
+
+    def __init__(
+        self,
+        node: str,
+        probes: Sequence[Probe],
+        cadence: Cadence,
+        *,
+        clock: Clock,
+        counters: Counters,
+        batch: OpenBatch,
+        inventory: Inventory,
+        journal: Journal,
+        sealer: Sealer,
+        last_ts_ms: int | None,
+    ) -> None:
+        self._node = node
+        self._cadence = cadence
+        self._clock = clock
+        self._counters = counters
+        self._batch = batch
+        self._inventory = inventory
+        self._journal = journal
+        self._sealer = sealer
+        self._schedule = Schedule(cadence.interval_ms, last_ts_ms)
+        # Batches of a fleet must not all be sealed in the same second.
+        self._phase_ms = zlib.crc32(node.encode()) % cadence.batch_ms
+        self._window: int | None = None
+        self._runners = [
+            ProbeRunner(
+                probe,
+                deadline_s=cadence.deadline_s,
+                interval_ms=cadence.interval_ms,
+                clock=clock,
+                counters=counters,
+                accept=self._accept,
+                describe=self._describe,
+                tell=self._tell,
+            )
+            for probe in probes
+        ]
+        self.progress_at_s = clock.monotonic()
+        """Monotonic time of the last tick, for the watchdog."""
+
+    async def run(
+        self,
+        stop: asyncio.Event,
+        *,
+        backfill_from_ms: int | None = None,
+        backfill_turn: asyncio.Semaphore | None = None,
+        on_first_tick: Callable[[int], None] | None = None,
+    ) -> None:
+        """Tick until `stop`. Simulated probes first produce the past since `backfill_from_ms`;
+        `backfill_turn` bounds how many nodes of one process do so at the same time.
+        """
+        try:
+            async with asyncio.TaskGroup() as probes:
+                serving = [
+                    probes.create_task(runner.run(), name=f"probe {runner.probe.name}")
+                    for runner in self._runners
+                    if runner.probe.blocking
+                ]
+                if backfill_from_ms is not None:
+                    async with backfill_turn or contextlib.nullcontext():
+                        await self._backfill(stop, backfill_from_ms)
+                else:
+                    await self._next_boundary(stop)  # a first tick in mid-second would be stale
+                await self._live(stop, on_first_tick)
+                for task in serving:
+                    task.cancel()
+        finally:
+            self._sealer.seal_soon()  # which also wakes it to see that `stop` is set
+            for runner in self._runners:
+                await runner.close()
+
+    async def _live(self, stop: asyncio.Event, on_first_tick: Callable[[int], None] | None) -> None:
+        while not stop.is_set():
+            wall_ms = to_ms(self._clock.now())
+            self._schedule, plan = next_tick(self._schedule, wall_ms, self._clock.monotonic())
+            self._report(plan)
+            self.progress_at_s = self._clock.monotonic()
+            if plan.ts_ms is not None:
+                if on_first_tick is not None:
+                    on_first_tick(plan.ts_ms)
+                    on_first_tick = None
+                await self._tick(plan.ts_ms)
+            await self._next_boundary(stop)
+
+    async def _next_boundary(self, stop: asyncio.Event) -> None:
+        await until(stop, wait_s(self._cadence.interval_ms, to_ms(self._clock.now())))
+
+    async def _tick(self, ts_ms: int) -> None:
+        self._read(ts_ms, self._runners)
+        # A reading takes milliseconds: wait for it, so that it is sealed with its own tick, but
+        # never into the next one.
+        left_s = wait_s(self._cadence.interval_ms, to_ms(self._clock.now()))
+        try:
+            async with asyncio.timeout(0.8 * left_s):
+                for runner in self._runners:
+                    await runner.is_idle.wait()
+        except TimeoutError:
+            log.debug("tick goes on without a slow probe", extra={"node": self._node})
+        self._journal.flush()
+        if self._ends_window(ts_ms):
+            self._sealer.seal_soon()
+
+    async def _backfill(self, stop: asyncio.Event, from_ms: int) -> None:
+        """Produce past ticks as fast as the spool takes them, then catch up with the present."""
+        runners = [r for r in self._runners if r.probe.simulated and not r.probe.blocking]
+        interval_ms, last = self._cadence.interval_ms, self._schedule.last_ts_ms
+        ts_ms = from_ms // interval_ms * interval_ms
+        if last is not None:
+            ts_ms = max(ts_ms, last + interval_ms)
+        ticks = 0
+        while not stop.is_set() and ts_ms <= to_ms(self._clock.now()) - interval_ms:
+            self._read(ts_ms, runners)
+            self._schedule = Schedule(interval_ms, ts_ms)
+            ts_ms += interval_ms
+            ticks += 1
+            if ticks >= BACKFILL_BATCH_TICKS or self._batch.count >= BACKFILL_BATCH_ROWS:
+                ticks = 0
+                await self._sealer.seal_in_turn(stop)
+            if ticks % BACKFILL_CHUNK_TICKS == 0:
+                self.progress_at_s = self._clock.monotonic()
+                await asyncio.sleep(0)
+        # No waiting here: the next tick is the present, and must be the one after the last.
+        self._sealer.seal_soon()
+
+    def _read(self, ts_ms: int, runners: Sequence[ProbeRunner]) -> None:
+        self._counters.ticks += 1
+        self._batch.last_ts_ms = ts_ms
+        for runner in runners:
+            runner.tick(ts_ms)
+
+    def _ends_window(self, ts_ms: int) -> bool:
+        """Whether the next tick belongs to another batch."""
+        next_ms = ts_ms + self._cadence.interval_ms
+        window = (next_ms - self._phase_ms) // self._cadence.batch_ms
+        is_end = self._window is not None and window != self._window
+        self._window = window
+        return is_end
+
+    def _accept(self, probe: Probe, ts_ms: int, reading: Reading) -> None:
+        """Put the samples of a reading into the batch; all of it is checked before any of it."""
+        rows = [
+            (table, self._checked(table, self._stamped(probe, table, row, ts_ms)))
+            for table, several in reading.items()
+            for row in several
+        ]
+        lost = 0
+        for table, row in rows:
+            lost += self._batch.add(table, row)
+            self._counters.rows[table] += 1
+        if reading.get("events"):
+            self._sealer.seal_soon()
+        self._counters.readings[probe.name] += 1
+        if lost:
+            self._lose(lost)
+
+    def _stamped(self, probe: Probe, table: str, row: Row, ts_ms: int) -> Row:
+        if table == "events":
+            return self._journal.stamp(row, ts_ms, simulated=probe.simulated)
+        return {**row, "ts": ts_ms, "node": self._node, "simulated": probe.simulated}
+
+    def _describe(self, probe: Probe, reading: Reading) -> None:
+        stamp: Row = {"node": self._node, "simulated": probe.simulated}
+        agent = {"agent_id": "", "boot_id": ""}  # what the inventory adds and the check asks for
+        rows = {table: [{**row, **stamp} for row in several] for table, several in reading.items()}
+        for table, several in rows.items():
+            for row in several:
+                impossible_columns(table, agent | row if table == "nodes" else row)
+        self._inventory.described(probe.name, rows)
+        if self._inventory.is_changed:
+            self._sealer.seal_soon()
+
+    def _checked(self, table: str, row: Row) -> Row:
+        """The row without values that cannot be true; the collector would refuse the batch."""
+        for column in impossible_columns(table, row):
+            self._report_impossible(table, column, row.pop(column), row.get("gpu_uuid"))
+        return row
+
+    def _report_impossible(self, table: str, column: str, value: Value, gpu_uuid: Value) -> None:
+        name = f"{table}.{column}"
+        self._counters.values_impossible[name] += 1
+
+        def write(number: int) -> None:
+            self._journal.record(
+                "values_impossible",
+                f"{number} values of {name} were left out: the source said {value!r}",
+                gpu_uuid=gpu_uuid,
+                gpu=self._inventory.gpu_index(gpu_uuid),
+            )
+
+        self._journal.count(f"{name} {gpu_uuid}", 1, every_s=IMPOSSIBLE_EVERY_S, write=write)
+
+    def _lose(self, rows: int) -> None:
+        self._counters.rows_dropped += rows
+        self._sealer.report_lost_rows(rows)
+
+    def _tell(self, probe: Probe, report: Report) -> None:
+        self._journal.record(
+            report.kind,
+            report.message,
+            simulated=probe.simulated,
+            gpu_uuid=probe.gpu_uuid,
+            gpu=self._inventory.gpu_index(probe.gpu_uuid),
+            duration_seconds=report.duration_seconds,
+        )
+
+    def _report(self, plan: Plan) -> None:
+        if plan.stepped_ms:
+            step = span(abs(plan.stepped_ms) / 1000)
+            direction = "forward" if plan.stepped_ms > 0 else "back"
+            pause = f"; samples pause for {span(plan.waits_ms / 1000)}" if plan.waits_ms else ""
+            self._journal.record(
+                "clock_stepped",
+                f"the wall clock went {direction} by {step}{pause}",
+                duration_seconds=abs(plan.stepped_ms) / 1000,
+                details={"stepped_ms": plan.stepped_ms, "pause_ms": plan.waits_ms},
+            )
+        if plan.missed:
+            self._counters.ticks_missed += plan.missed
+            self._journal.count("missed", plan.missed, every_s=MISSED_EVERY_S, write=self._missed)
+
+    def _missed(self, ticks: int) -> None:
+        seconds = ticks * self._cadence.interval_ms / 1000
+        self._journal.record(
+            "ticks_missed",
+            f"{ticks} ticks were missed: the node was too busy for the agent, or paused",
+            duration_seconds=seconds,
+            details={"ticks": ticks},
+        )

@@ -1,0 +1,87 @@
+"""When the next tick is due: pure decisions over the wall clock and the monotonic clock.
+
+Ticks are the multiples of the interval since the epoch, so that all nodes sample the same instants.
+Timestamps only grow: a tick at or before the last one is never due, also when the wall clock was
+set back; the node then waits until the clock has passed its last tick. The exception is a clock that
+had been wrong by more than `AHEAD_MS_MAX`: the collector refuses samples that far in the future, so
+nothing can be doubled, and a node that once booted in the year 2035 must not stay silent until then.
+"""
+
+from dataclasses import dataclass
+
+from gpuwarden.wire import AHEAD_S_MAX
+
+AHEAD_MS_MAX = AHEAD_S_MAX * 1000
+"""How far the last tick may be ahead of the wall clock: what collectors admit by default."""
+STEP_MS_MIN = 500
+"""Smallest disagreement of wall and monotonic clock between two looks that counts as a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What the next decision needs to know."""
+
+    interval_ms: int
+    last_ts_ms: int | None = None
+    """The last tick that was due, of this run or of the one before."""
+    wall_ms: int | None = None
+    """Wall clock at the last look; None: no look in this run yet."""
+    monotonic_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now."""
+
+    ts_ms: int | None
+    """The tick that is due; None: not yet."""
+    missed: int = 0
+    """Ticks that passed since the last one and will never be sampled."""
+    stepped_ms: int = 0
+    """How far the wall clock was set since the last look, forward or (negative) back; at the first
+    look: how far it is behind the last tick."""
+    waits_ms: int = 0
+    """How long no tick is due because the wall clock is behind the last one."""
+
+
+def next_tick(state: Schedule, wall_ms: int, monotonic_s: float) -> tuple[Schedule, Plan]:
+    """Look at the clocks: the tick that is due, and what happened since the last look."""
+    interval_ms, last = state.interval_ms, state.last_ts_ms
+    stepped_ms = _stepped_ms(state, wall_ms, monotonic_s)
+    tick = wall_ms // interval_ms * interval_ms
+    if last is not None and tick <= last and last - tick <= AHEAD_MS_MAX:
+        looked = Schedule(interval_ms, last, wall_ms, monotonic_s)
+        waits_ms = last + interval_ms - wall_ms if tick < last else 0
+        return looked, Plan(None, stepped_ms=stepped_ms, waits_ms=waits_ms)
+    missed = 0
+    if last is not None and tick > last and state.wall_ms is not None:
+        # Seconds that the clock leapt over never took place, so nobody missed them.
+        passed_ms = tick - last - max(0, stepped_ms)
+        missed = max(0, round(passed_ms / interval_ms) - 1)
+    due = Schedule(interval_ms, tick, wall_ms, monotonic_s)
+    return due, Plan(tick, missed=missed, stepped_ms=stepped_ms)
+
+
+def wait_s(interval_ms: int, wall_ms: int) -> float:
+    """Seconds from `wall_ms` to the next tick."""
+    return (interval_ms - wall_ms % interval_ms) / 1000
+
+
+def is_due(cadence_s: int, ts_ms: int, last_ts_ms: int | None, interval_ms: int) -> bool:
+    """Whether a probe is to be read at this tick: the first one in each of its periods.
+
+    That is the wall clock second its cadence divides, or, when that tick was missed, the next one.
+    A cadence of one second means every tick, however short the interval.
+    """
+    cadence_ms = interval_ms if cadence_s <= 1 else cadence_s * 1000
+    return last_ts_ms is None or ts_ms // cadence_ms != last_ts_ms // cadence_ms
+
+
+def _stepped_ms(state: Schedule, wall_ms: int, monotonic_s: float) -> int:
+    if state.wall_ms is None:
+        # The run before ended; a clock behind its last tick was set back in between.
+        stepped_ms = 0 if state.last_ts_ms is None else min(0, wall_ms - state.last_ts_ms)
+    else:
+        passed_ms = (monotonic_s - state.monotonic_s) * 1000
+        stepped_ms = round(wall_ms - state.wall_ms - passed_ms)
+    return stepped_ms if abs(stepped_ms) >= STEP_MS_MIN else 0

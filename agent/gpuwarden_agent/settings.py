@@ -1,0 +1,66 @@
+"""Settings of the agent: the only list of what an operator can change."""
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwarden.settings import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """How one node is watched and where its samples go."""
+
+    node: str | None = setting(None, "Name of this node; none: the host's name.")
+    labels: dict[str, str] = setting({}, "Labels of this node, for queries: rack, cluster, owner.")
+    backend: str = setting(
+        "auto",
+        "Where GPU readings come from; auto: NVML where there is a driver, else host metrics only.",
+        choices=("auto", "nvml", "simulator"),
+    )
+    collector_url: str = setting("http://127.0.0.1:8750", "Address of the collector.")
+    state_dir: Path = setting(
+        Path("/var/lib/gpuwarden-agent"), "Folder of the spool; one agent a folder."
+    )
+    interval_s: float = setting(
+        1.0, "Seconds between ticks, aligned to the wall clock.", least=0.1, most=60
+    )
+    batch_s: float = setting(5.0, "Seconds of samples in a batch.", least=0.1, most=300)
+    spool_bytes_max: int = setting(
+        1024**3, "Bytes of batches that wait for the collector; above it the oldest is dropped.",
+        least=1024**2,
+    )  # fmt: skip
+    probe_deadline_s: float = setting(
+        2.0, "Seconds after which a probe's call counts as stuck.", least=0.05, most=600
+    )
+    request_timeout_s: float = setting(
+        10.0, "Seconds that the collector has to answer.", least=0.1, most=300
+    )
+    backoff_max_s: float = setting(
+        30.0, "Longest pause between tries while the collector is away.", least=0.1, most=3600
+    )
+    stop_timeout_s: float = setting(
+        5.0, "Seconds on stop to send what waits; the rest stays in the spool.", least=0, most=300
+    )
+    simulate_gpus: int = setting(8, "GPUs of the simulated node.", least=1, most=64)
+    simulate_model: str = setting("H100-SXM-80GB", "GPU model of the simulated node.")
+    simulate_seed: int = setting(1, "Seed of the simulated node: the same seed, the same samples.")
+    log_level: str = setting(
+        "info", "Least level that is logged.", choices=("debug", "info", "warning", "error")
+    )
+    log_format: str = setting("text", "Form of the log on stderr.", choices=("text", "json"))
+
+    @property
+    def node_name(self) -> str:
+        """The name of this node in every row."""
+        return self.node or socket.gethostname()
+
+    @property
+    def interval_ms(self) -> int:
+        """The tick in milliseconds, as timestamps count."""
+        return max(1, round(self.interval_s * 1000))
+
+    @property
+    def batch_ms(self) -> int:
+        """The length of a batch in milliseconds: at least one tick."""
+        return max(self.interval_ms, round(self.batch_s * 1000))

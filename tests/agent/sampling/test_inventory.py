@@ -1,0 +1,82 @@
+"""What the collector is told about the node, and when."""
+
+from typing import Any
+
+import pytest
+
+from gpuwarden_agent.rows import impossible_columns
+from gpuwarden_agent.sampling.inventory import (
+    RESHIP_AFTER_S,
+    AgentFacts,
+    Inventory,
+    backend_of,
+    is_simulated,
+)
+
+FACTS = AgentFacts(node="n1", agent_id="a", boot_id="b", agent_version="1", labels={"rack": "12"})
+
+
+def gpu(uuid: str, **more: Any) -> dict[str, Any]:
+    return {"gpu_uuid": uuid, "node": "n1", "simulated": False, **more}
+
+
+@pytest.fixture
+def inventory(fake_probe: Any) -> Inventory:
+    probes = [fake_probe("gpu0", gpu_uuid="GPU-0", tables=("gpu_samples",)), fake_probe("host")]
+    return Inventory(FACTS, probes)
+
+
+def test_the_nodes_row_is_whole_with_the_agents_own_facts(inventory: Inventory) -> None:
+    inventory.described("host", {"nodes": [{"kernel": "6.1", "cpus": 4}]})
+    inventory.described("gpu0", {"nodes": [{"driver_version": "580"}], "gpus": [gpu("GPU-0")]})
+    table, row = inventory.take_changes(0)[0]
+    assert table == "nodes"
+    assert impossible_columns("nodes", row) == ()
+    assert (row["kernel"], row["driver_version"], row["cpus"]) == ("6.1", "580", 4)
+    assert (row["agent_id"], row["backend"], row["gpus"]) == ("a", "nvml", 1)
+    assert row["labels"] == '{"rack": "12"}'
+
+
+def test_only_what_changed_is_told_again(inventory: Inventory) -> None:
+    inventory.described("gpu0", {"gpus": [gpu("GPU-0", serial="1"), gpu("GPU-1")]})
+    assert [t for t, _ in inventory.take_changes(0)] == ["nodes", "gpus", "gpus"]
+    inventory.described("gpu0", {"gpus": [gpu("GPU-0", serial="1"), gpu("GPU-1")]})
+    assert inventory.take_changes(60) == []
+    inventory.described("gpu0", {"gpus": [gpu("GPU-0", serial="2"), gpu("GPU-1")]})
+    assert inventory.is_changed
+    assert inventory.take_changes(120) == [("gpus", gpu("GPU-0", serial="2"))]
+
+
+def test_all_of_it_is_told_again_after_an_hour(inventory: Inventory) -> None:
+    inventory.described("gpu0", {"gpus": [gpu("GPU-0")]})
+    inventory.take_changes(0)
+    assert len(inventory.take_changes(RESHIP_AFTER_S)) == 2
+    assert inventory.take_changes(RESHIP_AFTER_S + 1) == []
+
+
+def test_a_fact_that_one_probe_lacks_does_not_hide_anothers(inventory: Inventory) -> None:
+    inventory.described("gpu0", {"nodes": [{"kernel": "6.1"}]})
+    inventory.described("host", {"nodes": [{"kernel": None}]})
+    assert inventory.take_changes(0)[0][1]["kernel"] == "6.1"
+
+
+def test_real_facts_go_before_simulated_ones(fake_probe: Any) -> None:
+    probes = [fake_probe("host"), fake_probe("simulator", simulated=True, tables=("gpu_samples",))]
+    inventory = Inventory(FACTS, probes)
+    inventory.described("host", {"nodes": [{"cpus": 2}]})
+    inventory.described("simulator", {"nodes": [{"cpus": 128, "driver_version": "580"}]})
+    row = inventory.take_changes(0)[0][1]
+    assert (row["cpus"], row["driver_version"]) == (2, "580")
+    assert (row["backend"], row["simulated"]) == ("simulator", False)
+
+
+def test_a_gpus_index_is_known_once_it_was_described(inventory: Inventory) -> None:
+    assert inventory.gpu_index("GPU-0") is None
+    inventory.described("gpu0", {"gpus": [gpu("GPU-0", gpu=3)]})
+    assert inventory.gpu_index("GPU-0") == 3
+    assert inventory.gpu_index(None) is None
+
+
+def test_a_host_without_gpus_has_no_backend(fake_probe: Any) -> None:
+    assert backend_of([fake_probe("host")]) == "none"
+    assert not is_simulated([])

@@ -1,0 +1,324 @@
+"""The whole agent against a real collector's port: start, stop, kill, start again."""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden.clock import ManualClock, SystemClock, to_ms
+from gpuwarden.life import StartError
+from gpuwarden_agent.counters import Counters
+from gpuwarden_agent.daemon import run
+from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_agent.spool import Spool, open_spool
+
+
+def settings(url: str, state_dir: Path, **more: Any) -> AgentSettings:
+    return AgentSettings(
+        **{
+            "node": "n1",
+            "collector_url": url,
+            "state_dir": state_dir,
+            "interval_s": 0.1,
+            "batch_s": 0.3,
+            "backoff_max_s": 0.2,
+            "stop_timeout_s": 2.0,
+        }
+        | more
+    )
+
+
+def ts_ms_of(row: dict[str, Any]) -> int:
+    """Timestamps of the wire are UTC without saying so."""
+    return to_ms(row["ts"].replace(tzinfo=UTC))
+
+
+async def run_until(
+    condition: Callable[[], bool], until_true: Any, *args: Any, **more: Any
+) -> Counters:
+    """Run an agent until the condition holds, then stop it in good order."""
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        agent = group.create_task(run(*args, SystemClock(), stop, **more))
+        await until_true(condition)
+        stop.set()
+    return agent.result()
+
+
+async def test_samples_inventory_and_events_arrive_and_nothing_is_left(
+    stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
+) -> None:
+    probe = fake_probe("host", blocking=True)
+    probe.inventory = {"nodes": [{"kernel": "6.1"}]}
+    counters = await run_until(
+        lambda: len(stub_collector.rows("host_samples")) >= 8,
+        until_true,
+        settings(stub_collector.url, tmp_path),
+        probes=[probe],
+    )
+    samples = stub_collector.rows("host_samples")
+    stamps = sorted(row["ts"] for row in samples)
+    assert len(set(stamps)) == len(stamps) == counters.rows["host_samples"]
+    assert all(ts.microsecond % 100_000 == 0 for ts in stamps)
+    node = stub_collector.rows("nodes")[-1]
+    assert (node["node"], node["kernel"], node["backend"]) == ("n1", "6.1", "none")
+    assert stub_collector.kinds()[0] == "agent_started"
+    assert stub_collector.kinds()[-1] == "agent_stopped"
+    assert "agent_gap" not in stub_collector.kinds()
+    assert counters.batches_acknowledged == counters.batches_sealed
+    assert (counters.spool_batches, counters.spool_bytes) == (0, 0)
+    assert probe.closed == 1
+
+
+async def test_a_clean_stop_and_start_tells_the_gap_as_information(
+    stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
+) -> None:
+    for runs in (1, 2):
+        await run_until(
+            lambda runs=runs: (
+                stub_collector.kinds().count("agent_started") == runs
+                and len(stub_collector.rows("host_samples")) >= 3 * runs
+            ),
+            until_true,
+            settings(stub_collector.url, tmp_path),
+            probes=[fake_probe()],
+        )
+        if runs == 1:
+            await asyncio.sleep(0.5)  # the gap itself: real time has to pass
+    (gap,) = [row for row in stub_collector.rows("events") if row["kind"] == "agent_gap"]
+    assert gap["severity"] == "info"
+    assert "it had been stopped" in gap["message"]
+    assert gap["duration_seconds"] >= 0.5
+    stamps = [row["ts"] for row in stub_collector.rows("host_samples")]
+    assert len(set(stamps)) == len(stamps)
+    assert len({key[0] for key in stub_collector.stored}) == 1
+
+
+async def test_what_could_not_be_sent_waits_for_the_next_start(
+    stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
+) -> None:
+    await stub_collector.stop()
+    probe = fake_probe()
+    first = await run_until(
+        lambda: len(probe.read_at) >= 8,
+        until_true,
+        settings(stub_collector.url, tmp_path),
+        probes=[probe],
+    )
+    assert first.spool_batches == first.batches_sealed > 0
+    await stub_collector.start()
+    again = fake_probe()
+    await run_until(
+        lambda: len(again.read_at) >= 2,
+        until_true,
+        settings(stub_collector.url, tmp_path),
+        probes=[again],
+    )
+    stamps = sorted(ts_ms_of(row) for row in stub_collector.rows("host_samples"))
+    assert stamps == sorted(probe.read_at + again.read_at)
+
+
+async def test_refused_batches_become_one_event(
+    stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
+) -> None:
+    stub_collector.script = [400, 204, 400, 400]
+    counters = await run_until(
+        lambda: "batches_refused" in stub_collector.kinds() and not stub_collector.script,
+        until_true,
+        settings(stub_collector.url, tmp_path),
+        probes=[fake_probe()],
+    )
+    assert counters.batches_refused == 3
+    assert stub_collector.kinds().count("batches_refused") == 1
+
+
+async def test_a_spool_that_was_set_aside_is_reported(
+    stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
+) -> None:
+    (tmp_path / "spool.sqlite").write_bytes(b"junk" * 2000)
+    await run_until(
+        lambda: "spool_set_aside" in stub_collector.kinds(),
+        until_true,
+        settings(stub_collector.url, tmp_path),
+        probes=[fake_probe()],
+    )
+    (event,) = [r for r in stub_collector.rows("events") if r["kind"] == "spool_set_aside"]
+    assert "kept as spool.sqlite.corrupt-" in event["message"]
+
+
+async def test_a_stuck_driver_stops_neither_shipping_nor_the_end(
+    stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
+) -> None:
+    hung = fake_probe("gpu0", blocking=True, gpu_uuid="GPU-0", tables=("gpu_samples",))
+    hung.inventory = {"gpus": [{"gpu_uuid": "GPU-0", "gpu": 0}]}
+    hung.go_on.clear()
+    try:
+        async with asyncio.timeout(10):
+            await run_until(
+                lambda: (
+                    "probe_stuck" in stub_collector.kinds()
+                    and len(stub_collector.rows("host_samples")) >= 5
+                ),
+                until_true,
+                settings(stub_collector.url, tmp_path, probe_deadline_s=0.2),
+                probes=[hung, fake_probe("host", blocking=True)],
+            )
+    finally:
+        hung.go_on.set()
+    assert stub_collector.rows("gpu_samples") == []
+
+
+async def test_a_simulated_node_starts_with_its_past_and_goes_on_without_a_gap(
+    stub_collector: Any, until_true: Any, fake_probe: Any
+) -> None:
+    clock = SystemClock()
+    probe = fake_probe("simulator", simulated=True)
+    spool = Spool(None, bytes_max=10**8, clock=clock)
+    ready: list[Counters] = []
+    from_ms = to_ms(clock.now()) - 60_000
+    await run_until(
+        lambda: len(probe.read_at) >= 605 and len(stub_collector.rows("host_samples")) >= 600,
+        until_true,
+        settings(stub_collector.url, Path("unused"), interval_s=0.1, batch_s=0.2),
+        probes=[probe],
+        spool=spool,
+        backfill_from_ms=from_ms,
+        on_ready=ready.append,
+    )
+    stamps = sorted(ts_ms_of(row) for row in stub_collector.rows("host_samples"))
+    assert stamps == list(range(stamps[0], stamps[0] + 100 * len(stamps), 100))
+    assert stamps[0] == from_ms // 100 * 100
+    assert all(row["simulated"] for row in stub_collector.rows("host_samples"))
+    assert "agent_gap" not in stub_collector.kinds()
+    assert ready[0].ticks == len(stamps)
+
+
+async def test_the_counters_are_logged_once_an_hour(
+    stub_collector: Any,
+    tmp_path: Path,
+    fake_probe: Any,
+    until_true: Any,
+    manual_clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    probe, stop = fake_probe(), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(
+            run(settings(stub_collector.url, tmp_path), manual_clock, stop, probes=[probe])
+        )
+        await until_true(lambda: len(probe.read_at) == 1)
+        manual_clock.advance(3601)
+        await until_true(lambda: "counters" in [r.message for r in caplog.records])
+        stop.set()
+    (record,) = [r for r in caplog.records if r.message == "counters"]
+    assert record.ticks >= 1  # type: ignore[attr-defined]
+    assert record.node == "n1"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "url", ["collector:8750", "ftp://collector", "http://", "http://host:port", ""]
+)
+async def test_an_address_that_is_none_is_one_clear_line(
+    url: str, tmp_path: Path, fake_probe: Any
+) -> None:
+    with pytest.raises(StartError, match="collector_url = .*it looks like"):
+        await run(settings(url, tmp_path), SystemClock(), asyncio.Event(), probes=[fake_probe()])
+
+
+async def test_systemd_hears_ready_watchdog_and_stopping(
+    stub_collector: Any,
+    tmp_path: Path,
+    fake_probe: Any,
+    until_true: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[bytes] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "200000")
+
+        def listen() -> list[bytes]:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    heard.append(manager.recv(100))
+            return heard
+
+        await run_until(
+            lambda: listen().count(b"WATCHDOG=1") >= 2,
+            until_true,
+            settings(stub_collector.url, tmp_path / "state"),
+            probes=[fake_probe()],
+        )
+        assert listen()[0] == b"READY=1"
+        assert listen()[-1] == b"STOPPING=1"
+
+
+AGENT = """
+import asyncio, sys
+from pathlib import Path
+from gpuwarden.clock import SystemClock
+from gpuwarden_agent.daemon import run
+from gpuwarden_agent.settings import AgentSettings
+
+class Host:
+    name, tables, cadence_s, simulated, blocking, gpu_uuid = (
+        "host", ("host_samples",), 1, False, True, None)
+    def describe(self): return {}
+    def read(self, ts_ms): return {"host_samples": [{"load_1m": 1.0}]}
+    def close(self): pass
+
+settings = AgentSettings(node="n1", collector_url=sys.argv[1], state_dir=Path(sys.argv[2]),
+                         interval_s=0.1, batch_s=0.5, backoff_max_s=0.2)
+asyncio.run(run(settings, SystemClock(), asyncio.Event(), probes=[Host()]))
+"""
+
+
+async def test_kill_9_costs_at_most_what_was_not_sealed_and_the_gap_is_told(
+    stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
+) -> None:
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", AGENT, stub_collector.url, str(tmp_path)])
+
+    child = start()
+    try:
+        await until_true(lambda: len(stub_collector.rows("host_samples")) >= 10, timeout_s=20)
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    killed_ms = to_ms(SystemClock().now())
+    sealed = open_spool(tmp_path, bytes_max=10**8, clock=SystemClock())
+    last_ts_ms = sealed.last_run.last_ts_ms
+    assert last_ts_ms is not None
+    assert killed_ms - last_ts_ms <= 500 + 1000  # the open batch, and the moment until it is sealed
+    sealed.close()
+    before = len(stub_collector.rows("host_samples"))
+    child = start()
+    try:
+        await until_true(
+            lambda: len(stub_collector.rows("host_samples")) >= before + 10, timeout_s=20
+        )
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    stamps = sorted(ts_ms_of(row) for row in stub_collector.rows("host_samples"))
+    assert len(set(stamps)) == len(stamps), "nothing doubled"
+    holes = [(a, b) for a, b in itertools.pairwise(stamps) if b - a > 200]
+    (gap,) = [row for row in stub_collector.rows("events") if row["kind"] == "agent_gap"]
+    assert "it was killed or crashed" in gap["message"]
+    assert gap["severity"] == "warning"
+    assert any(abs((b - a) / 1000 - gap["duration_seconds"]) <= 0.11 for a, b in holes), (
+        "the event says how long the hole is"
+    )

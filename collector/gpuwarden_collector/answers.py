@@ -1,0 +1,136 @@
+"""Result rows as Python values, JSON, CSV and Arrow. Runs in reader threads, never on the loop.
+
+TIMESTAMP is UTC. JSON has instants as `2026-01-01T00:00:00.000Z`, durations in seconds, blobs in
+hexadecimal; NaN and infinity, which JSON lacks, become null.
+"""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from gpuwarden_collector.store.reading import Rows
+
+_PLAIN_TYPES = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_floating)
+
+
+def python_rows(rows: Rows) -> Sequence[tuple[Any, ...]]:
+    """Rows as tuples: aware datetimes, timedelta, int for HUGEINT, float for DECIMAL."""
+    columns = [
+        _column(values, sql_type)
+        for values, sql_type in zip(rows.data.columns, rows.types, strict=True)
+    ]
+    return list(zip(*columns, strict=True)) if columns else []
+
+
+def json_body(rows: Rows, elapsed_s: float) -> bytes:
+    """`{"columns": [{"name", "type"}], "rows": [[...]], "truncated": ..., "elapsed_s": ...}`."""
+    names = rows.data.schema.names
+    body = {
+        "columns": [{"name": n, "type": t} for n, t in zip(names, rows.types, strict=True)],
+        "rows": [[_json_cell(cell) for cell in row] for row in python_rows(rows)],
+        "truncated": rows.truncated,
+        "elapsed_s": round(elapsed_s, 6),
+    }
+    return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def csv_body(rows: Rows) -> bytes:
+    """RFC 4180 with a header line; NULL is an empty field, nested values are JSON."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\r\n")
+    writer.writerow(rows.data.schema.names)
+    for row in python_rows(rows):
+        writer.writerow([_csv_cell(cell) for cell in row])
+    return out.getvalue().encode()
+
+
+def arrow_body(rows: Rows) -> bytes:
+    """An Arrow IPC stream with DuckDB's own types."""
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, rows.data.schema) as writer:
+        writer.write_table(rows.data)
+    return sink.getvalue()
+
+
+def _column(values: Any, sql_type: str) -> list[Any]:
+    kind = values.type
+    if pa.types.is_timestamp(kind):
+        # Nanoseconds and zones that pandas would be needed for are cut to what datetime holds.
+        return _instants(values)
+    if sql_type in ("HUGEINT", "UHUGEINT"):
+        return [None if v is None else int(v) for v in values.to_pylist()]
+    cells: list[Any] = values.to_pylist()
+    if any(is_plain(kind) for is_plain in _PLAIN_TYPES):
+        return cells
+    return [_value(cell, kind) for cell in cells]
+
+
+def _instants(values: Any) -> list[Any]:
+    cut = values.cast(pa.timestamp("us", values.type.tz), safe=False).to_pylist()
+    return [None if v is None else _aware(v) for v in cut]
+
+
+def _aware(instant: datetime) -> datetime:
+    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+
+
+def _value(cell: Any, kind: Any) -> Any:
+    """A cell that is not of a plain type, and what is nested in it."""
+    if cell is None:
+        return None
+    if isinstance(cell, pa.MonthDayNano):
+        # As DuckDB's own Python client has it: a month is 30 days.
+        return timedelta(days=cell.months * 30 + cell.days, microseconds=cell.nanoseconds // 1000)
+    if isinstance(cell, datetime):
+        return _aware(cell)
+    if isinstance(cell, Decimal):
+        return float(cell)
+    if pa.types.is_map(kind):
+        return {_text(_value(k, kind.key_type)): _value(v, kind.item_type) for k, v in cell}
+    if isinstance(cell, list):
+        return [_value(item, kind.value_type) for item in cell]
+    if isinstance(cell, dict):
+        return {name: _value(v, kind.field(name).type) for name, v in cell.items()}
+    return cell
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)
+
+
+def _json_cell(cell: Any) -> Any:
+    match cell:
+        case None | bool() | int() | str():
+            return cell
+        case float():
+            return cell if math.isfinite(cell) else None
+        case datetime():
+            return cell.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        case date() | time():
+            return cell.isoformat()
+        case timedelta():
+            return cell.total_seconds()
+        case bytes():
+            return cell.hex()
+        case list():
+            return [_json_cell(item) for item in cell]
+        case dict():
+            return {name: _json_cell(value) for name, value in cell.items()}
+        case _:
+            return str(cell)
+
+
+def _csv_cell(cell: Any) -> Any:
+    plain = _json_cell(cell)
+    if isinstance(plain, bool):
+        return "true" if plain else "false"
+    if isinstance(plain, (list, dict)):
+        return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+    return plain

@@ -1,0 +1,203 @@
+"""The HTTP API: ingest, SQL, health and metrics. `docs/api.md` is the full text.
+
+Every error is answered with `{"error": "one sentence", "status": n}`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, assert_never
+
+from aiohttp import web
+
+from gpuwarden.clock import Clock
+from gpuwarden.query import QueryError, QueryTimeoutError
+from gpuwarden.wire import INGEST_PATH
+from gpuwarden_collector.answers import arrow_body, csv_body, json_body
+from gpuwarden_collector.bodies import BodyReader, Busy
+from gpuwarden_collector.decode import Refused
+from gpuwarden_collector.group import Durable, Later, Never
+from gpuwarden_collector.ingest import Ingest
+from gpuwarden_collector.query import SqlQuerier
+from gpuwarden_collector.sql_request import SQL_BODY_BYTES_MAX, Form, SqlRequest, sql_request_of
+from gpuwarden_collector.stats import Levels, Stats, exposition
+from gpuwarden_collector.store.reading import Rows
+
+log = logging.getLogger(__name__)
+
+SQL_WAITING_MAX = 32
+"""Most requests to `/v1/sql` that wait or run; above it 429."""
+
+SQL_WAIT_S = 30.0
+"""Most time that such a request waits for its turn."""
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Api:
+    """Request handlers; `levels` reads the gauges of /metrics."""
+
+    def __init__(
+        self,
+        ingest: Ingest,
+        querier: SqlQuerier,
+        bodies: BodyReader,
+        stats: Stats,
+        clock: Clock,
+        levels: Callable[[], Levels],
+        *,
+        queries_max: int,
+    ) -> None:
+        self._ingest = ingest
+        self._querier = querier
+        self._bodies = bodies
+        self._stats = stats
+        self._clock = clock
+        self._levels = levels
+        # One thread stays free for rules, so that strangers' queries cannot hold up alerts.
+        self._sql_slots = asyncio.Semaphore(max(1, queries_max - 1))
+        self._sql_waiting = 0
+
+    def application(self, more: Iterable[web.AbstractRouteDef] = ()) -> web.Application:
+        """The aiohttp application with the API's routes and `more`."""
+        app = web.Application(middlewares=[self._answer_errors])
+        app.add_routes(
+            [
+                web.post(INGEST_PATH, self.take_batch),
+                web.post("/v1/sql", self.run_sql),
+                web.get("/healthz", self.healthz),
+                web.get("/readyz", self.readyz),
+                web.get("/metrics", self.metrics),
+                *more,
+            ]
+        )
+        return app
+
+    async def take_batch(self, request: web.Request) -> web.Response:
+        """POST /v1/ingest."""
+        outcome = await self._ingest.take(request)
+        match outcome:
+            case Durable():
+                return web.Response(status=204)
+            case Refused(status, reason):
+                answer = error_response(status, reason)
+            case Never(reason):
+                answer = error_response(422, reason)
+            case Later(reason, retry_after_s):
+                answer = error_response(503, reason, retry_after_s)
+            case Busy(reason, retry_after_s, status):
+                answer = error_response(status, reason, retry_after_s)
+            case _:
+                assert_never(outcome)
+        self._stats.refused[str(answer.status)] += 1
+        return _closing(request, answer)
+
+    async def run_sql(self, request: web.Request) -> web.Response:
+        """POST /v1/sql."""
+        if self._sql_waiting >= SQL_WAITING_MAX:
+            reason = f"{self._sql_waiting} queries are waiting or running"
+            return _closing(request, error_response(429, reason, 1))
+        body = await self._bodies.read(request, SQL_BODY_BYTES_MAX)
+        match body:
+            case Refused(status, reason):
+                return _closing(request, error_response(status, reason))
+            case Busy(reason, retry_after_s, status):
+                return _closing(request, error_response(status, reason, retry_after_s))
+        self._bodies.release(len(body))
+        self._sql_waiting += 1
+        try:
+            asked = sql_request_of(body, request.content_type, request.headers.get("Accept", ""))
+            try:
+                async with asyncio.timeout(SQL_WAIT_S):
+                    await self._sql_slots.acquire()
+            except TimeoutError:
+                return error_response(429, f"no query could start within {SQL_WAIT_S:g} s", 5)
+            try:
+                return await self._query(asked)
+            finally:
+                self._sql_slots.release()
+        except QueryTimeoutError as error:
+            return error_response(504, str(error))
+        except QueryError as error:
+            return error_response(400, str(error))
+        finally:
+            self._sql_waiting -= 1
+
+    async def _query(self, asked: SqlRequest) -> web.Response:
+        started = self._clock.monotonic()
+
+        def encode(rows: Rows) -> tuple[bytes, bool]:
+            match asked.form:
+                case Form.JSON:
+                    body = json_body(rows, self._clock.monotonic() - started)
+                case Form.CSV:
+                    body = csv_body(rows)
+                case Form.ARROW:
+                    body = arrow_body(rows)
+            return body, rows.truncated
+
+        body, truncated = await self._querier.run(encode, asked.sql, asked.params)
+        charset = None if asked.form is Form.ARROW else "utf-8"
+        return web.Response(
+            body=body,
+            content_type=asked.form.value,
+            charset=charset,
+            headers={"Gpuwarden-Truncated": "true" if truncated else "false"},
+        )
+
+    async def healthz(self, request: web.Request) -> web.Response:
+        """GET /healthz: the process answers."""
+        return web.json_response({"status": "ok"})
+
+    async def readyz(self, request: web.Request) -> web.Response:
+        """GET /readyz: batches are being stored."""
+        if self._levels().is_alive:
+            return web.json_response({"status": "ready"})
+        return error_response(503, "the writer makes no progress", 5)
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """GET /metrics: the collector about itself."""
+        text = exposition(self._stats, self._levels())
+        content_type = "text/plain; version=0.0.4; charset=utf-8"
+        return web.Response(body=text.encode(), headers={"Content-Type": content_type})
+
+    @property
+    def _answer_errors(self) -> Any:
+        @web.middleware
+        async def answer_errors(request: web.Request, handler: _Handler) -> web.StreamResponse:
+            try:
+                return await handler(request)
+            except web.HTTPException as error:
+                if error.status < 400:
+                    raise
+                answer = error_response(error.status, _sentence(request, error))
+                if "Allow" in error.headers:
+                    answer.headers["Allow"] = error.headers["Allow"]
+                return answer
+            except Exception:
+                self._stats.request_failures += 1
+                log.exception("request failed", extra={"path": request.path})
+                return error_response(500, "the collector failed on this request; see its log")
+
+        return answer_errors
+
+
+def error_response(status: int, reason: str, retry_after_s: int | None = None) -> web.Response:
+    """The one shape of errors."""
+    headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+    return web.json_response({"error": reason, "status": status}, status=status, headers=headers)
+
+
+def _closing(request: web.Request, answer: web.Response) -> web.Response:
+    """Close the connection when its body was not read to the end: the rest is not wanted."""
+    if not request.content.is_eof():
+        answer.force_close()
+    return answer
+
+
+def _sentence(request: web.Request, error: web.HTTPException) -> str:
+    if error.status == 404:
+        return f"there is nothing at {request.path}"
+    if error.status == 405:
+        return f"{request.path} does not take {request.method}"
+    return error.reason

@@ -1,0 +1,221 @@
+"""Starts and stops the collector: store, writer, HTTP, in this order, and back."""
+
+import asyncio
+import errno
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from gpuwarden.alert import AlertStore
+from gpuwarden.clock import Clock
+from gpuwarden.life import StartError
+from gpuwarden.models import MODELS
+from gpuwarden.query import Querier
+from gpuwarden_collector import inventory
+from gpuwarden_collector.alerts import SqlAlertStore
+from gpuwarden_collector.app import Api
+from gpuwarden_collector.bodies import BodyReader
+from gpuwarden_collector.group import Known, inventory_table
+from gpuwarden_collector.ingest import Ingest
+from gpuwarden_collector.intake import Intake
+from gpuwarden_collector.inventory import Item
+from gpuwarden_collector.query import SqlQuerier
+from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.stats import Levels, Stats
+from gpuwarden_collector.store.commit import Changes, commit
+from gpuwarden_collector.store.database import (
+    Database,
+    Limits,
+    RowsRefusedError,
+    StoreUnavailableError,
+)
+from gpuwarden_collector.writer import Writer, load_known
+
+log = logging.getLogger(__name__)
+
+DRAIN_S = 10.0
+"""Most time that requests in flight get on stopping, and the writer after them."""
+_LINGER_S = 2.0
+
+
+class WriterFailedError(RuntimeError):
+    """The writer thread ended by a fault; the process should end and be started again."""
+
+
+Routes = Callable[[Querier], Iterable[web.AbstractRouteDef]]
+
+
+def no_routes(querier: Querier) -> Iterable[web.AbstractRouteDef]:
+    """Nothing beside the API."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """A running collector."""
+
+    url: str
+    """Where it listens, such as http://127.0.0.1:8750."""
+    querier: Querier
+    alerts: AlertStore
+    stats: Stats
+    is_alive: Callable[[], bool]
+    """Whether the writer makes progress: what feeds the watchdog."""
+    queue_bytes: Callable[[], int]
+    """Decoded bytes that wait for the writer."""
+
+
+@asynccontextmanager
+async def running(
+    settings: CollectorSettings, clock: Clock, *, routes: Routes = no_routes
+) -> AsyncIterator[Collector]:
+    """A collector that listens until the block is left; then what was taken is stored.
+
+    Raises StartError when it cannot start. A fault of the writer ends the block with it.
+    """
+    async with AsyncExitStack() as stack:
+        stats = Stats()
+        database, known = _open(settings)
+        stack.callback(database.close)
+        writer = Writer(
+            database,
+            known,
+            stats,
+            clock,
+            commit_interval_s=settings.commit_interval_s,
+            queue_bytes_max=settings.queue_bytes_max,
+            prices=settings.prices,
+        )
+        ended = writer.start()
+        stack.push_async_callback(_stop_writer, writer)
+        querier = SqlQuerier(
+            database,
+            stats,
+            clock,
+            queries_max=settings.queries_max,
+            timeout_s=settings.query_timeout_s,
+            rows_max=settings.query_rows_max,
+        )
+        stack.push_async_callback(querier.close)
+        bodies = BodyReader(settings.body_bytes_in_flight_max, settings.body_timeout_s)
+        intake = Intake(
+            clock,
+            ts_past_max_s=settings.ts_past_max_s,
+            ts_future_max_s=settings.ts_future_max_s,
+        )
+        stack.callback(intake.close)
+        ingest = Ingest(writer, bodies, intake, stats, clock)
+
+        def levels() -> Levels:
+            return Levels(
+                queue_bytes=writer.queue_bytes,
+                body_bytes_in_flight=bodies.in_flight_bytes,
+                database_bytes=database.size_bytes,
+                is_alive=writer.is_alive(),
+            )
+
+        api = Api(ingest, querier, bodies, stats, clock, levels, queries_max=settings.queries_max)
+        url = await _listen(stack, settings, api, routes(querier))
+        log.info("collector listens", extra={"url": url, "data": str(settings.data_dir)})
+        alerts = SqlAlertStore(writer, querier)
+        with _ending_with(ended):
+            yield Collector(
+                url, querier, alerts, stats, writer.is_alive, lambda: writer.queue_bytes
+            )
+    log.info("collector stopped", extra={"batches": stats.batches, "rows": stats.rows_total})
+
+
+@contextmanager
+def _ending_with(ended: "asyncio.Future[None]") -> Iterator[None]:
+    """Ends the block with WriterFailedError should the writer fail: a bug must not go unnoticed."""
+    owner = asyncio.current_task()
+    assert owner is not None
+
+    def end(future: "asyncio.Future[None]") -> None:
+        if future.exception() is not None:
+            owner.cancel()
+
+    ended.add_done_callback(end)
+    try:
+        yield
+    except asyncio.CancelledError:
+        failure = ended.exception() if ended.done() else None
+        if failure is None:
+            raise
+        owner.uncancel()
+        raise WriterFailedError(f"the writer has ended: {failure!r}") from failure
+    finally:
+        ended.remove_done_callback(end)
+
+
+def _open(settings: CollectorSettings) -> tuple[Database, Known]:
+    """The database and what it holds, prices as the settings have them now."""
+    limits = Limits(settings.memory_limit, settings.temp_limit, settings.threads)
+    database = Database.open(settings.data_dir, limits)
+    try:
+        known = load_known(database)
+        _apply_prices(database, known, settings)
+    except (StoreUnavailableError, RowsRefusedError) as error:
+        database.close()
+        raise StartError(f"{settings.data_dir}: {error}: see that the disk has space") from error
+    return database, known
+
+
+def _apply_prices(database: Database, known: Known, settings: CollectorSettings) -> None:
+    names = [model.name for model in MODELS]
+    if unknown := inventory.unmatched_prices(settings.prices, names):
+        log.info(
+            "prices not in the catalogue; taken as the driver's names", extra={"names": unknown}
+        )
+    changed = {}
+    for key, item in known.items["gpus"].items():
+        row = inventory.priced(item.row, settings.prices)
+        if row != item.row:
+            changed[key] = Item(row, item.source)
+    if changed:
+        commit(database, Changes(upserted={"gpus": inventory_table("gpus", changed)}))
+        known.items["gpus"].update(changed)
+
+
+async def _stop_writer(writer: Writer) -> None:
+    try:
+        await writer.stop(DRAIN_S)
+    except TimeoutError:
+        log.error("the writer did not finish in time; unanswered batches stay with their agents")
+
+
+async def _listen(
+    stack: AsyncExitStack,
+    settings: CollectorSettings,
+    api: Api,
+    more: Iterable[web.AbstractRouteDef],
+) -> str:
+    """Listen until the stack unwinds; the URL. Raises StartError."""
+    runner = web.AppRunner(
+        api.application(more),
+        access_log=None,
+        auto_decompress=False,
+        lingering_time=_LINGER_S,
+        shutdown_timeout=DRAIN_S,
+    )
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    site = web.TCPSite(runner, settings.host, settings.port, backlog=1024)
+    try:
+        await site.start()
+    except OSError as error:
+        raise _cannot_listen(settings, error) from error
+    host, port = runner.addresses[0][:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _cannot_listen(settings: CollectorSettings, error: OSError) -> StartError:
+    where = f"{settings.host}:{settings.port}"
+    if error.errno == errno.EADDRINUSE:
+        return StartError(f"{where} is in use by another process: stop it or choose another --port")
+    if error.errno == errno.EACCES:
+        return StartError(f"{where} is not allowed for this user: choose a --port above 1023")
+    return StartError(f"cannot listen on {where}: {error.strerror or error}: choose another --host")

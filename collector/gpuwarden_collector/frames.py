@@ -1,0 +1,188 @@
+"""Takes a request body apart within bounds: zstd frames, then the framing of Arrow IPC streams.
+
+Nothing here trusts a length that the body declares. Decompression stops at a limit whatever a
+frame promises, and the IPC framing is walked before pyarrow sees a byte: pyarrow would allocate
+what a compressed buffer or a dictionary claims to be.
+
+Framing (Arrow columnar format 1.x, "Encapsulated message format"): continuation marker 0xFFFFFFFF,
+int32 size of the metadata, flatbuffer metadata, body; metadata size 0 ends a stream.
+"""
+
+import struct
+from dataclasses import dataclass
+
+import zstandard
+
+WINDOW_BYTES_MAX = 8 * 1024 * 1024
+"""Largest zstd window: what RFC 8878 asks decoders for, and what levels up to 19 use."""
+FRAMES_MAX = 1_000
+"""Most zstd frames of a body."""
+MESSAGES_MAX = 10_000
+"""Most IPC messages of a body: schemas, dictionaries and record batches together."""
+
+# One RLE block of 4 bytes becomes 128 KiB, so 512 bytes of input become at most 16 MiB.
+_FEED_BYTES = 512
+
+_SCHEMA, _DICTIONARY, _RECORD_BATCH = 1, 2, 3
+_CONTINUATION = 0xFFFFFFFF
+
+
+class BodyError(ValueError):
+    """The body cannot be accepted; `status` is the HTTP status that says how."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where one complete IPC stream lies in the body, and how many rows its batches declare."""
+
+    start: int
+    end: int
+    rows: int
+
+
+def decompress(body: bytes, limit_bytes: int) -> bytes:
+    """The content of the zstd frames of `body`, one after another.
+
+    Raises BodyError: 413 above `limit_bytes`, 400 for anything that is not whole zstd frames.
+    """
+    pieces: list[bytes] = []
+    total = 0
+    frames = 0
+    position = 0
+    view = memoryview(body)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX)
+    while position < len(body):
+        frames += 1
+        if frames > FRAMES_MAX:
+            raise BodyError(400, f"the body has more than {FRAMES_MAX} zstd frames")
+        frame = decompressor.decompressobj()
+        while not frame.eof:
+            if position >= len(body):
+                raise BodyError(400, f"zstd frame {frames} is cut off at byte {len(body)}")
+            fed = view[position : position + _FEED_BYTES]
+            try:
+                piece = frame.decompress(fed)
+            except zstandard.ZstdError as error:
+                raise BodyError(400, f"zstd frame {frames} is damaged: {error}") from error
+            position += len(fed) - len(frame.unused_data)
+            total += len(piece)
+            if total > limit_bytes:
+                raise BodyError(413, f"the body decompresses to more than {limit_bytes} bytes")
+            pieces.append(piece)
+    return b"".join(pieces)
+
+
+def walk(data: bytes, rows_max: int) -> list[Span]:
+    """The IPC streams that `data` consists of, from end to end.
+
+    Raises BodyError for anything else: truncated messages, streams without their end marker,
+    compressed buffers, more messages or rows than allowed.
+    """
+    spans: list[Span] = []
+    position = messages = rows_before = 0
+    while position < len(data):
+        start, rows = position, 0
+        while True:
+            messages += 1
+            if messages > MESSAGES_MAX:
+                raise BodyError(400, f"the body has more than {MESSAGES_MAX} IPC messages")
+            where = f"IPC message {messages} at byte {position}"
+            message = _message_at(data, position, where)
+            if message.kind == _SCHEMA and position != start:
+                raise BodyError(400, f"{where} is a second schema: a stream before lacks its end")
+            if message.kind is not None and message.kind != _SCHEMA and position == start:
+                raise BodyError(400, f"{where} comes before a schema")
+            position = message.end
+            if message.kind is None:
+                break
+            rows += message.rows
+            if rows_before + rows > rows_max:
+                raise BodyError(413, f"the body has more than {rows_max} rows")
+        rows_before += rows
+        spans.append(Span(start, position, rows))
+    return spans
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    kind: int | None  # None: the end marker of a stream
+    end: int
+    rows: int = 0
+
+
+def _message_at(data: bytes, position: int, where: str) -> _Message:
+    try:
+        marker, size = struct.unpack_from("<Ii", data, position)
+    except struct.error as error:
+        raise BodyError(400, f"{where} is cut off: a stream must end with its marker") from error
+    if marker != _CONTINUATION:
+        raise BodyError(400, f"{where} is not an Arrow IPC stream")
+    metadata = position + 8
+    if size == 0:
+        return _Message(None, metadata)
+    if size < 0 or metadata + size > len(data):
+        raise BodyError(400, f"{where} is cut off in its metadata")
+    try:
+        kind, rows, body_bytes = _read_metadata(data[metadata : metadata + size], where)
+    except (struct.error, IndexError) as error:
+        raise BodyError(400, f"{where} has damaged metadata") from error
+    end = metadata + size + body_bytes
+    if end > len(data):
+        raise BodyError(400, f"{where} is cut off in its body")
+    return _Message(kind, end, rows)
+
+
+def _read_metadata(buffer: bytes, where: str) -> tuple[int, int, int]:
+    """Kind, rows and body size of a message; fields of Message.fbs by their slots."""
+    message = _follow(buffer, 0)
+    kind_at, header_at, size_at = (_field(buffer, message, slot) for slot in (1, 2, 3))
+    if kind_at is None or header_at is None:
+        raise BodyError(400, f"{where} has no header")
+    kind = buffer[kind_at]
+    body_bytes = struct.unpack_from("<q", buffer, size_at)[0] if size_at is not None else 0
+    if body_bytes < 0 or kind not in (_SCHEMA, _DICTIONARY, _RECORD_BATCH):
+        raise BodyError(400, f"{where} is of a kind that batches do not have")
+    if kind == _SCHEMA:
+        return kind, 0, body_bytes
+    batch = _follow(buffer, header_at)
+    if kind == _DICTIONARY:
+        batch_at = _field(buffer, batch, 1)
+        if batch_at is None:
+            raise BodyError(400, f"{where} is a dictionary without values")
+        batch = _follow(buffer, batch_at)
+    if _field(buffer, batch, 3) is not None:
+        raise BodyError(
+            400, f"{where} has compressed buffers: compress the whole body with zstd instead"
+        )
+    length_at = _field(buffer, batch, 0)
+    rows = struct.unpack_from("<q", buffer, length_at)[0] if length_at is not None else 0
+    if rows < 0:
+        raise BodyError(400, f"{where} has a negative number of rows")
+    return kind, rows, body_bytes
+
+
+def _follow(buffer: bytes, position: int) -> int:
+    """The position that the flatbuffer offset at `position` leads to."""
+    target: int = position + struct.unpack_from("<I", buffer, position)[0]
+    if target >= len(buffer):
+        raise IndexError
+    return target
+
+
+def _field(buffer: bytes, table: int, slot: int) -> int | None:
+    """Where the value in that slot of a flatbuffer table lies; None: it has the default."""
+    vtable: int = table - struct.unpack_from("<i", buffer, table)[0]
+    if not 0 <= vtable < len(buffer):
+        raise IndexError
+    entry = 4 + 2 * slot
+    if entry + 2 > struct.unpack_from("<H", buffer, vtable)[0]:
+        return None
+    offset: int = struct.unpack_from("<H", buffer, vtable + entry)[0]
+    if offset and table + offset >= len(buffer):
+        raise IndexError
+    return table + offset if offset else None

@@ -1,0 +1,262 @@
+"""Plans one group commit: pure from waiting batches and what is known to changes and new knowledge."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpuwarden.wire import BatchId
+from gpuwarden_collector import inventory
+from gpuwarden_collector.decode import STORED_SCHEMAS, Decoded
+from gpuwarden_collector.inventory import Item, Source
+from gpuwarden_collector.ledger import RANGES_MAX, Stored, from_text, to_text
+from gpuwarden_collector.store.commit import LEDGER_SCHEMA, Changes
+
+LEDGER_KEPT_FOR = timedelta(days=60)
+LEDGER_KEYS_MAX = 500_000
+"""Most (agent, boot) pairs; a fleet of 100,000 nodes that all restart five times in 60 days."""
+_INVENTORY = ("nodes", "gpus")
+_HEARD_COLUMNS = {"nodes": "node", "gpus": "gpu_uuid"}
+
+LedgerKey = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of the ledger, and when its agent was last heard of."""
+
+    stored: Stored
+    heard_at: datetime
+
+
+@dataclass(slots=True)
+class Known:
+    """What the database holds, as the writer remembers it."""
+
+    ledger: dict[LedgerKey, Entry] = field(default_factory=dict)
+    items: dict[str, dict[str, Item]] = field(default_factory=lambda: {"nodes": {}, "gpus": {}})
+    heard: dict[str, set[str]] = field(default_factory=lambda: {"nodes": set(), "gpus": set()})
+    """Keys heard of since `last_seen_at` was last written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """An admitted batch."""
+
+    id: BatchId
+    decoded: Decoded
+    body_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """The batch is stored; `is_duplicate`: it already was, or the same stands earlier in the group."""
+
+    is_duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """The batch is not stored and may be sent again."""
+
+    reason: str
+    retry_after_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """The batch is not stored and must not be sent again."""
+
+    reason: str
+
+
+Outcome = Durable | Later | Never
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to write, what each batch is answered once it is written, and what is known then."""
+
+    changes: Changes
+    outcomes: Sequence[Outcome]
+    ledger: Mapping[LedgerKey, Entry]
+    items: Mapping[str, Mapping[str, Item]]
+    heard: Mapping[str, set[str]]
+    rows: Mapping[str, int]
+    newest: datetime | None
+    """Newest timestamp of the stored sample rows."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return self.changes.ledger is None
+
+
+def plan(
+    known: Known, batches: Sequence[Batch], prices: Mapping[str, float], now: datetime
+) -> Plan:
+    """Which of the batches are new, and everything that storing them means. Changes nothing."""
+    ledger: dict[LedgerKey, Entry] = {}
+    items: dict[str, dict[str, Item]] = {name: {} for name in _INVENTORY}
+    outcomes: list[Outcome] = []
+    fresh: list[Batch] = []
+    for batch in batches:
+        key = (batch.id.agent_id, batch.id.boot_id)
+        entry = ledger.get(key) or known.ledger.get(key)
+        outcome = _outcome(batch.id, entry, len(known.ledger) + len(ledger))
+        outcomes.append(outcome)
+        if isinstance(outcome, Durable):
+            stored = (entry.stored if entry else Stored()).raised(batch.id.oldest_sequence)
+            ledger[key] = Entry(stored.having(batch.id.sequence), now)
+            if not outcome.is_duplicate:
+                fresh.append(batch)
+                _take_inventory(known, items, batch, prices, now)
+    tables = _concatenated(fresh)
+    changes = Changes(
+        appended=tables,
+        upserted={
+            name: inventory_table(name, changed)
+            for name in _INVENTORY
+            if (changed := _changed(known.items[name], items[name]))
+        },
+        ledger=_ledger_table(ledger) if ledger else None,
+    )
+    rows = {name: table.num_rows for name, table in tables.items()}
+    for name in _INVENTORY:
+        said = sum(b.decoded.tables[name].num_rows for b in fresh if name in b.decoded.tables)
+        if said:
+            rows[name] = said
+    return Plan(changes, outcomes, ledger, items, _heard(tables, fresh), rows, _newest(tables))
+
+
+def _outcome(batch: BatchId, entry: Entry | None, ledger_keys: int) -> Outcome:
+    if entry is None:
+        if ledger_keys >= LEDGER_KEYS_MAX:
+            return Later(f"{ledger_keys} agents and boots are known, which is the most", 60)
+        return Durable()
+    if entry.stored.has(batch.sequence):
+        return Durable(is_duplicate=True)
+    after = entry.stored.raised(batch.oldest_sequence).having(batch.sequence)
+    if len(after.ranges) > RANGES_MAX:
+        return Never(
+            f"more than {RANGES_MAX} gaps in this agent's sequences: "
+            "Gpuwarden-Oldest-Sequence must say which will never be sent"
+        )
+    return Durable()
+
+
+def _take_inventory(
+    known: Known,
+    items: dict[str, dict[str, Item]],
+    batch: Batch,
+    prices: Mapping[str, float],
+    now: datetime,
+) -> None:
+    source = Source(batch.id.agent_id, batch.id.sequence)
+    for name in _INVENTORY:
+        table = batch.decoded.tables.get(name)
+        if table is None:
+            continue
+        key_column = _HEARD_COLUMNS[name]
+        for said in table.to_pylist():
+            key = said[key_column]
+            before = items[name].get(key) or known.items[name].get(key)
+            item = inventory.merged(before, said, source, now)
+            if name == "gpus":
+                item = Item(inventory.priced(item.row, prices), item.source)
+            items[name][key] = item
+
+
+def _changed(known: Mapping[str, Item], items: Mapping[str, Item]) -> dict[str, Item]:
+    """Items whose row is not the one that is stored."""
+    return {k: i for k, i in items.items() if k not in known or known[k].row != i.row}
+
+
+def _concatenated(batches: Sequence[Batch]) -> dict[str, Any]:
+    parts: dict[str, list[Any]] = {}
+    for batch in batches:
+        for name, table in batch.decoded.tables.items():
+            if name not in _INVENTORY and table.num_rows:
+                parts.setdefault(name, []).append(table)
+    return {name: pa.concat_tables(tables) for name, tables in parts.items()}
+
+
+def _heard(tables: Mapping[str, Any], batches: Sequence[Batch]) -> dict[str, set[str]]:
+    """Nodes and GPUs that any row of the batches names."""
+    heard: dict[str, set[str]] = {name: set() for name in _INVENTORY}
+    said = [b.decoded.tables[n] for b in batches for n in _INVENTORY if n in b.decoded.tables]
+    for table in (*tables.values(), *said):
+        for name, column in _HEARD_COLUMNS.items():
+            if column in table.schema.names:
+                heard[name].update(k for k in pc.unique(table[column]).to_pylist() if k)
+    return heard
+
+
+def _newest(tables: Mapping[str, Any]) -> datetime | None:
+    found = [pc.max(table["ts"]).as_py() for table in tables.values()]
+    return max(found).replace(tzinfo=UTC) if found else None
+
+
+def _rows_table(name: str, rows: Sequence[Mapping[str, Any]]) -> Any:
+    return pa.Table.from_pylist(
+        [{k: _naive(v) for k, v in row.items()} for row in rows], schema=STORED_SCHEMAS[name]
+    )
+
+
+def inventory_table(name: str, items: Mapping[str, Item]) -> Any:
+    """Rows of `nodes` or `gpus` as they are stored."""
+    return _rows_table(name, [item.row for item in items.values()])
+
+
+def heard_table(name: str, keys: set[str]) -> Any:
+    """Keys of `nodes` or `gpus`, as `Changes.heard` wants them."""
+    return pa.table({_HEARD_COLUMNS[name]: pa.array(sorted(keys), pa.string())})
+
+
+def _ledger_table(ledger: Mapping[LedgerKey, Entry]) -> Any:
+    rows = [
+        {
+            "agent_id": agent,
+            "boot_id": boot,
+            "floor": entry.stored.floor,
+            "ranges": to_text(entry.stored.ranges),
+            "heard_at": _naive(entry.heard_at),
+        }
+        for (agent, boot), entry in ledger.items()
+    ]
+    return pa.Table.from_pylist(rows, schema=LEDGER_SCHEMA)
+
+
+def loaded(
+    ledger_rows: Sequence[Mapping[str, Any]], inventory_rows: Mapping[str, Sequence[dict[str, Any]]]
+) -> Known:
+    """What rows of the database mean. Their timestamps are naive UTC."""
+    known = Known()
+    for row in ledger_rows:
+        stored = Stored(row["floor"], from_text(row["ranges"]))
+        heard_at = row["heard_at"].replace(tzinfo=UTC)
+        known.ledger[row["agent_id"], row["boot_id"]] = Entry(stored, heard_at)
+    for name, rows in inventory_rows.items():
+        key = _HEARD_COLUMNS[name]
+        known.items[name] = {row[key]: Item(row) for row in rows}
+    return known
+
+
+def apply(known: Known, done: Plan) -> None:
+    """Remember a plan that has been written."""
+    known.ledger.update(done.ledger)
+    for name in _INVENTORY:
+        known.items[name].update(done.items[name])
+        known.heard[name] |= done.heard[name]
+
+
+def expired(known: Known, now: datetime) -> list[LedgerKey]:
+    """Agents and boots not heard of for longer than the ledger keeps them."""
+    return [k for k, entry in known.ledger.items() if now - entry.heard_at > LEDGER_KEPT_FOR]
+
+
+def _naive(value: Any) -> Any:
+    return value.replace(tzinfo=None) if isinstance(value, datetime) else value

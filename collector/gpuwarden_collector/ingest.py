@@ -1,0 +1,79 @@
+"""The way of a batch through the collector: read, decode, admit, hand over to the writer."""
+
+import logging
+
+from aiohttp import web
+
+from gpuwarden.clock import Clock
+from gpuwarden.wire import BODY_BYTES_MAX, CONTENT_TYPE, WireError, batch_id_of
+from gpuwarden_collector.bodies import BodyReader, Busy
+from gpuwarden_collector.decode import Decoded, Refused
+from gpuwarden_collector.group import Batch, Durable, Outcome
+from gpuwarden_collector.intake import Body, Intake
+from gpuwarden_collector.stats import Stats
+from gpuwarden_collector.writer import QueueFull, Writer, WriterStopped
+
+log = logging.getLogger(__name__)
+
+
+class Ingest:
+    """Takes batches from requests; one for the whole collector."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        bodies: BodyReader,
+        intake: Intake,
+        stats: Stats,
+        clock: Clock,
+    ) -> None:
+        self._writer = writer
+        self._bodies = bodies
+        self._intake = intake
+        self._stats = stats
+        self._clock = clock
+        self._named_columns: set[tuple[str, str]] = set()
+
+    async def take(self, request: web.Request) -> Outcome | Refused | Busy:
+        """Store the request's batch; durable when the outcome says so."""
+        started = self._clock.monotonic()
+        try:
+            batch_id = batch_id_of(request.headers)
+        except WireError as error:
+            return Refused(400, str(error))
+        if request.content_type != CONTENT_TYPE:
+            return Refused(415, f"Content-Type must be {CONTENT_TYPE}, not {request.content_type}")
+        body = await self._bodies.read(request, BODY_BYTES_MAX)
+        if not isinstance(body, bytes):
+            return body
+        body_bytes = len(body)
+        try:
+            encoding = request.headers.get("Content-Encoding", "")
+            decoded = await self._intake.admit(Body(body, encoding))
+            del body
+        finally:
+            self._bodies.release(body_bytes)
+        if isinstance(decoded, Refused):
+            return decoded
+        self._name_unknown(decoded)
+        try:
+            outcome = await self._writer.store(Batch(batch_id, decoded, body_bytes))
+        except QueueFull as error:
+            return Busy(f"the queue is full: {error}")
+        except WriterStopped as error:
+            return Busy(str(error), 5, 503)
+        if isinstance(outcome, Durable):
+            self._stats.acknowledge_seconds.observe(self._clock.monotonic() - started)
+        return outcome
+
+    def _name_unknown(self, decoded: Decoded) -> None:
+        self._stats.unknown_columns.update({table for table, _ in decoded.unknown_columns})
+        fresh = decoded.unknown_columns - self._named_columns
+        # Names come from outside: remember a bounded number of them.
+        if fresh and len(self._named_columns) < 1_000:
+            self._named_columns |= fresh
+            names = ", ".join(sorted(f"{table}.{column[:64]}" for table, column in fresh)[:20])
+            log.warning(
+                "columns that this collector does not know are left out; a newer agent sends them",
+                extra={"columns": names},
+            )

@@ -1,0 +1,49 @@
+"""Settings of the collector: this declaration is the only list of them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwarden.settings import setting
+from gpuwarden.wire import AHEAD_S_MAX
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorSettings:
+    """What an operator may choose about the collector."""
+
+    host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 for every interface.")
+    port: int = setting(8750, "TCP port to listen on; 0 takes a free one.", least=0, most=65535)
+    data_dir: Path = setting(Path("/var/lib/gpuwarden"), "Folder of the database.")
+    commit_interval_s: float = setting(
+        0.2, "Least time between two group commits.", least=0.001, most=10
+    )
+    body_bytes_in_flight_max: int = setting(
+        256 * MIB, "Most bytes of request bodies in memory at once; above it 429.", least=MIB
+    )
+    queue_bytes_max: int = setting(
+        256 * MIB, "Most bytes of decoded batches waiting for the writer; above it 429.", least=MIB
+    )
+    body_timeout_s: float = setting(
+        30.0, "Most time that a request body may take to arrive.", least=0.1, most=600
+    )
+    memory_limit: str = setting("2GiB", "Most memory that DuckDB uses, such as 512MiB or 8GiB.")
+    temp_limit: str = setting("10GiB", "Most disk that large queries may use for spilling.")
+    threads: int = setting(0, "Threads of DuckDB; 0: one for each CPU.", least=0, most=1024)
+    query_timeout_s: float = setting(30.0, "Most time that a query may take.", least=0.1, most=3600)
+    query_rows_max: int = setting(100_000, "Most rows that a query returns.", least=1)
+    queries_max: int = setting(4, "Queries that run at the same time.", least=1, most=64)
+    ts_past_max_s: float = setting(
+        14 * 86_400.0, "Oldest sample that is admitted, counted back from now.", least=60
+    )
+    ts_future_max_s: float = setting(
+        float(AHEAD_S_MAX), "How far ahead of the collector's clock a sample may be.", least=0
+    )
+    prices: dict[str, float] = setting(
+        {}, "USD per GPU-hour by catalogue name, start of one, or the driver's name of the model."
+    )
+    log_level: str = setting(
+        "info", "Least level that is logged.", choices=("debug", "info", "warning", "error")
+    )
+    log_format: str = setting("text", "How the log is written.", choices=("text", "json"))

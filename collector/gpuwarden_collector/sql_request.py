@@ -1,0 +1,79 @@
+"""What a request to `/v1/sql` asks for: the statement, its parameters and the form of the answer."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from gpuwarden.query import QueryError
+
+SQL_BODY_BYTES_MAX = 1024 * 1024
+
+
+class Form(StrEnum):
+    """Media types of answers."""
+
+    JSON = "application/json"
+    CSV = "text/csv"
+    ARROW = "application/vnd.apache.arrow.stream"
+
+
+@dataclass(frozen=True, slots=True)
+class SqlRequest:
+    """A query as it was asked."""
+
+    sql: str
+    params: Mapping[str, Any]
+    form: Form
+
+
+def sql_request_of(body: bytes, content_type: str, accept: str) -> SqlRequest:
+    """Read a request. `content_type` application/json or text/plain. Raises QueryError."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise QueryError("the body is not UTF-8 text") from error
+    form = _form(accept)
+    if content_type != "application/json":
+        return SqlRequest(text, {}, form)
+    try:
+        asked = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise QueryError(f"the body is not valid JSON: {error}") from error
+    if not isinstance(asked, dict) or not isinstance(asked.get("sql"), str):
+        raise QueryError('the body must be a JSON object with "sql", a text')
+    unknown = sorted(asked.keys() - {"sql", "params"})
+    if unknown:
+        raise QueryError(f"unknown key {unknown[0]!r}; known are sql and params")
+    params = asked.get("params") or {}
+    if not isinstance(params, dict):
+        raise QueryError('"params" must be an object of names and values')
+    return SqlRequest(asked["sql"], {name: _param(name, v) for name, v in params.items()}, form)
+
+
+def _form(accept: str) -> Form:
+    """The first media type of the Accept header that there is; JSON when it names none."""
+    for part in accept.split(","):
+        media_type = part.partition(";")[0].strip().lower()
+        if media_type in list(Form):
+            return Form(media_type)
+    return Form.JSON
+
+
+def _param(name: str, value: Any) -> Any:
+    """A JSON value as a parameter; `{"timestamp": "2026-01-01T00:00:00Z"}` is an instant."""
+    if isinstance(value, dict) and value.keys() == {"timestamp"}:
+        try:
+            instant = datetime.fromisoformat(value["timestamp"])
+        except (TypeError, ValueError) as error:
+            raise QueryError(f"parameter ${name} is not an ISO 8601 instant") from error
+        return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, list) and all(
+        v is None or isinstance(v, (bool, int, float, str)) for v in value
+    ):
+        return value
+    raise QueryError(f"parameter ${name} must be a text, number, boolean, null or a list of them")

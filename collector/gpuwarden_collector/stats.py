@@ -1,0 +1,127 @@
+"""What the collector counts about itself, and its Prometheus text. Touched on the event loop only."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Histogram:
+    """Counts of observed seconds by bucket, as Prometheus wants them."""
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(_SECONDS) + 1)
+        self.sum_s = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many values were observed."""
+        return sum(self.buckets)
+
+    def observe(self, seconds: float) -> None:
+        """Count one value."""
+        self.buckets[bisect_left(_SECONDS, seconds)] += 1
+        self.sum_s += seconds
+
+    def lines(self, name: str) -> Iterator[str]:
+        """Exposition lines, without HELP and TYPE."""
+        running = 0
+        for edge, count in zip((*map(str, _SECONDS), "+Inf"), self.buckets, strict=True):
+            running += count
+            yield f'{name}_bucket{{le="{edge}"}} {running}'
+        yield f"{name}_sum {self.sum_s}"
+        yield f"{name}_count {running}"
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters since the start."""
+
+    batches: int = 0
+    duplicates: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
+    body_bytes: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    """By HTTP status."""
+    unknown_columns: Counter[str] = field(default_factory=Counter)
+    """Batches that had a column this collector does not know, by table."""
+    commit_seconds: Histogram = field(default_factory=Histogram)
+    commit_failures: int = 0
+    acknowledge_seconds: Histogram = field(default_factory=Histogram)
+    """From the first byte of a request to its answer 204."""
+    ingest_lag_seconds: float | None = None
+    """Age of the newest row of the last stored batch; None before the first."""
+    query_seconds: Histogram = field(default_factory=Histogram)
+    query_errors: Counter[str] = field(default_factory=Counter)
+    request_failures: int = 0
+
+    @property
+    def rows_total(self) -> int:
+        """Rows stored, all tables."""
+        return self.rows.total()
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """What is read when someone asks, beside the counters."""
+
+    queue_bytes: int
+    body_bytes_in_flight: int
+    database_bytes: int
+    is_alive: bool
+
+
+def exposition(stats: Stats, levels: Levels) -> str:
+    """Prometheus text format 0.0.4."""
+    return "\n".join(_lines(stats, levels)) + "\n"
+
+
+def _lines(stats: Stats, levels: Levels) -> Iterator[str]:
+    for name, meaning, value in (
+        ("batches_total", "Batches stored.", stats.batches),
+        ("duplicate_batches_total", "Batches that were stored already.", stats.duplicates),
+        ("body_bytes_total", "Bytes of bodies of stored batches.", stats.body_bytes),
+        ("commit_failures_total", "Group commits that failed.", stats.commit_failures),
+        ("request_failures_total", "Requests answered 500.", stats.request_failures),
+    ):
+        yield from _family(name, "counter", meaning, [("", value)])
+    for name, meaning, label, counter in (
+        ("rows_total", "Rows stored.", "table", stats.rows),
+        ("refused_batches_total", "Batches not stored.", "status", stats.refused),
+        ("unknown_columns_total", "Batches with unknown columns.", "table", stats.unknown_columns),
+        ("query_errors_total", "Queries that failed.", "reason", stats.query_errors),
+    ):
+        samples = [(f'{{{label}="{key}"}}', n) for key, n in sorted(counter.items())]
+        yield from _family(name, "counter", meaning, samples)
+    for name, meaning, level in (
+        ("queue_bytes", "Decoded batches waiting for the writer.", levels.queue_bytes),
+        ("body_in_flight_bytes", "Request bodies in memory.", levels.body_bytes_in_flight),
+        ("database_bytes", "Database and log on disk.", levels.database_bytes),
+        ("writer_alive", "1 while the writer makes progress.", int(levels.is_alive)),
+    ):
+        yield from _family(name, "gauge", meaning, [("", level)])
+    if stats.ingest_lag_seconds is not None:
+        meaning = "Age of the newest row of the last stored batch."
+        yield from _family("ingest_lag_seconds", "gauge", meaning, [("", stats.ingest_lag_seconds)])
+    for name, meaning, histogram in (
+        ("commit_seconds", "Time of a group commit.", stats.commit_seconds),
+        ("acknowledge_seconds", "Time from request to 204.", stats.acknowledge_seconds),
+        ("query_seconds", "Time of a query.", stats.query_seconds),
+    ):
+        yield from _head(name, "histogram", meaning)
+        yield from histogram.lines(f"gpuwarden_collector_{name}")
+
+
+def _head(name: str, kind: str, meaning: str) -> Iterator[str]:
+    yield f"# HELP gpuwarden_collector_{name} {meaning}"
+    yield f"# TYPE gpuwarden_collector_{name} {kind}"
+
+
+def _family(
+    name: str, kind: str, meaning: str, samples: Iterable[tuple[str, float]]
+) -> Iterator[str]:
+    yield from _head(name, kind, meaning)
+    for labels, value in samples:
+        yield f"gpuwarden_collector_{name}{labels} {value}"

@@ -1,0 +1,144 @@
+"""Writes a group of batches in one transaction: rows, inventory, ledger, alerts together.
+
+DuckDB writes the transaction to its write-ahead log and calls fsync before COMMIT returns (seen
+with strace, DuckDB 1.5.5), so what `commit` has returned from survives a power cut.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from gpuwarden.schema import TABLES, stored_columns
+from gpuwarden_collector.store.database import Database, StoreUnavailableError, one_line, translated
+
+# Within COMMIT it comes as a TransactionException, of which only the text tells.
+_OUT_OF_MEMORY = re.compile(r"failed to (pin block|allocate)|Out of Memory")
+
+_LEDGER_COLUMNS = ("agent_id", "boot_id", "floor", "ranges", "heard_at")
+LEDGER_SCHEMA = pa.schema(
+    [
+        ("agent_id", pa.string()),
+        ("boot_id", pa.string()),
+        ("floor", pa.int64()),
+        ("ranges", pa.string()),
+        ("heard_at", pa.timestamp("us")),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What one transaction writes. Tables are Arrow tables in the stored column order."""
+
+    appended: Mapping[str, Any] = field(default_factory=dict)
+    """Rows of sample tables and events."""
+    upserted: Mapping[str, Any] = field(default_factory=dict)
+    """Rows of nodes, gpus and alerts, replaced by primary key."""
+    ledger: Any | None = None
+    heard: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of nodes and gpus (one column) whose last_seen_at becomes `heard_at`."""
+    heard_at: datetime | None = None
+    forget_ledger_before: datetime | None = None
+
+
+def commit(database: Database, changes: Changes) -> None:
+    """Write all of it, durably, or nothing.
+
+    Raises RowsRefusedError when the rows themselves are at fault, StoreUnavailableError otherwise.
+    """
+    connection = database.writing
+    try:
+        connection.execute("BEGIN")
+        for name, rows in changes.appended.items():
+            with _incoming(connection, rows):
+                connection.execute(f"INSERT INTO {name} SELECT * FROM incoming")
+        for name, rows in changes.upserted.items():
+            with _incoming(connection, rows):
+                connection.execute(_upsert_sql(name))
+        if changes.ledger is not None:
+            with _incoming(connection, changes.ledger):
+                connection.execute(_LEDGER_UPSERT)
+        for name, keys in changes.heard.items():
+            with _incoming(connection, keys):
+                connection.execute(_heard_sql(name), [_naive(changes.heard_at)])
+        if changes.forget_ledger_before is not None:
+            connection.execute(
+                "DELETE FROM internal.ledger WHERE heard_at < $1",
+                [_naive(changes.forget_ledger_before)],
+            )
+        connection.execute("COMMIT")
+    except duckdb.Error as error:
+        with suppress(duckdb.Error):
+            connection.execute("ROLLBACK")
+        if isinstance(error, duckdb.OutOfMemoryException) or _OUT_OF_MEMORY.search(str(error)):
+            raise OutOfMemoryError(one_line(error)) from error
+        raise translated(error) from error
+
+
+class OutOfMemoryError(StoreUnavailableError):
+    """DuckDB's memory limit was reached, most likely by a query beside the write."""
+
+
+def is_usable(database: Database) -> bool:
+    """Whether DuckDB still takes statements; after some I/O errors it takes none."""
+    try:
+        database.writing.execute("SELECT count(*) FROM internal.schema_version").fetchone()
+    except duckdb.Error:
+        return False
+    return True
+
+
+def load_rows(database: Database, name: str) -> list[dict[str, Any]]:
+    """All rows of a small table (`nodes`, `gpus`, `internal.ledger`), timestamps naive UTC.
+
+    Raises StoreUnavailableError.
+    """
+    try:
+        table = database.writing.execute(f"SELECT * FROM {name}").to_arrow_table()
+    except duckdb.Error as error:
+        raise StoreUnavailableError(one_line(error)) from error
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+@contextmanager
+def _incoming(connection: duckdb.DuckDBPyConnection, rows: Any) -> Iterator[None]:
+    # Chunks as small as an agent's batch make the insert eight times slower.
+    connection.register("incoming", rows.combine_chunks())
+    try:
+        yield
+    finally:
+        with suppress(duckdb.Error):
+            connection.unregister("incoming")
+
+
+def _upsert_sql(name: str) -> str:
+    table = TABLES[name]
+    names = [column.name for column in stored_columns(table)]
+    changed = ", ".join(f"{n} = excluded.{n}" for n in names if n not in table.key)
+    return (
+        f"INSERT INTO {name} ({', '.join(names)}) SELECT {', '.join(names)} FROM incoming "
+        f"ON CONFLICT ({', '.join(table.key)}) DO UPDATE SET {changed}"
+    )
+
+
+_LEDGER_UPSERT = (
+    f"INSERT INTO internal.ledger SELECT {', '.join(_LEDGER_COLUMNS)} FROM incoming "
+    "ON CONFLICT (agent_id, boot_id) DO UPDATE SET "
+    "floor = excluded.floor, ranges = excluded.ranges, heard_at = excluded.heard_at"
+)
+
+
+def _heard_sql(name: str) -> str:
+    key = TABLES[name].key[0]
+    return f"UPDATE {name} SET last_seen_at = $1 WHERE {key} IN (SELECT {key} FROM incoming)"
+
+
+def _naive(instant: datetime | None) -> datetime | None:
+    return instant.replace(tzinfo=None) if instant else None

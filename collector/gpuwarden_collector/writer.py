@@ -1,0 +1,375 @@
+"""The one thread that writes: batches queue up, and one transaction commits all that wait.
+
+The event loop hands over batches (`store`) and calls (`call`) and awaits futures; the thread never
+touches the loop but to resolve them. A batch is answered when the transaction that holds it is
+durable. The queue is bounded in bytes; what does not fit is refused with `QueueFull`.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gpuwarden.clock import Clock
+from gpuwarden_collector.group import (
+    LEDGER_KEPT_FOR,
+    Batch,
+    Durable,
+    Known,
+    Later,
+    Never,
+    Outcome,
+    Plan,
+    apply,
+    expired,
+    heard_table,
+    loaded,
+    plan,
+)
+from gpuwarden_collector.stats import Stats
+from gpuwarden_collector.store.commit import Changes, OutOfMemoryError, commit, is_usable, load_rows
+from gpuwarden_collector.store.database import Database, RowsRefusedError, StoreUnavailableError
+
+log = logging.getLogger(__name__)
+
+GROUP_BYTES_MAX = 64 * 1024 * 1024
+"""Decoded bytes at which a group is committed without waiting for the interval."""
+IDLE_S = 1.0
+STUCK_AFTER_S = 30.0
+"""A writer that has not finished a cycle for so long is not alive."""
+_HEARD_INTERVAL_S = 10.0
+_EXPIRY_INTERVAL_S = 3_600.0
+_RETRY_AFTER_S = 5
+_MAKE_ROOM_S = 2.0
+
+
+class QueueFull(Exception):  # noqa: N818  an expected outcome, named like queue.Full
+    """The batch does not fit into the queue now."""
+
+
+class WriterStopped(Exception):  # noqa: N818  see above
+    """The writer no longer takes anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    batch: Batch
+    bytes: int
+    answer: asyncio.Future[Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    changes: Changes
+    answer: asyncio.Future[None]
+
+
+def load_known(database: Database) -> Known:
+    """What the database holds. Raises StoreUnavailableError."""
+    rows = {name: load_rows(database, name) for name in ("nodes", "gpus")}
+    return loaded(load_rows(database, "internal.ledger"), rows)
+
+
+class Writer:
+    """Owns the database's writing connection from `start` to `stop`."""
+
+    def __init__(
+        self,
+        database: Database,
+        known: Known,
+        stats: Stats,
+        clock: Clock,
+        *,
+        commit_interval_s: float = 0.2,
+        queue_bytes_max: int = 256 * 1024 * 1024,
+        prices: Mapping[str, float] | None = None,
+    ) -> None:
+        self._database = database
+        self._known = known
+        self._stats = stats
+        self._clock = clock
+        self._interval_s = commit_interval_s
+        self._queue_bytes_max = queue_bytes_max
+        self._prices = prices or {}
+        self._condition = threading.Condition()
+        self._batches: deque[_Waiting] = deque()
+        self._calls: deque[_Call] = deque()
+        self._in_hand: list[asyncio.Future[Any]] = []
+        self._queue_bytes = 0
+        self._is_stopping = False
+        self._is_failing = False
+        self._is_doubtful = False
+        self._progress_at = self._heard_at = self._expired_at = clock.monotonic()
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+
+    def start(self) -> "asyncio.Future[None]":
+        """Start the thread; the future ends with it, with the exception that ended it if any."""
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._thread.start()
+        return self._ended
+
+    @property
+    def queue_bytes(self) -> int:
+        """Decoded bytes that wait or are being committed."""
+        return self._queue_bytes
+
+    def is_alive(self) -> bool:
+        """Whether the thread runs and has finished a cycle lately."""
+        late_s = self._clock.monotonic() - self._progress_at
+        is_running = self._thread.is_alive() and not self._ended.done()
+        return is_running and late_s < STUCK_AFTER_S
+
+    async def store(self, batch: Batch) -> Outcome:
+        """Wait until the batch is durable or why not. Raises QueueFull, WriterStopped."""
+        size_bytes = batch.decoded.memory_bytes
+        answer: asyncio.Future[Outcome] = self._loop.create_future()
+        with self._condition:
+            if self._is_stopping or self._ended.done():
+                raise WriterStopped("the collector is stopping")
+            # An empty queue takes any batch, or one larger than the queue could never pass.
+            if self._queue_bytes and self._queue_bytes + size_bytes > self._queue_bytes_max:
+                raise QueueFull(f"{self._queue_bytes} bytes wait for the writer")
+            self._queue_bytes += size_bytes
+            self._batches.append(_Waiting(batch, size_bytes, answer))
+            self._condition.notify()
+        # The batch may be committed all the same when the request is gone: never cancel it.
+        return await asyncio.shield(answer)
+
+    async def write(self, changes: Changes) -> None:
+        """Write changes in a transaction of their own; durable when it returns.
+
+        Raises StoreUnavailableError, RowsRefusedError, WriterStopped.
+        """
+        answer: asyncio.Future[None] = self._loop.create_future()
+        with self._condition:
+            if self._is_stopping or self._ended.done():
+                raise WriterStopped("the collector is stopping")
+            self._calls.append(_Call(changes, answer))
+            self._condition.notify()
+        await asyncio.shield(answer)
+
+    async def stop(self, timeout_s: float = 30.0) -> None:
+        """Commit what waits and end the thread. Raises TimeoutError."""
+        with self._condition:
+            self._is_stopping = True
+            self._condition.notify()
+        async with asyncio.timeout(timeout_s):
+            await asyncio.wait({self._ended})
+
+    def _run(self) -> None:
+        failure: BaseException | None = None
+        try:
+            while self._cycle():
+                pass
+        except BaseException as error:
+            failure = error
+            log.exception("writer thread ended by a fault")
+        finally:
+            self._on_loop(self._end, failure)
+
+    def _end(self, failure: BaseException | None) -> None:
+        answers = [*self._in_hand, *(w.answer for w in self._batches)]
+        answers += [call.answer for call in self._calls]
+        for answer in answers:
+            if not answer.done():
+                answer.set_exception(WriterStopped("the writer has ended"))
+                answer.exception()
+        if failure is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(failure)
+
+    def _cycle(self) -> bool:
+        """Wait for work and do it; False when all is done and the writer is to stop."""
+        with self._condition:
+            self._condition.wait_for(self._has_work, IDLE_S)
+            calls = list(self._calls)
+            self._calls.clear()
+            group = self._take_group()
+            self._in_hand = [*(call.answer for call in calls), *(w.answer for w in group)]
+            is_last = self._is_stopping and not group and not calls
+        for call in calls:
+            self._carry_out(call)
+        if group:
+            self._commit_group(group)
+        self._keep_house(is_last=is_last)
+        self._progress_at = self._clock.monotonic()
+        if group and not is_last:
+            with self._condition:
+                self._condition.wait_for(self._is_urgent, self._interval_s)
+        return not is_last
+
+    def _has_work(self) -> bool:
+        return bool(self._batches or self._calls or self._is_stopping)
+
+    def _is_urgent(self) -> bool:
+        return bool(self._calls) or self._is_stopping or self._queue_bytes >= GROUP_BYTES_MAX
+
+    def _take_group(self) -> list[_Waiting]:
+        group: list[_Waiting] = []
+        size_bytes = 0
+        while self._batches and size_bytes < GROUP_BYTES_MAX:
+            group.append(self._batches.popleft())
+            size_bytes += group[-1].bytes
+        return group
+
+    def _commit_group(self, group: Sequence[_Waiting]) -> None:
+        started = self._clock.monotonic()
+        now = self._clock.now()
+        try:
+            outcomes = self._outcomes(group, now)
+        finally:
+            with self._condition:
+                self._queue_bytes -= sum(waiting.bytes for waiting in group)
+        seconds = self._clock.monotonic() - started
+        self._on_loop(self._answer, list(zip(group, outcomes, strict=True)), seconds)
+
+    def _outcomes(self, group: Sequence[_Waiting], now: datetime) -> list[Outcome]:
+        batches = [waiting.batch for waiting in group]
+        try:
+            return list(self._try(batches, now))
+        except RowsRefusedError as error:
+            if len(group) == 1:
+                log.error("the store refused an admitted batch", extra={"reason": str(error)})
+                return [Never(f"the store cannot take the rows: {error}")]
+        # One batch is at fault: each on its own, so that it does not hold up the others.
+        return [outcome for waiting in group for outcome in self._outcomes([waiting], now)]
+
+    def _try(
+        self, batches: Sequence[Batch], now: datetime, *, is_again: bool = False
+    ) -> Sequence[Outcome]:
+        """Commit batches in one transaction. Raises RowsRefusedError."""
+        try:
+            self._settle_doubt()
+            planned = plan(self._known, batches, self._prices, now)
+            if not planned.is_empty:
+                self._commit(planned.changes)
+        except StoreUnavailableError as error:
+            if isinstance(error, OutOfMemoryError) and not is_again:
+                self._make_room()
+                return self._try(batches, now, is_again=True)
+            self._set_failing(str(error))
+            self._on_loop(self._count_failure)
+            return [Later(f"the store cannot take it now: {error}", _RETRY_AFTER_S)] * len(batches)
+        self._set_failing(None)
+        apply(self._known, planned)
+        self._on_loop(self._count, planned, now)
+        self._progress_at = self._clock.monotonic()
+        return planned.outcomes
+
+    def _make_room(self) -> None:
+        """A large query has the memory that a commit needs: samples come first."""
+        ended = self._database.interrupt_readers(_MAKE_ROOM_S)
+        log.warning("queries ended to make room for a commit", extra={"queries": ended})
+
+    def _commit(self, changes: Changes) -> None:
+        try:
+            commit(self._database, changes)
+        except StoreUnavailableError:
+            self._is_doubtful = True
+            raise
+
+    def _settle_doubt(self) -> None:
+        """After a failed commit, take what is stored from the database.
+
+        DuckDB may have made a transaction durable and failed in the checkpoint that follows; to
+        believe its error would store those batches twice. Raises StoreUnavailableError.
+        """
+        if not self._is_doubtful:
+            return
+        if not is_usable(self._database):
+            self._database.recover()
+        heard = self._known.heard
+        self._known = load_known(self._database)
+        self._known.heard = heard
+        self._is_doubtful = False
+
+    def _carry_out(self, call: _Call) -> None:
+        error: Exception | None = None
+        try:
+            self._settle_doubt()
+            self._commit(call.changes)
+        except (StoreUnavailableError, RowsRefusedError) as caught:
+            error = caught
+            if isinstance(caught, OutOfMemoryError):
+                self._make_room()
+        self._on_loop(_settle, call.answer, error)
+
+    def _keep_house(self, *, is_last: bool) -> None:
+        now_s = self._clock.monotonic()
+        if is_last or now_s - self._heard_at >= _HEARD_INTERVAL_S:
+            self._heard_at = now_s
+            self._write_heard()
+        if now_s - self._expired_at >= _EXPIRY_INTERVAL_S:
+            self._expired_at = now_s
+            self._expire_ledger()
+
+    def _write_heard(self) -> None:
+        tables = {n: heard_table(n, keys) for n, keys in self._known.heard.items() if keys}
+        if tables and self._quietly(Changes(heard=tables, heard_at=self._clock.now())):
+            for keys in self._known.heard.values():
+                keys.clear()
+
+    def _expire_ledger(self) -> None:
+        now = self._clock.now()
+        gone = expired(self._known, now)
+        if gone and self._quietly(Changes(forget_ledger_before=now - LEDGER_KEPT_FOR)):
+            for key in gone:
+                del self._known.ledger[key]
+
+    def _quietly(self, changes: Changes) -> bool:
+        """Write what can wait for the next time; whether it worked."""
+        try:
+            self._settle_doubt()
+            self._commit(changes)
+        except (StoreUnavailableError, RowsRefusedError) as error:
+            log.debug("housekeeping put off", extra={"reason": str(error)})
+            return False
+        return True
+
+    def _set_failing(self, reason: str | None) -> None:
+        if reason is not None and not self._is_failing:
+            log.error("the store takes no batches; agents keep them", extra={"reason": reason})
+        if reason is None and self._is_failing:
+            log.warning("the store takes batches again")
+        self._is_failing = reason is not None
+
+    def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            log.debug("event loop is closed; nobody waits for the answer")
+
+    def _answer(self, answers: Sequence[tuple[_Waiting, Outcome]], seconds: float) -> None:
+        self._stats.commit_seconds.observe(seconds)
+        for waiting, outcome in answers:
+            if isinstance(outcome, Durable) and not outcome.is_duplicate:
+                self._stats.body_bytes += waiting.batch.body_bytes
+            if not waiting.answer.done():
+                waiting.answer.set_result(outcome)
+
+    def _count(self, planned: Plan, now: datetime) -> None:
+        duplicates = sum(isinstance(o, Durable) and o.is_duplicate for o in planned.outcomes)
+        stored = sum(isinstance(o, Durable) for o in planned.outcomes) - duplicates
+        self._stats.batches += stored
+        self._stats.duplicates += duplicates
+        self._stats.rows.update(planned.rows)
+        if planned.newest is not None:
+            self._stats.ingest_lag_seconds = (now - planned.newest).total_seconds()
+
+    def _count_failure(self) -> None:
+        self._stats.commit_failures += 1
+
+
+def _settle(answer: asyncio.Future[None], error: Exception | None) -> None:
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(None)
+    else:
+        answer.set_exception(error)

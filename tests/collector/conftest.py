@@ -1,0 +1,171 @@
+"""What the collector's tests share: batches made by hand, and collectors to send them to."""
+
+import asyncio
+import itertools
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pyarrow as pa
+import pytest
+import zstandard
+
+from gpuwarden.clock import ManualClock
+from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
+from gpuwarden_collector.daemon import Collector, running
+from gpuwarden_collector.decode import WIRE_SCHEMAS
+from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.store.database import Database, Limits
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+
+
+class Wire:
+    """Makes rows, streams and bodies as an agent would."""
+
+    now = NOW
+
+    def gpu_row(self, gpu: int = 0, second: int = 0, **values: Any) -> dict[str, Any]:
+        return {
+            "ts": NOW + timedelta(seconds=second),
+            "node": "n1",
+            "gpu": gpu,
+            "gpu_uuid": f"GPU-{gpu}",
+            "simulated": True,
+            "util_percent": 50.0,
+            **values,
+        }
+
+    def gpu_rows(self, gpus: int, seconds: Sequence[int]) -> list[dict[str, Any]]:
+        return [self.gpu_row(gpu, second) for second in seconds for gpu in range(gpus)]
+
+    def table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+        schema = WIRE_SCHEMAS[name].with_metadata({TABLE_KEY: name})
+        return pa.Table.from_pylist(list(rows), schema=schema)
+
+    def stream(self, name: str, rows: Sequence[Mapping[str, Any]]) -> bytes:
+        return self.written(self.table(name, rows))
+
+    def written(self, table: pa.Table, name: str | None = None, **options: Any) -> bytes:
+        """Any table as an IPC stream; `name` sets which table it says it is."""
+        if name is not None:
+            table = table.replace_schema_metadata({TABLE_KEY: name})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema, **options) as writer:
+            writer.write_table(table)
+        return bytes(sink.getvalue())
+
+    def zstd(self, raw: bytes) -> bytes:
+        return zstandard.compress(raw)
+
+
+@pytest.fixture
+def wire() -> Wire:
+    return Wire()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOW)
+
+
+class StuckClock(ManualClock):
+    """A clock at which the writer thread, and only it, gets stuck when told to."""
+
+    def __init__(self, start: datetime) -> None:
+        super().__init__(start)
+        self.may_go = threading.Event()
+        self.may_go.set()
+        self.is_stuck = threading.Event()
+
+    def now(self) -> datetime:
+        if threading.current_thread().name == "writer" and not self.may_go.is_set():
+            self.is_stuck.set()
+            self.may_go.wait(30)
+        return super().now()
+
+
+@pytest.fixture
+def stuck_clock() -> StuckClock:
+    return StuckClock(NOW)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = Database.open(tmp_path, Limits(memory="512MiB", threads=1))
+    yield opened
+    opened.close()
+
+
+Start = Callable[..., AbstractAsyncContextManager[Collector]]
+
+
+@pytest.fixture
+def start(tmp_path: Path, clock: ManualClock) -> Start:
+    """Run a collector on a free port: `async with start(queue_bytes_max=...) as collector`."""
+
+    @asynccontextmanager
+    async def started(
+        *, routes: Any = None, clock: ManualClock = clock, **settings: Any
+    ) -> AsyncIterator[Collector]:
+        chosen = {"port": 0, "data_dir": tmp_path, "threads": 1, "commit_interval_s": 0.01}
+        more = {} if routes is None else {"routes": routes}
+        async with running(CollectorSettings(**{**chosen, **settings}), clock, **more) as running_:
+            yield running_
+
+    return started
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    timeout = aiohttp.ClientTimeout(total=60)
+    async with aiohttp.ClientSession(timeout=timeout) as opened:
+        yield opened
+
+
+Post = Callable[..., Any]
+
+
+@pytest.fixture
+def post(session: aiohttp.ClientSession) -> Post:
+    """Send a batch; (status, answer text, headers)."""
+
+    async def posted(
+        url: str,
+        body: Any,
+        sequence: int = 1,
+        *,
+        oldest: int = 0,
+        agent: str = "agent-1",
+        boot: str = "boot-1",
+        encoding: str | None = "zstd",
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, str, Mapping[str, str]]:
+        all_headers = {
+            **headers_of(BatchId(agent, boot, sequence, oldest)),
+            "Content-Type": CONTENT_TYPE,
+            **({"Content-Encoding": encoding} if encoding else {}),
+            **(headers or {}),
+        }
+        async with session.post(url + INGEST_PATH, data=body, headers=all_headers) as answer:
+            return answer.status, await answer.text(), dict(answer.headers)
+
+    return posted
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], bool]], Awaitable[None]]:
+    """Wait until another process or thread has come that far, for at most 20 seconds."""
+
+    async def waited(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            for _ in itertools.count():
+                if condition():
+                    return
+                await asyncio.sleep(0.005)
+
+    return waited

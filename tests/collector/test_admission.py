@@ -1,0 +1,146 @@
+"""Values that cannot be true refuse the batch, with table, column, count and an example."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden_collector.admission import NAME_BYTES_MAX, TEXT_BYTES_MAX, refusal, window
+from gpuwarden_collector.decode import WIRE_SCHEMAS, Refused
+
+HOUR = 3600
+
+
+def judged(wire: Any, rows: list[dict[str, Any]], table: str = "gpu_samples") -> Refused | None:
+    admitted = window(wire.now, 14 * 24 * HOUR, 300)
+    return refusal({table: wire.table(table, rows)}, admitted)
+
+
+def reason_for(wire: Any, rows: list[dict[str, Any]], table: str = "gpu_samples") -> str:
+    refused = judged(wire, rows, table)
+    assert refused is not None
+    assert refused.status == 422
+    return refused.reason
+
+
+def test_true_values_are_admitted(wire: Any) -> None:
+    assert judged(wire, wire.gpu_rows(8, range(-5, 0))) is None
+    assert judged(wire, []) is None
+
+
+@pytest.mark.parametrize("second", [-14 * 24 * HOUR, 300])
+def test_the_ends_of_the_window_are_admitted(wire: Any, second: int) -> None:
+    assert judged(wire, [wire.gpu_row(second=second)]) is None
+
+
+def test_rows_outside_the_window_are_refused_with_count_and_example(wire: Any) -> None:
+    late = [wire.gpu_row(second=s) for s in (0, 301, 999)]
+    assert reason_for(wire, late) == (
+        "gpu_samples.ts: 2 rows are in the future, such as 2026-03-01T12:16:39.000Z; "
+        "admitted is 2026-02-15T12:00:00.000Z to 2026-03-01T12:05:00.000Z"
+    )
+    old = [wire.gpu_row(second=-20 * 24 * HOUR)]
+    assert "1 rows are too old, such as 2026-02-09T12:00:00.000Z" in reason_for(wire, old)
+
+
+@pytest.mark.parametrize("ts_ms", [-(2**63), 2**63 - 1, 0, -1])
+def test_absurd_timestamps_are_refused_not_overflowed(wire: Any, ts_ms: int) -> None:
+    table = wire.table("gpu_samples", [wire.gpu_row()])
+    table = table.set_column(0, "ts", pa.array([ts_ms], pa.timestamp("ms")))
+    refused = refusal({"gpu_samples": table}, window(wire.now, 60, 60))
+    assert refused is not None
+    assert "gpu_samples.ts: 1 rows are" in refused.reason
+
+
+def test_a_process_may_have_started_long_ago_but_not_in_the_future(wire: Any) -> None:
+    def process(started_at: Any) -> list[dict[str, Any]]:
+        return [{**wire.gpu_row(), "pid": 1, "started_at": started_at}]
+
+    assert judged(wire, process(wire.now - timedelta(days=900)), "process_samples") is None
+    late = process(wire.now + timedelta(days=1))
+    assert "process_samples.started_at: 1 rows are in the fut" in reason_for(
+        wire, late, "process_samples"
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"util_percent": 101.0}, "util_percent: 1 rows are outside 0 to 100, such as 101"),
+        ({"util_percent": -1.0}, "util_percent: 1 rows are outside 0 to 100, such as -1"),
+        ({"memory_used_bytes": -1}, "memory_used_bytes: 1 rows are outside 0 to inf, such as -1"),
+        ({"temperature_celsius": 250.0}, "temperature_celsius: 1 rows are outside -60 to 200"),
+        ({"power_watts": float("nan")}, "power_watts: 1 rows are NaN or infinite"),
+        ({"power_watts": float("inf")}, "power_watts: 1 rows are NaN or infinite"),
+        ({"node": None}, "node is required, and 1 rows have no value"),
+        ({"node": ""}, "node: an empty text"),
+        ({"gpu_uuid": "x" * (NAME_BYTES_MAX + 1)}, "gpu_uuid: a text of 257 bytes; most is 256"),
+        ({"mig_instance": "x" * (TEXT_BYTES_MAX + 1)}, "mig_instance: a text of 65537 bytes"),
+    ],
+)
+def test_values_that_cannot_be_true_are_refused(
+    wire: Any, values: Mapping[str, Any], reason: str
+) -> None:
+    rows = [wire.gpu_row(0), {**wire.gpu_row(1), **values}]
+    assert reason_for(wire, rows).startswith(f"gpu_samples.{reason}")
+
+
+def test_finite_values_whose_sum_overflows_are_admitted(wire: Any) -> None:
+    rows = [wire.gpu_row(g, energy_joules_total=1.7e308) for g in range(2)]
+    assert judged(wire, rows) is None
+
+
+def test_damaged_text_is_refused(wire: Any) -> None:
+    table = wire.table("gpu_samples", [wire.gpu_row()])
+    broken = pa.array([b"\xff\xfe"]).cast(pa.string(), safe=False)
+    table = table.set_column(table.schema.get_field_index("node"), "node", broken)
+    refused = refusal({"gpu_samples": table}, window(wire.now, 60, 60))
+    assert refused is not None
+    assert refused.status == 400
+    assert refused.reason.startswith("gpu_samples is not valid Arrow")
+
+
+def test_a_key_that_stands_twice_is_refused_by_name(wire: Any) -> None:
+    rows = [*wire.gpu_rows(2, [0, 1]), wire.gpu_row(1, 1)]
+    assert reason_for(wire, rows) == (
+        "gpu_samples: 1 keys stand more than once, such as "
+        "gpu_uuid GPU-1, ts 2026-03-01T12:00:01 2 times"
+    )
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)), max_size=12))
+def test_process_keys_are_told_apart_as_a_set_would(
+    keys: list[tuple[int, int, int]],
+) -> None:
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    rows = [
+        {
+            "ts": now + timedelta(seconds=second),
+            "node": "n1",
+            "gpu_uuid": f"GPU-{gpu}",
+            "pid": pid,
+            "simulated": True,
+        }
+        for gpu, pid, second in keys
+    ]
+    table = pa.Table.from_pylist(rows, schema=WIRE_SCHEMAS["process_samples"])
+    refused = refusal({"process_samples": table}, window(now, 60, 60))
+    assert (refused is None) == (len(set(keys)) == len(keys))
+
+
+def test_events_and_inventory_may_repeat_their_keys(wire: Any) -> None:
+    event = {
+        "ts": wire.now,
+        "node": "n1",
+        "simulated": True,
+        "kind": "xid",
+        "severity": "warning",
+        "message": "two GPUs at once",
+    }
+    assert judged(wire, [event, event], "events") is None
+    gpu = {"gpu_uuid": "GPU-0", "node": "n1", "simulated": True}
+    assert judged(wire, [gpu, gpu], "gpus") is None

@@ -1,0 +1,84 @@
+"""Every SQL type comes out as Python, JSON, CSV and Arrow."""
+
+import csv
+import io
+import json
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gpuwarden_collector.answers import arrow_body, csv_body, json_body, python_rows
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.reading import Reading, Rows
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def rows_of(database: Database, sql: str) -> Rows:
+    reading = Reading(database)
+    with reading.opened():
+        return reading.run(sql, {}, 1000)
+
+
+@pytest.mark.parametrize(
+    ("sql", "value", "in_json"),
+    [
+        ("NULL", None, None),
+        ("true", True, True),
+        ("1::TINYINT", 1, 1),
+        ("9223372036854775807", 2**63 - 1, 2**63 - 1),
+        ("170141183460469231731687303715::HUGEINT", 170141183460469231731687303715, None),
+        ("1.5::FLOAT", 1.5, 1.5),
+        ("1.25", 1.25, 1.25),
+        ("'NaN'::DOUBLE", pytest.approx(float("nan"), nan_ok=True), None),
+        ("'-inf'::DOUBLE", float("-inf"), None),
+        ("'é, \"x\"'", 'é, "x"', 'é, "x"'),
+        ("TIMESTAMP '2026-01-01'", AT, "2026-01-01T00:00:00.000Z"),
+        ("TIMESTAMP_MS '2026-01-01'", AT, "2026-01-01T00:00:00.000Z"),
+        ("TIMESTAMP_NS '2026-01-01'", AT, "2026-01-01T00:00:00.000Z"),
+        ("TIMESTAMPTZ '2026-01-01 01:00:00+01'", AT, "2026-01-01T00:00:00.000Z"),
+        ("DATE '2026-01-01'", date(2026, 1, 1), "2026-01-01"),
+        ("TIME '10:00'", time(10), "10:00:00"),
+        ("INTERVAL 90 SECOND", timedelta(seconds=90), 90.0),
+        ("'\\xAA'::BLOB", b"\xaa", "aa"),
+        ("[1, NULL]", [1, None], [1, None]),
+        ("{'a': TIMESTAMP '2026-01-01'}", {"a": AT}, {"a": "2026-01-01T00:00:00.000Z"}),
+        ("MAP {'k': 1.5}", {"k": 1.5}, {"k": 1.5}),
+        ("[['NaN'::DOUBLE]]", [[pytest.approx(float("nan"), nan_ok=True)]], [[None]]),
+        ("'x'::ENUM('x', 'y')", "x", "x"),
+    ],
+)
+def test_values(database: Database, sql: str, value: Any, in_json: Any) -> None:
+    rows = rows_of(database, f"SELECT {sql} AS value")
+    assert python_rows(rows) == [(value,)]
+    body = json.loads(json_body(rows, 0.5))
+    assert body["columns"] == [{"name": "value", "type": rows.types[0]}]
+    assert body["rows"] == [[value if "HUGEINT" in sql else in_json]]
+    assert csv_body(rows).startswith(b"value\r\n")
+    read = pa.ipc.open_stream(arrow_body(rows)).read_all()
+    assert (read.schema, str(read)) == (rows.data.schema, str(rows.data))
+
+
+def test_json_says_whether_rows_were_cut(database: Database) -> None:
+    rows = rows_of(database, "SELECT * FROM range(2)")
+    assert json.loads(json_body(Rows(rows.data, rows.types, True), 0.25)) == {
+        "columns": [{"name": "range", "type": "BIGINT"}],
+        "rows": [[0], [1]],
+        "truncated": True,
+        "elapsed_s": 0.25,
+    }
+
+
+def test_csv_is_what_a_csv_reader_reads(database: Database) -> None:
+    rows = rows_of(database, 'SELECT \'a,"b"\n\' AS "x,y", NULL AS n, true AS t, [1, 2] AS l')
+    read = list(csv.reader(io.StringIO(csv_body(rows).decode(), newline="")))
+    assert read == [["x,y", "n", "t", "l"], ['a,"b"\n', "", "true", "[1,2]"]]
+
+
+def test_no_rows_are_an_empty_answer_with_its_columns(database: Database) -> None:
+    rows = rows_of(database, "SELECT 1 AS a, 'x' AS b WHERE false")
+    assert python_rows(rows) == []
+    assert json.loads(json_body(rows, 0))["rows"] == []
+    assert csv_body(rows) == b"a,b\r\n"

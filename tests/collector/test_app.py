@@ -1,0 +1,203 @@
+"""The HTTP API answers as `docs/api.md` says, errors always in one shape."""
+
+import asyncio
+import csv
+import io
+from typing import Any
+
+import aiohttp
+import pyarrow as pa
+import pytest
+from aiohttp import web
+
+from gpuwarden.wire import BODY_BYTES_MAX, CONTENT_TYPE, SEQUENCE_HEADER, VERSION_HEADER
+
+
+async def test_a_batch_is_stored_once_however_often_it_is_sent(
+    start: Any, wire: Any, post: Any
+) -> None:
+    body = wire.zstd(wire.stream("gpu_samples", wire.gpu_rows(8, range(5))))
+    async with start() as collector:
+        assert [(await post(collector.url, body, 1))[:2] for _ in range(3)] == [(204, "")] * 3
+        assert (await post(collector.url, body, 2))[0] == 204
+        count = await collector.querier.query("SELECT count(*) FROM gpu_samples")
+        assert count.rows == [(80,)]
+        assert (collector.stats.batches, collector.stats.duplicates) == (2, 2)
+    async with start() as collector:
+        assert (await post(collector.url, body, 1))[0] == 204
+        assert collector.stats.duplicates == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "reason"),
+    [
+        ({VERSION_HEADER: "2"}, 400, "this collector speaks 1"),
+        ({SEQUENCE_HEADER: "0"}, 400, "must be at least 1"),
+        ({SEQUENCE_HEADER: "-1"}, 400, "whole number"),
+        ({"Content-Type": "text/plain"}, 415, f"must be {CONTENT_TYPE}"),
+        ({"Content-Encoding": "gzip"}, 415, "send zstd or none"),
+    ],
+)
+async def test_wrong_headers_are_refused(
+    start: Any, wire: Any, post: Any, headers: dict[str, str], status: int, reason: str
+) -> None:
+    body = wire.stream("gpu_samples", [wire.gpu_row()])
+    async with start() as collector:
+        got, text, _ = await post(collector.url, body, headers=headers)
+    assert got == status
+    assert reason in text
+
+
+async def test_a_hundred_megabytes_are_refused_without_being_read(start: Any, post: Any) -> None:
+    async def endless() -> Any:
+        for _ in range(100):
+            yield bytes(1024 * 1024)
+
+    async with start() as collector:
+        status, text, _ = await post(collector.url, bytes(BODY_BYTES_MAX + 1))
+        assert (status, "most is" in text) == (413, True)
+        try:
+            status, text, _ = await post(collector.url, endless())
+        except (aiohttp.ClientConnectionError, ConnectionError):
+            pass  # closed while the client was still sending, which it may see first
+        else:
+            assert status == 413
+        assert collector.stats.refused["413"] == 2
+
+
+async def test_when_the_queue_is_full_the_agent_is_told_when_to_come_back(
+    start: Any, wire: Any, post: Any
+) -> None:
+    bodies = [wire.stream("gpu_samples", wire.gpu_rows(1000, [second])) for second in range(12)]
+    settings = {"queue_bytes_max": 1024 * 1024, "commit_interval_s": 1.0}
+    async with start(**settings) as collector:
+        answers = await asyncio.gather(
+            *(post(collector.url, b, n, encoding=None) for n, b in enumerate(bodies, 1))
+        )
+        statuses = {status for status, _, _ in answers}
+        assert statuses == {204, 429}
+        busy = next(answer for answer in answers if answer[0] == 429)
+        assert int(busy[2]["Retry-After"]) >= 1
+        assert "the queue is full" in busy[1]
+        stored = await collector.querier.query("SELECT count(*) // 1000 FROM gpu_samples")
+        assert stored.rows == [(sum(status == 204 for status, _, _ in answers),)]
+
+
+async def test_unknown_columns_are_counted_and_logged_once(
+    start: Any, wire: Any, post: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with start() as collector:
+        for sequence in (1, 2):
+            table = wire.table("gpu_samples", [wire.gpu_row(second=sequence)])
+            newer = table.append_column("warp_factor", pa.array([9.9]))
+            body = wire.written(newer, "gpu_samples")
+            assert (await post(collector.url, body, sequence, encoding=None))[0] == 204
+        assert collector.stats.unknown_columns == {"gpu_samples": 2}
+    assert sum("does not know" in r.getMessage() for r in caplog.records) == 1
+
+
+async def test_sql_answers_in_the_form_that_is_asked_for(
+    start: Any, session: aiohttp.ClientSession
+) -> None:
+    async with start() as collector:
+        url = collector.url + "/v1/sql"
+        asked = {"sql": "SELECT $a AS a, 'x' AS b", "params": {"a": 1}}
+        async with session.post(url, json=asked) as answer:
+            body = await answer.json()
+            assert (body["rows"], body["truncated"]) == ([[1, "x"]], False)
+            assert answer.headers["Gpuwarden-Truncated"] == "false"
+        sql = "SELECT 1 AS a, 'x' AS b"
+        async with session.post(url, data=sql, headers={"Accept": "text/csv"}) as answer:
+            assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
+            assert list(csv.reader(io.StringIO(await answer.text()))) == [["a", "b"], ["1", "x"]]
+        async with session.post(url, data=sql, headers={"Accept": CONTENT_TYPE}) as answer:
+            assert answer.headers["Content-Type"] == CONTENT_TYPE
+            table = pa.ipc.open_stream(await answer.read()).read_all()
+            assert table.to_pylist() == [{"a": 1, "b": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("sql", "status", "reason"),
+    [
+        ("DELETE FROM gpus", 400, "only SELECT and EXPLAIN are allowed, not DELETE"),
+        ("SELECT 1; SELECT 2", 400, "only one statement"),
+        ("SELECT * FROM glob('*')", 400, "table function glob() is not allowed"),
+        ("", 400, "the query is empty"),
+        ("SELECT count(*) FROM range(1000000000) a, range(1000000000) b", 504, "longer than"),
+        ("x" * 2_000_000, 413, "most is 1048576"),
+    ],
+)
+async def test_wrong_sql_is_answered_with_its_reason(
+    start: Any, session: aiohttp.ClientSession, sql: str, status: int, reason: str
+) -> None:
+    async with (
+        start(query_timeout_s=0.2) as collector,
+        session.post(collector.url + "/v1/sql", data=sql) as answer,
+    ):
+        body = await answer.json()
+    assert (answer.status, body["status"]) == (status, status)
+    assert reason in body["error"]
+
+
+async def test_a_collector_whose_writer_is_stuck_is_healthy_but_not_ready(
+    start: Any, session: Any, wire: Any, post: Any, stuck_clock: Any, eventually: Any
+) -> None:
+    async def statuses(url: str) -> list[int]:
+        answers = [await session.get(url + path) for path in ("/healthz", "/readyz")]
+        return [answer.status for answer in answers]
+
+    async with start(clock=stuck_clock) as collector, asyncio.TaskGroup() as group:
+        assert await statuses(collector.url) == [200, 200]
+        stuck_clock.may_go.clear()
+        body = wire.stream("gpu_samples", [wire.gpu_row()])
+        sent = group.create_task(post(collector.url, body, encoding=None))
+        await eventually(stuck_clock.is_stuck.is_set)
+        stuck_clock.advance(60)
+        assert await statuses(collector.url) == [200, 503]
+        stuck_clock.may_go.set()
+    assert sent.result()[0] == 204
+
+
+async def test_metrics_tell_what_was_taken_and_refused(
+    start: Any, wire: Any, post: Any, session: aiohttp.ClientSession
+) -> None:
+    async with start() as collector:
+        await post(collector.url, wire.zstd(wire.stream("gpu_samples", [wire.gpu_row()])))
+        await post(collector.url, b"garbage", 2)
+        async with session.get(collector.url + "/metrics") as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            lines = (await answer.text()).splitlines()
+    assert 'gpuwarden_collector_rows_total{table="gpu_samples"} 1' in lines
+    assert 'gpuwarden_collector_refused_batches_total{status="400"} 1' in lines
+    assert "gpuwarden_collector_batches_total 1" in lines
+    assert any(line.startswith("gpuwarden_collector_database_bytes ") for line in lines)
+
+
+async def test_other_routes_are_served_beside_the_api_and_faults_do_not_end_it(
+    start: Any, session: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    def routes(querier: Any) -> list[web.RouteDef]:
+        async def page(request: web.Request) -> web.Response:
+            result = await querier.query("SELECT 6 * 7")
+            return web.Response(text=f"{result.rows[0][0]}")
+
+        async def broken(request: web.Request) -> web.Response:
+            raise ZeroDivisionError
+
+        return [web.get("/", page), web.get("/broken", broken)]
+
+    async with start(routes=routes) as collector:
+        async with session.get(collector.url + "/") as answer:
+            assert await answer.text() == "42"
+        async with session.get(collector.url + "/broken") as answer:
+            assert await answer.json() == {
+                "error": "the collector failed on this request; see its log",
+                "status": 500,
+            }
+        async with session.get(collector.url + "/nothing") as answer:
+            assert await answer.json() == {"error": "there is nothing at /nothing", "status": 404}
+        async with session.get(collector.url + "/v1/ingest") as answer:
+            assert answer.status == 405
+            assert answer.headers["Allow"] == "POST"
+            assert (await answer.json())["error"] == "/v1/ingest does not take GET"
+    assert "ZeroDivisionError" in caplog.text

@@ -1,0 +1,123 @@
+"""A group's plan stores each batch once and changes nothing until it is applied."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gpuwarden.wire import BatchId
+from gpuwarden_collector.decode import Decoded
+from gpuwarden_collector.group import (
+    LEDGER_KEPT_FOR,
+    Batch,
+    Durable,
+    Entry,
+    Known,
+    Later,
+    Never,
+    apply,
+    expired,
+    loaded,
+    plan,
+)
+from gpuwarden_collector.ledger import RANGES_MAX, Stored
+
+
+def batch(wire: Any, sequence: int, oldest: int = 0, **tables: list[dict[str, Any]]) -> Batch:
+    made = {name: wire.table(name, rows) for name, rows in tables.items()}
+    made = made or {"gpu_samples": wire.table("gpu_samples", [wire.gpu_row(second=sequence)])}
+    return Batch(BatchId("a", "b", sequence, oldest), Decoded(made, 100))
+
+
+def test_a_batch_that_stands_twice_in_a_group_is_written_once(wire: Any) -> None:
+    planned = plan(Known(), [batch(wire, 1), batch(wire, 2), batch(wire, 1)], {}, wire.now)
+    assert planned.outcomes == [Durable(), Durable(), Durable(is_duplicate=True)]
+    assert planned.changes.appended["gpu_samples"].num_rows == 2
+    assert planned.rows == {"gpu_samples": 2}
+
+
+def test_a_batch_of_an_earlier_group_is_not_written_again(wire: Any) -> None:
+    known = Known()
+    apply(known, plan(known, [batch(wire, 1)], {}, wire.now))
+    planned = plan(known, [batch(wire, 1)], {}, wire.now)
+    assert planned.outcomes == [Durable(is_duplicate=True)]
+    assert not planned.changes.appended
+
+
+def test_planning_changes_nothing_until_applied(wire: Any) -> None:
+    known = Known()
+    gpu = {"gpu_uuid": "GPU-0", "node": "n1", "simulated": True}
+    for _ in range(2):
+        planned = plan(known, [batch(wire, 1, gpus=[gpu])], {}, wire.now)
+        assert planned.outcomes == [Durable()]
+        assert planned.changes.upserted["gpus"].num_rows == 1
+    assert known == Known()
+
+
+def test_the_oldest_sequence_raises_the_floor(wire: Any) -> None:
+    planned = plan(Known(), [batch(wire, 9, oldest=7)], {}, wire.now)
+    assert planned.ledger["a", "b"].stored == Stored(7, ((9, 9),))
+
+
+def test_an_agent_that_never_closes_its_gaps_is_told_to(wire: Any) -> None:
+    ranges = tuple((n, n) for n in range(3, 3 + 2 * RANGES_MAX, 2))
+    known = Known(ledger={("a", "b"): Entry(Stored(1, ranges), wire.now)})
+    far = 10 * RANGES_MAX
+    refused, raised = (
+        plan(known, [batch(wire, far, oldest)], {}, wire.now).outcomes[0] for oldest in (0, far)
+    )
+    assert isinstance(refused, Never)
+    assert "Gpuwarden-Oldest-Sequence" in refused.reason
+    assert raised == Durable()
+
+
+def test_a_full_ledger_puts_new_agents_off_and_keeps_known_ones(
+    wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuwarden_collector.group.LEDGER_KEYS_MAX", 1)
+    known = Known(ledger={("other", "b"): Entry(Stored(), wire.now)})
+    outcome = plan(known, [batch(wire, 1)], {}, wire.now).outcomes[0]
+    assert isinstance(outcome, Later)
+
+
+def test_inventory_is_written_only_when_it_has_changed(wire: Any) -> None:
+    known = Known()
+    gpu = {"gpu_uuid": "GPU-0", "node": "n1", "simulated": True, "model": "NVIDIA H100 80GB HBM3"}
+    first = plan(known, [batch(wire, 1, gpus=[gpu])], {}, wire.now)
+    row = first.changes.upserted["gpus"].to_pylist()[0]
+    assert (row["catalogue_model"], row["usd_per_hour"]) == ("H100-SXM-80GB", 2.95)
+    apply(known, first)
+    later = wire.now + timedelta(minutes=1)
+    assert not plan(known, [batch(wire, 2, gpus=[gpu])], {}, later).changes.upserted
+    changed = plan(known, [batch(wire, 3, gpus=[{**gpu, "node": "n2"}])], {}, later)
+    assert changed.changes.upserted["gpus"]["node"].to_pylist() == ["n2"]
+
+
+def test_two_rows_of_one_gpu_in_a_group_become_one(wire: Any) -> None:
+    gpu = {"gpu_uuid": "GPU-0", "node": "n1", "simulated": True}
+    batches = [
+        batch(wire, 1, gpus=[{**gpu, "serial": "s1"}]),
+        batch(wire, 2, gpus=[{**gpu, "model": "NVIDIA A100-SXM4-80GB"}]),
+    ]
+    rows = plan(Known(), batches, {}, wire.now).changes.upserted["gpus"].to_pylist()
+    assert [(r["serial"], r["catalogue_model"]) for r in rows] == [("s1", "A100-SXM-80GB")]
+
+
+def test_samples_say_which_nodes_and_gpus_were_heard_of(wire: Any) -> None:
+    planned = plan(Known(), [batch(wire, 1)], {}, wire.now)
+    assert planned.heard == {"nodes": {"n1"}, "gpus": {"GPU-0"}}
+    assert planned.newest == wire.now + timedelta(seconds=1)
+
+
+def test_what_the_database_holds_is_known_after_loading(wire: Any) -> None:
+    naive = wire.now.replace(tzinfo=None)
+    ledger_row = {"agent_id": "a", "boot_id": "b", "floor": 3, "ranges": "5-6", "heard_at": naive}
+    known = loaded([ledger_row], {"nodes": [{"node": "n1"}], "gpus": [{"gpu_uuid": "GPU-0"}]})
+    assert known.ledger == {("a", "b"): Entry(Stored(3, ((5, 6),)), wire.now)}
+    assert known.items["nodes"]["n1"].row == {"node": "n1"}
+
+
+def test_agents_not_heard_of_for_long_expire(wire: Any) -> None:
+    known = Known(ledger={("a", "b"): Entry(Stored(), wire.now)})
+    assert expired(known, wire.now + LEDGER_KEPT_FOR) == []
+    assert expired(known, wire.now + LEDGER_KEPT_FOR + timedelta(seconds=1)) == [("a", "b")]

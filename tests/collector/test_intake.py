@@ -1,0 +1,72 @@
+"""Bodies decoded together get the answers that each would get alone."""
+
+import asyncio
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuwarden.clock import ManualClock
+from gpuwarden_collector.admission import window
+from gpuwarden_collector.decode import Decoded, Refused
+from gpuwarden_collector.intake import Body, Intake, admit
+
+
+def bodies_of(wire: Any) -> list[Body]:
+    """Good, refused in every way, and good again."""
+    row = wire.gpu_row
+    raws = [
+        wire.stream("gpu_samples", [row(0)]),
+        wire.stream("gpu_samples", [row(0)]),
+        b"garbage, and no stream at all",
+        wire.stream("gpu_samples", [row(1, util_percent=200.0)]),
+        wire.stream("gpu_samples", [row(2, power_watts=float("nan"))]),
+        wire.stream("gpu_samples", [row(3, second=9999)]),
+        wire.stream("host_samples", [{"ts": wire.now, "node": "n", "simulated": True}]),
+        wire.stream("gpu_samples", []),
+    ]
+    return [Body(raw, "") for raw in raws]
+
+
+def kind(result: Decoded | Refused) -> object:
+    return (
+        result if isinstance(result, Refused) else {n: t.num_rows for n, t in result.tables.items()}
+    )
+
+
+@given(data=st.data())
+@settings(
+    deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_together_and_alone_are_the_same(wire: Any, data: st.DataObject) -> None:
+    admitted = window(wire.now, 3600, 300)
+    chosen = data.draw(st.lists(st.sampled_from(bodies_of(wire)), max_size=8))
+    together = admit(chosen, admitted)
+    alone = [admit([body], admitted)[0] for body in chosen]
+    assert [kind(result) for result in together] == [kind(result) for result in alone]
+
+
+def test_each_request_gets_its_own_answer(wire: Any, clock: ManualClock) -> None:
+    async def run() -> list[Decoded | Refused]:
+        intake = Intake(clock, ts_past_max_s=3600, ts_future_max_s=300)
+        try:
+            return await asyncio.gather(*(intake.admit(body) for body in bodies_of(wire) * 20))
+        finally:
+            intake.close()
+
+    results = asyncio.run(run())
+    expected = admit(bodies_of(wire), window(wire.now, 3600, 300)) * 20
+    assert [kind(r) for r in results] == [kind(r) for r in expected]
+
+
+async def test_a_request_that_went_away_holds_up_nobody(wire: Any, clock: ManualClock) -> None:
+    intake = Intake(clock, ts_past_max_s=3600, ts_future_max_s=300)
+    body = bodies_of(wire)[0]
+    async with asyncio.TaskGroup() as group:
+        gone = [group.create_task(intake.admit(body)) for _ in range(5)]
+        stays = group.create_task(intake.admit(body))
+        await asyncio.sleep(0)
+        for task in gone:
+            task.cancel()
+    assert isinstance(stays.result(), Decoded)
+    intake.close()

@@ -1,0 +1,56 @@
+"""The ledger says "stored" exactly for what was stored or will never come."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden_collector.ledger import Stored, from_text, to_text
+
+SEQUENCES = st.integers(1, 40)
+STEPS = st.lists(st.tuples(st.sampled_from(["store", "raise"]), SEQUENCES), max_size=60)
+
+
+@given(STEPS)
+def test_it_agrees_with_a_plain_set(steps: list[tuple[str, int]]) -> None:
+    ledger, stored, floor = Stored(), set[int](), 1
+    for step, number in steps:
+        if step == "store":
+            ledger = ledger.having(number)
+            stored.add(number)
+        else:
+            ledger = ledger.raised(number)
+            floor = max(floor, number)
+        for sequence in range(1, 45):
+            assert ledger.has(sequence) == (sequence in stored or sequence < floor)
+
+
+@given(STEPS)
+def test_ranges_are_sorted_apart_and_above_the_floor(steps: list[tuple[str, int]]) -> None:
+    ledger = Stored()
+    for step, number in steps:
+        ledger = ledger.having(number) if step == "store" else ledger.raised(number)
+        edges = [ledger.floor, *(edge for pair in ledger.ranges for edge in pair)]
+        assert all(first <= last for first, last in ledger.ranges)
+        assert all(a + 1 < b for a, b in zip(edges[2::2], edges[3::2], strict=False))
+        assert not ledger.ranges or ledger.ranges[0][0] > ledger.floor
+
+
+@given(st.permutations(range(1, 30)))
+def test_it_closes_up_when_nothing_is_missing(order: list[int]) -> None:
+    ledger = Stored()
+    for sequence in order:
+        ledger = ledger.having(sequence)
+    assert ledger == Stored(30, ())
+
+
+@given(STEPS)
+def test_text_and_back_is_the_same(steps: list[tuple[str, int]]) -> None:
+    ledger = Stored()
+    for _, number in steps:
+        ledger = ledger.having(number)
+    assert from_text(to_text(ledger.ranges)) == ledger.ranges
+
+
+def test_what_is_stored_already_changes_nothing() -> None:
+    ledger = Stored().having(5)
+    assert ledger.having(5) is ledger
+    assert ledger.raised(1) is ledger

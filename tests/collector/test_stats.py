@@ -1,0 +1,35 @@
+"""What the collector counts is exposed as Prometheus reads it."""
+
+from gpuwarden_collector.stats import Histogram, Levels, Stats, exposition
+
+LEVELS = Levels(queue_bytes=1, body_bytes_in_flight=2, database_bytes=3, is_alive=True)
+
+
+def test_histogram_buckets_are_cumulative_and_include_their_edge() -> None:
+    histogram = Histogram()
+    for seconds in (0.001, 0.002, 100.0):
+        histogram.observe(seconds)
+    lines = list(histogram.lines("x"))
+    assert lines[0] == 'x_bucket{le="0.001"} 1'
+    assert lines[1] == 'x_bucket{le="0.0025"} 2'
+    assert lines[-3:] == ['x_bucket{le="+Inf"} 3', "x_sum 100.003", "x_count 3"]
+
+
+def test_every_series_has_help_and_type_before_it_and_no_series_stands_twice() -> None:
+    stats = Stats(batches=2, ingest_lag_seconds=1.5)
+    stats.rows["gpu_samples"] += 16
+    stats.refused["422"] += 1
+    lines = exposition(stats, LEVELS).splitlines()
+    assert 'gpuwarden_collector_rows_total{table="gpu_samples"} 16' in lines
+    assert 'gpuwarden_collector_refused_batches_total{status="422"} 1' in lines
+    assert "gpuwarden_collector_ingest_lag_seconds 1.5" in lines
+    assert "gpuwarden_collector_writer_alive 1" in lines
+    typed = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert len(set(typed)) == len(typed)
+    series = [line.rsplit(" ", 1)[0] for line in lines if not line.startswith("#")]
+    assert len(set(series)) == len(series)
+    assert all(any(name.startswith(known) for known in typed) for name in series)
+
+
+def test_the_lag_is_absent_before_the_first_batch() -> None:
+    assert "ingest_lag" not in exposition(Stats(), LEVELS)

@@ -1,0 +1,166 @@
+"""The wire format as promised: the golden batch decodes as it always did, and the docs are true.
+
+Golden files are made once per wire version and then never change:
+`python tests/collector/test_wire_format.py` writes them anew while a version is being made.
+"""
+
+import asyncio
+import json
+import re
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import zstandard
+
+from gpuwarden.clock import ManualClock, from_ms
+from gpuwarden.schema import WIRE_TABLES
+from gpuwarden.wire import (
+    BODY_BYTES_MAX,
+    CONTENT_TYPE,
+    DECODED_BYTES_MAX,
+    ROWS_MAX,
+    TABLE_KEY,
+    BatchId,
+    headers_of,
+)
+from gpuwarden_collector.admission import NAME_BYTES_MAX, TEXT_BYTES_MAX, refusal, window
+from gpuwarden_collector.decode import WIRE_SCHEMAS, Decoded, decode
+from gpuwarden_collector.frames import FRAMES_MAX, MESSAGES_MAX
+
+GOLDEN = Path(__file__).parent / "golden"
+WIRE_DOC = Path(__file__).parents[2] / "docs" / "wire.md"
+TS_MS = 1_772_366_400_000  # 2026-03-01T12:00:00Z
+
+
+def example(type_: Any, number: int) -> Any:
+    """A value of an Arrow type, small enough for every limit of the catalogue."""
+    if pa.types.is_timestamp(type_):
+        return TS_MS
+    if pa.types.is_boolean(type_):
+        return number % 2 == 0
+    if pa.types.is_floating(type_):
+        return number + 0.5
+    return number if pa.types.is_integer(type_) else f"text {number}"
+
+
+def golden_rows() -> dict[str, list[dict[str, Any]]]:
+    """Two rows a table: one with every value, one with only the required ones."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for name, table in WIRE_TABLES.items():
+        schema = WIRE_SCHEMAS[name]
+        full = {f.name: example(f.type, number % 30) for number, f in enumerate(schema)}
+        bare = {c.name: full[c.name] if c.required else None for c in table.columns}
+        changed = {k: f"{bare[k]}, too" for k in ("node", "gpu_uuid") if bare.get(k)}
+        rows[name] = [full, {**bare, **changed}]
+    return rows
+
+
+def make_golden() -> None:
+    rows = golden_rows()
+    streams = []
+    for name, of_table in rows.items():
+        schema = WIRE_SCHEMAS[name].with_metadata({TABLE_KEY: name})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as writer:
+            writer.write_table(pa.Table.from_pylist(of_table, schema=schema))
+        streams.append(bytes(sink.getvalue()))
+    headers = {
+        "Content-Type": CONTENT_TYPE,
+        "Content-Encoding": "zstd",
+        **headers_of(BatchId("5f0c6f1e", "8d3e77aa", 4711, 4709)),
+    }
+    # Two zstd frames, as a body may have several.
+    frames = [zstandard.compress(b"".join(part)) for part in (streams[:3], streams[3:])]
+    (GOLDEN / "wire_v1.bin").write_bytes(b"".join(frames))
+    text = json.dumps({"headers": headers, "rows": rows}, indent=1) + "\n"
+    (GOLDEN / "wire_v1.json").write_text(text)
+
+
+def sent_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """Rows with timestamps as milliseconds, as the golden file has them."""
+    columns = [
+        column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+        for column in table.columns
+    ]
+    rows: list[dict[str, Any]] = pa.table(columns, names=table.schema.names).to_pylist()
+    return rows
+
+
+def test_the_golden_batch_decodes_as_it_always_did() -> None:
+    expected = json.loads((GOLDEN / "wire_v1.json").read_text())
+    decoded = decode((GOLDEN / "wire_v1.bin").read_bytes(), "zstd")
+    assert isinstance(decoded, Decoded)
+    assert decoded.tables.keys() == expected["rows"].keys()
+    for name, rows in expected["rows"].items():
+        # Columns may be added later; those of the golden file keep their names and values.
+        got = sent_rows(decoded.tables[name])
+        assert [{k: row[k] for k in rows[0]} for row in got] == rows
+    assert refusal(decoded.tables, window(from_ms(TS_MS), 60, 60)) is None
+
+
+async def test_the_golden_request_is_stored(start: Any, session: Any) -> None:
+    golden = json.loads((GOLDEN / "wire_v1.json").read_text())
+    body = (GOLDEN / "wire_v1.bin").read_bytes()
+    async with start() as collector:
+        url = collector.url + "/v1/ingest"
+        async with session.post(url, data=body, headers=golden["headers"]) as answer:
+            assert (answer.status, await answer.text()) == (204, "")
+        for name, rows in golden["rows"].items():
+            count = await collector.querier.query(f"SELECT count(*) FROM {name}")
+            assert count.rows == [(len(rows),)]
+
+
+def doc_blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", WIRE_DOC.read_text(), re.DOTALL)
+
+
+async def test_the_example_client_of_the_docs_works(
+    start: Any, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code,) = doc_blocks("python")
+    assert len(code.splitlines()) <= 30
+    clock.step((datetime.now(UTC) - clock.now()).total_seconds())
+    async with start() as collector:
+        monkeypatch.setenv("GPUWARDEN_URL", collector.url)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
+        )
+        output, _ = await process.communicate()
+        assert (process.returncode, output) == (0, b"204\n")
+        result = await collector.querier.query("SELECT node, util_percent FROM gpu_samples")
+        assert result.rows == [("node1", 97.0)]
+
+
+@pytest.mark.parametrize("name", WIRE_TABLES)
+def test_the_docs_list_every_column_with_its_type(name: str) -> None:
+    section = WIRE_DOC.read_text().split(f"### `{name}`")[1].split("\n#")[0]
+    listed = re.findall(r"^\| `(\w+)` \| ([\w\[\], ]+) \| (yes|) \|", section, re.MULTILINE)
+    expected = [
+        (f.name, str(f.type), "yes" if c.required else "")
+        for f, c in zip(WIRE_SCHEMAS[name], WIRE_TABLES[name].columns, strict=True)
+    ]
+    assert listed == expected
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        BODY_BYTES_MAX,
+        DECODED_BYTES_MAX,
+        ROWS_MAX,
+        FRAMES_MAX,
+        MESSAGES_MAX,
+        TEXT_BYTES_MAX,
+        NAME_BYTES_MAX,
+    ],
+)
+def test_the_docs_name_every_limit(limit: int) -> None:
+    assert f"{limit:,}" in WIRE_DOC.read_text()
+
+
+if __name__ == "__main__":
+    make_golden()

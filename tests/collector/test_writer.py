@@ -1,0 +1,312 @@
+"""The writer commits groups, answers each batch, and outlives full disks and bad batches."""
+
+import asyncio
+import resource
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gpuwarden.clock import ManualClock
+from gpuwarden.query import QueryError
+from gpuwarden.wire import BatchId
+from gpuwarden_collector.decode import STORED_SCHEMAS, Decoded
+from gpuwarden_collector.group import Batch, Durable, Later, Never
+from gpuwarden_collector.query import SqlQuerier
+from gpuwarden_collector.stats import Stats
+from gpuwarden_collector.store.commit import Changes, load_rows
+from gpuwarden_collector.store.database import FILE_NAME, Database, Limits, RowsRefusedError
+from gpuwarden_collector.writer import (
+    STUCK_AFTER_S,
+    QueueFull,
+    Writer,
+    WriterStopped,
+    load_known,
+)
+
+Run = Callable[..., AbstractAsyncContextManager[Writer]]
+
+
+@pytest.fixture
+def run(database: Database, clock: ManualClock, stats: Stats) -> Run:
+    @asynccontextmanager
+    async def started(**options: Any) -> AsyncIterator[Writer]:
+        options = {"commit_interval_s": 0.01, **options}
+        writer = Writer(database, load_known(database), stats, clock, **options)
+        writer.start()
+        try:
+            yield writer
+        finally:
+            await writer.stop()
+
+    return started
+
+
+@pytest.fixture
+def stats() -> Stats:
+    return Stats()
+
+
+def batch(wire: Any, sequence: int, rows: int = 1, agent: str = "a") -> Batch:
+    table = wire.table("gpu_samples", wire.gpu_rows(rows, [sequence % 300]))
+    return Batch(BatchId(agent, "b", sequence), Decoded({"gpu_samples": table}, 1000), 10)
+
+
+def stored(database: Database) -> tuple[int, int]:
+    row = database.writing.execute(
+        "SELECT count(*), count(DISTINCT (gpu_uuid, ts)) FROM gpu_samples"
+    ).fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
+async def test_batches_that_wait_together_are_answered_together(
+    run: Run, wire: Any, database: Database, stats: Stats
+) -> None:
+    async with run() as writer:
+        outcomes = await asyncio.gather(*(writer.store(batch(wire, n)) for n in range(1, 101)))
+    assert outcomes == [Durable()] * 100
+    assert stored(database) == (100, 100)
+    assert stats.batches == 100
+    assert stats.commit_seconds.count < 100
+    assert writer.queue_bytes == 0
+
+
+async def test_two_requests_that_race_with_one_batch_store_it_once(
+    run: Run, wire: Any, database: Database, stats: Stats
+) -> None:
+    async with run() as writer:
+        outcomes = await asyncio.gather(*(writer.store(batch(wire, 1)) for _ in range(20)))
+    assert outcomes.count(Durable()) == 1
+    assert outcomes.count(Durable(is_duplicate=True)) == 19
+    assert stored(database) == (1, 1)
+    assert (stats.batches, stats.duplicates) == (1, 19)
+
+
+async def test_a_restarted_writer_knows_what_is_stored(
+    run: Run, wire: Any, database: Database
+) -> None:
+    async with run() as writer:
+        await writer.store(batch(wire, 1))
+    async with run() as writer:
+        assert await writer.store(batch(wire, 1)) == Durable(is_duplicate=True)
+        assert await writer.store(batch(wire, 2)) == Durable()
+    assert stored(database) == (2, 2)
+
+
+async def test_a_full_queue_is_said_and_takes_batches_again_later(run: Run, wire: Any) -> None:
+    async with run(queue_bytes_max=2500) as writer:
+        results = await asyncio.gather(
+            *(writer.store(batch(wire, n)) for n in range(1, 6)), return_exceptions=True
+        )
+        assert results[:2] == [Durable(), Durable()]
+        assert any(isinstance(result, QueueFull) for result in results)
+        assert await writer.store(batch(wire, 9)) == Durable()
+
+
+async def test_a_bad_batch_does_not_hold_up_good_ones(
+    run: Run, wire: Any, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    nameless = {**wire.gpu_row(), "node": None}
+    broken = pa.Table.from_pylist([nameless], schema=STORED_SCHEMAS["gpu_samples"])
+    bad = Batch(BatchId("a", "b", 50), Decoded({"gpu_samples": broken}, 10))
+    async with run() as writer:
+        good = [batch(wire, n) for n in range(1, 6)]
+        outcomes = await asyncio.gather(*(writer.store(b) for b in [*good[:3], bad, *good[3:]]))
+    assert [type(outcome) for outcome in outcomes] == [Durable] * 3 + [Never] + [Durable] * 2
+    assert stored(database) == (5, 5)
+    assert "refused an admitted batch" in caplog.text
+
+
+@contextmanager
+def full_disk(data_dir: Path) -> Iterator[None]:
+    """Whatever makes the write-ahead log longer fails, as on a full disk."""
+    log_bytes = (data_dir / f"{FILE_NAME}.wal").stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (log_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+
+async def test_on_a_full_disk_batches_wait_at_the_agent_and_nothing_is_lost_or_doubled(
+    run: Run,
+    wire: Any,
+    database: Database,
+    stats: Stats,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with run() as writer:
+        assert await writer.store(batch(wire, 1, rows=50)) == Durable()
+        with full_disk(tmp_path):
+            for sequence in (2, 3, 2):
+                outcome = await writer.store(batch(wire, sequence, rows=50))
+                assert isinstance(outcome, Later)
+                assert outcome.retry_after_s > 0
+            assert writer.is_alive()
+        for sequence in (1, 2, 3):
+            outcome = await writer.store(batch(wire, sequence, rows=50))
+            assert isinstance(outcome, Durable)
+    assert stored(database) == (150, 150)
+    assert stats.commit_failures == 3
+    said = [r.getMessage() for r in caplog.records if "store takes" in r.getMessage()]
+    assert said == [
+        "the store takes no batches; agents keep them",
+        "the store takes batches again",
+    ]
+
+
+async def test_a_commit_that_failed_only_after_it_was_durable_is_not_repeated(
+    run: Run, wire: Any, database: Database, tmp_path: Path
+) -> None:
+    """As when DuckDB's checkpoint after a commit fails: the error hides that the rows are there."""
+    async with run() as writer:
+        assert await writer.store(batch(wire, 1)) == Durable()
+        database.writing.execute(
+            "INSERT INTO gpu_samples SELECT * REPLACE (ts + INTERVAL 1 SECOND AS ts) "
+            "FROM gpu_samples"
+        )
+        database.writing.execute("UPDATE internal.ledger SET floor = 3")
+        with full_disk(tmp_path):
+            assert isinstance(await writer.store(batch(wire, 9)), Later)
+        assert await writer.store(batch(wire, 2)) == Durable(is_duplicate=True)
+    assert stored(database) == (2, 2)
+
+
+async def test_last_seen_is_written_every_ten_seconds_and_at_the_end(
+    run: Run, wire: Any, database: Database, clock: ManualClock
+) -> None:
+    gpu = wire.table("gpus", [{"gpu_uuid": "GPU-0", "node": "n1", "simulated": True}])
+
+    def seen() -> Any:
+        return load_rows(database, "gpus")[0]["last_seen_at"]
+
+    async with run() as writer:
+        await writer.store(Batch(BatchId("a", "b", 1), Decoded({"gpus": gpu}, 10)))
+        first = seen()
+        clock.advance(5)
+        await writer.store(batch(wire, 2))
+        assert seen() == first
+        clock.advance(6)
+        await writer.store(batch(wire, 3))
+        await writer.write(Changes())  # after it the house has been kept
+        assert seen() == first + timedelta(seconds=11)
+        clock.advance(3)
+        await writer.store(batch(wire, 4))
+    assert seen() == first + timedelta(seconds=14)
+
+
+async def test_the_ledger_forgets_agents_after_sixty_days(
+    run: Run, wire: Any, database: Database, clock: ManualClock
+) -> None:
+    async with run() as writer:
+        await writer.store(batch(wire, 1, agent="gone"))
+        clock.advance(61 * 86_400)
+        await writer.store(batch(wire, 1, agent="here"))
+        await writer.write(Changes())
+    assert [row["agent_id"] for row in load_rows(database, "internal.ledger")] == ["here"]
+
+
+async def test_a_writer_without_progress_is_not_alive(
+    database: Database, wire: Any, stats: Stats, stuck_clock: Any, eventually: Any
+) -> None:
+    writer = Writer(database, load_known(database), stats, stuck_clock)
+    writer.start()
+    assert writer.is_alive()
+    async with asyncio.TaskGroup() as group:
+        stuck_clock.may_go.clear()
+        task = group.create_task(writer.store(batch(wire, 1)))
+        await eventually(stuck_clock.is_stuck.is_set)
+        stuck_clock.advance(STUCK_AFTER_S - 1)
+        assert writer.is_alive()
+        stuck_clock.advance(1)
+        assert not writer.is_alive()
+        stuck_clock.may_go.set()
+    assert task.result() == Durable()
+    await eventually(writer.is_alive)
+    await writer.stop()
+    assert not writer.is_alive()
+
+
+async def test_what_waits_is_committed_before_the_writer_ends(
+    run: Run, wire: Any, database: Database
+) -> None:
+    async with asyncio.TaskGroup() as group:
+        async with run(commit_interval_s=10) as writer:
+            await writer.store(batch(wire, 1))
+            tasks = [group.create_task(writer.store(batch(wire, n))) for n in (2, 3)]
+            await asyncio.sleep(0)
+        with pytest.raises(WriterStopped):
+            await writer.store(batch(wire, 4))
+    assert [task.result() for task in tasks] == [Durable(), Durable()]
+    assert stored(database) == (3, 3)
+
+
+async def test_changes_that_the_store_refuses_are_raised_to_their_writer(run: Run) -> None:
+    nameless = pa.Table.from_pylist([{"node": "n1"}], schema=STORED_SCHEMAS["gpus"])
+    async with run() as writer:
+        with pytest.raises(RowsRefusedError):
+            await writer.write(Changes(upserted={"gpus": nameless}))
+        await writer.write(Changes())
+
+
+async def test_a_query_that_holds_the_memory_gives_way_to_a_commit(
+    tmp_path: Path, wire: Any, stats: Stats, clock: ManualClock, eventually: Any
+) -> None:
+    database = Database.open(tmp_path / "small", Limits(memory="40MiB", temp="1GiB", threads=1))
+    hungry = "SELECT count(*) FROM (SELECT DISTINCT hash(x) FROM range(2000000000) t(x))"
+    querier = SqlQuerier(database, Stats(), clock)
+    writer = Writer(database, load_known(database), stats, clock, commit_interval_s=0.01)
+    writer.start()
+    async with asyncio.TaskGroup() as group:
+        query = group.create_task(_result_or_error(querier, hungry))
+        await eventually(lambda: is_memory_full(database))
+        outcomes = [await writer.store(batch(wire, n, rows=20_000)) for n in range(1, 4)]
+        database.interrupt_readers()
+    assert outcomes == [Durable()] * 3
+    assert isinstance(query.result(), QueryError)
+    await writer.stop()
+    await querier.close()
+    assert stored(database)[0] == 60_000
+    database.close()
+
+
+def is_memory_full(database: Database) -> bool:
+    """Whether a query has taken nearly all of the 40 MiB."""
+    with database.reading() as cursor:
+        row = cursor.execute("SELECT sum(memory_usage_bytes) FROM duckdb_memory()").fetchone()
+    return row is not None and row[0] > 36 * 2**20
+
+
+async def _result_or_error(querier: SqlQuerier, sql: str) -> Any:
+    try:
+        return await querier.query(sql)
+    except QueryError as error:
+        return error
+
+
+async def test_a_fault_of_the_writer_fails_what_waits_and_is_told(
+    database: Database, wire: Any, stats: Stats, clock: ManualClock
+) -> None:
+    class Faulty(ManualClock):
+        def now(self) -> Any:
+            raise ZeroDivisionError("a fault")
+
+    writer = Writer(database, load_known(database), stats, Faulty(clock.now()))
+    ended = writer.start()
+    results = await asyncio.gather(
+        *(writer.store(batch(wire, n)) for n in (1, 2)), return_exceptions=True
+    )
+    assert [type(result) for result in results] == [WriterStopped] * 2
+    with pytest.raises(ZeroDivisionError):
+        await ended
+    assert not writer.is_alive()

@@ -1,0 +1,156 @@
+"""YAML with positions: values are read from nodes, and every complaint knows its line and column."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import yaml
+from yaml.constructor import SafeConstructor
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+Scalar = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """What is wrong in a file, and where; line and column count from 1."""
+
+    path: str
+    line: int
+    column: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}:{self.column}: {self.message}"
+
+
+class RuleFileError(ValueError):
+    """A rule or test file is wrong. The message has one line a problem, in file order."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(sorted(problems))
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class Reader:
+    """Reads one YAML document; collects problems instead of stopping at the first.
+
+    The methods that read a value return None where they have noted a problem.
+    """
+
+    def __init__(self, path: str, text: str) -> None:
+        self.path = path
+        self.problems: list[Problem] = []
+        self._lines = text.splitlines()
+        self._text = text
+
+    def root(self) -> Node | None:
+        """The document's root node."""
+        try:
+            node = yaml.compose(self._text, Loader=yaml.SafeLoader)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+            self._note(line, column, f"not valid YAML: {error.problem or error.context}")
+            return None
+        except (yaml.YAMLError, RecursionError) as error:
+            self._note(1, 1, f"not valid YAML: {' '.join(str(error).split()) or 'nested too deep'}")
+            return None
+        if node is None:
+            self._note(1, 1, "the file is empty")
+        return node
+
+    def fields(
+        self, node: Node, *, required: Sequence[str] = (), optional: Sequence[str] = ()
+    ) -> dict[str, Node]:
+        """Values by key of a mapping with exactly these keys, problems noted."""
+        known = (*required, *optional)
+        found = self.entries(node)
+        for key, (key_node, _) in found.items():
+            if key not in known:
+                self.note(key_node, f"unknown key {key!r}; known: {', '.join(known)}")
+        for key in required:
+            if key not in found and isinstance(node, MappingNode):
+                self.note(node, f"key {key!r} is missing")
+        return {key: value for key, (_, value) in found.items() if key in known}
+
+    def entries(self, node: Node) -> dict[str, tuple[Node, Node]]:
+        """Key node and value node by key of a mapping with free keys."""
+        if not isinstance(node, MappingNode):
+            self.note(node, f"must be a mapping of keys to values, not {_described(node)}")
+            return {}
+        found: dict[str, tuple[Node, Node]] = {}
+        for key_node, value in node.value:
+            if not isinstance(key_node, ScalarNode) or key_node.tag != "tag:yaml.org,2002:str":
+                self.note(key_node, "a key must be a text")
+            elif key_node.value in found:
+                self.note(key_node, f"key {key_node.value!r} stands twice")
+            else:
+                found[key_node.value] = (key_node, value)
+        return found
+
+    def items(self, node: Node) -> list[Node]:
+        """Nodes of a list."""
+        if isinstance(node, SequenceNode):
+            return list(node.value)
+        self.note(node, f"must be a list, not {_described(node)}")
+        return []
+
+    def scalar(self, node: Node) -> Scalar | None:
+        """A text, number or boolean."""
+        if isinstance(node, ScalarNode):
+            try:
+                value = SafeConstructor().construct_object(node)
+            except (ValueError, yaml.YAMLError):
+                value = None
+            if isinstance(value, bool | int | float | str):
+                return value
+        self.note(node, f"must be a text, a number or a boolean, not {_described(node)}")
+        return None
+
+    def text(self, node: Node) -> str | None:
+        """A text; numbers and booleans need quotes."""
+        if isinstance(node, ScalarNode) and node.tag == "tag:yaml.org,2002:str":
+            return str(node.value)
+        self.note(node, f"must be a text, not {_described(node)}")
+        return None
+
+    def note(self, node: Node, message: str, offset: int | None = None) -> None:
+        """Note a problem at a node, or at a character of its text."""
+        line, column = self.position(node, offset)
+        self._note(line, column, message)
+
+    def position(self, node: Node, offset: int | None = None) -> tuple[int, int]:
+        """Line and column of a node, or of the character `offset` of its text where that can be told."""
+        line, column = node.start_mark.line, node.start_mark.column
+        if offset is None or not isinstance(node, ScalarNode):
+            return line + 1, column + 1
+        if node.style == "|":
+            before = node.value[:offset]
+            line += 1 + before.count("\n")
+            start = before.rfind("\n") + 1
+            text = node.value[start:].split("\n", 1)[0]
+            original = self._lines[line] if line < len(self._lines) else text
+            return line + 1, len(original) - len(text) + offset - start + 1
+        if node.start_mark.line == node.end_mark.line and node.style != ">":
+            return line + 1, column + offset + (2 if node.style else 1)
+        return line + 1, column + 1
+
+    def raise_problems(self) -> None:
+        """Raise RuleFileError where anything was noted."""
+        if self.problems:
+            raise RuleFileError(self.problems)
+
+    def _note(self, line: int, column: int, message: str) -> None:
+        self.problems.append(Problem(self.path, line, column, message))
+
+
+def _described(node: Node) -> str:
+    match node:
+        case MappingNode():
+            return "a mapping"
+        case SequenceNode():
+            return "a list"
+        case _:
+            return {"null": "nothing", "str": "a text", "int": "a number", "float": "a number"}.get(
+                node.tag.rpartition(":")[2], f"{node.value}"
+            )

@@ -1,0 +1,96 @@
+"""What a rule's SQL mentions, read from its text: parameters, and what a replay could not repeat.
+
+A rule must give the same answer for the same `$now` today and next year, so it may ask neither the
+clock nor chance. Strings, quoted names and comments are skipped; the SQL itself is checked by
+binding it to the schema (`testing.check`).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_TOKENS = re.compile(
+    r"""
+      (?P<skip>  '(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/ | \$(?P<tag>[a-z_]*)\$.*?\$(?P=tag)\$ )
+    | \$(?P<parameter>[A-Za-z_]\w*)
+    | (?P<positional>\$\d+ | \?)
+    | (?P<semicolon>;)
+    | (?P<sampling>\busing\s+sample\b)
+    | (?P<word>[A-Za-z_]\w*)
+    """,
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+
+_CLOCKS = frozenset(
+    {
+        "now",
+        "today",
+        "get_current_time",
+        "get_current_timestamp",
+        "transaction_timestamp",
+        "current_timestamp",
+        "current_date",
+        "current_time",
+        "current_localtime",
+        "current_localtimestamp",
+        "localtime",
+        "localtimestamp",
+    }
+)
+_CHANCE = frozenset(
+    {"random", "setseed", "uuid", "uuidv4", "uuidv7", "gen_random_uuid", "tablesample"}
+)
+_LIVE_VIEWS = frozenset({"gpus_now", "nodes_now", "alerts_now"})
+_CALLED = frozenset({"now", "today", "random", "setseed", "uuid", "uuidv4", "uuidv7"})
+"""Words that also serve as column names: they count only when called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A `$name` in the SQL."""
+
+    name: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SqlProblem:
+    """What a rule's SQL must not have, at which character."""
+
+    offset: int
+    message: str
+
+
+def parameters(sql: str) -> Iterator[Parameter]:
+    """Every `$name`, in order, repeats included."""
+    for match in _TOKENS.finditer(sql):
+        if match["parameter"]:
+            yield Parameter(match["parameter"], match.start())
+
+
+def problems(sql: str) -> Iterator[SqlProblem]:
+    """What keeps the SQL from being one statement that can be replayed over history."""
+    for match in _TOKENS.finditer(sql):
+        message = None
+        if match["positional"]:
+            message = f"{match[0]} is not a named parameter; write $name"
+        elif match["semicolon"]:
+            message = "one statement without ';'"
+        elif match["sampling"]:
+            message = "a sample is left to chance; a rule must give the same answer each time"
+        elif match["word"]:
+            message = _word_problem(match["word"].lower(), sql[match.end() :].lstrip()[:1] == "(")
+        if message:
+            yield SqlProblem(match.start(), message)
+
+
+def _word_problem(word: str, is_called: bool) -> str | None:
+    if word in _CALLED and not is_called:
+        return None
+    if word in _CLOCKS:
+        return f"{word} reads the clock; use $now, so that the rule can be replayed over history"
+    if word in _CHANCE:
+        return f"{word} is left to chance; a rule must give the same answer each time"
+    if word in _LIVE_VIEWS:
+        return f"{word} shows the present only; query the samples with $now"
+    return None

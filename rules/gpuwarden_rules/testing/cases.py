@@ -1,0 +1,163 @@
+"""Rule tests as data: the cases of `idle.test.yaml` beside `idle.yaml`.
+
+rules: idle.yaml                # default: the file's name without .test
+evaluate: 1m                    # how often the rules are evaluated (default: their interval)
+cases:
+  - name: memory held and nothing run for half an hour
+    tables:                     # see fixtures.py
+      gpu_samples:
+        - {node: n1, gpu: 0, gpu_uuid: GPU-a, every: 1m, util_percent: 0x39}
+    expect:                     # everything that is not listed must not be
+      - {at: 20m, rule: gpu_idle_held, quiet: true}
+      - at: 35m
+        rule: gpu_idle_held
+        firing:
+          - {gpu: 0, value: 2100, usd_per_hour: 2.95, began: 0s, summary: [$1.72, alice]}
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from yaml.nodes import Node, SequenceNode
+
+from gpuwarden.alert import AlertState
+from gpuwarden_rules.language import Rule, load
+from gpuwarden_rules.marks import Problem, Reader, RuleFileError
+from gpuwarden_rules.testing.fixtures import Rows, offset_s, rows_of
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+"""Offset 0s of every case."""
+SUFFIX = ".test.yaml"
+LOOKED_AT = ("value", "usd_per_hour", "began", "summary", "remedy", "simulated")
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """One alert that must be there: its labels (those named) and what else is said of it."""
+
+    state: AlertState
+    labels: Mapping[str, str]
+    about: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.state} {braced({**self.labels, **self.about})}"
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """All alerts of one rule at one time."""
+
+    at_s: float
+    rule: str
+    alerts: tuple[Expected, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A test: what is in the tables, and what the rules must make of it."""
+
+    path: str
+    line: int
+    name: str
+    rules: Mapping[str, Rule]
+    rows: Rows
+    expectations: tuple[Expectation, ...]
+    evaluate_s: float | None
+
+
+def load_cases(path: Path) -> list[Case]:
+    """The cases of a test file. Raises RuleFileError with every problem in it and its rules."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise RuleFileError([Problem(str(path), 1, 1, f"cannot be read: {reason}")]) from error
+    reader = Reader(str(path), text)
+    cases: list[Case] = []
+    root = reader.root()
+    if root is not None:
+        nodes = reader.fields(root, required=("cases",), optional=("rules", "evaluate"))
+        rules_name = (reader.text(nodes["rules"]) if "rules" in nodes else None) or (
+            path.name.removesuffix(SUFFIX) + ".yaml"
+        )
+        rules = {rule.name: rule for rule in load(path.parent / rules_name)}
+        evaluate_s = offset_s(reader, nodes["evaluate"]) if "evaluate" in nodes else None
+        items = reader.items(nodes["cases"]) if "cases" in nodes else []
+        cases = [_case(reader, node, rules, evaluate_s) for node in items]
+    reader.raise_problems()
+    return cases
+
+
+def _case(reader: Reader, node: Node, rules: Mapping[str, Rule], evaluate_s: float | None) -> Case:
+    nodes = reader.fields(node, required=("name", "expect"), optional=("why", "tables", "evaluate"))
+    name = (reader.text(nodes["name"]) if "name" in nodes else None) or ""
+    if "evaluate" in nodes:
+        evaluate_s = offset_s(reader, nodes["evaluate"])
+    rows = rows_of(reader, nodes["tables"], START) if "tables" in nodes else {}
+    items = reader.items(nodes["expect"]) if "expect" in nodes else []
+    found = [_expectation(reader, item, rules) for item in items]
+    if "expect" in nodes and not items:
+        reader.note(nodes["expect"], "a case must expect something")
+    expectations = tuple(e for e in found if e is not None)
+    return Case(reader.path, node.start_mark.line + 1, name, rules, rows, expectations, evaluate_s)
+
+
+def _expectation(reader: Reader, node: Node, rules: Mapping[str, Rule]) -> Expectation | None:
+    states = (AlertState.FIRING, AlertState.PENDING)
+    nodes = reader.fields(node, required=("at", "rule"), optional=(*states, "quiet"))
+    name = reader.text(nodes["rule"]) if "rule" in nodes else None
+    if name is None or "at" not in nodes:
+        return None
+    if name not in rules:
+        reader.note(nodes["rule"], f"unknown rule {name!r}; known: {', '.join(rules)}")
+        return None
+    is_quiet = "quiet" in nodes and reader.scalar(nodes["quiet"]) is True
+    if is_quiet == bool({*states} & nodes.keys()):
+        reader.note(node, "say either `quiet: true` or which alerts are firing or pending")
+    at_s = offset_s(reader, nodes["at"])
+    alerts = [
+        _expected(reader, item, state, rules[name])
+        for state in states
+        if state in nodes
+        for item in reader.items(nodes[state])
+    ]
+    return Expectation(at_s, name, tuple(alerts))
+
+
+def _expected(reader: Reader, node: Node, state: AlertState, rule: Rule) -> Expected:
+    nodes = reader.fields(node, optional=(*rule.labels, *LOOKED_AT))
+    labels = {k: str(reader.scalar(nodes[k])) for k in rule.labels if k in nodes}
+    about: dict[str, Any] = {}
+    for name in LOOKED_AT:
+        if name not in nodes:
+            continue
+        if name in ("summary", "remedy"):
+            value = nodes[name]
+            parts = reader.items(value) if isinstance(value, SequenceNode) else [value]
+            about[name] = [str(reader.scalar(part)) for part in parts]
+        elif name == "began":
+            about[name] = offset_s(reader, nodes[name])
+        elif name == "simulated":
+            about[name] = reader.scalar(nodes[name]) is True
+        else:
+            about[name] = _number(reader, nodes[name])
+    return Expected(state, labels, about)
+
+
+def _number(reader: Reader, node: Node) -> float | None:
+    """A number, or None for `unknown`."""
+    value = reader.scalar(node)
+    if value == "unknown":
+        return None
+    if isinstance(value, str | bool):
+        reader.note(node, "must be a number or `unknown`")
+        return None
+    return value
+
+
+def braced(values: Mapping[str, Any]) -> str:
+    """`{gpu=0, value=95}`."""
+    return "{" + ", ".join(f"{name}={value}" for name, value in values.items()) + "}"

@@ -1,0 +1,45 @@
+"""Checks rule files before they run: the language, and the SQL bound to the public schema."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpuwarden.clock import EPOCH
+from gpuwarden.query import Querier, QueryError
+from gpuwarden_rules.language import Rule, column_problems, load, repeated
+from gpuwarden_rules.marks import Problem, RuleFileError
+from gpuwarden_rules.testing.database import MemoryDatabase
+
+
+async def check(paths: Iterable[Path], querier: Querier | None = None) -> list[Problem]:
+    """Everything that is wrong in rule files, in file order; none where they are good.
+
+    The SQL is bound to `querier`'s tables, by default to an empty schema in memory.
+    """
+    problems: list[Problem] = []
+    rules: list[Rule] = []
+    for path in paths:
+        try:
+            rules += load(path)
+        except RuleFileError as error:
+            problems += error.problems
+    problems += repeated(rules)
+    database = MemoryDatabase()
+    try:
+        for rule in rules:
+            problems += await _bound(rule, querier or database)
+    finally:
+        database.close()
+    return sorted(problems)
+
+
+async def _bound(rule: Rule, querier: Querier) -> list[Problem]:
+    """What running the rule's SQL at the epoch finds."""
+    try:
+        # At the epoch there are no samples, so a rule that looks at a window has nothing to read.
+        result = await querier.query(rule.sql, rule.bindings(EPOCH), row_limit=1)
+    except QueryError as error:
+        return [rule.problem("sql", str(error))]
+    columns = list(result.columns)
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    problems = [rule.problem("sql", f"column {name!r} stands twice") for name in twice]
+    return problems + column_problems(rule, dict(zip(columns, result.types, strict=True)))

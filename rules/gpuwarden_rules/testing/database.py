@@ -1,0 +1,84 @@
+"""A DuckDB in memory with the public tables and views, and a Querier on it."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from gpuwarden.query import QueryError, Result
+from gpuwarden.schema import TABLES, create_sql, views_sql
+
+
+class MemoryDatabase:
+    """The public schema, empty at first. A Querier whose queries run at once, without limits."""
+
+    def __init__(self) -> None:
+        self._connection = duckdb.connect(":memory:", config={"threads": 2})
+        self._connection.execute("SET TimeZone = 'UTC'")
+        for table in TABLES.values():
+            self._connection.execute(create_sql(table))
+        self._connection.execute(views_sql())
+
+    def insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows; columns that a row does not have are NULL. Datetimes are aware."""
+        if not rows:
+            return
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        batch = pa.table({name: [_naive(row.get(name)) for row in rows] for name in columns})
+        self._connection.register("_batch", batch)
+        names = ", ".join(columns)
+        self._connection.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM _batch")
+        self._connection.unregister("_batch")
+
+    def execute(self, sql: str) -> None:
+        """Run any statement: what notation cannot say, such as a million rows."""
+        self._connection.execute(sql)
+
+    def run(self, sql: str, params: Mapping[str, Any] | None = None) -> Result:
+        """Rows of a query, as `query` but at once. Raises QueryError."""
+        bound = {name: _naive(value) for name, value in (params or {}).items()}
+        try:
+            cursor = self._connection.execute(sql, bound)
+            rows = cursor.fetchall()
+        except duckdb.Error as error:
+            raise QueryError(_first_line(error)) from error
+        described = cursor.description or []
+        return Result(
+            columns=[name for name, *_ in described],
+            types=[str(kind) for _, kind, *_ in described],
+            rows=[tuple(_aware(value) for value in row) for row in rows],
+        )
+
+    async def query(
+        self,
+        sql: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+        row_limit: int | None = None,
+    ) -> Result:
+        """The Querier port; see `gpuwarden.query`."""
+        result = self.run(sql, params)
+        if row_limit is None or len(result.rows) <= row_limit:
+            return result
+        return Result(result.columns, result.types, result.rows[:row_limit], truncated=True)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._connection.close()
+
+
+def _first_line(error: duckdb.Error) -> str:
+    return " ".join(str(error).split("\n\n")[0].split())
+
+
+def _naive(value: Any) -> Any:
+    return value.astimezone(UTC).replace(tzinfo=None) if isinstance(value, datetime) else value
+
+
+def _aware(value: Any) -> Any:
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=UTC)
+    return value

@@ -1,0 +1,149 @@
+"""Runs the cases of a rule test file on a DuckDB in memory and compares what came of it.
+
+All rows are in the tables from the start, so a rule that looks beyond `$now` is found out. The
+rules run through the same state machine as in the engine.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.alert import Alert
+from gpuwarden.query import QueryError
+from gpuwarden_rules.durations import readable
+from gpuwarden_rules.language import Rule
+from gpuwarden_rules.state import RowsError, step
+from gpuwarden_rules.testing.cases import START, Case, Expectation, Expected, braced, load_cases
+from gpuwarden_rules.testing.database import MemoryDatabase
+
+TOLERANCE = 0.005
+"""Numbers expected are met within half a per cent."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """How a case went; `failures` are texts for people, none where it passed."""
+
+    path: str
+    line: int
+    name: str
+    failures: tuple[str, ...]
+    evaluations: int
+    seconds: float
+
+    @property
+    def difference(self) -> str:
+        """All failures as one text; empty where it passed."""
+        return "\n".join(self.failures)
+
+    @property
+    def passed(self) -> bool:
+        """True where everything was as expected."""
+        return not self.failures
+
+
+def run_file(path: Path) -> list[CaseResult]:
+    """Run every case of a test file. Raises RuleFileError where it or its rules are wrong."""
+    return [run_case(case) for case in load_cases(path)]
+
+
+def run_case(case: Case) -> CaseResult:
+    """Run one case."""
+    started = time.perf_counter()
+    database = MemoryDatabase()
+    failures: list[str] = []
+    evaluations = 0
+    try:
+        for table, rows in case.rows.items():
+            database.insert(table, rows)
+        for name in dict.fromkeys(e.rule for e in case.expectations):
+            wanted = {e.at_s: e for e in case.expectations if e.rule == name}
+            found, count = _evaluate(case.rules[name], database, wanted, case.evaluate_s)
+            failures += found
+            evaluations += count
+    finally:
+        database.close()
+    seconds = time.perf_counter() - started
+    return CaseResult(case.path, case.line, case.name, tuple(failures), evaluations, seconds)
+
+
+def _evaluate(
+    rule: Rule,
+    database: MemoryDatabase,
+    wanted: Mapping[float, Expectation],
+    evaluate_s: float | None,
+) -> tuple[list[str], int]:
+    """Run a rule up to the last expectation; what was not as expected, and evaluations done."""
+    interval_s = evaluate_s or rule.interval_s
+    ticks = {i * interval_s for i in range(math.floor(max(wanted) / interval_s) + 1)}
+    state: Mapping[str, Alert] = {}
+    failures: list[str] = []
+    times = sorted(ticks | wanted.keys())
+    for number, at_s in enumerate(times, 1):
+        now = START + timedelta(seconds=at_s)
+        try:
+            state, _ = step(state, database.run(rule.sql, rule.bindings(now)).records(), rule, now)
+        except (QueryError, RowsError) as error:
+            return [*failures, f"at {_offset(at_s)} {rule.name} fails: {error}"], number
+        if at_s in wanted:
+            failures += _compared(wanted[at_s], list(state.values()))
+    return failures, len(times)
+
+
+def _compared(expectation: Expectation, alerts: Sequence[Alert]) -> list[str]:
+    """A text per expectation that was not met, with what was there instead."""
+    left = list(alerts)
+    missing = []
+    for expected in expectation.alerts:
+        alert = next((a for a in left if not _differences(expected, a)), None)
+        if alert is None:
+            missing.append(expected)
+        else:
+            left.remove(alert)
+    if not missing and not left:
+        return []
+    lines = [f"at {_offset(expectation.at_s)} {expectation.rule}:"]
+    for expected in missing:
+        near = next((a for a in left if a.labels.items() >= expected.labels.items()), None)
+        lines.append(f"  expected {expected}")
+        if near:
+            left.remove(near)
+            lines += [f"  but      {text}" for text in _differences(expected, near)]
+    lines += [f"  not expected: {a.state} {braced(a.labels)}: {a.summary}" for a in left]
+    return ["\n".join(lines)]
+
+
+def _differences(expected: Expected, alert: Alert) -> list[str]:
+    found = []
+    if alert.state is not expected.state:
+        found.append(f"it is {alert.state}")
+    for name, value in expected.labels.items():
+        if alert.labels.get(name) != value:
+            found.append(f"{name} is {alert.labels.get(name)}")
+    for name, wanted in expected.about.items():
+        if name in ("summary", "remedy"):
+            text = getattr(alert, name)
+            found += [f"{name} lacks {part!r}: {text}" for part in wanted if part not in text]
+            continue
+        got = getattr(alert, name) if name != "began" else _since_start(alert.began_at)
+        if not _is_close(wanted, got):
+            found.append(f"{name} is {_offset(got) if name == 'began' else got}")
+    return found
+
+
+def _is_close(wanted: Any, got: Any) -> bool:
+    if wanted is None or got is None or isinstance(wanted, bool):
+        return wanted is got
+    return math.isclose(wanted, got, rel_tol=TOLERANCE, abs_tol=1e-9)
+
+
+def _since_start(instant: datetime) -> float:
+    return (instant - START).total_seconds()
+
+
+def _offset(seconds: float) -> str:
+    return f"-{readable(-seconds)}" if seconds < 0 else readable(seconds)

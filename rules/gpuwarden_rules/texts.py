@@ -1,0 +1,171 @@
+"""Texts of alerts: `{column}` with small formats; what is NULL reads "unknown", never 0.
+
+{node}              as it is: text, number, instant, span
+{util:.0f}          a number with Python's format: digits, thousands comma, f, d, g
+{idle:duration}     seconds or an interval: 2 h 05 min
+{held:bytes}        34.2 GiB
+{saved:usd}         $2.95, $1,204
+{usd_per_hour:usd/h}  $2.95/h
+{{ and }}           braces
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gpuwarden_rules.durations import readable
+
+UNKNOWN = "unknown"
+TEXT_CHARS_MAX = 500
+"""Longest text taken over from a row: names come from processes, which may call themselves anything."""
+
+_PIECES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+_FIELD = re.compile(r"([a-z_][a-z0-9_]*)(?::(.*))?\Z")
+_NUMBER = re.compile(r",?(\.\d)?[fg]\Z|,?d\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A place in a text that a value of the row fills; `offset` is where it stands."""
+
+    name: str
+    form: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A parsed text: literal parts and fields in order."""
+
+    pieces: tuple[str | Field, ...]
+    source: str = ""
+
+    def __str__(self) -> str:
+        return self.source
+
+    @property
+    def fields(self) -> Iterator[Field]:
+        """The fields, in order."""
+        return (piece for piece in self.pieces if isinstance(piece, Field))
+
+    def render(self, values: Mapping[str, Any]) -> str:
+        """The text for one row. Raises LookupError or ValueError naming the field that failed."""
+        return "".join(
+            piece if isinstance(piece, str) else _rendered(piece, values) for piece in self.pieces
+        ).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class TextProblem:
+    """What is wrong in a text, at which character."""
+
+    offset: int
+    message: str
+
+
+def parse(source: str) -> tuple[Text, list[TextProblem]]:
+    """The text with runs of white space folded, and what is wrong with it."""
+    pieces: list[str | Field] = []
+    problems: list[TextProblem] = []
+    end = 0
+    for match in _PIECES.finditer(source):
+        pieces.append(_folded(source[end : match.start()]))
+        end = match.end()
+        if match[0] in ("{{", "}}"):
+            pieces.append(match[0][0])
+        elif match[1] is None:
+            problems.append(TextProblem(match.start(), f"a lone {match[0]!r}; write it twice"))
+        else:
+            match _field(match[1], match.start()):
+                case Field() as field:
+                    pieces.append(field)
+                case problem:
+                    problems.append(problem)
+    pieces.append(_folded(source[end:]))
+    text = Text(tuple(piece for piece in pieces if piece != ""), _folded(source).strip())
+    return text, problems
+
+
+def _folded(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+def _field(inner: str, offset: int) -> Field | TextProblem:
+    match = _FIELD.match(inner)
+    if match is None:
+        return TextProblem(
+            offset, f"{{{inner}}} is not a field; write {{column}} or {{column:.0f}}"
+        )
+    form = match[2] or ""
+    if form and form not in _FORMS and not _NUMBER.match(form):
+        known = ", ".join(_FORMS)
+        return TextProblem(offset, f"unknown format {form!r}; known: {known}, and .0f .1f ,.0f d g")
+    return Field(match[1], form, offset)
+
+
+def _rendered(field: Field, values: Mapping[str, Any]) -> str:
+    if field.name not in values:
+        raise LookupError(f"the text uses {{{field.name}}}, which the SQL does not return")
+    value = values[field.name]
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return UNKNOWN
+    if not field.form:
+        return _plain(value)
+    number = _number(value)
+    if number is None:
+        raise ValueError(
+            f"{{{field.name}:{field.form}}} needs a number, the SQL gave {value!r:.60}"
+        )
+    if field.form in _FORMS:
+        return _FORMS[field.form](number)
+    return format(round(number) if field.form.endswith("d") else number, field.form)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bool | str | datetime):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _plain(value: Any) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case timedelta():
+            return readable(value.total_seconds())
+        case datetime():
+            return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        case float():
+            return f"{value:.2f}".rstrip("0").rstrip(".")
+        case _:
+            return "".join(c if c.isprintable() else "?" for c in str(value)[:TEXT_CHARS_MAX])
+
+
+def usd(amount: float) -> str:
+    """`$2.95`, `$1,204`; below a cent with as many digits as say something."""
+    if amount != 0 and abs(amount) < 0.01:
+        return f"${amount:.2g}"
+    return f"${amount:,.2f}" if abs(amount) < 1000 else f"${amount:,.0f}"
+
+
+def _bytes(count: float) -> str:
+    for unit, size in (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
+        if abs(count) >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+_FORMS: dict[str, Callable[[float], str]] = {
+    "duration": readable,
+    "bytes": _bytes,
+    "usd": usd,
+    "usd/h": lambda amount: f"{usd(amount)}/h",
+}

@@ -1,0 +1,43 @@
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pytest
+
+from gpuwarden.alert import Alert, AlertState
+from gpuwarden.clock import ManualClock
+from gpuwarden_rules.testing import MemoryDatabase
+
+
+class MemoryStore:
+    """An AlertStore that remembers; it can be told to fail, and counts what it was given."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[str, datetime], Alert] = {}
+        self.saves: list[list[Alert]] = []
+        self.is_full = False
+
+    async def active(self) -> Sequence[Alert]:
+        return [a for a in self.kept.values() if a.state is not AlertState.RESOLVED]
+
+    async def save(self, alerts: Sequence[Alert]) -> None:
+        if self.is_full:
+            raise OSError(28, "No space left on device")
+        self.saves.append(list(alerts))
+        self.kept |= {(a.fingerprint, a.active_at): a for a in alerts}
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(datetime(2026, 1, 1, 12, tzinfo=UTC))
+
+
+@pytest.fixture
+def database():
+    database = MemoryDatabase()
+    yield database
+    database.close()

@@ -1,0 +1,35 @@
+"""The built-in rules: every case of every `*.test.yaml` beside them, and what all must have."""
+
+from pathlib import Path
+
+import pytest
+
+from gpuwarden_rules.language import builtin_paths, builtin_rules
+from gpuwarden_rules.testing import Case, load_cases, run_case
+
+FILES = [path.with_name(path.stem + ".test.yaml") for path in builtin_paths()]
+
+
+def cases() -> list[Case]:
+    return [case for path in FILES for case in load_cases(path)]
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda c: f"{Path(c.path).stem}:{c.name}")
+def test_case(case: Case) -> None:
+    result = run_case(case)
+    assert result.passed, "\n".join(result.failures)
+
+
+def test_every_rule_has_a_firing_and_a_quiet_case() -> None:
+    firing, quiet = set(), set()
+    for case in cases():
+        for expectation in case.expectations:
+            (firing if expectation.alerts else quiet).add(expectation.rule)
+    names = {rule.name for rule in builtin_rules()}
+    assert firing == names
+    assert quiet == names
+
+
+@pytest.mark.parametrize("rule", builtin_rules(), ids=lambda rule: rule.name)
+def test_a_rule_says_nothing_over_empty_tables(rule, database, clock) -> None:
+    assert database.run(rule.sql, rule.bindings(clock.now())).rows == []

@@ -1,0 +1,239 @@
+"""The life of an alert: never early, never twice, and nothing from what nobody knows."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden.alert import Alert, AlertState
+from gpuwarden_rules.language import Rule, parse
+from gpuwarden_rules.state import RowsError, Transition, step
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+PENDING, FIRING, RESOLVED = AlertState.PENDING, AlertState.FIRING, AlertState.RESOLVED
+
+
+def rule_of(hold: str = "0s", keep: str = "0s", summary: str = "{gpu} {cost}") -> Rule:
+    (rule,) = parse(
+        f"""
+        rules:
+          - name: hot
+            severity: warning
+            labels: [node, gpu]
+            for: {hold}
+            keep_firing_for: {keep}
+            summary: "{summary}"
+            remedy: cool {{node}}
+            sql: SELECT $now
+        """,
+        "r.yaml",
+    )
+    return rule
+
+
+def row(gpu: int = 0, **more: Any) -> dict[str, Any]:
+    return {"node": "n1", "gpu": gpu, **more}
+
+
+def replay(
+    rule: Rule, rows_at: Mapping[int, Sequence[Mapping[str, Any]]]
+) -> tuple[dict[str, Alert], list[tuple[int, Transition]]]:
+    """Evaluate at the minutes given; the state at the end, and transitions with their minute."""
+    state: dict[str, Alert] = {}
+    happened: list[tuple[int, Transition]] = []
+    for minute, rows in rows_at.items():
+        state, transitions = step(state, rows, rule, START + timedelta(minutes=minute))
+        happened += [(minute, transition) for transition in transitions]
+    return state, happened
+
+
+def states(happened: list[tuple[int, Transition]]) -> list[tuple[int, AlertState]]:
+    return [(minute, transition.alert.state) for minute, transition in happened]
+
+
+def test_without_for_the_first_row_fires() -> None:
+    state, happened = replay(rule_of(), {0: [row()]})
+    assert states(happened) == [(0, FIRING)]
+    (alert,) = state.values()
+    assert (alert.labels, alert.remedy) == ({"node": "n1", "gpu": "0"}, "cool n1")
+    assert (alert.active_at, alert.fired_at, alert.seen_at) == (START, START, START)
+
+
+def test_with_for_it_is_pending_first() -> None:
+    _, happened = replay(rule_of("5m"), {m: [row()] for m in range(0, 10, 2)})
+    assert states(happened) == [(0, PENDING), (6, FIRING)]
+
+
+def test_a_pending_alert_that_is_gone_is_over_without_having_fired() -> None:
+    state, happened = replay(rule_of("5m", "10m"), {0: [row()], 1: [], 2: []})
+    assert states(happened) == [(0, PENDING), (1, RESOLVED)]
+    assert happened[1][1].alert.fired_at is None
+    assert state == {}
+
+
+def test_a_firing_alert_goes_on_for_keep_firing_for() -> None:
+    rows_at = {0: [row()], **{m: [] for m in range(1, 8)}}
+    _, happened = replay(rule_of(keep="5m"), rows_at)
+    assert states(happened) == [(0, FIRING), (5, RESOLVED)]
+
+
+def test_an_alert_that_comes_back_is_a_new_episode() -> None:
+    state, happened = replay(rule_of(), {0: [row()], 1: [], 2: [row()]})
+    assert states(happened) == [(0, FIRING), (1, RESOLVED), (2, FIRING)]
+    (alert,) = state.values()
+    assert alert.active_at == START + timedelta(minutes=2)
+    assert alert.fingerprint == happened[0][1].alert.fingerprint
+
+
+def test_a_row_that_does_not_hold_is_no_row() -> None:
+    _, happened = replay(rule_of(), {0: [row(holds=False)], 1: [row()], 2: [row(holds=False)]})
+    assert states(happened) == [(1, FIRING), (2, RESOLVED)]
+
+
+def test_what_nobody_can_say_neither_starts_nor_fires_nor_clears() -> None:
+    unknown = [row(holds=None)]
+    assert replay(rule_of(), {0: unknown})[1] == []
+    state, happened = replay(rule_of("5m"), {0: [row()], 6: unknown, 90: unknown})
+    assert states(happened) == [(0, PENDING)]
+    (alert,) = state.values()
+    assert alert.seen_at == START
+    _, happened = replay(rule_of(), {0: [row()], 60: unknown, 61: []})
+    assert states(happened) == [(0, FIRING), (61, RESOLVED)]
+
+
+def test_it_began_when_the_sql_first_said() -> None:
+    early, late = START - timedelta(hours=2), START - timedelta(hours=1)
+    state, _ = replay(rule_of(), {0: [row(began_at=late)], 1: [row(began_at=early)], 2: [row()]})
+    (alert,) = state.values()
+    assert alert.began_at == early
+
+
+def test_it_cannot_begin_after_it_was_found() -> None:
+    state, _ = replay(rule_of(), {0: [row(began_at=START + timedelta(hours=1))]})
+    (alert,) = state.values()
+    assert alert.began_at == START
+
+
+def test_texts_follow_the_row() -> None:
+    rows_at = {m: [row(usd_per_hour=6.0, began_at=START)] for m in (0, 60)}
+    state, _ = replay(rule_of(summary="{gpu} {active} {cost} {usd_so_far:usd}"), rows_at)
+    (alert,) = state.values()
+    assert alert.summary == "0 1 h 00 min $6.00 so far, $6.00/h $6.00"
+
+
+@pytest.mark.parametrize("price", [None, float("nan"), float("inf")])
+def test_an_unknown_price_is_not_free(price: float | None) -> None:
+    state, _ = replay(rule_of(), {0: [row(usd_per_hour=price, value=price)]})
+    (alert,) = state.values()
+    assert (alert.usd_per_hour, alert.value, alert.summary) == (None, None, "0 cost unknown")
+
+
+def test_a_label_that_is_null_does_not_apply() -> None:
+    state, _ = replay(rule_of(summary="x"), {0: [row(), {"node": "n1", "gpu": None}]})
+    assert sorted(len(alert.labels) for alert in state.values()) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([row(), row()], r"two rows have the same labels \(node=n1, gpu=0\)"),
+        ([row(), row(holds=None)], "two rows have the same labels"),
+        ([{"node": "n1"}], "does not return the label 'gpu'"),
+        ([row(value="much")], "column 'value' must be a number"),
+        ([row(began_at="today")], "column 'began_at' must be a TIMESTAMP"),
+    ],
+)
+def test_rows_that_cannot_be_alerts_are_an_error(rows: list[Any], message: str) -> None:
+    with pytest.raises(RowsError, match=message):
+        step({}, rows, rule_of(), START)
+
+
+def test_a_text_that_the_row_cannot_fill_is_an_error() -> None:
+    with pytest.raises(RowsError, match="{user}, which the SQL does not return"):
+        step({}, [row()], rule_of(summary="{user}"), START)
+
+
+def test_the_state_that_went_in_is_left_alone() -> None:
+    before, _ = step({}, [row()], rule_of(), START)
+    kept = dict(before)
+    step(before, [], rule_of(), START + timedelta(minutes=1))
+    assert before == kept
+
+
+HISTORY = st.lists(
+    st.tuples(
+        st.integers(1, 7),  # minutes since the evaluation before
+        st.dictionaries(st.integers(0, 2), st.sampled_from([True, False, None]), max_size=3),
+    ),
+    max_size=40,
+)
+HOLDS = st.integers(0, 12)
+
+
+@given(HISTORY, HOLDS, HOLDS)
+def test_any_history_keeps_the_promises(
+    history: list[tuple[int, dict[int, bool | None]]], hold: int, keep: int
+) -> None:
+    rule = rule_of(f"{hold}m", f"{keep}m")
+    rows_at: dict[int, list[dict[str, Any]]] = {}
+    minute = 0
+    for gap, gpus in history:
+        minute += gap
+        rows_at[minute] = [row(gpu, holds=holds) for gpu, holds in gpus.items()]
+    state, happened = replay(rule, rows_at)
+
+    assert all(key == alert.fingerprint for key, alert in state.items())
+    assert all(alert.state in (PENDING, FIRING) for alert in state.values())
+    episodes: dict[tuple[str, datetime], list[Transition]] = {}
+    for at, transition in happened:
+        alert = transition.alert
+        episodes.setdefault((alert.fingerprint, alert.active_at), []).append(transition)
+        held_for = START + timedelta(minutes=at) - alert.active_at
+        if alert.state is FIRING:
+            assert held_for >= timedelta(minutes=hold), "fired before `for`"
+            assert {(True)} == {
+                g
+                for gpu, g in ((r["gpu"], r["holds"]) for r in rows_at[at])
+                if str(gpu) == alert.labels["gpu"]
+            }, "fired on something that was not seen"
+        if alert.state is RESOLVED and alert.fired_at:
+            assert alert.resolved_at is not None
+            assert alert.resolved_at - alert.seen_at >= timedelta(minutes=keep)
+    for episode in episodes.values():
+        path = [transition.alert.state for transition in episode]
+        assert path in (
+            [PENDING],
+            [FIRING],
+            [PENDING, FIRING],
+            [PENDING, RESOLVED],
+            [FIRING, RESOLVED],
+            [PENDING, FIRING, RESOLVED],
+        )
+        assert episode[0].before is None
+        assert [t.before for t in episode[1:]] == path[:-1]
+    live = {(alert.fingerprint, alert.active_at) for alert in state.values()}
+    ended = {key for key, e in episodes.items() if e[-1].alert.state is RESOLVED}
+    assert live == episodes.keys() - ended
+
+
+@given(HISTORY, HOLDS, HOLDS, st.integers(0, 40))
+def test_stopping_in_between_changes_nothing(
+    history: list[tuple[int, dict[int, bool | None]]], hold: int, keep: int, cut: int
+) -> None:
+    """State is all there is: whoever takes it up at any point arrives at the same alerts."""
+    rule = rule_of(f"{hold}m", f"{keep}m")
+    steps = [
+        (sum(gap for gap, _ in history[: i + 1]), [row(g, holds=h) for g, h in gpus.items()])
+        for i, (_, gpus) in enumerate(history)
+    ]
+    whole, happened = replay(rule, dict(steps))
+    state, first = replay(rule, dict(steps[:cut]))
+    for minute, rows in steps[cut:]:
+        restored = {a.fingerprint: a for a in state.values()}
+        state, transitions = step(restored, rows, rule, START + timedelta(minutes=minute))
+        first += [(minute, t) for t in transitions]
+    assert state == whole
+    assert first == happened

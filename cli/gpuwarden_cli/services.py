@@ -1,0 +1,160 @@
+"""Long-running commands: `collector run`, `agent run`, `simulate`. Composes the parts and stops them
+in order: sources first, then rules, then the store."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuwarden import life, logs
+from gpuwarden.alert import Alert
+from gpuwarden.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from gpuwarden_agent.probe import Probe
+    from gpuwarden_agent.settings import AgentSettings
+    from gpuwarden_collector.daemon import Collector
+    from gpuwarden_collector.settings import CollectorSettings
+
+
+def say(line: str = "") -> None:
+    """A line for the person who started the command, at once also through a pipe."""
+    print(line, flush=True)
+
+
+def run_until_signalled(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:
+    """Run `main(stop)`; SIGTERM and Ctrl-C set `stop`."""
+
+    async def body() -> None:
+        stop = asyncio.Event()
+        life.stop_on_signals(stop)
+        await main(stop)
+
+    asyncio.run(body())
+    return 0
+
+
+@asynccontextmanager
+async def collecting(
+    settings: "CollectorSettings",
+    clock: Clock,
+    *,
+    on_change: Callable[[Alert], None] | None = None,
+) -> "AsyncIterator[Collector]":
+    """A collector with rules and page, for as long as the block runs. Raises StartError."""
+    from gpuwarden_collector.daemon import running
+    from gpuwarden_dashboards.routes import routes
+    from gpuwarden_rules import engine
+    from gpuwarden_rules.language import builtin_rules
+
+    rules = builtin_rules()
+    async with running(settings, clock, routes=lambda querier: routes(querier, clock)) as collector:
+        stop_rules = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(
+                engine.run(
+                    rules, collector.querier, collector.alerts, clock, stop_rules,
+                    on_change=on_change,
+                ),
+                name="rules",
+            )  # fmt: skip
+            try:
+                yield collector
+            finally:
+                stop_rules.set()
+
+
+def run_collector(settings: "CollectorSettings") -> int:
+    """`gpuwarden collector run`."""
+    logs.setup(settings.log_level, settings.log_format)
+
+    async def main(stop: asyncio.Event) -> None:
+        async with collecting(settings, SystemClock()) as collector:
+            life.notify(f"READY=1\nSTATUS=listening on {collector.url}")
+            async with asyncio.TaskGroup() as group:
+                group.create_task(life.feed_watchdog(stop, collector.is_alive), name="watchdog")
+                await stop.wait()
+                life.notify("STOPPING=1")
+
+    return run_until_signalled(main)
+
+
+def probes_of(settings: "AgentSettings") -> "tuple[list[Probe], str]":
+    """Probes that the settings ask for, and a line on what they watch. Raises StartError."""
+    from gpuwarden.models import model_named
+    from gpuwarden_agent.probes import discover
+    from gpuwarden_agent.simulator import SimulatedNode
+
+    if settings.backend != "simulator":
+        found = discover(settings.backend)
+        return list(found.probes), found.message
+    try:
+        model = model_named(settings.simulate_model)
+    except ValueError as error:
+        raise life.StartError(f"simulate_model: {error}") from error
+    node = SimulatedNode(
+        settings.node_name, settings.simulate_gpus, model, settings.simulate_seed, host=False
+    )
+    return [*discover("none").probes, node], f"{settings.simulate_gpus} simulated {model.name} GPUs"
+
+
+def run_agent(settings: "AgentSettings") -> int:
+    """`gpuwarden agent run`."""
+    from gpuwarden_agent import daemon
+
+    logs.setup(settings.log_level, settings.log_format)
+    # Before the event loop: a driver can take its time to load.
+    probes, message = probes_of(settings)
+    print(f"gpuwarden agent: {message}", file=sys.stderr, flush=True)
+
+    async def main(stop: asyncio.Event) -> None:
+        await daemon.run(settings, SystemClock(), stop, probes=probes)
+
+    return run_until_signalled(main)
+
+
+def run_simulation(
+    *,
+    nodes: int,
+    gpus_per_node: int,
+    model_name: str,
+    seed: int,
+    collector_url: str,
+    duration_s: float | None,
+    history_s: int,
+    state_dir: Path | None,
+) -> int:
+    """`gpuwarden simulate`: a fleet of simulated nodes over the real wire."""
+    from gpuwarden.models import model_named
+    from gpuwarden_agent.fleet import run_fleet
+    from gpuwarden_agent.simulator import fleet_nodes
+
+    logs.setup("warning")
+    try:
+        model = model_named(model_name)
+    except ValueError as error:
+        raise life.StartError(f"--model: {error}") from error
+    simulated = fleet_nodes([gpus_per_node] * nodes, model, seed)
+
+    async def main(stop: asyncio.Event) -> None:
+        until = f"for {duration_s:g} s" if duration_s else "until Ctrl-C"
+        say(f"simulating {nodes} nodes with {gpus_per_node} {model.name} each {until}")
+        say(f"shipping to {collector_url}")
+        done = await run_fleet(
+            simulated,
+            collector_url=collector_url,
+            clock=SystemClock(),
+            stop=stop,
+            duration_s=duration_s,
+            history_s=history_s,
+            state_dir=state_dir,
+        )
+        counters = done.counters
+        say(
+            f"{counters.batches_acknowledged:,} batches with {counters.rows.total():,} rows are at"
+            f" the collector; {counters.spool_batches:,} wait, {counters.ticks_missed:,} ticks missed"
+        )
+
+    return run_until_signalled(main)

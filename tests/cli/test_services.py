@@ -1,0 +1,33 @@
+"""Composition of the parts; the services themselves run in the end-to-end tests."""
+
+import pytest
+
+from gpuwarden.life import StartError
+from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_cli.services import probes_of, run_simulation
+
+
+def test_the_simulator_backend_stands_beside_the_real_host() -> None:
+    settings = AgentSettings(backend="simulator", simulate_gpus=4, simulate_model="H200")
+    probes, message = probes_of(settings)
+    assert message == "4 simulated H200-SXM-141GB GPUs"
+    assert [(p.name, p.simulated, "host_samples" in p.tables) for p in probes] == [
+        ("host", False, True),
+        ("simulator", True, False),
+    ]
+
+
+def test_a_model_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(StartError, match="simulate_model: unknown GPU model 'X1'"):
+        probes_of(AgentSettings(backend="simulator", simulate_model="X1"))
+    with pytest.raises(StartError, match="--model: several GPU models start with 'H100'"):
+        run_simulation(
+            nodes=1,
+            gpus_per_node=1,
+            model_name="H100",
+            seed=1,
+            collector_url="http://127.0.0.1:1",
+            duration_s=1,
+            history_s=0,
+            state_dir=None,
+        )

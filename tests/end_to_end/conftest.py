@@ -1,0 +1,121 @@
+"""Real `gpuwarden` processes on free ports, ended with the test."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+from gpuwarden_cli.client import CallError, ask
+
+COMMAND = Path(sys.executable).with_name("gpuwarden")
+DEADLINE_S = 60
+
+
+class Process:
+    """A `gpuwarden` command that runs until it is told otherwise."""
+
+    def __init__(self, folder: Path, *words: str, env: dict[str, str]) -> None:
+        self.log = folder / f"{'-'.join(words[:2])}-{time.monotonic_ns()}.log"
+        with self.log.open("wb") as out:
+            self.popen = subprocess.Popen(
+                [str(COMMAND), *words], cwd=folder, env=env, stdout=out, stderr=subprocess.STDOUT
+            )
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text()
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        self.popen.kill()
+        self.popen.wait(10)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Ask it to stop; its exit code."""
+        self.popen.send_signal(number)
+        return self.popen.wait(DEADLINE_S)
+
+
+class World:
+    """What a test starts processes and asks questions with."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("GPUWARDEN_")}
+        self.env["GPUWARDEN_URL"] = self.url
+        self.processes: list[Process] = []
+
+    def start(self, *words: str) -> Process:
+        process = Process(self.folder, *words, env=self.env)
+        self.processes.append(process)
+        return process
+
+    def run(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        """A command that ends by itself."""
+        return subprocess.run(
+            [str(COMMAND), *words],
+            cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=timeout,
+            check=False,
+        )  # fmt: skip
+
+    def collector(self) -> Process:
+        """A collector on this world's port, ready."""
+        process = self.start(
+            "collector", "run", "--port", str(self.port), "--data-dir", str(self.folder / "store")
+        )
+        self.wait_ready(process)
+        return process
+
+    def wait_ready(self, process: Process) -> None:
+        def ready() -> bool:
+            assert process.popen.poll() is None, process.output
+            try:
+                with urlopen(f"{self.url}/readyz", timeout=2) as answer:
+                    return answer.status == 200
+            except (URLError, OSError):
+                return False
+
+        self.wait_for(ready, "the collector is ready", process)
+
+    def ask(self, sql: str) -> list[tuple]:
+        return [tuple(row) for row in ask(sql, url=self.url).rows]
+
+    def one(self, sql: str):
+        """The only value of a query; None while the collector does not answer."""
+        try:
+            return self.ask(sql)[0][0]
+        except CallError:
+            return None
+
+    def wait_for(self, condition: Callable[[], bool], what: str, *shown: Process) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():
+            if time.monotonic() > deadline:
+                logs = "\n".join(p.output[-3000:] for p in shown or self.processes)
+                pytest.fail(f"not within {DEADLINE_S} s: {what}\n{logs}")
+            time.sleep(0.1)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = World(tmp_path)
+    yield made
+    for process in made.processes:
+        if process.popen.poll() is None:
+            process.kill()

@@ -1,0 +1,50 @@
+"""The README's commands, run as they stand there."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from gpuwarden_cli.main import parser
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```sh\n(.*?)```", TEXT, flags=re.DOTALL)
+LINES = [line for block in BLOCKS for line in block.splitlines() if line.strip()]
+OURS = [shlex.split(line, comments=True)[1:] for line in LINES if line.startswith("gpuwarden ")]
+MAKE = [line.split()[1] for line in LINES if line.startswith("make ")]
+QUESTIONS = [
+    words
+    for words in OURS
+    if words[0] in ("sql", "alerts", "rules")
+    or words[:2] in (["agent", "once"], ["agent", "config"])
+]
+
+
+def test_every_line_is_a_command_that_a_test_knows() -> None:
+    known = ("gpuwarden ", "make ", "git clone ", "cd ", "pip install ", "#")
+    assert [line for line in LINES if not line.startswith(known)] == []
+
+
+@pytest.mark.parametrize("words", OURS, ids=" ".join)
+def test_the_parser_takes_it(words) -> None:
+    assert parser().parse_args(words).run
+
+
+@pytest.mark.parametrize("target", MAKE)
+def test_make_has_the_target(target) -> None:
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+
+
+def test_questions_are_answered_by_a_running_system(world) -> None:
+    """All against one `up`, as a reader would, once it has samples of this host and an alert."""
+    up = world.start("up", "--port", str(world.port), "--data", "data", "--simulate", "8")
+    world.wait_ready(up)
+    world.wait_for(lambda: bool(world.one("select count(*) from host_samples")), "samples")
+    world.wait_for(lambda: bool(world.one("select count(*) from gpu_samples")), "GPU samples")
+    assert QUESTIONS
+    for words in QUESTIONS:
+        done = world.run(*words)
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        assert done.stdout.strip()

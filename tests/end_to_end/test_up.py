@@ -1,0 +1,131 @@
+"""`gpuwarden up` as a stranger meets it."""
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def up(world):
+    data = world.folder / "data"
+    process = world.start(
+        "up", "--port", str(world.port), "--data", str(data), "--simulate", "8"
+    )  # fmt: skip
+    world.wait_ready(process)
+    return process
+
+
+def test_samples_arrive_an_alert_fires_with_dollars_and_ctrl_c_loses_nothing(world, up) -> None:
+    """The first minute: this machine's own samples grow, the simulated fleet has history, an idle
+    GPU is named with its cost, the page shows it, and Ctrl-C ends it cleanly."""
+    world.wait_for(
+        lambda: (world.one("select count(*) from host_samples where not simulated") or 0) >= 3,
+        "this machine's own samples",
+    )
+    rows = world.ask(
+        "select node, gpu, util_percent, power_watts from gpu_samples order by ts desc limit 8"
+    )
+    assert len(rows) == 8
+    assert all(power > 0 for *_, power in rows)
+
+    def idle() -> list[dict]:
+        listed = world.run("alerts", "list", "--state", "firing", "--format", "json")
+        alerts = json.loads(listed.stdout or "[]")
+        return [a for a in alerts if a["rule"].startswith("gpu_idle")]
+
+    world.wait_for(lambda: bool(idle()), "an idle alert fires")
+    first = idle()[0]
+    assert first["usd_per_hour"] > 0
+    assert first["usd_so_far"] > 0
+    assert first["simulated"] is True
+    assert world.run("alerts", "list", "--exit-code").returncode == 1
+
+    seconds = "date_diff('second', min(ts), max(ts))"
+    world.wait_for(
+        lambda: (world.one(f"select {seconds} from gpu_samples") or 0) >= 7200,
+        "two hours of history",
+    )
+    assert up.stop(signal.SIGINT) == 0
+    output = up.output
+    assert f"gpuwarden is up: {world.url}" in output
+    assert "FIRING" in output
+    assert "what to do:" in output
+    assert "Traceback" not in output
+
+    again = world.start(
+        "up", "--port", str(world.port), "--data", str(world.folder / "data"), "--simulate", "8"
+    )
+    world.wait_ready(again)
+    total, distinct = world.ask("select count(*), count(distinct (gpu_uuid, ts)) from gpu_samples")[
+        0
+    ]
+    assert total == distinct
+    stored_before = int(output.rsplit("stopped; ", 1)[1].split(" ")[0].replace(",", ""))
+    everything = "(select count(*) from gpu_samples) + (select count(*) from host_samples)"
+    everything += " + (select count(*) from process_samples)"
+    assert world.one(f"select {everything}") >= stored_before * 0.99
+    assert again.stop(signal.SIGINT) == 0
+
+
+def refusal(world, *words: str) -> str:
+    done = world.run(*words)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+def test_a_second_up_is_refused_in_one_line(world, up) -> None:
+    data = str(world.folder / "data")
+    line = refusal(world, "up", "--port", "0", "--data", data)
+    assert data in line
+    assert str(up.popen.pid) in line
+    assert "--data" in line
+
+
+def test_a_port_in_use_is_refused_in_one_line(world, up) -> None:
+    other = str(world.folder / "other")
+    line = refusal(world, "up", "--port", str(world.port), "--data", other)
+    assert str(world.port) in line
+    assert "--port" in line
+
+
+def test_a_folder_that_cannot_be_written_is_refused_in_one_line(world) -> None:
+    file = world.folder / "file"
+    file.write_text("not a folder")
+    assert str(file) in refusal(world, "up", "--port", "0", "--data", str(file / "data"))
+
+
+def test_a_database_that_another_program_holds_is_refused_in_one_line(world) -> None:
+    first = world.start("up", "--port", str(world.port), "--data", "data", "--simulate", "0")
+    world.wait_ready(first)
+    assert first.stop(signal.SIGINT) == 0
+    database = next((world.folder / "data").rglob("*.duckdb"))
+    code = (
+        f"import duckdb; c = duckdb.connect({str(database)!r}); print('held', flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout and holder.stdout.readline() == "held\n"
+        line = refusal(world, "up", "--port", "0", "--data", "data")
+        assert "in use" in line
+        holder.communicate("\n")
+
+
+def test_a_model_that_does_not_exist_is_refused_with_those_that_do(world) -> None:
+    line = refusal(world, "up", "--port", "0", "--data", "data", "--model", "H999")
+    assert "unknown GPU model 'H999'; choose one of" in line
+
+
+def test_spools_are_sqlite_files_below_the_data_folder(world, up) -> None:
+    """A stranger who looks into the folder finds files that well-known tools open."""
+    world.wait_for(lambda: bool(list((world.folder / "data").rglob("*.sqlite"))), "a spool")
+    for path in (world.folder / "data").rglob("*.sqlite"):
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+            assert db.execute("pragma integrity_check").fetchone() == ("ok",)

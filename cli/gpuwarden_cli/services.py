@@ -138,9 +138,12 @@ def run_simulation(
         raise life.StartError(f"--model: {error}") from error
     simulated = fleet_nodes([gpus_per_node] * nodes, model, seed)
 
+    lost = 0
+
     async def main(stop: asyncio.Event) -> None:
+        nonlocal lost
         until = f"for {duration_s:g} s" if duration_s else "until Ctrl-C"
-        say(f"simulating {nodes} nodes with {gpus_per_node} {model.name} each {until}")
+        say(f"simulating {counted(nodes, 'node')} with {gpus_per_node} {model.name} each {until}")
         say(f"shipping to {collector_url}")
         done = await run_fleet(
             simulated,
@@ -153,8 +156,27 @@ def run_simulation(
         )
         counters = done.counters
         say(
-            f"{counters.batches_acknowledged:,} batches with {counters.rows.total():,} rows are at"
-            f" the collector; {counters.spool_batches:,} wait, {counters.ticks_missed:,} ticks missed"
+            f"{counted(counters.batches_acknowledged, 'batch')} of {counters.batches_sealed:,} with"
+            f" {counters.rows.total():,} rows are at the collector;"
+            f" {counted(counters.ticks_missed, 'tick')} missed"
         )
+        if counters.spool_batches and state_dir is not None:
+            say(f"{counted(counters.spool_batches, 'batch')} wait in {state_dir}")
+        elif counters.spool_batches:
+            lost = counters.spool_batches
 
-    return run_until_signalled(main)
+    code = run_until_signalled(main)
+    if lost:
+        print(
+            f"gpuwarden: the collector has not taken {counted(lost, 'batch')}, and spools in memory"
+            " end here; --state-dir keeps them",
+            file=sys.stderr,
+        )
+        return 1
+    return code
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `20 nodes`, `2 batches`."""
+    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{ending}"

@@ -12,7 +12,7 @@ from gpuwarden.alert import Alert, AlertState
 from gpuwarden.clock import SystemClock
 from gpuwarden.models import model_named
 from gpuwarden.settings import load
-from gpuwarden_cli.services import collecting, run_until_signalled, say
+from gpuwarden_cli.services import collecting, counted, run_until_signalled, say
 
 if TYPE_CHECKING:
     from gpuwarden_agent.probes import Discovery
@@ -83,7 +83,7 @@ async def _watch(
     _greet(collector.url, data, found.message, gpus, len(sizes), agent.node_name)
     firing = [a for a in await collector.alerts.active() if a.state is AlertState.FIRING]
     if firing:
-        say(f"{len(firing)} alerts fire since an earlier run: `gpuwarden alerts list`\n")
+        say(f"{counted(len(firing), 'alert')} from an earlier run: `gpuwarden alerts list`\n")
     async with asyncio.TaskGroup() as group:
         group.create_task(
             daemon.run(agent, clock, stop, probes=list(found.probes)), name="agent of this host"
@@ -120,10 +120,9 @@ def _greet(url: str, data: Path, found: str, gpus: int, nodes: int, node: str) -
     say(f"gpuwarden is up: {url}")
     say(f"  watching   {node} (this host): {found}")
     if gpus:
-        what = "node" if nodes == 1 else "nodes"
         say(
-            f"             {gpus} simulated GPUs on {nodes} {what}, with the last two hours; their"
-            " rows are marked simulated"
+            f"             {counted(gpus, 'simulated GPU')} on {counted(nodes, 'node')}, with the last"
+            " two hours; their rows are marked simulated"
         )
     say(f"  data in    {data}")
     say("  ask        from another shell:")

@@ -1,10 +1,12 @@
 """Composition of the parts; the services themselves run in the end-to-end tests."""
 
+import socket
+
 import pytest
 
 from gpuwarden.life import StartError
 from gpuwarden_agent.settings import AgentSettings
-from gpuwarden_cli.services import probes_of, run_simulation
+from gpuwarden_cli.services import counted, probes_of, run_simulation
 
 
 def test_the_simulator_backend_stands_beside_the_real_host() -> None:
@@ -31,3 +33,30 @@ def test_a_model_that_does_not_exist_is_refused() -> None:
             history_s=0,
             state_dir=None,
         )
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "says"),
+    [(1, "node", "1 node"), (20, "node", "20 nodes"), (0, "batch", "0 batches")],
+)
+def test_one_is_not_ones(number, noun, says) -> None:
+    assert counted(number, noun) == says
+
+
+def test_a_fleet_whose_batches_nobody_took_says_that_they_are_lost(capsys) -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        code = run_simulation(
+            nodes=1,
+            gpus_per_node=1,
+            model_name="L4-24GB",
+            seed=1,
+            collector_url=f"http://127.0.0.1:{sock.getsockname()[1]}",
+            duration_s=0.5,
+            history_s=0,
+            state_dir=None,
+        )
+    assert code == 1
+    streams = capsys.readouterr()
+    assert "simulating 1 node with 1 L4-24GB each for 0.5 s" in streams.out
+    assert "--state-dir keeps them" in streams.err

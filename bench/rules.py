@@ -41,8 +41,8 @@ INSERT INTO process_samples BY NAME
 SELECT
     $now - to_seconds(s) AS ts, 'n' || (g // 8) AS node, (g % 8)::INTEGER AS gpu, 'GPU-' || g AS gpu_uuid,
     true AS simulated, 1000 + g AS pid, 'python' AS process_name, 'alice' AS username,
-    $now - INTERVAL 1 DAY AS started_at, 40000000000 AS gpu_memory_bytes, CASE g % 4 WHEN 0 THEN 1 ELSE 300 END AS cpu_percent, 40 AS main_cpu_percent,
-    CASE g % 4 WHEN 0 THEN 0 ELSE 4 END AS loader_workers, 97 AS loader_cpu_percent, 100 AS loader_saturated_percent,
+    $now - INTERVAL 1 DAY AS started_at, 40000000000 AS gpu_memory_bytes, CASE g % 4 WHEN 0 THEN 1 ELSE 300 END AS cpu_percent, CASE g % 4 WHEN 0 THEN 1 ELSE 40 END AS main_cpu_percent,
+    CASE g % 4 WHEN 0 THEN 0 ELSE 4 END AS loader_workers, CASE g % 4 WHEN 0 THEN NULL ELSE 97 END AS loader_cpu_percent, 100 AS loader_saturated_percent,
     0 AS loader_blocked_percent, 128 AS cpus_allowed
 FROM range($gpus) t(g), range(0, $seconds, 10) u(s)
 """

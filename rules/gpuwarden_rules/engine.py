@@ -44,6 +44,8 @@ WARM_UP_EVALUATIONS_MAX = 60
 WARM_UP_S_MAX = 30.0
 SAVE_TIMEOUT_S = 10.0
 """Longest wait for the alert store."""
+UNSAVED_MAX = 10_000
+"""Alerts of a rule that wait for a store that fails; above it the oldest episodes are not recorded."""
 GOLDEN_RATIO = 0.618034
 STOP_TIMEOUT_S = 5.0
 """Evaluations that still run this long after the stop are cut off; saving gets as long again."""
@@ -60,6 +62,9 @@ class RuleStats:
     last_at: datetime | None = None
     last_error: str | None = None
     """Why the last evaluation failed; None: it succeeded."""
+    last_success_at: datetime | None = None
+    dropped: int = 0
+    """Alerts that were never recorded, because the store failed for too long."""
     pending: int = 0
     firing: int = 0
 
@@ -123,7 +128,7 @@ class Engine:
                 for task in late:
                     task.cancel()
         self._threads.shutdown(wait=False)
-        await self._save_the_rest()
+        await self.close()
 
     async def start(self) -> None:
         """Take up the alerts of the store: pending goes on pending, firing does not fire twice."""
@@ -163,6 +168,7 @@ class Engine:
             _failed(watch, error)
         else:
             _succeeded(watch)
+            watch.stats.last_success_at = self._clock.now()
         watch.stats.evaluations += 1
         watch.stats.last_at = self._clock.now()
         watch.stats.last_seconds = self._clock.monotonic() - started
@@ -241,8 +247,10 @@ class Engine:
                 watch.saved_at.pop(alert.fingerprint, None)
         for key, alert in watch.state.items():
             saved_at = watch.saved_at.get(key)
-            if saved_at and alert.seen_at == now and (now - saved_at).total_seconds() >= REFRESH_S:
+            # An interval that is negative: the clock went back.
+            if saved_at and alert.seen_at == now and not 0 <= _since(saved_at, now) < REFRESH_S:
                 watch.unsaved[key, alert.active_at] = alert
+        _drop(watch)
         _count(watch)
 
     def _tell(self, watch: _Watch) -> None:
@@ -265,15 +273,23 @@ class Engine:
             if alert.state is not AlertState.RESOLVED:
                 watch.saved_at[alert.fingerprint] = now
 
-    async def _save_the_rest(self) -> None:
-        unsaved = [alert for watch in self._watches.values() for alert in watch.unsaved.values()]
+    async def close(self) -> None:
+        """Save all alerts as they are, so that whoever takes them up goes on from here."""
+        unsaved = [
+            alert
+            for watch in self._watches.values()
+            for alert in (
+                {(a.fingerprint, a.active_at): a for a in watch.state.values()} | watch.unsaved
+            ).values()
+        ]
         if not unsaved:
             return
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await self._store.save(unsaved)
-        except TimeoutError:
-            log.error("alerts not saved at stop", extra={"alerts": len(unsaved)})
+        except Exception as error:  # noqa: BLE001 - a store that fails must not turn a stop into a crash
+            reason = str(error) or type(error).__name__
+            log.error("alerts not saved at stop", extra={"alerts": len(unsaved), "reason": reason})
 
 
 async def run(
@@ -312,6 +328,22 @@ async def _timer(watches: Iterable[_Watch]) -> AsyncIterator[None]:
     finally:
         scheduler.shutdown(wait=False)
         await asyncio.sleep(0)  # its timer is cancelled by a callback of the loop
+
+
+def _since(instant: datetime, now: datetime) -> float:
+    return (now - instant).total_seconds()
+
+
+def _drop(watch: _Watch) -> None:
+    """Keep what waits for the store within bounds: episodes that are over go first, oldest first."""
+    excess = len(watch.unsaved) - max(UNSAVED_MAX, len(watch.state))
+    over = [k for k, a in watch.unsaved.items() if a.state is AlertState.RESOLVED]
+    dropped = over[: max(0, excess)]
+    for key in dropped:
+        del watch.unsaved[key]
+    if dropped and not watch.stats.dropped:
+        log.error("alerts that are over are not recorded", extra={"rule": watch.rule.name})
+    watch.stats.dropped += len(dropped)
 
 
 def _count(watch: _Watch) -> None:

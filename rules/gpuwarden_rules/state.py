@@ -10,6 +10,9 @@ without having fired (`fired_at` is None). One that comes back begins a new epis
 A row may say `holds`: TRUE (the default) the condition holds; FALSE it does not, as if there were
 no row; NULL nobody can say, or the value is in the band between firing and clearing: a new alert
 does not start, one that exists stays exactly as it is.
+
+Where the clock goes back nothing is resolved before it began and nothing costs less than nothing; a
+pending alert waits until its `for` has passed on the clock as it is now.
 """
 
 import math
@@ -58,10 +61,14 @@ def step(
     for key, alert in state.items():
         if key in found:
             continue
-        if key in undecided or _is_kept(alert, rule, now):
+        if key in undecided:
             after[key] = alert
+        elif _is_kept(alert, rule, now):
+            # Seen in the future: the clock went back, and `keep_firing_for` counts from here.
+            after[key] = replace(alert, seen_at=now) if alert.seen_at > now else alert
         else:
-            over = replace(alert, state=AlertState.RESOLVED, resolved_at=now)
+            resolved_at = max(now, alert.active_at)
+            over = replace(alert, state=AlertState.RESOLVED, resolved_at=resolved_at)
             transitions.append(Transition(over, alert.state))
     return after, transitions
 
@@ -98,7 +105,8 @@ def _labels(row: Mapping[str, Any], rule: Rule) -> dict[str, str]:
 
 def _is_kept(alert: Alert, rule: Rule, now: datetime) -> bool:
     keep = timedelta(seconds=rule.keep_firing_for_s)
-    return alert.state is AlertState.FIRING and now - alert.seen_at < keep
+    unseen = max(now - alert.seen_at, timedelta(0))
+    return alert.state is AlertState.FIRING and unseen < keep
 
 
 def _seen(
@@ -143,6 +151,7 @@ def _seen(
 
 def _offered(alert: Alert, now: datetime) -> dict[str, Any]:
     """Values that texts may use beside the row's: see `language.OFFERED`."""
+    now = max(now, alert.began_at)  # a clock that went back costs nothing
     so_far = alert.usd_so_far(now)
     if alert.usd_per_hour is None or so_far is None:
         cost = "cost unknown"

@@ -31,6 +31,12 @@ def store() -> MemoryStore:
     return MemoryStore()
 
 
+@pytest.fixture(scope="session")
+def store_type() -> type[MemoryStore]:
+    """For tests that need more than one."""
+    return MemoryStore
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(datetime(2026, 1, 1, 12, tzinfo=UTC))

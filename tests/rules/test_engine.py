@@ -2,11 +2,14 @@
 
 import asyncio
 import logging
+import threading
 import time
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpuwarden.alert import Alert, AlertState
 from gpuwarden.clock import Clock, ManualClock
@@ -297,3 +300,117 @@ async def test_an_engine_without_rules_waits_for_the_stop(database, store, clock
         running = tasks.create_task(run([], database, store, clock, stop))
         stop.set()
         await asyncio.wait_for(running, 5)
+
+
+class Replayed:
+    """A Querier that gives the rows of each instant: the same whoever asks, and when."""
+
+    def __init__(self, nodes_at: dict[datetime, list[str] | None]) -> None:
+        self.nodes_at = nodes_at
+
+    async def query(self, sql, params=None, *, timeout_s=None, row_limit=None) -> Result:
+        nodes = self.nodes_at.get(params["now"], [])
+        if nodes is None:
+            raise QueryError("the database is away")
+        return Result(["node"], ["VARCHAR"], [(node,) for node in nodes], truncated=False)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.one_of(st.none(), st.lists(st.sampled_from("ab"), unique=True)), max_size=25),
+    st.sampled_from([("0s", "0s"), ("1m", "0s"), ("0s", "2m"), ("1m", "90s")]),
+)
+async def test_a_restart_between_any_two_evaluations_changes_no_episode(
+    store_type, history: list[list[str] | None], held: tuple[str, str]
+) -> None:
+    start = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    rule = rule_of(hold=held[0], keep=held[1], sql="SELECT node FROM nodes WHERE $now IS NOT NULL")
+    querier = Replayed(
+        {start + timedelta(seconds=30 * i): nodes for i, nodes in enumerate(history)}
+    )
+    kept = []
+    for restarts in (False, True):
+        clock, kept_in, engine = ManualClock(start), store_type(), None
+        for _ in history:
+            if engine is None or restarts:
+                engine = Engine([rule], querier, kept_in, clock)
+                await engine.start()
+            await engine.evaluate("hot")
+            await engine.close()
+            clock.advance(30)
+        kept.append(kept_in.kept)
+    assert kept[0] == kept[1]
+
+
+async def test_a_store_that_fails_for_long_costs_no_unbounded_memory(
+    store, clock, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr(engine_module, "UNSAVED_MAX", 3)
+    answers = [["a"], []] * 6
+    engine = Engine([rule_of()], Scripted(*answers), store, clock)
+    store.is_full = True
+    for _ in range(11):
+        await engine.evaluate("hot")
+        clock.advance(30)
+    assert engine.stats["hot"].dropped == 3
+    store.is_full = False
+    await engine.evaluate("hot")
+    assert len(store.kept) == 3
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages.count("alerts that are over are not recorded") == 1
+
+
+async def test_a_store_that_fails_at_the_stop_is_named_and_no_crash(
+    database, store, clock, caplog
+) -> None:
+    hold(database, clock.now())
+    engine = Engine([rule_of()], database, store, clock)
+    store.is_full = True
+    await engine.evaluate("hot")
+    await engine.close()
+    (record,) = [r for r in caplog.records if r.getMessage() == "alerts not saved at stop"]
+    assert (record.alerts, record.reason) == (1, "[Errno 28] No space left on device")
+
+
+async def test_rules_go_on_beside_one_whose_query_hangs(store, clock) -> None:
+    stop, never = asyncio.Event(), asyncio.Event()
+
+    class OneHangs(Scripted):
+        async def query(self, sql, params=None, **limits) -> Result:
+            if "slow" in sql:
+                await never.wait()
+            return await super().query(sql, params, **limits)
+
+    rules = [every_second(rule_of("slow", sql="SELECT slow, $now")), every_second(rule_of("hot"))]
+    engine = Engine(rules, OneHangs(), store, clock)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(engine.run(stop))
+        await reached(lambda: engine.stats["hot"].evaluations >= 2)
+        never.set()
+        stop.set()
+        await asyncio.wait_for(running, 10)
+
+
+async def test_a_stopped_engine_leaves_no_task_thread_or_timer(database, store, clock) -> None:
+    tasks_before, threads_before = asyncio.all_tasks(), set(threading.enumerate())
+    for _ in range(3):
+        stop = asyncio.Event()
+        engine = Engine([every_second(rule_of())], database, store, clock)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(engine.run(stop))
+            await reached(lambda engine=engine: engine.stats["hot"].evaluations > 0)
+            stop.set()
+    assert asyncio.all_tasks() == tasks_before
+    assert set(threading.enumerate()) <= threads_before
+    timers = [h for h in asyncio.get_running_loop()._scheduled if not h.cancelled()]
+    assert not [h for h in timers if "apscheduler" in repr(h)]
+
+
+async def test_time_since_the_last_success_is_known(store, clock) -> None:
+    engine = Engine([rule_of()], Scripted(["n1"], QueryError("no")), store, clock)
+    await engine.evaluate("hot")
+    succeeded_at = clock.now()
+    clock.advance(30)
+    await engine.evaluate("hot")
+    assert engine.stats["hot"].last_success_at == succeeded_at
+    assert engine.stats["hot"].last_at == clock.now()

@@ -219,6 +219,49 @@ def test_any_history_keeps_the_promises(
     assert live == episodes.keys() - ended
 
 
+WITH_STEPS_BACK = st.lists(
+    st.tuples(
+        st.integers(-20, 7),
+        st.dictionaries(st.integers(0, 2), st.sampled_from([True, False, None]), max_size=3),
+    ),
+    max_size=40,
+)
+
+
+@given(WITH_STEPS_BACK, HOLDS, HOLDS)
+def test_a_clock_that_goes_back_breaks_no_promise(
+    history: list[tuple[int, dict[int, bool | None]]], hold: int, keep: int
+) -> None:
+    rule = rule_of(f"{hold}m", f"{keep}m")
+    state: dict[str, Alert] = {}
+    minute = 0
+    for gap, gpus in history:
+        minute += gap
+        now = START + timedelta(minutes=minute)
+        rows = [row(g, holds=h, usd_per_hour=2.0) for g, h in gpus.items()]
+        state, transitions = step(state, rows, rule, now)
+        for alert in state.values():
+            assert "-" not in alert.summary, "costs less than nothing"
+        for alert in (t.alert for t in transitions):
+            if alert.state is FIRING:
+                assert now - alert.active_at >= timedelta(minutes=hold)
+            if alert.state is RESOLVED:
+                assert alert.resolved_at is not None
+                assert alert.resolved_at >= alert.active_at >= alert.began_at
+                assert alert.fingerprint not in state
+    over = step(state, [], rule, now := START + timedelta(minutes=minute))
+    assert all(alert.seen_at <= now for alert in over[0].values())
+    assert step(over[0], [], rule, now + timedelta(minutes=keep))[0] == {}
+
+
+def test_an_alert_that_is_gone_does_not_wait_for_a_clock_that_went_back() -> None:
+    """A clock an hour ahead when it was last seen: `keep_firing_for` counts from the new time."""
+    _, happened = replay(rule_of(keep="5m"), {60: [row()], 0: [], 4: [], 5: []})
+    assert states(happened) == [(60, FIRING), (5, RESOLVED)]
+    _, happened = replay(rule_of(), {60: [row()], 0: []})
+    assert states(happened) == [(60, FIRING), (0, RESOLVED)]
+
+
 @given(HISTORY, HOLDS, HOLDS, st.integers(0, 40))
 def test_stopping_in_between_changes_nothing(
     history: list[tuple[int, dict[int, bool | None]]], hold: int, keep: int, cut: int

@@ -1,0 +1,136 @@
+"""The built-in rules over worse data than their cases have: columns that go absent, clocks that lag.
+
+Goal: what is absent neither fires an alert nor ends one. Method: every firing case again, with one
+metric absent at a time, or without its newest samples, against what the whole data gave.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden.alert import fingerprint
+from gpuwarden.metrics import METRICS
+from gpuwarden_rules.language import Rule, builtin_paths
+from gpuwarden_rules.testing import Case, MemoryDatabase, load_cases
+from gpuwarden_rules.testing.cases import START
+
+MAY_FIRE_WITHOUT = {
+    # A GPU that never says whether it is throttled, as some AMD parts, can still wait for data.
+    ("gpu_data_loader_bound", "clocks_event_reasons"),
+    # Without the counter the bits serve, which are a coarser glance at the same.
+    ("gpu_thermal_throttle_hw", "hw_thermal_seconds_total"),
+}
+MAY_CLEAR_WITHOUT = {
+    # Without pin_memory there is no such thread: absent is what it looks like.
+    ("gpu_data_loader_bound", "pin_cpu_percent"),
+    # Two processes of unknown size may share the GPU.
+    ("gpu_data_loader_bound", "gpu_memory_bytes"),
+    # Utilization of 100 is work, unless the memory is known to be empty.
+    ("gpu_idle_free", "memory_used_bytes"),
+}
+
+
+def judged(*, firing: bool = False) -> list[tuple[str, Case]]:
+    """Each case with each rule that it has expectations of, or expects to fire."""
+    files = [path.with_name(path.stem + ".test.yaml") for path in builtin_paths()]
+    return [
+        (name, case)
+        for path in files
+        for case in load_cases(path)
+        for name in dict.fromkeys(e.rule for e in case.expectations if e.alerts or not firing)
+    ]
+
+
+def filled(case: Case) -> MemoryDatabase:
+    database = MemoryDatabase()
+    for table, rows in case.rows.items():
+        database.insert(table, rows)
+    return database
+
+
+def holding(database: MemoryDatabase, rule: Rule, at_s: float) -> dict[str, bool | None]:
+    """What the rule says, by fingerprint: True it holds, None nobody knows."""
+    found: dict[str, bool | None] = {}
+    now = START + timedelta(seconds=at_s)
+    for row in database.run(rule.sql, rule.bindings(now)).records():
+        labels = {name: str(row[name]) for name in rule.labels if row[name] is not None}
+        key = fingerprint(rule.name, labels)
+        assert key not in found, "two rows with the same labels"
+        found[key] = row.get("holds", True)
+    return found
+
+
+def metrics_in(case: Case, rule: Rule) -> list[tuple[str, str]]:
+    return [
+        (table, metric.name)
+        for table, metrics in METRICS.items()
+        for metric in metrics
+        if metric.name in rule.sql
+        and any(row.get(metric.name) is not None for row in case.rows.get(table, ()))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "case"), judged(), ids=lambda v: v if isinstance(v, str) else v.name
+)
+def test_an_absent_metric_neither_fires_nor_clears(name: str, case: Case) -> None:
+    rule = case.rules[name]
+    at_s = max(e.at_s for e in case.expectations if e.rule == name)
+    database = filled(case)
+    before = holding(database, rule, at_s)
+    true = {key for key, holds in before.items() if holds}
+    problems = []
+    for table, metric in metrics_in(case, rule):
+        database.execute("BEGIN")
+        database.execute(f"UPDATE {table} SET {metric} = NULL")
+        after = holding(database, rule, at_s)
+        database.execute("ROLLBACK")
+        if {k for k, holds in after.items() if holds} - true and (
+            name,
+            metric,
+        ) not in MAY_FIRE_WITHOUT:
+            problems.append(f"fires because {metric} is NULL")
+        if true - after.keys() and (name, metric) not in MAY_CLEAR_WITHOUT:
+            problems.append(f"clears because {metric} is NULL")
+    database.close()
+    assert not problems
+
+
+@pytest.mark.parametrize(
+    ("name", "case"), judged(firing=True), ids=lambda v: v if isinstance(v, str) else v.name
+)
+def test_a_node_whose_clock_lags_is_judged_all_the_same(name: str, case: Case) -> None:
+    """Thirty seconds behind, and ten for sealing and shipping."""
+    rule = case.rules[name]
+    at_s = max(e.at_s for e in case.expectations if e.rule == name)
+    rows = {
+        table: [
+            shifted(row, -40.0) for row in rows if row.get("ts") is None or age_s(row, at_s) >= 0
+        ]
+        for table, rows in case.rows.items()
+    }
+    lagging = filled(replace(case, rows=rows))
+    true = {key for key, holds in holding(lagging, rule, at_s).items() if holds}
+    lagging.close()
+    whole = filled(case)
+    expected = {key for key, holds in holding(whole, rule, at_s).items() if holds}
+    whole.close()
+    assert true >= expected
+
+
+def age_s(row: Mapping[str, Any], at_s: float) -> float:
+    return at_s - (row["ts"] - START).total_seconds()
+
+
+def shifted(row: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    return {**row, "ts": row["ts"] + timedelta(seconds=seconds)} if "ts" in row else dict(row)
+
+
+def test_every_pack_has_cases() -> None:
+    assert {Path(case.path).name for _, case in judged(firing=True)} == {
+        f"{path.stem}.test.yaml" for path in builtin_paths()
+    }

@@ -23,6 +23,7 @@ from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.events import span
 from gpuwarden_agent.journal import Journal
 from gpuwarden_agent.probe import Probe, Row
+from gpuwarden_agent.resolver import DaemonResolver
 from gpuwarden_agent.sampling.inventory import AgentFacts, Inventory, backend_of, is_simulated
 from gpuwarden_agent.sampling.sampler import Cadence, Sampler
 from gpuwarden_agent.sealer import Sealer
@@ -37,6 +38,8 @@ COUNTERS_LOGGED_EVERY_S = 3600.0
 COUNTERS_REFRESHED_EVERY_S = 1.0
 REFUSED_REPORTED_EVERY_S = 60.0
 ALIVE_WITHIN_S = 15.0
+SEAL_TIMEOUT_S = 2.0
+"""What a disk may take for a batch once the agent is to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,9 @@ async def run(
 async def open_session(*, connections: int = 8) -> AsyncIterator[aiohttp.ClientSession]:
     """A session for shippers: no cookies, at most `connections` at once."""
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=connections, ttl_dns_cache=60),
+        connector=aiohttp.TCPConnector(
+            limit=connections, ttl_dns_cache=60, resolver=DaemonResolver()
+        ),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"User-Agent": f"gpuwarden-agent/{__version__}"},
     ) as session:
@@ -185,7 +190,8 @@ class _Agent:
                     ),
                     name="sample",
                 )
-                sources.create_task(self._sealer.run(stop), name="seal")
+                sealing = sources.create_task(self._sealer.run(stop), name="seal")
+                sources.create_task(_end_in_time(stop, sealing), name="end of sealing")
                 sources.create_task(self._count(stop), name="count")
                 if self._fleet is None:
                     sources.create_task(feed_watchdog(stop, self._is_alive), name="watchdog")
@@ -199,10 +205,20 @@ class _Agent:
         self._refresh()
 
     async def _leave(self, ran_s: float) -> None:
+        self._journal.flush(is_last=True)
         self._journal.record(
             "agent_stopped", f"the agent stopped after {span(ran_s)}", duration_seconds=ran_s
         )
-        await self._sealer.seal(is_last=True)
+        try:
+            async with asyncio.timeout(SEAL_TIMEOUT_S):
+                await self._sealer.seal(is_last=True)
+                if self._batch.count and not self._sealer.is_failing:
+                    await self._sealer.seal(is_last=True)  # the event that the first had to drop
+        except TimeoutError:
+            log.error(
+                "the disk of the spool does not answer; the last rows may be lost",
+                extra={"node": self._node, "after_s": SEAL_TIMEOUT_S},
+            )
         if self._batch.count:
             self.counters.rows_dropped += self._batch.count
             log.error(
@@ -287,6 +303,16 @@ class _Agent:
         return self._clock.monotonic() - self._sampler.progress_at_s < slack_s
 
 
+async def _end_in_time(stop: asyncio.Event, sealing: asyncio.Task[None]) -> None:
+    """A disk that hangs must not keep the agent from stopping; what becomes of a batch that it
+    holds only the next start will see."""
+    await stop.wait()
+    await asyncio.wait({sealing}, timeout=SEAL_TIMEOUT_S)
+    if not sealing.done():
+        log.error("the disk of the spool does not answer", extra={"after_s": SEAL_TIMEOUT_S})
+        sealing.cancel()
+
+
 def _facts(settings: AgentSettings, spool: AsyncSpool) -> AgentFacts:
     return AgentFacts(
         node=settings.node_name,
@@ -322,8 +348,10 @@ def _check_probes(probes: Sequence[Probe]) -> None:
 def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
+        is_address = parts.scheme in ("http", "https") and not (parts.query or parts.fragment)
+        (parts.hostname or "").encode("idna")  # raises for what is no name
         _ = parts.port  # raises for one that is no number
+        is_address = is_address and bool(parts.hostname)
     except ValueError:
         is_address = False
     if not is_address:

@@ -24,6 +24,8 @@ KINDS: dict[str, str] = {
     "rows_dropped": "critical",
     "batches_dropped": "critical",
     "batches_refused": "critical",
+    "spool_failed": "critical",
+    "spool_recovered": "info",
     "spool_set_aside": "critical",
 }
 """Kind to its usual severity."""

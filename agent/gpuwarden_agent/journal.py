@@ -82,11 +82,11 @@ class Journal:
         if due:
             write(due)
 
-    def flush(self) -> None:
-        """Report what is pending and due; to be called now and then."""
+    def flush(self, *, is_last: bool = False) -> None:
+        """Report what is pending and due; to be called now and then. `is_last`: due or not."""
         for what, (state, every_s, write) in list(self._tallies.items()):
             if state.pending:
-                self.count(what, 0, every_s=every_s, write=write)
+                self.count(what, 0, every_s=0.0 if is_last else every_s, write=write)
 
     def _unique_ts_ms(self, kind: str, ts_ms: int) -> int:
         """`ts_ms`, or the next millisecond free, so that no two events of a kind share their key."""

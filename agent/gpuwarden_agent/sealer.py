@@ -51,7 +51,12 @@ class Sealer:
         # thousands does not get all their batches at once. What comes meanwhile goes along.
         share = zlib.crc32(node.encode()[::-1]) % 1000 / 1000
         self._delay_s = DELAY_S_MIN + share * (DELAY_S_MAX - DELAY_S_MIN)
-        self._is_failing = False
+        self._failing_since_s: float | None = None
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the spool took no batch when last asked."""
+        return self._failing_since_s is not None
 
     def seal_soon(self) -> None:
         """Seal the open batch within a second."""
@@ -64,7 +69,7 @@ class Sealer:
                 async with asyncio.timeout(RETRY_S):
                     await self._wanted.wait()
             except TimeoutError:
-                if not self._is_failing:
+                if not self.is_failing:
                     continue
             if not await until(stop, self._delay_s):
                 self._wanted.clear()
@@ -102,9 +107,14 @@ class Sealer:
         put = await self._spool.put(body, rows.count, last_ts_ms=rows.last_ts_ms, is_last=is_last)
         self._counters.batches_sealed += 1
         self._counters.bytes_sealed += len(body)
-        if self._is_failing:
-            self._is_failing = False
-            log.warning("spool takes batches again", extra={"rows": rows.count})
+        if self._failing_since_s is not None:
+            lasted_s = self._clock.monotonic() - self._failing_since_s
+            self._failing_since_s = None
+            self._journal.record(
+                "spool_recovered",
+                f"the spool takes batches again after {span(lasted_s)}",
+                duration_seconds=lasted_s,
+            )
         if put.dropped:
             self._report_dropped(put.dropped)
         self._sealed.set()
@@ -112,9 +122,11 @@ class Sealer:
     def _keep_open(self, rows: Rows, error: SpoolError) -> None:
         lost = self._batch.put_back(rows)
         self._counters.last_error = str(error)
-        if not self._is_failing:
-            self._is_failing = True
-            log.error("spool takes no batches; samples wait in memory", extra={"why": str(error)})
+        if self._failing_since_s is None:
+            self._failing_since_s = self._clock.monotonic()
+            self._journal.record(
+                "spool_failed", f"the spool takes no batches, samples wait in memory: {error}"
+            )
         if lost:
             self._counters.rows_dropped += lost
             self.report_lost_rows(lost)

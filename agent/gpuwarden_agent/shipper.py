@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import assert_never
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -166,6 +167,7 @@ class Shipper:
         self._spool = spool
         self._session = session
         self._url = collector_url.rstrip("/") + INGEST_PATH
+        self._shown_url = _without_user(self._url)
         self._clock = clock
         self._counters = counters
         self._sealed = sealed
@@ -330,7 +332,7 @@ class Shipper:
             self._level,
             "collector is back",
             extra={
-                "collector": self._url,
+                "collector": self._shown_url,
                 "away_for": span(self._clock.monotonic() - self._away_since_s),
                 "batches_waiting": self._spool.count,
             },
@@ -343,15 +345,21 @@ class Shipper:
             log.log(
                 self._level,
                 "collector takes no batches; they wait in the spool",
-                extra={"collector": self._url, "why": action.reason},
+                extra={"collector": self._shown_url, "why": action.reason},
             )
         # Lanes that fail together have tried once, not four times.
         self._failures = max(self._failures, attempt + 1)
         self._counters.tries_failed = self._failures
         self._failures_ever += 1
         self._not_before_s = self._clock.monotonic() + action.seconds
-        self._counters.last_error = f"{self._url}: {action.reason}"
+        self._counters.last_error = f"{self._shown_url}: {action.reason}"
         self._settled.set()
+
+
+def _without_user(url: str) -> str:
+    """The address without user and password, which no log may have."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _is_about_the_batch(outcome: Outcome) -> bool:

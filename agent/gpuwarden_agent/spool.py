@@ -16,6 +16,8 @@ Invariants
 - Bodies take at most `bytes_max`, except that the newest batch is always kept.
 - One agent a folder: a lock on `agent.lock` beside the file says so.
 - A file that SQLite cannot read is set aside under a new name, never deleted.
+- A full disk keeps batches from coming in, never from leaving: `spool.reserve` holds the room that
+  deleting takes (`reserve.py`).
 """
 
 import contextlib
@@ -24,18 +26,23 @@ import os
 import secrets
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.life import StartError, boot_id
+from gpuwarden.wire import BatchId, batch_id_of, headers_of
+from gpuwarden_agent.reserve import RESERVE_BYTES, Reserve
 
 FORMAT_VERSION = 1
 REFUSED_MAX = 20
 REFUSED_BODY_BYTES_MAX = 1024**2
 FILE_NAME = "spool.sqlite"
 LOCK_NAME = "agent.lock"
+RESERVE_NAME = "spool.reserve"
+CHECKPOINT_PAGES = 256
+"""Pages of 4 KiB that the WAL holds before it is written back: half of the reserve."""
 
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
@@ -123,8 +130,12 @@ class Spool:
         self.set_aside: Path | None = None
         """Where an unreadable file went when this spool was opened."""
         self._lock = None if path is None else _lock(path.parent)
+        self._reserve = None if path is None else Reserve(path.with_name(RESERVE_NAME))
         try:
+            if self._reserve is not None:
+                self._reserve.give()  # opening a file that filled the disk takes room as well
             self._db = self._opened()
+            self._inode = None if path is None else path.stat().st_ino
             self.agent_id, self.last_run = self._begin_run()
             self.count, self.size_bytes = self._measured()
         except SpoolError as error:
@@ -137,7 +148,17 @@ class Spool:
     def put(
         self, body: bytes, rows: int, *, last_ts_ms: int | None = None, is_last: bool = False
     ) -> Put:
-        """Make a batch durable; `is_last`: the agent stops cleanly after it. Raises SpoolError."""
+        """Make a batch durable; `is_last`: the agent stops cleanly after it.
+
+        Raises SpoolError, and as every call here StartError when the file was damaged or deleted
+        under the agent: only a new start can help.
+        """
+        if self._reserve is not None and not self._reserve.hold():
+            raise SpoolError(
+                f"{self._path}: the disk is full: fewer than {RESERVE_BYTES // 1024**2} MiB are"
+                " free, or it is read-only"
+            )
+        self._check_in_place()
         with self._transaction():
             cursor = self._db.execute(
                 "INSERT INTO batches (boot_id, created_ms, rows, body) VALUES (?, ?, ?, ?)",
@@ -168,13 +189,12 @@ class Spool:
 
     def acknowledge(self, sequence: int) -> bool:
         """The collector has it: forget it. False when it was no longer here. Raises SpoolError."""
-        with self._transaction():
-            size = self._delete(sequence)
-        return self._left(size)
+        return self._left(self._with_room(lambda: self._delete(sequence)))
 
     def refuse(self, sequence: int, reason: str) -> bool:
         """The collector will never take it: keep it among the refused. Raises SpoolError."""
-        with self._transaction():
+
+        def move() -> int | None:
             self._db.execute(
                 "INSERT OR REPLACE INTO refused SELECT sequence, boot_id, created_ms, ?, rows, ?,"
                 " CASE WHEN length(body) <= ? THEN body END FROM batches WHERE sequence = ?",
@@ -185,8 +205,9 @@ class Spool:
                 " (SELECT sequence FROM refused ORDER BY refused_ms DESC, sequence DESC LIMIT ?)",
                 (REFUSED_MAX,),
             )
-            size = self._delete(sequence)
-        return self._left(size)
+            return self._delete(sequence)
+
+        return self._left(self._with_room(move))
 
     def refused(self) -> list[tuple[int, str]]:
         """Sequence and reason of the refused batches that are kept, oldest first."""
@@ -213,6 +234,22 @@ class Spool:
             raise StartError(
                 f"{self._path}: the spool cannot be opened: {error}; is the disk full or read-only?"
             ) from error
+
+    def _check_in_place(self) -> None:
+        """SQLite goes on with a file that was deleted, and what it takes is lost at the end."""
+        if self._path is None:
+            return
+        try:
+            inode = self._path.stat().st_ino
+        except FileNotFoundError:
+            inode = None
+        except OSError as error:
+            raise SpoolError(f"{self._path}: {error.strerror}") from error
+        if inode != self._inode:
+            raise StartError(
+                f"{self._path} was deleted or replaced while the agent ran: start it again, it then"
+                " begins a new one"
+            )
 
     def _begin_run(self) -> tuple[str, LastRun]:
         with self._transaction():
@@ -263,9 +300,39 @@ class Spool:
         self.count, self.size_bytes = self.count - 1, self.size_bytes - size
         if self.count == 0:
             # After an outage the file is mostly free pages: give some back each time it is empty.
-            with contextlib.suppress(SpoolError), self._reading():
-                self._db.executescript("PRAGMA incremental_vacuum(4096)")
+            with contextlib.suppress(SpoolError):
+                self._shrink()
         return True
+
+    def _shrink(self) -> None:
+        try:
+            with self._reading():
+                self._db.executescript("PRAGMA incremental_vacuum(4096)")
+        except SpoolError:
+            self._make_room()
+            with self._reading():
+                self._db.executescript("PRAGMA incremental_vacuum(4096)")
+        if self._reserve is not None and not self._reserve.is_held:
+            self._checkpoint()  # the disk is full: the space is needed now
+
+    def _with_room(self, change: Callable[[], int | None]) -> int | None:
+        """A transaction that takes batches out, with the reserve's room where the disk is full."""
+        try:
+            with self._transaction():
+                return change()
+        except SpoolError:
+            self._make_room()
+        with self._transaction():
+            return change()
+
+    def _make_room(self) -> None:
+        if self._reserve is not None:
+            self._reserve.give()
+        self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        with self._reading():
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def _set(self, key: str, value: str) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
@@ -290,7 +357,14 @@ class Spool:
                 raise SpoolError(f"{self._path}: closed")
             try:
                 yield
-            except sqlite3.OperationalError as error:
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+                if _is_damage(error):
+                    raise StartError(
+                        f"{self._path} was damaged while the agent ran ({error}): start it again,"
+                        " it then sets the file aside and begins a new one"
+                    ) from error
+                if not isinstance(error, sqlite3.OperationalError):
+                    raise  # a bug of ours
                 raise SpoolError(f"{self._path}: {error}") from error
 
     def _unlock(self) -> None:
@@ -318,15 +392,22 @@ def _connect(path: str) -> sqlite3.Connection:
         _prepare(db, path)
     except BaseException as error:
         db.close()
-        # OperationalError is about the disk (full, read-only, no permission): moving the file away
-        # would not help. A file whose tables are not ours is a DatabaseError that says "no such".
-        broken = isinstance(error, sqlite3.DatabaseError) and (
-            not isinstance(error, sqlite3.OperationalError) or "no such" in str(error)
-        )
-        if broken:
+        if _is_damage(error):
             raise _CorruptError(str(error)) from error
         raise
     return db
+
+
+def _is_damage(error: BaseException) -> bool:
+    """Whether the file is to blame.
+
+    OperationalError is about the disk (full, read-only, no permission), where another file would
+    not help, except for these words: tables that are not ours, a header or text that is junk.
+    """
+    if isinstance(error, sqlite3.OperationalError):
+        return any(words in str(error) for words in ("no such", "unsupported file", "decode"))
+    # Not the classes below them: ProgrammingError and its like are bugs of ours.
+    return type(error) in (sqlite3.DatabaseError, sqlite3.IntegrityError, UnicodeDecodeError)
 
 
 def _prepare(db: sqlite3.Connection, path: str) -> None:
@@ -339,6 +420,7 @@ def _prepare(db: sqlite3.Connection, path: str) -> None:
         )
     db.execute("PRAGMA journal_mode = WAL").fetchall()
     db.execute("PRAGMA synchronous = NORMAL")
+    db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}").fetchall()
     found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != "ok":
         raise _CorruptError(found)
@@ -346,7 +428,22 @@ def _prepare(db: sqlite3.Connection, path: str) -> None:
         db.executescript(_SCHEMA)
     db.execute("SELECT sequence, boot_id, created_ms, rows, body FROM batches LIMIT 0")
     db.execute("SELECT sequence, refused_ms, reason, body FROM refused LIMIT 0")
-    db.execute("SELECT key, value FROM meta LIMIT 0")
+    meta = dict(db.execute("SELECT key, value FROM meta"))
+    boots = [str(boot) for (boot,) in db.execute("SELECT DISTINCT boot_id FROM batches")]
+    # A flipped bit in what becomes a header of every request would stop the shipper for good.
+    if not _are_sound(meta, boots):
+        raise _CorruptError("the agent's identity, a boot id or the last tick is junk")
+
+
+def _are_sound(meta: Mapping[str, str], boots: Iterable[str]) -> bool:
+    agent_id = meta.get("agent_id", "new")
+    try:
+        for boot in ("new", *boots):
+            batch_id_of(headers_of(BatchId(agent_id, boot, 1)))
+        int(meta.get("last_ts_ms", "0"))
+    except ValueError:
+        return False
+    return True
 
 
 def _move_aside(path: Path, now_ms: int) -> Path:

@@ -3,11 +3,14 @@
 import asyncio
 import contextlib
 import itertools
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from datetime import UTC
 from pathlib import Path
@@ -18,9 +21,9 @@ import pytest
 from gpuwarden.clock import ManualClock, SystemClock, to_ms
 from gpuwarden.life import StartError
 from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.daemon import run
+from gpuwarden_agent.daemon import SEAL_TIMEOUT_S, run
 from gpuwarden_agent.settings import AgentSettings
-from gpuwarden_agent.spool import Spool, open_spool
+from gpuwarden_agent.spool import Put, Spool, open_spool
 
 
 def settings(url: str, state_dir: Path, **more: Any) -> AgentSettings:
@@ -128,7 +131,7 @@ async def test_what_could_not_be_sent_waits_for_the_next_start(
     assert stamps == sorted(probe.read_at + again.read_at)
 
 
-async def test_refused_batches_become_one_event(
+async def test_refused_batches_are_told_at_once_and_the_rest_before_the_end(
     stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
 ) -> None:
     stub_collector.script = [400, 204, 400, 400]
@@ -139,7 +142,9 @@ async def test_refused_batches_become_one_event(
         probes=[fake_probe()],
     )
     assert counters.batches_refused == 3
-    assert stub_collector.kinds().count("batches_refused") == 1
+    told = [r for r in stub_collector.rows("events") if r["kind"] == "batches_refused"]
+    assert [json.loads(row["details"])["batches"] for row in told] == [1, 2]
+    assert stub_collector.kinds()[-1] == "agent_stopped"
 
 
 async def test_a_spool_that_was_set_aside_is_reported(
@@ -227,7 +232,18 @@ async def test_the_counters_are_logged_once_an_hour(
 
 
 @pytest.mark.parametrize(
-    "url", ["collector:8750", "ftp://collector", "http://", "http://host:port", ""]
+    "url",
+    [
+        "collector:8750",
+        "ftp://collector",
+        "http://",
+        "http://host:port",
+        "",
+        "http://rack..example:8750",
+        f"http://{'a' * 64}.example",
+        "http://collector:8750/?tenant=1",
+        "http://collector:8750/#top",
+    ],
 )
 async def test_an_address_that_is_none_is_one_clear_line(
     url: str, tmp_path: Path, fake_probe: Any
@@ -264,6 +280,64 @@ async def test_systemd_hears_ready_watchdog_and_stopping(
         )
         assert listen()[0] == b"READY=1"
         assert listen()[-1] == b"STOPPING=1"
+
+
+async def test_a_disk_that_hangs_does_not_keep_the_agent_from_stopping(
+    stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
+) -> None:
+    """As a state folder on a network disk whose server is gone."""
+    go_on, hung = threading.Event(), threading.Event()
+
+    class HangingSpool(Spool):
+        def put(self, *args: Any, **more: Any) -> Put:
+            hung.set()
+            assert go_on.wait(60)
+            return super().put(*args, **more)
+
+    spool = HangingSpool(tmp_path / "spool.sqlite", bytes_max=10**8, clock=SystemClock())
+    began_s = time.monotonic()
+    try:
+        await run_until(
+            hung.is_set,
+            until_true,
+            settings(stub_collector.url, tmp_path, stop_timeout_s=0.2),
+            probes=[fake_probe()],
+            spool=spool,
+        )
+    finally:
+        go_on.set()
+    assert time.monotonic() - began_s < 3 * SEAL_TIMEOUT_S + 4
+
+
+async def test_an_event_that_the_last_batch_gives_rise_to_is_sealed_as_well(
+    stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any, caplog: Any
+) -> None:
+    await stub_collector.stop()
+    spool = Spool(tmp_path / "spool.sqlite", bytes_max=4000, clock=SystemClock())
+    spool.put(os.urandom(3999), 1)
+    probe = fake_probe()
+    counters = await run_until(
+        lambda: len(probe.read_at) == 1,
+        until_true,
+        settings(stub_collector.url, tmp_path, batch_s=60, stop_timeout_s=0),
+        probes=[probe],
+        spool=spool,
+    )
+    assert counters.batches_dropped == 1
+    assert counters.rows_dropped == 0
+    assert counters.batches_sealed == spool.count
+    assert "the spool took no last batch; its rows are lost" not in caplog.messages
+
+
+def test_what_is_loaded_stays_small() -> None:
+    """A GPU host pays for what the agent imports: no DuckDB, no data frames."""
+    code = (
+        "import sys, gpuwarden_agent.daemon, gpuwarden_agent.fleet, gpuwarden_agent.once,"
+        " gpuwarden_agent.probes, gpuwarden_agent.simulator, gpuwarden_cli.services\n"
+        "print([n for n in ('duckdb', 'numpy', 'pandas', 'pyarrow') if n in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
 
 
 AGENT = """

@@ -68,6 +68,17 @@ def test_what_happens_in_masses_is_told_at_once_and_then_once_a_while(
     assert told == [1, 60, 60, 9]
 
 
+def test_what_is_pending_is_told_at_the_end_although_it_is_not_due(journal: Journal) -> None:
+    told: list[int] = []
+    for _ in range(3):
+        journal.count("missed", 1, every_s=60, write=told.append)
+    journal.flush()
+    assert told == [1]
+    journal.flush(is_last=True)
+    journal.flush(is_last=True)
+    assert told == [1, 2]
+
+
 @given(steps=st.lists(st.tuples(st.integers(0, 5), st.floats(0, 100)), max_size=50))
 def test_a_tally_loses_and_invents_nothing(steps: list[tuple[int, float]]) -> None:
     state, now_s, reports = Tally(), 0.0, []

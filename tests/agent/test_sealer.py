@@ -1,6 +1,7 @@
 """The open batch becomes durable, also when the disk does not want it for a while."""
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -134,7 +135,31 @@ async def test_memory_stays_bounded_while_the_disk_is_full_and_the_loss_is_told(
     rows = rig.batch.take().by_table
     kept = [row["ts"] for row in rows["host_samples"]]
     assert kept == list(range(kept[0], 61))
-    assert [e["kind"] for e in rows["events"]] == ["rows_dropped"]
+    assert [e["kind"] for e in rows["events"]] == ["spool_failed", "rows_dropped"]
+
+
+async def test_a_spool_that_fails_is_told_once_and_its_recovery_with_its_duration(
+    rig: Rig, manual_clock: ManualClock, decode_body: Decode
+) -> None:
+    await rig.sealer.seal()
+    rig.fill_disk(True)
+    rig.batch.add("host_samples", {"ts": 1, "node": "z" * 9000, "simulated": False})
+    for number in range(4):
+        rig.batch.add(
+            "host_samples",
+            {"ts": number + 2, "node": secrets.token_hex(9000), "simulated": False},
+        )
+        await rig.sealer.seal()
+        manual_clock.advance(5)
+    assert rig.told == ["spool_failed"]
+    assert rig.sealer.is_failing
+    rig.fill_disk(False)
+    await rig.sealer.seal()
+    await rig.sealer.seal()
+    assert rig.told == ["spool_failed", "spool_recovered"]
+    _, first, last = (decode_body(batch.body) for batch in rig.spool.oldest(9))
+    assert "database or disk is full" in first["events"]["message"][0].as_py()
+    assert last["events"]["duration_seconds"].to_pylist() == [20.0]
 
 
 async def test_a_full_spool_is_told_once_in_a_while_and_not_for_every_batch(

@@ -41,6 +41,30 @@ def action(outcome: Outcome, attempt: int = 0, seed: int = 1) -> Any:
     return next_action(outcome, attempt, NOW, random.Random(seed), backoff_max_s=30)
 
 
+async def test_a_password_in_the_address_is_not_in_the_log(
+    caplog: pytest.LogCaptureFixture, until_true: Callable[..., Any]
+) -> None:
+    spool, counters = Spool(None, bytes_max=10**6, clock=SystemClock()), Counters()
+    spool.put(b"x", 1)
+    async with aiohttp.ClientSession() as session:
+        shipper = Shipper(
+            AsyncSpool(spool, Worker("spool")),
+            session,
+            "http://user:secret@127.0.0.1:1/prefix",
+            clock=SystemClock(),
+            counters=counters,
+            sealed=asyncio.Event(),
+            on_refused=lambda _: None,
+        )
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(shipper.run())
+            await until_true(lambda: counters.tries_failed > 0)
+            task.cancel()
+    (shown,) = {getattr(record, "collector", "") for record in caplog.records} - {""}
+    assert shown == "http://127.0.0.1:1/prefix/v1/ingest"
+    assert counters.last_error == f"{shown}: Connection refused"
+
+
 def test_204_acknowledges() -> None:
     assert action(Answered(204)) == Acknowledge()
 

@@ -2,11 +2,14 @@
 
 import multiprocessing
 import os
+import resource
 import shutil
 import signal
 import sqlite3
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.life import StartError
+from gpuwarden_agent.reserve import RESERVE_BYTES
 from gpuwarden_agent.spool import REFUSED_MAX, Spool, SpoolError, open_spool
 
 BYTES_MAX = 1000
@@ -188,6 +192,115 @@ def test_a_full_disk_changes_nothing_and_passes_when_there_is_room(tmp_path: Pat
     assert (spool.count, spool.size_bytes) == (1, 1)
     spool._db.execute("PRAGMA max_page_count = 100000")
     assert spool.put(b"b", 1).sequence == 2
+
+
+@contextmanager
+def a_disk_that_is_full(file_bytes_max: int) -> Iterator[None]:
+    """No file may grow above the size: what is written there fails as on a disk without space."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_the_spool_filled_keeps_no_batch_from_leaving(tmp_path: Path) -> None:
+    """Deleting takes room as well: without a reserve the spool would be stuck for ever."""
+    spool = opened(tmp_path, bytes_max=10**9)
+    while (tmp_path / "spool.sqlite-wal").stat().st_size < 500_000:
+        spool.put(os.urandom(20_000), 1)
+    with a_disk_that_is_full((tmp_path / "spool.sqlite-wal").stat().st_size):
+        with pytest.raises(SpoolError):
+            for _ in range(100):
+                spool.put(os.urandom(20_000), 1)
+        for sequence in range(1, spool.count + 1):
+            assert (
+                spool.refuse(sequence, "400") if sequence % 8 == 0 else spool.acknowledge(sequence)
+            )
+        assert spool.count == 0
+    assert spool.put(b"x", 1).sequence > 0
+
+
+def test_new_batches_do_not_get_the_reserve(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    spool.put(b"a", 1)
+    reserve = tmp_path / "spool.reserve"
+    assert reserve.stat().st_blocks * 512 >= RESERVE_BYTES
+    spool.close()
+    spool = opened(tmp_path)
+    reserve.unlink(missing_ok=True)
+    with a_disk_that_is_full(RESERVE_BYTES - 1), pytest.raises(SpoolError, match="2 MiB"):
+        spool.put(b"b", 1)
+    assert spool.put(b"b", 1).sequence == 2
+    assert reserve.exists()
+
+
+def test_a_file_that_is_deleted_under_the_agent_ends_it_with_one_line(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    spool.put(b"a", 1)
+    (tmp_path / "spool.sqlite").unlink()
+    with pytest.raises(StartError, match=r"spool\.sqlite was deleted or replaced.*start it again"):
+        spool.put(b"b", 1)
+
+
+def test_a_file_that_is_damaged_under_the_agent_ends_it_and_is_set_aside(tmp_path: Path) -> None:
+    spool = opened(tmp_path, bytes_max=10**9)
+    for _ in range(100):
+        spool.put(os.urandom(20_000), 1)
+    spool._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    spool._db.execute("PRAGMA cache_size = 0").fetchall()
+    path = tmp_path / "spool.sqlite"
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(path.stat().st_size - 4096))
+    with pytest.raises(StartError, match="damaged while the agent ran.*start it again"):
+        for _ in range(100):
+            spool.acknowledge(spool.oldest()[0].sequence)
+    spool.close()
+    assert opened(tmp_path).set_aside is not None
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        "UPDATE batches SET boot_id = 'b' || char(10)",
+        "UPDATE batches SET boot_id = CAST(x'62ff' AS TEXT)",
+        "UPDATE meta SET value = 'a:b' WHERE key = 'agent_id'",
+        "UPDATE meta SET value = 'soon' WHERE key = 'last_ts_ms'",
+    ],
+)
+def test_a_flipped_bit_in_an_identity_is_found_at_the_start(tmp_path: Path, junk: str) -> None:
+    """It would become a header that no request may have, and stop the shipper for good."""
+    spool = opened(tmp_path)
+    spool.put(b"a", 1, last_ts_ms=1000)
+    spool.close()
+    db = sqlite3.connect(tmp_path / "spool.sqlite")
+    db.execute(junk)
+    db.commit()
+    db.close()
+    spool = opened(tmp_path)
+    assert spool.set_aside is not None
+    assert spool.put(b"a", 1).sequence == 1
+
+
+def test_no_flipped_byte_of_the_header_or_schema_crashes_the_start(tmp_path: Path) -> None:
+    spool = opened(tmp_path / "good")
+    spool.put(b"a" * 100, 1)
+    spool.close()
+    good = (tmp_path / "good" / "spool.sqlite").read_bytes()
+    for offset in [*range(16, 100, 3), *range(3000, 4096, 37)]:
+        folder = tmp_path / str(offset)
+        folder.mkdir()
+        flipped = bytes([*good[:offset], good[offset] ^ 0xC1, *good[offset + 1 :]])
+        (folder / "spool.sqlite").write_bytes(flipped)
+        try:
+            spool = opened(folder)
+        except StartError as error:
+            assert "newer gpuwarden" in str(error) or "read-only" in str(error)
+        else:
+            assert spool.put(b"b", 1).sequence > 0
+            spool.close()
 
 
 def test_an_emptied_spool_gives_its_disk_space_back(tmp_path: Path) -> None:

@@ -78,6 +78,18 @@ def test_percents_are_shares_of_the_time_between_two_looks() -> None:
     }
 
 
+def test_time_of_guests_counts_once_and_stolen_time_as_busy() -> None:
+    """The kernel counts guests' time in user and nice as well."""
+    before = parse_stat("cpu  1000 100 0 1000 0 0 0 50 1000 100\n").ticks
+    after = parse_stat("cpu  1040 110 0 1040 0 0 0 60 1040 110\n").ticks
+    percents = cpu_percents(before, after)
+    assert percents["cpu_user_percent"] == 40
+    assert percents["cpu_nice_percent"] == 10
+    assert percents["cpu_steal_percent"] == 10
+    assert percents["cpu_util_percent"] == 60
+    assert percents["cpu_idle_percent"] == 40
+
+
 COUNTERS = st.fixed_dictionaries({state: st.integers(0, 2**63) for state in CPU_STATES})
 
 

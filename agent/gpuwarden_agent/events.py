@@ -20,6 +20,7 @@ KINDS: dict[str, str] = {
     "driver_not_loaded": "critical",
     "driver_mismatch": "critical",
     "driver_timeout": "warning",
+    "ras_errors": "warning",
     "values_impossible": "warning",
     "rows_dropped": "critical",
     "batches_dropped": "critical",

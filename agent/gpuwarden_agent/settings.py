@@ -15,7 +15,7 @@ class AgentSettings:
     labels: dict[str, str] = setting({}, "Labels of this node, for queries: rack, cluster, owner.")
     backend: str = setting(
         "auto",
-        "Where GPU readings come from; auto: NVML where there is a driver, else host metrics only.",
+        "Where GPU readings come from; auto: NVIDIA's and AMD's drivers, whichever there are.",
         choices=("auto", "nvml", "simulator"),
     )
     collector_url: str = setting("http://127.0.0.1:8750", "Address of the collector.")

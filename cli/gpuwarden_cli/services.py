@@ -88,7 +88,7 @@ def probes_of(settings: "AgentSettings") -> "tuple[list[Probe], str]":
     from gpuwarden_agent.simulator import SimulatedNode
 
     if settings.backend != "simulator":
-        found = discover(settings.backend)
+        found = discover(settings.backend, node=settings.node_name)
         return list(found.probes), found.message
     try:
         model = model_named(settings.simulate_model)

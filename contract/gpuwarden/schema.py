@@ -119,7 +119,11 @@ NODES = Table(
         Column("agent_id", Type.STRING, "Identity of the agent's installation.", required=True),
         Column("boot_id", Type.STRING, "The kernel's boot id.", required=True),
         Column("agent_version", Type.STRING, "Version of the agent."),
-        Column("backend", Type.STRING, "Where GPU readings come from: nvml, simulator or none."),
+        Column(
+            "backend",
+            Type.STRING,
+            "Source of GPU readings: nvml, amdgpu, amdgpu+nvml, simulator or none.",
+        ),
         Column("labels", Type.STRING, "JSON object of the labels set by the operator."),
         Column("kernel", Type.STRING, "Kernel release."),
         Column("os", Type.STRING, "Operating system, from os-release."),

@@ -5,13 +5,16 @@
 
 import logging
 import queue
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.life import StartError
 from gpuwarden_agent.probe import Probe, Value
+from gpuwarden_agent.probes.amd import SYS, AmdGpuProbe, Card, driver_version, find_cards
 from gpuwarden_agent.probes.gpu import GpuProbe
 from gpuwarden_agent.probes.host import HostProbe
 from gpuwarden_agent.probes.nvml_driver import (
@@ -42,9 +45,26 @@ class Discovery:
     message: str
     """One line for people: what is watched, or why no GPU is."""
     gpus: int
-    """GPUs that the driver counts; a dead one is among them."""
+    """GPUs that the drivers count; a dead one is among them."""
     backend: str
-    """Column `backend` of `nodes`: "nvml" or "none"."""
+    """Column `backend` of `nodes`: "nvml", "amdgpu", "amdgpu+nvml" or "none"."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Amd:
+    """AMD GPUs of this host."""
+
+    cards: Sequence[Card]
+    version: str | None
+    node: str
+
+    def probes(self, first: int, clock: Clock) -> list[Probe]:
+        """One for each GPU; their indices begin at `first`."""
+        return [AmdGpuProbe(card, first + n, clock, self.node) for n, card in enumerate(self.cards)]
+
+    @property
+    def counted(self) -> str:
+        return f"{_gpus(len(self.cards), 'AMD ')}, amdgpu driver {self.version or 'of the kernel'}"
 
 
 def discover(
@@ -52,32 +72,42 @@ def discover(
     clock: Clock | None = None,
     open_driver: Callable[[], Driver | NvmlUnavailable] = open_driver,
     limit_s: float = DRIVER_LIMIT_S,
+    *,
+    node: str | None = None,
+    sys: Path = SYS,
 ) -> Discovery:
     """The probes of this host.
 
-    `backend` "auto": host metrics alone where there is no usable driver; "nvml": that is a
-    StartError; "none": host metrics alone. No GPU is opened here, each is by its probe's first
-    call; but loading the driver can take seconds. Blocks for at most `limit_s`.
+    `backend` "auto": NVIDIA's GPUs, then AMD's; host metrics alone where there is no usable driver.
+    "nvml": NVIDIA's GPUs only, and no usable driver is a StartError; "none": host metrics alone. No
+    GPU is opened here, each is by its probe's first call; but loading NVIDIA's driver can take
+    seconds. Blocks for at most `limit_s`. `node` (default: the hostname) is part of the identity of
+    AMD GPUs without a unique id.
     """
     clock = clock or SystemClock()
     if backend == "none":
         return Discovery((HostProbe(clock),), "host metrics only", 0, "none")
-    found = _within(limit_s, lambda: _asked(open_driver, clock))
+    cards = find_cards(sys) if backend == "auto" else []
+    version = driver_version(sys) if cards else None
+    amd = _Amd(cards, version, node or socket.gethostname())
+    found = _within(limit_s, lambda: _asked(open_driver, clock, amd))
     if isinstance(found, Discovery):
         return found
     if backend == "nvml":
         raise StartError(f"backend nvml: {found.reason}")
+    if cards:
+        return _amd_alone(amd, clock, found)
     return Discovery((HostProbe(clock),), _host_only(found), 0, "none")
 
 
 def _asked(
-    open_driver: Callable[[], Driver | NvmlUnavailable], clock: Clock
+    open_driver: Callable[[], Driver | NvmlUnavailable], clock: Clock, amd: _Amd
 ) -> Discovery | NvmlUnavailable:
     driver = open_driver()
     if isinstance(driver, NvmlUnavailable):
         return driver
     try:
-        return _with_driver(driver, clock)
+        return _with_driver(driver, clock, amd)
     except NvmlError as error:
         return NvmlUnavailable(f"its GPUs cannot be counted: {error}", error.code)
 
@@ -104,9 +134,12 @@ def _within(
     return answer
 
 
-def _with_driver(driver: Driver, clock: Clock) -> Discovery:
+def _with_driver(driver: Driver, clock: Clock, amd: _Amd) -> Discovery:
     devices = driver.devices()
-    node: dict[str, Value] = {"gpus": len(devices)}
+    if not devices and amd.cards:
+        return _amd_alone(amd, clock, None)
+    gpus = len(devices) + len(amd.cards)
+    node: dict[str, Value] = {"gpus": gpus}
     version = _version(driver.driver_version)
     if version:
         node["driver_version"] = version
@@ -117,10 +150,28 @@ def _with_driver(driver: Driver, clock: Clock) -> Discovery:
     if not devices:
         return Discovery((host,), f"{named} here, but no GPU: host metrics only", 0, "nvml")
     probes: list[Probe] = [GpuProbe(device, clock) for device in devices]
-    counted = f"{len(devices)} GPU{'s' if len(devices) > 1 else ''}"
-    return Discovery(
-        (*probes, ProcessProbe(devices, clock), host), f"{counted}, {named}", len(devices), "nvml"
-    )
+    probes += amd.probes(1 + max(device.index for device in devices), clock)
+    message = f"{_gpus(len(devices))}, {named}"
+    if amd.cards:
+        message = f"{message}; {amd.counted}"
+    backend = "amdgpu+nvml" if amd.cards else "nvml"
+    return Discovery((*probes, ProcessProbe(devices, clock), host), message, gpus, backend)
+
+
+def _amd_alone(amd: _Amd, clock: Clock, nvidia: NvmlUnavailable | None) -> Discovery:
+    """`nvidia`: why there is no driver of NVIDIA's; None: there is one, without a GPU."""
+    node: dict[str, Value] = {"gpus": len(amd.cards), "driver_version": amd.version}
+    known = {name: value for name, value in node.items() if value is not None}
+    message = amd.counted
+    # No driver of NVIDIA's is nothing to tell on such a host; one that is broken is.
+    if nvidia is not None and nvidia.code != LIBRARY_NOT_FOUND:
+        message = f"{message}; NVIDIA driver not usable ({nvidia.reason})"
+    probes = (*amd.probes(0, clock), HostProbe(clock, known))
+    return Discovery(probes, message, len(amd.cards), "amdgpu")
+
+
+def _gpus(count: int, vendor: str = "") -> str:
+    return f"{count} {vendor}GPU{'s' if count > 1 else ''}"
 
 
 def _version(ask: Callable[[], str]) -> str | None:

@@ -82,11 +82,15 @@ class Inventory:
 
 
 def backend_of(probes: Sequence[Probe]) -> str:
-    """Where GPU readings come from: nvml, simulator or none."""
+    """Where GPU readings come from: nvml, amdgpu, both ("amdgpu+nvml"), simulator or none."""
     gpu_probes = [probe for probe in probes if "gpu_samples" in probe.tables]
     if not gpu_probes:
         return "none"
-    return "simulator" if is_simulated(gpu_probes) else "nvml"
+    if is_simulated(gpu_probes):
+        return "simulator"
+    # Probes name their backend where it is not NVML; simulated GPUs beside real ones do not count.
+    real = [probe for probe in gpu_probes if not probe.simulated]
+    return "+".join(sorted({str(getattr(probe, "backend", "nvml")) for probe in real}))
 
 
 def is_simulated(probes: Sequence[Probe]) -> bool:

@@ -2,8 +2,10 @@
 
 import os
 import threading
+from pathlib import Path
 
 import pytest
+from tests.agent.probes.amd_boards import RX6700XT, plant
 from tests.agent.probes.fake_driver import H100_IDLE, MISSING, Fails, FakeDevice, FakeDriver
 
 from gpuwarden.clock import ManualClock, SystemClock
@@ -85,6 +87,66 @@ def test_a_driver_without_gpus_is_named(clock: ManualClock) -> None:
     found = discover("auto", clock, FakeDriver)
     assert found.message == "NVIDIA driver 590.48.01 here, but no GPU: host metrics only"
     assert [probe.name for probe in found.probes] == ["host"]
+
+
+def plant_amd(sys: Path, *bus_ids: str) -> Path:
+    """A /sys with AMD GPUs at those places, and ROCm's driver."""
+    for nth, bus_id in enumerate(bus_ids):
+        plant(sys, RX6700XT, bus_id, card=nth)
+    (sys / "module/amdgpu").mkdir(parents=True)
+    (sys / "module/amdgpu/version").write_text("6.10.5\n")
+    return sys
+
+
+def test_amd_gpus_alone_are_watched(tmp_path: Path, clock: ManualClock) -> None:
+    sys = plant_amd(tmp_path, "0000:c3:00.0", "0000:83:00.0")
+    found = discover("auto", clock, lambda: NO_LIBRARY, node="n1", sys=sys)
+    assert [probe.name for probe in found.probes] == ["gpu0", "gpu1", "host"]
+    expected = ("2 AMD GPUs, amdgpu driver 6.10.5", 2, "amdgpu")
+    assert (found.message, found.gpus, found.backend) == expected
+    (row,) = found.probes[0].read(0)["gpu_samples"]
+    assert (row["gpu"], row["gpu_uuid"]) == (0, "AMD-0000:83:00.0@n1")
+    (node,) = found.probes[-1].describe()["nodes"]
+    assert (node["gpus"], node["driver_version"]) == (2, "6.10.5")
+
+
+def test_amd_gpus_follow_nvidias(tmp_path: Path, clock: ManualClock) -> None:
+    sys = plant_amd(tmp_path, "0000:83:00.0")
+    driver = FakeDriver(FakeDevice(index=0), FakeDevice(index=1))
+    found = discover("auto", clock, lambda: driver, node="n1", sys=sys)
+    assert [probe.name for probe in found.probes] == ["gpu0", "gpu1", "gpu2", "processes", "host"]
+    assert found.message == ("2 GPUs, NVIDIA driver 590.48.01; 1 AMD GPU, amdgpu driver 6.10.5")
+    assert (found.gpus, found.backend) == (3, "amdgpu+nvml")
+    (node,) = found.probes[-1].describe()["nodes"]
+    assert (node["gpus"], node["driver_version"]) == (3, "590.48.01")
+
+
+def test_a_broken_nvidia_driver_is_named_beside_amd_gpus(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    sys = plant_amd(tmp_path, "0000:83:00.0")
+    (sys / "module/amdgpu/version").unlink()
+    found = discover("auto", clock, lambda: MISMATCH, sys=sys)
+    assert found.message == (
+        "1 AMD GPU, amdgpu driver of the kernel; "
+        "NVIDIA driver not usable (library and module differ: reboot)"
+    )
+    assert (found.gpus, found.backend) == (1, "amdgpu")
+
+
+def test_an_nvidia_driver_without_gpus_leaves_amd_alone(tmp_path: Path, clock: ManualClock) -> None:
+    found = discover("auto", clock, FakeDriver, sys=plant_amd(tmp_path, "0000:83:00.0"))
+    assert [probe.name for probe in found.probes] == ["gpu0", "host"]
+    assert (found.message, found.backend) == ("1 AMD GPU, amdgpu driver 6.10.5", "amdgpu")
+
+
+@pytest.mark.parametrize("backend", ["nvml", "none"])
+def test_amd_gpus_are_watched_by_auto_only(
+    tmp_path: Path, clock: ManualClock, backend: str
+) -> None:
+    sys = plant_amd(tmp_path, "0000:83:00.0")
+    found = discover(backend, clock, lambda: FakeDriver(FakeDevice()), sys=sys)
+    assert not [probe for probe in found.probes if getattr(probe, "backend", "") == "amdgpu"]
 
 
 class Uncountable(FakeDriver):

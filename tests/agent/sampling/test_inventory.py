@@ -77,6 +77,18 @@ def test_a_gpus_index_is_known_once_it_was_described(inventory: Inventory) -> No
     assert inventory.gpu_index(None) is None
 
 
+def test_the_backend_names_every_real_source_of_gpu_readings(fake_probe: Any) -> None:
+    nvidia, simulated = fake_probe("gpu0"), fake_probe("simulator", simulated=True)
+    amd = fake_probe("gpu1")
+    amd.backend = "amdgpu"
+    for probe in (nvidia, amd, simulated):
+        probe.tables = ("gpu_samples",)
+    assert backend_of([nvidia, simulated]) == "nvml"
+    assert backend_of([amd, fake_probe("host")]) == "amdgpu"
+    assert backend_of([amd, nvidia]) == "amdgpu+nvml"
+    assert backend_of([simulated]) == "simulator"
+
+
 def test_a_host_without_gpus_has_no_backend(fake_probe: Any) -> None:
     assert backend_of([fake_probe("host")]) == "none"
     assert not is_simulated([])

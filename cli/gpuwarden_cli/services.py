@@ -46,20 +46,23 @@ async def collecting(
     """A collector with rules and page, for as long as the block runs. Raises StartError."""
     from gpuwarden_collector.daemon import running
     from gpuwarden_dashboards.routes import routes
-    from gpuwarden_rules import engine
+    from gpuwarden_rules.engine import Engine
+    from gpuwarden_rules.exposition import exposition
     from gpuwarden_rules.language import builtin_rules
 
     rules = builtin_rules()
-    async with running(settings, clock, routes=lambda querier: routes(querier, clock)) as collector:
+    engine: Engine | None = None
+
+    def figures() -> str:
+        return exposition(engine.stats, clock.now()) if engine else ""
+
+    async with running(
+        settings, clock, routes=lambda querier: routes(querier, clock), more_metrics=figures
+    ) as collector:
         stop_rules = asyncio.Event()
+        engine = Engine(rules, collector.querier, collector.alerts, clock, on_change=on_change)
         async with asyncio.TaskGroup() as group:
-            group.create_task(
-                engine.run(
-                    rules, collector.querier, collector.alerts, clock, stop_rules,
-                    on_change=on_change,
-                ),
-                name="rules",
-            )  # fmt: skip
+            group.create_task(engine.run(stop_rules), name="rules")
             try:
                 yield collector
             finally:

@@ -47,6 +47,7 @@ class Api:
         levels: Callable[[], Levels],
         *,
         queries_max: int,
+        more_metrics: Callable[[], str] = str,
     ) -> None:
         self._ingest = ingest
         self._querier = querier
@@ -54,6 +55,7 @@ class Api:
         self._stats = stats
         self._clock = clock
         self._levels = levels
+        self._more_metrics = more_metrics
         # One thread stays free for rules, so that strangers' queries cannot hold up alerts.
         self._sql_slots = asyncio.Semaphore(max(1, queries_max - 1))
         self._sql_waiting = 0
@@ -156,8 +158,8 @@ class Api:
         return error_response(503, "the writer makes no progress", 5)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """GET /metrics: the collector about itself."""
-        text = exposition(self._stats, self._levels())
+        """GET /metrics: the collector about itself, and what else runs in its process."""
+        text = exposition(self._stats, self._levels()) + self._more_metrics()
         content_type = "text/plain; version=0.0.4; charset=utf-8"
         return web.Response(body=text.encode(), headers={"Content-Type": content_type})
 

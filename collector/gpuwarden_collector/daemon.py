@@ -70,9 +70,15 @@ class Collector:
 
 @asynccontextmanager
 async def running(
-    settings: CollectorSettings, clock: Clock, *, routes: Routes = no_routes
+    settings: CollectorSettings,
+    clock: Clock,
+    *,
+    routes: Routes = no_routes,
+    more_metrics: Callable[[], str] = str,
 ) -> AsyncIterator[Collector]:
     """A collector that listens until the block is left; then what was taken is stored.
+
+    `more_metrics` gives Prometheus text that /metrics shows after the collector's own.
 
     Raises StartError when it cannot start. A fault of the writer ends the block with it.
     """
@@ -117,7 +123,16 @@ async def running(
                 is_alive=writer.is_alive(),
             )
 
-        api = Api(ingest, querier, bodies, stats, clock, levels, queries_max=settings.queries_max)
+        api = Api(
+            ingest,
+            querier,
+            bodies,
+            stats,
+            clock,
+            levels,
+            queries_max=settings.queries_max,
+            more_metrics=more_metrics,
+        )
         url = await _listen(stack, settings, api, routes(querier))
         log.info("collector listens", extra={"url": url, "data": str(settings.data_dir)})
         alerts = SqlAlertStore(writer, querier)

@@ -111,3 +111,19 @@ async def test_a_fault_of_the_block_itself_passes_through_unchanged(start: Any) 
     with pytest.raises(KeyError):
         async with start():
             raise KeyError("mine")
+
+
+async def test_metrics_of_what_else_runs_here_follow_the_collectors_own(
+    tmp_path: Path, session: Any, clock: ManualClock
+) -> None:
+    settings = CollectorSettings(port=0, data_dir=tmp_path)
+    more = "# TYPE other gauge\nother 7\n"
+    async with (
+        running(settings, clock, more_metrics=lambda: more) as collector,
+        session.get(collector.url + "/metrics") as answer,
+    ):
+        text = await answer.text()
+    own, _, rest = text.partition("# TYPE other")
+    assert own.endswith("\n")
+    assert "gpuwarden_collector_batches_total 0" in own
+    assert rest == " gauge\nother 7\n"

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -56,3 +57,15 @@ def test_a_simulated_fleet_ships_every_second_of_every_gpu(world) -> None:
     assert min(rows for rows, _ in per_gpu) >= 7
     assert world.one("select bool_and(simulated) from gpu_samples") is True
     assert world.one("select count(*) from nodes") == 5
+
+
+def test_metrics_tell_of_the_collector_and_of_each_rule(world) -> None:
+    world.collector()
+
+    def metrics() -> str:
+        with urlopen(f"{world.url}/metrics", timeout=5) as answer:
+            return answer.read().decode()
+
+    evaluated = 'gpuwarden_rules_evaluations_total{rule="gpu_idle_held"}'
+    world.wait_for(lambda: evaluated in metrics(), "figures of the rules")
+    assert "gpuwarden_collector_writer_alive 1" in metrics()

@@ -15,6 +15,7 @@ from typing import Any
 from gpuwarden.metrics import METRICS, Metric
 from gpuwarden.schema import INVENTORY_EXTRA, TABLES, Column, Table, views_sql
 from gpuwarden.settings import default_of
+from gpuwarden.xids import xid_table
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_cli.main import parser
 from gpuwarden_collector.settings import CollectorSettings
@@ -33,6 +34,7 @@ def pages() -> dict[str, str]:
         "docs/tables.md": tables_page(),
         "docs/configure.md": configure_page(),
         "docs/commands.md": commands_page(),
+        "docs/xids.md": xids_page(),
         **{f"systemd/{part}.toml": example_toml(part) for part in PARTS},
     }
 
@@ -63,6 +65,13 @@ def _metric_row(m: Metric) -> str:
     dcgm = " / ".join(f"`{name}`" for name in (m.dcgm, m.dcgm_49) if name)
     cells = (f"`{m.name}`", m.unit, m.kind, f"{m.cadence_s} s", m.meaning, m.source, dcgm)
     return "| " + " | ".join(cells) + " |"
+
+
+def xids_page() -> str:
+    """The page is written by hand but for the table between its two marks."""
+    head, start, rest = (ROOT / "docs/xids.md").read_text().partition("<!-- catalogue -->\n")
+    _, end, tail = rest.partition("<!-- end of catalogue -->")
+    return head + start + xid_table() + end + tail
 
 
 def tables_page() -> str:

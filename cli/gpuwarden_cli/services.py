@@ -92,7 +92,7 @@ def probes_of(settings: "AgentSettings") -> "tuple[list[Probe], str]":
 
     if settings.backend != "simulator":
         found = discover(settings.backend, node=settings.node_name)
-        return list(found.probes), found.message
+        return found.all_probes(settings.state_dir), found.message
     try:
         model = model_named(settings.simulate_model)
     except ValueError as error:

@@ -86,7 +86,8 @@ async def _watch(
         say(f"{counted(len(firing), 'alert')} from an earlier run: `gpuwarden alerts list`\n")
     async with asyncio.TaskGroup() as group:
         group.create_task(
-            daemon.run(agent, clock, stop, probes=list(found.probes)), name="agent of this host"
+            daemon.run(agent, clock, stop, probes=found.all_probes(agent.state_dir, clock)),
+            name="agent of this host",
         )
         if simulated:
             group.create_task(

@@ -115,21 +115,13 @@ async def running(
         stack.callback(intake.close)
         ingest = Ingest(writer, bodies, intake, stats, clock)
 
-        def levels() -> Levels:
-            return Levels(
-                queue_bytes=writer.queue_bytes,
-                body_bytes_in_flight=bodies.in_flight_bytes,
-                database_bytes=database.size_bytes,
-                is_alive=writer.is_alive(),
-            )
-
         api = Api(
             ingest,
             querier,
             bodies,
             stats,
             clock,
-            levels,
+            lambda: _levels(writer, bodies, database),
             queries_max=settings.queries_max,
             more_metrics=more_metrics,
         )
@@ -141,6 +133,15 @@ async def running(
                 url, querier, alerts, stats, writer.is_alive, lambda: writer.queue_bytes
             )
     log.info("collector stopped", extra={"batches": stats.batches, "rows": stats.rows_total})
+
+
+def _levels(writer: Writer, bodies: BodyReader, database: Database) -> Levels:
+    return Levels(
+        queue_bytes=writer.queue_bytes,
+        body_bytes_in_flight=bodies.in_flight_bytes,
+        database_bytes=database.size_bytes,
+        is_alive=writer.is_alive(),
+    )
 
 
 @contextmanager

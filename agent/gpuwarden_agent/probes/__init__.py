@@ -7,8 +7,8 @@ import logging
 import queue
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuwarden.clock import Clock, SystemClock
@@ -17,6 +17,7 @@ from gpuwarden_agent.probe import Probe, Value
 from gpuwarden_agent.probes.amd import SYS, AmdGpuProbe, Card, driver_version, find_cards
 from gpuwarden_agent.probes.gpu import GpuProbe
 from gpuwarden_agent.probes.host import HostProbe
+from gpuwarden_agent.probes.kmsg import kmsg_probe
 from gpuwarden_agent.probes.nvml_driver import (
     LIBRARY_NOT_FOUND,
     Driver,
@@ -31,6 +32,8 @@ DRIVER_LIMIT_S = 60.0
 
 NO_ANSWER = -1
 """Code of an NvmlUnavailable that no NVML call gave."""
+
+NVIDIA_DRIVER = Path("/proc/driver/nvidia")
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +51,20 @@ class Discovery:
     """GPUs that the drivers count; a dead one is among them."""
     backend: str
     """Column `backend` of `nodes`: "nvml", "amdgpu", "amdgpu+nvml" or "none"."""
+    bus_ids: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    """Index and UUID of NVIDIA GPUs by PCI bus id, as their probes learn them."""
+
+    def all_probes(
+        self, state_dir: Path, clock: Clock | None = None, nvidia: Path = NVIDIA_DRIVER
+    ) -> list[Probe]:
+        """The probes, and where NVIDIA's kernel module is loaded the kernel's log, for Xids; its
+        position is kept in `state_dir`.
+        """
+        nvidia_gpus = sum(isinstance(probe, GpuProbe) for probe in self.probes)
+        if not nvidia_gpus and not nvidia.exists():
+            return list(self.probes)
+        kmsg = kmsg_probe(state_dir, clock or SystemClock(), self.bus_ids, gpu_count=nvidia_gpus)
+        return [*self.probes, *([kmsg] if kmsg else [])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +166,14 @@ def _with_driver(driver: Driver, clock: Clock, amd: _Amd) -> Discovery:
     named = f"NVIDIA driver {version or 'of unknown version'}"
     if not devices:
         return Discovery((host,), f"{named} here, but no GPU: host metrics only", 0, "nvml")
-    probes: list[Probe] = [GpuProbe(device, clock) for device in devices]
+    bus_ids: dict[str, tuple[int, str]] = {}
+    probes: list[Probe] = [GpuProbe(device, clock, bus_ids=bus_ids) for device in devices]
     probes += amd.probes(1 + max(device.index for device in devices), clock)
     message = f"{_gpus(len(devices))}, {named}"
     if amd.cards:
         message = f"{message}; {amd.counted}"
     backend = "amdgpu+nvml" if amd.cards else "nvml"
-    return Discovery((*probes, ProcessProbe(devices, clock), host), message, gpus, backend)
+    return Discovery((*probes, ProcessProbe(devices, clock), host), message, gpus, backend, bus_ids)
 
 
 def _amd_alone(amd: _Amd, clock: Clock, nvidia: NvmlUnavailable | None) -> Discovery:

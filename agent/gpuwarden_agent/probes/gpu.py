@@ -81,10 +81,13 @@ class GpuProbe:
         device: Device,
         clock: Clock,
         pci_devices: Path = PCI_DEVICES,
+        bus_ids: dict[str, tuple[int, str]] | None = None,
     ) -> None:
+        """`bus_ids`: where to note index and UUID by PCI bus id once they are known."""
         self.name = f"gpu{device.index}"
         self._device = device
         self._pci_devices = pci_devices
+        self._bus_ids = bus_ids
         self._asker = Asker(device.index, clock)
         self._is_open = False
         self._is_mig: bool | None = None
@@ -243,6 +246,8 @@ class GpuProbe:
     def _inventory(self) -> Row:
         device, ask = self._device, self._asker.ask
         bus_id = ask(device.pci_bus_id)
+        if bus_id and device.uuid and self._bus_ids is not None:
+            self._bus_ids[bus_id] = (device.index, device.uuid)
         limits = ask(device.power_limit_range_mw) or (None, None)
         memory = ask(device.memory_v2, device.memory_v1)
         values: dict[str, Value] = {

@@ -201,7 +201,10 @@ class Sampler:
 
     def _stamped(self, probe: Probe, table: str, row: Row, ts_ms: int) -> Row:
         if table == "events":
-            return self._journal.stamp(row, ts_ms, simulated=probe.simulated)
+            # An event may know better than the tick when it happened.
+            at_ms = row.get("ts", ts_ms)
+            assert isinstance(at_ms, int)
+            return self._journal.stamp(row, at_ms, simulated=probe.simulated)
         return {**row, "ts": ts_ms, "node": self._node, "simulated": probe.simulated}
 
     def _describe(self, probe: Probe, reading: Reading) -> None:

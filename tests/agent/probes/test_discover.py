@@ -192,3 +192,22 @@ def test_a_driver_that_never_answers_holds_up_nothing(clock: ManualClock) -> Non
             discover("nvml", clock, hang, limit_s=0.05)
     finally:
         release.set()
+
+
+def test_gpu_probes_tell_the_kernels_log_which_gpu_is_where(
+    clock: ManualClock, tmp_path: Path
+) -> None:
+    found = discover("nvml", clock, lambda: FakeDriver(FakeDevice()))
+    row = next(p for p in found.probes if p.name == "gpu0").describe()["gpus"][0]
+    assert found.bus_ids == {row["pci_bus_id"]: (0, row["gpu_uuid"])}
+    names = [probe.name for probe in found.all_probes(tmp_path, clock)]
+    assert ("kmsg" in names) == Path("/dev/kmsg").exists()
+
+
+def test_the_kernels_log_is_read_where_only_nvidias_module_is_left(
+    clock: ManualClock, tmp_path: Path
+) -> None:
+    found = discover("none", clock)
+    assert [p.name for p in found.all_probes(tmp_path, clock, tmp_path / "none")] == ["host"]
+    names = [probe.name for probe in found.all_probes(tmp_path, clock, tmp_path)]
+    assert names == (["host", "kmsg"] if Path("/dev/kmsg").exists() else ["host"])

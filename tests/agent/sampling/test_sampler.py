@@ -71,6 +71,17 @@ async def test_samples_carry_tick_node_and_whether_they_are_simulated(
     }
 
 
+async def test_an_event_that_knows_its_time_keeps_it(
+    fake_probe: Any, manual_clock: ManualClock
+) -> None:
+    probe = fake_probe("kmsg")
+    row = {"kind": "xid", "severity": "critical", "message": "m"}
+    probe.answer = lambda _: {"events": [{**row, "ts": 4321}, row]}
+    rig = Rig(manual_clock, [probe])
+    await rig.sampler._tick(7000)
+    assert [r["ts"] for r in rig.rows("events") if r["kind"] == "xid"] == [4321, 7000]
+
+
 async def test_a_value_that_cannot_be_true_becomes_absent_and_is_told_once(
     fake_probe: Any, manual_clock: ManualClock
 ) -> None:

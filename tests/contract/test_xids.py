@@ -1,0 +1,80 @@
+"""The catalogue of Xids says what NVIDIA's says, and its page says what the catalogue says."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.xids import ACTIONS, CRITICAL, INFO, WARNING, XIDS, xid_info, xid_table
+
+ROOT = Path(__file__).parents[2]
+CATALOGUE = ROOT.parent / "shared" / "data" / "catalog" / "xid_catalog.csv"
+
+
+@pytest.fixture
+def catalogue() -> list[dict[str, str]]:
+    if not CATALOGUE.is_file():
+        pytest.skip("no catalogue of Xids at ../shared/data/catalog")
+    with CATALOGUE.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_code_has_its_mnemonic_and_nvidias_action(catalogue) -> None:
+    assert sorted(XIDS) == [int(row["xid"]) for row in catalogue]
+    for row in catalogue:
+        ours = XIDS[int(row["xid"])]
+        assert (ours.mnemonic or "") == row["mnemonic"].split(" / ")[0]
+        action = row["nvidia_immediate"]
+        assert ours.action == (None if action in ("", "(not in catalogue)") else action)
+
+
+def test_gpuds_wrong_severities_are_not_ours(catalogue) -> None:
+    """gpud calls these fatal although NVIDIA says to ignore them or to restart the application."""
+    wrong = [
+        int(row["xid"]) for row in catalogue if row["note"] == "!" and row["gpud_type"] == "Fatal"
+    ]
+    assert 63 in wrong
+    assert 94 in wrong
+    assert [code for code in wrong if XIDS[code].severity == CRITICAL] == []
+
+
+@pytest.mark.parametrize("code", [48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143])
+def test_what_stops_the_gpu_is_critical(code: int) -> None:
+    assert XIDS[code].severity == CRITICAL
+
+
+@pytest.mark.parametrize("code", [13, 31, 69, 78, 92, 94, 121, 137, 151])
+def test_what_stops_an_application_or_wants_a_look_is_a_warning(code: int) -> None:
+    assert XIDS[code].severity == WARNING
+
+
+@pytest.mark.parametrize("code", [43, 45, 63])
+def test_what_follows_another_error_is_information(code: int) -> None:
+    assert XIDS[code].severity == INFO
+
+
+def test_whoever_is_told_to_reset_or_reboot_is_told_so_in_words() -> None:
+    for row in XIDS.values():
+        assert row.meaning
+        assert row.remedy
+        if row.action in ("RESET_GPU", "RESTART_BM"):
+            assert row.severity == CRITICAL
+            assert "reset" in row.remedy or "reboot" in row.remedy
+
+
+def test_every_action_is_explained() -> None:
+    assert {row.action for row in XIDS.values()} - {None} <= set(ACTIONS)
+
+
+def test_a_code_that_nobody_knows_is_a_warning_that_says_so() -> None:
+    assert xid_info(133).severity == WARNING
+    assert xid_info(133).meaning == "not in the catalogue"
+    assert xid_info(133).action is None
+
+
+def test_the_page_has_the_catalogue() -> None:
+    page = (ROOT / "docs" / "xids.md").read_text()
+    _, _, rest = page.partition("<!-- catalogue -->\n")
+    table, end, _ = rest.partition("<!-- end of catalogue -->")
+    assert end
+    assert table.strip() == xid_table().strip(), "copy what xid_table() gives"

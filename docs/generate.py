@@ -12,6 +12,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from docs.exporter import exporter_page
+
 from gpuwarden.metrics import METRICS, Metric
 from gpuwarden.schema import INVENTORY_EXTRA, TABLES, Column, Table, views_sql
 from gpuwarden.settings import default_of
@@ -34,6 +36,7 @@ def pages() -> dict[str, str]:
         "docs/tables.md": tables_page(),
         "docs/configure.md": configure_page(),
         "docs/commands.md": commands_page(),
+        "docs/exporter.md": exporter_page(),
         "docs/xids.md": xids_page(),
         **{f"systemd/{part}.toml": example_toml(part) for part in PARTS},
     }

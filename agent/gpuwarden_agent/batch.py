@@ -5,6 +5,7 @@ hangs): then the oldest rows go, counted. A row whose key is already there is le
 collector would refuse the whole batch for it.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpuwarden.schema import WIRE_TABLES
@@ -29,8 +30,15 @@ class Rows:
 class OpenBatch:
     """Collects rows by table until they are sealed."""
 
-    def __init__(self, *, rows_max: int = ROWS_MAX) -> None:
+    def __init__(
+        self,
+        *,
+        rows_max: int = ROWS_MAX,
+        on_rows: Callable[[str, Sequence[Row]], None] | None = None,
+    ) -> None:
+        """`on_rows` sees each row as it enters."""
         self._rows_max = rows_max
+        self._on_rows = on_rows
         self._rows: dict[str, dict[tuple[Value, ...], Row]] = {}
         self.count = 0
         self.last_ts_ms: int | None = None
@@ -43,6 +51,7 @@ class OpenBatch:
         if key in rows:
             return 1
         rows[key] = row
+        self._tell(table, row)
         self.count += 1
         return self._shrink()
 
@@ -52,6 +61,7 @@ class OpenBatch:
         key = tuple([row.get(name) for name in WIRE_TABLES[table].key])
         if key in rows:
             rows[key] = row
+            self._tell(table, row)
             return 0
         return self.add(table, row)
 
@@ -72,6 +82,10 @@ class OpenBatch:
                 add = self.replace if table in ("nodes", "gpus") else self.add
                 lost += sum(add(table, row) for row in several)
         return lost
+
+    def _tell(self, table: str, row: Row) -> None:
+        if self._on_rows is not None:
+            self._on_rows(table, (row,))
 
     def _shrink(self) -> int:
         """Drop the oldest row of the largest table when there are too many; events go last."""

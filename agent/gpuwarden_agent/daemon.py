@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -21,6 +22,7 @@ from gpuwarden_agent.async_spool import AsyncSpool
 from gpuwarden_agent.batch import OpenBatch
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.events import span
+from gpuwarden_agent.exporter.latest import Latest
 from gpuwarden_agent.journal import Journal
 from gpuwarden_agent.probe import Probe, Row
 from gpuwarden_agent.resolver import DaemonResolver
@@ -85,6 +87,8 @@ async def run(
             session = await stack.enter_async_context(open_session())
         shared = AsyncSpool(spool, worker)
         agent = _Agent(settings, clock, probes, spool, shared, session, fleet)
+        if agent.latest is not None:
+            await stack.enter_async_context(_exporting(settings, agent.latest, agent.counters))
         await agent.run(stop, backfill_from_ms=backfill_from_ms, on_ready=on_ready)
         return agent.counters
 
@@ -100,6 +104,22 @@ async def open_session(*, connections: int = 8) -> AsyncIterator[aiohttp.ClientS
         headers={"User-Agent": f"gpuwarden-agent/{__version__}"},
     ) as session:
         yield session
+
+
+@asynccontextmanager
+async def _exporting(
+    settings: AgentSettings, latest: Latest, counters: Counters
+) -> AsyncIterator[None]:
+    # Imported where it is used: an HTTP server costs memory that most agents need not spend.
+    from gpuwarden_agent.exporter.names import check_name_sets
+    from gpuwarden_agent.exporter.page import metrics_page
+    from gpuwarden_agent.exporter.server import serving
+
+    check_name_sets(settings.exporter_names)
+    page = partial(metrics_page, settings.node_name, latest, counters, settings.exporter_names)
+    async with serving(settings.exporter_host, settings.exporter_port or 0, page) as url:
+        log.info("exporter listens", extra={"url": url})
+        yield
 
 
 class _Agent:
@@ -123,7 +143,9 @@ class _Agent:
         self._set_aside = spool.set_aside
         self._node = node
         self._fleet = fleet
-        self._batch = OpenBatch()
+        has_page = settings.exporter_port is not None and fleet is None
+        self.latest = Latest(clock) if has_page else None
+        self._batch = OpenBatch(on_rows=self.latest.take if self.latest else None)
         self._journal = Journal(
             node,
             clock,

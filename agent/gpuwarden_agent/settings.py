@@ -45,6 +45,13 @@ class AgentSettings:
     simulate_gpus: int = setting(8, "GPUs of the simulated node.", least=1, most=64)
     simulate_model: str = setting("H100-SXM-80GB", "GPU model of the simulated node.")
     simulate_seed: int = setting(1, "Seed of the simulated node: the same seed, the same samples.")
+    exporter_port: int | None = setting(
+        None, "Port of the Prometheus page; none: off. 9750 is ours.", least=0, most=65535
+    )
+    exporter_host: str = setting("127.0.0.1", "Address that the Prometheus page listens on.")
+    exporter_names: tuple[str, ...] = setting(
+        ("own",), "Name sets of the Prometheus page: own, dcgm (to 4.8), dcgm49 (since 4.9)."
+    )
     log_level: str = setting(
         "info", "Least level that is logged.", choices=("debug", "info", "warning", "error")
     )

@@ -1,0 +1,141 @@
+"""Keeps the newest two rows of each table and key, bounded in time and number.
+
+The one before the newest is for rates. Rows come in on the event loop and are read there. A sample
+that is older than `KEEP_S` is gone; inventory stays until it is replaced. Time is the wall clock's,
+as in the rows: a row from the future, from before the clock was set back, counts as old too.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpuwarden.clock import Clock, to_ms
+from gpuwarden.metrics import METRICS
+from gpuwarden.schema import WIRE_TABLES
+from gpuwarden_agent.probe import Row, Value
+
+KEEP_S = 60.0
+KEEP_MS = round(KEEP_S * 1000)
+ROWS_MAX = 1024
+"""Keys of all sample tables together: 16 GPUs in 7 MIG devices each, and 900 processes."""
+INVENTORY_MAX = 256
+
+WHOLE_TICK_TABLES = frozenset({"process_samples"})
+"""Tables whose keys come and go: what is not in the newest reading has ended and is not shown."""
+
+_KEYS = {
+    name: tuple(column for column in WIRE_TABLES[name].key if column != "ts")
+    for name in (*METRICS, "gpus", "nodes")
+}
+
+_Key = tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The newest row of a key, and the one before it where there was one."""
+
+    row: Row
+    ts_ms: int
+    before: Row | None = None
+
+
+class Latest:
+    """The newest rows. `take` is the only way in."""
+
+    def __init__(self, clock: Clock, *, rows_max: int = ROWS_MAX) -> None:
+        self._clock = clock
+        self._rows_max = rows_max
+        self._samples: dict[str, dict[_Key, Kept]] = {table: {} for table in METRICS}
+        self._newest_ms: dict[str, int] = {}
+        self._inventory: dict[str, dict[_Key, Row]] = {"gpus": {}, "nodes": {}}
+        self.rows_dropped = 0
+        """Rows that were not kept because there were too many keys."""
+
+    def take(self, table: str, rows: Iterable[Row]) -> None:
+        """Take checked rows of a wire table, as they enter a batch; events are not kept.
+
+        The rows must not be changed afterwards. One that is older than what is there is ignored.
+        """
+        if table in self._samples:
+            now_ms = to_ms(self._clock.now())
+            for row in rows:
+                self._take_sample(table, row, now_ms)
+        elif table in self._inventory:
+            for row in rows:
+                self._take_inventory(table, row)
+
+    def samples(self, table: str) -> list[Kept]:
+        """The newest row of each key that is at most `KEEP_S` old."""
+        self._forget(table, to_ms(self._clock.now()))
+        kept = list(self._samples[table].values())
+        if table in WHOLE_TICK_TABLES and kept:
+            newest_ms = max(k.ts_ms for k in kept)
+            kept = [k for k in kept if k.ts_ms == newest_ms]
+        return kept
+
+    def gpu(self, gpu_uuid: Value) -> Row:
+        """Inventory row of a GPU; empty where it is not known (yet)."""
+        return self._inventory["gpus"].get((gpu_uuid,), {})
+
+    def node(self, name: Value) -> Row:
+        """Inventory row of a node; empty where it is not known (yet)."""
+        return self._inventory["nodes"].get((name,), {})
+
+    def age_s(self, ts_ms: int) -> float:
+        """Seconds since an instant; negative where the wall clock was set back meanwhile."""
+        return (to_ms(self._clock.now()) - ts_ms) / 1000
+
+    def ages_s(self) -> dict[str, float]:
+        """Age of the newest sample of each table that ever had one, forgotten ones included."""
+        return {table: self.age_s(ts_ms) for table, ts_ms in self._newest_ms.items()}
+
+    def _take_sample(self, table: str, row: Row, now_ms: int) -> None:
+        ts_ms = row["ts"]
+        assert isinstance(ts_ms, int)
+        newest_ms = self._newest_ms.get(table)
+        if _supersedes(ts_ms, newest_ms, now_ms):
+            self._newest_ms[table] = ts_ms
+            self._forget(table, now_ms)
+        if not _is_live(ts_ms, now_ms):
+            return
+        kept = self._samples[table]
+        key = _key(table, row)
+        held = kept.get(key)
+        if held is None and self._is_full(now_ms):
+            self.rows_dropped += 1
+        elif held is None:
+            kept[key] = Kept(row, ts_ms)
+        elif ts_ms > held.ts_ms:
+            kept[key] = Kept(row, ts_ms, held.row)
+
+    def _take_inventory(self, table: str, row: Row) -> None:
+        rows = self._inventory[table]
+        rows.pop(_key(table, row), None)
+        rows[_key(table, row)] = row
+        if len(rows) > INVENTORY_MAX:
+            del rows[next(iter(rows))]
+
+    def _forget(self, table: str, now_ms: int) -> None:
+        kept = self._samples[table]
+        for key in [key for key, k in kept.items() if not _is_live(k.ts_ms, now_ms)]:
+            del kept[key]
+
+    def _is_full(self, now_ms: int) -> bool:
+        if sum(map(len, self._samples.values())) < self._rows_max:
+            return False
+        for table in self._samples:
+            self._forget(table, now_ms)
+        return sum(map(len, self._samples.values())) >= self._rows_max
+
+
+def _key(table: str, row: Row) -> _Key:
+    return tuple([row.get(name) for name in _KEYS[table]])
+
+
+def _is_live(ts_ms: int, now_ms: int) -> bool:
+    return abs(now_ms - ts_ms) <= KEEP_MS
+
+
+def _supersedes(ts_ms: int, held_ms: int | None, now_ms: int) -> bool:
+    """Whether an instant is the newer one; one that lies far in the future does not count."""
+    return held_ms is None or ts_ms > held_ms or held_ms > now_ms + KEEP_MS

@@ -1,0 +1,210 @@
+"""The three name sets, made from the catalogue: what each metric is called, and in which unit.
+
+own     gpuwarden_<table>_<metric>, base units: hertz for MHz, ratio for percent, seconds.
+dcgm    dcgm-exporter up to 4.8: MiB, mJ, ns, percent, MHz, MB/s. Its DCGM_FI_PROF_* are base units.
+dcgm49  dcgm-exporter since 4.9: base units.
+
+Beside the catalogue's names stand those of rates, which the catalogue keeps as counters of bytes.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from gpuwarden.life import StartError
+from gpuwarden.metrics import METRICS, Kind, Metric
+from gpuwarden_agent.exporter.latest import KEEP_S, Kept
+from gpuwarden_agent.probe import Row, Value
+
+NAME_SETS = ("own", "dcgm", "dcgm49")
+PREFIXES = {"gpu_samples": "gpu", "host_samples": "host", "process_samples": "process"}
+
+GPU_TABLE = "gpu_samples"
+"""The only table that the DCGM sets have names for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Multiply by `times`, divide by `over`: kept apart so that 7 percent is 0.07 and not nearly."""
+
+    unit: str
+    times: int = 1
+    over: int = 1
+
+    def __call__(self, value: float) -> float:
+        scaled = value * self.times
+        return scaled if self.over == 1 else scaled / self.over
+
+
+BASE = {
+    "percent": Scale("ratio", over=100),
+    "mhz": Scale("hertz", times=10**6),
+    "ms": Scale("seconds", over=1000),
+}
+"""From the catalogue's unit to the base unit; other units are base units already."""
+
+DCGM = {
+    "percent": Scale("%"),
+    "mhz": Scale("MHz"),
+    "celsius": Scale("C"),
+    "watts": Scale("W"),
+    "bytes": Scale("MiB", over=2**20),
+    "joules": Scale("mJ", times=1000),
+    "seconds": Scale("ns", times=10**9),
+}
+"""From the catalogue's unit to that of dcgm-exporter up to 4.8."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """One name of a set, and how its value comes from a row."""
+
+    name: str
+    kind: str
+    help: str
+    columns: tuple[str, ...]
+    """The catalogue's metric; of a rate, the counters that are added up."""
+    scale: Scale
+    is_rate: bool = False
+
+    def value(self, kept: Kept) -> float | None:
+        """The value in the name's unit; None: absent."""
+        if self.is_rate:
+            value = rate(kept.row, kept.before, self.columns)
+        else:
+            value = _number(kept.row.get(self.columns[0]))
+        return None if value is None else self.scale(value)
+
+
+def check_name_sets(names: Iterable[str]) -> None:
+    """Raise StartError where a setting names a set that there is not."""
+    known = ", ".join(NAME_SETS)
+    for name in names:
+        if name not in NAME_SETS:
+            raise StartError(f"exporter_names: no name set {name!r}; choose of {known}")
+
+
+@cache
+def names_of(name_set: str, table: str) -> tuple[Exported, ...]:
+    """What a set calls the metrics of a table, in the catalogue's order."""
+    assert name_set in NAME_SETS, f"no name set {name_set!r}; known: {', '.join(NAME_SETS)}"
+    if name_set == "own":
+        return tuple(_own(table, metric) for metric in METRICS[table])
+    if table != GPU_TABLE:
+        return ()
+    return (*_dcgm(name_set), *_dcgm_rates(name_set))
+
+
+def rate(row: Row, before: Row | None, columns: tuple[str, ...]) -> float | None:
+    """Growth a second of counters added up, from two rows of one key.
+
+    None without an earlier row or a value, over a gap, and where a counter was reset or wrapped.
+    """
+    if before is None:
+        return None
+    seconds = (_stamp_ms(row) - _stamp_ms(before)) / 1000
+    if not 0 < seconds <= KEEP_S:
+        return None
+    grown = 0.0
+    for column in columns:
+        value, earlier = _number(row.get(column)), _number(before.get(column))
+        if value is None or earlier is None or value < earlier:
+            return None
+        grown += value - earlier
+    return grown / seconds
+
+
+def own_labels(table: str, row: Row, gpu: Mapping[str, Value]) -> dict[str, Value]:
+    """Labels of our own set. `gpu`: its inventory row, empty where it is not known (yet)."""
+    labels: dict[str, Value] = {"node": row["node"]}
+    if table != "host_samples":
+        labels |= {name: row.get(name) for name in ("gpu", "gpu_uuid", "mig_instance")}
+        labels["model"] = gpu.get("model")
+    if table == "process_samples":
+        owner = ("pid", "process_name", "username", "slurm_job_id", "container_id", "pod")
+        labels |= {name: row.get(name) for name in owner}
+    if row.get("simulated"):
+        labels["simulated"] = "true"
+    return labels
+
+
+def dcgm_labels(
+    name_set: str, row: Row, gpu: Mapping[str, Value], driver_version: Value
+) -> dict[str, Value]:
+    """Labels of a DCGM set, in dcgm-exporter's order; `gpu` as in `own_labels`."""
+    is_old = name_set == "dcgm"
+    index, instance = row.get("gpu"), row.get("mig_instance")
+    return {
+        "gpu": index,
+        "UUID": row["gpu_uuid"],
+        "pci_bus_id": _nvml_bus_id(gpu.get("pci_bus_id")),
+        "device": None if index is None else f"nvidia{index}",
+        "modelName": gpu.get("model"),
+        "GPU_I_ID": None if instance is None else str(instance).partition("/")[0],
+        "Hostname" if is_old else "hostname": row["node"],
+        "DCGM_FI_DRIVER_VERSION" if is_old else "DCGM_FI_SYSTEM_DRIVER_VERSION": driver_version,
+    }
+
+
+def _own(table: str, metric: Metric) -> Exported:
+    scale = BASE.get(metric.unit, Scale(metric.unit))
+    name = re.sub(rf"_{metric.unit}(?=(_total)?$)", f"_{scale.unit}", metric.name)
+    hint = " Here 1 is 100 percent." if scale.unit == "ratio" else ""
+    full_name = f"gpuwarden_{PREFIXES[table]}_{name}"
+    return Exported(full_name, _kind(metric), metric.meaning + hint, (metric.name,), scale)
+
+
+def _dcgm(name_set: str) -> Iterator[Exported]:
+    for metric in METRICS[GPU_TABLE]:
+        name = metric.dcgm if name_set == "dcgm" else metric.dcgm_49
+        if name is None:
+            continue
+        is_base = name_set == "dcgm49" or name.startswith("DCGM_FI_PROF_")
+        scale = (BASE if is_base else DCGM).get(metric.unit, Scale(metric.unit))
+        text = f"{metric.meaning} In {scale.unit}."
+        yield Exported(name, _kind(metric), text, (metric.name,), scale)
+
+
+def _dcgm_rates(name_set: str) -> Iterator[Exported]:
+    for way, word in (("tx", "sent"), ("rx", "received")):
+        yield Exported(
+            f"DCGM_FI_PROF_PCIE_{way.upper()}_BYTES",
+            "gauge",
+            f"Bytes {word} over PCIe a second.",
+            (f"pcie_{way}_bytes_total",),
+            Scale("bytes a second"),
+            is_rate=True,
+        )
+    columns = ("nvlink_tx_bytes_total", "nvlink_rx_bytes_total")
+    text = "Payload sent and received over all NVLinks a second."
+    if name_set == "dcgm":
+        # Its MB is a thousand KiB, and its TYPE is counter although the value is a rate.
+        scale = Scale("MB (of 1000 KiB) a second", over=1024 * 1000)
+        name, kind = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "counter"
+    else:
+        scale = Scale("bytes a second")
+        name, kind = "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND", "gauge"
+    yield Exported(name, kind, f"{text} In {scale.unit}.", columns, scale, is_rate=True)
+
+
+def _kind(metric: Metric) -> str:
+    return "counter" if metric.kind is Kind.COUNTER else "gauge"
+
+
+def _number(value: Value) -> float | None:
+    return None if value is None or isinstance(value, str) else value
+
+
+def _stamp_ms(row: Row) -> int:
+    ts_ms = row["ts"]
+    assert isinstance(ts_ms, int)
+    return ts_ms
+
+
+def _nvml_bus_id(bus_id: Value) -> str | None:
+    """The kernel's 0000:1b:00.0 as NVML and DCGM write it: 00000000:1B:00.0."""
+    if bus_id is None:
+        return None
+    domain, colon, rest = str(bus_id).partition(":")
+    return f"{domain.rjust(8, '0')}{colon}{rest}".upper()

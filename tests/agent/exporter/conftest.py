@@ -1,0 +1,70 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpuwarden.clock import ManualClock, to_ms
+from gpuwarden.models import model_named
+from gpuwarden_agent.exporter.latest import Latest
+from gpuwarden_agent.simulator import SimulatedNode
+
+UUID = "GPU-1b0a"
+
+
+class Node:
+    """Rows of one GPU node, stamped with the clock's time as the sampler does it."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.latest = Latest(clock)
+        facts = {"node": "n1", "driver_version": "570.1", "agent_id": "a", "boot_id": "b"}
+        self.latest.take("nodes", [facts])
+
+    def inventory(self, **columns: Any) -> None:
+        row = {
+            "gpu_uuid": UUID,
+            "node": "n1",
+            "gpu": 3,
+            "model": "NVIDIA H100",
+            "vendor": "nvidia",
+            "pci_bus_id": "0000:1b:00.0",
+        }
+        self.latest.take("gpus", [row | columns])
+
+    def gpu(self, **columns: Any) -> None:
+        self._take("gpu_samples", {"gpu": 3, "gpu_uuid": UUID} | columns)
+
+    def host(self, **columns: Any) -> None:
+        self._take("host_samples", columns)
+
+    def process(self, pid: int, **columns: Any) -> None:
+        self._take("process_samples", {"gpu": 3, "gpu_uuid": UUID, "pid": pid} | columns)
+
+    def _take(self, table: str, columns: dict[str, Any]) -> None:
+        stamp = {"ts": to_ms(self.clock.now()), "node": "n1", "simulated": False}
+        self.latest.take(table, [stamp | columns])
+
+
+@pytest.fixture
+def node(manual_clock: ManualClock) -> Node:
+    """A node whose rows the test gives, one call a row."""
+    return Node(manual_clock)
+
+
+def _simulate(latest: Latest, clock: Any, *, ticks: int = 2, gpus: int = 2) -> None:
+    probe = SimulatedNode("n1", gpus, model_named("H100-SXM-80GB"), 1)
+    end_ms = to_ms(clock.now()) // 10_000 * 10_000
+    stamp = {"node": "n1", "simulated": True}
+    inventory = probe.describe()
+    for table, rows in inventory.items():
+        latest.take(table, [{**row, **stamp} for row in rows])
+    for tick in range(ticks):
+        ts_ms = end_ms - (ticks - 1 - tick) * 1000
+        for table, rows in probe.read(ts_ms).items():
+            latest.take(table, [{**row, **stamp, "ts": ts_ms} for row in rows])
+
+
+@pytest.fixture(scope="session")
+def simulate() -> Callable[..., None]:
+    """Fill a `Latest` with the ticks of a simulated node that end at the last tenth second."""
+    return _simulate

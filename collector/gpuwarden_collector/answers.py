@@ -15,17 +15,28 @@ from typing import Any
 
 import pyarrow as pa
 
+from gpuwarden.query import QueryError
 from gpuwarden_collector.store.reading import Rows
 
 _PLAIN_TYPES = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_floating)
 
 
 def python_rows(rows: Rows) -> Sequence[tuple[Any, ...]]:
-    """Rows as tuples: aware datetimes, timedelta, int for HUGEINT, float for DECIMAL."""
-    columns = [
-        _column(values, sql_type)
-        for values, sql_type in zip(rows.data.columns, rows.types, strict=True)
-    ]
+    """Rows as tuples: aware datetimes, timedelta, int for HUGEINT, float for DECIMAL.
+
+    Raises QueryError for what Python's types cannot hold.
+    """
+    columns = []
+    for name, values, sql_type in zip(
+        rows.data.schema.names, rows.data.columns, rows.types, strict=True
+    ):
+        try:
+            columns.append(_column(values, sql_type))
+        except (OverflowError, ValueError) as error:  # Arrow's errors are among them
+            raise QueryError(
+                f"column {name} has a {sql_type} outside the years 1 to 9999 or infinite: "
+                "cast it to VARCHAR"
+            ) from error
     return list(zip(*columns, strict=True)) if columns else []
 
 
@@ -65,7 +76,9 @@ def _column(values: Any, sql_type: str) -> list[Any]:
         # Nanoseconds and zones that pandas would be needed for are cut to what datetime holds.
         return _instants(values)
     if sql_type in ("HUGEINT", "UHUGEINT"):
-        return [None if v is None else int(v) for v in values.to_pylist()]
+        # Both come as 128 bits with a sign, which a UHUGEINT does not have.
+        wrap = 1 << 128 if sql_type == "UHUGEINT" else 0
+        return [None if v is None else int(v) + wrap * (v < 0) for v in values.to_pylist()]
     cells: list[Any] = values.to_pylist()
     if any(is_plain(kind) for is_plain in _PLAIN_TYPES):
         return cells

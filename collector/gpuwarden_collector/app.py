@@ -31,6 +31,9 @@ SQL_WAITING_MAX = 32
 SQL_WAIT_S = 30.0
 """Most time that such a request waits for its turn."""
 
+SQL_SEND_S = 30.0
+"""Most time that a client may take to receive its rows."""
+
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -96,9 +99,6 @@ class Api:
 
     async def run_sql(self, request: web.Request) -> web.Response:
         """POST /v1/sql."""
-        if self._sql_waiting >= SQL_WAITING_MAX:
-            reason = f"{self._sql_waiting} queries are waiting or running"
-            return _closing(request, error_response(429, reason, 1))
         body = await self._bodies.read(request, SQL_BODY_BYTES_MAX)
         match body:
             case Refused(status, reason):
@@ -106,6 +106,10 @@ class Api:
             case Busy(reason, retry_after_s, status):
                 return _closing(request, error_response(status, reason, retry_after_s))
         self._bodies.release(len(body))
+        # Asked only now: while bodies arrive, any number of requests would find room.
+        if self._sql_waiting >= SQL_WAITING_MAX:
+            self._stats.query_errors["busy"] += 1
+            return error_response(429, f"{self._sql_waiting} queries are waiting or running", 1)
         self._sql_waiting += 1
         try:
             asked = sql_request_of(body, request.content_type, request.headers.get("Accept", ""))
@@ -113,9 +117,11 @@ class Api:
                 async with asyncio.timeout(SQL_WAIT_S):
                     await self._sql_slots.acquire()
             except TimeoutError:
+                self._stats.query_errors["busy"] += 1
                 return error_response(429, f"no query could start within {SQL_WAIT_S:g} s", 5)
             try:
-                return await self._query(asked)
+                # Sent while the slot is held: answers that nobody takes must not pile up.
+                return await _sent(request, await self._query(asked))
             finally:
                 self._sql_slots.release()
         except QueryTimeoutError as error:
@@ -153,9 +159,12 @@ class Api:
 
     async def readyz(self, request: web.Request) -> web.Response:
         """GET /readyz: batches are being stored."""
-        if self._levels().is_alive:
-            return web.json_response({"status": "ready"})
-        return error_response(503, "the writer makes no progress", 5)
+        levels = self._levels()
+        if not levels.is_alive:
+            return error_response(503, "the writer makes no progress", 5)
+        if levels.is_failing:
+            return error_response(503, "the store takes no batches; see the collector's log", 5)
+        return web.json_response({"status": "ready"})
 
     async def metrics(self, request: web.Request) -> web.Response:
         """GET /metrics: the collector about itself, and what else runs in its process."""
@@ -194,6 +203,19 @@ def _closing(request: web.Request, answer: web.Response) -> web.Response:
     """Close the connection when its body was not read to the end: the rest is not wanted."""
     if not request.content.is_eof():
         answer.force_close()
+    return answer
+
+
+async def _sent(request: web.Request, answer: web.Response) -> web.Response:
+    """The answer once the client has it, but for what the operating system buffers."""
+    try:
+        async with asyncio.timeout(SQL_SEND_S):
+            await answer.prepare(request)
+            await answer.write_eof()
+    except TimeoutError:
+        log.info("a client did not take its rows in time", extra={"client": request.remote})
+        if request.transport is not None:
+            request.transport.abort()
     return answer
 
 

@@ -54,7 +54,7 @@ class BodyReader:
         except TimeoutError:
             # Not 408: a 4xx would tell the agent that the batch itself is wrong.
             return Busy(f"the body did not arrive within {self._timeout_s:g} s", 5, 503)
-        except web.RequestPayloadError as error:
+        except (web.RequestPayloadError, ConnectionError) as error:
             return Refused(400, f"the body is cut off or damaged: {error}")
         finally:
             if not is_kept:

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from gpuwarden.alert import AlertStore
 from gpuwarden.clock import Clock
@@ -125,7 +126,7 @@ async def running(
             queries_max=settings.queries_max,
             more_metrics=more_metrics,
         )
-        url = await _listen(stack, settings, api, routes(querier))
+        url = await _listen(stack, settings, api, routes(querier), _http_log(stack, stats))
         log.info("collector listens", extra={"url": url, "data": str(settings.data_dir)})
         alerts = SqlAlertStore(writer, querier)
         with _ending_with(ended):
@@ -141,6 +142,7 @@ def _levels(writer: Writer, bodies: BodyReader, database: Database) -> Levels:
         body_bytes_in_flight=bodies.in_flight_bytes,
         database_bytes=database.size_bytes,
         is_alive=writer.is_alive(),
+        is_failing=writer.is_failing(),
     )
 
 
@@ -203,17 +205,44 @@ async def _stop_writer(writer: Writer) -> None:
         log.error("the writer did not finish in time; unanswered batches stay with their agents")
 
 
+class _MalformedCounted(logging.Filter):
+    """Counts requests that are not HTTP: aiohttp would log a stack trace for each, so anyone who
+    can connect could fill the log."""
+
+    def __init__(self, stats: Stats) -> None:
+        super().__init__()
+        self._stats = stats
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
+            self._stats.malformed_requests += 1
+            return False
+        return record.levelno > logging.DEBUG
+
+
+def _http_log(stack: AsyncExitStack, stats: Stats) -> logging.Logger:
+    http_log = log.getChild("http")
+    http_log.setLevel(logging.DEBUG)  # where aiohttp says some of it
+    counted = _MalformedCounted(stats)
+    http_log.addFilter(counted)
+    stack.callback(http_log.removeFilter, counted)
+    return http_log
+
+
 async def _listen(
     stack: AsyncExitStack,
     settings: CollectorSettings,
     api: Api,
     more: Iterable[web.AbstractRouteDef],
+    http_log: logging.Logger,
 ) -> str:
     """Listen until the stack unwinds; the URL. Raises StartError."""
     runner = web.AppRunner(
         api.application(more),
         access_log=None,
+        logger=http_log,
         auto_decompress=False,
+        handler_cancellation=True,  # nobody waits for the rows of a client that has gone
         lingering_time=_LINGER_S,
         shutdown_timeout=DRAIN_S,
     )

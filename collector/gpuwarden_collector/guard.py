@@ -18,8 +18,10 @@ SYSTEM_PREFIXES = ("duckdb_", "pragma_", "pg_", "sqlite_")
 FORBIDDEN_FUNCTIONS = frozenset(
     {
         "currval",
+        "current_setting",
         "getenv",
         "getvariable",
+        "json_serialize_plan",
         "nextval",
         "setseed",
         "sleep_ms",

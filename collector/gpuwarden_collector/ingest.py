@@ -5,7 +5,17 @@ import logging
 from aiohttp import web
 
 from gpuwarden.clock import Clock
-from gpuwarden.wire import BODY_BYTES_MAX, CONTENT_TYPE, WireError, batch_id_of
+from gpuwarden.wire import (
+    AGENT_HEADER,
+    BODY_BYTES_MAX,
+    BOOT_HEADER,
+    CONTENT_TYPE,
+    OLDEST_HEADER,
+    SEQUENCE_HEADER,
+    VERSION_HEADER,
+    WireError,
+    batch_id_of,
+)
 from gpuwarden_collector.bodies import BodyReader, Busy
 from gpuwarden_collector.decode import Decoded, Refused
 from gpuwarden_collector.group import Batch, Durable, Outcome
@@ -14,6 +24,16 @@ from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.writer import QueueFull, Writer, WriterStopped
 
 log = logging.getLogger(__name__)
+
+_ONCE = (
+    VERSION_HEADER,
+    AGENT_HEADER,
+    BOOT_HEADER,
+    SEQUENCE_HEADER,
+    OLDEST_HEADER,
+    "Content-Type",
+    "Content-Encoding",
+)
 
 
 class Ingest:
@@ -37,6 +57,9 @@ class Ingest:
     async def take(self, request: web.Request) -> Outcome | Refused | Busy:
         """Store the request's batch; durable when the outcome says so."""
         started = self._clock.monotonic()
+        # Of two values one would be taken at will; a proxy in between may take the other.
+        if twice := sorted(name for name in _ONCE if len(request.headers.getall(name, ())) > 1):
+            return Refused(400, f"header {twice[0]} stands more than once")
         try:
             batch_id = batch_id_of(request.headers)
         except WireError as error:

@@ -22,6 +22,8 @@ DECODES_MAX = 2
 """Threads that decode; each may hold several times `DECODED_BYTES_MAX`."""
 _TOGETHER_BYTES_MAX = 1024 * 1024
 """Bodies are decoded together up to so many bytes, as sent."""
+_HELD_BYTES_MAX = 32 * 1024 * 1024
+"""Decoded bytes at which a thread hands over what it has: small bodies can be large once decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,20 @@ class Body:
 
 
 def admit(bodies: Sequence[Body], admitted: Window) -> list[Decoded | Refused]:
-    """Each body decoded and admitted, or why not."""
-    results = [decode(body.content, body.encoding) for body in bodies]
+    """Each body decoded and admitted, or why not.
+
+    Ends early, but not before the first, once the decoded tables hold much memory; the rest of the
+    bodies has no result then.
+    """
+    results: list[Decoded | Refused] = []
+    held_bytes = 0
+    for body in bodies:
+        results.append(decode(body.content, body.encoding))
+        match results[-1]:
+            case Decoded(memory_bytes=memory_bytes):
+                held_bytes += memory_bytes
+        if held_bytes > _HELD_BYTES_MAX:
+            break
     good = [result for result in results if isinstance(result, Decoded)]
     if len(good) > 1 and refusal(_together(good), admitted) is None:
         return results
@@ -52,6 +66,9 @@ def _together(batches: Sequence[Decoded]) -> dict[str, pa.Table]:
     return {name: pa.concat_tables(tables) for name, tables in parts.items()}
 
 
+_Waiting = tuple[Body, "asyncio.Future[Decoded | Refused]"]
+
+
 class Intake:
     """Hands bodies to the threads and their results back; belongs to the event loop."""
 
@@ -59,7 +76,7 @@ class Intake:
         self._clock = clock
         self._ts_past_max_s = ts_past_max_s
         self._ts_future_max_s = ts_future_max_s
-        self._waiting: deque[tuple[Body, asyncio.Future[Decoded | Refused]]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._running = 0
         self._threads = ThreadPoolExecutor(DECODES_MAX, "decode")
 
@@ -82,9 +99,9 @@ class Intake:
             job = asyncio.get_running_loop().run_in_executor(
                 self._threads, admit, [body for body, _ in taken], admitted
             )
-            job.add_done_callback(partial(self._finish, [answer for _, answer in taken]))
+            job.add_done_callback(partial(self._finish, taken))
 
-    def _take(self) -> list[tuple[Body, "asyncio.Future[Decoded | Refused]"]]:
+    def _take(self) -> list[_Waiting]:
         taken = [self._waiting.popleft()]
         size_bytes = len(taken[0][0].content)
         while self._waiting and size_bytes < _TOGETHER_BYTES_MAX:
@@ -93,18 +110,17 @@ class Intake:
         return taken
 
     def _finish(
-        self,
-        answers: Sequence["asyncio.Future[Decoded | Refused]"],
-        job: "asyncio.Future[list[Decoded | Refused]]",
+        self, taken: Sequence[_Waiting], job: "asyncio.Future[list[Decoded | Refused]]"
     ) -> None:
         self._running -= 1
-        fault = job.exception()
-        results = [None] * len(answers) if fault else job.result()
-        for answer, result in zip(answers, results, strict=True):
-            if answer.done():  # the request was cancelled meanwhile
-                continue
-            if result is None:
-                answer.set_exception(fault or RuntimeError())
-            else:
-                answer.set_result(result)
+        if fault := job.exception():
+            for _, answer in taken:
+                if not answer.done():
+                    answer.set_exception(fault)
+        else:
+            results = job.result()
+            for (_, answer), result in zip(taken, results, strict=False):
+                if not answer.done():  # or the request was cancelled meanwhile
+                    answer.set_result(result)
+            self._waiting.extendleft(reversed(taken[len(results) :]))
         self._start()

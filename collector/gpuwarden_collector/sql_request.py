@@ -40,6 +40,8 @@ def sql_request_of(body: bytes, content_type: str, accept: str) -> SqlRequest:
         return SqlRequest(text, {}, form)
     try:
         asked = json.loads(text)
+        # JSON can escape half a character, which no text in the database can hold.
+        json.dumps(asked, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise QueryError(f"the body is not valid JSON: {error}") from error
     if not isinstance(asked, dict) or not isinstance(asked.get("sql"), str):
@@ -47,7 +49,7 @@ def sql_request_of(body: bytes, content_type: str, accept: str) -> SqlRequest:
     unknown = sorted(asked.keys() - {"sql", "params"})
     if unknown:
         raise QueryError(f"unknown key {unknown[0]!r}; known are sql and params")
-    params = asked.get("params") or {}
+    params = {} if asked.get("params") is None else asked["params"]
     if not isinstance(params, dict):
         raise QueryError('"params" must be an object of names and values')
     return SqlRequest(asked["sql"], {name: _param(name, v) for name, v in params.items()}, form)
@@ -67,9 +69,9 @@ def _param(name: str, value: Any) -> Any:
     if isinstance(value, dict) and value.keys() == {"timestamp"}:
         try:
             instant = datetime.fromisoformat(value["timestamp"])
-        except (TypeError, ValueError) as error:
+            return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
+        except (TypeError, ValueError, OverflowError) as error:
             raise QueryError(f"parameter ${name} is not an ISO 8601 instant") from error
-        return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, list) and all(

@@ -56,6 +56,8 @@ class Stats:
     query_seconds: Histogram = field(default_factory=Histogram)
     query_errors: Counter[str] = field(default_factory=Counter)
     request_failures: int = 0
+    malformed_requests: int = 0
+    """Requests that are not HTTP."""
 
     @property
     def rows_total(self) -> int:
@@ -71,6 +73,7 @@ class Levels:
     body_bytes_in_flight: int
     database_bytes: int
     is_alive: bool
+    is_failing: bool
 
 
 def exposition(stats: Stats, levels: Levels) -> str:
@@ -85,6 +88,7 @@ def _lines(stats: Stats, levels: Levels) -> Iterator[str]:
         ("body_bytes_total", "Bytes of bodies of stored batches.", stats.body_bytes),
         ("commit_failures_total", "Group commits that failed.", stats.commit_failures),
         ("request_failures_total", "Requests answered 500.", stats.request_failures),
+        ("malformed_requests_total", "Requests that are not HTTP.", stats.malformed_requests),
     ):
         yield from _family(name, "counter", meaning, [("", value)])
     for name, meaning, label, counter in (
@@ -99,6 +103,7 @@ def _lines(stats: Stats, levels: Levels) -> Iterator[str]:
         ("queue_bytes", "Decoded batches waiting for the writer.", levels.queue_bytes),
         ("body_in_flight_bytes", "Request bodies in memory.", levels.body_bytes_in_flight),
         ("database_bytes", "Database and log on disk.", levels.database_bytes),
+        ("store_failing", "1 while commits fail, as on a full disk.", int(levels.is_failing)),
         ("writer_alive", "1 while the writer makes progress.", int(levels.is_alive)),
     ):
         yield from _family(name, "gauge", meaning, [("", level)])

@@ -101,7 +101,7 @@ class Writer:
         self._in_hand: list[asyncio.Future[Any]] = []
         self._queue_bytes = 0
         self._is_stopping = False
-        self._is_failing = False
+        self._failed_at: float | None = None
         self._is_doubtful = False
         self._progress_at = self._heard_at = self._expired_at = clock.monotonic()
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
@@ -123,6 +123,14 @@ class Writer:
         late_s = self._clock.monotonic() - self._progress_at
         is_running = self._thread.is_alive() and not self._ended.done()
         return is_running and late_s < STUCK_AFTER_S
+
+    def is_failing(self) -> bool:
+        """Whether the last commit failed, as on a full disk, and lately.
+
+        What failed long ago may be over: only the next batch can tell.
+        """
+        failed_at = self._failed_at
+        return failed_at is not None and self._clock.monotonic() - failed_at < STUCK_AFTER_S
 
     async def store(self, batch: Batch) -> Outcome:
         """Wait until the batch is durable or why not. Raises QueueFull, WriterStopped."""
@@ -333,11 +341,11 @@ class Writer:
         return True
 
     def _set_failing(self, reason: str | None) -> None:
-        if reason is not None and not self._is_failing:
+        if reason is not None and self._failed_at is None:
             log.error("the store takes no batches; agents keep them", extra={"reason": reason})
-        if reason is None and self._is_failing:
+        if reason is None and self._failed_at is not None:
             log.warning("the store takes batches again")
-        self._is_failing = reason is not None
+        self._failed_at = None if reason is None else self._clock.monotonic()
 
     def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         try:

@@ -2,9 +2,16 @@
 
 import asyncio
 import itertools
+import resource
+import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -99,6 +106,25 @@ def database(tmp_path: Path) -> Iterator[Database]:
     opened = Database.open(tmp_path, Limits(memory="512MiB", threads=1))
     yield opened
     opened.close()
+
+
+@contextmanager
+def _files_of_at_most(size_bytes: int) -> Iterator[None]:
+    """Writes beyond that size fail, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+
+@pytest.fixture
+def files_of_at_most() -> Callable[[int], AbstractContextManager[None]]:
+    """A full disk for this process: `with files_of_at_most(size_bytes)`."""
+    return _files_of_at_most
 
 
 Start = Callable[..., AbstractAsyncContextManager[Collector]]

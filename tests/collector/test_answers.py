@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from gpuwarden.query import QueryError
 from gpuwarden_collector.answers import arrow_body, csv_body, json_body, python_rows
 from gpuwarden_collector.store.database import Database
 from gpuwarden_collector.store.reading import Reading, Rows
@@ -30,6 +31,7 @@ def rows_of(database: Database, sql: str) -> Rows:
         ("1::TINYINT", 1, 1),
         ("9223372036854775807", 2**63 - 1, 2**63 - 1),
         ("170141183460469231731687303715::HUGEINT", 170141183460469231731687303715, None),
+        ("340282366920938463463374607431768211455::UHUGEINT", 2**128 - 1, None),
         ("1.5::FLOAT", 1.5, 1.5),
         ("1.25", 1.25, 1.25),
         ("'NaN'::DOUBLE", pytest.approx(float("nan"), nan_ok=True), None),
@@ -59,6 +61,31 @@ def test_values(database: Database, sql: str, value: Any, in_json: Any) -> None:
     assert csv_body(rows).startswith(b"value\r\n")
     read = pa.ipc.open_stream(arrow_body(rows)).read_all()
     assert (read.schema, str(read)) == (rows.data.schema, str(rows.data))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "TIMESTAMP 'infinity'",
+        "TIMESTAMP '294247-01-10'",
+        "TIMESTAMPTZ '-infinity'",
+        "DATE '5877642-06-25 (BC)'",
+        "INTERVAL '99999999 years'",
+        "[TIMESTAMP '290308-12-21 (BC)']",
+        "{'a': DATE 'infinity'}",
+    ],
+)
+def test_what_python_cannot_hold_is_named_with_its_column(database: Database, sql: str) -> None:
+    rows = rows_of(database, f"SELECT 1 AS one, {sql} AS late")
+    for form in (python_rows, csv_body, lambda rows: json_body(rows, 0)):
+        with pytest.raises(QueryError, match="column late has a .* cast it to VARCHAR"):
+            form(rows)
+    assert pa.ipc.open_stream(arrow_body(rows)).read_all().num_rows == 1
+
+
+def test_a_type_that_arrow_lacks_is_an_error_of_the_query(database: Database) -> None:
+    with pytest.raises(QueryError, match="VARIANT"):
+        rows_of(database, "SELECT 1::VARIANT")
 
 
 def test_json_says_whether_rows_were_cut(database: Database) -> None:

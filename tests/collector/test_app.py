@@ -1,16 +1,31 @@
 """The HTTP API answers as `docs/api.md` says, errors always in one shape."""
 
 import asyncio
+import contextlib
 import csv
 import io
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import pyarrow as pa
 import pytest
 from aiohttp import web
+from multidict import CIMultiDict
 
-from gpuwarden.wire import BODY_BYTES_MAX, CONTENT_TYPE, SEQUENCE_HEADER, VERSION_HEADER
+from gpuwarden.wire import (
+    BODY_BYTES_MAX,
+    CONTENT_TYPE,
+    INGEST_PATH,
+    SEQUENCE_HEADER,
+    VERSION_HEADER,
+    BatchId,
+    headers_of,
+)
+from gpuwarden_collector.app import SQL_WAITING_MAX
+from gpuwarden_collector.store.database import FILE_NAME
+
+ENDLESS = b"SELECT count(*) FROM range(1000000000) a, range(1000000000) b"
 
 
 async def test_a_batch_is_stored_once_however_often_it_is_sent(
@@ -46,6 +61,22 @@ async def test_wrong_headers_are_refused(
         got, text, _ = await post(collector.url, body, headers=headers)
     assert got == status
     assert reason in text
+
+
+@pytest.mark.parametrize(("name", "second"), [(SEQUENCE_HEADER, "9"), ("Content-Encoding", "gzip")])
+async def test_a_header_that_stands_twice_is_refused(
+    start: Any, wire: Any, session: aiohttp.ClientSession, name: str, second: str
+) -> None:
+    headers = CIMultiDict(headers_of(BatchId("agent-1", "boot-1", 1)))
+    headers.update({"Content-Type": CONTENT_TYPE, "Content-Encoding": "zstd"})
+    headers.add(name, second)
+    body = wire.zstd(wire.stream("gpu_samples", [wire.gpu_row()]))
+    async with (
+        start() as collector,
+        session.post(collector.url + INGEST_PATH, data=body, headers=headers) as answer,
+    ):
+        assert answer.status == 400
+        assert (await answer.json())["error"] == f"header {name} stands more than once"
 
 
 async def test_a_hundred_megabytes_are_refused_without_being_read(start: Any, post: Any) -> None:
@@ -156,6 +187,112 @@ async def test_a_collector_whose_writer_is_stuck_is_healthy_but_not_ready(
         assert await statuses(collector.url) == [200, 503]
         stuck_clock.may_go.set()
     assert sent.result()[0] == 204
+
+
+async def test_on_a_full_disk_the_collector_is_not_ready_until_batches_may_be_tried_again(
+    start: Any,
+    session: Any,
+    wire: Any,
+    post: Any,
+    clock: Any,
+    eventually: Any,
+    files_of_at_most: Any,
+    tmp_path: Any,
+) -> None:
+    async def is_ready(url: str) -> bool:
+        async with session.get(url + "/readyz") as answer:
+            return bool(answer.status == 200)
+
+    body = wire.stream("gpu_samples", [wire.gpu_row()])
+    async with start() as collector:
+        await post(collector.url, body, 1, encoding=None)
+        with files_of_at_most((tmp_path / f"{FILE_NAME}.wal").stat().st_size):
+            status, text, headers = await post(collector.url, body, 2, encoding=None)
+            assert (status, headers["Retry-After"]) == (503, "5")
+            assert "the store cannot take it now" in text
+            assert not await is_ready(collector.url)
+            assert collector.is_alive()  # the watchdog must not end what a restart cannot help
+            clock.advance(30)
+            await eventually(collector.is_alive)
+            assert await is_ready(collector.url)
+        assert (await post(collector.url, body, 2, encoding=None))[0] == 204
+        assert await is_ready(collector.url)
+
+
+async def test_queries_beyond_the_most_that_may_wait_are_told_to_come_back(
+    start: Any, session: aiohttp.ClientSession, eventually: Any
+) -> None:
+    go = asyncio.Event()
+    refused = []
+
+    async def body() -> AsyncIterator[bytes]:
+        await go.wait()
+        yield ENDLESS
+
+    async def ask(url: str) -> None:
+        async with session.post(url, data=body()) as answer:
+            refused.append((answer.status, answer.headers["Retry-After"]))
+
+    async with start() as collector:
+        url = collector.url + "/v1/sql"
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(ask(url)) for _ in range(SQL_WAITING_MAX + 5)]
+            await asyncio.sleep(0)
+            go.set()
+            await eventually(lambda: len(refused) == 5)
+            for task in asked:
+                task.cancel()
+        assert refused == [(429, "1")] * 5
+        assert collector.stats.query_errors["busy"] == 5
+
+
+async def test_a_query_ends_when_its_client_goes_away(
+    start: Any, session: aiohttp.ClientSession, eventually: Any
+) -> None:
+    async with start(queries_max=2) as collector:  # one of them is for rules
+        url = collector.url + "/v1/sql"
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(session.post(url, data=ENDLESS), 0.1)
+        async with asyncio.timeout(15), session.post(url, data=b"SELECT 7") as answer:
+            assert (await answer.json())["rows"] == [[7]]
+
+
+async def test_a_client_that_does_not_take_its_rows_loses_them(
+    start: Any, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuwarden_collector.app.SQL_SEND_S", 0.2)
+    sql = b"SELECT repeat('x', 10000) FROM range(3000)"
+    head = b"POST /v1/sql HTTP/1.1\r\nHost: x\r\nAccept: text/csv\r\nContent-Length: %d\r\n\r\n"
+    async with start(queries_max=2) as collector:
+        port = int(collector.url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        writer.write(head % len(sql) + sql)
+        async with session.post(collector.url + "/v1/sql", data=b"SELECT 7") as answer:
+            assert (await answer.json())["rows"] == [[7]]
+        got_bytes = 0
+        async with asyncio.timeout(20):
+            with contextlib.suppress(ConnectionError):
+                while piece := await reader.read(1 << 20):
+                    got_bytes += len(piece)
+        writer.close()
+    assert got_bytes < 30_000_000
+
+
+async def test_what_is_not_http_is_counted_and_does_not_fill_the_log(
+    start: Any, session: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with start() as collector:
+        port = int(collector.url.rpartition(":")[2])
+        for garbage in (b"\x16\x03\x01 tls\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"x" * 9999):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(garbage + b"\r\n\r\n")
+            assert b"400 Bad Request" in await reader.readline()
+            writer.close()
+        async with session.get(collector.url + "/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+    assert "gpuwarden_collector_malformed_requests_total 2" in lines
+    assert "Traceback" not in caplog.text
 
 
 async def test_metrics_tell_what_was_taken_and_refused(

@@ -104,6 +104,17 @@ async def test_without_room_the_client_is_told_to_come_back(
     assert echo.reader.in_flight_bytes == 0
 
 
+async def test_a_client_that_goes_away_gives_its_room_back(eventually: Any) -> None:
+    echo = Echo(10**6, 10)
+    async with await echo.serve() as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nfirst")
+        await eventually(lambda: echo.reader.in_flight_bytes == 5)
+        writer.close()
+        await writer.wait_closed()
+        await eventually(lambda: echo.reader.in_flight_bytes == 0)
+
+
 async def test_a_body_that_does_not_arrive_in_time_may_be_sent_again(
     client: aiohttp.ClientSession,
 ) -> None:

@@ -46,6 +46,29 @@ def test_together_and_alone_are_the_same(wire: Any, data: st.DataObject) -> None
     assert [kind(result) for result in together] == [kind(result) for result in alone]
 
 
+def test_small_bodies_that_decode_to_much_are_not_all_held_at_once(
+    wire: Any, clock: ManualClock
+) -> None:
+    large = Body(wire.zstd(wire.stream("gpu_samples", wire.gpu_rows(20_000, [0]))), "zstd")
+    admitted = window(wire.now, 3600, 300)
+    first = admit([large], admitted)[0]
+    assert isinstance(first, Decoded)
+    assert len(large.content) * 20 < first.memory_bytes
+    assert 1 < len(admit([large] * 30, admitted)) < 20
+
+    async def run() -> list[Decoded | Refused]:
+        intake = Intake(clock, ts_past_max_s=3600, ts_future_max_s=300)
+        try:
+            small = [intake.admit(body) for body in bodies_of(wire)]
+            return await asyncio.gather(*(intake.admit(large) for _ in range(30)), *small)
+        finally:
+            intake.close()
+
+    results = asyncio.run(run())
+    assert [kind(r) for r in results[:30]] == [kind(first)] * 30
+    assert [kind(r) for r in results[30:]] == [kind(r) for r in admit(bodies_of(wire), admitted)]
+
+
 def test_each_request_gets_its_own_answer(wire: Any, clock: ManualClock) -> None:
     async def run() -> list[Decoded | Refused]:
         intake = Intake(clock, ts_past_max_s=3600, ts_future_max_s=300)

@@ -44,6 +44,13 @@ def test_json_carries_parameters_and_instants() -> None:
         (b'{"sql": 1}', '"sql", a text'),
         (b'{"sql": "x", "limit": 1}', "unknown key 'limit'"),
         (b'{"sql": "x", "params": [1]}', '"params" must be an object'),
+        (b'{"sql": "x", "params": []}', '"params" must be an object'),
+        (b'{"sql": "SELECT \'\\ud800\'"}', "surrogates not allowed"),
+        (b'{"sql": "x", "params": {"a": "\\ud800"}}', "surrogates not allowed"),
+        (
+            b'{"sql": "x", "params": {"a": {"timestamp": "0001-01-01T00:00:00+14:00"}}}',
+            "parameter $a is not an ISO",
+        ),
         (b'{"sql": "x", "params": {"a": {"b": 1}}}', "parameter $a must be"),
         (b'{"sql": "x", "params": {"a": {"timestamp": "soon"}}}', "parameter $a is not an ISO"),
     ],

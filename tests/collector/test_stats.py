@@ -2,7 +2,9 @@
 
 from gpuwarden_collector.stats import Histogram, Levels, Stats, exposition
 
-LEVELS = Levels(queue_bytes=1, body_bytes_in_flight=2, database_bytes=3, is_alive=True)
+LEVELS = Levels(
+    queue_bytes=1, body_bytes_in_flight=2, database_bytes=3, is_alive=True, is_failing=False
+)
 
 
 def test_histogram_buckets_are_cumulative_and_include_their_edge() -> None:

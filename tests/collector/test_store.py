@@ -1,12 +1,8 @@
 """The store opens with clear words, writes all or nothing, and survives what goes wrong."""
 
 import os
-import resource
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -97,6 +93,15 @@ def test_a_file_that_is_no_database_is_a_start_error(tmp_path: Path) -> None:
         Database.open(tmp_path, LIMITS)
 
 
+def test_a_full_disk_is_a_start_error_that_asks_for_room(
+    tmp_path: Path, files_of_at_most: Any
+) -> None:
+    Database.open(tmp_path, LIMITS).close()
+    with files_of_at_most(0), pytest.raises(StartError, match="make room on its disk"):
+        Database.open(tmp_path, LIMITS)
+    Database.open(tmp_path, LIMITS).close()
+
+
 def test_a_newer_schema_is_a_start_error_that_says_so(tmp_path: Path) -> None:
     database = Database.open(tmp_path, LIMITS)
     database.writing.execute("UPDATE internal.schema_version SET version = version + 1")
@@ -172,6 +177,14 @@ def test_a_reading_that_is_interrupted_before_it_begins_does_not_begin(database:
         reading.run("SELECT 1", {}, 10)
 
 
+def test_a_reader_that_has_just_closed_its_cursor_can_be_interrupted(database: Database) -> None:
+    """The writer interrupts readers to make room; a fault there would end it."""
+    with database.reading() as cursor:
+        cursor.close()
+        assert database.interrupt_readers() == 1
+    assert database.interrupt_readers() == 0
+
+
 def test_a_result_too_large_is_an_error_and_not_a_flood(database: Database) -> None:
     reading = Reading(database)
     with reading.opened(), pytest.raises(QueryError, match="larger than 64 MiB"):
@@ -191,20 +204,9 @@ def test_a_query_that_needs_too_much_memory_says_so_and_harms_nothing(
     database.close()
 
 
-@contextmanager
-def files_of_at_most(size_bytes: int) -> Iterator[None]:
-    """Writes beyond that size fail, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, ignored)
-
-
-def test_the_store_takes_rows_again_when_a_full_disk_has_space(tmp_path: Path, wire: Any) -> None:
+def test_the_store_takes_rows_again_when_a_full_disk_has_space(
+    tmp_path: Path, wire: Any, files_of_at_most: Any
+) -> None:
     database = Database.open(tmp_path, LIMITS)
     rows = Changes(appended={"gpu_samples": wire.table("gpu_samples", wire.gpu_rows(100, [0]))})
     commit(database, rows)
@@ -217,7 +219,9 @@ def test_the_store_takes_rows_again_when_a_full_disk_has_space(tmp_path: Path, w
     database.close()
 
 
-def test_a_database_that_duckdb_declares_invalid_is_opened_again(tmp_path: Path, wire: Any) -> None:
+def test_a_database_that_duckdb_declares_invalid_is_opened_again(
+    tmp_path: Path, wire: Any, files_of_at_most: Any
+) -> None:
     database = Database.open(tmp_path, LIMITS)
     rows = Changes(appended={"gpu_samples": wire.table("gpu_samples", wire.gpu_rows(100, [0]))})
     commit(database, rows)

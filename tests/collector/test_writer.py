@@ -1,10 +1,8 @@
 """The writer commits groups, answers each batch, and outlives full disks and bad batches."""
 
 import asyncio
-import resource
-import signal
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -123,18 +121,17 @@ async def test_a_bad_batch_does_not_hold_up_good_ones(
     assert "refused an admitted batch" in caplog.text
 
 
-@contextmanager
-def full_disk(data_dir: Path) -> Iterator[None]:
-    """Whatever makes the write-ahead log longer fails, as on a full disk."""
-    log_bytes = (data_dir / f"{FILE_NAME}.wal").stat().st_size
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (log_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, ignored)
+FullDisk = Callable[[], AbstractContextManager[None]]
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path, files_of_at_most: Any) -> FullDisk:
+    """Whatever makes the write-ahead log longer fails."""
+
+    def filled() -> Any:
+        return files_of_at_most((tmp_path / f"{FILE_NAME}.wal").stat().st_size)
+
+    return filled
 
 
 async def test_on_a_full_disk_batches_wait_at_the_agent_and_nothing_is_lost_or_doubled(
@@ -142,22 +139,30 @@ async def test_on_a_full_disk_batches_wait_at_the_agent_and_nothing_is_lost_or_d
     wire: Any,
     database: Database,
     stats: Stats,
-    tmp_path: Path,
+    clock: ManualClock,
+    full_disk: FullDisk,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with run() as writer:
         assert await writer.store(batch(wire, 1, rows=50)) == Durable()
-        with full_disk(tmp_path):
+        assert not writer.is_failing()
+        with full_disk():
             for sequence in (2, 3, 2):
                 outcome = await writer.store(batch(wire, sequence, rows=50))
                 assert isinstance(outcome, Later)
                 assert outcome.retry_after_s > 0
             assert writer.is_alive()
+            assert writer.is_failing()
+            clock.advance(STUCK_AFTER_S)
+            assert not writer.is_failing()
+            assert isinstance(await writer.store(batch(wire, 2, rows=50)), Later)
+            assert writer.is_failing()
         for sequence in (1, 2, 3):
             outcome = await writer.store(batch(wire, sequence, rows=50))
             assert isinstance(outcome, Durable)
+        assert not writer.is_failing()
     assert stored(database) == (150, 150)
-    assert stats.commit_failures == 3
+    assert stats.commit_failures == 4
     said = [r.getMessage() for r in caplog.records if "store takes" in r.getMessage()]
     assert said == [
         "the store takes no batches; agents keep them",
@@ -166,7 +171,7 @@ async def test_on_a_full_disk_batches_wait_at_the_agent_and_nothing_is_lost_or_d
 
 
 async def test_a_commit_that_failed_only_after_it_was_durable_is_not_repeated(
-    run: Run, wire: Any, database: Database, tmp_path: Path
+    run: Run, wire: Any, database: Database, full_disk: FullDisk
 ) -> None:
     """As when DuckDB's checkpoint after a commit fails: the error hides that the rows are there."""
     async with run() as writer:
@@ -176,7 +181,7 @@ async def test_a_commit_that_failed_only_after_it_was_durable_is_not_repeated(
             "FROM gpu_samples"
         )
         database.writing.execute("UPDATE internal.ledger SET floor = 3")
-        with full_disk(tmp_path):
+        with full_disk():
             assert isinstance(await writer.store(batch(wire, 9)), Later)
         assert await writer.store(batch(wire, 2)) == Durable(is_duplicate=True)
     assert stored(database) == (2, 2)

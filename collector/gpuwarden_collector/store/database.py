@@ -121,10 +121,15 @@ class Database:
         """End all running queries, and wait until they have let go; how many there were."""
         with self._condition:
             ended = set(self._cursors)
-            for cursor in ended:
-                cursor.interrupt()
+            self._interrupt_all()
             self._condition.wait_for(lambda: not ended & self._cursors, wait_s)
             return len(ended)
+
+    def _interrupt_all(self) -> None:
+        for cursor in self._cursors:
+            # A reader closes its cursor before it takes it off the list.
+            with suppress(duckdb.Error):
+                cursor.interrupt()
 
     def recover(self, timeout_s: float = 10.0) -> None:
         """Open the database again, after DuckDB has declared it invalid.
@@ -135,8 +140,7 @@ class Database:
         with self._condition:
             self._is_closed = True
             try:
-                for cursor in self._cursors:
-                    cursor.interrupt()
+                self._interrupt_all()
                 if not self._condition.wait_for(lambda: not self._cursors, timeout_s):
                     raise StoreUnavailableError("queries hold the invalid database")
                 with suppress(duckdb.Error):
@@ -163,8 +167,7 @@ class Database:
         """
         with self._condition:
             self._is_closed = True
-            for cursor in self._cursors:
-                cursor.interrupt()
+            self._interrupt_all()
             self._condition.wait_for(lambda: not self._cursors, _CLOSE_WAIT_S)
         with suppress(duckdb.Error):
             self.writing.close()
@@ -207,6 +210,7 @@ def _create(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     connection.execute("COMMIT")
 
 
+_NO_SPACE = re.compile(r"No space left|Disk quota exceeded|File too large")
 _HELD = re.compile(r"held in (?P<name>.+?) \(PID (?P<pid>\d+)\)")
 
 
@@ -217,6 +221,8 @@ def _start_error(path: Path, error: duckdb.Error) -> StartError:
             f"{path} is in use by process {held['pid']} ({held['name']}): "
             "stop it or choose another --data"
         )
+    if _NO_SPACE.search(text):
+        return StartError(f"{path} cannot be opened: {text}: make room on its disk")
     return StartError(
         f"{path} cannot be opened: {text}: repair or move it, or choose another --data"
     )

@@ -1,6 +1,7 @@
 """Parses SQL and runs one query on a reading cursor, bounded in rows and bytes."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ import pyarrow as pa
 from gpuwarden.query import QueryError
 from gpuwarden_collector.store.database import Database, one_line
 
+_WORD = re.compile(rb"\w+|.", re.DOTALL)
+_ANALYZE = (b"ANALYZE", b"ANALYSE")
+_OPTIONS = (*_ANALYZE, b"FORMAT")
 _CHUNK_ROWS = 2_048  # DuckDB's own vector size, so the row limit costs at most one vector more
 RESULT_BYTES_MAX = 64 * 1024 * 1024
 
@@ -22,10 +26,8 @@ class Parsed:
 
     kinds: tuple[str, ...]
     """Kind of each statement, in DuckDB's words: SELECT, EXPLAIN, INSERT..."""
-    select: str
-    """The statement, for EXPLAIN what it explains."""
     tree: Mapping[str, Any] | None
-    """Syntax tree of a SELECT; None where DuckDB has none, as for PRAGMA."""
+    """Syntax tree of the SELECT, for EXPLAIN of what it explains; None where there is none."""
     parameters: frozenset[str]
 
 
@@ -97,31 +99,37 @@ def parse(cursor: duckdb.DuckDBPyConnection, sql: str) -> Parsed:
     kinds = tuple(statement.type.name for statement in statements)
     parameters = frozenset(name for s in statements for name in s.named_parameters)
     if len(kinds) != 1:
-        return Parsed(kinds, sql, None, parameters)
+        return Parsed(kinds, None, parameters)
     select = _explained(sql) if kinds == ("EXPLAIN",) else sql
     row = cursor.execute("SELECT json_serialize_sql($1)", [select]).fetchone()
     try:
-        tree = json.loads(row[0]) if row else {"error": True}
+        tree: dict[str, Any] = json.loads(row[0]) if row else {"error": True}
     except RecursionError as error:
         raise QueryError("the query is nested too deeply") from error
-    return Parsed(kinds, select, None if tree.get("error") else tree, parameters)
+    # An empty text serializes too, as no statement.
+    is_select = not tree.get("error") and len(tree["statements"]) == 1
+    return Parsed(kinds, tree if is_select else None, parameters)
 
 
 def _explained(sql: str) -> str:
-    """What stands behind EXPLAIN, ANALYZE and the options in parentheses."""
-    tokens = [offset for offset, kind in duckdb.tokenize(sql) if kind != duckdb.token_type.comment]
-    words = [
-        sql.encode()[a:b].decode("utf-8", "replace").strip().upper()
-        for a, b in zip(tokens, [*tokens[1:], len(sql.encode())], strict=True)
-    ]
-    at = 1
-    if at < len(words) and words[at].startswith("ANALYZE"):
-        at += 1
-    if at < len(words) and words[at].startswith("("):
-        while at < len(words) and not words[at].startswith(")"):
+    """The statement that an EXPLAIN is about; "" when it cannot be told.
+
+    The guard judges this text and DuckDB runs the whole, so only what cannot be misread counts:
+    EXPLAIN [ANALYZE] statement, or EXPLAIN (options) statement. Parentheses are options only if an
+    option stands first in them; they may as well hold the statement itself.
+    """
+    encoded = sql.encode()
+    starts = [offset for offset, kind in duckdb.tokenize(sql) if kind != duckdb.token_type.comment]
+    words = [found[0].upper() for s in starts if (found := _WORD.match(encoded, s))]
+    try:
+        at = words.index(b"EXPLAIN") + 1
+        if words[at] in _ANALYZE:
             at += 1
-        at += 1
-    return sql.encode()[tokens[at] :].decode("utf-8", "replace") if at < len(tokens) else ""
+        elif words[at] == b"(" and words[at + 1] in _OPTIONS:
+            at = words.index(b")", at) + 1
+        return encoded[starts[at] :].decode("utf-8", "replace")
+    except (IndexError, ValueError):
+        return ""
 
 
 def _run(
@@ -151,6 +159,7 @@ def _run(
             f"the query needs more memory than the collector gives it ({one_line(error)}): "
             "select a shorter time or fewer columns, or aggregate"
         ) from error
-    except (duckdb.Error, pa.ArrowException) as error:
+    except (duckdb.Error, pa.ArrowException, OSError) as error:
+        # OSError is how Arrow says that it lacks one of DuckDB's types.
         raise QueryError(str(error).strip()[:2_000]) from error
     return Rows(data.slice(0, row_limit), types, rows > row_limit)

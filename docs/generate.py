@@ -14,8 +14,8 @@ from typing import Any
 
 from docs.exporter import exporter_page
 
-from gpuwarden.metrics import METRICS, Metric
-from gpuwarden.schema import INVENTORY_EXTRA, TABLES, Column, Table, views_sql
+from gpuwarden.metrics import METRICS, Metric, Type
+from gpuwarden.schema import INVENTORY_EXTRA, TABLES, WIRE_TABLES, Column, Table, views_sql
 from gpuwarden.settings import default_of
 from gpuwarden.xids import xid_table
 from gpuwarden_agent.settings import AgentSettings
@@ -38,6 +38,7 @@ def pages() -> dict[str, str]:
         "docs/commands.md": commands_page(),
         "docs/exporter.md": exporter_page(),
         "docs/xids.md": xids_page(),
+        "docs/wire.md": wire_page(),
         **{f"systemd/{part}.toml": example_toml(part) for part in PARTS},
     }
 
@@ -71,10 +72,47 @@ def _metric_row(m: Metric) -> str:
 
 
 def xids_page() -> str:
-    """The page is written by hand but for the table between its two marks."""
-    head, start, rest = (ROOT / "docs/xids.md").read_text().partition("<!-- catalogue -->\n")
-    _, end, tail = rest.partition("<!-- end of catalogue -->")
-    return head + start + xid_table() + end + tail
+    return _between("docs/xids.md", "catalogue", xid_table())
+
+
+def wire_page() -> str:
+    return _between("docs/wire.md", "tables", "\n".join(_wire_tables()))
+
+
+def _between(page: str, mark: str, made: str) -> str:
+    """A page that is written by hand but for what stands between its two marks."""
+    head, start, rest = (ROOT / page).read_text().partition(f"<!-- {mark} -->\n")
+    _, end, tail = rest.partition(f"<!-- end of {mark} -->")
+    assert end, f"{page} lacks the marks of {mark}"
+    return head + start + made + end + tail
+
+
+def _wire_tables() -> Iterator[str]:
+    for table in WIRE_TABLES.values():
+        keys = ", ".join(f"`{name}`" for name in table.key)
+        yield f"\n### `{table.name}`\n"
+        yield f"One row per {table.row}. Key: {keys}.\n"
+        yield "| column | Arrow type | required | limits | meaning |"
+        yield "| --- | --- | --- | --- | --- |"
+        for c in table.columns:
+            required = "yes" if c.required else ""
+            cells = (f"`{c.name}`", _ARROW[c.type], required, _limits(c.limits), c.meaning)
+            yield "| " + " | ".join(cells) + " |"
+    yield ""
+
+
+_ARROW = {t: t.value for t in Type} | {
+    Type.TIMESTAMP: "timestamp[ms]",
+    Type.FLOAT32: "float",
+    Type.FLOAT64: "double",
+}
+
+
+def _limits(limits: tuple[float, float] | None) -> str:
+    if limits is None:
+        return ""
+    low, high = limits
+    return f"at least {low:g}" if high == float("inf") else f"{low:g} to {high:g}"
 
 
 def tables_page() -> str:

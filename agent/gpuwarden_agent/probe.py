@@ -6,7 +6,7 @@ driver call that hangs stops nothing but its own GPU. Probes add neither `ts` no
 `simulated` to their rows: the sampler stamps them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 Value = int | float | str | bool | None
@@ -39,13 +39,10 @@ class Probe(Protocol):
         ...
 
     @property
-    def tables(self) -> tuple[str, ...]:
-        """Tables that `read` fills."""
-        ...
-
-    @property
-    def cadence_s(self) -> int:
-        """Read at the wall clock seconds that this divides."""
+    def tables(self) -> Mapping[str, int]:
+        """Tables that `read` fills, and every how many seconds: at the wall clock seconds that the
+        number divides.
+        """
         ...
 
     @property
@@ -70,9 +67,12 @@ class Probe(Protocol):
         """
         ...
 
-    def read(self, ts_ms: int) -> Reading:
-        """Samples for the tick `ts_ms`. The first call of a probe that needs two looks to tell a
-        rate leaves that column out. Raises ProbeError when the source gives nothing at all.
+    def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
+        """Samples for the tick `ts_ms`, of the tables that are `due` (None: of all).
+
+        A due table that was read has its key, if there is nothing to tell with no rows; one without
+        its key failed. The first call of a probe that needs two looks to tell a rate leaves that
+        column out. Raises ProbeError when the source gives nothing at all.
         """
         ...
 

@@ -214,8 +214,8 @@ def _add_simulate(commands: "Commands[Parser]") -> None:
 def _add_sql(commands: "Commands[Parser]") -> None:
     made = _command(
         commands, "sql", ask.sql, "ask the fleet in SQL (DuckDB's dialect, read only)",
-        "Tables: gpu_samples, host_samples, process_samples, events, nodes, gpus, alerts; views:"
-        " gpus_now, nodes_now, alerts_now.",
+        "First to know: tables gpu_samples, host_samples, process_samples, events, nodes, gpus,"
+        " alerts; views gpus_now, nodes_now, alerts_now. SHOW TABLES lists all.",
     )  # fmt: skip
     made.add_argument("query", metavar="QUERY", help="one SELECT; - reads it from standard input")
     _add_format(made)

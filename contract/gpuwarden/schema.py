@@ -7,7 +7,7 @@ the rest is written by the collector. Views are in `views.sql` beside this file.
 from dataclasses import dataclass
 from importlib.resources import files
 
-from gpuwarden.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric, Type
+from gpuwarden.metrics import METRICS, Metric, Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,71 @@ GPU_SAMPLES = Table(
     "gpu_samples",
     "GPU and second",
     ("gpu_uuid", "ts"),
-    (TS, NODE, GPU, GPU_UUID, MIG, SIMULATED, *_columns(GPU_METRICS)),
+    (TS, NODE, GPU, GPU_UUID, MIG, SIMULATED, *_columns(METRICS["gpu_samples"])),
+)
+
+GPU_DETAIL_SAMPLES = Table(
+    "gpu_detail_samples",
+    "GPU and ten seconds",
+    ("gpu_uuid", "ts"),
+    (TS, NODE, GPU, GPU_UUID, MIG, SIMULATED, *_columns(METRICS["gpu_detail_samples"])),
+)
+
+GPU_HEALTH_SAMPLES = Table(
+    "gpu_health_samples",
+    "GPU and minute",
+    ("gpu_uuid", "ts"),
+    (
+        TS,
+        NODE,
+        GPU,
+        GPU_UUID,
+        SIMULATED,
+        Column(
+            "recovery_action",
+            Type.STRING,
+            "What the driver asks for: none, gpu_reset, node_reboot, drain_p2p or drain_and_reset.",
+        ),
+        Column(
+            "fabric_state",
+            Type.STRING,
+            "Registration with the NVLink fabric: not_started, in_progress or completed.",
+        ),
+        Column("fabric_status", Type.STRING, "How it ended: success, or NVML's name of the error."),
+        Column(
+            "fabric_health",
+            Type.STRING,
+            "healthy, or what the fabric suffers from, separated by commas: bandwidth_degraded, "
+            "route_recovery, route_unhealthy, access_timeout_recovery, incorrect_configuration.",
+        ),
+        *_columns(METRICS["gpu_health_samples"]),
+    ),
+)
+
+LINK_SAMPLES = Table(
+    "link_samples",
+    "link of a GPU and ten seconds",
+    ("gpu_uuid", "link_type", "link", "ts"),
+    (
+        TS,
+        NODE,
+        GPU,
+        GPU_UUID,
+        SIMULATED,
+        Column("link_type", Type.STRING, "nvlink, c2c (GPU to CPU) or xgmi.", required=True),
+        Column("link", Type.INT16, "Number of the link on its GPU.", required=True),
+        Column("version", Type.INT16, "Generation of the link."),
+        Column("remote_type", Type.STRING, "What is at the other end: gpu, switch or cpu."),
+        Column("remote_pci_bus_id", Type.STRING, "PCI bus id of what is at the other end."),
+        *_columns(METRICS["link_samples"]),
+    ),
 )
 
 HOST_SAMPLES = Table(
     "host_samples",
     "node and second",
     ("node", "ts"),
-    (TS, NODE, SIMULATED, *_columns(HOST_METRICS)),
+    (TS, NODE, SIMULATED, *_columns(METRICS["host_samples"])),
 )
 
 PROCESS_SAMPLES = Table(
@@ -88,7 +145,76 @@ PROCESS_SAMPLES = Table(
         Column("container_id", Type.STRING, "Container that the process runs in."),
         Column("pod", Type.STRING, "Kubernetes namespace/pod that the process runs in."),
         Column("started_at", Type.TIMESTAMP, "Start of the process."),
-        *_columns(PROCESS_METRICS),
+        MIG,
+        Column("process_type", Type.STRING, "compute, graphics or mps (a client of MPS)."),
+        Column(
+            "command",
+            Type.STRING,
+            "Command line, secrets replaced by ***; NULL where it may not be read.",
+        ),
+        Column("state", Type.STRING, "State of the main thread: R, S, D, T or Z, as in ps."),
+        Column("cgroup", Type.STRING, "Path of its cgroup."),
+        *_columns(METRICS["process_samples"]),
+    ),
+)
+
+ALLOCATION_SAMPLES = Table(
+    "allocation_samples",
+    "GPU that a scheduler has given out, and ten seconds",
+    ("gpu_uuid", "owner", "ts"),
+    (
+        TS,
+        NODE,
+        GPU,
+        GPU_UUID,
+        SIMULATED,
+        Column("scheduler", Type.STRING, "slurm or kubernetes.", required=True),
+        Column("owner", Type.STRING, "Slurm job id, or namespace/pod/container.", required=True),
+        Column("username", Type.STRING, "Owner of the Slurm job."),
+        Column("slurm_job_id", Type.STRING, "Slurm job that has the GPU."),
+        Column("pod", Type.STRING, "Kubernetes namespace/pod that has the GPU."),
+        Column("container", Type.STRING, "Name of the container in the pod."),
+        Column("processes", Type.INT32, "Processes on the GPU, of anyone; 0: none holds it."),
+    ),
+)
+
+INFINIBAND_SAMPLES = Table(
+    "infiniband_samples",
+    "InfiniBand or RoCE port and ten seconds",
+    ("node", "device", "port", "ts"),
+    (
+        TS,
+        NODE,
+        SIMULATED,
+        Column("device", Type.STRING, "Name of the adapter: mlx5_0.", required=True),
+        Column("port", Type.INT16, "Number of the port on it.", required=True),
+        Column("link_layer", Type.STRING, "InfiniBand or Ethernet."),
+        Column("state", Type.STRING, "down, init, armed, active or active_defer."),
+        Column(
+            "physical_state", Type.STRING, "As the kernel says it: LinkUp, Polling, Disabled..."
+        ),
+        *_columns(METRICS["infiniband_samples"]),
+    ),
+)
+
+COVERAGE = Table(
+    "coverage",
+    "probe, table and minute",
+    ("node", "probe", "table_name", "ts"),
+    (
+        Column("ts", Type.TIMESTAMP, "End of the minute that is counted, UTC.", required=True),
+        NODE,
+        GPU,
+        Column("gpu_uuid", Type.STRING, "GPU that the probe is about; NULL: not about one."),
+        SIMULATED,
+        Column("probe", Type.STRING, "Name of the probe: gpu0, host.", required=True),
+        Column("table_name", Type.STRING, "Table that its readings fill.", required=True),
+        Column("expected", Type.INT32, "Readings due in the minute.", required=True),
+        Column("taken", Type.INT32, "Readings that became samples.", required=True),
+        Column("missed", Type.INT32, "Ticks that the agent did not get to.", required=True),
+        Column("skipped", Type.INT32, "Readings not begun: a call still ran.", required=True),
+        Column("late", Type.INT32, "Readings dropped: past the deadline.", required=True),
+        Column("failed", Type.INT32, "Readings that gave nothing.", required=True),
     ),
 )
 
@@ -122,7 +248,7 @@ NODES = Table(
         Column(
             "backend",
             Type.STRING,
-            "Source of GPU readings: nvml, amdgpu, amdgpu+nvml, simulator or none.",
+            "Source of GPU readings: nvml, amdgpu, amdgpu+nvml, simulator, replay or none.",
         ),
         Column("labels", Type.STRING, "JSON object of the labels set by the operator."),
         Column("kernel", Type.STRING, "Kernel release."),
@@ -134,6 +260,15 @@ NODES = Table(
         Column("driver_version", Type.STRING, "GPU driver."),
         Column("cuda_version", Type.STRING, "Newest CUDA that the driver supports."),
         Column("gpus", Type.INT32, "GPUs that the agent sees."),
+        Column(
+            "fabric_manager",
+            Type.STRING,
+            "State of NVIDIA's fabric manager: active, failed, inactive; NULL: not installed.",
+        ),
+        Column("fabric_manager_version", Type.STRING, "Version of the fabric manager."),
+        Column(
+            "kernel_module", Type.STRING, "Kind of NVIDIA's kernel module: open or proprietary."
+        ),
         SIMULATED,
     ),
 )
@@ -165,12 +300,51 @@ GPUS = Table(
         Column("nvlinks", Type.INT16, "NVLinks that the GPU has."),
         Column("numa_node", Type.INT16, "NUMA node of the GPU."),
         Column("mig_mode", Type.BOOL, "MIG switched on."),
+        Column("parent_gpu_uuid", Type.STRING, "GPU that a MIG device is part of."),
+        Column("part_number", Type.STRING, "Part number of the board."),
+        Column("inforom_version", Type.STRING, "Version of the InfoROM image."),
+        Column("architecture", Type.STRING, "Architecture: ampere, hopper, blackwell..."),
+        Column("compute_capability", Type.STRING, "CUDA compute capability: 9.0."),
+        Column(
+            "temperature_gpu_max_celsius", Type.FLOAT32, "Highest core temperature of normal work."
+        ),
+        Column("temperature_memory_max_celsius", Type.FLOAT32, "Highest memory temperature."),
+        Column("margin_shutdown_celsius", Type.FLOAT32, "T.Limit margin of shutdown (FI 193)."),
+        Column("margin_slowdown_celsius", Type.FLOAT32, "T.Limit margin of slowdown (FI 194)."),
+        Column("margin_memory_max_celsius", Type.FLOAT32, "T.Limit margin of the memory (FI 195)."),
+        Column("margin_gpu_max_celsius", Type.FLOAT32, "T.Limit margin of normal work (FI 196)."),
+        Column("cpu_affinity", Type.STRING, "CPUs near the GPU: 0-31,64-95."),
+        Column(
+            "peers",
+            Type.STRING,
+            "JSON object: PCI bus id of each other GPU of the node to the way to it, as nvidia-smi "
+            "topo says it: NV18, PIX, PXB, PHB, NODE, SYS.",
+        ),
+        Column("ecc_mode", Type.BOOL, "ECC switched on."),
+        Column("ecc_mode_pending", Type.BOOL, "ECC after the next reboot."),
+        Column("persistence_mode", Type.BOOL, "Persistence mode switched on."),
+        Column("compute_mode", Type.STRING, "default, prohibited or exclusive_process."),
+        Column("gsp_firmware_version", Type.STRING, "GSP firmware; NULL: not in use."),
         SIMULATED,
     ),
 )
 
 WIRE_TABLES: dict[str, Table] = {
-    table.name: table for table in (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, EVENTS, NODES, GPUS)
+    table.name: table
+    for table in (
+        GPU_SAMPLES,
+        GPU_DETAIL_SAMPLES,
+        GPU_HEALTH_SAMPLES,
+        LINK_SAMPLES,
+        HOST_SAMPLES,
+        INFINIBAND_SAMPLES,
+        PROCESS_SAMPLES,
+        ALLOCATION_SAMPLES,
+        COVERAGE,
+        EVENTS,
+        NODES,
+        GPUS,
+    )
 }
 """What an agent may send."""
 
@@ -245,10 +419,15 @@ UPSERTED = frozenset({"nodes", "gpus", "alerts"})
 would cost more than the inserts; the collector stores each batch once, so their keys hold anyway."""
 
 
+def column_sql(column: Column) -> str:
+    """Name and DuckDB type of a column."""
+    return f"{column.name} {_SQL_TYPES[column.type]}"
+
+
 def create_sql(table: Table) -> str:
     """`CREATE TABLE IF NOT EXISTS` in DuckDB's dialect, columns as stored."""
     lines = [
-        f"    {column.name} {_SQL_TYPES[column.type]}{' NOT NULL' if column.required else ''}"
+        f"    {column_sql(column)}{' NOT NULL' if column.required else ''}"
         for column in stored_columns(table)
     ]
     if table.name in UPSERTED:

@@ -10,6 +10,22 @@ FROM (
 ) s
 LEFT JOIN gpus g USING (gpu_uuid);
 
+-- The newest look at the health of every GPU heard of in the last five minutes.
+CREATE OR REPLACE VIEW gpu_health_now AS
+SELECT h.*, g.model, g.serial, g.pci_bus_id
+FROM (
+    SELECT * FROM gpu_health_samples
+    WHERE ts > now()::TIMESTAMP - INTERVAL 5 MINUTE
+    QUALIFY row_number() OVER (PARTITION BY gpu_uuid ORDER BY ts DESC) = 1
+) h
+LEFT JOIN gpus g USING (gpu_uuid);
+
+-- The newest sample of every NVLink, C2C or xGMI link heard of in the last minute.
+CREATE OR REPLACE VIEW links_now AS
+SELECT * FROM link_samples
+WHERE ts > now()::TIMESTAMP - INTERVAL 1 MINUTE
+QUALIFY row_number() OVER (PARTITION BY gpu_uuid, link_type, link ORDER BY ts DESC) = 1;
+
 -- The newest host sample of every node heard of in the last minute.
 CREATE OR REPLACE VIEW nodes_now AS
 SELECT * FROM host_samples

@@ -22,8 +22,9 @@ SELECT
     sum(usd_per_hour) AS usd_per_hour,
     sum(usd_per_hour) FILTER (util_percent < {IDLE_BELOW_PERCENT}) AS usd_per_hour_idle,
     (SELECT count(*) FROM nodes) AS nodes,
-    (SELECT count(*) FROM gpus) AS gpus_known
+    (SELECT count(*) FROM gpus WHERE mig_instance IS NULL) AS gpus_known
 FROM gpus_now
+WHERE mig_instance IS NULL
 """
 
 _NODES = f"""
@@ -48,7 +49,7 @@ SELECT g.node, g.gpu, g.gpu_uuid, g.model, g.util_percent, g.memory_used_bytes,
     g.memory_total_bytes, g.power_watts, g.temperature_celsius, t.rules
 FROM gpus_now g
 LEFT JOIN trouble t USING (gpu_uuid)
-WHERE g.node IN (SELECT node FROM ({_NODES}))
+WHERE g.mig_instance IS NULL AND g.node IN (SELECT node FROM ({_NODES}))
 ORDER BY g.node, g.gpu
 """
 

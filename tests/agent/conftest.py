@@ -1,7 +1,7 @@
 import asyncio
 import io
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -43,12 +43,13 @@ class FakeProbe:
         *,
         blocking: bool = False,
         simulated: bool = False,
-        cadence_s: int = 1,
         gpu_uuid: str | None = None,
-        tables: tuple[str, ...] = ("host_samples",),
+        tables: Mapping[str, int] | None = None,
     ) -> None:
         self.name, self.blocking, self.simulated = name, blocking, simulated
-        self.cadence_s, self.gpu_uuid, self.tables = cadence_s, gpu_uuid, tables
+        self.gpu_uuid = gpu_uuid
+        own = "host_samples" if gpu_uuid is None else "gpu_samples"
+        self.tables: Mapping[str, int] = {own: 1} if tables is None else tables
         self.answer: Callable[[int], Mapping[str, Sequence[dict[str, Any]]]] = self._one_row
         self.inventory: Mapping[str, Sequence[dict[str, Any]]] = {}
         self.read_at: list[int] = []
@@ -65,7 +66,9 @@ class FakeProbe:
     def describe(self) -> Mapping[str, Sequence[dict[str, Any]]]:
         return self.inventory
 
-    def read(self, ts_ms: int) -> Mapping[str, Sequence[dict[str, Any]]]:
+    def read(
+        self, ts_ms: int, due: Collection[str] | None = None
+    ) -> Mapping[str, Sequence[dict[str, Any]]]:
         self.read_at.append(ts_ms)
         assert self.go_on.wait(30)
         return self.answer(ts_ms)

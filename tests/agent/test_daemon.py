@@ -164,7 +164,7 @@ async def test_a_spool_that_was_set_aside_is_reported(
 async def test_a_stuck_driver_stops_neither_shipping_nor_the_end(
     stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
 ) -> None:
-    hung = fake_probe("gpu0", blocking=True, gpu_uuid="GPU-0", tables=("gpu_samples",))
+    hung = fake_probe("gpu0", blocking=True, gpu_uuid="GPU-0")
     hung.inventory = {"gpus": [{"gpu_uuid": "GPU-0", "gpu": 0}]}
     hung.go_on.clear()
     try:
@@ -348,10 +348,10 @@ from gpuwarden_agent.daemon import run
 from gpuwarden_agent.settings import AgentSettings
 
 class Host:
-    name, tables, cadence_s, simulated, blocking, gpu_uuid = (
-        "host", ("host_samples",), 1, False, True, None)
+    name, tables, simulated, blocking, gpu_uuid = (
+        "host", {"host_samples": 1}, False, True, None)
     def describe(self): return {}
-    def read(self, ts_ms): return {"host_samples": [{"load_1m": 1.0}]}
+    def read(self, ts_ms, due): return {"host_samples": [{"load_1m": 1.0}]}
     def close(self): pass
 
 settings = AgentSettings(node="n1", collector_url=sys.argv[1], state_dir=Path(sys.argv[2]),

@@ -25,6 +25,29 @@ def decoded(wire: Any, table: pa.Table, name: str = "gpu_samples") -> Decoded | 
 def test_every_table_comes_back_as_it_was_sent(wire: Any) -> None:
     rows = {
         "gpu_samples": wire.gpu_row(memory_used_bytes=5, pstate=0),
+        "gpu_detail_samples": {**wire.gpu_row(), "sm_active_percent": 40.0},
+        "gpu_health_samples": {**wire.gpu_row(), "remap_pending": True},
+        "link_samples": {**wire.gpu_row(), "link_type": "nvlink", "link": 3, "active": True},
+        "infiniband_samples": {
+            "ts": wire.now,
+            "node": "n1",
+            "simulated": False,
+            "device": "mlx5_0",
+            "port": 1,
+            "state": "active",
+        },
+        "allocation_samples": {
+            **wire.gpu_row(),
+            "scheduler": "slurm",
+            "owner": "4711",
+            "processes": 0,
+        },
+        "coverage": {
+            **{k: v for k, v in wire.gpu_row().items() if k != "util_percent"},
+            "probe": "gpu0",
+            "table_name": "gpu_samples",
+            **dict.fromkeys(("expected", "taken", "missed", "skipped", "late", "failed"), 1),
+        },
         "host_samples": {"ts": wire.now, "node": "n1", "simulated": False, "load_1m": 0.5},
         "process_samples": {**wire.gpu_row(), "pid": 7, "process_name": "python"},
         "events": {
@@ -43,7 +66,7 @@ def test_every_table_comes_back_as_it_was_sent(wire: Any) -> None:
     body = b"".join(wire.written(table) for table in tables.values())
     result = decode(body, "")
     assert isinstance(result, Decoded)
-    assert result.rows == 6
+    assert result.rows == len(WIRE_TABLES)
     for name, table in tables.items():
         assert result.tables[name].equals(table)
         assert result.tables[name].schema.equals(WIRE_SCHEMAS[name])

@@ -37,7 +37,8 @@ def count(database: Database, table: str = "gpu_samples") -> int:
 def test_a_new_folder_gets_all_tables_and_views(tmp_path: Path) -> None:
     database = Database.open(tmp_path / "deep" / "er", LIMITS)
     shown = database.writing.execute("SHOW TABLES").fetchall()
-    assert set(TABLES) | {"gpus_now", "nodes_now", "alerts_now"} == {row[0] for row in shown}
+    views = {"gpus_now", "gpu_health_now", "links_now", "nodes_now", "alerts_now"}
+    assert set(TABLES) | views == {row[0] for row in shown}
     database.close()
 
 
@@ -108,6 +109,28 @@ def test_a_newer_schema_is_a_start_error_that_says_so(tmp_path: Path) -> None:
     database.close()
     with pytest.raises(StartError, match=f"schema version {SCHEMA_VERSION + 1}.*knows up to"):
         Database.open(tmp_path, LIMITS)
+
+
+def test_columns_that_came_later_are_added_to_a_database_that_is_there(
+    tmp_path: Path, wire: Any
+) -> None:
+    database = Database.open(tmp_path, LIMITS)
+    commit(database, Changes(appended={"gpu_samples": wire.table("gpu_samples", [wire.gpu_row()])}))
+    # As an older version made it: without two columns in the middle, one of them in a view.
+    for view in ("gpus_now", "gpu_health_now", "links_now"):
+        database.writing.execute(f"DROP VIEW {view}")
+    for column in ("util_percent", "power_watts"):
+        database.writing.execute(f"ALTER TABLE gpu_samples DROP COLUMN {column}")
+    database.close()
+
+    database = Database.open(tmp_path, LIMITS)
+    newer = wire.table("gpu_samples", [wire.gpu_row(second=1, power_watts=300.0)])
+    commit(database, Changes(appended={"gpu_samples": newer}))
+    rows = database.writing.execute(
+        "SELECT gpu_uuid, util_percent, power_watts FROM gpu_samples ORDER BY ts"
+    ).fetchall()
+    assert rows == [("GPU-0", None, None), ("GPU-0", 50.0, 300.0)]
+    database.close()
 
 
 def test_a_wrong_memory_limit_is_a_start_error(tmp_path: Path) -> None:

@@ -18,7 +18,15 @@ from gpuwarden_agent.exporter.latest import KEEP_S, Kept
 from gpuwarden_agent.probe import Row, Value
 
 NAME_SETS = ("own", "dcgm", "dcgm49")
-PREFIXES = {"gpu_samples": "gpu", "host_samples": "host", "process_samples": "process"}
+PREFIXES = {
+    "gpu_samples": "gpu",
+    "gpu_detail_samples": "gpu",
+    "gpu_health_samples": "gpu",
+    "link_samples": "link",
+    "host_samples": "host",
+    "infiniband_samples": "infiniband",
+    "process_samples": "process",
+}
 
 GPU_TABLE = "gpu_samples"
 """The only table that the DCGM sets have names for."""

@@ -19,7 +19,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,8 +124,7 @@ class AmdGpuProbe:
 
     simulated = False
     blocking = True
-    cadence_s = 1
-    tables = ("gpu_samples", "events")
+    tables: Mapping[str, int] = {"gpu_samples": 1, "events": 1}
     backend = "amdgpu"
 
     def __init__(self, card: Card, gpu: int, clock: Clock, node: str) -> None:
@@ -155,7 +154,7 @@ class AmdGpuProbe:
                 self._described = self._inventory()
             return {"gpus": [self._described]} if self._described else {}
 
-    def read(self, ts_ms: int) -> Reading:
+    def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         with self._in_use() as is_awake:
             identity: Row = {"gpu": self._gpu, "gpu_uuid": self.gpu_uuid}
             if not is_awake:

@@ -38,6 +38,8 @@ def _fitted(column: Column, value: Value) -> Value:
         return value.encode(errors="replace").decode() or None
     if not math.isfinite(value):
         return None
+    if column.type is Type.BOOL:
+        return value != 0
     bits = _INTEGER_BITS.get(column.type)
     if bits is None:
         return float(value)

@@ -8,7 +8,7 @@ The catalogue's `source` names the calls. A reading is made absent where the dri
 answer something untrue; the reason stands where that is done.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,8 +73,7 @@ class GpuProbe:
 
     simulated = False
     blocking = True
-    cadence_s = 1
-    tables = ("gpu_samples",)
+    tables: Mapping[str, int] = {"gpu_samples": 1}
 
     def __init__(
         self,
@@ -109,7 +108,7 @@ class GpuProbe:
             self._learn_modes()
             return {"gpus": [self._inventory()]}
 
-    def read(self, ts_ms: int) -> Reading:
+    def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         with self._in_use():
             values = self._fields() | self._utilization() | self._memory() | self._state()
             self._add_fallbacks(values)

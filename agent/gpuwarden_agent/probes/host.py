@@ -12,7 +12,7 @@ not stacked on others.
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -197,8 +197,7 @@ class HostProbe:
     name = "host"
     simulated = False
     blocking = True  # files of /proc and /sys rarely block, but they can
-    cadence_s = 1
-    tables = ("host_samples",)
+    tables: Mapping[str, int] = {"host_samples": 1}
     gpu_uuid: str | None = None
 
     def __init__(
@@ -229,7 +228,7 @@ class HostProbe:
             )
         }
 
-    def read(self, ts_ms: int) -> Reading:
+    def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         now = self._clock.monotonic()
         stat = self._parsed("stat", parse_stat)
         disks = self._disks()

@@ -17,7 +17,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -158,8 +158,7 @@ class KmsgProbe:
     """The kernel's log. Opened by its first read, and again after an error."""
 
     name = "kmsg"
-    tables = ("events",)
-    cadence_s = 1
+    tables: Mapping[str, int] = {"events": 1}
     simulated = False
     blocking = True
     gpu_uuid = None
@@ -196,7 +195,7 @@ class KmsgProbe:
         """Nothing: the log is no inventory."""
         return {}
 
-    def read(self, ts_ms: int) -> Reading:
+    def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         """Events of the records since the last call, oldest first, with a `ts` of their own."""
         self._save()
         now_s = self._clock.monotonic()

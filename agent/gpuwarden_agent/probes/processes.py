@@ -186,8 +186,7 @@ class ProcessProbe:
     name = "processes"
     simulated = False
     blocking = True
-    cadence_s = 10
-    tables = ("process_samples",)
+    tables: Mapping[str, int] = {"process_samples": 10}
     gpu_uuid: str | None = None
 
     def __init__(
@@ -210,7 +209,7 @@ class ProcessProbe:
     def describe(self) -> Reading:
         return {}
 
-    def read(self, ts_ms: int) -> Reading:
+    def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         patience = self._clock.monotonic() + LOCK_WAIT_S
         answers = [(device, self._held(device, asker, patience)) for device, asker in self._gpus]
         if answers and all(held is None for _, held in answers):

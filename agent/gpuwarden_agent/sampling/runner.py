@@ -11,8 +11,8 @@ from collections.abc import Callable
 from gpuwarden.clock import Clock
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.probe import Probe, ProbeError, Reading
+from gpuwarden_agent.sampling.coverage import Coverage
 from gpuwarden_agent.sampling.health import Failed, Health, Outcome, Overdue, Read, Report, observe
-from gpuwarden_agent.sampling.schedule import is_due
 from gpuwarden_agent.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,6 @@ class ProbeRunner:
         """Set while no call of the current tick runs; a stuck call counts as over."""
         self.is_idle.set()
         self._deadline_s = deadline_s
-        self._interval_ms = interval_ms
         self._clock = clock
         self._counters = counters
         self._accept = accept
@@ -55,16 +54,24 @@ class ProbeRunner:
         self._asked = asyncio.Event()
         self._is_busy = False
         self._ts_ms = 0
-        self._last_ts_ms: int | None = None
+        self._due: frozenset[str] = frozenset()
+        self._coverage = Coverage(probe.tables, interval_ms)
         self._described_at_s: float | None = None
         self._read_health = Health()
         self._describe_health = Health()
 
-    def tick(self, ts_ms: int) -> None:
-        """Read the probe when it is due: at once, or on its thread when it may block."""
-        if not is_due(self.probe.cadence_s, ts_ms, self._last_ts_ms, self._interval_ms):
+    @property
+    def coverage(self) -> Coverage:
+        """How much of what was due was read."""
+        return self._coverage
+
+    def tick(self, ts_ms: int, missed: int = 0) -> None:
+        """Read what is due: at once, or on the probe's thread when it may block. `missed`: ticks
+        that the agent did not get to since the last one.
+        """
+        self._coverage.tick(ts_ms, missed)
+        if not self._coverage.pending:
             return
-        self._last_ts_ms = ts_ms
         if not self.probe.blocking:
             self._read_inline(ts_ms)
         elif self._is_busy:
@@ -72,6 +79,7 @@ class ProbeRunner:
         else:
             self._is_busy = True
             self._ts_ms = ts_ms
+            self._due = self._coverage.take()
             self.is_idle.clear()
             self._asked.set()
 
@@ -80,21 +88,19 @@ class ProbeRunner:
         while True:
             await self._asked.wait()
             self._asked.clear()
-            await self._read_on_thread(self._ts_ms)
+            await self._read_on_thread(self._ts_ms, self._due)
             self.is_idle.set()
             if self._is_describe_due():
                 await self._call(
-                    self.probe.describe,
-                    lambda reading: self._describe(self.probe, reading),
-                    is_read=False,
+                    self.probe.describe, lambda reading: self._describe(self.probe, reading), None
                 )
             self._is_busy = False
 
-    async def _read_on_thread(self, ts_ms: int) -> None:
+    async def _read_on_thread(self, ts_ms: int, due: frozenset[str]) -> None:
         await self._call(
-            lambda: self.probe.read(ts_ms),
+            lambda: self.probe.read(ts_ms, due),
             lambda reading: self._accept(self.probe, ts_ms, reading),
-            is_read=True,
+            due,
         )
 
     async def close(self) -> None:
@@ -113,27 +119,32 @@ class ProbeRunner:
         self._worker.close()
 
     def _read_inline(self, ts_ms: int) -> None:
-        outcome, reading = _outcome(lambda: self.probe.read(ts_ms))
-        self._settle(outcome, reading, lambda r: self._accept(self.probe, ts_ms, r), is_read=True)
+        due = self._coverage.take()
+        outcome, reading = _outcome(lambda: self.probe.read(ts_ms, due))
+        self._settle(outcome, reading, lambda r: self._accept(self.probe, ts_ms, r), due)
         if self._is_describe_due():
             outcome, reading = _outcome(self.probe.describe)
-            self._settle(outcome, reading, lambda r: self._describe(self.probe, r), is_read=False)
+            self._settle(outcome, reading, lambda r: self._describe(self.probe, r), None)
 
     async def _call(
-        self, call: Callable[[], Reading], take: Callable[[Reading], None], *, is_read: bool
+        self,
+        call: Callable[[], Reading],
+        take: Callable[[Reading], None],
+        due: frozenset[str] | None,
     ) -> None:
+        """`due`: the tables that a read is to fill; None: it is no read."""
         began_s = self._clock.monotonic()
         future = self._worker.submit(_outcome, call)
         done, _ = await asyncio.wait({future}, timeout=self._deadline_s)
         if done:
             outcome, reading = future.result()
-            self._settle(outcome, reading, take, is_read=is_read)
+            self._settle(outcome, reading, take, due)
             return
-        self._settle(Overdue(self._deadline_s), None, take, is_read=is_read)
+        self._settle(Overdue(self._deadline_s), None, take, due)
         self.is_idle.set()
         while not done:
             done, _ = await asyncio.wait({future}, timeout=DESCRIBE_EVERY_S)
-        if is_read:
+        if due is not None:
             self._counters.readings_late[self.probe.name] += 1
         log.info(
             "stuck call returned",
@@ -144,15 +155,14 @@ class ProbeRunner:
         )
         outcome, reading = future.result()
         # It came too late to be a sample, but it does say whether the source answers.
-        self._settle(outcome, reading, lambda _: None, is_read=is_read)
+        self._settle(outcome, reading, lambda _: None, None if due is None else frozenset())
 
     def _settle(
         self,
         outcome: Outcome,
         reading: Reading | None,
         take: Callable[[Reading], None],
-        *,
-        is_read: bool,
+        due: frozenset[str] | None,
     ) -> None:
         if reading is not None:
             try:
@@ -161,21 +171,24 @@ class ProbeRunner:
                 outcome = Failed("probe_failed", f"{type(error).__name__}: {error}", error)
         if not isinstance(outcome, Read):
             self._counters.probe_errors[self.probe.name] += 1
-        health = self._read_health if is_read else self._describe_health
-        name = self.probe.name if is_read else f"{self.probe.name} inventory"
+        if due is None:
+            self._describe_health = self._observe(
+                self._describe_health, f"{self.probe.name} inventory", outcome
+            )
+            return
+        self._coverage.settle(due, outcome, reading or {})
+        self._read_health = self._observe(self._read_health, self.probe.name, outcome)
+
+    def _observe(self, health: Health, name: str, outcome: Outcome) -> Health:
         health, report = observe(health, name, outcome, self._clock.monotonic())
-        if is_read:
-            self._read_health = health
-        else:
-            self._describe_health = health
-        if report is not None:
-            if isinstance(outcome, Failed) and outcome.cause is not None:
-                log.warning(
-                    "probe raised", extra={"probe": self.probe.name}, exc_info=outcome.cause
-                )
-            if health.trouble is not None:
-                self._counters.last_error = report.message
-            self._tell(self.probe, report)
+        if report is None:
+            return health
+        if isinstance(outcome, Failed) and outcome.cause is not None:
+            log.warning("probe raised", extra={"probe": self.probe.name}, exc_info=outcome.cause)
+        if health.trouble is not None:
+            self._counters.last_error = report.message
+        self._tell(self.probe, report)
+        return health
 
     def _is_describe_due(self) -> bool:
         """Once a minute, and not while the source is in trouble: that is one event, not two."""

@@ -23,6 +23,7 @@ from gpuwarden_agent.sealer import Sealer
 
 log = logging.getLogger(__name__)
 
+MINUTE_MS = 60_000
 BACKFILL_CHUNK_TICKS = 20
 BACKFILL_BATCH_TICKS = 300
 BACKFILL_BATCH_ROWS = 5_000
@@ -108,6 +109,8 @@ class Sampler:
                 else:
                     await self._next_boundary(stop)  # a first tick in mid-second would be stale
                 await self._live(stop, on_first_tick)
+                if self._batch.last_ts_ms is not None:
+                    self._report_coverage(self._batch.last_ts_ms + self._cadence.interval_ms)
                 for task in serving:
                     task.cancel()
         finally:
@@ -125,14 +128,14 @@ class Sampler:
                 if on_first_tick is not None:
                     on_first_tick(plan.ts_ms)
                     on_first_tick = None
-                await self._tick(plan.ts_ms)
+                await self._tick(plan.ts_ms, plan.missed)
             await self._next_boundary(stop)
 
     async def _next_boundary(self, stop: asyncio.Event) -> None:
         await until(stop, wait_s(self._cadence.interval_ms, to_ms(self._clock.now())))
 
-    async def _tick(self, ts_ms: int) -> None:
-        self._read(ts_ms, self._runners)
+    async def _tick(self, ts_ms: int, missed: int = 0) -> None:
+        self._read(ts_ms, self._runners, missed)
         # A reading takes milliseconds: wait for it, so that it is sealed with its own tick, but
         # never into the next one.
         left_s = wait_s(self._cadence.interval_ms, to_ms(self._clock.now()))
@@ -155,7 +158,7 @@ class Sampler:
             ts_ms = max(ts_ms, last + interval_ms)
         ticks = 0
         while not stop.is_set() and ts_ms <= to_ms(self._clock.now()) - interval_ms:
-            self._read(ts_ms, runners)
+            self._read(ts_ms, runners, 0)
             self._schedule = Schedule(interval_ms, ts_ms)
             ts_ms += interval_ms
             ticks += 1
@@ -168,11 +171,26 @@ class Sampler:
         # No waiting here: the next tick is the present, and must be the one after the last.
         self._sealer.seal_soon()
 
-    def _read(self, ts_ms: int, runners: Sequence[ProbeRunner]) -> None:
+    def _read(self, ts_ms: int, runners: Sequence[ProbeRunner], missed: int) -> None:
         self._counters.ticks += 1
-        self._batch.last_ts_ms = ts_ms
+        last_ts_ms, self._batch.last_ts_ms = self._batch.last_ts_ms, ts_ms
+        minute_ms = ts_ms // MINUTE_MS * MINUTE_MS
+        if last_ts_ms is not None and last_ts_ms < minute_ms:
+            self._report_coverage(minute_ms)
         for runner in runners:
-            runner.tick(ts_ms)
+            runner.tick(ts_ms, missed)
+
+    def _report_coverage(self, ts_ms: int) -> None:
+        """Rows of `coverage` for what was counted since the last ones."""
+        for runner in self._runners:
+            probe = runner.probe
+            identity: Row = {
+                "gpu": self._inventory.gpu_index(probe.gpu_uuid),
+                "gpu_uuid": probe.gpu_uuid,
+                "probe": probe.name,
+            }
+            for row in runner.coverage.rows():
+                self._add("coverage", self._stamped(probe, "coverage", identity | row, ts_ms))
 
     def _ends_window(self, ts_ms: int) -> bool:
         """Whether the next tick belongs to another batch."""
@@ -189,14 +207,15 @@ class Sampler:
             for table, several in reading.items()
             for row in several
         ]
-        lost = 0
         for table, row in rows:
-            lost += self._batch.add(table, row)
-            self._counters.rows[table] += 1
+            self._add(table, row)
         if reading.get("events"):
             self._sealer.seal_soon()
         self._counters.readings[probe.name] += 1
-        if lost:
+
+    def _add(self, table: str, row: Row) -> None:
+        self._counters.rows[table] += 1
+        if lost := self._batch.add(table, row):
             self._lose(lost)
 
     def _stamped(self, probe: Probe, table: str, row: Row, ts_ms: int) -> Row:

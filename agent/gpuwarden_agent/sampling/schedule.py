@@ -68,13 +68,17 @@ def wait_s(interval_ms: int, wall_ms: int) -> float:
 
 
 def is_due(cadence_s: int, ts_ms: int, last_ts_ms: int | None, interval_ms: int) -> bool:
-    """Whether a probe is to be read at this tick: the first one in each of its periods.
+    """Whether a table is to be read at this tick: the first one in each of its periods.
 
     That is the wall clock second its cadence divides, or, when that tick was missed, the next one.
-    A cadence of one second means every tick, however short the interval.
     """
-    cadence_ms = interval_ms if cadence_s <= 1 else cadence_s * 1000
-    return last_ts_ms is None or ts_ms // cadence_ms != last_ts_ms // cadence_ms
+    period_ms = cadence_ms(cadence_s, interval_ms)
+    return last_ts_ms is None or ts_ms // period_ms != last_ts_ms // period_ms
+
+
+def cadence_ms(cadence_s: int, interval_ms: int) -> int:
+    """The period of a cadence; one second means every tick, however short the interval."""
+    return interval_ms if cadence_s <= 1 else max(interval_ms, cadence_s * 1000)
 
 
 def _stepped_ms(state: Schedule, wall_ms: int, monotonic_s: float) -> int:

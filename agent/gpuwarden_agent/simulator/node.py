@@ -1,7 +1,7 @@
 """The probe of a whole simulated node, and fleets of them."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuwarden.models import GpuModel
@@ -25,8 +25,6 @@ FIRST_STEP_MS = 1_000
 STEPS_MAX = 120
 """A gap between two ticks is walked second by second, a long one in this many strides."""
 
-PROCESS_PERIOD_MS = 10_000
-
 
 @dataclass(frozen=True, slots=True)
 class ScriptedEvent:
@@ -48,7 +46,6 @@ class SimulatedNode:
     """
 
     name = "simulator"
-    cadence_s = 1
     simulated = True
     blocking = False
     gpu_uuid: str | None = None
@@ -72,8 +69,11 @@ class SimulatedNode:
         identity = f"{seed}/{name}"
         placements = default_workloads(gpus, seed) if workloads is None else workloads
         check_placements(placements, gpus)
-        tables = ("gpu_samples", "process_samples", *(("host_samples",) if host else ()))
-        self.tables: tuple[str, ...] = (*tables, *(("events",) if script else ()))
+        self.tables: Mapping[str, int] = (
+            {"gpu_samples": 1, "process_samples": 10}
+            | ({"host_samples": 1} if host else {})
+            | ({"events": 1} if script else {})
+        )
         self._host = host
         self._model = model
         self._devices = tuple(make_device(model, identity, i, gpus) for i in range(gpus))
@@ -103,7 +103,7 @@ class SimulatedNode:
             }
         return {"nodes": [node], "gpus": [device.describe() for device in self._devices]}
 
-    def read(self, ts_ms: int) -> Reading:
+    def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         """The samples of a tick. Raises ValueError when time does not go forward."""
         last_ms = self._last_ms
         if last_ms is not None and ts_ms <= last_ms:
@@ -113,18 +113,16 @@ class SimulatedNode:
         self._walk(ts_ms - FIRST_STEP_MS if last_ms is None else last_ms, ts_ms)
         self._last_ms = ts_ms
         states = self._gpu_states
-        reading: dict[str, list[Row]] = {
-            "gpu_samples": [
+        due = self.tables if due is None else due
+        reading: dict[str, list[Row]] = {}
+        if "gpu_samples" in due:
+            reading["gpu_samples"] = [
                 gpu_physics.gpu_row(device, states[device.index]) for device in self._devices
             ]
-        }
-        if self._host and self._host_state is not None:
+        if "host_samples" in due and self._host_state is not None:
             reading["host_samples"] = [host_physics.host_row(self._size, self._host_state)]
-        # Not `ts_ms % period`: a skipped tick must not cost the ten seconds around it.
-        if last_ms is None or ts_ms // PROCESS_PERIOD_MS != last_ms // PROCESS_PERIOD_MS:
-            rows = self._process_rows()
-            if rows:
-                reading["process_samples"] = rows
+        if "process_samples" in due:
+            reading["process_samples"] = self._process_rows()
         if self._script and self._script[0].at_ms <= ts_ms:
             reading["events"] = self._due_events(ts_ms)
         return reading

@@ -57,7 +57,7 @@ def commit(database: Database, changes: Changes) -> None:
         connection.execute("BEGIN")
         for name, rows in changes.appended.items():
             with _incoming(connection, rows):
-                connection.execute(f"INSERT INTO {name} SELECT * FROM incoming")
+                connection.execute(f"INSERT INTO {name} BY NAME SELECT * FROM incoming")
         for name, rows in changes.upserted.items():
             with _incoming(connection, rows):
                 connection.execute(_upsert_sql(name))

@@ -17,7 +17,7 @@ from pathlib import Path
 import duckdb
 
 from gpuwarden.life import StartError
-from gpuwarden.schema import TABLES, create_sql, views_sql
+from gpuwarden.schema import TABLES, Table, column_sql, create_sql, stored_columns, views_sql
 
 log = logging.getLogger(__name__)
 
@@ -206,8 +206,22 @@ def _create(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         )
     for table in TABLES.values():
         connection.execute(create_sql(table))
+        _add_columns(connection, table)
     connection.execute(views_sql())
     connection.execute("COMMIT")
+
+
+def _add_columns(connection: duckdb.DuckDBPyConnection, table: Table) -> None:
+    """Columns that are newer than the database: NULL in the rows that are there."""
+    known = connection.execute(
+        "SELECT column_name FROM information_schema.columns "
+        "WHERE table_schema = 'main' AND table_name = $1",
+        [table.name],
+    ).fetchall()
+    names = {name for (name,) in known}
+    for column in stored_columns(table):
+        if column.name not in names:
+            connection.execute(f"ALTER TABLE {table.name} ADD COLUMN {column_sql(column)}")
 
 
 _NO_SPACE = re.compile(r"No space left|Disk quota exceeded|File too large")

@@ -29,6 +29,11 @@ def test_a_sentinel_beyond_the_type_is_absent_in_the_inventory() -> None:
     assert fit("gpus", {"pcie_width_max": 0xFFFFFFFF, "nvlinks": 18}) == {"nvlinks": 18}
 
 
+def test_a_driver_says_true_with_a_number() -> None:
+    row = fit("gpu_health_samples", {"remap_pending": 1, "remap_failed": 0})
+    assert row == {"remap_pending": True, "remap_failed": False}
+
+
 def test_an_impossible_sample_is_left_for_the_sampler_to_report() -> None:
     assert fit("gpu_samples", {"util_percent": 255}) == {"util_percent": 255.0}
 
@@ -54,8 +59,9 @@ def test_whatever_a_source_says_the_row_has_the_right_type(cell, value) -> None:
     table, metric = cell
     row = fit(table, {metric.name: value})
     is_float = metric.type in (Type.FLOAT32, Type.FLOAT64)
+    kind = bool if metric.type is Type.BOOL else float if is_float else int
     for fitted in row.values():
-        assert type(fitted) is (float if is_float else int)
+        assert type(fitted) is kind
         if metric.limits and metric.limits[0] <= fitted <= metric.limits[1]:
             assert is_float or fitted == int(value)
 

@@ -1,7 +1,7 @@
 """One reading of everything: stamped, merged, ordered, and never held up by one probe."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -14,10 +14,9 @@ from gpuwarden_agent.probe import ProbeError, Reading
 class OneProbe:
     """A probe that does what a test says."""
 
-    cadence_s = 1
     blocking = True
     gpu_uuid: str | None = None
-    tables: tuple[str, ...] = ()
+    tables: Mapping[str, int] = {}
 
     def __init__(
         self,
@@ -33,7 +32,7 @@ class OneProbe:
     def describe(self) -> Reading:
         return self._describe()
 
-    def read(self, ts_ms: int) -> Reading:
+    def read(self, ts_ms: int, due: object = None) -> Reading:
         return self._read(ts_ms)
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ def gpu(uuid: str, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def inventory(fake_probe: Any) -> Inventory:
-    probes = [fake_probe("gpu0", gpu_uuid="GPU-0", tables=("gpu_samples",)), fake_probe("host")]
+    probes = [fake_probe("gpu0", gpu_uuid="GPU-0"), fake_probe("host")]
     return Inventory(FACTS, probes)
 
 
@@ -61,7 +61,10 @@ def test_a_fact_that_one_probe_lacks_does_not_hide_anothers(inventory: Inventory
 
 
 def test_real_facts_go_before_simulated_ones(fake_probe: Any) -> None:
-    probes = [fake_probe("host"), fake_probe("simulator", simulated=True, tables=("gpu_samples",))]
+    probes = [
+        fake_probe("host"),
+        fake_probe("simulator", simulated=True, tables={"gpu_samples": 1}),
+    ]
     inventory = Inventory(FACTS, probes)
     inventory.described("host", {"nodes": [{"cpus": 2}]})
     inventory.described("simulator", {"nodes": [{"cpus": 128, "driver_version": "580"}]})
@@ -82,7 +85,7 @@ def test_the_backend_names_every_real_source_of_gpu_readings(fake_probe: Any) ->
     amd = fake_probe("gpu1")
     amd.backend = "amdgpu"
     for probe in (nvidia, amd, simulated):
-        probe.tables = ("gpu_samples",)
+        probe.tables = {"gpu_samples": 1}
     assert backend_of([nvidia, simulated]) == "nvml"
     assert backend_of([amd, fake_probe("host")]) == "amdgpu"
     assert backend_of([amd, nvidia]) == "amdgpu+nvml"

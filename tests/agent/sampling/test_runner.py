@@ -167,7 +167,7 @@ async def test_rows_that_no_table_has_fail_their_probe_alone(fake_probe: Any, ta
 
 
 async def test_a_slow_cadence_is_read_once_in_its_period(fake_probe: Any, taken: Taken) -> None:
-    runner = make(fake_probe(cadence_s=10), taken)
+    runner = make(fake_probe(tables={"host_samples": 10}), taken)
     for second in range(8, 22):
         runner.tick(second * 1000)
     assert [ts_ms for ts_ms, _ in taken.readings] == [8000, 10_000, 20_000]

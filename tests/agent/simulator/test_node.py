@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden.metrics import GPU_METRICS, HOST_METRICS
+from gpuwarden.metrics import METRICS
 from gpuwarden.models import MODELS, GpuModel, find_model, model_named
 from gpuwarden_agent.probe import Probe, Reading, Row
 from gpuwarden_agent.simulator import (
@@ -131,8 +131,10 @@ def test_time_must_go_forward(start_ms: int) -> None:
 
 def test_every_metric_of_the_host_and_of_a_full_featured_gpu_is_there(start_ms: int) -> None:
     reading = SimulatedNode("n", 1, H100, 1).read(start_ms)
-    assert set(reading["host_samples"][0]) == {metric.name for metric in HOST_METRICS}
-    assert {metric.name for metric in GPU_METRICS} <= set(reading["gpu_samples"][0])
+    assert set(reading["host_samples"][0]) == {
+        metric.name for metric in METRICS["host_samples"] if metric.cadence_s == 1
+    }
+    assert {metric.name for metric in METRICS["gpu_samples"]} <= set(reading["gpu_samples"][0])
 
 
 def test_without_host_the_node_leaves_the_machine_to_the_real_probe(start_ms: int) -> None:
@@ -143,23 +145,18 @@ def test_without_host_the_node_leaves_the_machine_to_the_real_probe(start_ms: in
     assert set(row) == {"driver_version", "cuda_version", "gpus"}
 
 
-def test_processes_are_read_every_ten_seconds_even_where_ticks_are_skipped(start_ms: int) -> None:
+def test_only_the_tables_that_are_due_are_read(start_ms: int) -> None:
     node = SimulatedNode("n", 8, H100, 1)
-    seconds = [0, 1, 9, 10, 11, 23, 24, 30]
-    have = [s for s in seconds if "process_samples" in node.read(start_ms + 1000 * s)]
-    assert have == [0, 10, 23, 30]
+    assert set(node.read(start_ms, {"gpu_samples"})) == {"gpu_samples"}
+    both = {"gpu_samples", "process_samples"}
+    assert set(node.read(start_ms + 1000, both)) == both
 
 
 def test_it_is_a_probe_that_never_blocks_and_fills_only_the_tables_it_names(
     start_ms: int,
 ) -> None:
     node: Probe = SimulatedNode("n", 8, H100, 1)
-    assert (node.name, node.blocking, node.simulated, node.cadence_s) == (
-        "simulator",
-        False,
-        True,
-        1,
-    )
+    assert (node.name, node.blocking, node.simulated) == ("simulator", False, True)
     assert set(node.read(start_ms)) == set(node.tables)
     node.close()
 

@@ -11,6 +11,7 @@ from gpuwarden.clock import Clock, to_ms
 from gpuwarden.life import until
 from gpuwarden_agent.batch import OpenBatch
 from gpuwarden_agent.counters import Counters
+from gpuwarden_agent.edges import NOTHING, observe
 from gpuwarden_agent.events import span
 from gpuwarden_agent.journal import Journal
 from gpuwarden_agent.probe import Probe, Reading, Row, Value
@@ -69,6 +70,7 @@ class Sampler:
         # Batches of a fleet must not all be sealed in the same second.
         self._phase_ms = zlib.crc32(node.encode()) % cadence.batch_ms
         self._window: int | None = None
+        self._seen = NOTHING
         self._runners = [
             ProbeRunner(
                 probe,
@@ -202,14 +204,19 @@ class Sampler:
 
     def _accept(self, probe: Probe, ts_ms: int, reading: Reading) -> None:
         """Put the samples of a reading into the batch; all of it is checked before any of it."""
-        rows = [
-            (table, self._checked(table, self._stamped(probe, table, row, ts_ms)))
-            for table, several in reading.items()
-            for row in several
-        ]
-        for table, row in rows:
-            self._add(table, row)
-        if reading.get("events"):
+        stamped = {
+            table: [self._checked(table, self._stamped(probe, table, row, ts_ms)) for row in rows]
+            for table, rows in reading.items()
+        }
+        is_news = bool(reading.get("events"))
+        for table, rows in stamped.items():
+            for row in rows:
+                self._add(table, row)
+            self._seen, edges = observe(self._seen, table, rows)
+            for row in edges:
+                self._add("events", self._journal.stamp(row, ts_ms, simulated=probe.simulated))
+            is_news = is_news or bool(edges)
+        if is_news:
             self._sealer.seal_soon()
         self._counters.readings[probe.name] += 1
 

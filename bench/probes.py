@@ -1,29 +1,40 @@
-"""What a reading costs: one HostProbe.read, and one ProcessProbe.read with a training-like tree.
+"""What a reading costs: HostProbe.read, and ProcessProbe.read with trees as on a host of eight GPUs.
 
 python bench/probes.py
 """
 
-import os
 import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
+from typing import Any
 
 from gpuwarden.clock import SystemClock
 from gpuwarden_agent.probes.host import HostProbe
-from gpuwarden_agent.probes.nvml_driver import GpuProcess
+from gpuwarden_agent.probes.nvml_port import GpuProcess
 from gpuwarden_agent.probes.processes import ProcessProbe
+from gpuwarden_agent.probes.procfs import Process, ProcFs
 
+GPUS = 8
 WORKERS = 16
+THREADS = 64
+STRANGERS = 10_000
 TREE = f"""
-import os, sys, time
-for _ in range({WORKERS}):
+import os, sys, threading, time
+for _ in range({GPUS}):
     if os.fork() == 0:
+        for _ in range({WORKERS}):
+            if os.fork() == 0:
+                time.sleep(600)
+        for _ in range({THREADS}):
+            threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+        print(os.getpid(), flush=True)
         time.sleep(600)
-print(flush=True)
 sys.stdin.read()
 os.killpg(0, 9)
 """
@@ -43,19 +54,43 @@ def measure(name: str, call: Callable[[], object], times: int = 200) -> None:
     print(f"{name}: {wall_ms:.2f} ms (median of {times}), {cpu_ms:.2f} ms CPU")
 
 
-def gpu_of(pids: Sequence[int]) -> SimpleNamespace:
+def gpu_of(pids: Sequence[int], index: int = 0) -> SimpleNamespace:
     """A GPU with these processes, as far as the process probe looks."""
 
     def compute_processes() -> list[GpuProcess]:
         return [GpuProcess(pid, 1 << 30) for pid in pids]
 
     return SimpleNamespace(
-        index=0,
-        uuid="GPU-0",
+        index=index,
+        uuid=f"GPU-{index}",
         lock=threading.Lock(),
         compute_processes_v3=compute_processes,
         compute_processes_v2=compute_processes,
+        graphics_processes=list,
+        mps_processes=list,
+        process_utilization=lambda since_us: [],
+        called="",
     )
+
+
+class CrowdedProc(ProcFs):
+    """This host's /proc, and processes of which stat alone is real."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        super().__init__()
+        self._crowd = ProcFs(folder)
+        line = Path("/proc/self/stat").read_text().partition(" ")[2]
+        for pid in range(10_000_000, 10_000_000 + count):
+            (folder / str(pid)).mkdir()
+            (folder / str(pid) / "stat").write_text(f"{pid} {line}")
+
+    def pids(self) -> list[int]:
+        return super().pids() + self._crowd.pids()
+
+    def stats(self, pids: Iterable[int]) -> dict[int, Process]:
+        asked = list(pids)
+        crowd = self._crowd.stats(p for p in asked if p >= 10_000_000)
+        return super().stats(p for p in asked if p < 10_000_000) | crowd
 
 
 def main() -> None:
@@ -70,13 +105,17 @@ def main() -> None:
         start_new_session=True,
     ) as tree:
         assert tree.stdout is not None
-        tree.stdout.readline()
-        count = sum(entry.isdigit() for entry in os.listdir("/proc"))
-        probe = ProcessProbe([gpu_of([tree.pid])], clock, are_pids_ours=True)  # type: ignore[list-item]
-        measure(
-            f"ProcessProbe.read, {count} processes, {WORKERS} workers", lambda: probe.read(0), 100
-        )
-        idle = ProcessProbe([gpu_of([])], clock, are_pids_ours=True)  # type: ignore[list-item]
+        pids = [int(tree.stdout.readline()) for _ in range(GPUS)]
+        gpus: list[Any] = [gpu_of([pid], index) for index, pid in enumerate(pids)]
+        probe = ProcessProbe(gpus, clock, are_pids_ours=True)
+        shape = f"{GPUS} GPU processes with {WORKERS} workers and {THREADS} threads each"
+        measure(f"ProcessProbe.read, {shape}", lambda: probe.read(0), 60)
+        with TemporaryDirectory() as folder:
+            proc = CrowdedProc(Path(folder), STRANGERS)
+            crowded = ProcessProbe(gpus, clock, proc, are_pids_ours=True)
+            measure(f"the same among {STRANGERS} others", lambda: crowded.read(0), 60)
+        idle_gpus: list[Any] = [gpu_of([])]
+        idle = ProcessProbe(idle_gpus, clock, are_pids_ours=True)
         measure("ProcessProbe.read, GPUs without processes", lambda: idle.read(0))
 
 

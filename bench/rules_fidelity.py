@@ -67,7 +67,8 @@ def fill(db: MemoryDatabase, node: SimulatedNode, name: str, seconds: int, every
     pending: dict[str, list[dict[str, object]]] = {}
     for offset in range(0, seconds + 1, every):
         ts = from_ms(START_MS + offset * 1000)
-        for table, rows in node.read(START_MS + offset * 1000).items():
+        due = {table for table, every_s in node.tables.items() if offset % every_s < every}
+        for table, rows in node.read(START_MS + offset * 1000, due).items():
             for row in rows:
                 row = {**row, "ts": ts, "node": name, "simulated": True}
                 if "started_at" in row:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from gpuwarden.metrics import METRICS
 from gpuwarden_agent.exporter.health import COUNTS
-from gpuwarden_agent.exporter.names import GPU_TABLE, Exported, names_of
+from gpuwarden_agent.exporter.names import DCGM_TABLES, DCGM_XID, Exported, names_of
 
 PAGE = Path(__file__).parent / "exporter.md"
 BEGIN, END = "<!-- names: made by docs/exporter.py -->", "<!-- end of names -->"
@@ -23,6 +23,10 @@ def names_tables() -> str:
     for table in METRICS:
         lines += ["", f"### {table}", ""] if lines else [f"### {table}", ""]
         lines += _metric_lines(table)
+    lines += ["", "### Xids, of events", "", "| own | kind | dcgm | dcgm49 |"]
+    lines.append("| --- | --- | --- | --- |")
+    dcgm = " | ".join(f"`{DCGM_XID[name_set]}`" for name_set in ("dcgm", "dcgm49"))
+    lines.append(f"| `gpuwarden_gpu_xids_total` | counter | {dcgm} |")
     lines += ["", "### The agent itself", "", "| name | kind | by | meaning |"]
     lines.append("| --- | --- | --- | --- |")
     lines += [
@@ -35,7 +39,7 @@ def _metric_lines(table: str) -> list[str]:
     old, new = ({e.columns: e for e in names_of(s, table)} for s in ("dcgm", "dcgm49"))
     own = {e.columns: e for e in names_of("own", table)}
     rates = [columns for columns in old if columns not in own or old[columns].is_rate]
-    if table != GPU_TABLE:
+    if table not in DCGM_TABLES:
         lines = ["| own | kind |", "| --- | --- |"]
         return lines + [f"| `{e.name}` | {e.kind} |" for e in own.values()]
     lines = [

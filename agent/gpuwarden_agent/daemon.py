@@ -10,14 +10,10 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
-from urllib.parse import urlsplit
-
-import aiohttp
 
 from gpuwarden import __version__
 from gpuwarden.clock import Clock
-from gpuwarden.life import StartError, feed_watchdog, notify, until
+from gpuwarden.life import feed_watchdog, notify, until
 from gpuwarden_agent.async_spool import AsyncSpool
 from gpuwarden_agent.batch import OpenBatch
 from gpuwarden_agent.counters import Counters
@@ -25,13 +21,14 @@ from gpuwarden_agent.events import span
 from gpuwarden_agent.exporter.latest import Latest
 from gpuwarden_agent.journal import Journal
 from gpuwarden_agent.probe import Probe, Row
-from gpuwarden_agent.resolver import DaemonResolver
 from gpuwarden_agent.sampling.inventory import AgentFacts, Inventory, backend_of, is_simulated
+from gpuwarden_agent.sampling.look_again import LookAgain, keep_looking
 from gpuwarden_agent.sampling.sampler import Cadence, Sampler
 from gpuwarden_agent.sealer import Sealer
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_agent.shipper import Shipper
 from gpuwarden_agent.spool import LastRun, Spool, open_spool
+from gpuwarden_agent.transport import Transport, open_transport
 from gpuwarden_agent.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -59,21 +56,25 @@ async def run(
     *,
     probes: Sequence[Probe],
     spool: Spool | None = None,
-    session: aiohttp.ClientSession | None = None,
+    transport: Transport | None = None,
     fleet: FleetShare | None = None,
     backfill_from_ms: int | None = None,
+    look_again: LookAgain | None = None,
     on_ready: Callable[[Counters], None] | None = None,
 ) -> Counters:
     """Watch one node until `stop`; then seal and send what is there, within `stop_timeout_s`.
 
-    Closes the probes; opens and closes `spool` and `session` unless they are given. `fleet`: this is
-    one of many simulated agents in the process. `backfill_from_ms`: simulated probes first produce the past since then, or since the
-    last sealed tick. `on_ready` gets the counters, which stay live, once everything runs. Raises
-    StartError when the spool cannot be opened or the collector's address is no address.
+    Closes the probes; opens and closes `spool` and `transport` unless they are given. `fleet`: this is
+    one of many simulated agents in the process. `backfill_from_ms`: simulated probes first produce
+    the past since then, or since the last sealed tick. `look_again` is called every few seconds, on
+    a thread of its own, for probes of devices that came meanwhile. `on_ready` gets the counters,
+    which stay live, once everything runs. Raises StartError when the spool cannot be opened or the collector's address is no address.
     """
     _check_probes(probes)
-    _check_url(settings.collector_url)
     async with AsyncExitStack() as stack:
+        if transport is None:
+            opening = open_transport(settings.collector_url, clock)
+            transport = await stack.enter_async_context(opening)
         worker = fleet.spool_worker if fleet else Worker("spool")
         if fleet is None:
             stack.callback(worker.close)
@@ -83,32 +84,19 @@ async def run(
                 open_spool, settings.state_dir, bytes_max=settings.spool_bytes_max, clock=clock
             )
             stack.push_async_callback(AsyncSpool(spool, worker).close)
-        if session is None:
-            session = await stack.enter_async_context(open_session())
         shared = AsyncSpool(spool, worker)
-        agent = _Agent(settings, clock, probes, spool, shared, session, fleet)
+        agent = _Agent(settings, clock, probes, spool, shared, transport, fleet, look_again)
         if agent.latest is not None:
-            await stack.enter_async_context(_exporting(settings, agent.latest, agent.counters))
+            await stack.enter_async_context(
+                _exporting(settings, agent.latest, agent.counters, agent.probes)
+            )
         await agent.run(stop, backfill_from_ms=backfill_from_ms, on_ready=on_ready)
         return agent.counters
 
 
 @asynccontextmanager
-async def open_session(*, connections: int = 8) -> AsyncIterator[aiohttp.ClientSession]:
-    """A session for shippers: no cookies, at most `connections` at once."""
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            limit=connections, ttl_dns_cache=60, resolver=DaemonResolver()
-        ),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        headers={"User-Agent": f"gpuwarden-agent/{__version__}"},
-    ) as session:
-        yield session
-
-
-@asynccontextmanager
 async def _exporting(
-    settings: AgentSettings, latest: Latest, counters: Counters
+    settings: AgentSettings, latest: Latest, counters: Counters, probes: Sequence[Probe]
 ) -> AsyncIterator[None]:
     # Imported where it is used: an HTTP server costs memory that most agents need not spend.
     from gpuwarden_agent.exporter.names import check_name_sets
@@ -116,10 +104,19 @@ async def _exporting(
     from gpuwarden_agent.exporter.server import serving
 
     check_name_sets(settings.exporter_names)
-    page = partial(metrics_page, settings.node_name, latest, counters, settings.exporter_names)
+
+    def page() -> str:
+        names, xid_probes = settings.exporter_names, _xid_probes(probes)
+        return metrics_page(settings.node_name, latest, counters, names, xid_probes=xid_probes)
+
     async with serving(settings.exporter_host, settings.exporter_port or 0, page) as url:
         log.info("exporter listens", extra={"url": url})
         yield
+
+
+def _xid_probes(probes: Sequence[Probe]) -> list[str]:
+    """Probes that would tell of an Xid: those of a node's events; a simulator knows its GPUs."""
+    return [p.name for p in probes if p.simulated or (p.gpu_uuid is None and "events" in p.tables)]
 
 
 class _Agent:
@@ -132,19 +129,21 @@ class _Agent:
         probes: Sequence[Probe],
         spool: Spool,
         shared: AsyncSpool,
-        session: aiohttp.ClientSession,
+        transport: Transport,
         fleet: FleetShare | None,
+        look_again: LookAgain | None,
     ) -> None:
         node = settings.node_name
         self.counters = Counters()
-        self._settings, self._clock, self._probes = settings, clock, probes
+        self._settings, self._clock, self._probes = settings, clock, list(probes)
+        self._look_again = look_again
         self._spool = shared
         self._last_run: LastRun = spool.last_run
         self._set_aside = spool.set_aside
         self._node = node
         self._fleet = fleet
         has_page = settings.exporter_port is not None and fleet is None
-        self.latest = Latest(clock) if has_page else None
+        self.latest = Latest(clock, interval_s=settings.interval_s) if has_page else None
         self._batch = OpenBatch(on_rows=self.latest.take if self.latest else None)
         self._journal = Journal(
             node,
@@ -153,7 +152,7 @@ class _Agent:
             simulated=is_simulated(probes),
             is_quiet=fleet is not None,
         )
-        inventory = Inventory(_facts(settings, shared), probes)
+        inventory = Inventory(_facts(settings, shared), self._probes)
         sealed = asyncio.Event()
         self._sealer = Sealer(
             node,
@@ -179,8 +178,7 @@ class _Agent:
         )
         self._shipper = Shipper(
             shared,
-            session,
-            settings.collector_url,
+            transport,
             clock=clock,
             counters=self.counters,
             sealed=sealed,
@@ -189,6 +187,11 @@ class _Agent:
             backoff_max_s=settings.backoff_max_s,
             is_quiet=fleet is not None,
         )
+
+    @property
+    def probes(self) -> Sequence[Probe]:
+        """Its sources; more may come."""
+        return self._probes
 
     async def run(
         self,
@@ -215,6 +218,10 @@ class _Agent:
                 sealing = sources.create_task(self._sealer.run(stop), name="seal")
                 sources.create_task(_end_in_time(stop, sealing), name="end of sealing")
                 sources.create_task(self._count(stop), name="count")
+                if self._look_again is not None:
+                    sources.create_task(
+                        keep_looking(stop, self._look_again, self._take_in), name="look again"
+                    )
                 if self._fleet is None:
                     sources.create_task(feed_watchdog(stop, self._is_alive), name="watchdog")
                     notify("READY=1")
@@ -252,6 +259,8 @@ class _Agent:
             async with asyncio.timeout(self._settings.stop_timeout_s):
                 is_drained = await self._shipper.drain()
         self._refresh()
+        if self._fleet is None:
+            self._log_counters()
         if not is_drained and self._fleet is None:
             log.warning(
                 "stopped before the collector had everything; the rest waits in the spool",
@@ -307,6 +316,18 @@ class _Agent:
 
         self._journal.count("refused", 1, every_s=REFUSED_REPORTED_EVERY_S, write=write)
 
+    def _take_in(self, probe: Probe) -> None:
+        self._probes.append(probe)
+        _check_probes(self._probes)
+        self._sampler.add(probe)
+        log.info("new source", extra={"node": self._node, "probe": probe.name})
+        if "gpu_samples" in probe.tables:
+            self._journal.record(
+                "gpu_appeared",
+                f"{probe.name} is there now and is watched",
+                gpu_uuid=probe.gpu_uuid,
+            )
+
     async def _count(self, stop: asyncio.Event) -> None:
         logged_at_s = self._clock.monotonic()
         while not await until(stop, COUNTERS_REFRESHED_EVERY_S):
@@ -314,7 +335,10 @@ class _Agent:
             now_s = self._clock.monotonic()
             if now_s - logged_at_s >= COUNTERS_LOGGED_EVERY_S:
                 logged_at_s = now_s
-                log.info("counters", extra={"node": self._node, **self.counters.log_fields()})
+                self._log_counters()
+
+    def _log_counters(self) -> None:
+        log.info("counters", extra={"node": self._node, **self.counters.log_fields()})
 
     def _refresh(self) -> None:
         self.counters.spool_batches = self._spool.count
@@ -365,19 +389,3 @@ def _check_probes(probes: Sequence[Probe]) -> None:
     names = [probe.name for probe in probes]
     twice = {name for name in names if names.count(name) > 1}
     assert not twice, f"probes share a name: {sorted(twice)}"
-
-
-def _check_url(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        is_address = parts.scheme in ("http", "https") and not (parts.query or parts.fragment)
-        (parts.hostname or "").encode("idna")  # raises for what is no name
-        _ = parts.port  # raises for one that is no number
-        is_address = is_address and bool(parts.hostname)
-    except ValueError:
-        is_address = False
-    if not is_address:
-        raise StartError(
-            f"collector_url = {url} is no address of a collector; it looks like"
-            " http://collector.example:8750"
-        )

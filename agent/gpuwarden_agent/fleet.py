@@ -1,7 +1,7 @@
-"""Many simulated agents in one process: the real sampler, spool and shipper for each node.
+"""Many simulated or replayed agents in one process, each with the real sampler, spool and shipper.
 
-What they share is one HTTP session and one thread for the spools; what differs from a real fleet is
-that their clocks agree perfectly and their network is one connection pool.
+What they share is one pool of connections and one thread for the spools; what differs from a real
+fleet is that their clocks agree perfectly.
 """
 
 import asyncio
@@ -15,10 +15,11 @@ from gpuwarden.clock import Clock, to_ms
 from gpuwarden.life import until
 from gpuwarden_agent.async_spool import AsyncSpool
 from gpuwarden_agent.counters import Counters, total
-from gpuwarden_agent.daemon import FleetShare, open_session, run
+from gpuwarden_agent.daemon import FleetShare, run
 from gpuwarden_agent.probe import Probe
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_agent.spool import Spool, open_spool
+from gpuwarden_agent.transport import open_transport
 from gpuwarden_agent.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class FleetProgress:
 
 
 async def run_fleet(
-    nodes: Sequence[tuple[str, Probe]],
+    nodes: Sequence[tuple[str, Probe | Sequence[Probe]]],
     *,
     collector_url: str,
     clock: Clock,
@@ -53,7 +54,7 @@ async def run_fleet(
     settings: AgentSettings | None = None,
     on_progress: Callable[[FleetProgress], None] | None = None,
 ) -> FleetProgress:
-    """Run one agent for each (name, probe) until `stop`, or for `duration_s`.
+    """Run one agent for each (name, its probe or probes) until `stop`, or for `duration_s`.
 
     `state_dir`: folder of the nodes' spools, one folder each; None: in memory, so that what the
     collector has not taken within the stop timeout is lost. `history_s`: seconds of past that each
@@ -69,7 +70,9 @@ async def run_fleet(
         return FleetProgress(len(nodes), clock.monotonic() - began_s, total(running))
 
     async with AsyncExitStack() as stack:
-        session = await stack.enter_async_context(open_session(connections=CONNECTIONS_MAX))
+        transport = await stack.enter_async_context(
+            open_transport(collector_url, clock, connections=CONNECTIONS_MAX)
+        )
         worker = Worker("spools", calls_max=max(64, 8 * len(nodes)))
         stack.callback(worker.close)
         spools = []
@@ -87,9 +90,9 @@ async def run_fleet(
                             replace(settings, node=name, collector_url=collector_url),
                             clock,
                             stop,
-                            probes=[probe],
+                            probes=list(probe) if isinstance(probe, Sequence) else [probe],
                             spool=spool,
-                            session=session,
+                            transport=transport,
                             fleet=fleet,
                             backfill_from_ms=backfill_from_ms,
                             on_ready=running.append,

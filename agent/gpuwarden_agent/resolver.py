@@ -1,55 +1,87 @@
-"""Looks up the collector's address on a daemon thread.
+"""Looks up the collector's address on a daemon thread, and remembers it for a while.
 
 asyncio's own lookup runs in the default thread pool, which the interpreter waits for at its end: a
 name server that does not answer would hold a stopped agent for as long as it takes to give up.
 """
 
+import asyncio
 import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from aiohttp.abc import AbstractResolver, ResolveResult
+from gpuwarden.clock import Clock
+from gpuwarden_agent.worker import Worker
 
-from gpuwarden_agent.worker import Worker, WorkerBusyError
+KEPT_S = 60.0
+LOOKUP_S = 5.0
+"""What a name server may take; glibc itself asks for up to half a minute."""
 
 
-class DaemonResolver(AbstractResolver):
-    """getaddrinfo(3), one call at a time. Raises OSError when the name has no address."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One way to reach a host."""
 
-    def __init__(self) -> None:
+    family: int
+    sockaddr: tuple[Any, ...]
+    """Numeric, as socket.connect takes it."""
+
+
+class DaemonResolver:
+    """getaddrinfo(3) of one host, one call at a time."""
+
+    def __init__(self, host: str, port: int, clock: Clock) -> None:
+        self._host, self._port, self._clock = host, port, clock
         self._worker = Worker("resolve")
+        self._numeric = _numeric(host, port)
+        self._found: Sequence[Found] = ()
+        self._found_at_s = 0.0
+        self._lookup: asyncio.Future[list[Any]] | None = None
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        """Addresses of a host, in the system's order."""
+    async def resolve(self) -> Sequence[Found]:
+        """Addresses in the system's order; the last known ones where the name service fails.
+
+        Raises OSError when there are none.
+        """
+        if self._numeric is not None:
+            return (self._numeric,)
+        if self._found and self._clock.monotonic() - self._found_at_s < KEPT_S:
+            return self._found
         try:
-            lookup = self._worker.submit(
-                socket.getaddrinfo,
-                host,
-                port,
-                family,
-                socket.SOCK_STREAM,
-                flags=socket.AI_ADDRCONFIG,
-            )
-        except WorkerBusyError as error:
-            raise OSError(f"name service does not answer: {error}") from error
-        return [
-            ResolveResult(
-                hostname=host,
-                host=_with_scope(address),
-                port=port,
-                family=found,
-                proto=protocol,
-                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
-            )
-            for found, _, protocol, _, address in await lookup
-        ]
+            self._found = await self._looked_up()
+        except OSError:
+            if not self._found:
+                raise
+        # A name service that failed is not asked again before each batch either.
+        self._found_at_s = self._clock.monotonic()
+        return self._found
 
-    async def close(self) -> None:
+    async def _looked_up(self) -> Sequence[Found]:
+        if self._lookup is None or self._lookup.done():
+            # Bytes, because str would load the codec of international names, a MiB of tables.
+            name = self._host.encode("ascii")
+            self._lookup = self._worker.submit(
+                socket.getaddrinfo, name, self._port, type=socket.SOCK_STREAM
+            )
+        try:
+            async with asyncio.timeout(LOOKUP_S):
+                # Shielded: it is everybody's who waits for it.
+                answers = await asyncio.shield(self._lookup)
+        except TimeoutError:
+            raise OSError(f"the name service has not answered for {LOOKUP_S:g} s") from None
+        return list(dict.fromkeys(Found(family, sockaddr) for family, _, _, _, sockaddr in answers))
+
+    def close(self) -> None:
         """Let the thread end; a lookup that hangs is left to it."""
         self._worker.close()
 
 
-def _with_scope(address: tuple[object, ...]) -> str:
-    """The numeric host; link-local IPv6 addresses mean something on their interface only."""
-    scope = address[3] if len(address) == 4 else 0
-    return f"{address[0]}%{scope}" if scope else str(address[0])
+def _numeric(host: str, port: int) -> Found | None:
+    """An IP address needs no name service."""
+    for family, more in ((socket.AF_INET, ()), (socket.AF_INET6, (0, 0))):
+        try:
+            socket.inet_pton(family, host)
+        except OSError:
+            continue
+        return Found(family, (host, port, *more))
+    return None

@@ -16,11 +16,14 @@ class AgentSettings:
     backend: str = setting(
         "auto",
         "Where GPU readings come from; auto: NVIDIA's and AMD's drivers, whichever there are.",
-        choices=("auto", "nvml", "simulator"),
+        choices=("auto", "nvml", "simulator", "replay"),
     )
     collector_url: str = setting("http://127.0.0.1:8750", "Address of the collector.")
     state_dir: Path = setting(
         Path("/var/lib/gpuwarden-agent"), "Folder of the spool; one agent a folder."
+    )
+    commands: bool = setting(
+        True, "Whether command lines of GPU processes are told, secrets removed."
     )
     interval_s: float = setting(
         1.0, "Seconds between ticks, aligned to the wall clock.", least=0.1, most=60
@@ -45,6 +48,13 @@ class AgentSettings:
     simulate_gpus: int = setting(8, "GPUs of the simulated node.", least=1, most=64)
     simulate_model: str = setting("H100-SXM-80GB", "GPU model of the simulated node.")
     simulate_seed: int = setting(1, "Seed of the simulated node: the same seed, the same samples.")
+    replay_file: Path | None = setting(
+        None, "Recording that backend replay plays (gpuwarden agent record makes one)."
+    )
+    replay_loop: bool = setting(True, "Whether a recording that is over begins again.")
+    simulate_script: Path | None = setting(
+        None, "TOML file of faults that the simulated node has; docs/simulator.md has the language."
+    )
     exporter_port: int | None = setting(
         None, "Port of the Prometheus page; none: off. 9750 is ours.", least=0, most=65535
     )

@@ -10,19 +10,13 @@ agent forget its samples. For the same reason answers about the address rather t
 """
 
 import asyncio
-import io
 import json
 import logging
-import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from typing import assert_never
-from urllib.parse import urlsplit
-
-import aiohttp
 
 from gpuwarden.clock import Clock
 from gpuwarden.life import until
@@ -30,7 +24,9 @@ from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, BatchId, headers_of
 from gpuwarden_agent.async_spool import AsyncSpool
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.events import span
+from gpuwarden_agent.exchange import NoAnswerError
 from gpuwarden_agent.spool import SealedBatch, SpoolError
+from gpuwarden_agent.transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +35,7 @@ BACKOFF_FIRST_S = 0.5
 PAUSE_S_MIN = 0.05
 RETRY_AFTER_S_MAX = 300.0
 ATTEMPT_MAX = 30
-REASON_BYTES_MAX = 2000
+REASON_CHARACTERS_MAX = 2000
 NEWS_TIMEOUT_S = 30.0
 ADDRESS_STATUSES = frozenset({401, 402, 403, 404, 405, 407, 408, 421, 425, 426, 429, 451})
 """Statuses from 400 to 499 that say nothing about the batch."""
@@ -137,6 +133,8 @@ def _asked_s(retry_after: str | None, now: datetime) -> float | None:
     text = retry_after.strip()
     if text.isascii() and text.isdigit():
         return min(float(text[:9]), RETRY_AFTER_S_MAX)
+    from email.utils import parsedate_to_datetime  # a MiB, which few agents ever need
+
     try:
         then = parsedate_to_datetime(text)
         seconds = (then - now).total_seconds()
@@ -151,8 +149,7 @@ class Shipper:
     def __init__(
         self,
         spool: AsyncSpool,
-        session: aiohttp.ClientSession,
-        collector_url: str,
+        transport: Transport,
         *,
         clock: Clock,
         counters: Counters,
@@ -165,9 +162,8 @@ class Shipper:
     ) -> None:
         """`is_quiet`: the log has changes of state at level debug only, as for one of many."""
         self._spool = spool
-        self._session = session
-        self._url = collector_url.rstrip("/") + INGEST_PATH
-        self._shown_url = _without_user(self._url)
+        self._transport = transport
+        self._shown_url = transport.address.shown(INGEST_PATH)
         self._clock = clock
         self._counters = counters
         self._sealed = sealed
@@ -289,22 +285,14 @@ class Shipper:
             "Content-Encoding": "zstd",
         }
         try:
-            async with (
-                asyncio.timeout(self._request_timeout_s),
-                self._session.post(
-                    self._url, data=io.BytesIO(batch.body), headers=headers, allow_redirects=False
-                ) as response,
-            ):
-                status, retry_after = response.status, response.headers.get("Retry-After")
-                reason = b"" if status == 204 else await response.content.read(REASON_BYTES_MAX)
-                return Answered(status, retry_after, _reason(reason))
+            answer = await self._transport.post(
+                INGEST_PATH, headers, batch.body, timeout_s=self._request_timeout_s
+            )
         except TimeoutError:
             return TimedOut(self._request_timeout_s)
-        except aiohttp.ClientConnectorError as error:
-            code = error.os_error.errno or 0
-            return Unreachable(os.strerror(code) if code > 0 else str(error))
-        except (aiohttp.ClientError, OSError) as error:
-            return Unreachable(str(error) or type(error).__name__)
+        except NoAnswerError as error:
+            return Unreachable(str(error))
+        return Answered(answer.status, answer.headers.get("retry-after"), _reason(answer.body))
 
     async def _settle(self, batch: SealedBatch, action: Action, attempt: int) -> None:
         match action:
@@ -356,12 +344,6 @@ class Shipper:
         self._settled.set()
 
 
-def _without_user(url: str) -> str:
-    """The address without user and password, which no log may have."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-
-
 def _is_about_the_batch(outcome: Outcome) -> bool:
     """Whether another batch may fare better: one that breaks the collector must not stop the rest."""
     match outcome:
@@ -384,4 +366,4 @@ def _reason(body: bytes) -> str:
         answer = None
     if isinstance(answer, dict) and "error" in answer:
         text = str(answer["error"])
-    return " ".join(text.split())
+    return " ".join(text.split())[:REASON_CHARACTERS_MAX]

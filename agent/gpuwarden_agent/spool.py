@@ -23,7 +23,6 @@ Invariants
 import contextlib
 import fcntl
 import os
-import secrets
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -254,7 +253,7 @@ class Spool:
     def _begin_run(self) -> tuple[str, LastRun]:
         with self._transaction():
             meta = dict(self._db.execute("SELECT key, value FROM meta"))
-            agent_id = meta.get("agent_id") or secrets.token_hex(16)
+            agent_id = meta.get("agent_id") or os.urandom(16).hex()
             last_ts_ms = meta.get("last_ts_ms")
             self._set("agent_id", agent_id)
             self._set("boot_id", self.boot_id)

@@ -1,4 +1,4 @@
-"""Makes rows of `events` from what the drivers wrote into the kernel's log.
+"""Makes rows of `events` from what the drivers wrote into the kernel's log, or NVML told of an Xid.
 
 The kinds are "xid" and "sxid". A GPU that fell off the bus without a code is told as the Xid 79
 that it is: it means the same and needs the same.
@@ -38,7 +38,12 @@ def row_of(found: Found, gpus: Gpus, sequence: int) -> Row:
             assert_never(found)
 
 
-def _xid_row(xid: Xid, gpus: Gpus, sequence: int) -> Row:
+def row_of_event(xid: Xid, gpus: Gpus) -> Row:
+    """The event of an Xid that NVML told and the kernel's log did not: it has no text."""
+    return _xid_row(xid, gpus, None)
+
+
+def _xid_row(xid: Xid, gpus: Gpus, sequence: int | None) -> Row:
     info = xid_info(xid.code)
     meaning, severity, action, remedy = info.meaning, info.severity, info.action, info.remedy
     link = decode(xid.code, xid.text)
@@ -68,8 +73,9 @@ def _xid_row(xid: Xid, gpus: Gpus, sequence: int) -> Row:
             mnemonic=info.mnemonic,
             unit=link.unit if link else None,
             link=link.link if link else None,
-            text=xid.text[:TEXT_CHARS_MAX],
+            text=xid.text[:TEXT_CHARS_MAX] or None,
             kmsg_sequence=sequence,
+            source="nvml" if sequence is None else None,
         ),
     )
 

@@ -1,4 +1,4 @@
-"""`gpuwarden agent run|once|config`."""
+"""`gpuwarden agent run|once|doctor|config`, and `record` of `recordings.py`."""
 
 import argparse
 import json
@@ -14,6 +14,7 @@ from gpuwarden.metrics import Type
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.settings import Loaded
 from gpuwarden_cli.output import render
+from gpuwarden_cli.recordings import add_flags
 
 if TYPE_CHECKING:
     from gpuwarden_agent.probe import Row
@@ -25,23 +26,32 @@ def add_commands(
     command: Callable[..., argparse.ArgumentParser],
     add_format: Callable[[argparse.ArgumentParser], None],
 ) -> None:
-    """Add the three commands to the parser."""
+    """Add the commands to the parser."""
     for name, run, text in (
         ("run", _run, "run the agent until it is stopped"),
         ("once", _once, "one reading of everything that the agent sees"),
+        (
+            "doctor",
+            _doctor,
+            "what the agent can read here, what each call costs, what is in its way",
+        ),
         ("config", _config, "every setting with its value and where it came from"),
     ):
         made = command(group, name, run, text)
         _add_settings(made)
         if name != "run":
             add_format(made)
+    made = command(group, "record", _record, "record what the probes say into a file, to replay it")
+    add_flags(made)
+    _add_settings(made)
 
 
 def _add_settings(made: argparse.ArgumentParser) -> None:
     """Flags, by hand: the settings' own module needs no import for `--help`."""
     made.add_argument("--config", metavar="FILE", help="TOML file of settings")
     made.add_argument(
-        "--backend", help="where GPU readings come from: auto, nvml or simulator (default auto)"
+        "--backend",
+        help="where GPU readings come from: auto, nvml, simulator or replay (default auto)",
     )
     made.add_argument("--collector-url", metavar="URL", help="where batches go")
     made.add_argument("--state-dir", metavar="DIR", help="where unsent batches are kept")
@@ -68,6 +78,19 @@ def _run(args: argparse.Namespace) -> int:
     from gpuwarden_cli.services import run_agent
 
     return run_agent(_loaded(args).settings)
+
+
+def _record(args: argparse.Namespace) -> int:
+    from gpuwarden_cli.recordings import run_record
+
+    settings = _loaded(args).settings
+    return run_record(settings, args)
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from gpuwarden_cli.doctor import run_doctor
+
+    return run_doctor(_loaded(args).settings, args.format)
 
 
 def _config(args: argparse.Namespace) -> int:

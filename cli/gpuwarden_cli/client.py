@@ -3,9 +3,10 @@
 import json
 import os
 from dataclasses import dataclass
-from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from urllib.error import HTTPError
 
 DEFAULT_URL = "http://127.0.0.1:8750"
 
@@ -30,6 +31,10 @@ def collector_url() -> str:
 
 def ask(sql: str, *, url: str | None = None, timeout_s: float = 60) -> Answer:
     """Rows of one SELECT. Raises CallError."""
+    # Imported by who asks: the parser loads this module for every command, an agent's as well.
+    from urllib.error import HTTPError, URLError
+    from urllib.request import Request, urlopen
+
     base = (url or collector_url()).rstrip("/")
     if not base.startswith(("http://", "https://")):
         raise CallError(f"GPUWARDEN_URL = {base} is not a URL; it must start with http://")
@@ -57,7 +62,7 @@ def ask(sql: str, *, url: str | None = None, timeout_s: float = 60) -> Answer:
     return Answer(columns, document["rows"], document["truncated"])
 
 
-def _refusal(error: HTTPError) -> str:
+def _refusal(error: "HTTPError") -> str:
     try:
         return str(json.load(error)["error"])
     except (ValueError, KeyError, TypeError):

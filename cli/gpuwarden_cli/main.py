@@ -193,6 +193,8 @@ def _add_simulate(commands: "Commands[Parser]") -> None:
             duration_s=args.duration,
             history_s=args.history,
             state_dir=args.state_dir,
+            replay=args.replay,
+            script=args.script,
         )
 
     made = _command(
@@ -200,11 +202,14 @@ def _add_simulate(commands: "Commands[Parser]") -> None:
         "The nodes are real agents with simulated GPUs, over the real wire.",
     )  # fmt: skip
     made.add_argument("--nodes", type=_count, required=True, help="how many nodes")
-    made.add_argument("--gpus-per-node", type=_count, required=True, help="GPUs of each node")
+    what = made.add_mutually_exclusive_group(required=True)
+    what.add_argument("--gpus-per-node", type=_count, default=0, help="GPUs of each node")
+    what.add_argument("--replay", type=Path, metavar="FILE", help="each node plays this recording")
     made.add_argument("--duration", type=float, metavar="S", help="seconds (default: until Ctrl-C)")
     made.add_argument("--history", type=_count, default=0, metavar="S", help="start so far back")
     made.add_argument("--model", default="H100-SXM-80GB", help="GPU model (default H100-SXM-80GB)")
     made.add_argument("--seed", type=int, default=1, help="same seed, same fleet (default 1)")
+    made.add_argument("--script", type=Path, metavar="FILE", help="faults to show, as TOML")
     made.add_argument("--collector-url", metavar="URL", help="default GPUWARDEN_URL")
     made.add_argument(
         "--state-dir", type=Path, metavar="DIR", help="keep spools here (default: in memory)"

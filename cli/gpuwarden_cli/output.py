@@ -1,15 +1,16 @@
-"""Rows as a table for people, or as JSON or CSV for programs."""
+"""Rows as a table for people, or as JSON or CSV for programs.
 
-import csv
+Every command's parser loads this module, an agent's as well, so that what one form needs is imported
+by that form.
+"""
+
 import io
 import json
 import re
 import sys
 from collections.abc import Sequence
-from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any
-from unicodedata import east_asian_width
 
 FORMATS = ("table", "json", "csv")
 ABSENT = "–"
@@ -18,6 +19,8 @@ _MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?Z\Z")
 
 def terminal_width() -> int | None:
     """Columns of the terminal that reads our output; None where a program or a file does."""
+    from shutil import get_terminal_size
+
     return get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -33,6 +36,8 @@ def render(
             records = [dict(zip(columns, row, strict=True)) for row in rows]
             return json.dumps(records, ensure_ascii=False, indent=2, default=str) + "\n"
         case "csv":
+            import csv
+
             out = io.StringIO()
             # Python before 3.13 does not quote a lone carriage return, which readers take for a line end.
             is_odd = any("\r" in value for row in rows for value in row if isinstance(value, str))
@@ -103,6 +108,8 @@ def _cell(value: Any) -> str:
 
 
 def _width(text: str) -> int:
+    from unicodedata import east_asian_width
+
     return sum(2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 

@@ -3,17 +3,19 @@ in order: sources first, then rules, then the store."""
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuwarden import life, logs
-from gpuwarden.alert import Alert
 from gpuwarden.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
+    from gpuwarden.alert import Alert
     from gpuwarden_agent.probe import Probe
+    from gpuwarden_agent.sampling.look_again import LookAgain
     from gpuwarden_agent.settings import AgentSettings
     from gpuwarden_collector.daemon import Collector
     from gpuwarden_collector.settings import CollectorSettings
@@ -41,7 +43,7 @@ async def collecting(
     settings: "CollectorSettings",
     clock: Clock,
     *,
-    on_change: Callable[[Alert], None] | None = None,
+    on_change: "Callable[[Alert], None] | None" = None,
 ) -> "AsyncIterator[Collector]":
     """A collector with rules and page, for as long as the block runs. Raises StartError."""
     from gpuwarden_collector.daemon import running
@@ -84,23 +86,46 @@ def run_collector(settings: "CollectorSettings") -> int:
     return run_until_signalled(main)
 
 
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What an agent reads."""
+
+    probes: "list[Probe]"
+    message: str
+    """One line on what they watch."""
+    look_again: "LookAgain | None" = None
+    """Gives probes of what comes later; None: nothing can."""
+
+
 def probes_of(settings: "AgentSettings") -> "tuple[list[Probe], str]":
     """Probes that the settings ask for, and a line on what they watch. Raises StartError."""
+    sources = sources_of(settings)
+    return sources.probes, sources.message
+
+
+def sources_of(settings: "AgentSettings") -> Sources:
+    """What the settings ask for. Raises StartError."""
     from gpuwarden.models import model_named
     from gpuwarden_agent.probes import discover
-    from gpuwarden_agent.simulator import SimulatedNode
+    from gpuwarden_agent.simulator import SimulatedNode, load_script
 
+    if settings.backend == "replay":
+        from gpuwarden_cli.recordings import replayed
+
+        return Sources(*replayed(settings))
     if settings.backend != "simulator":
-        found = discover(settings.backend, node=settings.node_name)
-        return found.all_probes(settings.state_dir), found.message
+        found = discover(settings.backend, node=settings.node_name, commands=settings.commands)
+        return Sources(found.all_probes(settings.state_dir), found.message, found.look_again)
     try:
         model = model_named(settings.simulate_model)
     except ValueError as error:
         raise life.StartError(f"simulate_model: {error}") from error
-    node = SimulatedNode(
-        settings.node_name, settings.simulate_gpus, model, settings.simulate_seed, host=False
-    )
-    return [*discover("none").probes, node], f"{settings.simulate_gpus} simulated {model.name} GPUs"
+    name, gpus = settings.node_name, settings.simulate_gpus
+    path = settings.simulate_script
+    script = load_script(path, {name: gpus}, model).get(name, ()) if path else ()
+    node = SimulatedNode(name, gpus, model, settings.simulate_seed, host=False, script=script)
+    message = f"{settings.simulate_gpus} simulated {model.name} GPUs"
+    return Sources([*discover("none").probes, node], message)
 
 
 def run_agent(settings: "AgentSettings") -> int:
@@ -109,13 +134,46 @@ def run_agent(settings: "AgentSettings") -> int:
 
     logs.setup(settings.log_level, settings.log_format)
     # Before the event loop: a driver can take its time to load.
-    probes, message = probes_of(settings)
-    print(f"gpuwarden agent: {message}", file=sys.stderr, flush=True)
+    sources = sources_of(settings)
+    print(f"gpuwarden agent: {sources.message}", file=sys.stderr, flush=True)
 
     async def main(stop: asyncio.Event) -> None:
-        await daemon.run(settings, SystemClock(), stop, probes=probes)
+        await daemon.run(
+            settings,
+            SystemClock(),
+            stop,
+            probes=sources.probes,
+            look_again=sources.look_again,
+        )
 
     return run_until_signalled(main)
+
+
+def _fleet(
+    nodes: int,
+    gpus_per_node: int,
+    model_name: str,
+    seed: int,
+    replay: Path | None,
+    script: Path | None,
+) -> "tuple[Sequence[tuple[str, Probe | Sequence[Probe]]], str]":
+    """The nodes of a fleet by name, and a line on them. Raises StartError."""
+    from gpuwarden.models import model_named
+    from gpuwarden_agent.simulator import fleet_name, fleet_nodes, load_script
+    from gpuwarden_cli.recordings import replay_nodes
+
+    if replay is not None:
+        if script is not None:
+            raise life.StartError("--script: faults are for simulated nodes, not for --replay")
+        return replay_nodes(replay, nodes)
+    try:
+        model = model_named(model_name)
+    except ValueError as error:
+        raise life.StartError(f"--model: {error}") from error
+    message = f"simulating {counted(nodes, 'node')} with {gpus_per_node} {model.name} each"
+    sizes = {fleet_name(number): gpus_per_node for number in range(nodes)}
+    faults = load_script(script, sizes, model) if script else {}
+    return fleet_nodes([*sizes.values()], model, seed, faults), message
 
 
 def run_simulation(
@@ -128,28 +186,26 @@ def run_simulation(
     duration_s: float | None,
     history_s: int,
     state_dir: Path | None,
+    replay: Path | None = None,
+    script: Path | None = None,
 ) -> int:
-    """`gpuwarden simulate`: a fleet of simulated nodes over the real wire."""
-    from gpuwarden.models import model_named
+    """`gpuwarden simulate`: a fleet of simulated nodes over the real wire; `replay`: all of them
+    play this recording; `script`: faults of the simulated nodes. Raises StartError.
+    """
     from gpuwarden_agent.fleet import run_fleet
-    from gpuwarden_agent.simulator import fleet_nodes
 
     logs.setup("warning")
-    try:
-        model = model_named(model_name)
-    except ValueError as error:
-        raise life.StartError(f"--model: {error}") from error
-    simulated = fleet_nodes([gpus_per_node] * nodes, model, seed)
+    fleet, message = _fleet(nodes, gpus_per_node, model_name, seed, replay, script)
 
     lost = 0
 
     async def main(stop: asyncio.Event) -> None:
         nonlocal lost
         until = f"for {duration_s:g} s" if duration_s else "until Ctrl-C"
-        say(f"simulating {counted(nodes, 'node')} with {gpus_per_node} {model.name} each {until}")
+        say(f"{message} {until}")
         say(f"shipping to {collector_url}")
         done = await run_fleet(
-            simulated,
+            fleet,
             collector_url=collector_url,
             clock=SystemClock(),
             stop=stop,

@@ -86,7 +86,13 @@ async def _watch(
         say(f"{counted(len(firing), 'alert')} from an earlier run: `gpuwarden alerts list`\n")
     async with asyncio.TaskGroup() as group:
         group.create_task(
-            daemon.run(agent, clock, stop, probes=found.all_probes(agent.state_dir, clock)),
+            daemon.run(
+                agent,
+                clock,
+                stop,
+                probes=found.all_probes(agent.state_dir, clock),
+                look_again=found.look_again,
+            ),
             name="agent of this host",
         )
         if simulated:

@@ -95,8 +95,17 @@ MODELS: tuple[GpuModel, ...] = (
 _PATTERNS = tuple((re.compile(model.pattern), model) for model in MODELS)
 
 
+_MIG_DEVICE = re.compile(r"\bMIG\b")
+
+
 def find_model(driver_name: str) -> GpuModel | None:
-    """The catalogue's row for a name as the driver gives it, such as "NVIDIA H100 80GB HBM3"."""
+    """The catalogue's row for a name as the driver gives it, such as "NVIDIA H100 80GB HBM3".
+
+    A part of a GPU ("NVIDIA H100 80GB HBM3 MIG 1g.10gb") is no row: it has neither the whole GPU's
+    power nor its price.
+    """
+    if _MIG_DEVICE.search(driver_name):
+        return None
     for pattern, model in _PATTERNS:
         if pattern.search(driver_name):
             return model

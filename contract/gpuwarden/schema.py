@@ -5,7 +5,6 @@ the rest is written by the collector. Views are in `views.sql` beside this file.
 """
 
 from dataclasses import dataclass
-from importlib.resources import files
 
 from gpuwarden.metrics import METRICS, Metric, Type
 
@@ -84,7 +83,8 @@ GPU_HEALTH_SAMPLES = Table(
         Column(
             "recovery_action",
             Type.STRING,
-            "What the driver asks for: none, gpu_reset, node_reboot, drain_p2p or drain_and_reset.",
+            "What the driver asks for: none, gpu_reset, node_reboot, drain_p2p, drain_and_reset, "
+            "recover_imex_domain, bus_reset or system_reboot; unknown_N: newer than the agent.",
         ),
         Column(
             "fabric_state",
@@ -424,17 +424,22 @@ def column_sql(column: Column) -> str:
     return f"{column.name} {_SQL_TYPES[column.type]}"
 
 
-def create_sql(table: Table) -> str:
-    """`CREATE TABLE IF NOT EXISTS` in DuckDB's dialect, columns as stored."""
+def create_sql(table: Table, *, as_name: str | None = None) -> str:
+    """`CREATE TABLE IF NOT EXISTS` in DuckDB's dialect, columns as stored; `as_name`: under another
+    name than the table's own.
+    """
     lines = [
         f"    {column_sql(column)}{' NOT NULL' if column.required else ''}"
         for column in stored_columns(table)
     ]
     if table.name in UPSERTED:
         lines.append(f"    PRIMARY KEY ({', '.join(table.key)})")
-    return f"CREATE TABLE IF NOT EXISTS {table.name} (\n" + ",\n".join(lines) + "\n)"
+    name = as_name or table.name
+    return f"CREATE TABLE IF NOT EXISTS {name} (\n" + ",\n".join(lines) + "\n)"
 
 
 def views_sql() -> str:
     """`CREATE OR REPLACE VIEW` statements of the public views."""
+    from importlib.resources import files  # with archives and temporary files, for collectors alone
+
     return (files("gpuwarden") / "views.sql").read_text()

@@ -22,6 +22,7 @@ from gpuwarden.clock import ManualClock, SystemClock, to_ms
 from gpuwarden.life import StartError
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.daemon import SEAL_TIMEOUT_S, run
+from gpuwarden_agent.sampling.look_again import keep_looking
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_agent.spool import Put, Spool, open_spool
 
@@ -183,6 +184,28 @@ async def test_a_stuck_driver_stops_neither_shipping_nor_the_end(
     assert stub_collector.rows("gpu_samples") == []
 
 
+async def test_a_gpu_that_comes_later_is_watched_and_told(
+    stub_collector: Any,
+    tmp_path: Path,
+    fake_probe: Any,
+    until_true: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keep_looking, "__kwdefaults__", {"every_s": 0.05})
+    late = fake_probe("gpu1", blocking=True, gpu_uuid="GPU-1")
+    finds = [[], [late]]
+    await run_until(
+        lambda: len(stub_collector.rows("gpu_samples")) >= 3,
+        until_true,
+        settings(stub_collector.url, tmp_path),
+        probes=[fake_probe("host", blocking=True)],
+        look_again=lambda: finds.pop(0) if finds else [],
+    )
+    (event,) = [r for r in stub_collector.rows("events") if r["kind"] == "gpu_appeared"]
+    assert event["gpu_uuid"] == "GPU-1"
+    assert late.closed == 1
+
+
 async def test_a_simulated_node_starts_with_its_past_and_goes_on_without_a_gap(
     stub_collector: Any, until_true: Any, fake_probe: Any
 ) -> None:
@@ -208,7 +231,7 @@ async def test_a_simulated_node_starts_with_its_past_and_goes_on_without_a_gap(
     assert ready[0].ticks == len(stamps)
 
 
-async def test_the_counters_are_logged_once_an_hour(
+async def test_the_counters_are_logged_once_an_hour_and_at_the_end(
     stub_collector: Any,
     tmp_path: Path,
     fake_probe: Any,
@@ -226,9 +249,9 @@ async def test_the_counters_are_logged_once_an_hour(
         manual_clock.advance(3601)
         await until_true(lambda: "counters" in [r.message for r in caplog.records])
         stop.set()
-    (record,) = [r for r in caplog.records if r.message == "counters"]
-    assert record.ticks >= 1  # type: ignore[attr-defined]
-    assert record.node == "n1"  # type: ignore[attr-defined]
+    hourly, last = [r for r in caplog.records if r.message == "counters"]
+    assert 1 <= hourly.ticks <= last.ticks  # type: ignore[attr-defined]
+    assert hourly.node == "n1"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -329,12 +352,20 @@ async def test_an_event_that_the_last_batch_gives_rise_to_is_sealed_as_well(
     assert "the spool took no last batch; its rows are lost" not in caplog.messages
 
 
+TOO_HEAVY = (
+    *("duckdb", "numpy", "pandas", "pyarrow", "google.protobuf", "grpc"),
+    *("aiohttp", "h2", "psutil", "email", "http.client", "csv", "unicodedata", "encodings.idna"),
+    *("decimal", "fractions", "statistics", "importlib.metadata", "importlib.resources", "pickle"),
+)
+
+
 def test_what_is_loaded_stays_small() -> None:
-    """A GPU host pays for what the agent imports: no DuckDB, no data frames."""
+    """A GPU host pays for what the agent imports: no DuckDB, no data frames, no HTTP library."""
     code = (
         "import sys, gpuwarden_agent.daemon, gpuwarden_agent.fleet, gpuwarden_agent.once,"
-        " gpuwarden_agent.probes, gpuwarden_agent.simulator, gpuwarden_cli.services\n"
-        "print([n for n in ('duckdb', 'numpy', 'pandas', 'pyarrow') if n in sys.modules])"
+        " gpuwarden_agent.probes, gpuwarden_agent.simulator, gpuwarden_cli.services,"
+        " gpuwarden_cli.main\n"
+        f"print([n for n in {TOO_HEAVY} if n in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
@@ -358,6 +389,35 @@ settings = AgentSettings(node="n1", collector_url=sys.argv[1], state_dir=Path(sy
                          interval_s=0.1, batch_s=0.5, backoff_max_s=0.2)
 asyncio.run(run(settings, SystemClock(), asyncio.Event(), probes=[Host()]))
 """
+
+
+SHIPPED = """
+async def main():
+    stop, counters = asyncio.Event(), []
+    async with asyncio.TaskGroup() as group:
+        group.create_task(
+            run(settings, SystemClock(), stop, probes=[Host()], on_ready=counters.append))
+        while not (counters and counters[0].batches_acknowledged):
+            await asyncio.sleep(0.02)
+        stop.set()
+
+asyncio.run(main())
+print([name for name in sys.argv[3].split(",") if name in sys.modules])
+"""
+
+
+async def test_what_a_shipping_agent_has_loaded_stays_small(
+    stub_collector: Any, tmp_path: Path
+) -> None:
+    """By name, so that what a lookup loads is there as well."""
+    code = AGENT.rpartition("asyncio.run(")[0] + SHIPPED
+    url = f"http://localhost:{stub_collector.port}"
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", code, url, str(tmp_path), ",".join(TOO_HEAVY)),
+        stdout=subprocess.PIPE,
+    )
+    out, _ = await asyncio.wait_for(child.communicate(), 30)
+    assert out.decode().strip() == "[]"
 
 
 async def test_kill_9_costs_at_most_what_was_not_sealed_and_the_gap_is_told(

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +31,7 @@ from gpuwarden_agent.shipper import (
     next_action,
 )
 from gpuwarden_agent.spool import Spool
+from gpuwarden_agent.transport import Transport, open_transport
 from gpuwarden_agent.worker import Worker
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -46,11 +46,11 @@ async def test_a_password_in_the_address_is_not_in_the_log(
 ) -> None:
     spool, counters = Spool(None, bytes_max=10**6, clock=SystemClock()), Counters()
     spool.put(b"x", 1)
-    async with aiohttp.ClientSession() as session:
+    url = "http://user:secret@127.0.0.1:1/prefix"
+    async with open_transport(url, SystemClock()) as transport:
         shipper = Shipper(
             AsyncSpool(spool, Worker("spool")),
-            session,
-            "http://user:secret@127.0.0.1:1/prefix",
+            transport,
             clock=SystemClock(),
             counters=counters,
             sealed=asyncio.Event(),
@@ -120,13 +120,12 @@ def test_the_jitter_is_over_the_whole_range() -> None:
 class Rig:
     """A shipper between a spool in memory and a real server."""
 
-    def __init__(self, url: str, session: aiohttp.ClientSession, **more: Any) -> None:
+    def __init__(self, transport: Transport, **more: Any) -> None:
         self.spool = Spool(None, bytes_max=10**9, clock=SystemClock(), boot="boot-1")
         self.counters, self.sealed, self.refused = Counters(), asyncio.Event(), list[str]()
         self.shipper = Shipper(
             AsyncSpool(self.spool, Worker("spool")),
-            session,
-            url,
+            transport,
             clock=SystemClock(),
             counters=self.counters,
             sealed=self.sealed,
@@ -147,8 +146,8 @@ class Rig:
 
 @asynccontextmanager
 async def shipping(url: str, **more: Any) -> AsyncIterator[Rig]:
-    async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
-        rig = Rig(url, session, **more)
+    async with open_transport(url, SystemClock()) as transport, asyncio.TaskGroup() as group:
+        rig = Rig(transport, **more)
         task = group.create_task(rig.shipper.run())
         yield rig
         task.cancel()

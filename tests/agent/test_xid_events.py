@@ -5,8 +5,8 @@ import json
 import pytest
 
 from gpuwarden_agent.rows import impossible_columns
-from gpuwarden_agent.xid_events import row_of
-from gpuwarden_agent.xid_lines import FellOffBus, parse
+from gpuwarden_agent.xid_events import row_of, row_of_event
+from gpuwarden_agent.xid_lines import FellOffBus, Xid, parse
 
 GPUS = {"0000:3b:00.0": (3, "GPU-3")}
 
@@ -89,6 +89,18 @@ def test_a_gpu_that_fell_off_the_bus_without_a_code_is_an_xid_79() -> None:
     made = row_of(FellOffBus("0000:3b:00.0", "NVRM: ..."), GPUS, 1)
     assert made["severity"] == "critical"
     assert json.loads(made["details"])["xid"] == 79
+
+
+def test_an_xid_of_nvml_has_what_nvml_knows() -> None:
+    made = row_of_event(Xid(48, "0000:3b:00.0", ""), GPUS)
+    assert made["message"].startswith("Xid 48 on GPU 3 (0000:3b:00.0): Double-bit ECC error")
+    assert json.loads(made["details"]) == {
+        "xid": 48,
+        "pci_bus_id": "0000:3b:00.0",
+        "action": "WORKFLOW_XID_48",
+        "mnemonic": "ROBUST_CHANNEL_GPU_ECC_DBE",
+        "source": "nvml",
+    }
 
 
 def test_of_an_sxid_the_line_says_whether_it_is_fatal() -> None:

@@ -35,7 +35,7 @@ def test_every_command_and_flag_explains_itself() -> None:
         (["upp"], "invalid choice: 'upp'"),
         (["up", "--port", "99999"], "99999 is not a port number"),
         (["up", "--simulate", "-1"], "-1 must be between 0 and 100000"),
-        (["simulate", "--nodes", "2"], "required: --gpus-per-node"),
+        (["simulate", "--nodes", "2"], "one of the arguments --gpus-per-node --replay is required"),
         (["sql"], "required: QUERY"),
         (["alerts", "list", "--format", "xml"], "invalid choice: 'xml'"),
     ],

@@ -73,3 +73,9 @@ def test_default_prices_agree_with_their_source() -> None:
                 if provider == model.price.provider and abs(usd - model.price.usd_per_hour) < 0.01
             ]
             assert close, model.name
+
+
+@pytest.mark.parametrize("profile", ["1g.10gb", "3g.40gb", "1c.3g.40gb", "1g.10gb+me"])
+def test_a_part_of_a_gpu_has_neither_its_model_nor_its_price(profile: str) -> None:
+    assert find_model("NVIDIA H100 80GB HBM3") is not None
+    assert find_model(f"NVIDIA H100 80GB HBM3 MIG {profile}") is None

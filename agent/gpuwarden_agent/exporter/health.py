@@ -24,6 +24,12 @@ class Count:
 COUNTS = (
     Count("ticks", "ticks_total", "Ticks at which probes were read."),
     Count("ticks_missed", "ticks_missed_total", "Ticks that the agent came too late for."),
+    Count(
+        "tick_delay_p99_s",
+        "tick_delay_p99_seconds",
+        "How late 99 of 100 ticks were at most, of the last 600.",
+        kind="gauge",
+    ),
     Count("readings", "readings_total", "Readings that became samples.", "probe"),
     Count(
         "readings_skipped",

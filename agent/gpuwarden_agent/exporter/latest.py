@@ -1,22 +1,21 @@
-"""Keeps the newest two rows of each table and key, bounded in time and number.
+"""Keeps the newest sample of each table and key, bounded in time and number, and counts Xids.
 
-The one before the newest is for rates. Rows come in on the event loop and are read there. A sample
-that is older than `KEEP_S` is gone; inventory stays until it is replaced. Time is the wall clock's,
-as in the rows: a row from the future, from before the clock was set back, counts as old too.
+Rows come in on the event loop and are read there. A sample that is too old for its table is gone;
+inventory stays until it is replaced. Time is the wall clock's, as in the rows: a row from the future,
+from before the clock was set back, counts as old too.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.metrics import METRICS
 from gpuwarden.schema import WIRE_TABLES
+from gpuwarden_agent.exporter.kept import Kept, followed, keep_ms
+from gpuwarden_agent.exporter.xid_counts import XidCounts
 from gpuwarden_agent.probe import Row, Value
 
-KEEP_S = 60.0
-KEEP_MS = round(KEEP_S * 1000)
-ROWS_MAX = 1024
-"""Keys of all sample tables together: 16 GPUs in 7 MIG devices each, and 900 processes."""
+ROWS_MAX = 2048
+"""Keys of all sample tables together: 16 GPUs in 7 MIG devices each, their 300 links, 1,400 processes."""
 INVENTORY_MAX = 256
 
 WHOLE_TICK_TABLES = frozenset({"process_samples"})
@@ -30,29 +29,25 @@ _KEYS = {
 _Key = tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """The newest row of a key, and the one before it where there was one."""
-
-    row: Row
-    ts_ms: int
-    before: Row | None = None
-
-
 class Latest:
     """The newest rows. `take` is the only way in."""
 
-    def __init__(self, clock: Clock, *, rows_max: int = ROWS_MAX) -> None:
+    def __init__(self, clock: Clock, *, interval_s: float = 1.0, rows_max: int = ROWS_MAX) -> None:
+        """`interval_s`: seconds between the agent's ticks."""
         self._clock = clock
+        self._began_s = clock.monotonic()
         self._rows_max = rows_max
+        self._keep_ms = {table: keep_ms(table, interval_s) for table in METRICS}
         self._samples: dict[str, dict[_Key, Kept]] = {table: {} for table in METRICS}
         self._newest_ms: dict[str, int] = {}
         self._inventory: dict[str, dict[_Key, Row]] = {"gpus": {}, "nodes": {}}
+        self.xids = XidCounts()
+        """Those that happened since this was made."""
         self.rows_dropped = 0
         """Rows that were not kept because there were too many keys."""
 
     def take(self, table: str, rows: Iterable[Row]) -> None:
-        """Take checked rows of a wire table, as they enter a batch; events are not kept.
+        """Take checked rows of a wire table, as they enter a batch; of events only Xids are kept.
 
         The rows must not be changed afterwards. One that is older than what is there is ignored.
         """
@@ -63,11 +58,15 @@ class Latest:
         elif table in self._inventory:
             for row in rows:
                 self._take_inventory(table, row)
+        elif table == "events":
+            for row in rows:
+                self._take_event(row)
 
     def samples(self, table: str) -> list[Kept]:
-        """The newest row of each key that is at most `KEEP_S` old."""
-        self._forget(table, to_ms(self._clock.now()))
-        kept = list(self._samples[table].values())
+        """The newest sample of each key that is not too old, with its slow columns filled in."""
+        now_ms = to_ms(self._clock.now())
+        self._forget(table, now_ms)
+        kept = [k.at(now_ms) for k in self._samples[table].values()]
         if table in WHOLE_TICK_TABLES and kept:
             newest_ms = max(k.ts_ms for k in kept)
             kept = [k for k in kept if k.ts_ms == newest_ms]
@@ -76,6 +75,10 @@ class Latest:
     def gpu(self, gpu_uuid: Value) -> Row:
         """Inventory row of a GPU; empty where it is not known (yet)."""
         return self._inventory["gpus"].get((gpu_uuid,), {})
+
+    def gpus(self) -> Sequence[Row]:
+        """Inventory rows of all GPUs and MIG devices."""
+        return list(self._inventory["gpus"].values())
 
     def node(self, name: Value) -> Row:
         """Inventory row of a node; empty where it is not known (yet)."""
@@ -90,23 +93,20 @@ class Latest:
         return {table: self.age_s(ts_ms) for table, ts_ms in self._newest_ms.items()}
 
     def _take_sample(self, table: str, row: Row, now_ms: int) -> None:
-        ts_ms = row["ts"]
-        assert isinstance(ts_ms, int)
+        ts_ms = _stamp_ms(row)
         newest_ms = self._newest_ms.get(table)
-        if _supersedes(ts_ms, newest_ms, now_ms):
+        if _supersedes(ts_ms, newest_ms, now_ms + self._keep_ms[table]):
             self._newest_ms[table] = ts_ms
             self._forget(table, now_ms)
-        if not _is_live(ts_ms, now_ms):
+        if not self._is_live(table, ts_ms, now_ms):
             return
         kept = self._samples[table]
         key = _key(table, row)
         held = kept.get(key)
         if held is None and self._is_full(now_ms):
             self.rows_dropped += 1
-        elif held is None:
-            kept[key] = Kept(row, ts_ms)
-        elif ts_ms > held.ts_ms:
-            kept[key] = Kept(row, ts_ms, held.row)
+        elif held is None or ts_ms > held.ts_ms:
+            kept[key] = followed(held, table, row, ts_ms)
 
     def _take_inventory(self, table: str, row: Row) -> None:
         rows = self._inventory[table]
@@ -115,10 +115,21 @@ class Latest:
         if len(rows) > INVENTORY_MAX:
             del rows[next(iter(rows))]
 
+    def _take_event(self, row: Row) -> None:
+        if row["kind"] != "xid":
+            return
+        # The kernel's log goes back to the boot, and backfill further.
+        is_new = self.age_s(_stamp_ms(row)) <= self._clock.monotonic() - self._began_s
+        if is_new and not self.xids.take(row):
+            self.rows_dropped += 1
+
     def _forget(self, table: str, now_ms: int) -> None:
         kept = self._samples[table]
-        for key in [key for key, k in kept.items() if not _is_live(k.ts_ms, now_ms)]:
+        for key in [key for key, k in kept.items() if not self._is_live(table, k.ts_ms, now_ms)]:
             del kept[key]
+
+    def _is_live(self, table: str, ts_ms: int, now_ms: int) -> bool:
+        return abs(now_ms - ts_ms) <= self._keep_ms[table]
 
     def _is_full(self, now_ms: int) -> bool:
         if sum(map(len, self._samples.values())) < self._rows_max:
@@ -132,10 +143,12 @@ def _key(table: str, row: Row) -> _Key:
     return tuple([row.get(name) for name in _KEYS[table]])
 
 
-def _is_live(ts_ms: int, now_ms: int) -> bool:
-    return abs(now_ms - ts_ms) <= KEEP_MS
+def _stamp_ms(row: Row) -> int:
+    ts_ms = row["ts"]
+    assert isinstance(ts_ms, int)
+    return ts_ms
 
 
-def _supersedes(ts_ms: int, held_ms: int | None, now_ms: int) -> bool:
-    """Whether an instant is the newer one; one that lies far in the future does not count."""
-    return held_ms is None or ts_ms > held_ms or held_ms > now_ms + KEEP_MS
+def _supersedes(ts_ms: int, held_ms: int | None, latest_ms: int) -> bool:
+    """Whether an instant is the newer one; one that lies after `latest_ms` does not count."""
+    return held_ms is None or ts_ms > held_ms or held_ms > latest_ms

@@ -4,7 +4,8 @@ own     gpuwarden_<table>_<metric>, base units: hertz for MHz, ratio for percent
 dcgm    dcgm-exporter up to 4.8: MiB, mJ, ns, percent, MHz, MB/s. Its DCGM_FI_PROF_* are base units.
 dcgm49  dcgm-exporter since 4.9: base units.
 
-Beside the catalogue's names stand those of rates, which the catalogue keeps as counters of bytes.
+Beside the catalogue's names stand those of rates, which the catalogue keeps as counters of bytes, and
+of the last Xid, which is no column.
 """
 
 import re
@@ -14,7 +15,7 @@ from functools import cache
 
 from gpuwarden.life import StartError
 from gpuwarden.metrics import METRICS, Kind, Metric
-from gpuwarden_agent.exporter.latest import KEEP_S, Kept
+from gpuwarden_agent.exporter.kept import Kept
 from gpuwarden_agent.probe import Row, Value
 
 NAME_SETS = ("own", "dcgm", "dcgm49")
@@ -28,8 +29,27 @@ PREFIXES = {
     "process_samples": "process",
 }
 
-GPU_TABLE = "gpu_samples"
-"""The only table that the DCGM sets have names for."""
+DCGM_TABLES = ("gpu_detail_samples", "gpu_samples", "gpu_health_samples")
+"""Tables that the DCGM sets have names for. Where two have a value for a name, the first counts: PCIe
+rates as the GPU measures them rather than those made of counters."""
+
+DCGM_XID = {"dcgm": "DCGM_FI_DEV_XID_ERRORS", "dcgm49": "DCGM_FI_DEV_XID_ERROR"}
+
+DCGM_KINDS = {
+    "DCGM_FI_DEV_RETIRED_PENDING": "counter",
+    "DCGM_FI_DEV_PAGE_RETIRED_PENDING": "counter",
+}
+"""Where dcgm-exporter's TYPE is not what the value is."""
+
+_GPU_LABELS = ("gpu", "gpu_uuid", "mig_instance")
+_PROCESS_LABELS = ("pid", "process_name", "username", "slurm_job_id", "container_id", "pod")
+_LABELS: Mapping[str, tuple[str, ...]] = {
+    "host_samples": (),
+    "infiniband_samples": ("device", "port"),
+    "link_samples": (*_GPU_LABELS, "link_type", "link"),
+    "process_samples": (*_GPU_LABELS, *_PROCESS_LABELS),
+}
+"""Columns that are labels of our own set, beside the node; of other tables those of a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +69,7 @@ BASE = {
     "percent": Scale("ratio", over=100),
     "mhz": Scale("hertz", times=10**6),
     "ms": Scale("seconds", over=1000),
+    "bits_per_second": Scale("bytes_per_second", over=8),
 }
 """From the catalogue's unit to the base unit; other units are base units already."""
 
@@ -78,10 +99,7 @@ class Exported:
 
     def value(self, kept: Kept) -> float | None:
         """The value in the name's unit; None: absent."""
-        if self.is_rate:
-            value = rate(kept.row, kept.before, self.columns)
-        else:
-            value = _number(kept.row.get(self.columns[0]))
+        value = kept.rate(self.columns) if self.is_rate else _number(kept.row.get(self.columns[0]))
         return None if value is None else self.scale(value)
 
 
@@ -99,39 +117,18 @@ def names_of(name_set: str, table: str) -> tuple[Exported, ...]:
     assert name_set in NAME_SETS, f"no name set {name_set!r}; known: {', '.join(NAME_SETS)}"
     if name_set == "own":
         return tuple(_own(table, metric) for metric in METRICS[table])
-    if table != GPU_TABLE:
+    if table not in DCGM_TABLES:
         return ()
-    return (*_dcgm(name_set), *_dcgm_rates(name_set))
-
-
-def rate(row: Row, before: Row | None, columns: tuple[str, ...]) -> float | None:
-    """Growth a second of counters added up, from two rows of one key.
-
-    None without an earlier row or a value, over a gap, and where a counter was reset or wrapped.
-    """
-    if before is None:
-        return None
-    seconds = (_stamp_ms(row) - _stamp_ms(before)) / 1000
-    if not 0 < seconds <= KEEP_S:
-        return None
-    grown = 0.0
-    for column in columns:
-        value, earlier = _number(row.get(column)), _number(before.get(column))
-        if value is None or earlier is None or value < earlier:
-            return None
-        grown += value - earlier
-    return grown / seconds
+    rates = _dcgm_rates(name_set) if table == "gpu_samples" else ()
+    return (*_dcgm(name_set, table), *rates)
 
 
 def own_labels(table: str, row: Row, gpu: Mapping[str, Value]) -> dict[str, Value]:
     """Labels of our own set. `gpu`: its inventory row, empty where it is not known (yet)."""
-    labels: dict[str, Value] = {"node": row["node"]}
-    if table != "host_samples":
-        labels |= {name: row.get(name) for name in ("gpu", "gpu_uuid", "mig_instance")}
+    columns = _LABELS.get(table, _GPU_LABELS)
+    labels: dict[str, Value] = {"node": row["node"]} | {name: row.get(name) for name in columns}
+    if "gpu_uuid" in columns:
         labels["model"] = gpu.get("model")
-    if table == "process_samples":
-        owner = ("pid", "process_name", "username", "slurm_job_id", "container_id", "pod")
-        labels |= {name: row.get(name) for name in owner}
     if row.get("simulated"):
         labels["simulated"] = "true"
     return labels
@@ -158,20 +155,22 @@ def dcgm_labels(
 def _own(table: str, metric: Metric) -> Exported:
     scale = BASE.get(metric.unit, Scale(metric.unit))
     name = re.sub(rf"_{metric.unit}(?=(_total)?$)", f"_{scale.unit}", metric.name)
-    hint = " Here 1 is 100 percent." if scale.unit == "ratio" else ""
+    hint = " Here 1 is 100 percent." if metric.unit == "percent" else ""
     full_name = f"gpuwarden_{PREFIXES[table]}_{name}"
     return Exported(full_name, _kind(metric), metric.meaning + hint, (metric.name,), scale)
 
 
-def _dcgm(name_set: str) -> Iterator[Exported]:
-    for metric in METRICS[GPU_TABLE]:
+def _dcgm(name_set: str, table: str) -> Iterator[Exported]:
+    for metric in METRICS[table]:
         name = metric.dcgm if name_set == "dcgm" else metric.dcgm_49
         if name is None:
             continue
         is_base = name_set == "dcgm49" or name.startswith("DCGM_FI_PROF_")
         scale = (BASE if is_base else DCGM).get(metric.unit, Scale(metric.unit))
-        text = f"{metric.meaning} In {scale.unit}."
-        yield Exported(name, _kind(metric), text, (metric.name,), scale)
+        is_amount = metric.unit in DCGM or metric.unit in BASE
+        text = f"{metric.meaning} In {scale.unit}." if is_amount else metric.meaning
+        kind = DCGM_KINDS.get(name, _kind(metric))
+        yield Exported(name, kind, text, (metric.name,), scale)
 
 
 def _dcgm_rates(name_set: str) -> Iterator[Exported]:
@@ -202,12 +201,6 @@ def _kind(metric: Metric) -> str:
 
 def _number(value: Value) -> float | None:
     return None if value is None or isinstance(value, str) else value
-
-
-def _stamp_ms(row: Row) -> int:
-    ts_ms = row["ts"]
-    assert isinstance(ts_ms, int)
-    return ts_ms
 
 
 def _nvml_bus_id(bus_id: Value) -> str | None:

@@ -1,58 +1,78 @@
-"""What stands on /metrics: the newest samples in the chosen name sets, their age, the agent's health."""
+"""What stands on /metrics: the newest samples in the chosen name sets, Xids, ages, the agent's health."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gpuwarden.metrics import METRICS
+from gpuwarden.xids import xid_info
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.exporter.exposition import Family, label_text, text_of
 from gpuwarden_agent.exporter.health import health_families
-from gpuwarden_agent.exporter.latest import Kept, Latest
+from gpuwarden_agent.exporter.latest import Latest
 from gpuwarden_agent.exporter.names import (
-    GPU_TABLE,
+    DCGM_TABLES,
+    DCGM_XID,
     NAME_SETS,
     dcgm_labels,
     names_of,
     own_labels,
 )
+from gpuwarden_agent.probe import Row
+
+GPU_TABLES = ("gpu_samples", "gpu_detail_samples", "gpu_health_samples", "link_samples")
+"""Tables of which each GPU has its own age, because each has its own probe."""
 
 
 def metrics_page(
-    node: str, latest: Latest, counters: Counters, names: Sequence[str] = ("own",)
+    node: str,
+    latest: Latest,
+    counters: Counters,
+    names: Sequence[str] = ("own",),
+    *,
+    xid_probes: Collection[str] = (),
 ) -> str:
-    """The page now. `names`: which of `NAME_SETS`, whose order decides where two share a name."""
-    return text_of(_families(node, latest, counters, names))
+    """The page now. `names`: which of `NAME_SETS`, whose order decides where two share a name.
+
+    `xid_probes`: probes that bring Xids. A GPU without one has the Xid 0 once any of them was read;
+    before, or without them, nobody knows.
+    """
+    sees_xids = any(counters.readings[name] for name in xid_probes)
+    return text_of(_families(node, latest, counters, names, sees_xids))
 
 
 def _families(
-    node: str, latest: Latest, counters: Counters, names: Sequence[str]
+    node: str, latest: Latest, counters: Counters, names: Sequence[str], sees_xids: bool
 ) -> Iterator[Family]:
     for name_set in NAME_SETS:
-        if name_set in names:
-            for table in METRICS:
-                yield from _sample_families(name_set, table, latest)
+        if name_set not in names:
+            continue
+        yield from _sample_families(name_set, latest)
+        if name_set == "own":
+            yield _xids_total(latest)
+        else:
+            yield _last_xids(name_set, latest, sees_xids)
     yield from _age_families(node, latest)
     yield from health_families(node, counters, latest.rows_dropped)
 
 
-def _sample_families(name_set: str, table: str, latest: Latest) -> Iterator[Family]:
-    exported = names_of(name_set, table)
-    if not exported:
-        return
-    labelled = [
-        (text, kept)
-        for kept in latest.samples(table)
-        if (text := _labels(name_set, table, kept, latest)) is not None
-    ]
-    for name in exported:
-        family = Family(name.name, name.kind, name.help)
-        for text, kept in labelled:
-            family.put(text, name.value(kept))
-        yield family
+def _sample_families(name_set: str, latest: Latest) -> Iterable[Family]:
+    families: dict[str, Family] = {}
+    for table in METRICS if name_set == "own" else DCGM_TABLES:
+        labelled = [
+            (text, kept)
+            for kept in latest.samples(table)
+            if (text := _labels(name_set, table, kept.row, latest)) is not None
+        ]
+        for name in names_of(name_set, table):
+            family = families.get(name.name)
+            if family is None or not family.series:
+                family = families[name.name] = Family(name.name, name.kind, name.help)
+            for text, kept in labelled:
+                family.put(text, name.value(kept))
+    return families.values()
 
 
-def _labels(name_set: str, table: str, kept: Kept, latest: Latest) -> str | None:
+def _labels(name_set: str, table: str, row: Row, latest: Latest) -> str | None:
     """Label text of a row; None: the set does not speak of it."""
-    row = kept.row
     gpu = latest.gpu(row.get("gpu_uuid"))
     if name_set == "own":
         return label_text(own_labels(table, row, gpu))
@@ -62,15 +82,63 @@ def _labels(name_set: str, table: str, kept: Kept, latest: Latest) -> str | None
     return label_text(dcgm_labels(name_set, row, gpu, driver_version))
 
 
+def _xids_total(latest: Latest) -> Family:
+    family = Family("gpuwarden_gpu_xids_total", "counter", "Xids since the agent's start.")
+    for kind, count in latest.xids.by_kind.items():
+        row: Row = {
+            "node": kind.node,
+            "gpu": kind.gpu,
+            "gpu_uuid": kind.gpu_uuid,
+            "simulated": kind.simulated,
+        }
+        labels = own_labels("events", row, latest.gpu(kind.gpu_uuid))
+        labels |= {"pci_bus_id": kind.pci_bus_id, "xid": kind.code}
+        family.put(label_text(labels), count)
+    return family
+
+
+def _last_xids(name_set: str, latest: Latest, sees_xids: bool) -> Family:
+    """The last Xid of each GPU: also of one that fell off the bus and has no samples any more."""
+    meaning = "Last Xid since the agent's start; 0: there was none."
+    family = Family(DCGM_XID[name_set], "gauge", meaning)
+    for gpu in latest.gpus():
+        last = latest.xids.last.get(gpu["gpu_uuid"])
+        if gpu.get("mig_instance") is not None or gpu.get("vendor") != "nvidia":
+            continue
+        if last is None and not sees_xids:
+            continue
+        code = 0 if last is None else last.code
+        assert code is not None
+        text = xid_info(code).meaning if code else "No Error"
+        driver_version = latest.node(gpu["node"]).get("driver_version")
+        labels = dcgm_labels(name_set, gpu, gpu, driver_version)
+        family.put(label_text(labels | {"err_code": code, "err_msg": text}), code)
+    return family
+
+
 def _age_families(node: str, latest: Latest) -> Iterator[Family]:
     meaning = "Time since the newest sample of the table."
     tables = Family("gpuwarden_sample_age_seconds", "gauge", meaning)
     for table, age_s in latest.ages_s().items():
         tables.put(label_text({"node": node, "table": table}), age_s)
     yield tables
-    meaning = "Time since the newest sample of the GPU."
+    meaning = "Time since the newest sample of the GPU in the table."
     gpus = Family("gpuwarden_gpu_sample_age_seconds", "gauge", meaning)
-    for kept in latest.samples(GPU_TABLE):
-        labels = own_labels(GPU_TABLE, kept.row, latest.gpu(kept.row["gpu_uuid"]))
-        gpus.put(label_text(labels), latest.age_s(kept.ts_ms))
+    for table in GPU_TABLES:
+        newest = {}
+        for kept in sorted(latest.samples(table), key=lambda k: k.ts_ms):
+            newest[kept.row["gpu_uuid"]] = kept
+        for uuid, kept in newest.items():
+            labels = own_labels("gpu_samples", kept.row, latest.gpu(uuid))
+            gpus.put(label_text(labels | {"table": table}), latest.age_s(kept.ts_ms))
     yield gpus
+    meaning = "Time since a value was read that comes more seldom than the rows of its table."
+    values = Family("gpuwarden_value_age_seconds", "gauge", meaning)
+    for table in METRICS:
+        for kept in latest.samples(table):
+            if kept.slow:
+                labels = own_labels(table, kept.row, latest.gpu(kept.row.get("gpu_uuid")))
+                for column, slow in kept.slow.items():
+                    text = label_text(labels | {"table": table, "column": column})
+                    values.put(text, latest.age_s(slow.ts_ms))
+    yield values

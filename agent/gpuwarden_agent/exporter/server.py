@@ -1,6 +1,8 @@
 """The HTTP server of the exporter: GET /metrics and GET /healthz, nothing else."""
 
 import errno
+import gzip
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -10,6 +12,10 @@ from gpuwarden.life import StartError
 from gpuwarden_agent.exporter.exposition import CONTENT_TYPE
 
 SHUTDOWN_TIMEOUT_S = 1.0
+COMPRESSION = 1
+"""A page repeats itself so much that the cheapest level makes a tenth of it."""
+
+_REFUSED = re.compile(r"q\s*=\s*0(\.0*)?\s*$")
 
 
 @asynccontextmanager
@@ -35,7 +41,11 @@ async def serving(host: str, port: int, page: Callable[[], str]) -> AsyncIterato
 
 def _application(page: Callable[[], str]) -> web.Application:
     async def metrics(request: web.Request) -> web.Response:
-        return web.Response(body=page().encode(), headers={"Content-Type": CONTENT_TYPE})
+        body, headers = page().encode(), {"Content-Type": CONTENT_TYPE, "Vary": "Accept-Encoding"}
+        if takes_gzip(request.headers.get("Accept-Encoding", "")):
+            body = gzip.compress(body, COMPRESSION)
+            headers["Content-Encoding"] = "gzip"
+        return web.Response(body=body, headers=headers)
 
     async def healthz(request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -43,6 +53,15 @@ def _application(page: Callable[[], str]) -> web.Application:
     app = web.Application(client_max_size=1024)
     app.add_routes([web.get("/metrics", metrics), web.get("/healthz", healthz)])
     return app
+
+
+def takes_gzip(accepted: str) -> bool:
+    """Whether a client with this Accept-Encoding reads gzip; one that says nothing may not."""
+    for part in accepted.lower().split(","):
+        coding, _, weight = part.partition(";")
+        if coding.strip() == "gzip":
+            return not _REFUSED.search(weight)
+    return False
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> StartError:

@@ -14,35 +14,31 @@ its own GPU. Columns are filled where the driver's reading means what the catalo
 not woken up: its row says that it is there, and nothing else.
 """
 
-import errno
-import logging
-import os
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.events import event
 from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
+from gpuwarden_agent.probes import amd_metrics
 from gpuwarden_agent.probes import amd_sysfs as parse
+from gpuwarden_agent.probes.amd_files import Files, driver_of, first_bytes, listed, text_of
+from gpuwarden_agent.probes.amd_health import HealthReader
+from gpuwarden_agent.probes.amd_links import xgmi_rows
+from gpuwarden_agent.probes.amd_metrics import Metrics, number, numbers
+from gpuwarden_agent.probes.amd_smi import SmiMetrics
+from gpuwarden_agent.probes.amd_throttling import Throttling
 from gpuwarden_agent.probes.fit import fit
-
-log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 SYS = Path("/sys")
 
-RAS_EVERY_S = 60.0
-"""Reading an error counter makes the driver ask every memory channel, and clear what it found."""
+ENERGY_UNITS_A_JOULE = 1 << 16
+"""`energy_accumulator` counts 15.3 microjoules, from metrics of version 1.4 on."""
 
 _CARD = re.compile(r"card\d+")
-
-_NOT_THERE = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.ENODATA})
-"""Errors that say that the device does not have the reading."""
 
 _ASLEEP = frozenset({"suspended", "suspending"})
 
@@ -73,12 +69,12 @@ def find_cards(sys: Path = SYS) -> list[Card]:
     Partitions of an MI300 are no PCI devices, and not listed: the board is. Nothing is woken up.
     """
     cards = {}
-    for entry in _listed(sys / "class/drm"):
+    for entry in listed(sys / "class/drm"):
         if not _CARD.fullmatch(entry):
             continue
         device = (sys / "class/drm" / entry / "device").resolve()
         address = parse.pci_address(device.name)
-        if address and _is_amd(device) and _driver(device) == "amdgpu":
+        if address and _is_amd(device) and driver_of(device) == "amdgpu":
             cards[address] = Card(device, device.name)
     return [cards[address] for address in sorted(cards)]
 
@@ -86,37 +82,9 @@ def find_cards(sys: Path = SYS) -> list[Card]:
 def driver_version(sys: Path = SYS) -> str | None:
     """Version of an amdgpu driver that came with ROCm; None: the kernel's own, which has none."""
     try:
-        return parse.name(_text(sys / "module/amdgpu/version"))
+        return parse.name(text_of(sys / "module/amdgpu/version"))
     except OSError:
         return None
-
-
-class Files:
-    """Reads files of one device: what it does not have is absent, what fails is also counted."""
-
-    def __init__(self, gpu: int) -> None:
-        self.failed: Counter[str] = Counter()
-        """Failed readings by "FILE: WHY"."""
-        self._gpu = gpu
-
-    def read(self, path: Path, parser: Callable[[str], T]) -> T | None:
-        """What `parser` makes of the file; None: absent."""
-        try:
-            return parser(_text(path))
-        except OSError as error:
-            if error.errno not in _NOT_THERE:
-                self._note(f"{path.name}: {errno.errorcode.get(error.errno or 0, 'OSError')}")
-        except ValueError as error:
-            self._note(f"{path.name}: {error}")
-        return None
-
-    def _note(self, reason: str) -> None:
-        # Content is part of some reasons: a device that makes up new garbage must not fill memory.
-        if reason not in self.failed and len(self.failed) >= 100:
-            reason = "others"
-        self.failed[reason] += 1
-        if self.failed[reason] == 1:
-            log.warning("reading failed", extra={"gpu": self._gpu, "error": reason})
 
 
 class AmdGpuProbe:
@@ -124,7 +92,13 @@ class AmdGpuProbe:
 
     simulated = False
     blocking = True
-    tables: Mapping[str, int] = {"gpu_samples": 1, "events": 1}
+    tables: Mapping[str, int] = {
+        "gpu_samples": 1,
+        "gpu_detail_samples": 10,
+        "link_samples": 10,
+        "gpu_health_samples": 60,
+        "events": 60,
+    }
     backend = "amdgpu"
 
     def __init__(self, card: Card, gpu: int, clock: Clock, node: str) -> None:
@@ -140,8 +114,19 @@ class AmdGpuProbe:
         self._is_open = False
         self._sensors: Sensors | None = None
         self._described: Row | None = None
-        self._ras: dict[str, Mapping[str, int]] = {}
-        self._ras_at_s = -float("inf")
+        self._health = HealthReader(self._files, card.device)
+        self._throttling = Throttling()
+        self._smi = SmiMetrics(self._files, card.pci_bus_id)
+
+    @property
+    def gpu(self) -> int:
+        """Its index on the node."""
+        return self._gpu
+
+    @property
+    def pci_bus_id(self) -> str:
+        """Its place on the PCI bus."""
+        return self._card.pci_bus_id
 
     @property
     def failed(self) -> Mapping[str, int]:
@@ -155,25 +140,45 @@ class AmdGpuProbe:
             return {"gpus": [self._described]} if self._described else {}
 
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
+        wanted = self.tables.keys() if due is None else self.tables.keys() & set(due)
+        reading: dict[str, list[Row]] = {table: [] for table in wanted}
         with self._in_use() as is_awake:
-            identity: Row = {"gpu": self._gpu, "gpu_uuid": self.gpu_uuid}
             if not is_awake:
-                return {"gpu_samples": [identity]} if self.gpu_uuid else {}
-            row = fit("gpu_samples", self._device_values() | self._sensor_values())
-            if not row and not self._look_for_card():
-                return {"gpu_samples": [identity]}  # it fell asleep, or is gone, meanwhile
-            if not row:
-                raise ProbeError(f"{self._named} gave no reading at all")
-            events = self._ras_events()
-        reading: dict[str, list[Row]] = {"gpu_samples": [identity | row]}
-        return reading | {"events": events} if events else reading
+                if self.gpu_uuid and "gpu_samples" in wanted:
+                    reading["gpu_samples"] = [self._identity()]
+                return reading
+            metrics = self._metrics() if wanted - {"gpu_health_samples", "events"} else {}
+            if "gpu_samples" in wanted:
+                reading["gpu_samples"] = [self._sample(metrics)]
+            if "gpu_detail_samples" in wanted:
+                reading["gpu_detail_samples"] = self._rows(
+                    "gpu_detail_samples", self._details(metrics)
+                )
+            if "link_samples" in wanted:
+                reading["link_samples"] = [
+                    row for link in xgmi_rows(metrics) for row in self._rows("link_samples", link)
+                ]
+            if "gpu_health_samples" in wanted:
+                values, grown = self._health.read()
+                reading["gpu_health_samples"] = self._rows("gpu_health_samples", values)
+                if grown:
+                    reading["events"] = [self._ras_event(grown)]
+        return reading
 
     def close(self) -> None:
-        """Nothing to give back: no file stays open."""
+        """No file stays open; AMD's library may be loaded."""
+        self._smi.close()
 
     @property
     def _named(self) -> str:
         return f"GPU {self._gpu} (AMD, {self._card.pci_bus_id})"
+
+    def _identity(self) -> Row:
+        return {"gpu": self._gpu, "gpu_uuid": self.gpu_uuid}
+
+    def _rows(self, table: str, values: Mapping[str, Value]) -> list[Row]:
+        row = fit(table, values)
+        return [self._identity() | row] if row else []
 
     @contextmanager
     def _in_use(self) -> Iterator[bool]:
@@ -191,7 +196,8 @@ class AmdGpuProbe:
         identity = self._identify()
         if identity != self.gpu_uuid:
             self._described = None
-            self._ras.clear()
+            self._health.forget()
+            self._throttling = Throttling()
         self.gpu_uuid = identity
         self._is_open = True
 
@@ -204,7 +210,7 @@ class AmdGpuProbe:
                 kind="gpu_lost",
             )
         # The driver makes `drm` last: before, files that stay away and files to come look the same.
-        if _driver(device) is None or not (device / "drm").is_dir():
+        if driver_of(device) is None or not (device / "drm").is_dir():
             raise ProbeError(
                 f"{self._named} has no driver that is ready: load the amdgpu kernel module",
                 kind="driver_not_loaded",
@@ -212,7 +218,7 @@ class AmdGpuProbe:
         if self._files.read(device / "power/runtime_status", parse.word) in _ASLEEP:
             return False
         # From the device itself, unlike `vendor`, which the kernel remembers.
-        if parse.is_off_bus(_first_bytes(device / "config", 2)):
+        if parse.is_off_bus(first_bytes(device / "config", 2)):
             raise ProbeError(
                 f"{self._named} is lost: it fell off the bus; drain the node and reboot it",
                 kind="gpu_lost",
@@ -222,7 +228,7 @@ class AmdGpuProbe:
     def _identify(self) -> str:
         path = self._card.device / "unique_id"
         try:
-            chip_id = parse.unique_id(_text(path))
+            chip_id = parse.unique_id(text_of(path))
         except FileNotFoundError:
             chip_id = None
         except (OSError, ValueError) as error:
@@ -230,17 +236,67 @@ class AmdGpuProbe:
             raise ProbeError(f"{self._named} does not tell its unique id: {error}") from error
         return parse.gpu_uuid(chip_id, self._card.pci_bus_id, self._node)
 
-    def _device_values(self) -> dict[str, Value]:
+    def _metrics(self) -> Metrics:
+        data = self._files.read_whole(self._card.device / "gpu_metrics", bytes)
+        if not data:
+            return {}
+        try:
+            if amd_metrics.is_newer(amd_metrics.version(data)):
+                return self._smi.read()
+            return amd_metrics.parse_gpu_metrics(data)
+        except ValueError as error:
+            self._files.note(f"gpu_metrics: {error}")
+            return {}
+
+    def _sample(self, metrics: Metrics) -> Row:
+        """Raises ProbeError when the GPU gives nothing."""
+        files = fit("gpu_samples", self._device_values(metrics) | self._sensor_values(metrics))
+        if not files and not self._look_for_card():
+            return self._identity()  # it fell asleep meanwhile
+        if not files:
+            raise ProbeError(f"{self._named} gave no reading at all")
+        throttling = self._throttling.columns(metrics, self._clock.monotonic())
+        return self._identity() | files | fit("gpu_samples", throttling)
+
+    def _details(self, metrics: Metrics) -> dict[str, Value]:
+        read, device = self._files.read, self._card.device
+        sensors = self._learn_sensors()
+        video = [clock for clock in numbers(metrics, "current_vclk0") if clock is not None]
+        replays = number(metrics, "pcie_replay_count_acc")
+        if replays is None:
+            replays = read(device / "pcie_replay_count", parse.number)
+        values: dict[str, Value] = {
+            "pcie_generation": self._of_the_way("current_link_speed", parse.pcie_generation),
+            "pcie_width": self._of_the_way("current_link_width", parse.pcie_width),
+            "pcie_replays_total": replays,
+            "pcie_replay_rollovers_total": number(metrics, "pcie_replay_rover_count_acc"),
+            "pcie_l0_to_recovery_total": number(metrics, "pcie_l0_to_recov_count_acc"),
+            "pcie_naks_sent_total": number(metrics, "pcie_nak_sent_count_acc"),
+            "pcie_naks_received_total": number(metrics, "pcie_nak_rcvd_count_acc"),
+            "video_clock_mhz": max(video, default=number(metrics, "current_vclk0")),
+        }
+        if sensors:
+            values["graphics_clock_mhz"] = read(sensors.folder / "freq1_input", parse.mhz)
+            values["fan_percent"] = read(sensors.folder / "pwm1", parse.fan_percent)
+        return values
+
+    def _device_values(self, metrics: Metrics) -> dict[str, Value]:
         read, device = self._files.read, self._card.device
         total = read(device / "mem_info_vram_total", parse.positive)
+        busy = read(device / "gpu_busy_percent", parse.number)
+        memory_busy = read(device / "mem_busy_percent", parse.number)
+        if busy is None:
+            busy = number(metrics, "average_gfx_activity")
+        if memory_busy is None:
+            memory_busy = number(metrics, "average_umc_activity")
         return {
-            "util_percent": read(device / "gpu_busy_percent", parse.number),
-            "memory_util_percent": read(device / "mem_busy_percent", parse.number),
+            "util_percent": busy,
+            "memory_util_percent": memory_busy,
             "memory_total_bytes": total,
             "memory_used_bytes": total and read(device / "mem_info_vram_used", parse.number),
         }
 
-    def _sensor_values(self) -> dict[str, Value]:
+    def _sensor_values(self, metrics: Metrics) -> dict[str, Value]:
         sensors = self._learn_sensors()
         if sensors is None:
             return {}
@@ -257,11 +313,15 @@ class AmdGpuProbe:
             return values
         average = read(hwmon / "power1_average", parse.millionth)
         instant = read(hwmon / "power1_input", parse.millionth)
+        joules = read(hwmon / "energy1_input", parse.millionth)
+        units = number(metrics, "energy_accumulator")
+        if joules is None and units:
+            joules = units / ENERGY_UNITS_A_JOULE
         return values | {
             "power_watts": instant if average is None else average,
             "power_instant_watts": instant,
             "power_limit_watts": read(hwmon / "power1_cap", parse.millionth),
-            "energy_joules_total": read(hwmon / "energy1_input", parse.millionth),
+            "energy_joules_total": joules,
         }
 
     def _learn_sensors(self) -> Sensors | None:
@@ -270,7 +330,7 @@ class AmdGpuProbe:
             return self._sensors
         read, parent = self._files.read, self._card.device / "hwmon"
         self._sensors = None
-        for folder in (parent / entry for entry in sorted(_listed(parent))):
+        for folder in (parent / entry for entry in sorted(listed(parent))):
             if read(folder / "name", parse.word) != "amdgpu":
                 continue
             numbers = {}
@@ -346,77 +406,20 @@ class AmdGpuProbe:
         # Without the GPU's own word the bridges' would be a guess.
         return min(link for link in links if link is not None) if links[0] is not None else None
 
-    def _ras_events(self) -> list[Row]:
-        """An event when error counters grew since the last look, a minute ago.
-
-        What stood there at the first look is old: the counters begin when the driver is loaded.
-        """
-        now_s = self._clock.monotonic()
-        if now_s - self._ras_at_s < RAS_EVERY_S:
-            return []
-        self._ras_at_s = now_s
-        folder = self._card.device / "ras"
-        grown: dict[str, Mapping[str, int]] = {}
-        for entry in sorted(_listed(folder)):
-            block, is_count, _ = entry.partition("_err_count")
-            counts = self._files.read(folder / entry, parse.ras_counts) if is_count else None
-            if counts is None:
-                continue
-            if more := parse.growth(self._ras.get(block), counts):
-                grown[block] = more
-            self._ras[block] = counts
-        if not grown:
-            return []
+    def _ras_event(self, grown: Mapping[str, Mapping[str, int]]) -> Row:
         severity, words = parse.ras_verdict(grown)
-        return [
-            event(
-                "ras_errors",
-                f"{self._named} counted new hardware errors: {words}",
-                severity=severity,
-                gpu=self._gpu,
-                gpu_uuid=self.gpu_uuid,
-                details={"pci_bus_id": self._card.pci_bus_id, "errors": grown},
-            )
-        ]
+        return event(
+            "ras_errors",
+            f"{self._named} counted new hardware errors: {words}",
+            severity=severity,
+            gpu=self._gpu,
+            gpu_uuid=self.gpu_uuid,
+            details={"pci_bus_id": self._card.pci_bus_id, "errors": grown},
+        )
 
 
 def _is_amd(device: Path) -> bool:
     try:
-        return _text(device / "vendor").strip() == parse.AMD
+        return text_of(device / "vendor").strip() == parse.AMD
     except OSError:
         return False
-
-
-def _driver(device: Path) -> str | None:
-    try:
-        return os.path.basename(os.readlink(device / "driver"))
-    except OSError:
-        return None
-
-
-def _listed(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
-def _text(path: Path) -> str:
-    return _first_bytes_of(path, 4096).decode(errors="replace")
-
-
-def _first_bytes(path: Path, count: int) -> bytes:
-    """Empty where the file cannot be read."""
-    try:
-        return _first_bytes_of(path, count)
-    except OSError:
-        return b""
-
-
-def _first_bytes_of(path: Path, count: int) -> bytes:
-    # Attributes of sysfs are made by one read, and each read asks the device again.
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(file, count)
-    finally:
-        os.close(file)

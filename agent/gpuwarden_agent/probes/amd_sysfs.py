@@ -33,6 +33,8 @@ _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 _WIDTH_UNKNOWN = 255
 _NO_NAME = frozenset({"", "0", "n/a", "none", "unknown"})
 _ERRNO_MAX = 4095
+_PWM_MAX = 255
+_BAD_PAGE = re.compile(r"0x[0-9a-f]+\s*:\s*0x[0-9a-f]+\s*:\s*([RPF])", re.IGNORECASE)
 _RAS = {
     "ue": ("critical", "uncorrected"),
     "de": ("warning", "deferred"),
@@ -108,6 +110,11 @@ def pcie_width(text: str) -> int | None:
     return lanes if 0 < lanes < _WIDTH_UNKNOWN else None
 
 
+def fan_percent(text: str) -> float:
+    """Speed that a fan is to have, of a pwm file (0 to 255)."""
+    return 100 * number(text) / _PWM_MAX
+
+
 def numa_node(text: str) -> int | None:
     """The NUMA node; None where the platform does not say (-1)."""
     node = number(text)
@@ -150,6 +157,22 @@ def ras_counts(text: str) -> Mapping[str, int] | None:
     return {kind: count for kind, count in counts.items() if kind in _RAS}
 
 
+def bad_pages(data: bytes) -> dict[str, int | bool]:
+    """Columns of `gpu_health_samples` from ras/gpu_vram_bad_pages: a line for each page that had an
+    uncorrected error, R where it is out of use, P where it waits for that, F where that failed
+    because it is in use.
+    """
+    lines = data.decode(errors="replace").split("\n")
+    found = [_BAD_PAGE.fullmatch(line.strip()) for line in lines if line.strip()]
+    if not all(found):
+        raise ValueError("not a list of bad pages")
+    flags = [each[1].upper() for each in found if each]
+    return {
+        "retired_pages_uncorrected_total": flags.count("R"),
+        "retired_pages_pending": "P" in flags or "F" in flags,
+    }
+
+
 def growth(before: Mapping[str, int] | None, now: Mapping[str, int]) -> dict[str, int]:
     """What counters of one block gained since the look before; nothing at the first look.
 
@@ -189,6 +212,24 @@ def pci_address(folder_name: str) -> tuple[int, int, int, int] | None:
         return None
     domain, bus, device, function = (int(part, 16) for part in found.groups())
     return domain, bus, device, function
+
+
+def kfd_place(pci_bus_id: str) -> tuple[int, int, int] | None:
+    """Domain, bus and device, by which KFD's topology knows a GPU."""
+    address = pci_address(pci_bus_id)
+    return address[:3] if address else None
+
+
+def kfd_node_place(text: str) -> tuple[int, int, int]:
+    """Domain, bus and device of a node of KFD's topology, from its `properties`; (0, 0, 0): a CPU.
+
+    `location_id` is bus << 8 | device << 3, and the number of the partition below that or in bits 28
+    to 31, as the driver's version has it.
+    """
+    pairs = (line.partition(" ") for line in text.splitlines())
+    values = {name: value for name, _, value in pairs}
+    location = number(values.get("location_id", ""))
+    return number(values.get("domain", "0")), location >> 8 & 0xFF, location >> 3 & 0x1F
 
 
 def is_off_bus(config: bytes) -> bool:

@@ -1,24 +1,30 @@
-"""One NVIDIA GPU as a probe: a row of `gpu_samples` a second, and its row of `gpus`.
+"""One NVIDIA GPU as a probe: its samples of each second, ten seconds and minute, and its inventory.
 
 There is one probe for each GPU, each on its own thread of the sampler, so that a GPU whose driver
 calls hang stops nothing but itself. Counters are passed on as the driver gives them, wraps and
 resets included: whoever takes differences repairs them.
 
 The catalogue's `source` names the calls. A reading is made absent where the driver is known to
-answer something untrue; the reason stands where that is done.
+answer something untrue; the reason stands where that is done, and in docs/nvml.md.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
 from gpuwarden_agent.probes import nvml_driver as nvml
 from gpuwarden_agent.probes.asker import Asker, probe_error
+from gpuwarden_agent.probes.fields import KIB, NS, Field, asked_once, read_columns
 from gpuwarden_agent.probes.fit import fit
-from gpuwarden_agent.probes.nvml_driver import Device, FieldQuery, FieldValue, NvmlError
+from gpuwarden_agent.probes.gpu_detail import DetailReader
+from gpuwarden_agent.probes.gpu_health import HealthReader
+from gpuwarden_agent.probes.gpu_inventory import PCI_DEVICES, InventoryReader, thousandth
+from gpuwarden_agent.probes.gpu_links import LinkReader
+from gpuwarden_agent.probes.mig import MigReader
+from gpuwarden_agent.probes.nvml_driver import Device, NvmlError
+from gpuwarden_agent.probes.timing import CallReport
 
 LOCK_WAIT_S = 1.0
 """How long to wait for another user of the device, whose call may hang."""
@@ -28,38 +34,27 @@ UNTRUE_UTILIZATIONS = 2
 
 PSTATE_UNKNOWN = 32
 
-PCI_DEVICES = Path("/sys/bus/pci/devices")
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A value of the batch: its column, and `times / over` from NVML's unit to the column's."""
-
-    column: str
-    query: FieldQuery
-    times: int = 1
-    over: int = 1
-
-
-FIELDS: tuple[Field, ...] = (
-    Field("memory_temperature_celsius", FieldQuery(82)),
-    Field("energy_joules_total", FieldQuery(83), over=1000),
-    Field("power_watts", FieldQuery(185), over=1000),
-    Field("power_instant_watts", FieldQuery(186), over=1000),
-    Field("power_limit_watts", FieldQuery(190), over=1000),
-    Field("power_violation_seconds_total", FieldQuery(74), over=10**9),
-    Field("thermal_violation_seconds_total", FieldQuery(75), over=10**9),
-    Field("sw_thermal_seconds_total", FieldQuery(269), over=10**9),
-    Field("hw_thermal_seconds_total", FieldQuery(270), over=10**9),
-    Field("hw_power_brake_seconds_total", FieldQuery(271), over=10**9),
-    Field("nvlink_tx_bytes_total", FieldQuery(138, nvml.ALL_LINKS), times=1024),
-    Field("nvlink_rx_bytes_total", FieldQuery(139, nvml.ALL_LINKS), times=1024),
-    Field("pcie_tx_bytes_total", FieldQuery(197)),
-    Field("pcie_rx_bytes_total", FieldQuery(198)),
+FIELDS = asked_once(
+    (
+        Field("memory_temperature_celsius", 82),
+        Field("energy_joules_total", 83, over=1000),
+        Field("power_watts", 185, over=1000),
+        Field("power_instant_watts", 186, over=1000),
+        Field("power_limit_watts", 190, over=1000),
+        Field("power_violation_seconds_total", 74, over=NS),
+        Field("thermal_violation_seconds_total", 75, over=NS),
+        Field("sw_thermal_seconds_total", 269, over=NS),
+        Field("hw_thermal_seconds_total", 270, over=NS),
+        Field("hw_power_brake_seconds_total", 271, over=NS),
+        Field("nvlink_tx_bytes_total", 138, times=KIB, scope=nvml.ALL_LINKS),
+        Field("nvlink_rx_bytes_total", 139, times=KIB, scope=nvml.ALL_LINKS),
+        Field("pcie_tx_bytes_total", 197),
+        Field("pcie_rx_bytes_total", 198),
+    )
 )
 """What one nvmlDeviceGetFieldValues asks every second."""
 
-NVLINK_COUNT = FieldQuery(91)
+FIELDS_WITHOUT_NVLINK = tuple(each for each in FIELDS if each.query.scope != nvml.ALL_LINKS)
 
 _NEVER_ZERO = frozenset(
     {"power_watts", "power_instant_watts", "power_limit_watts", "memory_temperature_celsius"}
@@ -73,7 +68,12 @@ class GpuProbe:
 
     simulated = False
     blocking = True
-    tables: Mapping[str, int] = {"gpu_samples": 1}
+    tables: Mapping[str, int] = {
+        "gpu_samples": 1,
+        "gpu_detail_samples": 10,
+        "link_samples": 10,
+        "gpu_health_samples": 60,
+    }
 
     def __init__(
         self,
@@ -85,9 +85,12 @@ class GpuProbe:
         """`bus_ids`: where to note index and UUID by PCI bus id once they are known."""
         self.name = f"gpu{device.index}"
         self._device = device
-        self._pci_devices = pci_devices
-        self._bus_ids = bus_ids
-        self._asker = Asker(device.index, clock)
+        self._asker = Asker(device.index, clock, device)
+        self._details = DetailReader(device, self._asker, clock)
+        self._health = HealthReader(device, self._asker)
+        self._links = LinkReader(device, self._asker, clock)
+        self._inventory = InventoryReader(device, self._asker, pci_devices, bus_ids)
+        self._mig = MigReader(device, self._asker, clock)
         self._is_open = False
         self._is_mig: bool | None = None
         self._nvlinks: int | None = None
@@ -103,23 +106,77 @@ class GpuProbe:
         """Failed readings by "CALL: RETURN CODE", since the start."""
         return self._asker.failed
 
+    def calls(self) -> Sequence[CallReport]:
+        """What each driver call of this GPU costs, and which readings it does not have."""
+        return self._asker.calls()
+
     def describe(self) -> Reading:
         with self._in_use():
+            self._asker.begin(60, due_s=60)
             self._learn_modes()
-            return {"gpus": [self._inventory()]}
+            modes: Row = {"nvlinks": self._nvlinks, "mig_mode": self._is_mig}
+            self._look_at_links()
+            row = self._inventory.read(modes, self._links.ways())
+            return {"gpus": [row, *self._mig.inventory()]}
 
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
+        wanted = self.tables.keys() if due is None else self.tables.keys() & set(due)
+        due_s = max((self.tables[table] for table in wanted), default=1)
+        reading: dict[str, list[Row]] = {}
         with self._in_use():
-            values = self._fields() | self._utilization() | self._memory() | self._state()
-            self._add_fallbacks(values)
-            row = fit("gpu_samples", values)
-            if not row:
-                raise ProbeError(f"GPU {self._device.index} gave no reading at all")
-        identity: Row = {"gpu": self._device.index, "gpu_uuid": self._device.uuid}
-        return {"gpu_samples": [identity | row]}
+            if "gpu_samples" in wanted:
+                self._asker.begin(1, due_s)
+                reading["gpu_samples"] = self._samples()
+            self._asker.begin(10, due_s)
+            if wanted & {"gpu_detail_samples", "link_samples"}:
+                self._look_at_links()
+            if "gpu_detail_samples" in wanted:
+                values = self._details.read(bool(self._is_mig))
+                values["nvlinks_active"] = self._links.active
+                details = self._rows("gpu_detail_samples", values)
+                reading["gpu_detail_samples"] = details + self._mig_details()
+            if "link_samples" in wanted:
+                links = self._links.rows()
+                reading["link_samples"] = [
+                    self._identity() | fit("link_samples", row) for row in links
+                ]
+            if "gpu_health_samples" in wanted:
+                self._asker.begin(60, due_s)
+                values = self._health.read(self._inventory.architecture(), bool(self._is_mig))
+                reading["gpu_health_samples"] = self._rows("gpu_health_samples", values)
+        return reading
 
     def close(self) -> None:
-        """Nothing to give back: NVML's handles are the library's."""
+        """Give back what the driver keeps for this GPU; its handles are the library's."""
+        self._details.close()
+        self._mig.forget()
+
+    def _identity(self) -> Row:
+        return {"gpu": self._device.index, "gpu_uuid": self._device.uuid}
+
+    def _rows(self, table: str, values: Mapping[str, Value]) -> list[Row]:
+        row = fit(table, values)
+        return [self._identity() | row] if row else []
+
+    def _samples(self) -> list[Row]:
+        fields = FIELDS_WITHOUT_NVLINK if self._nvlinks == 0 else FIELDS
+        # Without NVLinks, 0 bytes would be a claim about links that the board does not have.
+        values = _without_untrue_zeros(
+            read_columns(self._device, self._asker, "fast_fields", fields)
+        )
+        values |= self._utilization() | self._memory() | self._state()
+        self._add_fallbacks(values)
+        rows = self._rows("gpu_samples", values)
+        if not rows:
+            raise ProbeError(f"GPU {self._device.index} gave no reading at all")
+        return rows + (self._mig.samples() if self._is_mig else [])
+
+    def _mig_details(self) -> list[Row]:
+        return self._mig.details() if self._is_mig else []
+
+    def _look_at_links(self) -> None:
+        # NVLinks cannot be asked about while the GPU is cut into MIG devices.
+        self._links.look(0 if self._is_mig else self._nvlinks or 0)
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:
@@ -145,6 +202,8 @@ class GpuProbe:
         except NvmlError as error:
             raise probe_error(error, self._device.index) from error
         self._asker.forget()
+        self._asker.begin(60, due_s=60)
+        self._forget()
         self._learn_modes()
         is_persistent = self._asker.ask(self._device.is_persistent)
         # Without persistence mode the GPU sleeps when its last user leaves, and being woken up shows
@@ -152,42 +211,16 @@ class GpuProbe:
         self._untrue_utilizations = 0 if is_persistent else UNTRUE_UTILIZATIONS
         self._is_open = True
 
+    def _forget(self) -> None:
+        self._details.close()
+        self._links.forget()
+        self._inventory.forget()
+        self._mig.forget()
+
     def _learn_modes(self) -> None:
         self._is_mig = self._asker.ask(self._device.is_mig_enabled)
-        self._nvlinks = self._field(NVLINK_COUNT)
-
-    def _field(self, query: FieldQuery) -> int | None:
-        def field_values() -> Sequence[FieldValue]:
-            return self._device.field_values([query])
-
-        answers = self._asker.ask(field_values)
-        return int(answers[0].value) if answers and answers[0].value is not None else None
-
-    def _fields(self) -> dict[str, Value]:
-        """The batch. Its answers succeed and fail one by one."""
-        fields = [field for field in FIELDS if self._asker.is_there(field.column)]
-        if self._nvlinks == 0:
-            # 0 bytes would be a claim about links that the board does not have.
-            fields = [field for field in fields if field.query.scope != nvml.ALL_LINKS]
-
-        if not fields:
-            return {}
-
-        def field_values() -> Sequence[FieldValue]:
-            return self._device.field_values([field.query for field in fields])
-
-        values: dict[str, Value] = {}
-        for field, answer in zip(fields, self._asker.ask(field_values) or (), strict=False):
-            if answer.value is None:
-                call = f"nvmlDeviceGetFieldValues({field.query.field})"
-                # INVALID_ARGUMENT for one value of a batch: a field newer than this driver.
-                code = nvml.NOT_SUPPORTED if answer.code == nvml.INVALID_ARGUMENT else answer.code
-                self._asker.note(NvmlError(code, call), field.column)
-                continue
-            raw = answer.value * field.times
-            # Whole numbers stay whole: a float would round counters above 2**53.
-            values[field.column] = raw if field.over == 1 else raw / field.over
-        return _without_untrue_zeros(values)
+        self._nvlinks = self._links.learn()
+        self._mig.learn(bool(self._is_mig))
 
     def _utilization(self) -> dict[str, Value]:
         if self._is_mig:
@@ -235,67 +268,12 @@ class GpuProbe:
         device, ask = self._device, self._asker.ask
         missing: dict[str, Value] = {}
         if "power_watts" not in values:
-            missing["power_watts"] = _thousandth(ask(device.power_usage_mw))
+            missing["power_watts"] = thousandth(ask(device.power_usage_mw))
         if "power_limit_watts" not in values:
-            missing["power_limit_watts"] = _thousandth(ask(device.enforced_power_limit_mw))
+            missing["power_limit_watts"] = thousandth(ask(device.enforced_power_limit_mw))
         if "energy_joules_total" not in values:
-            missing["energy_joules_total"] = _thousandth(ask(device.total_energy_mj))
+            missing["energy_joules_total"] = thousandth(ask(device.total_energy_mj))
         values.update(_without_untrue_zeros(missing))
-
-    def _inventory(self) -> Row:
-        device, ask = self._device, self._asker.ask
-        bus_id = ask(device.pci_bus_id)
-        if bus_id and device.uuid and self._bus_ids is not None:
-            self._bus_ids[bus_id] = (device.index, device.uuid)
-        limits = ask(device.power_limit_range_mw) or (None, None)
-        memory = ask(device.memory_v2, device.memory_v1)
-        values: dict[str, Value] = {
-            "gpu_uuid": self._device.uuid,
-            "gpu": device.index,
-            "model": ask(device.name),
-            "vendor": "nvidia",
-            "serial": ask(device.serial),
-            "pci_bus_id": bus_id,
-            "vbios_version": ask(device.vbios_version),
-            "memory_total_bytes": memory.total_bytes if memory else None,
-            "power_limit_default_watts": _thousandth(ask(device.default_power_limit_mw)),
-            "power_limit_min_watts": _thousandth(limits[0]),
-            "power_limit_max_watts": _thousandth(limits[1]),
-            "temperature_slowdown_celsius": _threshold(ask(device.slowdown_celsius)),
-            "temperature_shutdown_celsius": _threshold(ask(device.shutdown_celsius)),
-            "sm_clock_max_mhz": ask(device.sm_clock_max_mhz),
-            "memory_clock_max_mhz": ask(device.memory_clock_max_mhz),
-            "pcie_generation_max": ask(device.pcie_generation_max),
-            "pcie_width_max": ask(device.pcie_width_max),
-            "nvlinks": self._nvlinks,
-            "numa_node": numa_node(self._pci_devices, bus_id) if bus_id else None,
-            "mig_mode": self._is_mig,
-        }
-        return fit("gpus", values)
-
-
-def numa_node(pci_devices: Path, bus_id: str) -> int | None:
-    """The NUMA node of a PCI device as sysfs has it; None where the platform does not say (-1).
-
-    nvmlDeviceGetNumaNodeId answers another question: the node that the GPU's own memory is, on
-    coherent platforms.
-    """
-    try:
-        node = int((pci_devices / bus_id / "numa_node").read_text())
-    except (OSError, ValueError):
-        return None
-    return node if node >= 0 else None
-
-
-def _thousandth(value: int | None) -> float | None:
-    return None if value in (None, nvml.BLANK) else value / 1000
-
-
-def _threshold(celsius: int | None) -> float | None:
-    """Ada and newer have margins instead of thresholds, for which this call is deprecated: only
-    what can be the temperature of a slowdown is taken for one.
-    """
-    return float(celsius) if celsius is not None and 40 <= celsius <= 150 else None
 
 
 def _without_untrue_zeros(values: dict[str, Value]) -> dict[str, Value]:

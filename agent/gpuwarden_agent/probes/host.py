@@ -8,6 +8,9 @@ Bytes are counted once. Disks: those with hardware behind them, so partitions, l
 mapper and md, whose bytes pass through those disks, are left out. Network: interfaces with hardware
 that no other interface is stacked under; in a container, which has none, every interface that is
 not stacked on others.
+
+/dev/shm and the NFS client are looked at every ten seconds (and by who asks for everything): their
+columns are in that second's row alone.
 """
 
 import os
@@ -17,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import psutil
-
 from gpuwarden.clock import Clock
 from gpuwarden_agent.probe import ProbeError, Reading, Value
+from gpuwarden_agent.probes import mounts
+from gpuwarden_agent.probes.fabric_manager import FabricManager, kernel_module
 from gpuwarden_agent.probes.fit import fit
 
 T = TypeVar("T")
@@ -28,7 +31,26 @@ T = TypeVar("T")
 SECTOR_BYTES = 512
 """The unit of /proc/diskstats, whatever the disk's own sector size."""
 
+SLOW_MS = 10_000
+"""Between two looks at mounts."""
+
 CPU_STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+
+_NFS_COUNTERS = {
+    column: column.replace("_seconds_total", "_ms")
+    for column in (
+        "nfs_reads_total",
+        "nfs_read_seconds_total",
+        "nfs_read_bytes_total",
+        "nfs_writes_total",
+        "nfs_write_seconds_total",
+        "nfs_write_bytes_total",
+        "nfs_metadata_total",
+        "nfs_metadata_seconds_total",
+        "nfs_retransmissions_total",
+    )
+}
+"""Column to the counter that it is the sum of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +110,8 @@ def cpu_percents(before: Mapping[str, int], after: Mapping[str, int]) -> dict[st
     }
     if "irq" in share and "softirq" in share:
         values["cpu_irq_percent"] = share["irq"] + share["softirq"]
-    values["cpu_util_percent"] = sum(
-        part for state, part in share.items() if state not in ("idle", "iowait")
-    )
+    busy = sum(part for state, part in share.items() if state not in ("idle", "iowait"))
+    values["cpu_util_percent"] = min(100.0, busy)  # shares that add up to a hair more
     return values
 
 
@@ -208,6 +229,8 @@ class HostProbe:
         proc: Path = Path("/proc"),
         sys: Path = Path("/sys"),
         etc: Path = Path("/etc"),
+        shm: Path = Path("/dev/shm"),
+        fabric_manager: FabricManager | None = None,
     ) -> None:
         """`node`: columns of `nodes` that others know, the driver's version above all."""
         self.failed: Counter[str] = Counter()
@@ -216,8 +239,10 @@ class HostProbe:
         self._node = dict(node or {})
         self._disk_names: dict[str, bool] = {}
         self._interfaces: tuple[frozenset[str], Sequence[str]] | None = None
-        self._proc, self._sys, self._etc = proc, sys, etc
+        self._proc, self._sys, self._etc, self._shm = proc, sys, etc, shm
+        self._fabric_manager = fabric_manager or FabricManager(clock, proc)
         self._last: Look | None = None
+        self._slow_at: int | None = None
         self._totals = {
             column: Total()
             for column in (
@@ -225,6 +250,7 @@ class HostProbe:
                 "disk_write_bytes_total",
                 "network_rx_bytes_total",
                 "network_tx_bytes_total",
+                *_NFS_COUNTERS,
             )
         }
 
@@ -240,6 +266,9 @@ class HostProbe:
         for resource in ("cpu", "io", "memory"):
             values |= self._pressure(resource)
         values |= self._disk_totals(disks) | self._network_totals()
+        if due is None or self._slow_at != ts_ms // SLOW_MS:
+            self._slow_at = ts_ms // SLOW_MS
+            values |= self._mount_values()
         if self._last is not None:
             values |= self._rates(self._last, now, stat, disks)
         self._last = Look(now, stat, disks)
@@ -259,11 +288,21 @@ class HostProbe:
             "os": self._os_name(),
             "cpu_model": cpu.get("model name"),
             "cpus": os.cpu_count(),
-            "cpu_cores": psutil.cpu_count(logical=False),
+            "cpu_cores": self._cpu_cores(),
             "memory_total_bytes": memory.get("memory_total_bytes"),
+            "kernel_module": self._parsed("driver/nvidia/version", kernel_module),
+            **self._fabric_manager.facts(),
             **self._node,
         }
         return {"nodes": [fit("nodes", values)]}
+
+    def _cpu_cores(self) -> int | None:
+        """Physical cores: the threads of one have the same list of siblings."""
+        siblings = {
+            _text(cpu / "topology/core_cpus_list") or _text(cpu / "topology/thread_siblings_list")
+            for cpu in (self._sys / "devices/system/cpu").glob("cpu[0-9]*")
+        }
+        return len(siblings - {""}) or None
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -314,6 +353,48 @@ class HostProbe:
             "network_rx_bytes_total": self._totals["network_rx_bytes_total"].of(received),
             "network_tx_bytes_total": self._totals["network_tx_bytes_total"].of(sent),
         }
+
+    def _mount_values(self) -> dict[str, Value]:
+        # A node of containers has thousands of mounts; those that matter are few.
+        marks = (" - nfs", f" {self._shm} ")
+
+        def parse(text: str) -> list[mounts.Mount]:
+            lines = (line for line in text.splitlines() if any(mark in line for mark in marks))
+            return list(mounts.parse_mountinfo(lines))
+
+        found = self._parsed("self/mountinfo", parse) or []
+        values: dict[str, Value] = {}
+        if any(m.place == str(self._shm) and m.fstype == "tmpfs" for m in found):
+            values |= self._shm_values()
+        nfs = [mount for mount in found if mount.fstype in ("nfs", "nfs4")]
+        stats = self._parsed("self/mountstats", mounts.parse_mountstats) if nfs else []
+        if stats is not None:
+            values |= self._nfs_totals(mounts.by_superblock(nfs, stats))
+        return values
+
+    def _shm_values(self) -> dict[str, Value]:
+        try:
+            size = os.statvfs(self._shm)
+        except OSError:
+            self.failed[self._shm.name] += 1
+            return {}
+        if not size.f_blocks:  # a tmpfs without a limit
+            return {}
+        return {
+            "shm_total_bytes": size.f_blocks * size.f_frsize,
+            "shm_used_bytes": (size.f_blocks - size.f_bfree) * size.f_frsize,
+        }
+
+    def _nfs_totals(self, superblocks: Mapping[str, Mapping[str, int]]) -> dict[str, Value]:
+        values: dict[str, Value] = {}
+        for column, counter in _NFS_COUNTERS.items():
+            counted = {
+                key: counts[counter] for key, counts in superblocks.items() if counter in counts
+            }
+            total = self._totals[column].of(counted)
+            is_time = counter.endswith("_ms")
+            values[column] = total / 1000 if is_time and total is not None else total
+        return values
 
     def _counted_interfaces(self, names: Mapping[str, object]) -> Sequence[str]:
         # A node of containers has hundreds of interfaces: sysfs is asked when they change.

@@ -27,7 +27,8 @@ from gpuwarden.life import boot_id
 from gpuwarden_agent.events import event, span
 from gpuwarden_agent.probe import ProbeError, Reading, Row
 from gpuwarden_agent.xid_events import FALLEN_OFF_BUS, Gpus, row_of
-from gpuwarden_agent.xid_lines import FellOffBus, Found, GpuNamed, Xid, step
+from gpuwarden_agent.xid_ledger import Report, XidLedger
+from gpuwarden_agent.xid_lines import FellOffBus, Found, GpuNamed, Sxid, Xid, step
 
 DEVICE = Path("/dev/kmsg")
 POSITION_FILE = "kmsg.json"
@@ -143,15 +144,20 @@ def kmsg_probe(
     gpu_count: int = 0,
     path: Path = DEVICE,
     boot: str | None = None,
+    ledger: XidLedger | None = None,
 ) -> "KmsgProbe | None":
     """The probe of this host; None where there is no /dev/kmsg, as in most containers.
 
     `gpus` may fill up while the probe runs: the first call waits up to ten seconds until it has
-    `gpu_count` entries. `boot` is the kernel's boot id.
+    `gpu_count` entries. `boot` is the kernel's boot id, `ledger` the node's Xids if NVML tells of
+    them too.
     """
     if not path.exists():
         return None
-    return KmsgProbe(state_dir, clock, gpus or {}, gpu_count=gpu_count, path=path, boot=boot)
+    gpus = {} if gpus is None else gpus
+    return KmsgProbe(
+        state_dir, clock, gpus, gpu_count=gpu_count, path=path, boot=boot, ledger=ledger
+    )
 
 
 class KmsgProbe:
@@ -173,14 +179,16 @@ class KmsgProbe:
         path: Path = DEVICE,
         boot: str | None = None,
         source: KernelLog | None = None,
+        ledger: XidLedger | None = None,
     ) -> None:
-        """`source`: an open log, instead of `path`."""
+        """`source`: an open log, instead of `path`; `ledger`: None: the log alone tells of Xids."""
         self._path = path
         self._clock = clock
         self._gpus = gpus
         self._gpu_count = gpu_count
         self._boot = boot or boot_id()
         self._source = source
+        self._ledger = ledger or XidLedger(has_log=True)
         self._file = state_dir / POSITION_FILE
         self._is_saving = True
         self._began_s: float | None = None
@@ -209,9 +217,10 @@ class KmsgProbe:
             self._read_new(rows, now_s, to_ms(self._clock.now()))
         except OSError as error:
             self._give_back()
+            self._ledger.log_is_unreadable()
             if not rows:  # what was read before the error is told; the error comes again
                 raise self._probe_error(error) from error
-        return {"events": rows} if rows else {}
+        return {"events": rows}
 
     def close(self) -> None:
         """Keep the position and close the log."""
@@ -231,6 +240,7 @@ class KmsgProbe:
                 continue
             if data is None:
                 self._drained_s = now_s
+                rows += self._ledger.log_is_read(now_s)
                 return
             for record in parse_records(data):
                 self._take(record, rows, now_s, now_ms)
@@ -251,8 +261,15 @@ class KmsgProbe:
         for line in record.text.split("\n"):
             found, self._named = step(self._named, line)
             if found is not None and not self._is_told(found, us):
-                row = row_of(found, self._gpus, record.sequence)
-                rows.append(_timed(row, self._age_s(us, now_s), now_ms))
+                age_s = self._age_s(us, now_s)
+                row = _timed(row_of(found, self._gpus, record.sequence), age_s, now_ms)
+                if isinstance(found, Sxid):
+                    rows.append(row)
+                    continue
+                code = found.code if isinstance(found, Xid) else FALLEN_OFF_BUS
+                at_s = now_s - age_s
+                report = Report(found.pci_bus_id, code, at_s, at_s, row)
+                rows += self._ledger.take_lines([report], now_s)
 
     def _age_s(self, us: int, now_s: float) -> float:
         """How long ago a record was written, by the monotonic clock.

@@ -6,13 +6,13 @@ Of a process's environment only the job's and the pod's name are looked at, and 
 import os
 import pwd
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from gpuwarden_agent.probes.procfs import TICKS_PER_S, Process, ProcFs
 
-_SLURM_JOB = re.compile(r"/job_(\d+)(?:/|$)")
+_SLURM_JOB = re.compile(r"/[^/\n]*slurm[^/\n]*(?:/[^/\n]+)*?/job_(\d+)(?:/|$)", re.MULTILINE)
 _CONTAINER = re.compile(r"[0-9a-f]{64}")
 _LXC = re.compile(r"/lxc(?:\.payload\.|/)([A-Za-z0-9_.-]+)")
 _NAMESPACE_FILE = "root/var/run/secrets/kubernetes.io/serviceaccount/namespace"
@@ -28,6 +28,9 @@ class Owner:
     container_id: str | None
     pod: str | None
     started_at_ms: int | None
+
+
+UNKNOWN_OWNER = Owner("", None, None, None, None, None)
 
 
 def slurm_job_of(cgroup: str, environ: Mapping[str, str]) -> str | None:
@@ -80,9 +83,9 @@ def _account(uid: int) -> str:
 def owner_of(process: Process, proc: ProcFs, name_of: Callable[[int], str] = user_name) -> Owner:
     """What /proc tells of a process's owner."""
     pid = process.pid
-    cgroup = _read(proc, f"{pid}/cgroup")
-    environ = parse_environ(_read(proc, f"{pid}/environ"))
-    uid = _real_uid(_read(proc, f"{pid}/status"))
+    cgroup = proc.text_or_empty(f"{pid}/cgroup")
+    environ = parse_environ(proc.text_or_empty(f"{pid}/environ"))
+    uid = real_uid(proc.text_or_empty(f"{pid}/status"))
     boot_s = proc.boot_s()
     return Owner(
         process_name=proc.executable(pid) or process.name,
@@ -102,24 +105,17 @@ def _pod(proc: ProcFs, pid: int, environ: Mapping[str, str]) -> str | None:
     A pod on the host's network has the node's name there, which is not the pod's.
     """
     name = environ.get("HOSTNAME")
-    namespace = _read(proc, f"{pid}/{_NAMESPACE_FILE}").strip()
+    namespace = proc.text_or_empty(f"{pid}/{_NAMESPACE_FILE}").strip()
     is_pod = name and namespace and name != os.uname().nodename
     return f"{namespace}/{name}" if is_pod else None
 
 
-def _real_uid(status: str) -> int | None:
+def real_uid(status: str) -> int | None:
+    """The user of /proc/PID/status; None where it does not say."""
     for line in status.splitlines():
         if line.startswith("Uid:"):
             return int(line.split()[1])
     return None
-
-
-def _read(proc: ProcFs, name: str) -> str:
-    """Text of a file; empty where it may not be read."""
-    try:
-        return proc.text(name)
-    except OSError:
-        return ""
 
 
 def cpus_allowed(pid: int) -> int | None:
@@ -128,3 +124,14 @@ def cpus_allowed(pid: int) -> int | None:
         return len(os.sched_getaffinity(pid))
     except OSError:
         return None
+
+
+def cpus_allowed_any(pids: Iterable[int]) -> int | None:
+    """CPUs that any of the processes may run on; None when all have ended."""
+    cpus: set[int] = set()
+    for pid in pids:
+        try:
+            cpus |= os.sched_getaffinity(pid)
+        except OSError:
+            continue
+    return len(cpus) or None

@@ -1,189 +1,73 @@
 """GPU processes and their process trees, every ten seconds: who holds a GPU, and what starves it.
 
-The driver names the processes; /proc tells what each does on the CPU. The tree of a process is the
-process and its descendants down to the next GPU process, so that nothing is counted twice. From the
-tree come the numbers that tell why a GPU waits: how busy the main thread, the pinning thread and
-the data loader's workers are, and whether those are blocked on storage. CPU of a process that both
-starts and ends between two looks is not seen.
-
-Features are functions of two looks; `ProcessProbe` takes the looks.
+The driver names the processes; /proc and the control groups tell what each does on the CPU, who it
+belongs to and what it may use. `ProcessProbe` takes the looks; what they mean is decided in
+`process_tree`, `process_life`, `gpu_processes` and `cgroup`.
 """
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import Protocol
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
-from gpuwarden_agent.probes.asker import Asker
+from gpuwarden_agent.probes.cgroup import CgroupFs, Limits, main_path
 from gpuwarden_agent.probes.fit import fit
-from gpuwarden_agent.probes.nvml_driver import Device, GpuProcess, NvmlError
-from gpuwarden_agent.probes.owner import Owner, cpus_allowed, owner_of
-from gpuwarden_agent.probes.procfs import TICKS_PER_S, Identity, Io, Process, ProcFs
+from gpuwarden_agent.probes.gpu_processes import GpuProcesses, Held
+from gpuwarden_agent.probes.nvml_port import Device, NvmlError
+from gpuwarden_agent.probes.owner import cpus_allowed, cpus_allowed_any
+from gpuwarden_agent.probes.process_life import Life
+from gpuwarden_agent.probes.process_table import ProcessTable, children_of
+from gpuwarden_agent.probes.process_tree import (
+    DT_S_MIN,
+    Look,
+    Rates,
+    cpu_features,
+    total_io,
+    tree_of,
+    workers_of,
+)
+from gpuwarden_agent.probes.procfs import Identity, Process, ProcFs
+from gpuwarden_agent.probes.sightings import Seen, Sightings
 
 log = logging.getLogger(__name__)
 
-WORKER_NAME = "pt_data_worker"
-"""What PyTorch calls the main thread of a data-loader worker."""
-PIN_NAME = "pt_data_pin"
-"""What PyTorch calls the thread that copies batches to pinned memory."""
-SATURATED_PERCENT = 85.0
-"""From here on a worker counts as limited by its core."""
 LOCK_WAIT_S = 0.5
 """How long to wait, all in all, for GPUs whose own probes are in a driver call."""
-DT_S_MIN = 0.2
-"""Below it, ticks of 10 ms are too coarse for a percentage."""
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """All processes at an instant, and the threads of the GPU processes."""
+class Asked(Protocol):
+    """A GPU as it is told apart here."""
 
-    monotonic_s: float
-    uptime_ticks: int
-    processes: Mapping[int, Process]
-    threads: Mapping[Identity, Mapping[int, Process]]
+    @property
+    def index(self) -> int: ...
+    @property
+    def uuid(self) -> str | None:
+        """None until it is known."""
+        ...
 
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """CPU since an earlier look."""
-
-    before: Look
-    dt_s: float
-
-    def percent(self, now: Process, then: Process | None) -> float:
-        """CPU of a process or thread in percent of a core; `then`: it in the earlier look."""
-        if then is not None and then.identity == now.identity:
-            ticks = max(0, now.ticks - then.ticks)
-        elif now.started_ticks >= self.before.uptime_ticks:
-            ticks = now.ticks
-        else:
-            # The earlier look missed it; its whole life is not what it did since.
-            return 0.0
-        return 100 * ticks / TICKS_PER_S / self.dt_s
-
-    def of_process(self, now: Process) -> float:
-        """CPU of a process."""
-        return self.percent(now, self.before.processes.get(now.pid))
+    @property
+    def lock(self) -> threading.Lock:
+        """Held while `held` runs."""
+        ...
 
 
-def children_of(processes: Mapping[int, Process]) -> dict[int, list[Process]]:
-    """Processes by their parent's pid."""
-    children: dict[int, list[Process]] = {}
-    for process in processes.values():
-        children.setdefault(process.parent, []).append(process)
-    return children
+class ProcessSource(Protocol):
+    """Tells which processes are on one GPU."""
 
+    @property
+    def device(self) -> Asked: ...
 
-def tree_of(
-    root: Process, children: Mapping[int, Sequence[Process]], gpu_pids: Collection[int]
-) -> list[Process]:
-    """The process and its descendants, without other GPU processes and theirs."""
-    tree = [root]
-    seen = {root.pid}
-    for process in tree:
-        for child in children.get(process.pid, ()):
-            if child.pid not in gpu_pids and child.pid not in seen:
-                seen.add(child.pid)
-                tree.append(child)
-    return tree
-
-
-def workers_of(root: Process, tree: Sequence[Process]) -> list[Process]:
-    """The data loader's workers in a tree: those that PyTorch named, else forks of the process.
-
-    A fork has not called exec, so that it runs the same program and began on the same stack; where
-    that is not shown (another user's process), the same name is the next best sign.
-    """
-    named = [process for process in tree if process.name == WORKER_NAME and process is not root]
-    if named:
-        return named
-
-    def is_fork(child: Process) -> bool:
-        if root.stack and child.stack:
-            return child.stack == root.stack
-        return child.name == root.name
-
-    return [
-        child
-        for child in tree
-        if child.parent == root.pid and child is not root and child.state != "Z" and is_fork(child)
-    ]
-
-
-def cpu_features(
-    root: Process,
-    tree: Sequence[Process],
-    workers: Sequence[Process],
-    threads: Mapping[int, Process],
-    rates: Rates,
-) -> dict[str, Value]:
-    """What the tree does on the CPU, between two looks."""
-    values: dict[str, Value] = {"cpu_percent": sum(map(rates.of_process, tree))}
-    before = rates.before.threads.get(root.identity)
-    if before is not None:
-        pins = [t for t in threads.values() if t.name == PIN_NAME]
-        others = [t for t in threads.values() if t.name != PIN_NAME]
-        for column, group in (("pin_cpu_percent", pins), ("main_cpu_percent", others)):
-            busiest = max((rates.percent(t, before.get(t.pid)) for t in group), default=None)
-            values[column] = busiest
-    if workers:
-        busy = [rates.of_process(worker) for worker in workers]
-        values["loader_cpu_percent"] = sum(busy) / len(busy)
-        saturated = sum(percent >= SATURATED_PERCENT for percent in busy)
-        values["loader_saturated_percent"] = 100 * saturated / len(busy)
-    return values
-
-
-def total_io(parts: Sequence[Io | None]) -> Io | None:
-    """The sum; None when a part may not be read, because a sum of the rest would be no counter."""
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts) or not parts:
-        return None
-    return Io(
-        sum(io.read_bytes for io in known),
-        sum(io.read_chars for io in known),
-        sum(io.write_bytes for io in known),
-    )
-
-
-@dataclass(slots=True)
-class Life:
-    """What is remembered of a GPU process while it lives."""
-
-    owner: Owner
-    workers: set[Identity] = field(default_factory=set)
-    workers_started: int = 0
-    io: Io | None = None
-
-    def saw_workers(self, workers: Sequence[Process]) -> int:
-        """Count those that were not there at the last look; gives the count since the first."""
-        now = {worker.identity for worker in workers}
-        self.workers_started += len(now - self.workers)
-        self.workers = now
-        return self.workers_started
-
-    def saw_io(self, io: Io | None) -> Io | None:
-        """Keep the counters from falling between a child's end and its parent's wait for it,
-        upon which the kernel adds the child's bytes to the parent's.
-        """
-        if io is None or self.io is None:
-            self.io = io or self.io
-            return io
-        self.io = Io(
-            max(io.read_bytes, self.io.read_bytes),
-            max(io.read_chars, self.io.read_chars),
-            max(io.write_bytes, self.io.write_bytes),
-        )
-        return self.io
+    def held(self) -> Sequence[Held] | None:
+        """None where it does not tell. Raises NvmlError and ProbeError."""
+        ...
 
 
 class ProcessProbe:
-    """The GPU processes of all GPUs."""
+    """The GPU processes of all GPUs of one vendor."""
 
-    name = "processes"
     simulated = False
     blocking = True
     tables: Mapping[str, int] = {"process_samples": 10}
@@ -195,64 +79,77 @@ class ProcessProbe:
         clock: Clock,
         proc: ProcFs | None = None,
         are_pids_ours: bool | None = None,
+        *,
+        commands: bool = True,
+        cgroups: CgroupFs | None = None,
+        sightings: Sightings | None = None,
+        others: Sequence[ProcessSource] = (),
+        name: str = "processes",
     ) -> None:
-        """`are_pids_ours`: the driver's pids are those of `proc`; None: find out."""
+        """`are_pids_ours`: the driver's pids are those of `proc`; None: find out. `commands`: tell
+        command lines. `others`: GPUs that are not NVIDIA's.
+        """
+        self.name = name
         self.failed: Counter[str] = Counter()
         """GPUs whose processes could not be asked for, by reason."""
-        self._gpus = [(device, Asker(device.index, clock)) for device in devices]
+        self._gpus: list[ProcessSource] = [GpuProcesses(device, clock) for device in devices]
+        self._gpus += others
         self._clock = clock
         self._proc = proc or ProcFs()
+        self._table = ProcessTable(self._proc)
         self._are_pids_ours = are_pids_ours
+        self._commands = commands
+        self._cgroups = cgroups or CgroupFs()
+        self._sightings = sightings or Sightings()
         self._last: Look | None = None
         self._lives: dict[Identity, Life] = {}
+
+    def watch(self, device: Device) -> None:
+        """Ask one more GPU, which came while the agent runs. May be called from any thread."""
+        self._gpus.append(GpuProcesses(device, self._clock))
 
     def describe(self) -> Reading:
         return {}
 
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         patience = self._clock.monotonic() + LOCK_WAIT_S
-        answers = [(device, self._held(device, asker, patience)) for device, asker in self._gpus]
+        answers = [(gpu.device, self._held(gpu, patience)) for gpu in self._gpus]
         if answers and all(held is None for _, held in answers):
             raise ProbeError("no GPU tells which processes it has")
-        pids = {process.pid for _, held in answers for process in held or ()}
-        features = self._features(pids)
+        now_s = self._clock.monotonic()
+        self._sightings.processes = Seen(now_s, processes_by_gpu(answers))
+        features = self._features({process.pid for _, held in answers for process in held or ()})
         rows: list[Row] = []
         for device, held in answers:
             for process in held or ():
-                values = {
-                    "gpu": device.index,
-                    "gpu_uuid": device.uuid,
-                    "pid": process.pid,
-                    "gpu_memory_bytes": process.memory_bytes,
-                    **features.get(process.pid, {}),
-                }
+                values = driver_columns(device.index, process) | features.get(process.pid, {})
+                if values.pop("is_in_kubernetes", False) and values.get("pod") is None:
+                    values["pod"] = self._sightings.only_pod_on(process.gpu_uuid, now_s)
                 rows.append(fit("process_samples", values))
         return {"process_samples": rows}
 
     def close(self) -> None:
         """Nothing to give back."""
 
-    def _held(self, device: Device, asker: Asker, patience: float) -> Sequence[GpuProcess] | None:
+    def _held(self, gpu: ProcessSource, patience: float) -> Sequence[Held] | None:
         """Processes of a GPU; None where it does not tell. What is wrong with the GPU as such its
         own probe reports.
         """
+        device = gpu.device
         if not device.lock.acquire(timeout=max(0.0, patience - self._clock.monotonic())):
             self.failed[f"GPU {device.index}: in a driver call that does not return"] += 1
             return None
         try:
-            if device.uuid is None:
-                device.open()
-            held = asker.ask(device.compute_processes_v3, device.compute_processes_v2)
+            return gpu.held()
         except (NvmlError, ProbeError) as error:
             self.failed[f"GPU {device.index}: {error}"] += 1
             return None
         finally:
             device.lock.release()
-        return None if held is None else by_pid(held)
 
     def _features(self, pids: Collection[int]) -> dict[int, dict[str, Value]]:
         """Columns from /proc by pid. A process that /proc does not have has none."""
-        if not pids or not self._are_pids_known():
+        if not self._are_pids_known() or not (pids or self._lives):
             self._last = None
             return {}
         try:
@@ -262,28 +159,33 @@ class ProcessProbe:
             self._last = None
             return {}
         rates = self._rates_until(look)
-        children = children_of(look.processes)
-        roots = [look.processes[pid] for pid in pids if pid in look.processes]
         self._last = look
-        # A GPU that does not answer for a while has not lost its processes: as long as they live,
-        # they are remembered.
         living = {process.identity for process in look.processes.values()}
         self._lives = {who: life for who, life in self._lives.items() if who in living}
+        children = children_of(look.processes.values())
+        limits: dict[str, Limits] = {}
         rows: dict[int, dict[str, Value]] = {}
-        for root in roots:
+        for root in (look.processes[pid] for pid in pids if pid in look.processes):
             tree = tree_of(root, children, pids)
             workers = workers_of(root, tree)
-            if root.identity not in self._lives:
-                self._lives[root.identity] = Life(owner_of(root, self._proc))
-            row = self._facts(self._lives[root.identity], root, tree, workers)
+            life = self._lives.setdefault(root.identity, Life())
+            threads = look.threads[root.identity]
+            life.saw(root, self._proc, commands=self._commands)
+            row = owner_columns(life) | self._tree_columns(life, root, tree, workers, threads)
+            if life.cgroup not in limits:
+                limits[life.cgroup] = self._cgroups.limits(life.paths)
+            row |= limit_columns(limits[life.cgroup])
             if rates is not None:
-                row |= cpu_features(root, tree, workers, look.threads[root.identity], rates)
+                row |= cpu_features(root, tree, workers, threads, rates)
             rows[root.pid] = row
         return rows
 
     def _look(self, pids: Collection[int]) -> Look:
         now, uptime_ticks = self._clock.monotonic(), self._proc.uptime_ticks()
-        processes = self._proc.processes()
+        # A GPU that does not answer for a while has not lost its processes: as long as they live,
+        # they are remembered.
+        remembered = {pid for pid, _ in self._lives}
+        processes = self._table.trees({*pids, *remembered})
         threads = {
             processes[pid].identity: self._proc.threads(pid) for pid in pids if pid in processes
         }
@@ -294,23 +196,28 @@ class ProcessProbe:
             return None
         return Rates(self._last, look.monotonic_s - self._last.monotonic_s)
 
-    def _facts(
-        self, life: Life, root: Process, tree: Sequence[Process], workers: Sequence[Process]
+    def _tree_columns(
+        self,
+        life: Life,
+        root: Process,
+        tree: Sequence[Process],
+        workers: Sequence[Process],
+        threads: Mapping[int, Process],
     ) -> dict[str, Value]:
-        """What one look tells."""
-        owner = life.owner
+        """What one look tells of a process and its descendants."""
         io = life.saw_io(total_io([self._proc.io(p.pid) for p in tree if p.state != "Z"]))
+        switches = life.switches.look(threads, lambda tid: self._proc.switches(root.pid, tid))
         values: dict[str, Value] = {
-            "process_name": owner.process_name,
-            "username": owner.username,
-            "slurm_job_id": owner.slurm_job_id,
-            "container_id": owner.container_id,
-            "pod": owner.pod,
-            "started_at": owner.started_at_ms,
+            "state": root.state,
+            "threads": root.threads,
+            "rss_bytes": sum(process.rss_bytes for process in tree),
             "loader_workers": len(workers),
             "loader_started_total": life.saw_workers(workers),
             "cpus_allowed": cpus_allowed(root.pid),
         }
+        if switches is not None:
+            values["voluntary_switches_total"] = switches.voluntary
+            values["involuntary_switches_total"] = switches.involuntary
         if io is not None:
             values["read_bytes_total"] = io.read_bytes
             values["read_chars_total"] = io.read_chars
@@ -318,6 +225,7 @@ class ProcessProbe:
         if workers:
             blocked = sum(worker.state == "D" for worker in workers)
             values["loader_blocked_percent"] = 100 * blocked / len(workers)
+            values["loader_cpus_allowed"] = cpus_allowed_any([worker.pid for worker in workers])
         return values
 
     def _are_pids_known(self) -> bool:
@@ -330,11 +238,52 @@ class ProcessProbe:
         return self._are_pids_ours
 
 
-def by_pid(processes: Sequence[GpuProcess]) -> list[GpuProcess]:
-    """One entry a process: the driver lists one for each MIG instance that it uses."""
-    memory: dict[int, int | None] = {}
-    for process in processes:
-        known = memory.get(process.pid)
-        parts = [part for part in (known, process.memory_bytes) if part is not None]
-        memory[process.pid] = sum(parts) if parts else None
-    return [GpuProcess(pid, held) for pid, held in memory.items()]
+def driver_columns(gpu: int, held: Held) -> dict[str, Value]:
+    """What the driver tells of a process."""
+    return {
+        "gpu": gpu,
+        "gpu_uuid": held.gpu_uuid,
+        "pid": held.pid,
+        "gpu_memory_bytes": held.memory_bytes,
+        "mig_instance": held.mig_instance,
+        "process_type": held.process_type,
+        "sm_util_percent": held.sm_percent,
+    }
+
+
+def owner_columns(life: Life) -> dict[str, Value]:
+    """Who a process is. `is_in_kubernetes` is no column: its pod may be known elsewhere."""
+    owner = life.owner
+    return {
+        "process_name": owner.process_name,
+        "username": owner.username,
+        "slurm_job_id": owner.slurm_job_id,
+        "container_id": owner.container_id,
+        "pod": owner.pod,
+        "started_at": owner.started_at_ms,
+        "command": life.command,
+        "cgroup": main_path(life.paths),
+        "is_in_kubernetes": "kubepods" in life.cgroup,
+    }
+
+
+def limit_columns(limits: Limits) -> dict[str, Value]:
+    """What the control group of a process lets it use."""
+    return {
+        "cgroup_cpu_limit_cores": limits.cpu_cores,
+        "cgroup_cpu_throttled_seconds_total": limits.throttled_seconds,
+        "cgroup_memory_limit_bytes": limits.memory_bytes,
+        "cgroup_memory_used_bytes": limits.memory_used_bytes,
+    }
+
+
+def processes_by_gpu(answers: Sequence[tuple[Asked, Sequence[Held] | None]]) -> dict[str, int]:
+    """How many processes each GPU that answered has, MIG devices with any counted as well."""
+    pids: dict[str, set[int]] = {}
+    for device, held in answers:
+        if held is None or device.uuid is None:
+            continue
+        pids[device.uuid] = {process.pid for process in held}
+        for process in held:
+            pids.setdefault(process.gpu_uuid, set()).add(process.pid)
+    return {gpu_uuid: len(found) for gpu_uuid, found in pids.items()}

@@ -1,23 +1,35 @@
-"""Processes as /proc shows them: every process once a look, and more of the few that matter.
+"""Processes as /proc shows them: stat lines of all, and more of the few that matter.
 
-Only names are read, never command lines. What the agent may not read of another user's process is
-None, never 0.
+What the agent may not read of another user's process is None, never 0. A process may end between
+any two reads of it: then it is as if it had not been there.
 """
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+STAT_BYTES = 4096
+"""More than a stat line can have: 52 numbers and a name."""
+COMMAND_BYTES = 4096
+"""As much of a command line as is read; some are megabytes long."""
+
+_SWITCHES = re.compile(
+    r"^voluntary_ctxt_switches:\s*(\d+)\nnonvoluntary_ctxt_switches:\s*(\d+)", re.MULTILINE
+)
 
 Identity = tuple[int, int]
 """Pid and start: pids are used again, the pair is not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     """A process, or a thread, from its `stat` file."""
+
+    # There are thousands of these a look: a named tuple is made in a quarter of a dataclass's time.
 
     pid: int
     parent: int
@@ -31,6 +43,9 @@ class Process:
     """Start, since boot."""
     stack: int
     """Where its first stack began: the same in a forked child, another after exec; 0: not shown."""
+    threads: int
+    rss_bytes: int
+    """Host memory; the kernel may be some pages per thread behind."""
 
     @property
     def identity(self) -> Identity:
@@ -47,13 +62,21 @@ class Io:
     write_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """How often a thread left the CPU since its start."""
+
+    voluntary: int
+    involuntary: int
+
+
 def parse_pid_stat(text: str) -> Process:
     """/proc/PID/stat and /proc/PID/task/TID/stat. Raises ValueError when it is cut short.
 
     The name stands in parentheses and may hold spaces and parentheses itself.
     """
     head, closed, rest = text.rpartition(")")
-    fields = rest.split()
+    fields = rest.split(None, 26)
     pid, opened, name = head.partition(" (")
     if not closed or not opened or len(fields) < 26:
         raise ValueError(f"not a stat line: {text[:40]!r}")
@@ -65,6 +88,8 @@ def parse_pid_stat(text: str) -> Process:
         ticks=int(fields[11]) + int(fields[12]),
         started_ticks=int(fields[19]),
         stack=int(fields[25]),
+        threads=int(fields[17]),
+        rss_bytes=int(fields[21]) * PAGE_BYTES,
     )
 
 
@@ -74,19 +99,49 @@ def parse_pid_io(text: str) -> Io:
     return Io(numbers["read_bytes"], numbers["rchar"], numbers["write_bytes"])
 
 
+def parse_switches(text: str) -> Switches:
+    """/proc/PID/task/TID/status. Raises ValueError where it does not say."""
+    found = _SWITCHES.search(text)
+    if found is None:
+        raise ValueError("no ctxt_switches in status")
+    return Switches(int(found.group(1)), int(found.group(2)))
+
+
 class ProcFs:
     """Reads a /proc."""
 
     def __init__(self, root: Path = Path("/proc")) -> None:
         self._root = str(root)
 
-    def processes(self) -> dict[int, Process]:
-        """Every process; one that ends meanwhile may be missing."""
-        return {process.pid: process for process in self._stats(self._root)}
+    def pids(self) -> list[int]:
+        """Every process. Raises OSError."""
+        return [int(entry) for entry in os.listdir(self._root) if entry.isdigit()]
+
+    def stats(self, pids: Iterable[int]) -> dict[int, Process]:
+        """These processes, without those that have ended or are not shown (hidepid)."""
+        return {process.pid: process for process in self._stats("", pids)}
 
     def threads(self, pid: int) -> dict[int, Process]:
         """Threads of a process; empty when it has ended."""
-        return {thread.pid: thread for thread in self._stats(f"{self._root}/{pid}/task")}
+        try:
+            tids = [int(entry) for entry in os.listdir(f"{self._root}/{pid}/task")]
+        except OSError:
+            return {}
+        return {thread.pid: thread for thread in self._stats(f"{pid}/task/", tids)}
+
+    def switches(self, pid: int, tid: int) -> Switches | None:
+        """Context switches of a thread; None when it has ended, or without permission."""
+        try:
+            return parse_switches(self.text(f"{pid}/task/{tid}/status"))
+        except (OSError, ValueError):
+            return None
+
+    def command(self, pid: int) -> bytes:
+        """The beginning of a command line, its arguments ended by NUL; empty: none, or not shown."""
+        try:
+            return self._bytes(f"{pid}/cmdline", COMMAND_BYTES)
+        except OSError:
+            return b""
 
     def io(self, pid: int) -> Io | None:
         """None without permission, or where the kernel does not count."""
@@ -97,15 +152,14 @@ class ProcFs:
 
     def text(self, name: str) -> str:
         """A file below /proc. Raises OSError."""
-        # Three system calls instead of the ten of open(): there are thousands of these a look.
-        file = os.open(f"{self._root}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        return self._bytes(name).decode(errors="replace")
+
+    def text_or_empty(self, name: str) -> str:
+        """A file below /proc; empty where it is not there or may not be read."""
         try:
-            parts = []
-            while part := os.read(file, 65536):
-                parts.append(part)
-        finally:
-            os.close(file)
-        return b"".join(parts).decode(errors="replace")
+            return self.text(name)
+        except OSError:
+            return ""
 
     def executable(self, pid: int) -> str | None:
         """File name of the program; None without permission."""
@@ -137,16 +191,23 @@ class ProcFs:
         except OSError:
             return False
 
-    def _stats(self, folder: str) -> Iterator[Process]:
+    def _bytes(self, name: str, limit: int | None = None) -> bytes:
+        # Three system calls instead of the ten of open(): there are thousands of these a look.
+        file = os.open(f"{self._root}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            entries = os.listdir(folder)
-        except OSError:
-            return
-        prefix = folder.removeprefix(self._root).lstrip("/")
+            if limit is not None:
+                return os.read(file, limit)
+            parts = []
+            while part := os.read(file, 65536):
+                parts.append(part)
+        finally:
+            os.close(file)
+        return b"".join(parts)
+
+    def _stats(self, folder: str, entries: Iterable[int]) -> Iterator[Process]:
         for entry in entries:
-            if entry.isdigit():
-                try:
-                    text = self.text(f"{prefix}/{entry}/stat" if prefix else f"{entry}/stat")
-                    yield parse_pid_stat(text)
-                except (OSError, ValueError):
-                    continue  # it ended between the two system calls
+            try:
+                raw = self._bytes(f"{folder}{entry}/stat", STAT_BYTES)
+                yield parse_pid_stat(raw.decode(errors="replace"))
+            except (OSError, ValueError):
+                continue  # it ended between the two system calls

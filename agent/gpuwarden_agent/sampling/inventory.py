@@ -82,12 +82,12 @@ class Inventory:
 
 
 def backend_of(probes: Sequence[Probe]) -> str:
-    """Where GPU readings come from: nvml, amdgpu, both ("amdgpu+nvml"), simulator or none."""
+    """Where GPU readings come from: nvml, amdgpu, both ("amdgpu+nvml"), simulator, replay or none."""
     gpu_probes = [probe for probe in probes if "gpu_samples" in probe.tables]
     if not gpu_probes:
         return "none"
     if is_simulated(gpu_probes):
-        return "simulator"
+        return str(getattr(gpu_probes[0], "backend", "simulator"))
     # Probes name their backend where it is not NVML; simulated GPUs beside real ones do not count.
     real = [probe for probe in gpu_probes if not probe.simulated]
     return "+".join(sorted({str(getattr(probe, "backend", "nvml")) for probe in real}))

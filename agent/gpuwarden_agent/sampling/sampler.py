@@ -71,21 +71,35 @@ class Sampler:
         self._phase_ms = zlib.crc32(node.encode()) % cadence.batch_ms
         self._window: int | None = None
         self._seen = NOTHING
-        self._runners = [
-            ProbeRunner(
-                probe,
-                deadline_s=cadence.deadline_s,
-                interval_ms=cadence.interval_ms,
-                clock=clock,
-                counters=counters,
-                accept=self._accept,
-                describe=self._describe,
-                tell=self._tell,
-            )
-            for probe in probes
-        ]
+        self._runners = [self._runner(probe) for probe in probes]
+        self._serving: list[asyncio.Task[None]] = []
+        self._group: asyncio.TaskGroup | None = None
         self.progress_at_s = clock.monotonic()
         """Monotonic time of the last tick, for the watchdog."""
+
+    def add(self, probe: Probe) -> None:
+        """Read one more probe from the next tick on. Only while `run` runs."""
+        assert self._group is not None, "nothing runs"
+        runner = self._runner(probe)
+        self._runners.append(runner)
+        self._serve(runner, self._group)
+
+    def _runner(self, probe: Probe) -> ProbeRunner:
+        return ProbeRunner(
+            probe,
+            deadline_s=self._cadence.deadline_s,
+            interval_ms=self._cadence.interval_ms,
+            clock=self._clock,
+            counters=self._counters,
+            accept=self._accept,
+            describe=self._describe,
+            tell=self._tell,
+        )
+
+    def _serve(self, runner: ProbeRunner, group: asyncio.TaskGroup) -> None:
+        if runner.probe.blocking:
+            name = f"probe {runner.probe.name}"
+            self._serving.append(group.create_task(runner.run(), name=name))
 
     async def run(
         self,
@@ -99,12 +113,9 @@ class Sampler:
         `backfill_turn` bounds how many nodes of one process do so at the same time.
         """
         try:
-            async with asyncio.TaskGroup() as probes:
-                serving = [
-                    probes.create_task(runner.run(), name=f"probe {runner.probe.name}")
-                    for runner in self._runners
-                    if runner.probe.blocking
-                ]
+            async with asyncio.TaskGroup() as self._group:
+                for runner in self._runners:
+                    self._serve(runner, self._group)
                 if backfill_from_ms is not None:
                     async with backfill_turn or contextlib.nullcontext():
                         await self._backfill(stop, backfill_from_ms)
@@ -113,9 +124,11 @@ class Sampler:
                 await self._live(stop, on_first_tick)
                 if self._batch.last_ts_ms is not None:
                     self._report_coverage(self._batch.last_ts_ms + self._cadence.interval_ms)
-                for task in serving:
+                self._group = None
+                for task in self._serving:
                     task.cancel()
         finally:
+            self._group = None
             self._sealer.seal_soon()  # which also wakes it to see that `stop` is set
             for runner in self._runners:
                 await runner.close()
@@ -127,6 +140,7 @@ class Sampler:
             self._report(plan)
             self.progress_at_s = self._clock.monotonic()
             if plan.ts_ms is not None:
+                self._counters.tick_delays.add((wall_ms - plan.ts_ms) / 1000)
                 if on_first_tick is not None:
                     on_first_tick(plan.ts_ms)
                     on_first_tick = None

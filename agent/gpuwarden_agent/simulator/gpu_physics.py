@@ -7,12 +7,14 @@ exponentially, so a step may have any length. Time constants as on air-cooled da
 
 import math
 import random
+from functools import lru_cache
 from typing import NamedTuple
 
 from gpuwarden_agent.probe import Row
-from gpuwarden_agent.simulator.hardware import MIB, Device, is_geforce
+from gpuwarden_agent.simulator.hardware import MIB, Device
 
-IDLE, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
+IDLE, APPLICATION_CLOCKS, POWER_CAP, HW_SLOWDOWN = 0x1, 0x2, 0x4, 0x8
+SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x20, 0x40, 0x80
 """Bits of clocks_event_reasons that the simulator sets."""
 
 CORE_SECONDS, MEMORY_SECONDS = 25.0, 45.0
@@ -21,6 +23,8 @@ CORE_SECONDS, MEMORY_SECONDS = 25.0, 45.0
 CLOCK_SHARE_MIN = 0.3
 SLOWED_CLOCK_SHARE = 0.45
 """Share of the clock under a hardware slowdown, which halves it at least."""
+
+HYSTERESIS_KELVIN = 4.0
 
 COOLING_SWING, COOLING_PERIOD_S = 0.28, 120.0
 """How far and how fast bad cooling wavers; it makes the hardware limit trip now and then."""
@@ -47,6 +51,8 @@ class GpuLoad(NamedTuple):
     """Thermal resistance against a device with good cooling."""
     is_braked: bool = False
     """The power supply or the rack asks for less power."""
+    clock_share_max: float = 1.0
+    """Share of the clock that somebody has allowed."""
 
 
 class GpuState(NamedTuple):
@@ -76,17 +82,21 @@ class GpuState(NamedTuple):
     nvlink_rx_bytes: float
 
 
-class _Clocks(NamedTuple):
-    """What a step does to the clocks: share of the maximum, why, and the power that results."""
-
-    share: float
-    reasons: int
-    watts: float
-
-
 def inlet_celsius(device: Device, at_s: float) -> float:
     """Air at the device's inlet: a degree and a half warmer in the afternoon (UTC) than the mean."""
-    return device.inlet_celsius + 1.5 * math.sin(2 * math.pi * (at_s / DAY_S - 0.375))
+    return device.inlet_celsius + _swing_celsius(at_s)
+
+
+@lru_cache(maxsize=16)
+def _swing_celsius(at_s: float) -> float:
+    """The same for all devices of a tick."""
+    return 1.5 * math.sin(2 * math.pi * (at_s / DAY_S - 0.375))
+
+
+@lru_cache(maxsize=16)
+def _kept(dt: float) -> tuple[float, float]:
+    """What is left of a difference in temperature of core and memory."""
+    return math.exp(-dt / CORE_SECONDS), math.exp(-dt / MEMORY_SECONDS)
 
 
 def start(device: Device, load: GpuLoad, at_s: float, rng: random.Random) -> GpuState:
@@ -129,6 +139,22 @@ def start(device: Device, load: GpuLoad, at_s: float, rng: random.Random) -> Gpu
     )
 
 
+def restart(device: Device, load: GpuLoad, at_s: float, rng: random.Random) -> GpuState:
+    """A GPU whose driver has just been loaded: warm or cold as `load` makes it, all counters at 0."""
+    return start(device, load, at_s, rng)._replace(
+        energy_joules=0.0,
+        power_violation_s=0.0,
+        thermal_violation_s=0.0,
+        sw_thermal_s=0.0,
+        hw_thermal_s=0.0,
+        power_brake_s=0.0,
+        pcie_tx_bytes=0.0,
+        pcie_rx_bytes=0.0,
+        nvlink_tx_bytes=0.0,
+        nvlink_rx_bytes=0.0,
+    )
+
+
 def _base_watts(device: Device, load: GpuLoad) -> float:
     return device.context_watts if load.has_context else device.idle_watts
 
@@ -145,45 +171,51 @@ def _memory_target(device: Device, core: float, watts: float) -> float:
 
 def _clocks(
     device: Device, state: GpuState, load: GpuLoad, inlet: float, limit_watts: float
-) -> _Clocks:
-    """Lower the clock as far as the strictest limit asks, and say which limits held it."""
+) -> tuple[float, int, float]:
+    """Lower the clock as far as the strictest limit asks: share of the maximum, the reasons that
+    held it, and the power that results.
+    """
     generation, core = device.generation, state.core_celsius
-    base, full = _base_watts(device, load), _unhindered_watts(device, load)
+    base = _base_watts(device, load)
+    full = base + (device.model.tdp_watts - base) * load.power_share
     dynamic = full - base
     if dynamic <= 0:
         keeps_clocks = load.has_context and generation.idle_pstate == 0
-        return _Clocks(1.0, 0 if keeps_clocks else IDLE, base)
+        return 1.0, 0 if keeps_clocks else IDLE, base
     share, reasons = 1.0, 0
     if full > limit_watts:
         share = math.sqrt(max(limit_watts - base, 0.0) / dynamic)
         reasons |= POWER_CAP
-    # Both limits have hysteresis: once engaged they hold until the core is some kelvin cooler.
-    soft_celsius = generation.throttle_celsius - (4.0 if state.reasons & SW_THERMAL else 0.0)
-    if core >= soft_celsius:
+    if core >= generation.throttle_celsius - HYSTERESIS_KELVIN:
         kelvin_per_watt = device.kelvin_per_watt * load.cooling_factor
         budget = (generation.throttle_celsius - inlet) / kelvin_per_watt
-        if budget < full:
+        if core >= _held(generation.throttle_celsius, state, SW_THERMAL) and budget < full:
             share = min(share, math.sqrt(max(budget - base, 0.0) / dynamic))
             reasons |= SW_THERMAL
-    hard_celsius = generation.hardware_throttle_celsius
-    hard_celsius -= 4.0 if state.reasons & HW_THERMAL else 0.0
-    if core >= hard_celsius:
-        share = min(share, SLOWED_CLOCK_SHARE)
-        reasons |= HW_THERMAL | HW_SLOWDOWN
+        if core >= _held(generation.hardware_throttle_celsius, state, HW_THERMAL):
+            share = min(share, SLOWED_CLOCK_SHARE)
+            reasons |= HW_THERMAL | HW_SLOWDOWN
     if load.is_braked:
         share = min(share, SLOWED_CLOCK_SHARE)
         reasons |= POWER_BRAKE | HW_SLOWDOWN
+    if load.clock_share_max < 1.0:
+        share = min(share, load.clock_share_max)
+        reasons |= APPLICATION_CLOCKS
     share = max(share, CLOCK_SHARE_MIN)
-    return _Clocks(share, reasons, base + dynamic * share * share)
+    return share, reasons, base + dynamic * share * share
+
+
+def _held(limit_celsius: float, state: GpuState, reason: int) -> float:
+    """Once engaged, a limit holds until the core is some kelvin cooler."""
+    return limit_celsius - HYSTERESIS_KELVIN if state.reasons & reason else limit_celsius
 
 
 def step(
     device: Device, state: GpuState, load: GpuLoad, at_s: float, dt: float, rng: random.Random
 ) -> GpuState:
     """The GPU after `dt` seconds of `load`, which end at `at_s`."""
-    model, tdp = device.model, device.model.tdp_watts
     inlet = inlet_celsius(device, at_s)
-    limit = max(tdp * load.power_limit_share, device.power_limit_min_watts)
+    limit = max(device.model.tdp_watts * load.power_limit_share, device.power_limit_min_watts)
     share, reasons, watts = _clocks(device, state, load, inlet, limit)
     is_idle = bool(reasons & IDLE)
     watts = min(watts * (0.99 + 0.02 * rng.random()), limit)
@@ -192,9 +224,10 @@ def step(
     if factor > 1.0:
         factor *= 1.0 + COOLING_SWING * math.sin(2 * math.pi * at_s / COOLING_PERIOD_S)
     target = inlet + device.kelvin_per_watt * factor * watts
-    core = target + (state.core_celsius - target) * math.exp(-dt / CORE_SECONDS)
+    keep_core, keep_memory = _kept(dt)
+    core = target + (state.core_celsius - target) * keep_core
     memory_target = _memory_target(device, core, watts)
-    memory = memory_target + (state.memory_celsius - memory_target) * math.exp(-dt / MEMORY_SECONDS)
+    memory = memory_target + (state.memory_celsius - memory_target) * keep_memory
 
     is_thermal = bool(reasons & (SW_THERMAL | HW_THERMAL))
     nvlink_bytes = load.nvlink_bytes_per_second * share * dt
@@ -209,7 +242,7 @@ def step(
         memory_celsius=memory,
         sm_clock_mhz=device.generation.idle_sm_mhz if is_idle else _sm_clock(device, share),
         memory_clock_mhz=_memory_clock(device, is_idle),
-        pstate=device.generation.idle_pstate if is_idle else 2 if is_geforce(model) else 0,
+        pstate=device.generation.idle_pstate if is_idle else device.busy_pstate,
         reasons=reasons,
         energy_joules=state.energy_joules + watts * dt,
         power_violation_s=state.power_violation_s + (dt if reasons & POWER_CAP else 0.0),
@@ -267,10 +300,10 @@ def gpu_row(device: Device, state: GpuState) -> Row:
             device.memory_total_bytes - device.memory_reserved_bytes - state.memory_used_bytes
         ),
         "memory_reserved_bytes": device.memory_reserved_bytes,
-        "power_watts": round(state.power_watts, 3),
-        "power_instant_watts": round(state.power_instant_watts, 3),
+        "power_watts": int(state.power_watts * 1000) / 1000,
+        "power_instant_watts": int(state.power_instant_watts * 1000) / 1000,
         "power_limit_watts": state.power_limit_watts,
-        "energy_joules_total": round(state.energy_joules, 3),
+        "energy_joules_total": int(state.energy_joules * 1000) / 1000,
         "temperature_celsius": float(round(state.core_celsius)),
         "memory_temperature_celsius": float(round(state.memory_celsius)),
         "sm_clock_mhz": state.sm_clock_mhz,

@@ -1,11 +1,14 @@
 """What a simulated device is: the facts of a GPU model that the catalogue does not hold.
 
 Sources: nvidia-smi output of H100, H200, L40S and RTX 2080 Super (idle clocks, P-states, reserved
-memory, minimum limits); thresholds of A100, T4, A10G, P100 and GeForce parts as nvidia-smi prints
-them. Hopper and Ada devices report margins instead of absolute thresholds, so theirs are absent.
+memory, minimum limits, banks of the row remapper, speed of NVLinks); thresholds of A100, T4, A10G,
+P100 and GeForce parts as nvidia-smi prints them. Hopper and Ada devices report margins instead of
+absolute thresholds, so theirs are absent.
 """
 
+import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuwarden.models import GIB, GpuModel
@@ -18,33 +21,75 @@ MIB = 1024**2
 class Generation:
     """What the devices of one generation have in common."""
 
+    architecture: str
+    compute_capability: str
     idle_sm_mhz: int
     idle_pstate: int
     pcie_generation: int
     throttle_celsius: float
     """Core temperature that software holds the device to."""
-    slowdown_celsius: float | None
-    """Core temperature of hardware slowdown as reported; None: the device reports margins."""
-    shutdown_celsius: float | None
-    has_hbm: bool
     vbios: str
+    slowdown_celsius: float | None = None
+    """Core temperature of hardware slowdown as reported; None: the device reports margins."""
+    shutdown_celsius: float | None = None
+    memory_max_celsius: float | None = None
+    has_hbm: bool = False
+    has_gpm: bool = False
+    """Activity of SMs, tensor cores and memory can be asked for."""
+    margin_shutdown_celsius: float = -8.0
+    nvlink_version: int | None = None
+    nvlink_bytes_per_second: float = 0.0
+    """Speed of one link, one way."""
+    remap_banks: int | None = None
+    """Banks of the row remapper; None: pages are retired instead."""
 
     @property
     def hardware_throttle_celsius(self) -> float:
         """Core temperature at which the hardware halves the clocks."""
         return self.slowdown_celsius or self.throttle_celsius + 2
 
+    @property
+    def reports_margins(self) -> bool:
+        """T.Limit margins stand in for absolute thresholds."""
+        return self.slowdown_celsius is None
 
-_BLACKWELL = Generation(120, 0, 5, 87.0, None, None, True, "97.00.82.00.11")
-_HOPPER = Generation(345, 0, 5, 87.0, None, None, True, "96.00.A5.00.01")
-_A100 = Generation(210, 0, 4, 85.0, 89.0, 92.0, True, "92.00.45.00.03")
-_AMPERE = Generation(210, 8, 4, 88.0, 95.0, 98.0, False, "94.02.5C.00.0D")
-_ADA = Generation(210, 8, 4, 83.0, None, None, False, "95.02.66.00.02")
-_RTX_BLACKWELL = Generation(180, 8, 5, 85.0, None, None, False, "98.02.2E.00.03")
-_TURING = Generation(300, 8, 3, 85.0, 93.0, 96.0, False, "90.04.38.00.03")
-_VOLTA = Generation(135, 0, 3, 83.0, 87.0, 90.0, True, "88.00.43.00.03")
-_PASCAL = Generation(405, 0, 3, 80.0, 82.0, 85.0, True, "86.00.52.00.02")
-_INSTINCT = Generation(132, 0, 5, 95.0, 100.0, 105.0, True, "113-M3000108-103")
+
+_BLACKWELL = Generation(
+    "blackwell", "10.0", 120, 0, 5, 87.0, "97.00.82.00.11", has_hbm=True, has_gpm=True,
+    nvlink_version=5, nvlink_bytes_per_second=50e9, remap_banks=4096,
+)  # fmt: skip
+_HOPPER = Generation(
+    "hopper", "9.0", 345, 0, 5, 87.0, "96.00.A5.00.01", has_hbm=True, has_gpm=True,
+    nvlink_version=4, nvlink_bytes_per_second=26.562e9, remap_banks=2560,
+)  # fmt: skip
+_A100 = Generation(
+    "ampere", "8.0", 210, 0, 4, 85.0, "92.00.45.00.03", 89.0, 92.0, 95.0, has_hbm=True,
+    nvlink_version=3, nvlink_bytes_per_second=25e9, remap_banks=640,
+)  # fmt: skip
+_AMPERE = Generation(
+    "ampere", "8.6", 210, 8, 4, 88.0, "94.02.5C.00.0D", 95.0, 98.0,
+    nvlink_version=3, nvlink_bytes_per_second=14.062e9, remap_banks=192,
+)  # fmt: skip
+_ADA = Generation(
+    "ada", "8.9", 210, 8, 4, 83.0, "95.02.66.00.02", margin_shutdown_celsius=-5.0, remap_banks=192
+)
+_RTX_BLACKWELL = Generation(
+    "blackwell", "12.0", 180, 8, 5, 85.0, "98.02.2E.00.03", margin_shutdown_celsius=-5.0,
+    remap_banks=192,
+)  # fmt: skip
+_TURING = Generation(
+    "turing", "7.5", 300, 8, 3, 85.0, "90.04.38.00.03", 93.0, 96.0,
+    nvlink_version=2, nvlink_bytes_per_second=25.781e9,
+)  # fmt: skip
+_VOLTA = Generation(
+    "volta", "7.0", 135, 0, 3, 83.0, "88.00.43.00.03", 87.0, 90.0, 85.0, has_hbm=True,
+    nvlink_version=2, nvlink_bytes_per_second=25.781e9,
+)  # fmt: skip
+_PASCAL = Generation(
+    "pascal", "6.0", 405, 0, 3, 80.0, "86.00.52.00.02", 82.0, 85.0, has_hbm=True,
+    nvlink_version=1, nvlink_bytes_per_second=19.1e9,
+)  # fmt: skip
+_INSTINCT = Generation("cdna", "", 132, 0, 5, 95.0, "113-M3000108-103", 100.0, 105.0, has_hbm=True)
 
 _WITH_MIG = (_BLACKWELL, _HOPPER, _A100)
 
@@ -61,6 +106,16 @@ _GENERATIONS: tuple[tuple[tuple[str, ...], Generation], ...] = (
     (("MI",), _INSTINCT),
 )
 """Generations by the start of the model's name; first match wins."""
+
+_NVSWITCH_STARTS = ("GB", "B200-SXM", "B300-SXM", "H200-SXM", "H100-SXM", "A100-SXM")
+"""Boards whose NVLinks go to switches; those of others go straight to a neighbour."""
+
+_FAN_STARTS = ("RTX",)
+"""Boards with fans of their own; data-centre boards have the server's."""
+
+_DRIVER = "580.95.05"
+
+_INFOROMS = {"hopper": "G520.0200.00.05", "ada": "G133.0242.00.03", "turing": "G183.0200.00.02"}
 
 _CPU_MODELS = {
     3: "Intel(R) Xeon(R) CPU E5-2698 v4 @ 2.20GHz",
@@ -91,7 +146,40 @@ def driver_facts(model: GpuModel) -> Row:
     """Columns of `nodes` that the GPU driver tells."""
     if generation_of(model) is _INSTINCT:
         return {"driver_version": "6.14.14"}
-    return {"driver_version": "580.95.05", "cuda_version": "13.0"}
+    facts: Row = {"driver_version": _DRIVER, "cuda_version": "13.0", "kernel_module": "open"}
+    if has_nvswitch(model):
+        facts |= {"fabric_manager": "active", "fabric_manager_version": _DRIVER}
+    return facts
+
+
+def is_amd(model: GpuModel) -> bool:
+    """AMD's driver has other notions, most of which are not imitated."""
+    return generation_of(model) is _INSTINCT
+
+
+def has_nvswitch(model: GpuModel) -> bool:
+    """Each NVLink goes to a switch, and the node registers with a fabric."""
+    return model.name.startswith(_NVSWITCH_STARTS)
+
+
+def has_ecc(model: GpuModel) -> bool:
+    """GeForce memory has no check bits."""
+    return not is_geforce(model)
+
+
+def has_fan(model: GpuModel) -> bool:
+    """The board cools itself."""
+    return model.name.startswith(_FAN_STARTS)
+
+
+def remap_banks_of(model: GpuModel) -> int | None:
+    """Banks of the row remapper: 512 for each stack of HBM since Hopper; None: it has none."""
+    generation = generation_of(model)
+    if not has_ecc(model):
+        return None
+    if generation is _HOPPER and model.memory_gib > 80:
+        return 3072
+    return generation.remap_banks
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +203,23 @@ class Device:
     """Mean temperature of the air or water that reaches the device."""
     kelvin_per_watt: float
     """Thermal resistance from core to inlet with good cooling."""
+    power_limit_min_watts: float
+    """Lowest limit that can be set: 200 W of 700 on H100, 100 W of 350 on L40S."""
+    busy_pstate: int
+    """GeForce parts compute in P2."""
     absent: tuple[str, ...]
     """Columns of gpu_samples that the device cannot give."""
 
-    @property
-    def power_limit_min_watts(self) -> float:
-        """Lowest limit that can be set: 200 W of 700 on H100, 100 W of 350 on L40S."""
-        return float(round(self.model.tdp_watts * 0.2857))
-
     def describe(self) -> Row:
-        """The device's row of `gpus`."""
+        """The device's row of `gpus`, without what its siblings and the node have to do with it."""
         model, generation = self.model, self.generation
-        return {
+        is_nvidia = not is_amd(model)
+        reports_margins = generation.reports_margins
+        row: Row = {
             "gpu_uuid": self.uuid,
             "gpu": self.index,
             "model": model.driver_name,
-            "vendor": "amd" if generation is _INSTINCT else "nvidia",
+            "vendor": "nvidia" if is_nvidia else "amd",
             "serial": self.serial,
             "pci_bus_id": self.pci_bus_id,
             "vbios_version": generation.vbios,
@@ -140,6 +229,7 @@ class Device:
             "power_limit_max_watts": float(model.tdp_watts),
             "temperature_slowdown_celsius": generation.slowdown_celsius,
             "temperature_shutdown_celsius": generation.shutdown_celsius,
+            "temperature_memory_max_celsius": generation.memory_max_celsius,
             "sm_clock_max_mhz": model.sm_clock_max_mhz,
             "memory_clock_max_mhz": model.memory_clock_mhz,
             "pcie_generation_max": generation.pcie_generation,
@@ -148,7 +238,43 @@ class Device:
             "numa_node": self.numa_node,
             # Parts without MIG have no mode to be off.
             "mig_mode": False if generation in _WITH_MIG else None,
+            "architecture": generation.architecture,
         }
+        if not is_nvidia:
+            return row
+        if not reports_margins:
+            row["temperature_gpu_max_celsius"] = generation.throttle_celsius
+        else:
+            row["margin_slowdown_celsius"] = -2.0
+            row["margin_shutdown_celsius"] = generation.margin_shutdown_celsius
+            row["margin_gpu_max_celsius"] = 0.0
+            row["margin_memory_max_celsius"] = 0.0 if generation.has_hbm else None
+        ecc = True if has_ecc(model) else None
+        return row | {
+            "compute_capability": generation.compute_capability,
+            "inforom_version": _INFOROMS.get(generation.architecture),
+            "ecc_mode": ecc,
+            "ecc_mode_pending": ecc,
+            "persistence_mode": not is_geforce(model),
+            "compute_mode": "default",
+            "gsp_firmware_version": _DRIVER if generation.pcie_generation >= 4 else None,
+        }
+
+
+def peers_of(device: Device, devices: Sequence[Device]) -> str:
+    """The ways to the other GPUs of the node, as nvidia-smi topo names them, by PCI bus id."""
+    ways = {}
+    for other in devices:
+        if other is device:
+            continue
+        links = device.model.nvlinks
+        is_neighbour = other.index == device.index ^ 1
+        if links and not is_amd(device.model) and (has_nvswitch(device.model) or is_neighbour):
+            way = f"NV{links}"
+        else:
+            way = "NODE" if other.numa_node == device.numa_node else "SYS"
+        ways[other.pci_bus_id] = way
+    return json.dumps(ways)
 
 
 def _uuid(rng: random.Random) -> str:
@@ -195,5 +321,7 @@ def make_device(model: GpuModel, seed: str, index: int, gpus: int) -> Device:
         context_watts=idle_watts * (1.5 if generation.idle_pstate == 0 else 1.12),
         inlet_celsius=rng.uniform(21.5, 25.5),
         kelvin_per_watt=40.0 / model.tdp_watts * rng.uniform(0.92, 1.08),
+        power_limit_min_watts=float(round(model.tdp_watts * 0.2857)),
+        busy_pstate=2 if is_geforce(model) else 0,
         absent=_absent_columns(model, generation),
     )

@@ -14,6 +14,8 @@ from gpuwarden.models import GIB
 from gpuwarden_agent.probe import Row
 from gpuwarden_agent.simulator.workload import TreeLoad
 
+MIB = 1024**2
+
 DISK_BYTES_PER_SECOND = 0.45e9
 """What the data disk gives for small random reads; a storage-bound loader reaches it."""
 
@@ -32,6 +34,14 @@ class NodeSize:
         """Physical cores; two hardware threads each."""
         return self.cpus // 2
 
+    def affinity(self, numa_node: int, gpus: int) -> str:
+        """CPUs of a GPU's socket, as the kernel lists them: cores, then their second threads."""
+        sockets = 1 if gpus == 1 else 2
+        cores = self.cpu_cores // sockets
+        first = cores * numa_node
+        second = first + self.cpu_cores
+        return f"{first}-{first + cores - 1},{second}-{second + cores - 1}"
+
 
 def make_node_size(gpus: int) -> NodeSize:
     """24 logical CPUs and 256 GiB for each GPU, as eight-GPU servers have."""
@@ -49,11 +59,13 @@ class HostLoad(NamedTuple):
     write_bytes_per_second: float
     network_bytes_per_second: float
     memory_bytes: float
+    remote_tasks: float = 0.0
+    """Those of the blocked tasks that wait for the network, not for the disk."""
 
 
 def total(trees: Iterable[tuple[TreeLoad, int]]) -> HostLoad:
     """The sum over jobs, each given as the load of one process and the number of its processes."""
-    cores = blocked = read = write = network = memory = 0.0
+    cores = blocked = read = write = network = memory = remote = 0.0
     for tree, processes in trees:
         cores += processes * tree.cpu_percent / 100
         blocked += processes * tree.blocked_tasks
@@ -61,7 +73,9 @@ def total(trees: Iterable[tuple[TreeLoad, int]]) -> HostLoad:
         write += processes * tree.write_bytes_per_second
         network += processes * tree.network_bytes_per_second
         memory += processes * tree.memory_bytes
-    return HostLoad(cores, blocked, read, write, network, memory)
+        if tree.is_remote:
+            remote += processes * tree.blocked_tasks
+    return HostLoad(cores, blocked, read, write, network, memory, remote)
 
 
 class Shares(NamedTuple):
@@ -130,7 +144,7 @@ def _disk_busy(load: HostLoad) -> float:
     reads = load.read_bytes_per_second / DISK_BYTES_PER_SECOND
     writes = load.write_bytes_per_second / DISK_WRITE_BYTES_PER_SECOND
     # A loader that waits keeps requests queued however little it gets.
-    waiting = 1 - math.exp(-0.35 * load.blocked_tasks)
+    waiting = 1 - math.exp(-0.35 * max(load.blocked_tasks - load.remote_tasks, 0.0))
     return 100 * min(max(reads + writes, waiting), 1.0)
 
 
@@ -156,6 +170,22 @@ def start(size: NodeSize, load: HostLoad, rng: random.Random) -> HostState:
         disk_write_bytes=read * rng.uniform(0.3, 0.9),
         network_rx_bytes=received,
         network_tx_bytes=received * rng.uniform(0.3, 0.9),
+    )
+
+
+def restart(size: NodeSize, load: HostLoad, rng: random.Random) -> HostState:
+    """A node that has just booted: no load yet, all counters at 0."""
+    none = Stalls(*(0.0,) * len(Stalls._fields))
+    return start(size, load, rng)._replace(
+        load_1m=0.0,
+        load_5m=0.0,
+        load_15m=0.0,
+        stalls_avg10=none,
+        stalls_s=none,
+        disk_read_bytes=0.0,
+        disk_write_bytes=0.0,
+        network_rx_bytes=0.0,
+        network_tx_bytes=0.0,
     )
 
 
@@ -227,6 +257,47 @@ def host_row(size: NodeSize, state: HostState) -> Row:
         row[name] = round(percent, 2)
     for name, seconds in zip(_STALL_TOTAL_COLUMNS, state.stalls_s, strict=True):
         row[name] = seconds
+    return row
+
+
+NFS_CALLS_PER_SECOND, NFS_SLOW_CALLS_PER_SECOND = 60.0, 25.0
+NFS_LATENCY_S = 0.0009
+NFS_READ_BYTES, NFS_WRITE_BYTES = 128 * 1024, 64 * 1024
+
+
+class SlowColumns(NamedTuple):
+    """What the columns of every ten seconds follow from."""
+
+    up_s: float
+    """Since boot."""
+    loader_workers: int = 0
+    is_shm_full: bool = False
+    nfs_slow_s: float = 0.0
+    """How much of that NFS was slow."""
+    nfs_slow_latency_s: float = 0.0
+
+
+def slow_columns(size: NodeSize, look: SlowColumns) -> Row:
+    """The columns of host_samples that are read every ten seconds: /dev/shm and NFS.
+
+    Home directories are on NFS and see the same few calls all day, so that its counters are a
+    function of time; data sets are on the node's own disk.
+    """
+    shm_bytes = size.memory_total_bytes // 2
+    used = min(look.loader_workers * 384 * MIB + 24 * MIB, shm_bytes)
+    swift_s = max(look.up_s - look.nfs_slow_s, 0.0)
+    swift, slow = swift_s * NFS_CALLS_PER_SECOND, look.nfs_slow_s * NFS_SLOW_CALLS_PER_SECOND
+    row: Row = {
+        "shm_total_bytes": shm_bytes,
+        "shm_used_bytes": shm_bytes if look.is_shm_full else used,
+        "nfs_retransmissions_total": int(look.nfs_slow_s / 8),
+    }
+    for name, share in (("reads", 0.5), ("writes", 0.1), ("metadata", 0.4)):
+        row[f"nfs_{name}_total"] = int((swift + slow) * share)
+        seconds = swift * NFS_LATENCY_S + slow * look.nfs_slow_latency_s
+        row[f"nfs_{name.removesuffix('s')}_seconds_total"] = seconds * share
+    row["nfs_read_bytes_total"] = int((swift + slow) * 0.5) * NFS_READ_BYTES
+    row["nfs_write_bytes_total"] = int((swift + slow) * 0.1) * NFS_WRITE_BYTES
     return row
 
 

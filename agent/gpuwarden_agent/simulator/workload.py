@@ -6,14 +6,18 @@ of the node at an instant. Everything is a mean over the second that ends there.
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from gpuwarden.models import GIB
 from gpuwarden_agent.simulator.gpu_physics import GpuLoad
 
 GB, MB = 1e9, 1e6
+
+JOB_MEMORY_BYTES_PER_GPU = 240 * GIB
+"""Host memory that a job may use for each of its GPUs."""
 
 
 class Workload(StrEnum):
@@ -68,6 +72,10 @@ class TreeLoad(NamedTuple):
     write_bytes_per_second: float = 0.0
     network_bytes_per_second: float = 0.0
     memory_bytes: float = 0.0
+    is_stuck: bool = False
+    """The main thread waits in D state, for what does not come."""
+    is_remote: bool = False
+    """What is waited for is on the network, not on the node's disk."""
 
     @property
     def cpu_percent(self) -> float:
@@ -78,7 +86,7 @@ class TreeLoad(NamedTuple):
     @property
     def blocked_tasks(self) -> float:
         """Mean number of tasks in D state."""
-        return self.loader_workers * self.loader_blocked_percent / 100
+        return self.loader_workers * self.loader_blocked_percent / 100 + self.is_stuck
 
 
 class Demand(NamedTuple):
@@ -96,15 +104,62 @@ def demand(job: Job, at_ms: int, rng: random.Random) -> Demand:
     return _KINDS[job.workload](job, (at_ms - job.started_ms) / 1000, rng)
 
 
-def gpu_loads(job: Job, asked: Demand) -> Iterator[tuple[int, GpuLoad]]:
+def hung(asked: Demand, *, is_blocked: bool) -> Demand:
+    """A job whose processes wait for each other for ever: kernels spin and do nothing, the main
+    threads spin with them, or wait in the kernel where `is_blocked`.
+    """
+    gpu = GpuLoad(
+        util_percent=100.0,
+        power_share=0.03,
+        memory_share=asked.gpu.memory_share,
+        has_context=True,
+    )
+    tree = TreeLoad(
+        main_cpu_percent=0.0 if is_blocked else 100.0,
+        loader_workers=asked.tree.loader_workers,
+        memory_bytes=asked.tree.memory_bytes,
+        is_stuck=is_blocked,
+    )
+    return Demand(gpu, tree)
+
+
+def starved_by_network(asked: Demand, at_ms: int) -> Demand:
+    """A job whose loader workers wait for a file server: two of three in D state at any time."""
+    fits = math.sin(at_ms / 4_600) + math.sin(at_ms / 1_160)
+    workers = asked.tree.loader_workers
+    blocked = round(workers * _clip(0.68 - 0.05 * fits, 0, 1))
+    util = min(asked.gpu.util_percent, 26 + 8 * fits)
+    slowed = util / asked.gpu.util_percent if asked.gpu.util_percent else 1.0
+    gpu = asked.gpu._replace(
+        util_percent=util,
+        memory_util_percent=asked.gpu.memory_util_percent * slowed,
+        power_share=asked.gpu.power_share * slowed,
+        pcie_tx_bytes_per_second=asked.gpu.pcie_tx_bytes_per_second * slowed,
+        pcie_rx_bytes_per_second=asked.gpu.pcie_rx_bytes_per_second * slowed,
+        nvlink_bytes_per_second=asked.gpu.nvlink_bytes_per_second * slowed,
+    )
+    tree = asked.tree._replace(
+        main_cpu_percent=asked.tree.main_cpu_percent * slowed,
+        pin_cpu_percent=asked.tree.pin_cpu_percent * slowed,
+        loader_cpu_percent=12.0 + 2 * fits,
+        loader_saturated_percent=0.0,
+        loader_blocked_percent=100 * blocked / workers if workers else 0.0,
+        read_bytes_per_second=0.0,
+        read_chars_per_second=asked.tree.read_chars_per_second * slowed,
+        network_bytes_per_second=asked.tree.read_chars_per_second * slowed,
+        is_remote=True,
+    )
+    return Demand(gpu, tree)
+
+
+def gpu_loads(job: Job, asked: Demand) -> list[tuple[int, GpuLoad]]:
     """Each GPU of the job and its load: bad cooling is the fault of the first one alone."""
-    first, *siblings = job.gpus
-    yield first, asked.gpu
     load = asked.gpu
-    if siblings and load.cooling_factor > 1.0:
+    loads = [(gpu, load) for gpu in job.gpus]
+    if load.cooling_factor > 1.0 and len(loads) > 1:
         load = load._replace(cooling_factor=1.0)
-    for gpu in siblings:
-        yield gpu, load
+        loads[1:] = [(gpu, load) for gpu in job.gpus[1:]]
+    return loads
 
 
 def _spread(rng: random.Random, half_width: float) -> float:

@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden.clock import ManualClock, from_ms, to_ms
-from gpuwarden_agent.exporter.latest import INVENTORY_MAX, KEEP_S, Latest
+from gpuwarden_agent.exporter.kept import KEEP_S
+from gpuwarden_agent.exporter.latest import INVENTORY_MAX, Latest
+from gpuwarden_agent.exporter.xid_counts import KINDS_MAX
 
 START_MS = 1_767_225_600_000
 
@@ -15,9 +17,9 @@ def host_row(ts_ms: int, node: str = "n1", **columns: Any) -> dict[str, Any]:
     return {"ts": ts_ms, "node": node, "simulated": False, **columns}
 
 
-def test_the_newest_row_of_each_key_is_kept_with_the_one_before(node: Any) -> None:
+def test_the_newest_row_of_each_key_is_kept_with_what_came_before(node: Any) -> None:
     for watts in (1.0, 2.0, 3.0):
-        node.gpu(power_watts=watts)
+        node.gpu(power_watts=watts, pcie_tx_bytes_total=round(watts))
         node.gpu(gpu_uuid="GPU-2", power_watts=watts + 10)
         node.clock.advance(1)
     kept = {k.row["gpu_uuid"]: k for k in node.latest.samples("gpu_samples")}
@@ -25,7 +27,8 @@ def test_the_newest_row_of_each_key_is_kept_with_the_one_before(node: Any) -> No
         "GPU-1b0a": 3.0,
         "GPU-2": 13.0,
     }
-    assert kept["GPU-2"].before["power_watts"] == 12.0
+    assert kept["GPU-1b0a"].rate(("pcie_tx_bytes_total",)) == 1.0
+    assert kept["GPU-2"].rate(("pcie_tx_bytes_total",)) is None
 
 
 def test_a_row_older_than_what_is_there_is_ignored(node: Any) -> None:
@@ -33,7 +36,7 @@ def test_a_row_older_than_what_is_there_is_ignored(node: Any) -> None:
     node.latest.take("host_samples", [host_row(now_ms, load_1m=2.0)])
     node.latest.take("host_samples", [host_row(now_ms - 1000, load_1m=1.0)])
     (kept,) = node.latest.samples("host_samples")
-    assert kept.row["load_1m"] == 2.0 and kept.before is None
+    assert kept.row["load_1m"] == 2.0
 
 
 def test_a_row_is_forgotten_after_a_minute_and_its_age_goes_on(node: Any) -> None:
@@ -43,6 +46,32 @@ def test_a_row_is_forgotten_after_a_minute_and_its_age_goes_on(node: Any) -> Non
     node.clock.advance(0.5)
     assert node.latest.samples("gpu_samples") == []
     assert node.latest.ages_s() == {"gpu_samples": KEEP_S + 0.5}
+
+
+def test_a_row_of_a_slow_table_is_there_until_its_next_one_is_overdue(node: Any) -> None:
+    node.health(remap_failed=False)
+    node.clock.advance(150)
+    assert len(node.latest.samples("gpu_health_samples")) == 1
+    node.clock.advance(0.001)
+    assert node.latest.samples("gpu_health_samples") == []
+
+
+def test_a_row_is_there_until_the_next_tick_of_a_slow_agent(manual_clock: ManualClock) -> None:
+    latest = Latest(manual_clock, interval_s=60.0)
+    latest.take("host_samples", [host_row(to_ms(manual_clock.now()))])
+    manual_clock.advance(61)
+    assert len(latest.samples("host_samples")) == 1
+
+
+def test_slow_columns_are_filled_in_and_go_when_they_are_too_old(node: Any) -> None:
+    node.host(shm_used_bytes=7)
+    seen = []
+    for _ in range(26):
+        node.clock.advance(1)
+        node.host(load_1m=1.0)
+        (kept,) = node.latest.samples("host_samples")
+        seen.append(kept.row.get("shm_used_bytes"))
+    assert seen == [7] * 25 + [None]
 
 
 def test_a_past_that_is_produced_afterwards_is_not_shown(node: Any) -> None:
@@ -78,9 +107,33 @@ def test_inventory_stays_until_it_is_replaced(node: Any) -> None:
     assert node.latest.gpu("GPU-other") == {} == node.latest.node("other")
 
 
-def test_events_are_not_kept(node: Any) -> None:
+def test_of_events_xids_alone_are_counted(node: Any) -> None:
     node.latest.take("events", [host_row(to_ms(node.clock.now()), kind="agent_started")])
-    assert node.latest.ages_s() == {}
+    assert node.latest.ages_s() == {} == dict(node.latest.xids.by_kind)
+    node.xid(79)
+    assert list(node.latest.xids.by_kind.values()) == [1]
+
+
+def test_an_xid_from_before_the_agents_start_is_none_of_its_own(node: Any) -> None:
+    node.clock.advance(100)
+    now_ms = to_ms(node.clock.now())
+    node.xid(79, ts=now_ms - 100_001)
+    assert node.latest.xids.last == {}
+    node.xid(13, ts=now_ms - 100_000)
+    assert [kind.code for kind in node.latest.xids.last.values()] == [13]
+
+
+def test_a_clock_that_is_set_back_after_the_start_hides_no_xid(node: Any) -> None:
+    node.clock.step(-7200)
+    node.clock.advance(1)
+    node.xid(79)
+    assert [kind.code for kind in node.latest.xids.last.values()] == [79]
+
+
+def test_xids_that_have_no_room_are_counted(node: Any) -> None:
+    for code in range(KINDS_MAX + 1):
+        node.xid(code)
+    assert node.latest.rows_dropped == 1
 
 
 def test_rows_beyond_the_bound_are_counted_and_room_is_made_by_age(
@@ -141,5 +194,4 @@ def test_whatever_comes_the_shown_row_is_the_newest_live_one_that_came(
     assert {key: k.ts_ms for key, k in shown.items()} == {
         key: ts_ms for key, ts_ms in expected.items() if now_ms - ts_ms <= KEEP_S * 1000
     }
-    assert all(k.before is None or k.before["ts"] < k.ts_ms for k in shown.values())
     assert latest.rows_dropped == 0

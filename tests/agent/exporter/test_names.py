@@ -9,9 +9,12 @@ import pytest
 
 from gpuwarden.life import StartError
 from gpuwarden.metrics import METRICS, Kind, Metric, Type
-from gpuwarden_agent.exporter.latest import KEEP_S, Kept
+from gpuwarden.schema import WIRE_TABLES
+from gpuwarden_agent.exporter.kept import RATED, Kept, followed
 from gpuwarden_agent.exporter.names import (
     BASE,
+    DCGM_TABLES,
+    DCGM_XID,
     NAME_SETS,
     Exported,
     Scale,
@@ -19,7 +22,6 @@ from gpuwarden_agent.exporter.names import (
     dcgm_labels,
     names_of,
     own_labels,
-    rate,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -35,6 +37,10 @@ NOT_IN_THE_LIST = {
 
 def named(name_set: str, name: str, table: str = "gpu_samples") -> Exported:
     return {e.name: e for e in names_of(name_set, table)}[name]
+
+
+def dcgm_names(name_set: str) -> list[Exported]:
+    return [e for table in DCGM_TABLES for e in names_of(name_set, table)]
 
 
 def value(name_set: str, name: str, table: str = "gpu_samples", **row: Any) -> float | None:
@@ -70,6 +76,46 @@ def test_each_table_has_its_prefix() -> None:
     assert value("own", "gpuwarden_host_load_1m", "host_samples", load_1m=0.5) == 0.5
     name = "gpuwarden_process_main_cpu_ratio"
     assert value("own", name, "process_samples", main_cpu_percent=150.0) == 1.5
+    table, name = "gpu_detail_samples", "gpuwarden_gpu_sm_active_ratio"
+    assert value("own", name, table, sm_active_percent=7.0) == 0.07
+    assert value("own", "gpuwarden_link_active", "link_samples", active=True) == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "metric", "raw", "expected"),
+    [
+        ("gpu_health_samples", "gpu_remap_failed", "remap_failed", True, 1),
+        ("gpu_health_samples", "gpu_remap_failed", "remap_failed", False, 0),
+        ("gpu_health_samples", "gpu_remap_banks_none", "remap_banks_none", 2, 2),
+        ("gpu_detail_samples", "gpu_pcie_generation", "pcie_generation", 5, 5),
+        ("gpu_detail_samples", "gpu_pcie_width", "pcie_width", 16, 16),
+        ("gpu_detail_samples", "gpu_nvlinks_active", "nvlinks_active", 18, 18),
+        (
+            "link_samples",
+            "link_effective_bit_error_rate",
+            "effective_bit_error_rate",
+            1.5e-254,
+            1.5e-254,
+        ),
+        (
+            "infiniband_samples",
+            "infiniband_rate_bytes_per_second",
+            "rate_bits_per_second",
+            4e11,
+            5e10,
+        ),
+    ],
+)
+def test_units_of_the_slow_tables(
+    table: str, name: str, metric: str, raw: float, expected: float
+) -> None:
+    assert value("own", f"gpuwarden_{name}", table, **{metric: raw}) == expected
+
+
+def test_only_what_was_percent_says_what_1_is() -> None:
+    hint = "Here 1 is 100 percent."
+    assert hint in named("own", "gpuwarden_gpu_util_ratio").help
+    assert hint not in named("own", "gpuwarden_link_symbol_bit_error_rate", "link_samples").help
 
 
 def test_every_metric_of_the_catalogue_has_one_own_name_that_ends_in_its_base_unit() -> None:
@@ -135,9 +181,10 @@ def test_every_dcgm_name_is_in_the_list_with_its_type(name_set: str) -> None:
         old, new = line["name_le_4_8"], line["name_ge_4_9"]
         name = old if name_set == "dcgm" or not new else new
         types.setdefault(name, set()).add(line["type"])
-    names = names_of(name_set, "gpu_samples")
+    names = dcgm_names(name_set)
     assert {e.name for e in names if e.name not in types} == NOT_IN_THE_LIST[name_set]
-    assert len(names) >= 18
+    assert len({e.name for e in names}) >= 38
+    assert types[DCGM_XID[name_set]] == {"gauge"}
     a_rate = "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND"  # its type since 4.9 is not known
     wrong = [
         e.name
@@ -153,23 +200,45 @@ def test_units_up_to_4_8_are_those_that_the_list_states() -> None:
         for line in listed()
         if (match := re.search(r"\(in ([^)]+)\)", line["help"]))
     }
-    ours = {e.name: e.scale.unit for e in names_of("dcgm", "gpu_samples") if e.name in stated}
+    ours = {e.name: e.scale.unit for e in dcgm_names("dcgm") if e.name in stated}
     assert ours == {name: stated[name] for name in ours}
-    assert len(ours) >= 14
+    assert len(ours) >= 18
+
+
+NOT_SERVED = {"DCGM_FI_DEV_VGPU_LICENSE_STATUS"}
+
+
+@pytest.mark.parametrize("name_set", ["dcgm", "dcgm49"])
+def test_every_default_row_of_dcgm_exporter_is_served_or_said_not_to_be(name_set: str) -> None:
+    column = "name_le_4_8" if name_set == "dcgm" else "name_ge_4_9"
+    default = {
+        line[column] or line["name_le_4_8"]
+        for line in listed()
+        if line["default"] == "on" and line["type"] != "label"
+    }
+    ours = {e.name for e in dcgm_names(name_set)} | {DCGM_XID[name_set]}
+    assert default - ours == NOT_SERVED
+    page = (ROOT / "docs" / "exporter.md").read_text()
+    assert all(f"`{name}`" in page for name in NOT_SERVED)
 
 
 def test_units_since_4_9_are_those_that_the_names_state() -> None:
     suffixes = ("hertz", "ratio", "bytes", "joules", "watts", "celsius", "seconds")
-    for name in names_of("dcgm49", "gpu_samples"):
+    counts = ("bits", "boolean", "errors", "pages", "replays", "rows")
+    for name in dcgm_names("dcgm49"):
         if name.name.startswith("DCGM_FI_DEV") and not name.is_rate:
             word = name.name.lower().removesuffix("_total").rpartition("_")[2]
-            assert word in suffixes and name.scale.unit == word
+            assert (name.scale.unit == word) == (word in suffixes), name
+            assert word in suffixes or name.scale.unit in counts, name
 
 
 @pytest.mark.parametrize("name_set", NAME_SETS)
 def test_no_name_stands_twice_in_a_set(name_set: str) -> None:
     names = [e.name for table in METRICS for e in names_of(name_set, table)]
-    assert len(names) == len(set(names))
+    twice = {name for name in names if names.count(name) > 1}
+    # The GPU's own rate, or else that of its counters: one of them is shown.
+    either = {"DCGM_FI_PROF_PCIE_TX_BYTES", "DCGM_FI_PROF_PCIE_RX_BYTES"}
+    assert twice == (set() if name_set == "own" else either)
 
 
 def test_an_unknown_set_is_a_bug() -> None:
@@ -189,8 +258,15 @@ def test_an_absent_value_is_none_and_zero_is_zero() -> None:
     assert value("own", "gpuwarden_gpu_util_ratio", util_percent=0.0) == 0.0
 
 
-def kept(before: dict[str, Any] | None, row: dict[str, Any]) -> Kept:
-    return Kept({"ts": 2000, **row}, 2000, before and {"ts": 0, **before})
+def kept(before: dict[str, Any], row: dict[str, Any]) -> Kept:
+    first = followed(None, "gpu_samples", {"ts": 0, **before}, 0)
+    return followed(first, "gpu_samples", {"ts": 2000, **row}, 2000)
+
+
+@pytest.mark.parametrize("name_set", ["dcgm", "dcgm49"])
+def test_counters_of_rates_are_those_whose_growth_is_known(name_set: str) -> None:
+    rates = [e for table in METRICS for e in names_of(name_set, table) if e.is_rate]
+    assert rates and {c for e in rates for c in e.columns} == set(RATED["gpu_samples"])
 
 
 NVLINK = {"nvlink_tx_bytes_total": 0, "nvlink_rx_bytes_total": 1024}
@@ -211,28 +287,6 @@ def test_pcie_bytes_are_a_rate_in_both(name_set: str) -> None:
     assert named(name_set, "DCGM_FI_PROF_PCIE_TX_BYTES").value(two) is None
 
 
-@pytest.mark.parametrize(
-    ("before", "row"),
-    [
-        (None, {"a": 1}),
-        ({"ts": 0}, {"ts": 1000, "a": 1}),
-        ({"ts": 0, "a": 1}, {"ts": 1000, "a": None}),
-        ({"ts": 0, "a": 2}, {"ts": 1000, "a": 1}),
-        ({"ts": 1000, "a": 1}, {"ts": 1000, "a": 2}),
-        ({"ts": 0, "a": 1}, {"ts": round(KEEP_S * 1000) + 1, "a": 2}),
-    ],
-    ids=["first row", "no earlier value", "no value", "reset", "same instant", "gap"],
-)
-def test_a_rate_that_two_rows_do_not_tell_is_absent(
-    before: dict[str, Any] | None, row: dict[str, Any]
-) -> None:
-    assert rate({"ts": 1000, **row}, before, ("a",)) is None
-
-
-def test_a_counter_that_stands_still_has_the_rate_zero() -> None:
-    assert rate({"ts": 1000, "a": 5}, {"ts": 0, "a": 5}, ("a",)) == 0.0
-
-
 def test_a_scale_does_not_add_digits() -> None:
     assert [Scale("ratio", over=100)(percent) for percent in (7.0, 14.0, 29.0, 58.0)] == [
         0.07,
@@ -251,6 +305,21 @@ def test_own_labels_name_node_gpu_and_model() -> None:
     assert own_labels("gpu_samples", row, {}) == labels
     assert own_labels("gpu_samples", row, GPU) == labels | {"model": "NVIDIA H100"}
     assert own_labels("host_samples", row, {}) == {"node": "n1"}
+
+
+def test_own_labels_tell_the_rows_of_a_table_apart() -> None:
+    row = {"node": "n1", "gpu": 3, "gpu_uuid": "GPU-1", "link_type": "c2c", "link": 0}
+    labels = own_labels("link_samples", row, GPU)
+    assert (labels["gpu_uuid"], labels["link_type"], labels["link"]) == ("GPU-1", "c2c", 0)
+    row = {"node": "n1", "device": "mlx5_0", "port": 1}
+    assert own_labels("infiniband_samples", row, {}) == row
+
+
+@pytest.mark.parametrize("table", METRICS)
+def test_own_labels_hold_the_key_of_the_table(table: str) -> None:
+    key = [column for column in WIRE_TABLES[table].key if column != "ts"]
+    labels = own_labels(table, {column: f"a {column}" for column in ("node", *key)}, {})
+    assert {column: labels[column] for column in key} == {c: f"a {c}" for c in key}
 
 
 def test_own_labels_of_a_process_say_whose_it_is_and_simulated_rows_say_so() -> None:

@@ -18,7 +18,7 @@ from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.exporter.latest import Latest
 from gpuwarden_agent.exporter.names import NAME_SETS
 from gpuwarden_agent.exporter.page import metrics_page
-from gpuwarden_agent.exporter.server import serving
+from gpuwarden_agent.exporter.server import serving, takes_gzip
 
 DEADLINE_S = 40.0
 
@@ -34,6 +34,31 @@ async def test_metrics_are_made_anew_at_each_request() -> None:
         kind = "text/plain; version=0.0.4; charset=utf-8"
         assert await get(f"{url}/metrics") == (200, kind, "a 1\n")
         assert await get(f"{url}/metrics") == (200, kind, "a 2\n")
+
+
+@pytest.mark.parametrize(
+    ("accepted", "taken"),
+    [
+        ("gzip", True),
+        ("deflate, GZIP;q=0.5", True),
+        ("gzip;q=0.001", True),
+        ("gzip;q=0", False),
+        ("gzip; q = 0.00", False),
+        ("identity", False),
+        ("gzipped", False),
+        ("", False),
+        (";;,,q=", False),
+    ],
+)
+async def test_a_page_is_compressed_for_whom_takes_it(accepted: str, taken: bool) -> None:
+    assert takes_gzip(accepted) == taken
+    async with (
+        serving("127.0.0.1", 0, lambda: "a 1\n") as url,
+        aiohttp.ClientSession() as session,
+        session.get(f"{url}/metrics", headers={"Accept-Encoding": accepted}) as answer,
+    ):
+        assert answer.headers.get("Content-Encoding") == ("gzip" if taken else None)
+        assert await answer.text() == "a 1\n"
 
 
 async def test_health_is_told_and_nothing_else_is_there() -> None:

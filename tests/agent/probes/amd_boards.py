@@ -3,6 +3,7 @@
 Values of MI100, RX 6700 XT and Vega 10 are those that rocm-smi was recorded with on such boards.
 """
 
+import ctypes
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,6 +21,8 @@ PCI = {
     "power/runtime_status": "active",
     "max_link_speed": "16.0 GT/s PCIe",
     "max_link_width": "16",
+    "current_link_speed": "16.0 GT/s PCIe",
+    "current_link_width": "16",
     "numa_node": "0",
 }
 
@@ -56,6 +59,7 @@ MI100: Files = PCI | {
     "hwmon/freq1_label": "sclk",
     "hwmon/freq2_input": "1200000000",
     "hwmon/freq2_label": "mclk",
+    "pcie_replay_count": "0",
     "ras/umc_err_count": "ue: 0\nce: 0",
     "ras/gfx_err_count": "ue: 0\nce: 0",
 }
@@ -63,6 +67,7 @@ MI100: Files = PCI | {
 VEGA10: Files = PCI | {
     "device": "0x6861",
     "max_link_speed": "8.0 GT/s PCIe",
+    "current_link_speed": "8.0 GT/s PCIe",
     "unique_id": "02150e7d042a1124",
     "vbios_version": "113-D0510100-106",
     "gpu_busy_percent": "0",
@@ -83,6 +88,8 @@ VEGA10: Files = PCI | {
     "hwmon/power1_cap": "170000000",
     "hwmon/freq1_input": "1269000000",
     "hwmon/freq2_input": "167000000",
+    "hwmon/pwm1": "33",
+    "pcie_replay_count": "0",
 }
 
 RX6700XT: Files = PCI | {
@@ -111,6 +118,7 @@ RX6700XT: Files = PCI | {
     "hwmon/power1_cap_max": "230000000",
     "hwmon/freq1_input": "500000000",
     "hwmon/freq2_input": "96000000",
+    "pcie_replay_count": "0",
 }
 
 MI300X: Files = PCI | {
@@ -144,6 +152,10 @@ MI300X: Files = PCI | {
     "hwmon/freq1_input": "1987000000",
     "hwmon/freq2_input": "1300000000",
     "ras/umc_err_count": "ue: 0\nce: 4\nde: 0",
+    "ras/gfx_err_count": "ue: 0\nce: 1",
+    "ras/xgmi_wafl_err_count": "ue: 0\nce: 9",
+    "ras/gpu_vram_bad_pages": "",
+    "pcie_replay_count": "77",
 }
 
 APU: Files = PCI | {
@@ -172,6 +184,8 @@ def plant(sys: Path, board: Mapping[str, str], bus_id: str = "0000:83:00.0", car
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "max_link_speed").write_text("32.0 GT/s PCIe\n")
         (folder / "max_link_width").write_text("16\n")
+        (folder / "current_link_speed").write_text("32.0 GT/s PCIe\n")
+        (folder / "current_link_width").write_text("16\n")
     (device / "config").write_bytes(bytes.fromhex("0210"))
     for name, text in board.items():
         path = device / name.replace("hwmon/", f"hwmon/hwmon{card + 3}/")
@@ -203,3 +217,128 @@ def describe(probe: AmdGpuProbe) -> Row:
     """Its row of `gpus`."""
     (row,) = probe.describe()["gpus"]
     return row
+
+
+def _group(text: str) -> list[tuple[str, type]]:
+    """Fields as the kernel's header declares them: "u16 name" or "u16 name[4]"."""
+    types = {"u16": ctypes.c_uint16, "u32": ctypes.c_uint32, "u64": ctypes.c_uint64}
+    fields = []
+    for line in text.strip().splitlines():
+        kind, declared = line.split()
+        name, _, count = declared.rstrip("]").partition("[")
+        fields.append((name, types[kind] * int(count) if count else types[kind]))
+    return fields
+
+
+_HEADER = [
+    ("structure_size", ctypes.c_uint16),
+    ("format_revision", ctypes.c_uint8),
+    ("content_revision", ctypes.c_uint8),
+]
+_V1_3 = _group("\n".join(f"u16 before{n}" for n in range(10))) + _group("""
+    u64 energy_accumulator
+    u64 system_clock_counter
+    u16 average_clocks[7]
+    u16 current_gfxclk
+    u16 current_socclk
+    u16 current_uclk
+    u16 current_vclk0
+    u16 current_dclk0
+    u16 current_vclk1
+    u16 current_dclk1
+    u32 throttle_status
+    u16 current_fan_speed
+    u16 pcie_link_width
+    u16 pcie_link_speed
+    u16 padding
+    u32 gfx_activity_acc
+    u32 mem_activity_acc
+    u16 temperature_hbm[4]
+    u64 firmware_timestamp
+    u16 voltages[3]
+    u16 padding1
+    u64 indep_throttle_status
+""")
+_SENSORS = _group("""
+    u16 temperature_hotspot
+    u16 temperature_mem
+    u16 temperature_vrsoc
+    u16 curr_socket_power
+    u16 average_gfx_activity
+    u16 average_umc_activity
+""")
+_ENERGY = _group("u64 energy_accumulator\nu64 system_clock_counter")
+_STATUS = _group("u32 throttle_status")
+_RESIDENCIES = _group("""
+    u32 accumulation_counter
+    u32 prochot_residency_acc
+    u32 ppt_residency_acc
+    u32 socket_thm_residency_acc
+    u32 vr_thm_residency_acc
+    u32 hbm_thm_residency_acc
+""")
+_LINKS = _group("""
+    u32 gfxclk_lock_status
+    u16 pcie_link_width
+    u16 pcie_link_speed
+    u16 xgmi_link_width
+    u16 xgmi_link_speed
+    u32 gfx_activity_acc
+    u32 mem_activity_acc
+    u64 pcie_bandwidth_acc
+    u64 pcie_bandwidth_inst
+    u64 pcie_l0_to_recov_count_acc
+    u64 pcie_replay_count_acc
+    u64 pcie_replay_rover_count_acc
+""")
+_NAKS = _group("u32 pcie_nak_sent_count_acc\nu32 pcie_nak_rcvd_count_acc")
+_XGMI = _group("u64 xgmi_read_data_acc[8]\nu64 xgmi_write_data_acc[8]")
+_CLOCKS = _group("""
+    u64 firmware_timestamp
+    u16 current_gfxclk[8]
+    u16 current_socclk[4]
+    u16 current_vclk0[4]
+    u16 current_dclk0[4]
+    u16 current_uclk
+    u16 last
+""")
+_VIDEO, _JPEG = _group("u16 vcn_activity[4]"), _group("u16 jpeg_activity[32]")
+_STATES = _group("u16 xgmi_link_status[8]\nu16 padding")
+_BANDWIDTH = _group("u64 mem_max_bandwidth")
+_V1_6 = _ENERGY + _RESIDENCIES + _LINKS + _NAKS + _XGMI
+_V1_7 = _SENSORS + _BANDWIDTH + _V1_6 + _STATES + _CLOCKS
+
+
+def _partitions(size: int) -> list[tuple[str, type]]:
+    return [("xcp_stats", ctypes.c_uint64 * (8 * size // 8)), ("recovery", ctypes.c_uint32)]
+
+
+_METRICS = {
+    (1, 3): _V1_3,
+    (1, 4): _SENSORS + _VIDEO + _ENERGY + _STATUS + _LINKS + _XGMI + _CLOCKS,
+    (1, 5): _SENSORS + _VIDEO + _JPEG + _ENERGY + _STATUS + _LINKS + _NAKS + _XGMI + _CLOCKS,
+    (1, 6): _SENSORS + _V1_6 + _CLOCKS + _partitions(168),
+    (1, 7): _V1_7 + _partitions(232),
+    (1, 8): _V1_7 + _partitions(440),
+}
+METRICS_BYTES = {(1, 3): 120, (1, 4): 288, (1, 5): 360, (1, 6): 1664}
+"""Sizes of the structures, worked out by hand."""
+
+
+def gpu_metrics(version: tuple[int, int], **values: int | list[int]) -> bytes:
+    """The file `gpu_metrics` as the driver fills it: all ones, but for `values`. The layout is made
+    by ctypes, which aligns as C compilers do.
+    """
+
+    class Structure(ctypes.Structure):
+        _fields_ = _HEADER + _METRICS[version]
+
+    size = ctypes.sizeof(Structure)
+    made = Structure.from_buffer_copy(b"\xff" * size)
+    made.structure_size, made.format_revision, made.content_revision = size, *version
+    for name, value in values.items():
+        if isinstance(value, list):
+            getattr(made, name)[: len(value)] = value
+        else:
+            setattr(made, name, value)
+    return bytes(made)

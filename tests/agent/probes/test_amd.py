@@ -15,6 +15,7 @@ from tests.agent.probes.amd_boards import (
     Files,
     T,
     describe,
+    gpu_metrics,
     plant,
     probe_of,
     read,
@@ -159,6 +160,12 @@ def test_rows_say_what_rocm_smi_said(
     assert {column: row.get(column) for column in numbers if numbers[column] in said} == expected
     assert f"({row['sm_clock_mhz']}Mhz)" == said["sclk clock speed:"]
     assert f"({row['memory_clock_mhz']}Mhz)" == said["mclk clock speed:"]
+    (details,) = probe.read(T)["gpu_detail_samples"]
+    assert details["pcie_replays_total"] == int(said["PCIe Replay Count"])
+    fan = float(said["Fan speed (%)"]) if "Fan speed (%)" in said else None
+    assert details.get("fan_percent") == pytest.approx(fan, abs=0.5)
+    now = {3: "8.0GT/s", 4: "16.0GT/s"}[details["pcie_generation"]]  # type: ignore[index]
+    assert f"({now} x{details['pcie_width']})" in said["pcie clock level"]
     assert gpu["vbios_version"] == said["VBIOS version"]
     assert gpu["pci_bus_id"] == bus_id
     generation = {3: "8.0GT/s", 4: "16.0GT/s"}[gpu["pcie_generation_max"]]  # type: ignore[index]
@@ -251,48 +258,6 @@ def test_the_slot_and_the_bridges_bound_the_link(tmp_path: Path, clock: ManualCl
     assert (row["pcie_generation_max"], row["pcie_width_max"]) == (3, 8)
 
 
-def test_new_hardware_errors_are_one_event_a_minute(tmp_path: Path, clock: ManualClock) -> None:
-    device = plant(tmp_path, MI300X)
-    probe = probe_of(device, clock, gpu=2)
-    assert "events" not in probe.read(T)  # the four corrected ones are older than the agent
-    (device / "ras/umc_err_count").write_text("ue: 1\nce: 7\nde: 0\n")
-    clock.advance(59)
-    assert "events" not in probe.read(T)
-    clock.advance(1)
-    (event,) = probe.read(T)["events"]
-    assert event == {
-        "kind": "ras_errors",
-        "severity": "critical",
-        "message": "GPU 2 (AMD, 0000:83:00.0) counted new hardware errors: "
-        "1 uncorrected in umc, 3 corrected in umc",
-        "gpu": 2,
-        "gpu_uuid": "AMD-b6f10ab8f7df5e3e",
-        "duration_seconds": None,
-        "details": '{"errors": {"umc": {"ce": 3, "ue": 1}}, "pci_bus_id": "0000:83:00.0"}',
-    }
-    stamp = {"ts": T, "node": "n1", "simulated": False}
-    assert impossible_columns("events", stamp | event) == ()
-    clock.advance(60)
-    assert "events" not in probe.read(T)
-
-
-def test_errors_that_cannot_be_asked_for_now_are_reported_later(
-    tmp_path: Path, clock: ManualClock
-) -> None:
-    device = plant(tmp_path, MI300X)
-    probe = probe_of(device, clock)
-    probe.read(T)
-    (device / "ras/umc_err_count").write_text("Query currently inaccessible\n")
-    clock.advance(60)
-    assert "events" not in probe.read(T)
-    (device / "ras/umc_err_count").write_text("ue: 0\nce: 6\nde: 0\n")
-    clock.advance(60)
-    (event,) = probe.read(T)["events"]
-    assert event["severity"] == "info"
-    assert str(event["message"]).endswith("2 corrected in umc")
-    assert not probe.failed
-
-
 def test_cards_are_amds_with_the_driver_in_the_order_of_the_bus(tmp_path: Path) -> None:
     plant(tmp_path, MI100, "0000:c3:00.0", card=0)
     plant(tmp_path, MI100, "0000:1e:00.0", card=1)
@@ -345,3 +310,111 @@ def test_a_whole_reading_passes_the_agents_own_check(tmp_path: Path, clock: Manu
     for table, rows in once.tables.items():
         for row in rows:
             assert impossible_columns(table, row) == ()
+
+
+MI300X_METRICS = gpu_metrics(
+    (1, 7),
+    average_gfx_activity=96,
+    energy_accumulator=1000 << 16,
+    accumulation_counter=1000,
+    ppt_residency_acc=10,
+    socket_thm_residency_acc=0,
+    xgmi_link_width=16,
+    xgmi_link_speed=32,
+    xgmi_link_status=[1, 1, 0],
+    xgmi_read_data_acc=[4, 8, 0],
+    xgmi_write_data_acc=[2, 6, 0],
+    pcie_replay_count_acc=5,
+    pcie_replay_rover_count_acc=1,
+    pcie_l0_to_recov_count_acc=2,
+    pcie_nak_sent_count_acc=3,
+    pcie_nak_rcvd_count_acc=4,
+    current_vclk0=[29, 1400, 29, 29],
+)
+
+
+def test_the_details_and_links_of_an_mi300x(tmp_path: Path, clock: ManualClock) -> None:
+    device = plant(tmp_path, MI300X)
+    (device / "gpu_metrics").write_bytes(MI300X_METRICS)
+    (device / "current_link_speed").write_text("32.0 GT/s PCIe\n")
+    reading = probe_of(device, clock, gpu=5).read(T)
+    identity = {"gpu": 5, "gpu_uuid": "AMD-b6f10ab8f7df5e3e"}
+    assert reading["gpu_detail_samples"] == [
+        identity
+        | {
+            "pcie_generation": 5,
+            "pcie_width": 16,
+            "pcie_replays_total": 5,
+            "pcie_replay_rollovers_total": 1,
+            "pcie_l0_to_recovery_total": 2,
+            "pcie_naks_sent_total": 3,
+            "pcie_naks_received_total": 4,
+            "video_clock_mhz": 1400,
+            "graphics_clock_mhz": 1987,
+        }
+    ]
+    assert [
+        (row["link"], row["active"], row["tx_bytes_total"], row["rx_bytes_total"])
+        for row in reading["link_samples"]
+    ] == [(0, True, 2048, 4096), (1, True, 6144, 8192), (2, False, 0, 0)]
+    assert reading["link_samples"][0] == identity | reading["link_samples"][0]
+
+
+def test_an_mi300x_says_how_long_it_was_held_down(tmp_path: Path, clock: ManualClock) -> None:
+    board = {name: text for name, text in MI300X.items() if name != "hwmon/energy1_input"}
+    device = plant(tmp_path, board)
+    (device / "gpu_metrics").write_bytes(MI300X_METRICS)
+    probe = probe_of(device, clock)
+    row = read(probe)
+    assert row["energy_joules_total"] == 1000.0
+    assert row["power_violation_seconds_total"] == 0.0
+    assert "clocks_event_reasons" not in row
+    clock.advance(1)
+    later = {"accumulation_counter": 2000, "ppt_residency_acc": 260, "socket_thm_residency_acc": 0}
+    (device / "gpu_metrics").write_bytes(gpu_metrics((1, 7), **later))
+    row = read(probe)
+    assert (row["power_violation_seconds_total"], row["clocks_event_reasons"]) == (0.25, 0x4)
+    assert row["thermal_violation_seconds_total"] == 0.0
+
+
+def test_a_radeon_has_a_fan_and_the_reason_of_its_clocks(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    device = plant(tmp_path, RX6700XT | {"hwmon/pwm1": "51"})
+    (device / "gpu_metrics").write_bytes(
+        gpu_metrics((1, 3), indep_throttle_status=1 << 36, current_vclk0=500)
+    )
+    reading = probe_of(device, clock).read(T)
+    assert reading["gpu_samples"][0]["clocks_event_reasons"] == 0x20
+    (row,) = reading["gpu_detail_samples"]
+    assert (row["fan_percent"], row["video_clock_mhz"]) == (20.0, 500)
+    assert (row["pcie_replays_total"], row["pcie_generation"]) == (0, 4)
+    assert reading["link_samples"] == []
+
+
+def test_a_slot_that_gave_up_lanes_shows_in_the_details(tmp_path: Path, clock: ManualClock) -> None:
+    device = plant(tmp_path, MI100)
+    (device.parents[1] / "current_link_width").write_text("4\n")
+    (device / "current_link_speed").write_text("2.5 GT/s PCIe\n")
+    (row,) = probe_of(device, clock).read(T)["gpu_detail_samples"]
+    assert (row["pcie_generation"], row["pcie_width"]) == (1, 4)
+
+
+def test_metrics_that_are_cut_off_are_counted_and_take_nothing_with_them(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    device = plant(tmp_path, MI300X)
+    (device / "gpu_metrics").write_bytes(MI300X_METRICS[:90])
+    probe = probe_of(device, clock)
+    assert read(probe)["power_watts"] == 724.0
+    assert sum(probe.failed.values()) == 1
+    (device / "gpu_metrics").write_bytes(b"")
+    read(probe)
+    assert sum(probe.failed.values()) == 1
+
+
+def test_every_table_that_is_due_has_its_key(tmp_path: Path, clock: ManualClock) -> None:
+    probe = probe_of(plant(tmp_path, RX6700XT), clock)
+    assert probe.read(T).keys() == probe.tables.keys()
+    assert probe.read(T, {"gpu_samples"}).keys() == {"gpu_samples"}
+    assert probe.read(T, {"link_samples"}) == {"link_samples": []}

@@ -17,6 +17,8 @@ PARSERS = [
     parse.pcie_generation,
     parse.pcie_width,
     parse.numa_node,
+    parse.fan_percent,
+    parse.kfd_node_place,
     parse.unique_id,
     parse.ras_counts,
     parse.name,
@@ -60,6 +62,14 @@ PARSERS = [
         (parse.name, "0\n", None),
         (parse.name, "\n", None),
         (parse.word, "suspended\n", "suspended"),
+        (parse.fan_percent, "255\n", 100.0),
+        (parse.fan_percent, "0\n", 0.0),
+        (parse.kfd_node_place, "simd_count 4\nlocation_id 33538\ndomain 1\n", (1, 0x83, 0)),
+        (parse.kfd_node_place, "location_id 33528\n", (0, 0x82, 31)),
+        (parse.kfd_node_place, "location_id 805339904\ndomain 0\n", (0, 0x83, 0)),
+        (parse.kfd_node_place, "location_id 0\ndomain 0\n", (0, 0, 0)),
+        (parse.kfd_place, "0001:83:1f.0", (1, 0x83, 31)),
+        (parse.kfd_place, "no address", None),
         (parse.ras_counts, "ue: 0\nce: 1\n", {"ue": 0, "ce": 1}),
         (parse.ras_counts, "ue: 2\nce: 1\nde: 3\n", {"ue": 2, "ce": 1, "de": 3}),
         (parse.ras_counts, "Query currently inaccessible\n", None),
@@ -69,7 +79,7 @@ def test_a_documented_form_is_understood(parser, text: str, expected: object) ->
     assert parser(text) == expected
 
 
-@pytest.mark.parametrize("parser", PARSERS[:11])
+@pytest.mark.parametrize("parser", PARSERS[:13])
 @pytest.mark.parametrize("text", ["garbage\n", "\x00\x01", "-\n", "12:34:56", "[1]"])
 def test_garbage_is_an_error_and_no_value(parser, text: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match="."):
@@ -177,3 +187,14 @@ def test_the_worst_error_decides_and_is_said_first(
     grown: dict[str, dict[str, int]], verdict: tuple[str, str]
 ) -> None:
     assert parse.ras_verdict(grown) == verdict
+
+
+@given(st.binary() | st.from_regex(r"(0x[0-9a-f]{8} : 0x00001000 : [RPFX]\n)+").map(str.encode))
+def test_no_list_of_bad_pages_does_anything_but_columns_or_a_value_error(data: bytes) -> None:
+    try:
+        columns = parse.bad_pages(data)
+    except ValueError as error:
+        assert str(error) == "not a list of bad pages"
+    else:
+        assert columns["retired_pages_uncorrected_total"] <= data.count(b"\n") + 1
+        assert columns["retired_pages_pending"] in (True, False)

@@ -11,7 +11,8 @@ from tests.agent.probes.amd_boards import MI100, PCI, T, describe, plant, probe_
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.probe import ProbeError
-from gpuwarden_agent.probes import amd
+from gpuwarden_agent.probes import amd_files
+from gpuwarden_agent.probes.amd_files import Files
 from gpuwarden_agent.rows import impossible_columns
 
 
@@ -66,14 +67,14 @@ def test_what_the_device_lacks_is_told_from_what_fails(
     def fails(*_: Any) -> int:
         raise OSError(code, os.strerror(code))
 
-    files = amd.Files(0)
-    monkeypatch.setattr(amd.os, "open", fails)
+    files = Files(0)
+    monkeypatch.setattr(amd_files.os, "open", fails)
     assert files.read(Path("gpu_busy_percent"), int) is None
     assert files.failed == failed
 
 
 def test_reasons_that_never_end_are_counted_together(tmp_path: Path) -> None:
-    files = amd.Files(0)
+    files = Files(0)
     for nth in range(300):
         (tmp_path / "file").write_text(f"garbage {nth}")
         files.read(tmp_path / "file", int)
@@ -86,7 +87,8 @@ def test_a_gpu_that_sleeps_is_not_read(tmp_path: Path, clock: ManualClock, statu
     device = plant(tmp_path, MI100 | {"power/runtime_status": status})
     touched = watch(device)
     probe = probe_of(device, clock)
-    assert (probe.read(T), probe.describe()) == ({}, {})
+    assert probe.read(T) == {table: [] for table in probe.tables}
+    assert probe.describe() == {}
     assert touched() == {"runtime_status"}
 
 

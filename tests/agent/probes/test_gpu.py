@@ -18,21 +18,23 @@ from tests.agent.probes.fake_driver import (
     UNSUPPORTED,
     Fails,
     FakeDevice,
+    FakeMigDevice,
 )
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden_agent.probe import ProbeError, Row
 from gpuwarden_agent.probes import nvml_driver as nvml
-from gpuwarden_agent.probes.gpu import FIELDS, GpuProbe, numa_node
+from gpuwarden_agent.probes.gpu import FIELDS, GpuProbe
 
 T = 1_784_016_758_000
+FAST = {"gpu_samples"}
 
 
 def read(device: FakeDevice, clock: ManualClock, times: int = 1) -> Row:
     probe = GpuProbe(device, clock)
     for _ in range(times):
-        rows = probe.read(T)["gpu_samples"]
+        rows = probe.read(T, FAST)["gpu_samples"]
     assert len(rows) == 1
     return rows[0]
 
@@ -99,7 +101,7 @@ def test_rows_agree_with_what_nvidia_smi_printed(
     probe = GpuProbe(device, clock)
     row = dict(probe.describe()["gpus"][0])
     for _ in range(3):
-        row |= probe.read(T)["gpu_samples"][0]
+        row |= probe.read(T, FAST)["gpu_samples"][0]
     for column, header in {
         "power_limit_default_watts": "power.default_limit [W]",
         "power_limit_min_watts": "power.min_limit [W]",
@@ -130,11 +132,11 @@ def _query_gpu_under_load(path: Path) -> dict[str, str]:
 def test_one_driver_call_asks_for_all_fields(clock: ManualClock) -> None:
     device = FakeDevice()
     probe = GpuProbe(device, clock)
-    probe.read(T)
+    probe.read(T, FAST)
     device.calls.clear()
-    probe.read(T)
+    probe.read(T, FAST)
     assert device.calls["field_values"] == 1
-    assert [query.field for query in device.queries] == [field.query.field for field in FIELDS]
+    assert [query.field for query in device.queries] == [each.query.field for each in FIELDS]
     links = [query.scope for query in device.queries if query.field in (138, 139)]
     assert links == [0xFFFFFFFF, 0xFFFFFFFF]
 
@@ -168,7 +170,7 @@ def test_an_older_call_stands_in(
 def test_a_device_without_any_field_is_not_asked_for_none(clock: ManualClock) -> None:
     device = FakeDevice(H100_IDLE, {})
     probe = GpuProbe(device, clock)
-    rows = [probe.read(T)["gpu_samples"][0] for _ in range(2)]
+    rows = [probe.read(T, FAST)["gpu_samples"][0] for _ in range(2)]
     assert rows[1]["power_watts"] == 69.85
     assert device.calls["field_values"] == 2  # the count of NVLinks, and one batch
 
@@ -185,7 +187,7 @@ def test_what_is_not_supported_is_asked_for_again_after_ten_minutes(clock: Manua
     )
     probe = GpuProbe(device, clock)
     for _ in range(600):
-        row = probe.read(T)["gpu_samples"][0]
+        row = probe.read(T, FAST)["gpu_samples"][0]
         clock.advance(0.999)
     assert device.calls["decoder_utilization"] == 1
     assert 186 not in [query.field for query in device.queries]
@@ -194,7 +196,7 @@ def test_what_is_not_supported_is_asked_for_again_after_ten_minutes(clock: Manua
     device.answers["decoder_utilization"] = 7
     device.fields[186] = 70_000
     clock.advance(1)
-    row = probe.read(T)["gpu_samples"][0]
+    row = probe.read(T, FAST)["gpu_samples"][0]
     assert (row["decoder_util_percent"], row["power_instant_watts"]) == (7.0, 70.0)
 
 
@@ -205,7 +207,7 @@ def test_a_failed_reading_is_absent_counted_and_asked_again(clock: ManualClock) 
     )
     probe = GpuProbe(device, clock)
     for _ in range(3):
-        row = probe.read(T)["gpu_samples"][0]
+        row = probe.read(T, FAST)["gpu_samples"][0]
     assert not {"util_percent", "memory_util_percent", "memory_temperature_celsius"} & row.keys()
     assert row["temperature_celsius"] == 41
     assert probe.failed == {
@@ -213,7 +215,7 @@ def test_a_failed_reading_is_absent_counted_and_asked_again(clock: ManualClock) 
         "nvmlDeviceGetFieldValues(82): UNKNOWN": 3,
     }
     device.answers["utilization"] = (5, 1)
-    assert probe.read(T)["gpu_samples"][0]["util_percent"] == 5
+    assert probe.read(T, FAST)["gpu_samples"][0]["util_percent"] == 5
 
 
 @pytest.mark.parametrize(
@@ -235,20 +237,20 @@ def test_the_end_of_a_gpu_is_told_by_its_kind(code: int, kind: str, clock: Manua
         FakeDevice(H100_IDLE | {"open": Fails(code)}, index=3),
     ):
         with pytest.raises(ProbeError, match=r"GPU 3 .*\(.+\)$") as caught:
-            GpuProbe(device, clock).read(T)
+            GpuProbe(device, clock).read(T, FAST)
         assert caught.value.kind == kind
 
 
 def test_a_lost_gpu_that_comes_back_is_opened_again(clock: ManualClock) -> None:
     device = FakeDevice()
     probe = GpuProbe(device, clock)
-    probe.read(T)
+    probe.read(T, FAST)
     device.answers["performance_state"] = Fails(nvml.GPU_IS_LOST)
     for _ in range(2):
         with pytest.raises(ProbeError):
-            probe.read(T)
+            probe.read(T, FAST)
     device.answers["performance_state"] = 0
-    assert probe.read(T)["gpu_samples"][0]["pstate"] == 0
+    assert probe.read(T, FAST)["gpu_samples"][0]["pstate"] == 0
     assert device.calls["open"] == 3
 
 
@@ -270,7 +272,7 @@ def test_a_gpu_that_fails_every_call_is_an_error_and_no_empty_row(clock: ManualC
         dict.fromkeys(H100_IDLE_FIELDS, Fails(nvml.UNKNOWN)),
     )
     with pytest.raises(ProbeError, match="no reading at all"):
-        GpuProbe(device, clock).read(T)
+        GpuProbe(device, clock).read(T, FAST)
 
 
 def test_in_mig_mode_utilization_is_absent_even_where_the_driver_says_0(clock: ManualClock) -> None:
@@ -284,16 +286,16 @@ def test_in_mig_mode_utilization_is_absent_even_where_the_driver_says_0(clock: M
 def test_mig_mode_switched_on_later_is_noticed_by_the_next_description(clock: ManualClock) -> None:
     device = FakeDevice()
     probe = GpuProbe(device, clock)
-    assert "util_percent" in probe.read(T)["gpu_samples"][0]
+    assert "util_percent" in probe.read(T, FAST)["gpu_samples"][0]
     device.answers["is_mig_enabled"] = True
     assert probe.describe()["gpus"][0]["mig_mode"] is True
-    assert "util_percent" not in probe.read(T)["gpu_samples"][0]
+    assert "util_percent" not in probe.read(T, FAST)["gpu_samples"][0]
 
 
 def test_waking_a_gpu_up_does_not_count_as_its_work(clock: ManualClock) -> None:
     device = FakeDevice(L40S_BUSY | {"utilization": (100, 9)}, L40S_BUSY_FIELDS)
     probe = GpuProbe(device, clock)
-    rows = [probe.read(T)["gpu_samples"][0] for _ in range(3)]
+    rows = [probe.read(T, FAST)["gpu_samples"][0] for _ in range(3)]
     assert ["util_percent" in row for row in rows] == [False, False, True]
     assert all("power_watts" in row for row in rows)
 
@@ -317,7 +319,7 @@ def test_blank_sentinels_are_absent(clock: ManualClock) -> None:
     }
     device = FakeDevice(answers, H100_IDLE_FIELDS | {185: UNSUPPORTED})
     probe = GpuProbe(device, clock)
-    row = probe.read(T)["gpu_samples"][0]
+    row = probe.read(T, FAST)["gpu_samples"][0]
     gpu = probe.describe()["gpus"][0]
     assert not {"power_watts", "pstate"} & row.keys()
     assert not {"temperature_slowdown_celsius", "pcie_width_max", "serial"} & gpu.keys()
@@ -336,47 +338,6 @@ def test_counters_stay_whole_above_the_53_bits_of_a_float(clock: ManualClock) ->
     assert row["nvlink_tx_bytes_total"] == kib * 1024
 
 
-def test_the_description_has_what_the_device_tells(clock: ManualClock, tmp_path: Path) -> None:
-    (tmp_path / "0000:00:09.0").mkdir()
-    (tmp_path / "0000:00:09.0" / "numa_node").write_text("1\n")
-    device = FakeDevice(H100_IDLE | {"slowdown_celsius": 97, "shutdown_celsius": 100})
-    reading = GpuProbe(device, clock, pci_devices=tmp_path).describe()
-    assert reading["gpus"] == [
-        {
-            "gpu_uuid": device.uuid,
-            "gpu": 0,
-            "model": "NVIDIA H100 80GB HBM3",
-            "vendor": "nvidia",
-            "serial": "1650000000000",
-            "pci_bus_id": "0000:00:09.0",
-            "vbios_version": "96.00.A5.00.01",
-            "memory_total_bytes": 81559 * MIB,
-            "power_limit_default_watts": 700.0,
-            "power_limit_min_watts": 200.0,
-            "power_limit_max_watts": 700.0,
-            "temperature_slowdown_celsius": 97.0,
-            "temperature_shutdown_celsius": 100.0,
-            "sm_clock_max_mhz": 1980,
-            "memory_clock_max_mhz": 2619,
-            "pcie_generation_max": 5,
-            "pcie_width_max": 16,
-            "nvlinks": 18,
-            "numa_node": 1,
-            "mig_mode": False,
-        }
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "node"), [("0\n", 0), ("-1\n", None), ("junk", None), (None, None)]
-)
-def test_numa_node_is_what_sysfs_says(text: str | None, node: int | None, tmp_path: Path) -> None:
-    if text is not None:
-        (tmp_path / "0000:01:00.0").mkdir()
-        (tmp_path / "0000:01:00.0" / "numa_node").write_text(text)
-    assert numa_node(tmp_path, "0000:01:00.0") == node
-
-
 def test_a_hung_gpu_does_not_hold_up_another_user_of_it(clock: ManualClock) -> None:
     returns = threading.Event()
 
@@ -385,15 +346,120 @@ def test_a_hung_gpu_does_not_hold_up_another_user_of_it(clock: ManualClock) -> N
         return 0
 
     device = FakeDevice(H100_IDLE | {"performance_state": hang})
-    hung = threading.Thread(target=GpuProbe(device, clock).read, args=(T,), daemon=True)
+    hung = threading.Thread(target=GpuProbe(device, clock).read, args=(T, FAST), daemon=True)
     hung.start()
     while not device.calls["performance_state"]:
         hung.join(0.01)
     try:
         with pytest.raises(ProbeError, match="does not return") as caught:
-            GpuProbe(device, clock).read(T)
+            GpuProbe(device, clock).read(T, FAST)
         assert caught.value.kind == "probe_stuck"
     finally:
         returns.set()
         hung.join()
     assert not device.lock.locked()
+
+
+def test_every_table_that_is_due_has_its_key_and_no_other(clock: ManualClock) -> None:
+    probe = GpuProbe(FakeDevice(), clock)
+    assert probe.read(T).keys() == set(probe.tables)
+    assert probe.read(T, FAST).keys() == FAST
+    assert probe.read(T, {"link_samples", "host_samples"}).keys() == {"link_samples"}
+    assert probe.read(T, ()) == {}
+
+
+def test_a_second_with_nothing_else_due_asks_for_nothing_else(clock: ManualClock) -> None:
+    device = FakeDevice()
+    probe = GpuProbe(device, clock)
+    probe.read(T)
+    device.calls.clear()
+    probe.read(T, FAST)
+    assert sum(device.calls.values()) == 10
+    assert "is_nvlink_active" not in device.calls
+
+
+def test_all_rows_of_an_h100_fit_the_tables(clock: ManualClock) -> None:
+    probe = GpuProbe(FakeDevice(H100_BUSY, H100_BUSY_FIELDS), clock)
+    probe.read(T)
+    clock.advance(10)
+    reading = probe.read(T)
+    assert len(reading["link_samples"]) == 18
+    for table, rows in {**reading, **probe.describe()}.items():
+        for row in rows:
+            assert row.keys() <= set(WIRE_TABLES[table].names)
+            assert None not in row.values()
+    (detail,) = reading["gpu_detail_samples"]
+    stamped = {"ts", "node", "simulated", "mig_instance"}
+    assert set(WIRE_TABLES["gpu_detail_samples"].names) - detail.keys() == stamped | {"fan_percent"}
+
+
+def test_mig_devices_are_in_each_table_beside_their_gpu(clock: ManualClock) -> None:
+    part = FakeMigDevice(0, 9, 9984)
+    answers = H100_IDLE | {"is_mig_enabled": True, "mig_device": {0: part}, "mig_devices_max": 1}
+    device = FakeDevice(answers)
+    probe = GpuProbe(device, clock)
+    assert [row["gpu_uuid"] for row in probe.describe()["gpus"]] == [device.uuid, part.uuid]
+    probe.read(T)
+    clock.advance(10)
+    reading = probe.read(T)
+    for table in ("gpu_samples", "gpu_detail_samples"):
+        assert [row["gpu_uuid"] for row in reading[table]] == [device.uuid, part.uuid], table
+    assert [row["gpu_uuid"] for row in reading["gpu_health_samples"]] == [device.uuid]
+    assert reading["link_samples"] == []
+    assert "nvlinks_active" not in reading["gpu_detail_samples"][0]
+
+
+def test_a_gpu_opened_again_begins_its_averages_anew(clock: ManualClock) -> None:
+    device = FakeDevice()
+    probe = GpuProbe(device, clock)
+    probe.read(T)
+    device.answers["performance_state"] = Fails(nvml.GPU_IS_LOST)
+    with pytest.raises(ProbeError):
+        probe.read(T)
+    device.answers["performance_state"] = 0
+    clock.advance(10)
+    assert "sm_active_percent" not in probe.read(T)["gpu_detail_samples"][0]
+    clock.advance(10)
+    assert "sm_active_percent" in probe.read(T)["gpu_detail_samples"][0]
+    probe.close()
+    assert all(sample.is_free for sample in device.gpm_samples)
+
+
+def test_a_slow_call_is_made_when_the_slower_tables_are_due(clock: ManualClock) -> None:
+    def slow() -> int:
+        clock.advance(0.02)
+        return 41
+
+    device = FakeDevice(H100_IDLE | {"temperature_v": slow})
+    probe = GpuProbe(device, clock)
+    rows = [probe.read(T, FAST)["gpu_samples"][0] for _ in range(12)]
+    assert ["temperature_celsius" in row for row in rows] == [True] * 10 + [False] * 2
+    assert all("power_watts" in row for row in rows)
+    due = {"gpu_samples", "gpu_detail_samples"}
+    assert probe.read(T, due)["gpu_samples"][0]["temperature_celsius"] == 41
+    (report,) = [call for call in probe.calls() if call.reading == "temperature_v"]
+    assert (report.tier_s, report.count) == (10, 11)
+    assert report.p50_ms == pytest.approx(20, rel=0.01)
+
+
+def test_calls_are_told_with_fields_and_metrics(clock: ManualClock) -> None:
+    device = FakeDevice(L40S_BUSY, L40S_BUSY_FIELDS)
+    probe = GpuProbe(device, clock)
+    probe.describe()
+    probe.read(T)
+    told = {call.reading: call for call in probe.calls()}
+    assert (told["fast_fields"].tier_s, told["detail_fields"].tier_s) == (1, 10)
+    memory = told["memory_temperature_celsius"]
+    assert (memory.call, memory.supported) == ("nvmlDeviceGetFieldValues(82)", False)
+    assert (memory.code, memory.tier_s) == ("NOT_SUPPORTED", 1)
+    assert told["power_watts"].supported
+    assert told["is_mig_enabled"].code == "NOT_SUPPORTED"
+    assert told["ecc_modes"].tier_s == 60
+
+
+def test_power_comes_from_its_own_call_while_a_slow_batch_is_left_out(clock: ManualClock) -> None:
+    device = FakeDevice(H100_IDLE | {"field_values": lambda: clock.advance(0.02)})
+    probe = GpuProbe(device, clock)
+    rows = [probe.read(T, FAST)["gpu_samples"][0] for _ in range(12)]
+    assert ["power_instant_watts" in row for row in rows] == [True] * 10 + [False] * 2
+    assert [row["power_watts"] for row in rows] == [69.85] * 12

@@ -338,7 +338,21 @@ def test_the_description_names_system_and_processor(
     (row,) = probe.describe()["nodes"]
     assert (row["os"], row["cpu_model"]) == ("Ubuntu 22.04.5 LTS", "Xeon")
     assert row["cpus"] == psutil.cpu_count()
-    assert "memory_total_bytes" not in row
+    assert not {"memory_total_bytes", "cpu_cores"} & set(row)
+
+
+@pytest.mark.parametrize("name", ["core_cpus_list", "thread_siblings_list"])
+def test_cores_are_counted_once_with_all_their_threads(
+    host: "tuple[HostProbe, Path]", name: str
+) -> None:
+    """`thread_siblings_list` is the name of kernels before 5.3."""
+    probe, root = host
+    for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        topology.mkdir(parents=True)
+        (topology / name).write_text(f"{siblings}\n")
+    (root / "sys/devices/system/cpu/cpu4").mkdir()  # offline
+    assert probe.describe()["nodes"][0]["cpu_cores"] == 2
 
 
 @NEEDS_PROC
@@ -347,6 +361,7 @@ def test_values_of_this_host_agree_with_psutil() -> None:
     first(probe)
     memory, swap, load = psutil.virtual_memory(), psutil.swap_memory(), psutil.getloadavg()
     row = first(probe)
+    assert probe.describe()["nodes"][0].get("cpu_cores") == psutil.cpu_count(logical=False)
     assert row["memory_total_bytes"] == memory.total
     # Others allocate between the two looks: 64 MiB apart is the same reading.
     for column, value in (

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden.clock import ManualClock, to_ms
-from gpuwarden_agent.probe import ProbeError
+from gpuwarden_agent.probe import ProbeError, Row
 from gpuwarden_agent.probes.kmsg import (
     EVENTS_MAX,
     NAMES_WAIT_S,
@@ -24,6 +24,7 @@ from gpuwarden_agent.probes.kmsg import (
     parse_records,
     save_position,
 )
+from gpuwarden_agent.xid_ledger import Report, XidLedger
 
 LOGS = Path(__file__).parents[4] / "shared" / "data" / "kernel_log"
 NOW = datetime(2026, 7, 14, 8, 12, 38, tzinfo=UTC)
@@ -120,10 +121,10 @@ def test_a_kernel_clock_that_drifted_does_not_move_what_is_new(log, tmp_path) ->
 
 def test_what_is_new_comes_once(log, tmp_path) -> None:
     probe = probe_of(log, tmp_path)
-    assert probe.read(0) == {}
+    assert probe.read(0) == {"events": []}
     log.write(XID_43)
     assert xids(probe) == [43]
-    assert probe.read(0) == {}
+    assert probe.read(0) == {"events": []}
     log.write(XID_79)
     assert xids(probe) == [79]
 
@@ -198,7 +199,7 @@ def test_records_overwritten_while_the_agent_was_away_are_told_too(log, tmp_path
 def test_the_first_start_of_all_does_not_complain_of_what_the_boot_wrote_before(log, tmp_path):
     log.write("first that is left", sequence=4000)
     log.failures.append(BrokenPipeError(errno.EPIPE, "overrun"))
-    assert probe_of(log, tmp_path).read(0) == {}
+    assert probe_of(log, tmp_path).read(0) == {"events": []}
 
 
 def test_a_gpu_that_falls_off_the_bus_is_one_event_however_it_is_told(log, tmp_path) -> None:
@@ -214,6 +215,60 @@ def test_a_gpu_that_falls_off_the_bus_is_one_event_however_it_is_told(log, tmp_p
     assert xids(probe) == [79]
     log.write(FELL_OFF, NOW_US + 11_000_000)
     assert xids(probe) == [79]
+
+
+def nvml_says(ledger: XidLedger, now_s: float, code: int) -> list[Row]:
+    row: Row = {"details": json.dumps({"xid": code, "source": "nvml"})}
+    return ledger.take_events([Report("0000:3b:00.0", code, now_s - 1, now_s, row)], now_s)
+
+
+@pytest.mark.parametrize("line", [XID_79, FELL_OFF])
+@pytest.mark.parametrize("is_nvml_first", [True, False])
+def test_what_nvml_tells_too_is_the_lines_event(log, tmp_path, line: str, is_nvml_first: bool):
+    clock, ledger = ManualClock(NOW), XidLedger(has_log=True)
+    probe = probe_of(log, tmp_path, clock, ledger=ledger)
+    probe.read(0)
+    log.write(line)
+    told = []
+    if is_nvml_first:
+        told += nvml_says(ledger, clock.monotonic(), 79)
+    told += probe.read(0)["events"]
+    if not is_nvml_first:
+        told += nvml_says(ledger, clock.monotonic(), 79)
+    clock.advance(2)
+    told += probe.read(0)["events"]
+    assert [json.loads(row["details"]).get("kmsg_sequence") for row in told] == [0]
+
+
+def test_what_nvml_alone_tells_goes_out_with_the_next_reading(log, tmp_path) -> None:
+    clock, ledger = ManualClock(NOW), XidLedger(has_log=True)
+    probe = probe_of(log, tmp_path, clock, ledger=ledger)
+    probe.read(0)
+    assert nvml_says(ledger, clock.monotonic(), 48) == []
+    assert xids(probe) == [], "its line may be on its way"
+    clock.advance(1)
+    assert xids(probe) == [48]
+    clock.advance(1)
+    assert xids(probe) == []
+
+
+def test_a_log_that_may_not_be_read_is_not_waited_for(log, tmp_path) -> None:
+    clock, ledger = ManualClock(NOW), XidLedger(has_log=True)
+    log.failures.append(PermissionError(errno.EPERM, "no"))
+    probe = probe_of(log, tmp_path, clock, ledger=ledger)
+    with pytest.raises(ProbeError):
+        probe.read(0)
+    assert len(nvml_says(ledger, clock.monotonic(), 48)) == 1
+
+
+def test_gpus_that_become_known_later_are_named(tmp_path) -> None:
+    path, gpus = tmp_path / "kmsg", dict[str, tuple[int, str]]()
+    path.write_bytes(f"4,1,{NOW_US},-;{XID_43}\n".encode())
+    probe = kmsg_probe(tmp_path, ManualClock(NOW), gpus, gpu_count=1, path=path, boot="boot-1")
+    assert probe is not None
+    assert probe.read(0) == {}
+    gpus["0000:3b:00.0"] = (3, "GPU-3")
+    assert probe.read(0)["events"][0]["gpu"] == 3
 
 
 def test_an_xid_that_comes_twice_is_two(log, tmp_path) -> None:
@@ -296,12 +351,12 @@ def test_a_real_file_is_read_without_waiting_for_it(tmp_path) -> None:
     probe = kmsg_probe(tmp_path, ManualClock(NOW), path=path, boot="boot-1")
     assert probe is not None
     assert probe.describe() == {}
-    assert probe.read(0) == {}, "nobody writes"
+    assert probe.read(0) == {"events": []}, "nobody writes"
     with path.open("wb", buffering=0) as writer:
-        assert probe.read(0) == {}, "nothing is written"
+        assert probe.read(0) == {"events": []}, "nothing is written"
         writer.write(f"4,7,{NOW_US},-;{XID_43}\n SUBSYSTEM=pci\n4,8,{NOW_US},c;{XID_79}\n".encode())
         assert xids(probe) == [43, 79]
-        assert probe.read(0) == {}
+        assert probe.read(0) == {"events": []}
     probe.close()
     assert load_position(tmp_path / "kmsg.json", "boot-1") == Position("boot-1", 8, NOW_US)
     probe.close()

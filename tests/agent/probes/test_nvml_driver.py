@@ -1,15 +1,14 @@
 """The real binding, run on a library that a test compiles, and on a real GPU where there is one."""
 
-import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pynvml
 import pytest
+from tests.agent.probes.fake_library import MIB, compiled, run
 
 from gpuwarden_agent.probes import nvml_driver as nvml
 from gpuwarden_agent.probes.nvml_driver import (
@@ -20,56 +19,10 @@ from gpuwarden_agent.probes.nvml_driver import (
     open_driver,
 )
 
-HERE = Path(__file__).parent
-MIB = 1024 * 1024
-
-# One read of everything in a process of its own, because a process loads a library once.
-READ = """
-import json
-from gpuwarden.clock import SystemClock
-from gpuwarden.life import StartError
-from gpuwarden_agent.probes import discover
-from gpuwarden_agent.once import read_once
-try:
-    found = discover("nvml")
-except StartError as error:
-    print(json.dumps({"error": str(error)}))
-else:
-    once = read_once(found.probes, SystemClock(), between_s=0)
-    print(json.dumps({"message": found.message, "tables": once.tables, "problems": once.problems}))
-"""
-
 
 @pytest.fixture(scope="module", params=["new", "old"])
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler to make a driver's library with")
-    folder = tmp_path_factory.mktemp(f"nvml-{request.param}")
-    flags = ["-DOLD_DRIVER"] if request.param == "old" else []
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-w", *flags, "-o", folder / "libnvidia-ml.so.1"]
-        + [HERE / "fake_nvml.c"],
-        check=True,
-        timeout=60,
-    )
-    return folder
-
-
-def run(library: Path, **env: str) -> dict[str, Any]:
-    parts = ("contract", "agent")
-    paths = os.pathsep.join(str(HERE.parents[2] / part) for part in parts)
-    done = subprocess.run(
-        [sys.executable, "-c", READ],
-        env={**os.environ, "LD_LIBRARY_PATH": str(library), "PYTHONPATH": paths, **env},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    return compiled(tmp_path_factory.mktemp(f"nvml-{request.param}"), is_old=request.param == "old")
 
 
 def is_old(library: Path) -> bool:
@@ -130,7 +83,7 @@ def test_the_binding_reads_the_inventory(library: Path) -> None:
     tables = run(library)["tables"]
     (gpu,) = tables["gpus"]
     assert gpu["pci_bus_id"] == "0001:3b:00.0"
-    assert gpu["nvlinks"] == 18
+    assert gpu["nvlinks"] == 4
     assert (gpu["sm_clock_max_mhz"], gpu["memory_clock_max_mhz"]) == (1981, 2620)
     assert (gpu["power_limit_min_watts"], gpu["power_limit_max_watts"]) == (200.0, 700.0)
     assert (gpu["temperature_slowdown_celsius"], gpu["temperature_shutdown_celsius"]) == (97, 100)

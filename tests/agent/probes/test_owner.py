@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from gpuwarden_agent.probes.owner import (
     container_of,
     cpus_allowed,
+    cpus_allowed_any,
     owner_of,
     parse_environ,
     slurm_job_of,
@@ -29,6 +31,8 @@ OTHER = "a0b1" * 16
         ("0::/user.slice", {"SLURM_JOB_ID": "9"}, "9"),
         ("0::/user.slice", {"SLURM_JOB_ID": "$(x)"}, None),
         ("0::/my/job_x/job_12y", {}, None),
+        ("0::/user.slice/job_12", {}, None),
+        ("0::/system.slice/n1_slurmstepd.scope/job_12/step_0", {}, "12"),
         ("", {}, None),
     ],
 )
@@ -59,7 +63,7 @@ def test_environ_is_pairs_and_nothing_else() -> None:
     assert parse_environ("A=1\0B=x=y\0junk\0") == {"A": "1", "B": "x=y"}
 
 
-PROCESS = Process(42, 1, "pt_main_thread", "S", 0, 10 * TICKS_PER_S, 0)
+PROCESS = Process(42, 1, "pt_main_thread", "S", 0, 10 * TICKS_PER_S, 0, 1, 0)
 
 
 @pytest.fixture
@@ -117,3 +121,23 @@ def test_a_user_that_the_host_does_not_know_is_named_by_number() -> None:
 def test_cpus_allowed_follows_affinity_and_is_absent_for_no_process() -> None:
     assert cpus_allowed(os.getpid()) == len(os.sched_getaffinity(0))
     assert cpus_allowed(2**22 + 1) is None
+
+
+def test_cpus_of_several_are_those_of_any() -> None:
+    every = os.sched_getaffinity(0)
+    child = os.fork()
+    if child == 0:
+        os.sched_setaffinity(0, {min(every)})
+        os.write(_READY[1], b"x")
+        signal.pause()
+    try:
+        os.read(_READY[0], 1)
+        assert cpus_allowed_any([child, 2**22 + 1]) == 1
+        assert cpus_allowed_any([child, os.getpid()]) == len(every)
+        assert cpus_allowed_any([2**22 + 1]) is None
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+_READY = os.pipe()

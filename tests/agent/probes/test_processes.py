@@ -1,175 +1,30 @@
-"""Process trees: who is in them, who is a loader worker, and what they do on the CPU."""
+"""The probe of GPU processes, on real process trees and on made-up ones."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from tests.agent.probes.fake_driver import H100_IDLE, MISSING, Fails, FakeDevice
+from tests.agent.probes.made_up import MadeUpProc, process
 
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden_agent.probe import ProbeError, Row
 from gpuwarden_agent.probes import nvml_driver as nvml
+from gpuwarden_agent.probes.cgroup import CgroupFs
 from gpuwarden_agent.probes.nvml_driver import GpuProcess
-from gpuwarden_agent.probes.owner import Owner
-from gpuwarden_agent.probes.processes import (
-    Life,
-    Look,
-    ProcessProbe,
-    Rates,
-    by_pid,
-    children_of,
-    cpu_features,
-    total_io,
-    tree_of,
-    workers_of,
-)
-from gpuwarden_agent.probes.procfs import TICKS_PER_S, Io, Process, ProcFs
+from gpuwarden_agent.probes.processes import ProcessProbe
+from gpuwarden_agent.probes.procfs import TICKS_PER_S, ProcFs
+from gpuwarden_agent.probes.sightings import Seen, Sightings
 
-OWNER = Owner("python", None, None, None, None, None)
 NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
-
-
-def process(
-    pid: int,
-    parent: int = 1,
-    name: str = "python",
-    ticks: int = 0,
-    start: int = 100,
-    stack: int = 7,
-    state: str = "S",
-) -> Process:
-    return Process(pid, parent, name, state, ticks, start, stack)
-
-
-def by(*processes: Process) -> dict[int, Process]:
-    return {p.pid: p for p in processes}
-
-
-def test_a_tree_ends_at_the_next_gpu_process() -> None:
-    launcher, rank, other = process(10), process(20, 10), process(30, 10)
-    worker, grandchild, theirs = process(21, 20), process(22, 21), process(31, 30)
-    stranger = process(99)
-    all_of = by(launcher, rank, other, worker, grandchild, theirs, stranger)
-    children = children_of(all_of)
-    assert [p.pid for p in tree_of(launcher, children, {10, 20, 30})] == [10]
-    assert [p.pid for p in tree_of(launcher, children, {10, 20})] == [10, 30, 31]
-    assert [p.pid for p in tree_of(rank, children, {20})] == [20, 21, 22]
-
-
-def test_a_look_torn_into_a_circle_still_ends() -> None:
-    a, b = process(2, 3), process(3, 2)
-    assert {p.pid for p in tree_of(a, children_of(by(a, b)), {2})} == {2, 3}
-
-
-def test_named_workers_are_certain_wherever_they_are() -> None:
-    root, server = process(1, 0), process(2, 1)
-    worker, helper = process(3, 2, "pt_data_worker", stack=9), process(4, 1)
-    assert workers_of(root, [root, server, worker, helper]) == [worker]
-
-
-def test_without_names_forked_children_are_workers() -> None:
-    root = process(1, 0)
-    fork, program = process(2, 1, "renamed"), process(3, 1, stack=8)
-    grandchild, dead = process(4, 2), process(5, 1, state="Z")
-    assert workers_of(root, [root, fork, program, grandchild, dead]) == [fork]
-
-
-def test_without_permission_to_see_stacks_the_name_decides() -> None:
-    root = process(1, 0, stack=0)
-    like, unlike = process(2, 1, stack=0), process(3, 1, "ffmpeg", stack=0)
-    assert workers_of(root, [root, like, unlike]) == [like]
-
-
-def look(processes: dict[int, Process], threads: dict[int, Process] | None = None) -> Look:
-    root = min(processes.values(), key=lambda p: p.pid)
-    return Look(0.0, 5000, processes, {root.identity: threads or {}})
-
-
-def second(ticks_percent: float) -> int:
-    return round(ticks_percent / 100 * 10 * TICKS_PER_S)
-
-
-def test_features_of_a_starved_training_process() -> None:
-    root = process(1, 0, ticks=1000)
-    workers = [process(n, 1, "pt_data_worker", ticks=50) for n in (2, 3, 4)]
-    threads = by(replace(root, ticks=900), process(11, 0, "pt_data_pin"), process(12, 0, "nccl"))
-    rates = Rates(look(by(root, *workers), threads), 10.0)
-    busy = [replace(w, ticks=50 + second(p)) for w, p in zip(workers, (90, 85, 20), strict=True)]
-    now = by(
-        replace(root, ticks=900 + second(40)),
-        process(11, 0, "pt_data_pin", ticks=second(12)),
-        process(12, 0, "nccl", ticks=second(5)),
-    )
-    tree = [replace(root, ticks=1000 + second(57)), *busy]
-    assert cpu_features(root, tree, busy, now, rates) == pytest.approx(
-        {
-            "cpu_percent": 252,
-            "main_cpu_percent": 40,
-            "pin_cpu_percent": 12,
-            "loader_cpu_percent": 65,
-            "loader_saturated_percent": 200 / 3,
-        }
-    )
-
-
-def test_without_workers_there_is_no_mean_of_workers() -> None:
-    root = process(1, 0)
-    values = cpu_features(root, [root], [], by(root), Rates(look(by(root), by(root)), 10.0))
-    assert {name for name, value in values.items() if value is not None} == {
-        "cpu_percent",
-        "main_cpu_percent",
-    }
-
-
-@pytest.mark.parametrize(
-    ("then", "percent"),
-    [
-        (process(5, ticks=second(30)), 20),  # the same process
-        (process(5, ticks=second(80)), 0),  # its ticks fell, which they must not
-        (process(5, ticks=second(10), start=99), 0),  # another process of that pid
-        (None, 0),  # the earlier look missed it
-    ],
-)
-def test_cpu_is_what_was_used_since_the_earlier_look(then: Process | None, percent: float) -> None:
-    rates = Rates(look(by(process(1))), 10.0)
-    assert rates.percent(process(5, ticks=second(50)), then) == pytest.approx(percent)
-
-
-def test_all_that_a_new_process_used_was_since_the_earlier_look() -> None:
-    rates = Rates(look(by(process(1))), 10.0)
-    assert rates.percent(process(5, ticks=second(50), start=5000), None) == pytest.approx(50)
-
-
-def test_io_of_a_tree_is_absent_where_a_part_may_not_be_read() -> None:
-    assert total_io([Io(1, 2, 3), Io(10, 20, 30)]) == Io(11, 22, 33)
-    assert total_io([Io(1, 2, 3), None]) is None
-    assert total_io([]) is None
-
-
-def test_io_counters_do_not_fall_while_a_child_waits_to_be_buried() -> None:
-    life = Life(OWNER)
-    seen = [life.saw_io(io) for io in (Io(5, 5, 5), Io(3, 9, 5), None, Io(6, 6, 6))]
-    assert seen == [Io(5, 5, 5), Io(5, 9, 5), None, Io(6, 9, 6)]
-
-
-def test_workers_started_counts_each_once() -> None:
-    life = Life(OWNER)
-    first, second_, again = process(2), process(3), process(2, start=200)
-    counts = [life.saw_workers(w) for w in ([first, second_], [first, second_], [], [again])]
-    assert counts == [2, 2, 2, 3]
-
-
-def test_a_process_in_two_mig_instances_is_one_row() -> None:
-    listed = [GpuProcess(1, 5), GpuProcess(2, None), GpuProcess(1, 7), GpuProcess(1, None)]
-    assert by_pid(listed) == [GpuProcess(1, 12), GpuProcess(2, None)]
 
 
 def device(*held: GpuProcess, index: int = 0, **answers: Any) -> FakeDevice:
@@ -187,7 +42,7 @@ def test_without_the_hosts_pids_only_the_drivers_word_is_told(
 ) -> None:
     gpu = device(GpuProcess(os.getpid(), 1 << 30), GpuProcess(7, None))
     probe = ProcessProbe([gpu], clock, ProcFs(tmp_path))
-    gpu_columns = {"gpu": 0, "gpu_uuid": gpu.uuid}
+    gpu_columns = {"gpu": 0, "gpu_uuid": gpu.uuid, "process_type": "compute"}
     assert rows_of(probe) == [
         {**gpu_columns, "pid": os.getpid(), "gpu_memory_bytes": 1 << 30},
         {**gpu_columns, "pid": 7},
@@ -415,4 +270,168 @@ def test_a_process_that_ended_keeps_its_memory_and_nothing_else() -> None:
         "gpu_uuid": gpu.uuid,
         "pid": ended.pid,
         "gpu_memory_bytes": 1 << 30,
+        "process_type": "compute",
     }
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> MadeUpProc:
+    return MadeUpProc(tmp_path)
+
+
+def probe_on(made: MadeUpProc, clock: ManualClock, *gpus: FakeDevice, **more: Any) -> ProcessProbe:
+    cgroups = CgroupFs(made.root / "mountinfo")
+    return ProcessProbe(gpus, clock, ProcFs(made.root), are_pids_ours=True, cgroups=cgroups, **more)
+
+
+def test_all_that_one_look_tells_of_a_process(made: MadeUpProc, clock: ManualClock) -> None:
+    root = process(7, state="D", threads=2, rss_bytes=4 << 20)
+    threads = {7: ("python", 5, 30, 3), 8: ("pt_data_pin", 1, 12, 1)}
+    group = made.root / "cg" / "job"
+    group.mkdir(parents=True)
+    for name, text in {
+        "cpu.max": "150000 100000",
+        "cpu.stat": "throttled_usec 500000",
+        "memory.max": "4096",
+        "memory.current": "1024",
+    }.items():
+        (group / name).write_text(text)
+    (made.root / "mountinfo").write_text(f"1 1 0:1 / {made.root}/cg rw - cgroup2 c rw\n")
+    command = b"python\0train.py\0--api-key=abc\0"
+    made.add(root, command=command, cgroup="0::/job\n", threads=threads)
+    made.add(process(9, 7, "pt_data_worker", rss_bytes=2 << 20))
+    gpu = device(GpuProcess(7, 5), graphics_processes=[GpuProcess(7, 5)])
+    (row,) = rows_of(probe_on(made, clock, gpu))
+    told = {
+        "process_name": "python",
+        "process_type": "compute",
+        "command": "python train.py --api-key=***",
+        "state": "D",
+        "threads": 2,
+        "rss_bytes": 6 << 20,
+        "voluntary_switches_total": 42,
+        "involuntary_switches_total": 4,
+        "cgroup": "/job",
+        "cgroup_cpu_limit_cores": 1.5,
+        "cgroup_cpu_throttled_seconds_total": 0.5,
+        "cgroup_memory_limit_bytes": 4096,
+        "cgroup_memory_used_bytes": 1024,
+        "loader_workers": 1,
+    }
+    assert {name: row.get(name) for name in told} == told
+    assert "read_bytes_total" not in row
+
+
+def test_command_lines_stay_on_the_node_when_they_are_switched_off(
+    made: MadeUpProc, clock: ManualClock
+) -> None:
+    made.add(process(7), command=b"python\0train.py\0")
+    (row,) = rows_of(probe_on(made, clock, device(GpuProcess(7, 5)), commands=False))
+    assert "command" not in row
+    assert row["process_name"] == "python"
+
+
+def test_a_pid_that_was_used_again_is_another_process(made: MadeUpProc, clock: ManualClock) -> None:
+    probe = probe_on(made, clock, device(GpuProcess(7, 5)))
+    made.add(process(7, ticks=900), command=b"first\0", threads={7: ("first", 900, 50, 0)})
+    rows_of(probe)
+    clock.advance(10)
+    made.uptime(1010)
+    start = 1005 * TICKS_PER_S
+    made.add(process(7, ticks=TICKS_PER_S, start=start), command=b"second\0")
+    (row,) = rows_of(probe)
+    assert (row["command"], row["cpu_percent"]) == ("second", 10)
+
+
+def test_names_and_commands_that_are_no_utf_8_are_told_with_marks(
+    made: MadeUpProc, clock: ManualClock
+) -> None:
+    folder = made.add(process(7), command=b"caf\xe9\0", cgroup="0::/\n")
+    stat = (folder / "stat").read_bytes()
+    (folder / "stat").write_bytes(stat.replace(b"(python)", b"(caf\xe9)"))
+    (folder / "cgroup").write_bytes(b"0::/caf\xe9\n")
+    (row,) = rows_of(probe_on(made, clock, device(GpuProcess(7, 5))))
+    marked = "caf\ufffd"
+    assert (row["process_name"], row["command"], row["cgroup"]) == (marked, marked, f"/{marked}")
+
+
+def test_a_process_of_which_only_stat_is_shown(made: MadeUpProc, clock: ManualClock) -> None:
+    folder = made.add(process(7, state="Z"))
+    for name in ("cmdline", "environ", "cgroup", "status"):
+        (folder / name).unlink()
+    (row,) = rows_of(probe_on(made, clock, device(GpuProcess(7, 5))))
+    assert (row["state"], row["process_name"]) == ("Z", "python")
+    assert not {"command", "username", "cgroup", "voluntary_switches_total"} & row.keys()
+
+
+def test_a_process_that_is_not_shown_has_the_drivers_word(
+    made: MadeUpProc, clock: ManualClock
+) -> None:
+    (made.root / "7").mkdir()
+    (row,) = rows_of(probe_on(made, clock, device(GpuProcess(7, 5))))
+    assert set(row) == {"gpu", "gpu_uuid", "pid", "gpu_memory_bytes", "process_type"}
+
+
+def test_a_pod_that_its_process_does_not_name_is_the_one_that_has_the_gpu(
+    made: MadeUpProc, clock: ManualClock
+) -> None:
+    made.add(process(7), cgroup="0::/kubepods/pod1\n")
+    made.add(process(8), cgroup="0::/user.slice\n")
+    gpu, sightings = device(GpuProcess(7, 5), GpuProcess(8, 5)), Sightings()
+    sightings.pods = Seen(clock.monotonic(), {str(gpu.uuid): frozenset({"research/bert"})})
+    rows = rows_of(probe_on(made, clock, gpu, sightings=sightings))
+    assert [row.get("pod") for row in rows] == ["research/bert", None]
+
+
+def test_how_many_processes_a_gpu_has_is_told_to_other_probes(
+    made: MadeUpProc, clock: ManualClock
+) -> None:
+    busy, idle = device(GpuProcess(7, 5), GpuProcess(8, 5)), device(index=1)
+    silent = device(index=2, compute_processes_v3=MISSING, compute_processes_v2=MISSING)
+    sightings = Sightings()
+    probe_on(made, clock, busy, idle, silent, sightings=sightings).read(0)
+    counts = [
+        sightings.processes_on(str(gpu.uuid), clock.monotonic()) for gpu in (busy, idle, silent)
+    ]
+    assert counts == [2, 0, None]
+
+
+def test_a_gpu_that_comes_later_is_watched_too(clock: ManualClock) -> None:
+    probe = ProcessProbe([device()], clock, are_pids_ours=False)
+    assert rows_of(probe) == []
+    probe.watch(device(GpuProcess(9, 1), index=1))
+    assert [(row["gpu"], row["pid"]) for row in rows_of(probe)] == [(1, 9)]
+
+
+@NEEDS_PROC
+def test_a_real_process_tells_its_switches_threads_and_memory(
+    trainer: "subprocess.Popen[str]",
+) -> None:
+    probe = ProcessProbe([device(GpuProcess(trainer.pid, None))], SystemClock(), are_pids_ours=True)
+    (before,) = rows_of(probe)
+    root = psutil.Process(trainer.pid)
+
+    def voluntary() -> int:
+        tasks = Path(f"/proc/{trainer.pid}/task").glob("*/status")
+        found = re.findall(
+            r"(?m)^voluntary_ctxt_switches:\s*(\d+)", "".join(map(Path.read_text, tasks))
+        )
+        return sum(map(int, found))
+
+    assert before["voluntary_switches_total"] <= voluntary()  # type: ignore[operator]
+    seen = [before]
+
+    def has_grown() -> bool:
+        seen.extend(rows_of(probe))
+        column = "voluntary_switches_total"
+        return seen[-1][column] > before[column]  # type: ignore[operator]
+
+    until(has_grown, "the pinning thread never sleeps")
+    after = seen[-1]
+    assert before["threads"] == root.num_threads()
+    assert before["state"] in ("R", "S")
+    assert str(before["command"]).startswith(sys.executable)
+    assert after["voluntary_switches_total"] <= voluntary()  # type: ignore[operator]
+    tree = [root, *root.children()]
+    rss = sum(p.memory_info().rss for p in tree)
+    assert after["rss_bytes"] == pytest.approx(rss, rel=0.2)

@@ -53,7 +53,9 @@ def fake(tmp_path: Path) -> Path:
 
 
 def test_a_process_that_ends_during_the_look_is_left_out(fake: Path) -> None:
-    processes = ProcFs(fake).processes()
+    proc = ProcFs(fake)
+    assert sorted(proc.pids()) == [42, 43, 44, 45]
+    processes = proc.stats(proc.pids())
     assert {pid: p.name for pid, p in processes.items()} == {42: "a b) (c", 44: "x"}
 
 
@@ -79,7 +81,7 @@ def test_only_the_hosts_pid_namespace_has_the_kernels_thread(
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
 def test_this_process_is_read_as_psutil_reads_it() -> None:
     proc, me = ProcFs(), psutil.Process()
-    process = proc.processes()[os.getpid()]
+    process = proc.stats([os.getpid()])[os.getpid()]
     times = me.cpu_times()
     assert process.parent == os.getppid()
     assert process.ticks / TICKS_PER_S == pytest.approx(times.user + times.system, abs=0.5)
@@ -102,7 +104,7 @@ def test_a_fork_has_its_parents_stack_and_a_new_program_another() -> None:
         os._exit(0)
     program = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        processes = ProcFs().processes()
+        processes = ProcFs().stats([os.getpid(), child, program.pid])
         me = processes[os.getpid()]
         if not me.stack:
             pytest.skip("this kernel does not show where stacks begin")

@@ -77,3 +77,19 @@ def test_power_spans_the_same_range(samples: list[dict]) -> None:
     assert power[9 * len(power) // 10] == pytest.approx(
         percentile("gpu_power_kalos.csv", 90), rel=0.25
     )
+
+
+def test_sms_are_as_active_as_in_real_clusters() -> None:
+    """The clusters have A100s, whose driver does not tell an agent: H100s do the same work here."""
+    model, active = model_named("H100-SXM-80GB"), []
+    for number in range(NODES):
+        node = SimulatedNode(
+            f"n{number}", 4, model, 1, [Placement((gpu,), None) for gpu in range(4)]
+        )
+        rows = node.read(1_763_683_200_000 + number * 577_000)["gpu_detail_samples"]
+        active += [float(row["sm_active_percent"]) for row in rows]  # type: ignore[arg-type]
+    active.sort()
+    names = ("util_gpu_kalos_full.csv", "util_gpu_seren.csv")
+    for share in (50, 75, 90):
+        real = [percentile(name, share, 4) for name in names]
+        assert min(real) - 12 <= active[len(active) * share // 100] <= max(real) + 12, share

@@ -13,7 +13,6 @@ from gpuwarden.models import MODELS, GpuModel, find_model, model_named
 from gpuwarden_agent.probe import Probe, Reading, Row
 from gpuwarden_agent.simulator import (
     Placement,
-    ScriptedEvent,
     SimulatedNode,
     Workload,
     default_workloads,
@@ -130,19 +129,40 @@ def test_time_must_go_forward(start_ms: int) -> None:
 
 
 def test_every_metric_of_the_host_and_of_a_full_featured_gpu_is_there(start_ms: int) -> None:
-    reading = SimulatedNode("n", 1, H100, 1).read(start_ms)
-    assert set(reading["host_samples"][0]) == {
-        metric.name for metric in METRICS["host_samples"] if metric.cadence_s == 1
-    }
-    assert {metric.name for metric in METRICS["gpu_samples"]} <= set(reading["gpu_samples"][0])
+    reading = SimulatedNode("n", 2, H100, 1).read(start_ms)
+    assert set(reading["host_samples"][0]) == {m.name for m in METRICS["host_samples"]}
+    not_nvlink_4 = {m.name for m in METRICS["link_samples"] if "NVLink 5" in m.source}
+    passive = {"fan_percent"}
+    retired = {m.name for m in METRICS["gpu_health_samples"] if m.name.startswith("retired_")}
+    for table, absent in (
+        ("gpu_samples", set[str]()),
+        ("gpu_detail_samples", passive),
+        ("gpu_health_samples", retired),
+        ("link_samples", not_nvlink_4 | {"ecc_data_errors_total"}),
+        ("infiniband_samples", set[str]()),
+    ):
+        names = {metric.name for metric in METRICS[table]}
+        assert names - set(reading[table][0]) == absent, table
+
+
+def test_slow_columns_of_the_host_come_every_ten_seconds(start_ms: int) -> None:
+    node = SimulatedNode("n", 1, H100, 1)
+    there = [
+        second
+        for second in range(3, 34)
+        if "shm_used_bytes" in node.read(start_ms + 1000 * second)["host_samples"][0]
+    ]
+    assert there == [3, 10, 20, 30]
 
 
 def test_without_host_the_node_leaves_the_machine_to_the_real_probe(start_ms: int) -> None:
     node = SimulatedNode("n", 2, H100, 1, host=False)
-    assert "host_samples" not in node.tables
-    assert "host_samples" not in node.read(start_ms)
+    machine = {"host_samples", "infiniband_samples"}
+    assert not machine & set(node.tables)
+    assert not machine & set(node.read(start_ms))
     (row,) = node.describe()["nodes"]
-    assert set(row) == {"driver_version", "cuda_version", "gpus"}
+    assert {"driver_version", "cuda_version", "gpus"} <= set(row)
+    assert not {"kernel", "os", "cpus", "memory_total_bytes"} & set(row)
 
 
 def test_only_the_tables_that_are_due_are_read(start_ms: int) -> None:
@@ -172,23 +192,6 @@ def test_inventory_is_stable_unique_and_in_the_driver_s_format() -> None:
     assert all(re.fullmatch(pattern, uuid) for uuid in uuids)
     assert len({row["pci_bus_id"] for row in first["gpus"]}) == 16
     assert find_model(str(first["gpus"][0]["model"])) is H100
-
-
-def test_scripted_events_come_once_at_the_first_tick_that_has_reached_them(
-    start_ms: int, check_reading: Callable[[Reading], None]
-) -> None:
-    script = (
-        ScriptedEvent(start_ms + 5_000, "xid", "critical", "XID 79: fell off the bus", gpu=1),
-        ScriptedEvent(start_ms + 1_000, "note", "info", "a word"),
-    )
-    node = SimulatedNode("n", 2, H100, 1, script=script)
-    assert "events" in node.tables
-    assert "events" not in node.read(start_ms)
-    reading = node.read(start_ms + 8_000)
-    check_reading(reading)
-    assert [row["kind"] for row in reading["events"]] == ["note", "xid"]
-    assert reading["events"][1]["gpu_uuid"] == node.describe()["gpus"][1]["gpu_uuid"]
-    assert "events" not in node.read(start_ms + 9_000)
 
 
 def test_placements_that_miss_a_gpu_are_refused() -> None:

@@ -38,12 +38,15 @@ def test_ranks_of_a_job_differ_a_little_and_no_thread_exceeds_a_core() -> None:
 
 def test_counters_grow_by_rate_times_time() -> None:
     load = TreeLoad(
-        read_bytes_per_second=1e6, read_chars_per_second=3e6, write_bytes_per_second=5.0
+        main_cpu_percent=50.0,
+        read_bytes_per_second=1e6,
+        read_chars_per_second=3e6,
+        write_bytes_per_second=5.0,
     )
     before = process_tree.start(JOB, load, 1000)
     after = process_tree.step(before, load, 20)
     grown = [new - old for old, new in zip(before, after, strict=True)]
-    assert grown == pytest.approx([2e7, 6e7, 100])
+    assert grown == pytest.approx([2e7, 6e7, 100, 10])
 
 
 def test_counters_of_an_old_job_start_as_if_it_had_worked_all_along() -> None:

@@ -1,0 +1,249 @@
+"""Requests to one address over a few kept connections.
+
+Small on purpose: an HTTP client for everything costs the host 14 MiB more. It follows no redirect,
+keeps no cookie and knows no proxy; what an answer is bounded by, and when a connection is given up,
+is in `exchange.py`.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from gpuwarden import __version__
+from gpuwarden.clock import Clock
+from gpuwarden.life import StartError
+from gpuwarden_agent.exchange import Address, Answer, Exchange, NoAnswerError, may_ask_again
+from gpuwarden_agent.resolver import DaemonResolver, Found
+
+if TYPE_CHECKING:
+    import ssl
+
+IDLE_S = 15.0
+"""How long a connection is kept without a request; longer, and what is between may forget it."""
+CONNECT_S = 3.0
+"""What one of several addresses may take to connect."""
+AGENT = f"gpuwarden-agent/{__version__}"
+
+
+class Transport:
+    """A pool of connections to one address. What waits for one of them is served in its order."""
+
+    def __init__(self, address: Address, clock: Clock, *, connections: int = 8) -> None:
+        """`connections`: how many there may be at once."""
+        self.address = address
+        self._tls = _tls_context() if address.is_tls else None
+        self._resolver = DaemonResolver(address.host, address.port, clock)
+        self._turn = asyncio.Semaphore(connections)
+        self._open: set[_Connection] = set()
+        self._idle: list[_Connection] = []
+        self._good: Found | None = None
+
+    async def post(
+        self, path: str, headers: Mapping[str, str], body: bytes, *, timeout_s: float
+    ) -> Answer:
+        """Send a body and wait for the answer.
+
+        Raises NoAnswerError, or TimeoutError after `timeout_s`. Cancelling closes the connection.
+        """
+        async with asyncio.timeout(timeout_s), self._turn:
+            kept = self._kept()
+            connection = kept or await self._connected(timeout_s)
+            try:
+                return await connection.ask(path, headers, body)
+            except NoAnswerError:
+                has_begun = connection.exchange.has_answer_begun
+                if not may_ask_again(was_kept=kept is not None, has_answer_begun=has_begun):
+                    raise
+            connection = await self._connected(timeout_s)
+            return await connection.ask(path, headers, body)
+
+    def _kept(self) -> "_Connection | None":
+        """The one that was used last, so that the others can grow old."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open:
+                return connection
+        return None
+
+    async def _connected(self, timeout_s: float) -> "_Connection":
+        try:
+            found = await self._resolver.resolve()
+        except OSError as error:
+            raise NoAnswerError(f"{self.address.host}: {_why(error)}") from error
+        limit_s = min(CONNECT_S, timeout_s / len(found)) if len(found) > 1 else timeout_s
+        reasons = []
+        for where in sorted(found, key=lambda where: where != self._good):
+            try:
+                async with asyncio.timeout(limit_s):
+                    connection = await self._connected_to(where)
+            except OSError as error:
+                reasons.append(_why(error))
+                continue
+            self._good = where
+            return connection
+        raise NoAnswerError("; ".join(dict.fromkeys(reasons)))
+
+    async def _connected_to(self, where: Found) -> "_Connection":
+        loop = asyncio.get_running_loop()
+        sock = socket.socket(where.family, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, where.sockaddr)
+        except BaseException:
+            sock.close()
+            raise
+        _, connection = await loop.create_connection(
+            lambda: _Connection(self),
+            sock=sock,
+            ssl=self._tls,
+            server_hostname=self.address.host if self._tls else None,
+        )
+        return connection
+
+    def opened(self, connection: "_Connection") -> None:
+        """A connection is up."""
+        self._open.add(connection)
+
+    def rested(self, connection: "_Connection") -> None:
+        """A connection may be used again."""
+        self._idle.append(connection)
+
+    def closed(self, connection: "_Connection") -> None:
+        """A connection is no more."""
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    async def close(self) -> None:
+        """Close all connections, those in use as well."""
+        self._resolver.close()
+        for connection in list(self._open):
+            connection.abort()
+        await asyncio.sleep(0)  # in which the loop closes the sockets
+
+
+class _Connection(asyncio.Protocol):
+    """One connection. Reads by callback and not by stream: an answer that came before the server
+    cut the connection counts, where a stream would tell of the cut alone."""
+
+    def __init__(self, pool: Transport) -> None:
+        self._pool = pool
+        self.exchange = Exchange(pool.address, AGENT)
+        self._transport: asyncio.Transport | None = None
+        self._answer: asyncio.Future[Answer] | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def ask(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        assert self._transport is not None and self._answer is None
+        loop = asyncio.get_running_loop()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        answer: asyncio.Future[Answer] = loop.create_future()
+        self._answer = answer
+        is_reusable = False
+        try:
+            head = self.exchange.request(path, headers, body)
+            if not self.is_open:
+                raise NoAnswerError("the server closed the connection")
+            # Without waiting until it is sent: the answer may come before that.
+            self._transport.writelines((head, body))
+            done = await answer
+            is_unsent = self._transport.get_write_buffer_size() > 0
+            is_reusable = self.exchange.is_reusable and not is_unsent and self.is_open
+            return done
+        finally:
+            self._answer = None
+            if is_reusable:
+                self._expiry = loop.call_later(IDLE_S, self.abort)
+                self._pool.rested(self)
+            else:
+                self.abort()
+
+    def abort(self) -> None:
+        """Close at once; what is not sent yet is not sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._pool.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer is None or self._answer.done():
+            self.abort()  # nothing more was asked: it is out of step, or about to close
+        else:
+            self._take(data)
+
+    def eof_received(self) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._take(b"")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._pool.closed(self)
+        if self._answer is not None and not self._answer.done():
+            why = exc if isinstance(exc, OSError) else ConnectionResetError()
+            self._answer.set_exception(NoAnswerError(_why(why)))
+
+    def _take(self, data: bytes) -> None:
+        assert self._answer is not None
+        try:
+            answer = self.exchange.receive(data)
+        except NoAnswerError as error:
+            self._answer.set_exception(error)
+            return
+        if answer is not None:
+            self._answer.set_result(answer)
+
+
+@asynccontextmanager
+async def open_transport(
+    url: str, clock: Clock, *, connections: int = 8
+) -> AsyncIterator[Transport]:
+    """A transport to a collector for as long as the block runs. Raises StartError for a bad address."""
+    try:
+        address = Address.parse(url)
+    except ValueError as error:
+        _, at, shown = url.rpartition("@")  # what precedes it is a user and a password
+        raise StartError(
+            f"collector_url = {'…@' if at else ''}{shown} is no address of a collector; it looks like"
+            " http://collector.example:8750"
+        ) from error
+    transport = Transport(address, clock, connections=connections)
+    try:
+        yield transport
+    finally:
+        await transport.close()
+
+
+def _tls_context() -> "ssl.SSLContext":
+    """Verifies against the system's authorities, or those of SSL_CERT_FILE and SSL_CERT_DIR."""
+    import ssl
+
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _why(error: OSError) -> str:
+    """The reason alone: what was connected to is said elsewhere."""
+    if refused := getattr(error, "verify_message", None):
+        return f"its certificate is refused: {refused}"
+    if (reason := getattr(error, "reason", None)) == "WRONG_VERSION_NUMBER":
+        return "it does not speak TLS; if it speaks HTTP, its address begins with http://"
+    if reason is not None:
+        return f"TLS failed: {reason}"
+    if error.errno and error.errno > 0:
+        return os.strerror(error.errno)
+    if isinstance(error, TimeoutError):
+        return "no connection in time"
+    return error.strerror or str(error) or "the server closed the connection"

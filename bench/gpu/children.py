@@ -1,0 +1,30 @@
+"""The processes that the run starts: each in a group of its own, none of which outlives it."""
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+_started: list["subprocess.Popen[str]"] = []
+
+
+def start(command: Sequence[str], **more: Any) -> "subprocess.Popen[str]":
+    """Start one, as subprocess.Popen does."""
+    process = subprocess.Popen(command, text=True, start_new_session=True, **more)
+    _started.append(process)
+    return process
+
+
+def kill(group: int) -> None:
+    """Kill a process group, if it is there."""
+    with contextlib.suppress(OSError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def kill_all() -> None:
+    """Kill every one that still runs."""
+    for process in _started:
+        if process.poll() is None:
+            kill(process.pid)

@@ -1,0 +1,51 @@
+"""Evidence from a real GPU, in one command: what its driver answers, how fast, how truly, at what cost.
+
+    python bench/gpu/run.py --output DIR            on a machine with an NVIDIA GPU, from a checkout
+    python bench/gpu/run.py --output DIR --simulator --short      without one: all but the numbers
+
+Needs no network and no installation: README.md beside this file has what it needs and writes.
+"""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("", "contract", "agent", "cli")
+PACKAGES = {
+    "pynvml": "nvidia-ml-py",
+    "psutil": "psutil",
+    "h11": "h11",
+    "nanoarrow": "nanoarrow",
+    "zstandard": "zstandard",
+    "torch": "torch",
+}
+NEEDED = ("pynvml", "psutil")
+"""Without these nothing can be measured; without the others a part is left out, and says so."""
+
+
+def missing_packages() -> list[str]:
+    """Modules that are not installed here."""
+    return [module for module in PACKAGES if importlib.util.find_spec(module) is None]
+
+
+def main() -> int:
+    """Put the checkout on the path, for the children too, and measure."""
+    paths = [str(ROOT / part) for part in PARTS]
+    sys.path[:0] = paths
+    inherited = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *([inherited] if inherited else [])])
+    missing = missing_packages()
+    if missing:
+        names = ", ".join(PACKAGES[module] for module in missing)
+        print(f"missing here: {names}; bench/gpu/README.md says how to carry them", flush=True)
+    if set(missing) & set(NEEDED):
+        return 2
+    from bench.gpu.evidence import run
+
+    return run(sys.argv[1:], missing)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

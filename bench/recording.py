@@ -1,0 +1,99 @@
+"""What a recording costs: bytes a row and CPU a second, as the format is and as it might have been.
+
+.venv/bin/python bench/recording.py [--minutes 10]
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import zstandard
+
+from gpuwarden.models import model_named
+from gpuwarden_agent.encode import encode
+from gpuwarden_agent.recording import Header, RecordedProbe, Samples, encode_block
+from gpuwarden_agent.replay import Recording
+from gpuwarden_agent.sampling.schedule import is_due
+from gpuwarden_agent.simulator import SimulatedNode
+
+FIRST_MS = 1_763_683_200_000
+BLOCK_TICKS = 10
+
+
+def arrow(block: Sequence[Samples]) -> bytes:
+    """The block as an agent's batch."""
+    tables: dict[str, list[dict[str, object]]] = {}
+    for entry in block:
+        stamp = {"ts": entry.ts_ms, "node": "n", "simulated": True}
+        for table, rows in entry.rows.items():
+            tables.setdefault(table, []).extend({**stamp, **row} for row in rows)
+    return encode(tables)  # type: ignore[arg-type]
+
+
+def zstd(block: Sequence[Samples]) -> bytes:
+    """The block's lines under zstd."""
+    lines = (json.dumps({"ts": e.ts_ms, "rows": e.rows}, separators=(",", ":")) for e in block)
+    return zstandard.ZstdCompressor(level=3, write_checksum=True).compress(
+        "\n".join(lines).encode()
+    )
+
+
+def measure(gpus: int, minutes: float) -> None:
+    """Print what a node with so many GPUs costs in each form."""
+    node = SimulatedNode("n", gpus, model_named("H100-SXM-80GB"), 1)
+    entries, last_ms = [], None
+    for tick in range(round(60 * minutes)):
+        ts_ms = FIRST_MS + 1000 * tick
+        due = {t for t, c in node.tables.items() if is_due(c, ts_ms, last_ms, 1000)}
+        entries.append(Samples(ts_ms, "simulator", node.read(ts_ms, due)))
+        last_ms = ts_ms
+    rows = sum(len(several) for entry in entries for several in entry.rows.values())
+    blocks = [entries[n : n + BLOCK_TICKS] for n in range(0, len(entries), BLOCK_TICKS)]
+    print(f"{gpus} GPUs, {rows / len(entries):.1f} rows a second")
+    forms: dict[str, Callable[[Sequence[Samples]], bytes]] = {
+        "gzip (a recording)": encode_block,
+        "zstd": zstd,
+        "Arrow and zstd": arrow,
+    }
+    for name, encoded in forms.items():
+        began = time.process_time()
+        size = sum(len(encoded(block)) for block in blocks)
+        cpu_ms = 1000 * (time.process_time() - began) / len(entries)
+        day_mb = size / len(entries) * 86400 / 1e6
+        print(
+            f"  {name}: {size / rows:.0f} B a row, {day_mb:.0f} MB a day, {cpu_ms:.2f} ms CPU a second"
+        )
+    _open(node, blocks)
+
+
+def _open(node: SimulatedNode, blocks: Sequence[Sequence[Samples]]) -> None:
+    header = Header(
+        gpuwarden="", node="n", started_at="", interval_s=1.0, label="", has_identity=True,
+        probes=(RecordedProbe("simulator", node.tables),),
+    )  # fmt: skip
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "r.jsonl.gz"
+        parts = (encode_block(block, None if n else header) for n, block in enumerate(blocks))
+        path.write_bytes(b"".join(parts))
+        began = time.process_time()
+        recording = Recording(path)
+        took_s = time.process_time() - began
+    print(
+        f"  opening for replay: {3.6e6 * took_s / recording.length_ms:.2f} s CPU an hour of recording"
+    )
+
+
+def main() -> None:
+    """Measure a small and a usual node."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    minutes = parser.parse_args().minutes
+    for gpus in (1, 8):
+        measure(gpus, minutes)
+
+
+if __name__ == "__main__":
+    main()

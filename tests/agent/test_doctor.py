@@ -1,0 +1,217 @@
+"""The examination names what is slow, what is missing, and what to do, and harms nothing."""
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden.clock import SystemClock
+from gpuwarden_agent.doctor import (
+    DEGRADED,
+    FAILED,
+    OK,
+    Call,
+    Check,
+    check_host,
+    examine,
+    merged,
+    worst,
+)
+from gpuwarden_agent.probe import ProbeError
+from gpuwarden_agent.probes.timing import CallReport
+from gpuwarden_agent.settings import AgentSettings
+
+ALL_CAPABILITIES, NONE = "000001ffffffffff", "0000000000000000"
+
+
+def report(**some: Any) -> CallReport:
+    return replace(
+        CallReport("nvmlX", "x", True, "SUCCESS", 1.0, 2.0, 20, 1),
+        **some,
+    )
+
+
+def make_root(root: Path, *, capabilities: str, mounts: str = "proc /proc proc rw 0 0") -> Path:
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/status").write_text(f"Name:\tx\nCapEff:\t{capabilities}\n")
+    (root / "proc/self/mounts").write_text(mounts + "\n")
+    (root / "proc/pressure").mkdir()
+    (root / "proc/pressure/io").write_text("")
+    (root / "dev").mkdir()
+    (root / "dev/kmsg").write_text("")
+    return root
+
+
+@contextmanager
+def answering(body: bytes, date: datetime | None = None) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response_only(200)
+            if date is not None:
+                self.send_header("Date", format_datetime(date, usegmt=True))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+def checks_of(root: Path, url: str = "http://127.0.0.1:1", **more: Any) -> dict[str, Check]:
+    settings = AgentSettings(
+        collector_url=url, state_dir=more.pop("state_dir", root / "state"), **more
+    )
+    found = check_host(settings, SystemClock(), root=root, has_nvidia=True)
+    return {check.name: check for check in found}
+
+
+def test_every_probe_is_read_and_timed_and_one_that_fails_says_why(fake_probe: Any) -> None:
+    good, bad = fake_probe("gpu0", gpu_uuid="GPU-0"), fake_probe("gpu1")
+
+    def fail(ts_ms: int) -> Any:
+        raise ProbeError("GPU 1 is lost")
+
+    bad.answer = fail
+    calls, checks = examine([good, bad], SystemClock(), reads=5)
+    assert len(good.read_at) == 5
+    assert [(c.name, c.status, c.finding) for c in checks] == [
+        ("gpu0", OK, "answers"),
+        ("gpu1", FAILED, "GPU 1 is lost"),
+    ]
+    assert [(c.source, c.report.count, c.report.supported) for c in calls] == [
+        ("gpu0", 5, True),
+        ("gpu1", 0, False),
+    ]
+
+
+def test_a_probe_that_hangs_costs_its_limit_and_nothing_else(fake_probe: Any) -> None:
+    hung, good = fake_probe("gpu0"), fake_probe("gpu1")
+    hung.go_on.clear()
+    try:
+        _, checks = examine([hung, good], SystemClock(), reads=1, limit_s=0.2)
+    finally:
+        hung.go_on.set()
+    assert [(c.name, c.status) for c in checks] == [("gpu0", FAILED), ("gpu1", OK)]
+    assert "no answer within 0.2 s" in checks[0].finding
+
+
+def test_simulated_sources_are_not_examined(fake_probe: Any) -> None:
+    assert examine([fake_probe("simulator", simulated=True)], SystemClock()) == ([], [])
+
+
+def test_a_probe_that_times_its_calls_has_them_in_the_table(fake_probe: Any) -> None:
+    probe = fake_probe("gpu0")
+    probe.calls = lambda: [report(call="nvmlDeviceGetUtilizationRates")]
+    calls, _ = examine([probe], SystemClock(), reads=1)
+    assert "nvmlDeviceGetUtilizationRates" in [c.report.call for c in calls]
+
+
+def test_what_gpus_answer_alike_is_one_row_with_the_slowest_of_them() -> None:
+    calls = [Call(f"gpu{n}", report(p50_ms=float(n), p99_ms=None)) for n in range(8)]
+    odd = Call("gpu8", report(supported=False, code="NOT_SUPPORTED"))
+    slow = Call("gpu0", report(call="nvmlY", tier_s=60))
+    rows = merged([odd, slow, *calls])
+    assert [(c.source, c.report.p50_ms, c.report.count) for c in rows] == [
+        ("gpu0 ... gpu7", 7.0, 160),
+        ("gpu0", 1.0, 20),
+        ("gpu8", 1.0, 20),
+    ]
+    assert rows[0].report.p99_ms is None
+
+
+def test_a_host_that_lacks_nothing_is_ok(tmp_path: Path) -> None:
+    root = make_root(tmp_path, capabilities=ALL_CAPABILITIES)
+    with answering(b'{"status": "ok"}', datetime.now(UTC)) as url:
+        checks = checks_of(root, url, spool_bytes_max=1024**2)
+    assert {name: c.status for name, c in checks.items()} == dict.fromkeys(
+        ("kernel_log", "process_io", "pressure", "state_dir", "collector"), OK
+    )
+    assert list((tmp_path).glob("tmp*")) == [], "nothing is left behind"
+
+
+def test_what_a_capability_would_give_is_named_with_it(tmp_path: Path) -> None:
+    root = make_root(
+        tmp_path, capabilities=NONE, mounts="proc /proc proc rw,nosuid,hidepid=invisible 0 0"
+    )
+    (root / "dev/kmsg").unlink()
+    (root / "proc/pressure/io").unlink()
+    checks = checks_of(root)
+    for name in ("process_io", "processes"):
+        assert checks[name].status == DEGRADED
+        assert "CAP_SYS_PTRACE" in checks[name].remedy
+    assert checks["kernel_log"].status == DEGRADED
+    assert "psi=1" in checks["pressure"].remedy
+
+
+def test_hidepid_hides_nothing_from_who_may_trace(tmp_path: Path) -> None:
+    mounts = "proc /proc proc rw,hidepid=2 0 0"
+    root = make_root(tmp_path, capabilities=ALL_CAPABILITIES, mounts=mounts)
+    assert "processes" not in checks_of(root)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read the kernel's log")
+def test_a_kernel_log_that_may_not_be_read_names_the_capability(tmp_path: Path) -> None:
+    root = make_root(tmp_path, capabilities=NONE)
+    (root / "dev/kmsg").chmod(0)
+    assert "CAP_SYSLOG" in checks_of(root)["kernel_log"].remedy
+
+
+def test_kubelets_socket_is_looked_at_only_where_there_is_one(tmp_path: Path) -> None:
+    root = make_root(tmp_path, capabilities=NONE)
+    assert "pod_resources" not in checks_of(root)
+    folder = root / "var/lib/kubelet/pod-resources"
+    folder.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as kubelet:
+        kubelet.bind(str(folder / "kubelet.sock"))
+        assert checks_of(root)["pod_resources"].status == OK
+
+
+def test_a_folder_that_cannot_be_written_or_is_too_small_is_told(tmp_path: Path) -> None:
+    root = make_root(tmp_path, capabilities=NONE)
+    checks = checks_of(root, state_dir=Path("/proc/1/nothing"))
+    assert checks["state_dir"].status == FAILED
+    assert checks_of(root, spool_bytes_max=2**60)["state_dir"].status == DEGRADED
+
+
+def test_a_collector_that_is_away_or_something_else_is_told(tmp_path: Path) -> None:
+    root = make_root(tmp_path, capabilities=NONE)
+    away = checks_of(root)["collector"]
+    assert (away.status, away.finding) == (
+        FAILED,
+        "http://127.0.0.1:1/healthz: Connection refused",
+    )
+    for body in (b"<html>", b"[]"):
+        with answering(body) as url:
+            assert checks_of(root, url)["collector"].status == FAILED
+
+
+@pytest.mark.parametrize(("offset_s", "way"), [(-600, "ahead of"), (600, "behind")])
+def test_clocks_that_disagree_are_told(tmp_path: Path, offset_s: int, way: str) -> None:
+    root = make_root(tmp_path, capabilities=NONE)
+    theirs = datetime.now(UTC) + timedelta(seconds=offset_s)
+    with answering(b'{"status": "ok"}', theirs) as url:
+        check = checks_of(root, url)["collector"]
+    assert check.status == DEGRADED
+    assert f"10 min {way} the collector's" in check.finding
+
+
+def test_the_worst_counts() -> None:
+    checks = [Check("a", OK, ""), Check("b", FAILED, ""), Check("c", DEGRADED, "")]
+    assert [worst(checks[:1]), worst(checks), worst(checks[::2]), worst([])] == [
+        OK, FAILED, DEGRADED, OK,
+    ]  # fmt: skip

@@ -1,0 +1,236 @@
+"""The evidence run, end to end against the simulator, and the judgements in it."""
+
+import csv
+import gzip
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+from bench.gpu import agreement, gpm, support
+from bench.gpu.scenes import Workshop, spread
+from bench.gpu.workloads import WORKLOADS
+from tests.agent.probes import fake_library
+
+from gpuwarden_agent.recording import Ended, entries_of
+
+RUN = Path(__file__).parents[2] / "bench" / "gpu" / "run.py"
+FILES = {
+    "agreement.csv", "driver_buffers.csv.gz", "recordings.tar", "results.json", "summary.md",
+    "support.csv",
+}  # fmt: skip
+
+
+def run(*flags: str) -> "subprocess.CompletedProcess[str]":
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "OUT")}
+    return subprocess.run(
+        [sys.executable, str(RUN), *flags],
+        capture_output=True, text=True, timeout=60, check=False, env=environment, cwd="/",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def evidence(tmp_path_factory) -> Path:
+    """What a short run against the simulator wrote."""
+    output = tmp_path_factory.mktemp("evidence")
+    done = run("--simulator", "--short", "--output", str(output))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return output
+
+
+def test_it_writes_a_few_small_files(evidence: Path) -> None:
+    assert {path.name for path in evidence.iterdir()} == FILES
+    assert sum(path.stat().st_size for path in evidence.iterdir()) < 2**20
+
+
+def test_every_workload_was_recorded_and_can_be_read(evidence: Path, tmp_path) -> None:
+    results = json.loads((evidence / "results.json").read_text())
+    scenes = {scene["name"]: scene for scene in results["scenes"]}
+    assert list(scenes) == ["idle", *WORKLOADS]
+    assert not [scene["skipped"] for scene in scenes.values() if scene["skipped"]]
+    assert all(scene["ticks"] and scene["rows"] for scene in scenes.values())
+    with tarfile.open(evidence / "recordings.tar") as tar:
+        tar.extractall(tmp_path, filter="data")
+    for name in scenes:
+        assert isinstance(list(entries_of(tmp_path / f"{name}.jsonl.gz"))[-1], Ended)
+    assert scenes["idle"]["means"]["util_percent"] < 10 < scenes["matmul"]["means"]["util_percent"]
+
+
+def test_the_agent_itself_was_measured(evidence: Path) -> None:
+    overhead = json.loads((evidence / "results.json").read_text())["overhead"]
+    assert overhead["rss_max_mib"] > 5 and overhead["seconds"] >= 2
+
+
+def test_every_field_id_was_asked(evidence: Path) -> None:
+    with (evidence / "support.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["name"] for row in rows if row["kind"] == "field"] == [
+        f"FI {n}" for n in support.FIELD_IDS
+    ]
+    (name,) = [row for row in rows if row["kind"] == "port" and row["name"] == "name"]
+    assert name["code"] == "SUCCESS" and "H200" in name["value"]
+    with gzip.open(evidence / "driver_buffers.csv.gz", "rt") as file:
+        assert file.read().split() == ["workload,buffer,ts_us,value"]
+
+
+def test_the_summary_has_every_part(evidence: Path) -> None:
+    text = (evidence / "summary.md").read_text()
+    for part in ("The agent itself", "Workloads", "Agreement with nvidia-smi", "What the driver answers"):  # fmt: skip
+        assert f"## {part}\n" in text
+    assert "during" not in text, "a part of the run failed"
+
+
+def test_at_the_deadline_it_writes_what_it_has(tmp_path) -> None:
+    done = run("--simulator", "--deadline", "2", "--output", str(tmp_path))
+    assert done.returncode in (0, 3)
+    assert {path.name for path in tmp_path.iterdir()} == FILES
+    assert "no time was left" in done.stdout or "stopped at the deadline" in done.stdout
+
+
+def test_without_a_gpu_it_says_so_in_a_line(tmp_path) -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has an NVIDIA driver")
+    done = run("--output", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert "no GPU to measure: " in done.stdout.splitlines()[-1]
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_torch_every_workload_says_so() -> None:
+    if importlib.util.find_spec("torch") is not None:
+        pytest.skip("torch is installed here")
+    workshop = Workshop(pretend=False)
+    workshop.wait()
+    reasons = [workshop.start(name) for name in ("matmul", "spin")]
+    workshop.close()
+    assert reasons == ["torch cannot be imported: No module named 'torch'"] * 2
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process runs; a zombie that nobody has waited for yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_no_workload_outlives_the_workshop() -> None:
+    workshop = Workshop(pretend=True)
+    assert workshop.start("spin") is None
+    pid = workshop._pid
+    assert pid and Path(f"/proc/{pid}").exists()
+    workshop.close()
+    ends = time.monotonic() + 10
+    while is_running(pid) and time.monotonic() < ends:
+        time.sleep(0.01)
+    assert not is_running(pid)
+
+
+POWER = agreement.Field("power.draw.average", "gpu_samples", "power_watts", 5, 0.05)
+EXACT = agreement.Field("pstate", "gpu_samples", "pstate")
+MEMORY = agreement.Field("memory.used", "gpu_samples", "memory_used_bytes", 2**20, times=2**20)
+MODE = agreement.Field("mig.mode.current", "gpus", "mig_mode")
+BUS = agreement.Field("pci.bus_id", "gpus", "pci_bus_id")
+REASONS = agreement.Field("clocks_event_reasons.active", "gpu_samples", "clocks_event_reasons")
+UUID = agreement.Field("uuid", "gpus", "gpu_uuid")
+
+
+@pytest.mark.parametrize(
+    ("field", "before", "after", "said", "verdict"),
+    [
+        (POWER, 100.0, 300.0, "200.00", "agree"),
+        (POWER, 100.0, 100.0, "104.90", "agree"),
+        (POWER, 100.0, 100.0, "106.00", "differs"),
+        (POWER, None, 100.0, "100.00", "agree"),
+        (POWER, None, None, "100.00", "only theirs"),
+        (POWER, 100.0, 100.0, "[N/A]", "only ours"),
+        (POWER, None, None, "[Not Supported]", "both absent"),
+        (POWER, None, None, None, "both absent"),
+        (EXACT, 0, 0, "P0", "agree"),
+        (EXACT, 0, 2, "P8", "differs"),
+        (MEMORY, 500 * 2**20, 500 * 2**20, "501", "agree"),
+        (MEMORY, 500 * 2**20, 500 * 2**20, "502", "differs"),
+        (MODE, False, False, "Disabled", "agree"),
+        (MODE, True, True, "Disabled", "differs"),
+        (BUS, "0000:0a:00.0", "0000:0a:00.0", "00000000:0A:00.0", "agree"),
+        (REASONS, 4, 4, "0x0000000000000004", "agree"),
+        (POWER, 100.0, 100.0, "gibberish", "differs"),
+        (UUID, "GPU-1", "GPU-1", "GPU-1", "agree"),
+        (UUID, "GPU-1", "GPU-1", "GPU-2", "differs"),
+    ],
+)
+def test_the_verdict_on_a_field(field, before, after, said, verdict) -> None:
+    assert agreement.judged("idle", field, before, after, said).verdict == verdict
+
+
+def test_what_identifies_a_board_is_compared_and_not_shown() -> None:
+    one = agreement.judged("idle", UUID, "GPU-1", "GPU-1", "GPU-1")
+    assert "GPU-1" not in str(one)
+    answer = support.timed("call", "nvmlDeviceGetUUID", "", lambda: "GPU-1")
+    assert (answer.value, answer.code) == ("hidden", "SUCCESS")
+
+
+def test_columns_that_are_compared_exist() -> None:
+    from gpuwarden.schema import WIRE_TABLES
+
+    for field in agreement.FIELDS:
+        WIRE_TABLES[field.table].column(field.column)
+
+
+def test_a_call_that_fails_has_its_code() -> None:
+    from gpuwarden_agent.probes.nvml_driver import NOT_SUPPORTED, NvmlError
+
+    def refuse() -> None:
+        raise NvmlError(NOT_SUPPORTED, "nvmlX")
+
+    answer = support.timed("call", "nvmlX", "", refuse)
+    assert (answer.code, answer.is_supported, answer.times) == (
+        "NOT_SUPPORTED",
+        False,
+        support.TIMES,
+    )
+
+
+def test_full_tensor_cores_are_a_hundred_percent() -> None:
+    peak = 132 * 4096 * 1830e6
+    assert peak == pytest.approx(989e12, rel=0.001)
+    assert gpm.expected_tensor_percent("NVIDIA H200, driver 580", peak, 1830) == pytest.approx(100)
+    assert gpm.expected_tensor_percent("NVIDIA L40S", peak, 1830) is None
+    assert gpm.expected_tensor_percent("NVIDIA H200", peak, 0.0) is None
+
+
+def test_a_spread_of_nothing_is_nothing() -> None:
+    assert spread([]) == {}
+    assert spread([3.0, 1.0, 2.0]) == {"p50": 2.0, "p99": 3.0, "max": 3.0}
+
+
+WALK = """
+import json
+from bench.gpu import support
+answers = []
+troubles = support.walk_apart(False, 30.0, answers.append)
+print(json.dumps({"troubles": troubles, "answers": [[a.kind, a.name, a.code] for a in answers]}))
+"""
+
+
+def test_a_call_that_crashes_costs_itself_alone(tmp_path) -> None:
+    """Over a driver's library that lacks many calls, through the real binding."""
+    root = str(RUN.parents[2])
+    paths = [root, *(f"{root}/{part}" for part in ("contract", "agent", "cli"))]
+    said = fake_library.run(
+        fake_library.compiled(tmp_path), WALK, PYTHONPATH=os.pathsep.join(paths)
+    )
+    kinds = {kind for kind, _, _ in said["answers"]}
+    assert kinds == {"port", "field", "call"}
+    named = [name for _, name, _ in said["answers"]]
+    # The binding's calls come in the order of their names: this is one of the last.
+    assert "nvmlDeviceGetVbiosVersion" in named
+    assert ["call", "nvmlDeviceGetUUID", "SUCCESS"] in said["answers"]
+    for trouble in said["troubles"]:
+        assert "the process that asked nvmlDeviceGet" in trouble

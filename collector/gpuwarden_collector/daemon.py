@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from gpuwarden.alert import AlertStore
 from gpuwarden.clock import Clock
@@ -24,21 +25,20 @@ from gpuwarden_collector.ingest import Ingest
 from gpuwarden_collector.intake import Intake
 from gpuwarden_collector.inventory import Item
 from gpuwarden_collector.query import SqlQuerier
+from gpuwarden_collector.sealing import Policy, Sealer
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.stats import Levels, Stats
 from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import (
-    Database,
-    Limits,
-    RowsRefusedError,
-    StoreUnavailableError,
-)
+from gpuwarden_collector.store.database import Database, Limits
+from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.writer import Writer, load_known
 
 log = logging.getLogger(__name__)
 
 DRAIN_S = 10.0
 """Most time that requests in flight get on stopping, and the writer after them."""
+SEAL_LOOK_S = 5.0
+"""How often it is looked whether samples are to move to the lake."""
 _LINGER_S = 2.0
 
 
@@ -98,6 +98,10 @@ async def running(
         )
         ended = writer.start()
         stack.push_async_callback(_stop_writer, writer)
+        policy = Policy(settings.seal_interval_s, settings.seal_rows_max)
+        sealer = Sealer(database, writer, stats, clock, policy)
+        stack.push_async_callback(sealer.stop)
+        stack.enter_context(_scheduled(sealer))
         querier = SqlQuerier(
             database,
             stats,
@@ -134,6 +138,20 @@ async def running(
                 url, querier, alerts, stats, writer.is_alive, lambda: writer.queue_bytes
             )
     log.info("collector stopped", extra={"batches": stats.batches, "rows": stats.rows_total})
+
+
+@contextmanager
+def _scheduled(sealer: Sealer) -> Iterator[None]:
+    """What the collector does by the clock, for as long as the block runs."""
+    scheduler = AsyncIOScheduler(timezone="UTC")
+    scheduler.add_job(
+        sealer.seal_due, "interval", seconds=SEAL_LOOK_S, max_instances=1, coalesce=True
+    )
+    scheduler.start()
+    try:
+        yield
+    finally:
+        scheduler.shutdown(wait=False)
 
 
 def _levels(writer: Writer, bodies: BodyReader, database: Database) -> Levels:

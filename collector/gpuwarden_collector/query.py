@@ -11,7 +11,8 @@ from gpuwarden.query import QueryError, QueryTimeoutError, Result
 from gpuwarden_collector import guard
 from gpuwarden_collector.answers import python_rows
 from gpuwarden_collector.stats import Stats
-from gpuwarden_collector.store.database import Database, StoreUnavailableError
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.errors import StoreUnavailableError
 from gpuwarden_collector.store.reading import Interrupted, Reading, Rows
 
 T = TypeVar("T")

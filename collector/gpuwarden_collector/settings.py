@@ -34,6 +34,10 @@ class CollectorSettings:
     query_timeout_s: float = setting(30.0, "Most time that a query may take.", least=0.1, most=3600)
     query_rows_max: int = setting(100_000, "Most rows that a query returns.", least=1)
     queries_max: int = setting(4, "Queries that run at the same time.", least=1, most=64)
+    seal_interval_s: float = setting(
+        3600.0, "Seconds after which samples move from the database to the lake.", least=1
+    )
+    seal_rows_max: int = setting(20_000_000, "Rows at which they move before that.", least=1_000)
     ts_past_max_s: float = setting(
         14 * 86_400.0, "Oldest sample that is admitted, counted back from now.", least=60
     )

@@ -55,6 +55,10 @@ class Stats:
     """Age of the newest row of the last stored batch; None before the first."""
     query_seconds: Histogram = field(default_factory=Histogram)
     query_errors: Counter[str] = field(default_factory=Counter)
+    sealed_rows: Counter[str] = field(default_factory=Counter)
+    """Rows moved to the lake, by table."""
+    seal_seconds: Histogram = field(default_factory=Histogram)
+    seal_failures: int = 0
     request_failures: int = 0
     malformed_requests: int = 0
     """Requests that are not HTTP."""
@@ -87,6 +91,7 @@ def _lines(stats: Stats, levels: Levels) -> Iterator[str]:
         ("duplicate_batches_total", "Batches that were stored already.", stats.duplicates),
         ("body_bytes_total", "Bytes of bodies of stored batches.", stats.body_bytes),
         ("commit_failures_total", "Group commits that failed.", stats.commit_failures),
+        ("seal_failures_total", "Moves to the lake that failed.", stats.seal_failures),
         ("request_failures_total", "Requests answered 500.", stats.request_failures),
         ("malformed_requests_total", "Requests that are not HTTP.", stats.malformed_requests),
     ):
@@ -96,6 +101,7 @@ def _lines(stats: Stats, levels: Levels) -> Iterator[str]:
         ("refused_batches_total", "Batches not stored.", "status", stats.refused),
         ("unknown_columns_total", "Batches with unknown columns.", "table", stats.unknown_columns),
         ("query_errors_total", "Queries that failed.", "reason", stats.query_errors),
+        ("sealed_rows_total", "Rows moved to the lake.", "table", stats.sealed_rows),
     ):
         samples = [(f'{{{label}="{key}"}}', n) for key, n in sorted(counter.items())]
         yield from _family(name, "counter", meaning, samples)
@@ -114,6 +120,7 @@ def _lines(stats: Stats, levels: Levels) -> Iterator[str]:
         ("commit_seconds", "Time of a group commit.", stats.commit_seconds),
         ("acknowledge_seconds", "Time from request to 204.", stats.acknowledge_seconds),
         ("query_seconds", "Time of a query.", stats.query_seconds),
+        ("seal_seconds", "Time of a move to the lake.", stats.seal_seconds),
     ):
         yield from _head(name, "histogram", meaning)
         yield from histogram.lines(f"gpuwarden_collector_{name}")

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from gpuwarden.clock import Clock
 from gpuwarden_collector.group import (
@@ -32,9 +32,11 @@ from gpuwarden_collector.group import (
 )
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.store.commit import Changes, OutOfMemoryError, commit, is_usable, load_rows
-from gpuwarden_collector.store.database import Database, RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 GROUP_BYTES_MAX = 64 * 1024 * 1024
 """Decoded bytes at which a group is committed without waiting for the interval."""
@@ -64,8 +66,9 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    changes: Changes
-    answer: asyncio.Future[None]
+    work: Callable[[], Any]
+    """What the thread does between two groups. Raises StoreUnavailableError, RowsRefusedError."""
+    answer: asyncio.Future[Any]
 
 
 def load_known(database: Database) -> Known:
@@ -153,13 +156,20 @@ class Writer:
 
         Raises StoreUnavailableError, RowsRefusedError, WriterStopped.
         """
-        answer: asyncio.Future[None] = self._loop.create_future()
+        await self.do(lambda: self._commit(changes))
+
+    async def do(self, work: Callable[[], T]) -> T:
+        """Let the thread do something between two groups, as the owner of the connection.
+
+        Raises StoreUnavailableError, RowsRefusedError, WriterStopped.
+        """
+        answer: asyncio.Future[T] = self._loop.create_future()
         with self._condition:
             if self._is_stopping or self._ended.done():
                 raise WriterStopped("the collector is stopping")
-            self._calls.append(_Call(changes, answer))
+            self._calls.append(_Call(work, answer))
             self._condition.notify()
-        await asyncio.shield(answer)
+        return await asyncio.shield(answer)
 
     async def stop(self, timeout_s: float = 30.0) -> None:
         """Commit what waits and end the thread. Raises TimeoutError."""
@@ -299,14 +309,15 @@ class Writer:
 
     def _carry_out(self, call: _Call) -> None:
         error: Exception | None = None
+        result: Any = None
         try:
             self._settle_doubt()
-            self._commit(call.changes)
+            result = call.work()
         except (StoreUnavailableError, RowsRefusedError) as caught:
             error = caught
             if isinstance(caught, OutOfMemoryError):
                 self._make_room()
-        self._on_loop(_settle, call.answer, error)
+        self._on_loop(_settle, call.answer, result, error)
 
     def _keep_house(self, *, is_last: bool) -> None:
         now_s = self._clock.monotonic()
@@ -374,10 +385,10 @@ class Writer:
         self._stats.commit_failures += 1
 
 
-def _settle(answer: asyncio.Future[None], error: Exception | None) -> None:
+def _settle(answer: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
     if answer.done():
         return
     if error is None:
-        answer.set_result(None)
+        answer.set_result(result)
     else:
         answer.set_exception(error)

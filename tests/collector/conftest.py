@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import resource
+import shutil
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -101,9 +102,24 @@ def stuck_clock() -> StuckClock:
     return StuckClock(NOW)
 
 
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder as its first opening leaves it, which takes a while."""
+    folder = tmp_path_factory.mktemp("store")
+    Database.open(folder, Limits(memory="512MiB", threads=1)).close()
+    return folder
+
+
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    opened = Database.open(tmp_path, Limits(memory="512MiB", threads=1))
+def data_dir(tmp_path: Path, empty_store: Path) -> Path:
+    """A data folder of the test's own, tmp_path itself."""
+    shutil.copytree(empty_store, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+@pytest.fixture
+def database(data_dir: Path) -> Iterator[Database]:
+    opened = Database.open(data_dir, Limits(memory="512MiB", threads=1))
     yield opened
     opened.close()
 
@@ -131,14 +147,14 @@ Start = Callable[..., AbstractAsyncContextManager[Collector]]
 
 
 @pytest.fixture
-def start(tmp_path: Path, clock: ManualClock) -> Start:
+def start(data_dir: Path, clock: ManualClock) -> Start:
     """Run a collector on a free port: `async with start(queue_bytes_max=...) as collector`."""
 
     @asynccontextmanager
     async def started(
         *, routes: Any = None, clock: ManualClock = clock, **settings: Any
     ) -> AsyncIterator[Collector]:
-        chosen = {"port": 0, "data_dir": tmp_path, "threads": 1, "commit_interval_s": 0.01}
+        chosen = {"port": 0, "data_dir": data_dir, "threads": 1, "commit_interval_s": 0.01}
         more = {} if routes is None else {"routes": routes}
         async with running(CollectorSettings(**{**chosen, **settings}), clock, **more) as running_:
             yield running_

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -15,14 +16,9 @@ from gpuwarden.query import QueryError
 from gpuwarden.schema import TABLES
 from gpuwarden_collector.decode import STORED_SCHEMAS
 from gpuwarden_collector.store.commit import Changes, commit, is_usable, load_rows
-from gpuwarden_collector.store.database import (
-    FILE_NAME,
-    SCHEMA_VERSION,
-    Database,
-    Limits,
-    RowsRefusedError,
-    StoreUnavailableError,
-)
+from gpuwarden_collector.store.database import FILE_NAME, SCHEMA_VERSION, Database, Limits
+from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.store.generations import hot_table
 from gpuwarden_collector.store.reading import Interrupted, Reading
 
 LIMITS = Limits(memory="512MiB", threads=1)
@@ -116,11 +112,10 @@ def test_columns_that_came_later_are_added_to_a_database_that_is_there(
 ) -> None:
     database = Database.open(tmp_path, LIMITS)
     commit(database, Changes(appended={"gpu_samples": wire.table("gpu_samples", [wire.gpu_row()])}))
-    # As an older version made it: without two columns in the middle, one of them in a view.
-    for view in ("gpus_now", "gpu_health_now", "links_now"):
-        database.writing.execute(f"DROP VIEW {view}")
+    # As an older version made it: without two columns in the middle.
     for column in ("util_percent", "power_watts"):
-        database.writing.execute(f"ALTER TABLE gpu_samples DROP COLUMN {column}")
+        for table in (hot_table("gpu_samples", 1), "lake.main.gpu_samples"):
+            database.writing.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
     database.close()
 
     database = Database.open(tmp_path, LIMITS)
@@ -131,6 +126,29 @@ def test_columns_that_came_later_are_added_to_a_database_that_is_there(
     ).fetchall()
     assert rows == [("GPU-0", None, None), ("GPU-0", 50.0, 300.0)]
     database.close()
+
+
+def test_a_database_of_version_1_is_brought_up_to_date(tmp_path: Path) -> None:
+    with duckdb.connect(str(tmp_path / FILE_NAME)) as old:
+        old.execute("CREATE SCHEMA internal")
+        old.execute("CREATE TABLE internal.schema_version (version INTEGER NOT NULL)")
+        old.execute("INSERT INTO internal.schema_version VALUES (1)")
+        old.execute(
+            "CREATE TABLE gpu_samples (ts TIMESTAMP, node VARCHAR, gpu_uuid VARCHAR, "
+            "simulated BOOLEAN, power_watts FLOAT)"
+        )
+        old.execute("INSERT INTO gpu_samples VALUES ('2026-03-01', 'n1', 'GPU-0', true, 300)")
+        old.execute("CREATE VIEW gpus_now AS SELECT * FROM gpu_samples")
+    for _ in range(2):
+        database = Database.open(tmp_path, LIMITS)
+        rows = database.writing.execute(
+            "SELECT node, power_watts, util_percent FROM gpu_samples"
+        ).fetchall()
+        assert rows == [("n1", 300.0, None)]
+        assert database.writing.execute("FROM internal.schema_version").fetchall() == [
+            (SCHEMA_VERSION,)
+        ]
+        database.close()
 
 
 def test_a_wrong_memory_limit_is_a_start_error(tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ from gpuwarden_collector.group import Batch, Durable, Later, Never
 from gpuwarden_collector.query import SqlQuerier
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.store.commit import Changes, load_rows
-from gpuwarden_collector.store.database import FILE_NAME, Database, Limits, RowsRefusedError
+from gpuwarden_collector.store.database import FILE_NAME, Database, Limits
+from gpuwarden_collector.store.errors import RowsRefusedError
+from gpuwarden_collector.store.generations import hot_table
 from gpuwarden_collector.writer import (
     STUCK_AFTER_S,
     QueueFull,
@@ -177,8 +179,8 @@ async def test_a_commit_that_failed_only_after_it_was_durable_is_not_repeated(
     async with run() as writer:
         assert await writer.store(batch(wire, 1)) == Durable()
         database.writing.execute(
-            "INSERT INTO gpu_samples SELECT * REPLACE (ts + INTERVAL 1 SECOND AS ts) "
-            "FROM gpu_samples"
+            f"INSERT INTO {hot_table('gpu_samples', 1)} "
+            "SELECT * REPLACE (ts + INTERVAL 1 SECOND AS ts) FROM gpu_samples"
         )
         database.writing.execute("UPDATE internal.ledger SET floor = 3")
         with full_disk():

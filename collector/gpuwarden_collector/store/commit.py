@@ -15,7 +15,9 @@ import duckdb
 import pyarrow as pa
 
 from gpuwarden.schema import TABLES, stored_columns
-from gpuwarden_collector.store.database import Database, StoreUnavailableError, one_line, translated
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.errors import StoreUnavailableError, one_line, translated
+from gpuwarden_collector.store.generations import hot_table
 
 # Within COMMIT it comes as a TransactionException, of which only the text tells.
 _OUT_OF_MEMORY = re.compile(r"failed to (pin block|allocate)|Out of Memory")
@@ -57,7 +59,8 @@ def commit(database: Database, changes: Changes) -> None:
         connection.execute("BEGIN")
         for name, rows in changes.appended.items():
             with _incoming(connection, rows):
-                connection.execute(f"INSERT INTO {name} BY NAME SELECT * FROM incoming")
+                hot = hot_table(name, database.generations[-1])
+                connection.execute(f"INSERT INTO {hot} BY NAME SELECT * FROM incoming")
         for name, rows in changes.upserted.items():
             with _incoming(connection, rows):
                 connection.execute(_upsert_sql(name))

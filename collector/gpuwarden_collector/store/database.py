@@ -1,4 +1,4 @@
-"""Opens the database, owns its one writing connection, and hands out cursors for reading.
+"""Opens the database with its lake, owns the one writing connection, and hands out cursors.
 
 Every failure of DuckDB becomes one of two: `StoreUnavailableError` (disk full, I/O error, out of
 memory: the same write may succeed later) or `RowsRefusedError` (these rows cannot be stored).
@@ -17,12 +17,21 @@ from pathlib import Path
 import duckdb
 
 from gpuwarden.life import StartError
-from gpuwarden.schema import TABLES, Table, column_sql, create_sql, stored_columns, views_sql
+from gpuwarden.schema import TABLES, UPSERTED, Table, column_sql, create_sql, stored_columns
+from gpuwarden_collector.store import lake
+from gpuwarden_collector.store.errors import StoreUnavailableError, one_line
+from gpuwarden_collector.store.generations import (
+    begin_generation,
+    create_views,
+    end_generation,
+    generations,
+    hot_table,
+)
 
 log = logging.getLogger(__name__)
 
 FILE_NAME = "gpuwarden.duckdb"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _CHECKPOINT_THRESHOLD = "64MiB"
 _CLOSE_WAIT_S = 5.0
 
@@ -37,15 +46,10 @@ CREATE TABLE IF NOT EXISTS internal.ledger (
     heard_at TIMESTAMP NOT NULL,
     PRIMARY KEY (agent_id, boot_id)
 );
+CREATE TABLE IF NOT EXISTS internal.identity (collector VARCHAR NOT NULL);
+CREATE TABLE IF NOT EXISTS internal.generations (generation BIGINT PRIMARY KEY);
+CREATE SCHEMA IF NOT EXISTS hot;
 """
-
-
-class StoreUnavailableError(Exception):
-    """The store cannot take this now; the same may succeed later."""
-
-
-class RowsRefusedError(Exception):
-    """The store can never take these rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +69,13 @@ class Database:
         self._limits = limits
         self._condition = threading.Condition()
         self._cursors: set[duckdb.DuckDBPyConnection] = set()
+        self._maintaining: set[duckdb.DuckDBPyConnection] = set()
         self._is_closed = False
         self.writing = _connect(path, limits)
+        self.collector = _identity(self.writing)
+        """Identity of this collector in the lake."""
+        self.generations = generations(self.writing)
+        """Generations of hot tables, oldest first; the last is written."""
 
     @classmethod
     def open(cls, data_dir: Path, limits: Limits) -> "Database":
@@ -85,6 +94,8 @@ class Database:
             return cls(data_dir / FILE_NAME, limits)
         except duckdb.Error as error:
             raise _start_error(data_dir / FILE_NAME, error) from error
+        except OSError as error:
+            raise StartError(f"lake in {data_dir}: {error}") from error
 
     @property
     def size_bytes(self) -> int:
@@ -98,6 +109,16 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """A cursor inside a read-only transaction. Raises StoreUnavailableError."""
+        with self._cursor() as cursor:
+            cursor.execute("BEGIN TRANSACTION READ ONLY")
+            try:
+                yield cursor
+            finally:
+                with suppress(duckdb.Error):
+                    cursor.execute("ROLLBACK")
+
+    @contextmanager
+    def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
         with self._condition:
             if self._is_closed:
                 raise StoreUnavailableError("the database is being closed or opened again")
@@ -107,11 +128,8 @@ class Database:
                 raise StoreUnavailableError(one_line(error)) from error
             self._cursors.add(cursor)
         try:
-            cursor.execute("BEGIN TRANSACTION READ ONLY")
             yield cursor
         finally:
-            with suppress(duckdb.Error):
-                cursor.execute("ROLLBACK")
             cursor.close()
             with self._condition:
                 self._cursors.discard(cursor)
@@ -120,8 +138,10 @@ class Database:
     def interrupt_readers(self, wait_s: float = 0.0) -> int:
         """End all running queries, and wait until they have let go; how many there were."""
         with self._condition:
-            ended = set(self._cursors)
-            self._interrupt_all()
+            ended = set(self._cursors) - self._maintaining
+            for cursor in ended:
+                with suppress(duckdb.Error):
+                    cursor.interrupt()
             self._condition.wait_for(lambda: not ended & self._cursors, wait_s)
             return len(ended)
 
@@ -153,6 +173,63 @@ class Database:
                 self._is_closed = False
         log.warning("database opened again after a fatal error", extra={"path": str(self._path)})
 
+    def roll(self) -> int:
+        """Freeze the generation that is written and begin the next; the frozen one.
+
+        For the thread that owns `writing`. Raises StoreUnavailableError.
+        """
+        frozen = self.generations[-1]
+        with self._writing():
+            begin_generation(self.writing, frozen + 1)
+            create_views(self.writing, self.collector)
+        self.generations = generations(self.writing)
+        return frozen
+
+    def drop(self, generation: int) -> None:
+        """Drop a generation that the lake holds. As `roll`."""
+        with self._writing():
+            end_generation(self.writing, generation)
+            create_views(self.writing, self.collector)
+        self.generations = generations(self.writing)
+
+    def count_rows(self, generation: int) -> int:
+        """Rows in a generation, as DuckDB estimates them without a scan. As `roll`."""
+        names = [hot_table(name, generation).partition(".")[2] for name in lake.SEALED_TABLES]
+        row = self.writing.execute(
+            "SELECT sum(estimated_size) FROM duckdb_tables() "
+            "WHERE schema_name = 'hot' AND table_name IN (SELECT unnest($1))",
+            [names],
+        ).fetchone()
+        return int(row[0] or 0) if row else 0
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A transaction of the writing connection. Raises StoreUnavailableError."""
+        try:
+            self.writing.execute("BEGIN")
+            yield
+            self.writing.execute("COMMIT")
+        except duckdb.Error as error:
+            with suppress(duckdb.Error):
+                self.writing.execute("ROLLBACK")
+            raise StoreUnavailableError(one_line(error)) from error
+
+    @contextmanager
+    def maintaining(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A cursor for the lake, beside the writer. Raises StoreUnavailableError."""
+        with self._cursor() as cursor:
+            self._maintaining.add(cursor)
+            try:
+                yield cursor
+            finally:
+                self._maintaining.discard(cursor)
+
+    def interrupt_maintenance(self) -> None:
+        """End what runs on the cursors of `maintaining`."""
+        for cursor in list(self._maintaining):
+            with suppress(duckdb.Error):
+                cursor.interrupt()
+
     def checkpoint(self) -> None:
         """Move the write-ahead log into the database file. Raises StoreUnavailableError."""
         try:
@@ -183,7 +260,9 @@ def _connect(path: Path, limits: Limits) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(str(path), config=config)
     try:
         connection.execute("SET GLOBAL TimeZone = 'UTC'")
+        lake.attach(connection, path.parent)
         _create(connection, path)
+        connection.execute("SET allowed_directories = $1", [[str(path.parent / lake.FOLDER)]])
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
     except BaseException:
@@ -204,24 +283,68 @@ def _create(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
             f"{path} has schema version {version}, this gpuwarden knows up to {SCHEMA_VERSION}: "
             "run the newer gpuwarden that made it, or choose another --data"
         )
-    for table in TABLES.values():
-        connection.execute(create_sql(table))
-        _add_columns(connection, table)
-    connection.execute(views_sql())
+    _migrate(connection, version)
+    for name in UPSERTED:
+        connection.execute(create_sql(TABLES[name]))
+        _add_columns(connection, TABLES[name], "main", name)
+    if not generations(connection):
+        begin_generation(connection, 1)
+    for generation in generations(connection):
+        for name in lake.SEALED_TABLES:
+            schema, _, table = hot_table(name, generation).partition(".")
+            connection.execute(create_sql(TABLES[name], as_name=f"{schema}.{table}"))
+            _add_columns(connection, TABLES[name], schema, table)
+    connection.execute(
+        "INSERT INTO internal.identity SELECT uuid()::VARCHAR WHERE NOT EXISTS "
+        "(FROM internal.identity)"
+    )
+    create_views(connection, _identity(connection))
     connection.execute("COMMIT")
 
 
-def _add_columns(connection: duckdb.DuckDBPyConnection, table: Table) -> None:
+def _identity(connection: duckdb.DuckDBPyConnection) -> str:
+    row = connection.execute("SELECT collector FROM internal.identity").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def _migrate(connection: duckdb.DuckDBPyConnection, version: int | None) -> None:
+    """Bring a database of an older version up to this one, in the transaction that opens it."""
+    if version == 1:
+        # Sample tables were main's own; they become the first generation.
+        connection.execute("INSERT INTO internal.generations VALUES (1)")
+        views = connection.execute(
+            "SELECT view_name FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal "
+            "AND database_name = current_database()"
+        ).fetchall()
+        for (view,) in views:
+            connection.execute(f"DROP VIEW main.{view}")
+        existing = {
+            name
+            for (name,) in connection.execute(
+                "SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main' "
+                "AND database_name = current_database()"
+            ).fetchall()
+        }
+        for name in set(lake.SEALED_TABLES) & existing:
+            connection.execute(f"CREATE TABLE {hot_table(name, 1)} AS FROM main.{name}")
+            connection.execute(f"DROP TABLE main.{name}")
+    connection.execute("UPDATE internal.schema_version SET version = $1", [SCHEMA_VERSION])
+
+
+def _add_columns(
+    connection: duckdb.DuckDBPyConnection, table: Table, schema: str, name: str
+) -> None:
     """Columns that are newer than the database: NULL in the rows that are there."""
     known = connection.execute(
-        "SELECT column_name FROM information_schema.columns "
-        "WHERE table_schema = 'main' AND table_name = $1",
-        [table.name],
+        "SELECT column_name FROM duckdb_columns() WHERE database_name = current_database() "
+        "AND schema_name = $1 AND table_name = $2",
+        [schema, name],
     ).fetchall()
-    names = {name for (name,) in known}
+    names = {column for (column,) in known}
     for column in stored_columns(table):
         if column.name not in names:
-            connection.execute(f"ALTER TABLE {table.name} ADD COLUMN {column_sql(column)}")
+            connection.execute(f"ALTER TABLE {schema}.{name} ADD COLUMN {column_sql(column)}")
 
 
 _NO_SPACE = re.compile(r"No space left|Disk quota exceeded|File too large")
@@ -240,22 +363,3 @@ def _start_error(path: Path, error: duckdb.Error) -> StartError:
     return StartError(
         f"{path} cannot be opened: {text}: repair or move it, or choose another --data"
     )
-
-
-def one_line(error: Exception) -> str:
-    """The first line of an error's message: DuckDB adds advice and a stack below it."""
-    return str(error).strip().partition("\n")[0][:500]
-
-
-def translated(error: duckdb.Error) -> Exception:
-    """What an error while writing means for the rows."""
-    lasting = (
-        duckdb.ConstraintException,
-        duckdb.ConversionException,
-        duckdb.OutOfRangeException,
-        duckdb.DataError,
-        duckdb.IntegrityError,
-    )
-    if isinstance(error, lasting) and not isinstance(error, duckdb.TransactionException):
-        return RowsRefusedError(one_line(error))
-    return StoreUnavailableError(one_line(error))

@@ -11,7 +11,8 @@ import duckdb
 import pyarrow as pa
 
 from gpuwarden.query import QueryError
-from gpuwarden_collector.store.database import Database, one_line
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.errors import one_line
 
 _WORD = re.compile(rb"\w+|.", re.DOTALL)
 _ANALYZE = (b"ANALYZE", b"ANALYSE")

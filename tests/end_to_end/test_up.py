@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from gpuwarden.schema import WIRE_TABLES
+
 
 @pytest.fixture
 def up(world):
@@ -65,8 +67,8 @@ def test_samples_arrive_an_alert_fires_with_dollars_and_ctrl_c_loses_nothing(wor
     ]
     assert total == distinct
     stored_before = int(output.rsplit("stopped; ", 1)[1].split(" ")[0].replace(",", ""))
-    everything = "(select count(*) from gpu_samples) + (select count(*) from host_samples)"
-    everything += " + (select count(*) from process_samples)"
+    tables = WIRE_TABLES.keys() - {"nodes", "gpus"}
+    everything = " + ".join(f"(select count(*) from {table})" for table in tables)
     assert world.one(f"select {everything}") >= stored_before * 0.99
     assert again.stop(signal.SIGINT) == 0
 

@@ -136,11 +136,13 @@ async def test_refused_batches_are_told_at_once_and_the_rest_before_the_end(
     stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
 ) -> None:
     stub_collector.script = [400, 204, 400, 400]
+    ready: list[Counters] = []
     counters = await run_until(
-        lambda: "batches_refused" in stub_collector.kinds() and not stub_collector.script,
+        lambda: "batches_refused" in stub_collector.kinds() and ready[0].batches_refused == 3,
         until_true,
         settings(stub_collector.url, tmp_path),
         probes=[fake_probe()],
+        on_ready=ready.append,
     )
     assert counters.batches_refused == 3
     told = [r for r in stub_collector.rows("events") if r["kind"] == "batches_refused"]

@@ -15,8 +15,10 @@ from typing import Any
 from docs.exporter import exporter_page
 
 from gpuwarden.metrics import METRICS, Metric, Type
-from gpuwarden.schema import INVENTORY_EXTRA, TABLES, WIRE_TABLES, Column, Table, views_sql
+from gpuwarden.rollups import ROLLUPS
+from gpuwarden.schema import INVENTORY_EXTRA, TABLES, WIRE_TABLES, views_sql
 from gpuwarden.settings import default_of
+from gpuwarden.table import Column, Table
 from gpuwarden.xids import xid_table
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_cli.main import parser
@@ -121,7 +123,8 @@ def tables_page() -> str:
         NOTICE,
         "",
         "What `gpuwarden sql`, rules and dashboards query. Names, types and units are a promise. Time is UTC.",
-        "Sample tables carry a row per key, each once, whatever failed on the way.",
+        "Sample tables carry a row per key, each once, whatever failed on the way. [Rollups](rollups.md) summarise",
+        "them by minute and hour.",
     ]
     for table in TABLES.values():
         lines += [
@@ -131,6 +134,10 @@ def tables_page() -> str:
             f"One row per {table.row}; key {', '.join(table.key)}.",
             "",
         ]
+        minutes = ROLLUPS[table.name].made_of if table.name in ROLLUPS else None
+        if minutes is not None:
+            lines.append(f"The columns of [{minutes}](#{minutes}), by hour: [how](rollups.md).")
+            continue
         lines += ["| column | type | | meaning |", "| --- | --- | --- | --- |"]
         lines += [_column_row(column) for column in _all_columns(table)]
     lines += ["", "## Views", "", "```sql", views_sql().strip(), "```"]

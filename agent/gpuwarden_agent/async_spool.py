@@ -30,6 +30,11 @@ class AsyncSpool:
         return self._spool.boot_id
 
     @property
+    def last_sequence(self) -> int:
+        """See Spool.last_sequence."""
+        return self._spool.last_sequence
+
+    @property
     def count(self) -> int:
         """Batches that wait."""
         return self._spool.count

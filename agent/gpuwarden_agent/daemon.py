@@ -56,7 +56,7 @@ async def run(
     *,
     probes: Sequence[Probe],
     spool: Spool | None = None,
-    transport: Transport | None = None,
+    transports: Sequence[Transport] = (),
     fleet: FleetShare | None = None,
     backfill_from_ms: int | None = None,
     look_again: LookAgain | None = None,
@@ -64,7 +64,7 @@ async def run(
 ) -> Counters:
     """Watch one node until `stop`; then seal and send what is there, within `stop_timeout_s`.
 
-    Closes the probes; opens and closes `spool` and `transport` unless they are given. `fleet`: this is
+    Closes the probes; opens and closes `spool` and `transports` unless they are given. `fleet`: this is
     one of many simulated agents in the process. `backfill_from_ms`: simulated probes first produce
     the past since then, or since the last sealed tick. `look_again` is called every few seconds, on
     a thread of its own, for probes of devices that came meanwhile. `on_ready` gets the counters,
@@ -72,9 +72,9 @@ async def run(
     """
     _check_probes(probes)
     async with AsyncExitStack() as stack:
-        if transport is None:
-            opening = open_transport(settings.collector_url, clock)
-            transport = await stack.enter_async_context(opening)
+        if not transports:
+            opening = [open_transport(url, clock) for url in settings.collectors]
+            transports = [await stack.enter_async_context(opened) for opened in opening]
         worker = fleet.spool_worker if fleet else Worker("spool")
         if fleet is None:
             stack.callback(worker.close)
@@ -85,7 +85,7 @@ async def run(
             )
             stack.push_async_callback(AsyncSpool(spool, worker).close)
         shared = AsyncSpool(spool, worker)
-        agent = _Agent(settings, clock, probes, spool, shared, transport, fleet, look_again)
+        agent = _Agent(settings, clock, probes, spool, shared, transports, fleet, look_again)
         if agent.latest is not None:
             await stack.enter_async_context(
                 _exporting(settings, agent.latest, agent.counters, agent.probes)
@@ -129,7 +129,7 @@ class _Agent:
         probes: Sequence[Probe],
         spool: Spool,
         shared: AsyncSpool,
-        transport: Transport,
+        transports: Sequence[Transport],
         fleet: FleetShare | None,
         look_again: LookAgain | None,
     ) -> None:
@@ -178,7 +178,7 @@ class _Agent:
         )
         self._shipper = Shipper(
             shared,
-            transport,
+            transports,
             clock=clock,
             counters=self.counters,
             sealed=sealed,

@@ -179,7 +179,7 @@ def check_host(
         _check_pressure(root),
         _check_pod_resources(root),
         _check_state_dir(settings),
-        _check_collector(settings.collector_url, clock),
+        *(_check_collector(url, clock) for url in settings.collectors),
     ]
     if has_nvidia:
         checks.insert(0, _check_kernel_log(root))

@@ -14,7 +14,8 @@ import zstandard
 from nanoarrow.ipc import StreamWriter
 
 from gpuwarden.metrics import Type
-from gpuwarden.schema import WIRE_TABLES, Table
+from gpuwarden.schema import WIRE_TABLES
+from gpuwarden.table import Table
 from gpuwarden.wire import TABLE_KEY
 from gpuwarden_agent.probe import Row
 from gpuwarden_agent.rows import RowError, impossible_columns

@@ -19,6 +19,10 @@ class NoAnswerError(Exception):
     """There is no whole answer. The message is one line for people, without the address."""
 
 
+class NoConnectionError(NoAnswerError):
+    """There was no connection, so nothing was sent."""
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where a collector is."""

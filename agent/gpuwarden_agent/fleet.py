@@ -70,9 +70,8 @@ async def run_fleet(
         return FleetProgress(len(nodes), clock.monotonic() - began_s, total(running))
 
     async with AsyncExitStack() as stack:
-        transport = await stack.enter_async_context(
-            open_transport(collector_url, clock, connections=CONNECTIONS_MAX)
-        )
+        opening = open_transport(collector_url, clock, connections=CONNECTIONS_MAX)
+        transport = await stack.enter_async_context(opening)
         worker = Worker("spools", calls_max=max(64, 8 * len(nodes)))
         stack.callback(worker.close)
         spools = []
@@ -92,7 +91,7 @@ async def run_fleet(
                             stop,
                             probes=list(probe) if isinstance(probe, Sequence) else [probe],
                             spool=spool,
-                            transport=transport,
+                            transports=[transport],
                             fleet=fleet,
                             backfill_from_ms=backfill_from_ms,
                             on_ready=running.append,

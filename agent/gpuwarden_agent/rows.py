@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuwarden.metrics import Type
-from gpuwarden.schema import WIRE_TABLES, Column
+from gpuwarden.schema import WIRE_TABLES
+from gpuwarden.table import Column
 from gpuwarden_agent.probe import Value
 
 _FLOAT32_MAX = 3.4028234663852886e38

@@ -19,6 +19,9 @@ class AgentSettings:
         choices=("auto", "nvml", "simulator", "replay"),
     )
     collector_url: str = setting("http://127.0.0.1:8750", "Address of the collector.")
+    collector_urls: tuple[str, ...] = setting(
+        (), "Addresses of several collectors of one lake, instead of collector_url."
+    )
     state_dir: Path = setting(
         Path("/var/lib/gpuwarden-agent"), "Folder of the spool; one agent a folder."
     )
@@ -66,6 +69,11 @@ class AgentSettings:
         "info", "Least level that is logged.", choices=("debug", "info", "warning", "error")
     )
     log_format: str = setting("text", "Form of the log on stderr.", choices=("text", "json"))
+
+    @property
+    def collectors(self) -> tuple[str, ...]:
+        """Addresses to ship to, at least one."""
+        return tuple(dict.fromkeys(self.collector_urls)) or (self.collector_url,)
 
     @property
     def node_name(self) -> str:

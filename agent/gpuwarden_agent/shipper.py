@@ -7,24 +7,35 @@ one lane alone tries, with exponential backoff and full jitter.
 Only 204 acknowledges: a proxy or another server that answers 200 to everything must not make the
 agent forget its samples. For the same reason answers about the address rather than the batch (401,
 403, 404 and their like, which a collector does not give to a batch) mean later and not never.
+
+Of several collectors one is shipped to (`course.py`). A batch that one of them may have stored goes to
+the next one with a word about it, so that together they keep it once.
 """
 
 import asyncio
 import json
 import logging
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import assert_never
 
 from gpuwarden.clock import Clock
 from gpuwarden.life import until
-from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, BatchId, headers_of
+from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, SENT_BEFORE_HEADER, BatchId, headers_of
 from gpuwarden_agent.async_spool import AsyncSpool
 from gpuwarden_agent.counters import Counters
+from gpuwarden_agent.course import (
+    Course,
+    after_failure,
+    after_success,
+    aimed,
+    is_pause_due,
+    preference,
+)
 from gpuwarden_agent.events import span
-from gpuwarden_agent.exchange import NoAnswerError
+from gpuwarden_agent.exchange import NoAnswerError, NoConnectionError
 from gpuwarden_agent.spool import SealedBatch, SpoolError
 from gpuwarden_agent.transport import Transport
 
@@ -56,6 +67,8 @@ class Unreachable:
     """No connection, or it broke."""
 
     reason: str
+    was_sent: bool = True
+    """Whether the collector may have the batch all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +92,8 @@ class RetryAfter:
 
     seconds: float
     reason: str
+    is_busy: bool = False
+    """Whether the collector works, and has too much to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +121,12 @@ def next_action(
         case Answered(status, _, reason) if 400 <= status < 500 and status not in ADDRESS_STATUSES:
             return Drop(f"{status}: {reason or 'no reason given'}")
         case Answered(status, retry_after, reason):
-            seconds = _asked_s(retry_after, now)
+            seconds, is_busy = _asked_s(retry_after, now), status == 429
             why = f"it answered {status}" + (f": {reason}" if reason else "")
             if seconds is None:
-                return RetryAfter(_backoff_s(attempt, rng, backoff_max_s), why)
+                return RetryAfter(_backoff_s(attempt, rng, backoff_max_s), why, is_busy)
             # A fleet that was told the same number must not come back in the same instant.
-            return RetryAfter(seconds * rng.uniform(1.0, 1.5) + rng.uniform(0, 1.0), why)
+            return RetryAfter(seconds * rng.uniform(1.0, 1.5) + rng.uniform(0, 1.0), why, is_busy)
         case Unreachable(reason):
             return RetryAfter(_backoff_s(attempt, rng, backoff_max_s), reason)
         case TimedOut(after_s):
@@ -149,7 +164,7 @@ class Shipper:
     def __init__(
         self,
         spool: AsyncSpool,
-        transport: Transport,
+        transports: Sequence[Transport],
         *,
         clock: Clock,
         counters: Counters,
@@ -160,10 +175,17 @@ class Shipper:
         rng: random.Random | None = None,
         is_quiet: bool = False,
     ) -> None:
-        """`is_quiet`: the log has changes of state at level debug only, as for one of many."""
+        """`transports`: one for each collector of the lake. `is_quiet`: the log has changes of state at
+        level debug only, as for one of many."""
         self._spool = spool
-        self._transport = transport
-        self._shown_url = transport.address.shown(INGEST_PATH)
+        urls = [transport.address.shown(INGEST_PATH) for transport in transports]
+        order = preference(spool.agent_id, urls)
+        self._transports = [transports[at] for at in order]
+        self._urls = [urls[at] for at in order]
+        self._course = Course()
+        self._maybe_stored: set[int] = set()
+        """Batches of this run that a collector may have."""
+        self._is_away_told = False
         self._clock = clock
         self._counters = counters
         self._sealed = sealed
@@ -260,7 +282,10 @@ class Shipper:
     async def _send(self, batch: SealedBatch) -> None:
         self._counters.batches_sent += 1
         attempt = self._failures
-        outcome = await self._post(batch)
+        place, self._course = aimed(self._course, self._clock.monotonic())
+        outcome = await self._post(batch, place)
+        if may_be_stored(outcome):
+            self._maybe_stored.add(batch.sequence)
         if _is_about_the_batch(outcome):
             self._resting[batch.sequence] = self._clock.monotonic() + 2 * self._backoff_max_s
         action = next_action(
@@ -271,77 +296,139 @@ class Shipper:
             backoff_max_s=self._backoff_max_s,
         )
         try:
-            await self._settle(batch, action, attempt)
+            await self._settle(batch, action, place, attempt)
         except SpoolError as error:
             # It will be sent again, and the collector will know it already.
             self._fail(RetryAfter(self._backoff_max_s, str(error)), attempt)
 
-    async def _post(self, batch: SealedBatch) -> Outcome:
+    async def _post(self, batch: SealedBatch, place: int) -> Outcome:
+        sequence = batch.sequence
         identity = BatchId(
-            self._spool.agent_id, batch.boot_id, batch.sequence, batch.oldest_sequence
+            self._spool.agent_id,
+            batch.boot_id,
+            sequence,
+            batch.oldest_sequence,
+            # What waited when the agent started may have been sent by the one before it.
+            sequence <= self._spool.last_sequence or sequence in self._maybe_stored,
         )
         headers = headers_of(identity) | {
             "Content-Type": CONTENT_TYPE,
             "Content-Encoding": "zstd",
         }
         try:
-            answer = await self._transport.post(
-                INGEST_PATH, headers, batch.body, timeout_s=self._request_timeout_s
+            answer = await self._transports[place].post(
+                INGEST_PATH,
+                headers,
+                batch.body,
+                timeout_s=self._request_timeout_s,
+                again={SENT_BEFORE_HEADER: "1"},
             )
         except TimeoutError:
             return TimedOut(self._request_timeout_s)
         except NoAnswerError as error:
-            return Unreachable(str(error))
+            return Unreachable(str(error), not isinstance(error, NoConnectionError))
         return Answered(answer.status, answer.headers.get("retry-after"), _reason(answer.body))
 
-    async def _settle(self, batch: SealedBatch, action: Action, attempt: int) -> None:
+    async def _settle(self, batch: SealedBatch, action: Action, place: int, attempt: int) -> None:
         match action:
             case Acknowledge():
+                self._arrive(place)
                 await self._spool.acknowledge(batch.sequence)
                 self._counters.batches_acknowledged += 1
-                self._succeed()
+                self._succeed(batch, place)
             case Drop(reason):
+                self._arrive(place)
                 await self._spool.refuse(batch.sequence, reason)
                 self._counters.batches_refused += 1
                 self._counters.last_error = f"batch {batch.sequence} refused: {reason}"
-                self._succeed()
+                self._succeed(batch, place)
                 self._on_refused(reason)
             case RetryAfter():
-                self._fail(action, attempt)
+                self._fail_at(place, action, attempt)
             case _:
                 assert_never(action)
 
-    def _succeed(self) -> None:
+    def _arrive(self, place: int) -> None:
+        """A collector has answered for good, whatever the spool makes of it."""
+        before, self._course = self._course, after_success(self._course, place)
+        if before.at != self._course.at:
+            extra = {"collector": self._urls[place]}
+            log.log(self._level, "shipping to the first collector again", extra=extra)
+
+    def _succeed(self, batch: SealedBatch, place: int) -> None:
+        self._maybe_stored.discard(batch.sequence)
         if not self._failures:
             return
         self._failures = self._counters.tries_failed = 0
         self._is_reachable.set()
+        if not self._is_away_told:
+            return
+        self._is_away_told = False
         log.log(
             self._level,
             "collector is back",
             extra={
-                "collector": self._shown_url,
+                "collector": self._urls[place],
                 "away_for": span(self._clock.monotonic() - self._away_since_s),
                 "batches_waiting": self._spool.count,
             },
         )
 
-    def _fail(self, action: RetryAfter, attempt: int) -> None:
+    def _fail_at(self, place: int, action: RetryAfter, attempt: int) -> None:
+        """A collector failed; there may be others to be tried."""
+        before, places = self._course, len(self._urls)
+        now_s = self._clock.monotonic()
+        course = after_failure(before, place, places, now_s, self._rng, is_busy=action.is_busy)
+        self._course = course
+        if place != before.at:
+            return  # the one that is shipped to is another
+        is_over = course.given_up >= places or places == 1
+        if course.at != place:
+            extra = {"collector": self._urls[course.at], "instead_of": self._urls[place]}
+            level = logging.DEBUG if is_over else self._level
+            log.log(level, "shipping to another collector", extra=extra | {"why": action.reason})
+        if not is_pause_due(before, course, places):
+            action = replace(action, seconds=0.0)
+        self._fail(action, attempt, place=place, is_over=is_over)
+
+    def _fail(
+        self, action: RetryAfter, attempt: int, *, place: int | None = None, is_over: bool = True
+    ) -> None:
+        """`is_over`: nobody else is left to be tried."""
+        url = self._urls[self._course.at if place is None else place]
         if not self._failures:
             self._away_since_s = self._clock.monotonic()
             self._is_reachable.clear()
+        if is_over and not self._is_away_told:
+            self._is_away_told = True
             log.log(
                 self._level,
                 "collector takes no batches; they wait in the spool",
-                extra={"collector": self._shown_url, "why": action.reason},
+                extra={"collector": url, "why": action.reason},
             )
         # Lanes that fail together have tried once, not four times.
         self._failures = max(self._failures, attempt + 1)
         self._counters.tries_failed = self._failures
-        self._failures_ever += 1
+        self._failures_ever += is_over
         self._not_before_s = self._clock.monotonic() + action.seconds
-        self._counters.last_error = f"{self._shown_url}: {action.reason}"
+        self._counters.last_error = f"{url}: {action.reason}"
         self._settled.set()
+
+
+def may_be_stored(outcome: Outcome) -> bool:
+    """Whether the collector may have the batch.
+
+    A collector that answers 503 may have found the batch on its disk after it failed to write it.
+    """
+    match outcome:
+        case Unreachable(was_sent=was_sent):
+            return was_sent
+        case Answered(status):
+            return status != 429
+        case TimedOut():
+            return True
+        case _:
+            assert_never(outcome)
 
 
 def _is_about_the_batch(outcome: Outcome) -> bool:

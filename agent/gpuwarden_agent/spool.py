@@ -137,6 +137,8 @@ class Spool:
             self._inode = None if path is None else path.stat().st_ino
             self.agent_id, self.last_run = self._begin_run()
             self.count, self.size_bytes = self._measured()
+            self.last_sequence = self._last_sequence()
+            """Newest sequence that was given before this run; 0: none."""
         except SpoolError as error:
             self._unlock()
             raise StartError(f"{error}; is the disk full or read-only?") from error
@@ -268,6 +270,10 @@ class Spool:
         query = "SELECT count(*), coalesce(sum(length(body)), 0) FROM batches"
         count, size = self._db.execute(query).fetchone()
         return int(count), int(size)
+
+    def _last_sequence(self) -> int:
+        row = self._db.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence").fetchone()
+        return int(row[0])
 
     def _batches(self, order: str, limit: int, skip: Collection[int]) -> list[SealedBatch]:
         marks = ",".join("?" * len(skip))

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 from gpuwarden import __version__
 from gpuwarden.clock import Clock
 from gpuwarden.life import StartError
-from gpuwarden_agent.exchange import Address, Answer, Exchange, NoAnswerError, may_ask_again
+from gpuwarden_agent.exchange import (
+    Address,
+    Answer,
+    Exchange,
+    NoAnswerError,
+    NoConnectionError,
+    may_ask_again,
+)
 from gpuwarden_agent.resolver import DaemonResolver, Found
 
 if TYPE_CHECKING:
@@ -42,9 +49,16 @@ class Transport:
         self._good: Found | None = None
 
     async def post(
-        self, path: str, headers: Mapping[str, str], body: bytes, *, timeout_s: float
+        self,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        timeout_s: float,
+        again: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Send a body and wait for the answer.
+        """Send a body and wait for the answer. `again`: headers that say that it is sent once more, as
+        happens when a kept connection has ended.
 
         Raises NoAnswerError, or TimeoutError after `timeout_s`. Cancelling closes the connection.
         """
@@ -58,7 +72,7 @@ class Transport:
                 if not may_ask_again(was_kept=kept is not None, has_answer_begun=has_begun):
                     raise
             connection = await self._connected(timeout_s)
-            return await connection.ask(path, headers, body)
+            return await connection.ask(path, {**headers, **(again or {})}, body)
 
     def _kept(self) -> "_Connection | None":
         """The one that was used last, so that the others can grow old."""
@@ -72,7 +86,7 @@ class Transport:
         try:
             found = await self._resolver.resolve()
         except OSError as error:
-            raise NoAnswerError(f"{self.address.host}: {_why(error)}") from error
+            raise NoConnectionError(f"{self.address.host}: {_why(error)}") from error
         limit_s = min(CONNECT_S, timeout_s / len(found)) if len(found) > 1 else timeout_s
         reasons = []
         for where in sorted(found, key=lambda where: where != self._good):
@@ -84,7 +98,7 @@ class Transport:
                 continue
             self._good = where
             return connection
-        raise NoAnswerError("; ".join(dict.fromkeys(reasons)))
+        raise NoConnectionError("; ".join(dict.fromkeys(reasons)))
 
     async def _connected_to(self, where: Found) -> "_Connection":
         loop = asyncio.get_running_loop()

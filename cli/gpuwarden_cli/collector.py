@@ -1,8 +1,12 @@
-"""`gpuwarden collector run|config`."""
+"""`gpuwarden collector run|config|check|backup|restore|maintain`."""
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpuwarden_collector.store.check import Report
 
 
 def add_commands(
@@ -16,6 +20,32 @@ def add_commands(
     made = command(group, "config", _config, "every setting with its value and where it came from")
     _add_settings(made)
     add_format(made)
+    made = command(
+        group, "check", _check, "look over the store while no collector runs, and say what to do",
+        "Exits with 1 when something is wrong and was not repaired.",
+    )  # fmt: skip
+    _add_store(made)
+    made.add_argument(
+        "--repair", action="store_true", help="set aside what is damaged, after saying what is lost"
+    )
+    made.add_argument("--read", action="store_true", help="read every file to its end (slow)")
+    made = command(
+        group, "backup", _backup, "copy the store to a new folder, also while the collector runs"
+    )
+    made.add_argument("destination", type=Path, metavar="DEST", help="a folder that is not there")
+    _add_store(made)
+    made = command(group, "restore", _restore, "make a store of a backup")
+    made.add_argument("source", type=Path, metavar="SRC", help="a folder that `backup` made")
+    _add_store(made)
+    made = command(
+        group, "maintain", _maintain, "have the running collector do now what its store needs"
+    )
+    _add_store(made)
+
+
+def _add_store(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--config", metavar="FILE", help="TOML file of settings")
+    made.add_argument("--data-dir", metavar="DIR", help="where samples are kept")
 
 
 def _add_settings(made: argparse.ArgumentParser) -> None:
@@ -41,3 +71,75 @@ def _config(args: argparse.Namespace) -> int:
 
     show(load_settings(CollectorSettings, "collector", args), args.format)
     return 0
+
+
+def _store_of(args: argparse.Namespace) -> Path:
+    """The data folder that flags, environment and file mean."""
+    from gpuwarden_cli.configure import load_settings
+    from gpuwarden_collector.settings import CollectorSettings
+
+    return load_settings(CollectorSettings, "collector", args).settings.data_dir
+
+
+def _check(args: argparse.Namespace) -> int:
+    from gpuwarden.life import StartError
+    from gpuwarden_collector.store.check import check
+
+    report = check(_store_of(args), reads_all=args.read)
+    _say_facts(report)
+    left = 0
+    for problem in report.problems:
+        print(f"wrong: {problem.what}\n   do: {problem.todo}")
+        if not args.repair or problem.repair is None:
+            left += 1
+            continue
+        try:
+            problem.repair()
+        except OSError as error:
+            raise StartError(f"{error.filename}: {error.strerror}") from error
+        print(" done: repaired")
+    if not report.problems:
+        print("nothing is wrong")
+    return 1 if left else 0
+
+
+def _say_facts(report: "Report") -> None:
+    for fact in report.facts:
+        print(fact)
+
+
+def _backup(args: argparse.Namespace) -> int:
+    from gpuwarden.clock import SystemClock
+    from gpuwarden_collector.backup import backup
+
+    _say_facts(backup(_store_of(args), args.destination.absolute(), SystemClock()))
+    print(f"backed up and checked: {args.destination}")
+    return 0
+
+
+def _restore(args: argparse.Namespace) -> int:
+    from gpuwarden_collector.backup import restore
+
+    store = _store_of(args)
+    _say_facts(restore(args.source.absolute(), store))
+    print(f"restored and checked: {store}")
+    return 0
+
+
+def _maintain(args: argparse.Namespace) -> int:
+    from gpuwarden.life import StartError
+    from gpuwarden_collector.control import ask
+
+    store = _store_of(args)
+    try:
+        said = ask(store, "maintain", timeout_s=3_600.0)
+    except OSError as error:
+        raise StartError(f"{store}: {error}: run this as the collector's user") from error
+    if said is None:
+        raise StartError(f"no collector runs on {store}; it maintains its store when it runs")
+    if "error" in said:
+        raise StartError(said["error"])
+    for task in said["tasks"]:
+        print(f"{task}{': failed, see the log' if task in said['put_off'] else ''}")
+    print(f"{len(said['tasks'])} tasks")
+    return 1 if said["put_off"] else 0

@@ -5,7 +5,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -193,8 +193,13 @@ def run_simulation(
     play this recording; `script`: faults of the simulated nodes. Raises StartError.
     """
     from gpuwarden_agent.fleet import run_fleet
+    from gpuwarden_agent.settings import AgentSettings
 
     logs.setup("warning")
+    settings = AgentSettings(backend="simulator")
+    if duration_s is not None and state_dir is None:
+        # Who asked for so many seconds wants their rows; a collector may just be starting again.
+        settings = replace(settings, stop_timeout_s=60)
     fleet, message = _fleet(nodes, gpus_per_node, model_name, seed, replay, script)
 
     lost = 0
@@ -212,6 +217,7 @@ def run_simulation(
             duration_s=duration_s,
             history_s=history_s,
             state_dir=state_dir,
+            settings=settings,
         )
         counters = done.counters
         say(

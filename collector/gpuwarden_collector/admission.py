@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from gpuwarden.clock import EPOCH, from_ms, to_ms
 from gpuwarden.metrics import Type
-from gpuwarden.schema import WIRE_TABLES, Column, Table
+from gpuwarden.schema import WIRE_TABLES
+from gpuwarden.table import Column, Table
 from gpuwarden_collector.decode import ARROW_ERRORS, Refused, first_line
 
 NAME_BYTES_MAX = 256
@@ -47,20 +48,27 @@ def window(now: datetime, past_max_s: float, future_max_s: float) -> Window:
 
 def refusal(tables: Mapping[str, Any], admitted: Window) -> Refused | None:
     """Why the tables are refused; None admits them."""
+    result = checked(tables, admitted)
+    return result if isinstance(result, Refused) else None
+
+
+def checked(tables: Mapping[str, Any], admitted: Window) -> dict[str, Any] | Refused:
+    """The tables, each column in one piece, or why they are refused."""
+    combined: dict[str, Any] = {}
     for name, data in tables.items():
         try:
             data.validate(full=True)
         except ARROW_ERRORS as error:
             return Refused(400, f"{name} is not valid Arrow: {first_line(error)}")
         table = WIRE_TABLES[name]
-        data = data.combine_chunks()
+        data = combined[name] = data.combine_chunks()
         for column, values in zip(table.columns, data.columns, strict=True):
             reason = _wrong_column(table, column, values, admitted)
             if reason:
                 return Refused(422, reason)
         if name in _SAMPLE_TABLES and (key := _key_twice(table, data)):
             return Refused(422, key)
-    return None
+    return combined
 
 
 def _wrong_column(table: Table, column: Column, values: Any, admitted: Window) -> str | None:

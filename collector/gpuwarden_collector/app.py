@@ -17,7 +17,7 @@ from gpuwarden_collector.answers import arrow_body, csv_body, json_body
 from gpuwarden_collector.bodies import BodyReader, Busy
 from gpuwarden_collector.decode import Refused
 from gpuwarden_collector.group import Durable, Later, Never
-from gpuwarden_collector.ingest import Ingest
+from gpuwarden_collector.ingest import NO_ROOM_RETRY_AFTER_S, Ingest
 from gpuwarden_collector.query import SqlQuerier
 from gpuwarden_collector.sql_request import SQL_BODY_BYTES_MAX, Form, SqlRequest, sql_request_of
 from gpuwarden_collector.stats import Levels, Stats, exposition
@@ -164,6 +164,8 @@ class Api:
             return error_response(503, "the writer makes no progress", 5)
         if levels.is_failing:
             return error_response(503, "the store takes no batches; see the collector's log", 5)
+        if levels.disk_refusal is not None:
+            return error_response(503, levels.disk_refusal, NO_ROOM_RETRY_AFTER_S)
         return web.json_response({"status": "ready"})
 
     async def metrics(self, request: web.Request) -> web.Response:

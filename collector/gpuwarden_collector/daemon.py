@@ -3,42 +3,53 @@
 import asyncio
 import errno
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from gpuwarden.alert import AlertStore
 from gpuwarden.clock import Clock
 from gpuwarden.life import StartError
 from gpuwarden.models import MODELS
 from gpuwarden.query import Querier
-from gpuwarden_collector import inventory
+from gpuwarden_collector import control, inventory, maintenance
 from gpuwarden_collector.alerts import SqlAlertStore
 from gpuwarden_collector.app import Api
+from gpuwarden_collector.backup import Copier
 from gpuwarden_collector.bodies import BodyReader
+from gpuwarden_collector.disk import Budget, Disk
 from gpuwarden_collector.group import Known, inventory_table
 from gpuwarden_collector.ingest import Ingest
 from gpuwarden_collector.intake import Intake
 from gpuwarden_collector.inventory import Item
+from gpuwarden_collector.maintenance import Maintainer
 from gpuwarden_collector.query import SqlQuerier
+from gpuwarden_collector.retention import Tier
+from gpuwarden_collector.rolling import Roller
 from gpuwarden_collector.sealing import Policy, Sealer
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.stats import Levels, Stats
+from gpuwarden_collector.store.address import AddressError, address_of
 from gpuwarden_collector.store.commit import Changes, commit
 from gpuwarden_collector.store.database import Database, Limits
 from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.timetable import Timetable
 from gpuwarden_collector.writer import Writer, load_known
 
 log = logging.getLogger(__name__)
 
 DRAIN_S = 10.0
 """Most time that requests in flight get on stopping, and the writer after them."""
-SEAL_LOOK_S = 5.0
-"""How often it is looked whether samples are to move to the lake."""
+DISK_LOOK_S = 2.0
+"""How often free space is read."""
+ROLL_LOOK_S = 15.0
+"""How often it is looked whether windows have closed."""
+MAINTAIN_LOOK_S = 5.0
+"""How often maintenance may begin."""
 _LINGER_S = 2.0
 
 
@@ -98,10 +109,7 @@ async def running(
         )
         ended = writer.start()
         stack.push_async_callback(_stop_writer, writer)
-        policy = Policy(settings.seal_interval_s, settings.seal_rows_max)
-        sealer = Sealer(database, writer, stats, clock, policy)
-        stack.push_async_callback(sealer.stop)
-        stack.enter_context(_scheduled(sealer))
+        disk = await _keep_store(stack, settings, database, writer, stats, clock)
         querier = SqlQuerier(
             database,
             stats,
@@ -118,7 +126,7 @@ async def running(
             ts_future_max_s=settings.ts_future_max_s,
         )
         stack.callback(intake.close)
-        ingest = Ingest(writer, bodies, intake, stats, clock)
+        ingest = Ingest(writer, bodies, intake, stats, clock, lambda: disk.refusal)
 
         api = Api(
             ingest,
@@ -126,7 +134,7 @@ async def running(
             bodies,
             stats,
             clock,
-            lambda: _levels(writer, bodies, database),
+            lambda: _levels(writer, bodies, database, disk),
             queries_max=settings.queries_max,
             more_metrics=more_metrics,
         )
@@ -140,27 +148,67 @@ async def running(
     log.info("collector stopped", extra={"batches": stats.batches, "rows": stats.rows_total})
 
 
-@contextmanager
-def _scheduled(sealer: Sealer) -> Iterator[None]:
-    """What the collector does by the clock, for as long as the block runs."""
-    scheduler = AsyncIOScheduler(timezone="UTC")
-    scheduler.add_job(
-        sealer.seal_due, "interval", seconds=SEAL_LOOK_S, max_instances=1, coalesce=True
+async def _keep_store(
+    stack: AsyncExitStack,
+    settings: CollectorSettings,
+    database: Database,
+    writer: Writer,
+    stats: Stats,
+    clock: Clock,
+) -> Disk:
+    """Seal, roll up, maintain and copy the store until the stack unwinds. Raises StartError."""
+    timetable = Timetable()
+    await stack.enter_async_context(timetable.running())
+    policy = Policy(settings.seal_interval_s, settings.seal_rows_max)
+    sealer = Sealer(database, writer, stats, clock, policy)
+    stack.push_async_callback(sealer.stop)
+    disk = Disk(settings.data_dir, Budget(settings.disk_bytes_max, settings.disk_free_bytes_min))
+    disk.look()
+    maintainer = Maintainer(
+        database,
+        writer,
+        stats,
+        clock,
+        disk,
+        _kept(settings),
+        sealer.turn,
+        seal=lambda: sealer.seal_due(is_forced=True),
+        leads=database.coordination.is_leader,
     )
-    scheduler.start()
-    try:
-        yield
-    finally:
-        scheduler.shutdown(wait=False)
+    stack.push_async_callback(maintainer.stop)
+    roller = Roller(database, writer, stats, clock, sealer.turn)
+    stack.push_async_callback(roller.stop)
+    commands = {
+        "backup": Copier(database, clock, sealer.turn).copy,
+        "maintain": maintainer.run_as_asked,
+    }
+    await stack.enter_async_context(control.serving(settings.data_dir, commands))
+    timetable.every(sealer.look_s, sealer.seal_due)
+    timetable.every(DISK_LOOK_S, maintainer.look_at_disk)
+    timetable.every(MAINTAIN_LOOK_S, maintainer.run_due)
+    timetable.every(ROLL_LOOK_S, roller.roll_due)
+    return disk
 
 
-def _levels(writer: Writer, bodies: BodyReader, database: Database) -> Levels:
+def _kept(settings: CollectorSettings) -> maintenance.Policy:
+    days = {
+        Tier.SAMPLES: settings.keep_samples_days,
+        Tier.MINUTES: settings.keep_minutes_days,
+        Tier.HOURS: settings.keep_hours_days,
+        Tier.EVENTS: settings.keep_events_days,
+    }
+    return maintenance.Policy(days, settings.query_timeout_s)
+
+
+def _levels(writer: Writer, bodies: BodyReader, database: Database, disk: Disk) -> Levels:
     return Levels(
         queue_bytes=writer.queue_bytes,
         body_bytes_in_flight=bodies.in_flight_bytes,
         database_bytes=database.size_bytes,
         is_alive=writer.is_alive(),
         is_failing=writer.is_failing(),
+        disk=disk.usage,
+        disk_refusal=disk.refusal,
     )
 
 
@@ -190,7 +238,11 @@ def _ending_with(ended: "asyncio.Future[None]") -> Iterator[None]:
 def _open(settings: CollectorSettings) -> tuple[Database, Known]:
     """The database and what it holds, prices as the settings have them now."""
     limits = Limits(settings.memory_limit, settings.temp_limit, settings.threads)
-    database = Database.open(settings.data_dir, limits)
+    try:
+        address = address_of(settings.data_dir, settings.catalog, settings.data, os.environ)
+    except AddressError as error:
+        raise StartError(str(error)) from error
+    database = Database.open(settings.data_dir, limits, address)
     try:
         known = load_known(database)
         _apply_prices(database, known, settings)

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpuwarden.metrics import Type
-from gpuwarden.schema import WIRE_TABLES, Column, Table, stored_columns
+from gpuwarden.schema import WIRE_TABLES, stored_columns
+from gpuwarden.table import Column, Table
 from gpuwarden.wire import DECODED_BYTES_MAX, ROWS_MAX, TABLE_KEY
 from gpuwarden_collector.frames import BodyError, decompress, walk
 
@@ -57,38 +58,84 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
-    """Tables of a batch in the catalogue's types and column order; values not yet looked at."""
+class Part:
+    """A batch's rows of a table, in a table that may hold those of many batches."""
 
-    tables: Mapping[str, Any]
+    whole: Any
+    start: int
+    rows: int
+
+    @property
+    def data(self) -> Any:
+        """The rows alone."""
+        if self.rows == self.whole.num_rows:
+            return self.whole
+        return self.whole.slice(self.start, self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Tables of a batch in the catalogue's types and column order."""
+
+    parts: Mapping[str, Part]
     memory_bytes: int
-    """What the tables hold in memory."""
+    """What the rows hold in memory."""
     unknown_columns: frozenset[tuple[str, str]] = frozenset()
     """(table, column) that the agent sent and this collector does not know."""
+
+    @classmethod
+    def of(
+        cls,
+        tables: Mapping[str, Any],
+        memory_bytes: int,
+        unknown_columns: frozenset[tuple[str, str]] = frozenset(),
+    ) -> "Decoded":
+        """A batch whose tables are its own."""
+        parts = {name: Part(table, 0, table.num_rows) for name, table in tables.items()}
+        return cls(parts, memory_bytes, unknown_columns)
 
     @property
     def rows(self) -> int:
         """Rows of all tables."""
-        return sum(table.num_rows for table in self.tables.values())
+        return sum(part.rows for part in self.parts.values())
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """Its rows by table."""
+        return {name: part.data for name, part in self.parts.items()}
 
 
 def decode(body: bytes, encoding: str) -> Decoded | Refused:
     """The tables in a body; `encoding` is the Content-Encoding, "" for none."""
+    content = content_of(body, encoding)
+    return content if isinstance(content, Refused) else decode_content(content)
+
+
+def content_of(body: bytes, encoding: str) -> bytes | Refused:
+    """The streams in a body, not compressed."""
     try:
-        return _decode(body, encoding)
+        if encoding.lower() == "zstd":
+            return decompress(body, DECODED_BYTES_MAX)
+    except BodyError as error:
+        return Refused(error.status, error.reason)
+    if encoding.lower() not in ("", "identity"):
+        return Refused(415, f"Content-Encoding {encoding!r} is not known; send zstd or none")
+    if len(body) > DECODED_BYTES_MAX:
+        return Refused(413, f"the body has more than {DECODED_BYTES_MAX} bytes")
+    return body
+
+
+def decode_content(content: bytes) -> Decoded | Refused:
+    """The tables in what `content_of` gave."""
+    try:
+        return _decode(content)
     except BodyError as error:
         return Refused(error.status, error.reason)
     except ARROW_ERRORS as error:
         return Refused(400, f"the body is not valid Arrow: {first_line(error)}")
 
 
-def _decode(body: bytes, encoding: str) -> Decoded:
-    if encoding.lower() == "zstd":
-        body = decompress(body, DECODED_BYTES_MAX)
-    elif encoding.lower() not in ("", "identity"):
-        raise BodyError(415, f"Content-Encoding {encoding!r} is not known; send zstd or none")
-    if len(body) > DECODED_BYTES_MAX:
-        raise BodyError(413, f"the body has more than {DECODED_BYTES_MAX} bytes")
+def _decode(body: bytes) -> Decoded:
     spans = walk(body, ROWS_MAX)
     if not spans:
         raise BodyError(400, "the body is empty")
@@ -108,7 +155,7 @@ def _decode(body: bytes, encoding: str) -> Decoded:
         name: pa.concat_tables(found) if len(found) > 1 else found[0]
         for name, found in parts.items()
     }
-    return Decoded(tables, memory_bytes, frozenset(unknown))
+    return Decoded.of(tables, memory_bytes, frozenset(unknown))
 
 
 def _read_stream(stream: Any, number: int) -> tuple[str, Any, list[str], int]:

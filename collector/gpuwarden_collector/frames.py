@@ -9,6 +9,7 @@ int32 size of the metadata, flatbuffer metadata, body; metadata size 0 ends a st
 """
 
 import struct
+import threading
 from dataclasses import dataclass
 
 import zstandard
@@ -23,8 +24,13 @@ MESSAGES_MAX = 10_000
 # One RLE block of 4 bytes becomes 128 KiB, so 512 bytes of input become at most 16 MiB.
 _FEED_BYTES = 512
 
-_SCHEMA, _DICTIONARY, _RECORD_BATCH = 1, 2, 3
+_ONE_FRAME_BYTES_MAX = 1024 * 1024
+"""Largest content that is decompressed in one step, into as much memory as the frame asks for."""
+
+_SCHEMA, _DICTIONARY, RECORD_BATCH = 1, 2, 3
 _CONTINUATION = 0xFFFFFFFF
+_PREFIX = struct.Struct("<Ii")
+_of_thread = threading.local()
 
 
 class BodyError(ValueError):
@@ -50,6 +56,8 @@ def decompress(body: bytes, limit_bytes: int) -> bytes:
 
     Raises BodyError: 413 above `limit_bytes`, 400 for anything that is not whole zstd frames.
     """
+    if (content := _one_frame(body)) is not None and len(content) <= limit_bytes:
+        return content
     pieces: list[bytes] = []
     total = 0
     frames = 0
@@ -77,6 +85,22 @@ def decompress(body: bytes, limit_bytes: int) -> bytes:
     return b"".join(pieces)
 
 
+def _one_frame(body: bytes) -> bytes | None:
+    """The content of a body as agents make it: one frame that says how small it is.
+
+    None for any other, and where something is wrong with it: the long way says what.
+    """
+    try:
+        if not 0 < zstandard.frame_content_size(body) <= _ONE_FRAME_BYTES_MAX:
+            return None
+        if (decompressor := getattr(_of_thread, "decompressor", None)) is None:
+            decompressor = _of_thread.decompressor = zstandard.ZstdDecompressor()
+        content: bytes = decompressor.decompress(body, allow_extra_data=False)
+    except zstandard.ZstdError:
+        return None
+    return content
+
+
 def walk(data: bytes, rows_max: int) -> list[Span]:
     """The IPC streams that `data` consists of, from end to end.
 
@@ -92,10 +116,10 @@ def walk(data: bytes, rows_max: int) -> list[Span]:
             if messages > MESSAGES_MAX:
                 raise BodyError(400, f"the body has more than {MESSAGES_MAX} IPC messages")
             where = f"IPC message {messages} at byte {position}"
-            message = _message_at(data, position, where)
+            message = message_at(data, position, where)
             if message.kind == _SCHEMA and position != start:
                 raise BodyError(400, f"{where} is a second schema: a stream before lacks its end")
-            if message.kind is not None and message.kind != _SCHEMA and position == start:
+            if message.kind != _SCHEMA and position == start:
                 raise BodyError(400, f"{where} comes before a schema")
             position = message.end
             if message.kind is None:
@@ -109,22 +133,25 @@ def walk(data: bytes, rows_max: int) -> list[Span]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Message:
+class Message:
+    """One message of a stream."""
+
     kind: int | None  # None: the end marker of a stream
     end: int
     rows: int = 0
 
 
-def _message_at(data: bytes, position: int, where: str) -> _Message:
+def message_at(data: bytes, position: int, where: str) -> Message:
+    """The message that begins at `position`, which `where` names. Raises BodyError."""
     try:
-        marker, size = struct.unpack_from("<Ii", data, position)
+        marker, size = _PREFIX.unpack_from(data, position)
     except struct.error as error:
         raise BodyError(400, f"{where} is cut off: a stream must end with its marker") from error
     if marker != _CONTINUATION:
         raise BodyError(400, f"{where} is not an Arrow IPC stream")
     metadata = position + 8
     if size == 0:
-        return _Message(None, metadata)
+        return Message(None, metadata)
     if size < 0 or metadata + size > len(data):
         raise BodyError(400, f"{where} is cut off in its metadata")
     try:
@@ -134,7 +161,7 @@ def _message_at(data: bytes, position: int, where: str) -> _Message:
     end = metadata + size + body_bytes
     if end > len(data):
         raise BodyError(400, f"{where} is cut off in its body")
-    return _Message(kind, end, rows)
+    return Message(kind, end, rows)
 
 
 def _read_metadata(buffer: bytes, where: str) -> tuple[int, int, int]:
@@ -145,7 +172,7 @@ def _read_metadata(buffer: bytes, where: str) -> tuple[int, int, int]:
         raise BodyError(400, f"{where} has no header")
     kind = buffer[kind_at]
     body_bytes = struct.unpack_from("<q", buffer, size_at)[0] if size_at is not None else 0
-    if body_bytes < 0 or kind not in (_SCHEMA, _DICTIONARY, _RECORD_BATCH):
+    if body_bytes < 0 or kind not in (_SCHEMA, _DICTIONARY, RECORD_BATCH):
         raise BodyError(400, f"{where} is of a kind that batches do not have")
     if kind == _SCHEMA:
         return kind, 0, body_bytes

@@ -10,8 +10,10 @@ import pyarrow.compute as pc
 
 from gpuwarden.wire import BatchId
 from gpuwarden_collector import inventory
-from gpuwarden_collector.decode import STORED_SCHEMAS, Decoded
+from gpuwarden_collector.decode import STORED_SCHEMAS, Decoded, Part
+from gpuwarden_collector.doubtful import doubtful_rows
 from gpuwarden_collector.inventory import Item, Source
+from gpuwarden_collector.late import late_windows
 from gpuwarden_collector.ledger import RANGES_MAX, Stored, from_text, to_text
 from gpuwarden_collector.store.commit import LEDGER_SCHEMA, Changes
 
@@ -40,6 +42,10 @@ class Known:
     items: dict[str, dict[str, Item]] = field(default_factory=lambda: {"nodes": {}, "gpus": {}})
     heard: dict[str, set[str]] = field(default_factory=lambda: {"nodes": set(), "gpus": set()})
     """Keys heard of since `last_seen_at` was last written."""
+    closed_until: datetime | None = None
+    """Sample rows from before that (naive UTC) are late: their windows are to be noted."""
+    has_peers: bool = False
+    """Whether other collectors seal into the same lake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +129,25 @@ def plan(
             if (changed := _changed(known.items[name], items[name]))
         },
         ledger=_ledger_table(ledger) if ledger else None,
+        late=late_windows(tables, known.closed_until),
+        doubtful=_doubtful(fresh) if known.has_peers else None,
     )
     rows = {name: table.num_rows for name, table in tables.items()}
     for name in _INVENTORY:
-        said = sum(b.decoded.tables[name].num_rows for b in fresh if name in b.decoded.tables)
+        said = sum(b.decoded.parts[name].rows for b in fresh if name in b.decoded.parts)
         if said:
             rows[name] = said
     return Plan(changes, outcomes, ledger, items, _heard(tables, fresh), rows, _newest(tables))
+
+
+def _doubtful(batches: Sequence[Batch]) -> Any | None:
+    return doubtful_rows(
+        [
+            (b.id, {name: part.data for name, part in b.decoded.parts.items()})
+            for b in batches
+            if b.id.is_sent_before
+        ]
+    )
 
 
 def _outcome(batch: BatchId, entry: Entry | None, ledger_keys: int) -> Outcome:
@@ -157,11 +175,11 @@ def _take_inventory(
 ) -> None:
     source = Source(batch.id.agent_id, batch.id.sequence)
     for name in _INVENTORY:
-        table = batch.decoded.tables.get(name)
-        if table is None:
+        part = batch.decoded.parts.get(name)
+        if part is None:
             continue
         key_column = _HEARD_COLUMNS[name]
-        for said in table.to_pylist():
+        for said in part.data.to_pylist():
             key = said[key_column]
             before = items[name].get(key) or known.items[name].get(key)
             item = inventory.merged(before, said, source, now)
@@ -176,18 +194,24 @@ def _changed(known: Mapping[str, Item], items: Mapping[str, Item]) -> dict[str, 
 
 
 def _concatenated(batches: Sequence[Batch]) -> dict[str, Any]:
-    parts: dict[str, list[Any]] = {}
+    """Rows of samples and events by table, those that were decoded together in one piece."""
+    found: dict[str, list[Part]] = {}
     for batch in batches:
-        for name, table in batch.decoded.tables.items():
-            if name not in _INVENTORY and table.num_rows:
-                parts.setdefault(name, []).append(table)
-    return {name: pa.concat_tables(tables) for name, tables in parts.items()}
+        for name, part in batch.decoded.parts.items():
+            if name not in _INVENTORY and part.rows:
+                parts = found.setdefault(name, [])
+                last = parts[-1] if parts else None
+                if last and last.whole is part.whole and last.start + last.rows == part.start:
+                    parts[-1] = Part(last.whole, last.start, last.rows + part.rows)
+                else:
+                    parts.append(part)
+    return {name: pa.concat_tables(part.data for part in p) for name, p in found.items()}
 
 
 def _heard(tables: Mapping[str, Any], batches: Sequence[Batch]) -> dict[str, set[str]]:
     """Nodes and GPUs that any row of the batches names."""
     heard: dict[str, set[str]] = {name: set() for name in _INVENTORY}
-    said = [b.decoded.tables[n] for b in batches for n in _INVENTORY if n in b.decoded.tables]
+    said = [b.decoded.parts[n].data for b in batches for n in _INVENTORY if n in b.decoded.parts]
     for table in (*tables.values(), *said):
         for name, column in _HEARD_COLUMNS.items():
             if column in table.schema.names:

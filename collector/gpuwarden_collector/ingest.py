@@ -1,6 +1,7 @@
 """The way of a batch through the collector: read, decode, admit, hand over to the writer."""
 
 import logging
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -11,6 +12,7 @@ from gpuwarden.wire import (
     BOOT_HEADER,
     CONTENT_TYPE,
     OLDEST_HEADER,
+    SENT_BEFORE_HEADER,
     SEQUENCE_HEADER,
     VERSION_HEADER,
     WireError,
@@ -25,12 +27,15 @@ from gpuwarden_collector.writer import QueueFull, Writer, WriterStopped
 
 log = logging.getLogger(__name__)
 
+NO_ROOM_RETRY_AFTER_S = 30
+
 _ONCE = (
     VERSION_HEADER,
     AGENT_HEADER,
     BOOT_HEADER,
     SEQUENCE_HEADER,
     OLDEST_HEADER,
+    SENT_BEFORE_HEADER,
     "Content-Type",
     "Content-Encoding",
 )
@@ -46,17 +51,21 @@ class Ingest:
         intake: Intake,
         stats: Stats,
         clock: Clock,
+        no_room: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._writer = writer
         self._bodies = bodies
         self._intake = intake
         self._stats = stats
         self._clock = clock
+        self._no_room = no_room
         self._named_columns: set[tuple[str, str]] = set()
 
     async def take(self, request: web.Request) -> Outcome | Refused | Busy:
         """Store the request's batch; durable when the outcome says so."""
         started = self._clock.monotonic()
+        if reason := self._no_room():
+            return Busy(reason, NO_ROOM_RETRY_AFTER_S, 503)
         # Of two values one would be taken at will; a proxy in between may take the other.
         if twice := sorted(name for name in _ONCE if len(request.headers.getall(name, ())) > 1):
             return Refused(400, f"header {twice[0]} stands more than once")

@@ -1,27 +1,34 @@
 """Decodes and admits bodies in threads, all that wait at once: values are checked column by column.
 
 Looking at forty columns of forty rows costs as much as looking at forty columns of four thousand,
-so the bodies that arrived meanwhile are checked together. Only if that finds fault is each checked
-by itself, so one wrong batch never decides about another.
+so the bodies that arrived meanwhile are read and checked together, and their rows stay in the same
+tables on the way to the store. Only if that finds fault is each decoded and checked by itself, so
+one wrong batch never decides about another.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
 from gpuwarden.clock import Clock
-from gpuwarden_collector.admission import Window, refusal, window
-from gpuwarden_collector.decode import Decoded, Refused, decode
+from gpuwarden_collector.admission import Window, checked, refusal, window
+from gpuwarden_collector.decode import Decoded, Part, Refused, content_of, decode_content
+from gpuwarden_collector.together import Joined, Openings, Stream, plain_streams
 
 DECODES_MAX = 2
 """Threads that decode; each may hold several times `DECODED_BYTES_MAX`."""
 _TOGETHER_BYTES_MAX = 1024 * 1024
 """Bodies are decoded together up to so many bytes, as sent."""
+_GATHER_S_MIN, _GATHER_S_MAX = 0.01, 0.1
+_GATHER_S_PER_BODY = 0.002
+"""A body waits for others, the longer the more there were lately: a fraction of what it then waits
+for its commit."""
 _HELD_BYTES_MAX = 32 * 1024 * 1024
 """Decoded bytes at which a thread hands over what it has: small bodies can be large once decoded."""
 
@@ -34,36 +41,118 @@ class Body:
     encoding: str
 
 
-def admit(bodies: Sequence[Body], admitted: Window) -> list[Decoded | Refused]:
-    """Each body decoded and admitted, or why not.
+def admit(
+    bodies: Sequence[Body], admitted: Window, openings: Openings | None = None
+) -> list[Decoded | Refused]:
+    """Each body decoded and admitted, or why not. `openings` is what earlier calls have learned.
 
     Ends early, but not before the first, once the decoded tables hold much memory; the rest of the
     bodies has no result then.
     """
-    results: list[Decoded | Refused] = []
+    openings = openings or Openings()
+    contents: list[bytes | Refused] = []
     held_bytes = 0
     for body in bodies:
-        results.append(decode(body.content, body.encoding))
-        match results[-1]:
-            case Decoded(memory_bytes=memory_bytes):
-                held_bytes += memory_bytes
+        content = content_of(body.content, body.encoding)
+        contents.append(content)
+        if not isinstance(content, Refused):
+            held_bytes += len(content)
         if held_bytes > _HELD_BYTES_MAX:
             break
-    good = [result for result in results if isinstance(result, Decoded)]
-    if len(good) > 1 and refusal(_together(good), admitted) is None:
+    if len(contents) > 1 and (results := _together(contents, admitted, openings)) is not None:
         return results
-    return [
-        result if isinstance(result, Refused) else refusal(result.tables, admitted) or result
-        for result in results
-    ]
+    return _alone(contents, admitted, openings)
 
 
-def _together(batches: Sequence[Decoded]) -> dict[str, pa.Table]:
-    parts: dict[str, list[pa.Table]] = {}
-    for batch in batches:
-        for name, table in batch.tables.items():
-            parts.setdefault(name, []).append(table)
-    return {name: pa.concat_tables(tables) for name, tables in parts.items()}
+def _alone(
+    contents: Sequence[bytes | Refused], admitted: Window, openings: Openings
+) -> list[Decoded | Refused]:
+    results: list[Decoded | Refused] = []
+    held_bytes = 0
+    for content in contents:
+        if held_bytes > _HELD_BYTES_MAX:
+            break
+        result = content if isinstance(content, Refused) else decode_content(content)
+        if isinstance(result, Decoded):
+            result = refusal(result.tables, admitted) or result
+        if isinstance(result, Decoded) and isinstance(content, bytes):
+            held_bytes += result.memory_bytes
+            openings.learn(content)
+        results.append(result)
+    return results
+
+
+def _together(
+    contents: Sequence[bytes | Refused], admitted: Window, openings: Openings
+) -> list[Decoded | Refused] | None:
+    """All of them at once; None when one of them must be at fault, or they hold much memory."""
+    group = _Group()
+    for number, content in enumerate(contents):
+        if isinstance(content, Refused):
+            group.refused[number] = content
+        elif (plain := plain_streams(content, openings)) is not None:
+            group.plain[number] = len(content), plain
+            group.joined.add(content, plain)
+        else:
+            match decode_content(content):
+                case Refused() as refused:
+                    group.refused[number] = refused
+                case decoded:
+                    group.others[number] = decoded
+    held_bytes = sum(batch.memory_bytes for batch in group.others.values())
+    found = None if held_bytes > _HELD_BYTES_MAX else group.decoded(admitted)
+    if found is None:
+        return None
+    for number, content in enumerate(contents):
+        if number in group.others and isinstance(content, bytes):
+            openings.learn(content)
+    return [found.get(number) or group.refused[number] for number in range(len(contents))]
+
+
+@dataclass(slots=True)
+class _Group:
+    """Bodies by number: those that are read as one, those that were read alone, and the rest."""
+
+    plain: dict[int, tuple[int, list[Stream]]] = field(default_factory=dict)
+    """Bytes, and streams."""
+    joined: Joined = field(default_factory=Joined)
+    others: dict[int, Decoded] = field(default_factory=dict)
+    refused: dict[int, Refused] = field(default_factory=dict)
+
+    def decoded(self, admitted: Window) -> dict[int, Decoded] | None:
+        """All good bodies as parts of the same tables; None when not every one is admitted."""
+        tables = self.joined.read()
+        if tables is None:
+            return None
+        pieces: dict[str, list[Any]] = {}
+        rows: dict[str, int] = {}
+
+        def place(name: str, table: Any) -> int:
+            start = rows.get(name, 0)
+            pieces.setdefault(name, []).append(table)
+            rows[name] = start + table.num_rows
+            return start
+
+        at = {opening: place(opening.table, table) for opening, table in tables.items()}
+        starts = {
+            number: {name: place(name, table) for name, table in batch.tables.items()}
+            for number, batch in self.others.items()
+        }
+        wholes = checked({name: pa.concat_tables(p) for name, p in pieces.items()}, admitted)
+        if isinstance(wholes, Refused):
+            return None
+        found: dict[int, Decoded] = {}
+        for number, (size_bytes, streams) in self.plain.items():
+            parts: dict[str, Part] = {}
+            for stream in streams:
+                opening = stream.opening
+                parts[opening.table] = Part(wholes[opening.table], at[opening], stream.rows)
+                at[opening] += stream.rows
+            found[number] = Decoded(parts, size_bytes)
+        for number, batch in self.others.items():
+            own = {n: Part(wholes[n], starts[number][n], p.rows) for n, p in batch.parts.items()}
+            found[number] = Decoded(own, batch.memory_bytes, batch.unknown_columns)
+        return found
 
 
 _Waiting = tuple[Body, "asyncio.Future[Decoded | Refused]"]
@@ -77,27 +166,41 @@ class Intake:
         self._ts_past_max_s = ts_past_max_s
         self._ts_future_max_s = ts_future_max_s
         self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
+        self._gather_s = _GATHER_S_MIN
+        self._timer: asyncio.TimerHandle | None = None
         self._running = 0
+        self._openings = Openings()
         self._threads = ThreadPoolExecutor(DECODES_MAX, "decode")
 
     async def admit(self, body: Body) -> Decoded | Refused:
         """The decoded batch, or why it is refused."""
         answer: asyncio.Future[Decoded | Refused] = asyncio.get_running_loop().create_future()
         self._waiting.append((body, answer))
-        self._start()
+        self._waiting_bytes += len(body.content)
+        self._start_soon()
         return await answer
 
     def close(self) -> None:
         """End the threads; what runs is finished first."""
         self._threads.shutdown(wait=False)
 
+    def _start_soon(self) -> None:
+        if self._waiting_bytes >= _TOGETHER_BYTES_MAX:
+            self._start()
+        elif self._waiting and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._gather_s, self._start)
+
     def _start(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         while self._waiting and self._running < DECODES_MAX:
             taken = self._take()
             admitted = window(self._clock.now(), self._ts_past_max_s, self._ts_future_max_s)
             self._running += 1
             job = asyncio.get_running_loop().run_in_executor(
-                self._threads, admit, [body for body, _ in taken], admitted
+                self._threads, admit, [body for body, _ in taken], admitted, self._openings
             )
             job.add_done_callback(partial(self._finish, taken))
 
@@ -107,6 +210,8 @@ class Intake:
         while self._waiting and size_bytes < _TOGETHER_BYTES_MAX:
             taken.append(self._waiting.popleft())
             size_bytes += len(taken[-1][0].content)
+        self._waiting_bytes -= size_bytes
+        self._gather_s = min(_GATHER_S_MAX, _GATHER_S_MIN + _GATHER_S_PER_BODY * len(taken))
         return taken
 
     def _finish(
@@ -122,5 +227,7 @@ class Intake:
             for (_, answer), result in zip(taken, results, strict=False):
                 if not answer.done():  # or the request was cancelled meanwhile
                     answer.set_result(result)
-            self._waiting.extendleft(reversed(taken[len(results) :]))
-        self._start()
+            again = taken[len(results) :]
+            self._waiting.extendleft(reversed(again))
+            self._waiting_bytes += sum(len(body.content) for body, _ in again)
+        self._start_soon()

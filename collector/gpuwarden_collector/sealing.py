@@ -9,16 +9,23 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gpuwarden.clock import Clock
 from gpuwarden_collector.stats import Stats
+from gpuwarden_collector.store.commit import Changes
 from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.doubt import has_doubtful, news_of_doubles, remove_doubles
 from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.store.files import sync_files
 from gpuwarden_collector.store.generations import hot_table
 from gpuwarden_collector.store.lake import SEALED_TABLES, seal, sealed_generation
+from gpuwarden_collector.store.rollup import doubles
 from gpuwarden_collector.writer import Writer, WriterStopped
 
 log = logging.getLogger(__name__)
+
+LOOK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +88,17 @@ class Sealer:
         self._stats = stats
         self._clock = clock
         self._policy = policy
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
+        """Held while the lake is written; what else writes it takes its turn."""
+        self._synced = -1
+        self._news = (0, 0)
         self._is_stopping = False
         self._frozen_at_s = clock.monotonic()
+
+    @property
+    def look_s(self) -> float:
+        """How often to look whether samples are to move to the lake."""
+        return min(LOOK_S, self._policy.interval_s)
 
     async def run_once(self, *, is_forced: bool = False) -> int:
         """Take all steps that are due; rows that were sealed. `is_forced`: whatever the policy says.
@@ -92,7 +107,7 @@ class Sealer:
         done by the next call.
         """
         sealed_rows = 0
-        async with self._turn:
+        async with self.turn:
             while True:
                 if self._is_stopping:
                     return sealed_rows
@@ -106,12 +121,14 @@ class Sealer:
                     case Seal(generation):
                         sealed_rows += await self._seal(generation)
                     case Drop(generation):
+                        await asyncio.to_thread(self._sync)
+                        await self._note_doubles(generation)
                         await self._writer.do(lambda: self._database.drop(step.generation))
 
-    async def seal_due(self) -> None:
+    async def seal_due(self, *, is_forced: bool = False) -> None:
         """`run_once` for a scheduler: what fails is logged and counted, and tried again."""
         try:
-            await self.run_once()
+            await self.run_once(is_forced=is_forced)
         except (StoreUnavailableError, RowsRefusedError) as error:
             self._stats.seal_failures += 1
             log.error("samples could not be moved to the lake", extra={"reason": str(error)})
@@ -121,9 +138,9 @@ class Sealer:
     async def stop(self) -> None:
         """End the step that runs: it is undone, and taken again at the next start."""
         self._is_stopping = True
-        if self._turn.locked():
+        if self.turn.locked():
             self._database.interrupt_maintenance()
-        async with self._turn:
+        async with self.turn:
             pass
 
     async def _next_step(self, *, is_forced: bool) -> Step:
@@ -135,8 +152,36 @@ class Sealer:
         return next_step(generations, sealed, rows=rows, age_s=age_s, policy=policy)
 
     def _sealed(self) -> int:
+        collector = self._database.collector
         with self._database.maintaining() as cursor:
-            return sealed_generation(cursor, self._database.collector)
+            sealed = sealed_generation(cursor, collector)
+            if self._database.coordination.is_shared:
+                # Before sealing it is done again, in turn; here it is for who reads meanwhile.
+                news = news_of_doubles(cursor, collector)
+                if news != self._news:
+                    for generation in self._database.generations:
+                        if generation > sealed:
+                            self._count_doubles(remove_doubles(cursor, collector, generation))
+                    self._news = news
+            return sealed
+
+    def _sync(self) -> None:
+        # Until the files are on disk for good, the rows must not go from the database.
+        with self._database.maintaining() as cursor:
+            self._synced = sync_files(cursor, self._database.lake_root, self._synced)
+
+    async def _note_doubles(self, generation: int) -> None:
+        """Have what two collectors rolled up be rolled up again. Before its rows go, so that a kill
+        does not forget it."""
+        if not self._database.coordination.is_shared:
+            return
+        found = await asyncio.to_thread(self._doubles, generation)
+        if found is not None:
+            await self._writer.write(Changes(late=found))
+
+    def _doubles(self, generation: int) -> Any | None:
+        with self._database.maintaining() as cursor:
+            return doubles(cursor, generation)
 
     async def _seal(self, generation: int) -> int:
         began_s = self._clock.monotonic()
@@ -152,5 +197,16 @@ class Sealer:
 
     def _copy(self, generation: int) -> dict[str, int]:
         sources = {name: hot_table(name, generation) for name in SEALED_TABLES}
+        coordination, collector = self._database.coordination, self._database.collector
         with self._database.maintaining() as cursor:
-            return seal(cursor, self._database.collector, generation, sources)
+            if not coordination.is_shared:
+                return seal(cursor, collector, generation, sources)
+            is_doubtful = has_doubtful(cursor, generation)
+            with coordination.sealing(is_exclusive=is_doubtful) as turn:
+                self._count_doubles(remove_doubles(cursor, collector, generation))
+                return seal(cursor, collector, generation, sources, turn.check)
+
+    def _count_doubles(self, rows: int) -> None:
+        if rows:
+            self._stats.doubled_rows += rows
+            log.info("rows removed that another collector has sealed", extra={"rows": rows})

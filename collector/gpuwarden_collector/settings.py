@@ -16,6 +16,13 @@ class CollectorSettings:
     host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 for every interface.")
     port: int = setting(8750, "TCP port to listen on; 0 takes a free one.", least=0, most=65535)
     data_dir: Path = setting(Path("/var/lib/gpuwarden"), "Folder of the database.")
+    catalog: str | None = setting(
+        None,
+        "Catalogue of the lake: postgres: and a connection string, for several collectors; none: in data_dir.",
+    )
+    data: str | None = setting(
+        None, "Files of the lake: s3://bucket/prefix or a folder; none: in data_dir."
+    )
     commit_interval_s: float = setting(
         0.2, "Least time between two group commits.", least=0.001, most=10
     )
@@ -38,6 +45,18 @@ class CollectorSettings:
         3600.0, "Seconds after which samples move from the database to the lake.", least=1
     )
     seal_rows_max: int = setting(20_000_000, "Rows at which they move before that.", least=1_000)
+    keep_samples_days: int = setting(14, "Days that samples are kept.", least=1)
+    keep_minutes_days: int = setting(90, "Days that rollups by the minute are kept.", least=1)
+    keep_hours_days: int = setting(730, "Days that rollups by the hour are kept.", least=1)
+    keep_events_days: int = setting(365, "Days that events and past alerts are kept.", least=1)
+    disk_bytes_max: int = setting(
+        0, "Most bytes in the data folder: the oldest days go before it; 0: no such limit.", least=0
+    )
+    disk_free_bytes_min: int = setting(
+        1024 * MIB,
+        "Free space below which no batch is taken; below twice it the oldest samples go.",
+        least=0,
+    )
     ts_past_max_s: float = setting(
         14 * 86_400.0, "Oldest sample that is admitted, counted back from now.", least=60
     )

@@ -1,9 +1,14 @@
 """What the collector counts about itself, and its Prometheus text. Touched on the event loop only."""
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from gpuwarden_collector.disk import Usage
+from gpuwarden_collector.retention import oldest_days
+from gpuwarden_collector.store.maintain import Lake
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -59,6 +64,23 @@ class Stats:
     """Rows moved to the lake, by table."""
     seal_seconds: Histogram = field(default_factory=Histogram)
     seal_failures: int = 0
+    doubled_rows: int = 0
+    """Rows removed because another collector of the lake has sealed them."""
+    rolled_rows: Counter[str] = field(default_factory=Counter)
+    """Rows of new windows, by rollup table."""
+    mended_windows: int = 0
+    """Windows of nodes that were computed again because rows came late."""
+    unmended_windows: int = 0
+    """Windows of nodes that rows came late for after their samples were dropped."""
+    rollup_seconds: Histogram = field(default_factory=Histogram)
+    rollup_failures: int = 0
+    dropped_rows: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Rows that retention let go of, by table and reason."""
+    maintenance_tasks: Counter[str] = field(default_factory=Counter)
+    maintenance_seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    maintenance_failures: Counter[str] = field(default_factory=Counter)
+    lake: Lake | None = None
+    """The lake when maintenance looked last; None: it has not."""
     request_failures: int = 0
     malformed_requests: int = 0
     """Requests that are not HTTP."""
@@ -78,6 +100,9 @@ class Levels:
     database_bytes: int
     is_alive: bool
     is_failing: bool
+    disk: Usage | None = None
+    disk_refusal: str | None = None
+    """Why no batch is taken for want of room."""
 
 
 def exposition(stats: Stats, levels: Levels) -> str:
@@ -92,6 +117,10 @@ def _lines(stats: Stats, levels: Levels) -> Iterator[str]:
         ("body_bytes_total", "Bytes of bodies of stored batches.", stats.body_bytes),
         ("commit_failures_total", "Group commits that failed.", stats.commit_failures),
         ("seal_failures_total", "Moves to the lake that failed.", stats.seal_failures),
+        ("doubled_rows_total", "Rows that another collector has sealed.", stats.doubled_rows),
+        ("rollup_failures_total", "Steps of rolling up that failed.", stats.rollup_failures),
+        ("mended_windows_total", "Windows rolled up again.", stats.mended_windows),
+        ("unmended_windows_total", "Late windows left as they are.", stats.unmended_windows),
         ("request_failures_total", "Requests answered 500.", stats.request_failures),
         ("malformed_requests_total", "Requests that are not HTTP.", stats.malformed_requests),
     ):
@@ -102,17 +131,24 @@ def _lines(stats: Stats, levels: Levels) -> Iterator[str]:
         ("unknown_columns_total", "Batches with unknown columns.", "table", stats.unknown_columns),
         ("query_errors_total", "Queries that failed.", "reason", stats.query_errors),
         ("sealed_rows_total", "Rows moved to the lake.", "table", stats.sealed_rows),
+        ("rolled_rows_total", "Rows of new windows.", "table", stats.rolled_rows),
+        ("maintenance_tasks_total", "Tasks done.", "task", stats.maintenance_tasks),
+        ("maintenance_seconds_total", "Time they took.", "task", stats.maintenance_seconds),
+        ("maintenance_failures_total", "Tasks that failed.", "task", stats.maintenance_failures),
     ):
         samples = [(f'{{{label}="{key}"}}', n) for key, n in sorted(counter.items())]
         yield from _family(name, "counter", meaning, samples)
+    is_full = levels.disk_refusal is not None
     for name, meaning, level in (
         ("queue_bytes", "Decoded batches waiting for the writer.", levels.queue_bytes),
         ("body_in_flight_bytes", "Request bodies in memory.", levels.body_bytes_in_flight),
         ("database_bytes", "Database and log on disk.", levels.database_bytes),
         ("store_failing", "1 while commits fail, as on a full disk.", int(levels.is_failing)),
         ("writer_alive", "1 while the writer makes progress.", int(levels.is_alive)),
+        ("disk_full", "1 while batches are refused for want of room.", int(is_full)),
     ):
         yield from _family(name, "gauge", meaning, [("", level)])
+    yield from _room_lines(stats, levels.disk)
     if stats.ingest_lag_seconds is not None:
         meaning = "Age of the newest row of the last stored batch."
         yield from _family("ingest_lag_seconds", "gauge", meaning, [("", stats.ingest_lag_seconds)])
@@ -121,9 +157,44 @@ def _lines(stats: Stats, levels: Levels) -> Iterator[str]:
         ("acknowledge_seconds", "Time from request to 204.", stats.acknowledge_seconds),
         ("query_seconds", "Time of a query.", stats.query_seconds),
         ("seal_seconds", "Time of a move to the lake.", stats.seal_seconds),
+        ("rollup_seconds", "Time of a step of rolling up.", stats.rollup_seconds),
     ):
         yield from _head(name, "histogram", meaning)
         yield from histogram.lines(f"gpuwarden_collector_{name}")
+
+
+def _room_lines(stats: Stats, disk: Usage | None) -> Iterator[str]:
+    """What is kept, what went and what room there is."""
+    dropped = [
+        (f'{{table="{table}",reason="{reason}"}}', rows)
+        for (table, reason), rows in sorted(stats.dropped_rows.items())
+    ]
+    yield from _family("dropped_rows_total", "counter", "Rows let go by retention.", dropped)
+    if disk is not None:
+        meaning = "Free space of the data folder's file system."
+        yield from _family("disk_free_bytes", "gauge", meaning, [("", disk.free_bytes)])
+        yield from _family("disk_used_bytes", "gauge", "Data folder.", [("", disk.used_bytes)])
+    if stats.lake is None:
+        return
+    oldest = oldest_days(stats.lake.parts)
+    for name, meaning in (
+        ("files", "Files in the lake."),
+        ("rows", "Rows in the lake."),
+        ("bytes", "Bytes of the lake's files."),
+    ):
+        sums: Counter[str] = Counter()
+        for part in stats.lake.parts:
+            sums[part.table] += getattr(part, name)
+        samples = [(f'{{table="{table}"}}', n) for table, n in sorted(sums.items())]
+        yield from _family(f"lake_{name}", "gauge", meaning, samples)
+    leaving = stats.lake.leaving.bytes
+    yield from _family("lake_leaving_bytes", "gauge", "Dropped, still on disk.", [("", leaving)])
+    starts = [
+        (f'{{table="{table}"}}', datetime(d.year, d.month, d.day, tzinfo=UTC).timestamp())
+        for table, d in sorted(oldest.items())
+    ]
+    meaning = "Start of the oldest day in the lake."
+    yield from _family("lake_oldest_timestamp_seconds", "gauge", meaning, starts)
 
 
 def _head(name: str, kind: str, meaning: str) -> Iterator[str]:

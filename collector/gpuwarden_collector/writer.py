@@ -34,11 +34,12 @@ from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.store.commit import Changes, OutOfMemoryError, commit, is_usable, load_rows
 from gpuwarden_collector.store.database import Database
 from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.store.rollup import close_windows, read_progress
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-GROUP_BYTES_MAX = 64 * 1024 * 1024
+GROUP_BYTES_MAX = 128 * 1024 * 1024
 """Decoded bytes at which a group is committed without waiting for the interval."""
 IDLE_S = 1.0
 STUCK_AFTER_S = 30.0
@@ -74,7 +75,10 @@ class _Call:
 def load_known(database: Database) -> Known:
     """What the database holds. Raises StoreUnavailableError."""
     rows = {name: load_rows(database, name) for name in ("nodes", "gpus")}
-    return loaded(load_rows(database, "internal.ledger"), rows)
+    known = loaded(load_rows(database, "internal.ledger"), rows)
+    known.closed_until = read_progress(database.writing).closed_until
+    known.has_peers = database.address.is_shared
+    return known
 
 
 class Writer:
@@ -170,6 +174,12 @@ class Writer:
             self._calls.append(_Call(work, answer))
             self._condition.notify()
         return await asyncio.shield(answer)
+
+    async def close_windows(self, until: datetime) -> None:
+        """From now on rows from before `until` (naive UTC) are late: with them, the windows that they
+        belong to are noted. Raises as `do`.
+        """
+        await self.do(lambda: self._close_windows(until))
 
     async def stop(self, timeout_s: float = 30.0) -> None:
         """Commit what waits and end the thread. Raises TimeoutError."""
@@ -291,6 +301,10 @@ class Writer:
         except StoreUnavailableError:
             self._is_doubtful = True
             raise
+
+    def _close_windows(self, until: datetime) -> None:
+        close_windows(self._database.writing, until)
+        self._known.closed_until = until
 
     def _settle_doubt(self) -> None:
         """After a failed commit, take what is stored from the database.

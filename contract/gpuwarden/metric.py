@@ -41,13 +41,17 @@ class Metric:
     cadence_s: int = 1
     limits: tuple[float, float] | None = None
     """Smallest and largest value that can be true; the collector refuses rows outside."""
+    summary: tuple[str, ...] | None = None
+    """How a window of values is summarised, where kind and cadence do not say it."""
 
     @property
     def rollup(self) -> tuple[str, ...]:
         """How a window of values is summarised."""
+        if self.summary is not None:
+            return self.summary
         match self.kind:
             case Kind.GAUGE:
-                return ("avg", "min", "max", "last")
+                return ("avg", "min", "max", "last") if self.cadence_s == 1 else ("avg", "max")
             case Kind.COUNTER:
                 return ("delta",)
             case Kind.FLAGS:
@@ -60,3 +64,5 @@ GAUGE, COUNTER, FLAGS = Kind.GAUGE, Kind.COUNTER, Kind.FLAGS
 PERCENT = (0.0, 100.0)
 NOT_NEGATIVE = (0.0, float("inf"))
 CELSIUS = (-60.0, 200.0)
+AVG_MAX = ("avg", "max")
+WITH_P95 = ("avg", "min", "max", "p95", "last")

@@ -4,57 +4,14 @@ Sample tables are made from the catalogue (`metrics.py`). What an agent may send
 the rest is written by the collector. Views are in `views.sql` beside this file. Time is UTC.
 """
 
-from dataclasses import dataclass
-
 from gpuwarden.metrics import METRICS, Metric, Type
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column: type, meaning, and whether every row must have a value."""
-
-    name: str
-    type: Type
-    meaning: str
-    required: bool = False
-    limits: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table: one row per `row`, identified by `key`."""
-
-    name: str
-    row: str
-    key: tuple[str, ...]
-    columns: tuple[Column, ...]
-    from_agent: bool = True
-
-    def column(self, name: str) -> Column:
-        """The column of that name. Raises KeyError when the table has none."""
-        for column in self.columns:
-            if column.name == name:
-                return column
-        raise KeyError(f"{self.name} has no column {name!r}")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Column names in order."""
-        return tuple(column.name for column in self.columns)
+from gpuwarden.rollups import ROLLUPS
+from gpuwarden.table import GPU, GPU_UUID, MIG, NODE, SIMULATED, TS, Column, Table
 
 
 def _columns(metrics: tuple[Metric, ...]) -> tuple[Column, ...]:
     return tuple(Column(m.name, m.type, m.meaning, limits=m.limits) for m in metrics)
 
-
-TS = Column("ts", Type.TIMESTAMP, "Tick that the sample belongs to, UTC.", required=True)
-NODE = Column("node", Type.STRING, "Name of the node: one machine running an agent.", required=True)
-GPU = Column("gpu", Type.INT32, "Index on the node, for people; the UUID is the identity.")
-GPU_UUID = Column("gpu_uuid", Type.STRING, "Identity of the GPU (or MIG device).", required=True)
-MIG = Column(
-    "mig_instance", Type.STRING, "MIG device: GPU instance/compute instance. NULL: whole GPU."
-)
-SIMULATED = Column("simulated", Type.BOOL, "True where a simulator made the row.", required=True)
 
 GPU_SAMPLES = Table(
     "gpu_samples",
@@ -395,7 +352,11 @@ ALERTS = Table(
     from_agent=False,
 )
 
-TABLES: dict[str, Table] = {**WIRE_TABLES, ALERTS.name: ALERTS}
+TABLES: dict[str, Table] = {
+    **WIRE_TABLES,
+    **{name: rollup.table for name, rollup in ROLLUPS.items()},
+    ALERTS.name: ALERTS,
+}
 
 
 def stored_columns(table: Table) -> tuple[Column, ...]:

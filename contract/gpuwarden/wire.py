@@ -8,6 +8,8 @@
     Gpuwarden-Boot-Id: 8d3e...                 the kernel's boot id when the batch was sealed
     Gpuwarden-Sequence: 4711                   1, 2, 3 ... for this agent, never reused
     Gpuwarden-Oldest-Sequence: 4709            optional: nothing older will be sent again
+    Gpuwarden-Sent-Before: 1                   only if it may have been sent before, to anyone, and
+                                               nobody has said that it is not stored
 
     body: one or more Arrow IPC streams, one after another, each with `gpuwarden.table` in its
     schema metadata
@@ -41,6 +43,7 @@ AGENT_HEADER = "Gpuwarden-Agent-Id"
 BOOT_HEADER = "Gpuwarden-Boot-Id"
 SEQUENCE_HEADER = "Gpuwarden-Sequence"
 OLDEST_HEADER = "Gpuwarden-Oldest-Sequence"
+SENT_BEFORE_HEADER = "Gpuwarden-Sent-Before"
 
 _IDENTITY = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _NUMBER = re.compile(r"[0-9]{1,18}\Z")
@@ -55,6 +58,8 @@ class BatchId:
     sequence: int
     oldest_sequence: int = 0
     """No batch of this agent and boot below it will be sent (again); 0: not said."""
+    is_sent_before: bool = False
+    """Whether it may have been sent before, perhaps to another collector, which may have stored it."""
 
 
 class WireError(ValueError):
@@ -71,6 +76,8 @@ def headers_of(batch: BatchId) -> dict[str, str]:
     }
     if batch.oldest_sequence:
         headers[OLDEST_HEADER] = str(batch.oldest_sequence)
+    if batch.is_sent_before:
+        headers[SENT_BEFORE_HEADER] = "1"
     return headers
 
 
@@ -90,7 +97,11 @@ def batch_id_of(headers: Mapping[str, str]) -> BatchId:
     if oldest > sequence:
         raise WireError(f"{OLDEST_HEADER} {oldest} is above {SEQUENCE_HEADER} {sequence}")
     return BatchId(
-        _identity(headers, AGENT_HEADER), _identity(headers, BOOT_HEADER), sequence, oldest
+        _identity(headers, AGENT_HEADER),
+        _identity(headers, BOOT_HEADER),
+        sequence,
+        oldest,
+        headers.get(SENT_BEFORE_HEADER, "0") != "0",
     )
 
 

@@ -186,7 +186,7 @@ def manual_clock() -> ManualClock:
 def until_true() -> Callable[..., Any]:
     """Wait for a real condition with a deadline: `await until_true(lambda: ...)`."""
 
-    async def wait(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    async def wait(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
         async with asyncio.timeout(timeout_s):
             while not condition():  # noqa: ASYNC110  # the condition is not ours to signal
                 await asyncio.sleep(0.005)

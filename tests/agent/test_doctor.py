@@ -171,13 +171,16 @@ def test_a_kernel_log_that_may_not_be_read_names_the_capability(tmp_path: Path) 
     assert "CAP_SYSLOG" in checks_of(root)["kernel_log"].remedy
 
 
-def test_kubelets_socket_is_looked_at_only_where_there_is_one(tmp_path: Path) -> None:
+def test_kubelets_socket_is_looked_at_only_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = make_root(tmp_path, capabilities=NONE)
     assert "pod_resources" not in checks_of(root)
     folder = root / "var/lib/kubelet/pod-resources"
     folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)  # the path of a socket has 107 bytes at most
     with socket.socket(socket.AF_UNIX) as kubelet:
-        kubelet.bind(str(folder / "kubelet.sock"))
+        kubelet.bind("kubelet.sock")
         assert checks_of(root)["pod_resources"].status == OK
 
 

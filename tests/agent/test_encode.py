@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.metrics import Type
-from gpuwarden.schema import WIRE_TABLES, Column
+from gpuwarden.schema import WIRE_TABLES
+from gpuwarden.table import Column
 from gpuwarden_agent.encode import encode
 from gpuwarden_agent.rows import RowError
 

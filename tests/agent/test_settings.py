@@ -23,6 +23,13 @@ def test_environment_names_node_and_labels() -> None:
     assert settings.labels == {"rack": "12", "owner": "vision"}
 
 
+def test_several_collectors_take_the_place_of_the_one() -> None:
+    env = {"GPUWARDEN_AGENT_COLLECTOR_URLS": "http://a:8750, http://b:8750,http://a:8750"}
+    settings = load(AgentSettings, "agent", env=env).settings
+    assert settings.collectors == ("http://a:8750", "http://b:8750")
+    assert AgentSettings(collector_url="http://c:8750").collectors == ("http://c:8750",)
+
+
 def test_a_batch_is_at_least_a_tick() -> None:
     assert AgentSettings(interval_s=10, batch_s=5).batch_ms == 10_000
 

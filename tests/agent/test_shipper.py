@@ -50,7 +50,7 @@ async def test_a_password_in_the_address_is_not_in_the_log(
     async with open_transport(url, SystemClock()) as transport:
         shipper = Shipper(
             AsyncSpool(spool, Worker("spool")),
-            transport,
+            [transport],
             clock=SystemClock(),
             counters=counters,
             sealed=asyncio.Event(),
@@ -125,7 +125,7 @@ class Rig:
         self.counters, self.sealed, self.refused = Counters(), asyncio.Event(), list[str]()
         self.shipper = Shipper(
             AsyncSpool(self.spool, Worker("spool")),
-            transport,
+            [transport],
             clock=SystemClock(),
             counters=self.counters,
             sealed=self.sealed,

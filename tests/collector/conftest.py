@@ -76,6 +76,12 @@ def wire() -> Wire:
     return Wire()
 
 
+@pytest.fixture(scope="session")
+def wire_maker() -> type[Wire]:
+    """For fixtures that live longer than a test."""
+    return Wire
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(NOW)

@@ -26,7 +26,7 @@ from gpuwarden_collector.ledger import RANGES_MAX, Stored
 def batch(wire: Any, sequence: int, oldest: int = 0, **tables: list[dict[str, Any]]) -> Batch:
     made = {name: wire.table(name, rows) for name, rows in tables.items()}
     made = made or {"gpu_samples": wire.table("gpu_samples", [wire.gpu_row(second=sequence)])}
-    return Batch(BatchId("a", "b", sequence, oldest), Decoded(made, 100))
+    return Batch(BatchId("a", "b", sequence, oldest), Decoded.of(made, 100))
 
 
 def test_a_batch_that_stands_twice_in_a_group_is_written_once(wire: Any) -> None:

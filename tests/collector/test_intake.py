@@ -10,6 +10,7 @@ from gpuwarden.clock import ManualClock
 from gpuwarden_collector.admission import window
 from gpuwarden_collector.decode import Decoded, Refused
 from gpuwarden_collector.intake import Body, Intake, admit
+from gpuwarden_collector.together import Openings
 
 
 def bodies_of(wire: Any) -> list[Body]:
@@ -41,7 +42,9 @@ def kind(result: Decoded | Refused) -> object:
 def test_together_and_alone_are_the_same(wire: Any, data: st.DataObject) -> None:
     admitted = window(wire.now, 3600, 300)
     chosen = data.draw(st.lists(st.sampled_from(bodies_of(wire)), max_size=8))
-    together = admit(chosen, admitted)
+    openings = Openings()
+    admit(bodies_of(wire)[:1], admitted, openings)  # how gpu_samples begins is known from now on
+    together = admit(chosen, admitted, openings)
     alone = [admit([body], admitted)[0] for body in chosen]
     assert [kind(result) for result in together] == [kind(result) for result in alone]
 

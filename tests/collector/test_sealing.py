@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from gpuwarden.clock import ManualClock
 from gpuwarden_collector.sealing import Drop, Freeze, Policy, Seal, Sealer, Wait, next_step
 from gpuwarden_collector.stats import Stats
+from gpuwarden_collector.store.address import FILES, FOLDER
 from gpuwarden_collector.store.commit import Changes, commit
 from gpuwarden_collector.store.database import Database, Limits
 from gpuwarden_collector.store.errors import StoreUnavailableError
 from gpuwarden_collector.store.generations import hot_table
-from gpuwarden_collector.store.lake import FILES, FOLDER
 from gpuwarden_collector.writer import Writer, load_known
 
 POLICY = Policy(interval_s=60, rows_max=1000)

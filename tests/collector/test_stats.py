@@ -1,6 +1,12 @@
 """What the collector counts is exposed as Prometheus reads it."""
 
+from dataclasses import replace
+from datetime import date, datetime, timedelta
+
+from gpuwarden_collector.disk import Usage
+from gpuwarden_collector.retention import Part
 from gpuwarden_collector.stats import Histogram, Levels, Stats, exposition
+from gpuwarden_collector.store.maintain import Lake, Leaving
 
 LEVELS = Levels(
     queue_bytes=1, body_bytes_in_flight=2, database_bytes=3, is_alive=True, is_failing=False
@@ -31,6 +37,30 @@ def test_every_series_has_help_and_type_before_it_and_no_series_stands_twice() -
     series = [line.rsplit(" ", 1)[0] for line in lines if not line.startswith("#")]
     assert len(set(series)) == len(series)
     assert all(any(name.startswith(known) for known in typed) for name in series)
+
+
+def test_what_is_kept_what_went_and_what_room_there_is() -> None:
+    day = date(2026, 3, 1)
+    parts = (
+        Part("gpu_samples", day, rows=10, bytes=100, files=2),
+        Part("gpu_samples", day + timedelta(days=1), rows=5, bytes=50),
+    )
+    stats = Stats(lake=Lake(parts, Leaving(held_bytes=7), datetime(2026, 3, 2)))  # noqa: DTZ001
+    stats.dropped_rows["gpu_samples", "age"] += 3
+    lines = exposition(stats, replace(LEVELS, disk=Usage(8, 9), disk_refusal="full")).splitlines()
+    prefix = "gpuwarden_collector_"
+    for line in (
+        'dropped_rows_total{table="gpu_samples",reason="age"} 3',
+        'lake_files{table="gpu_samples"} 3',
+        'lake_rows{table="gpu_samples"} 15',
+        'lake_bytes{table="gpu_samples"} 150',
+        "lake_leaving_bytes 7",
+        'lake_oldest_timestamp_seconds{table="gpu_samples"} 1772323200.0',
+        "disk_full 1",
+        "disk_free_bytes 8",
+        "disk_used_bytes 9",
+    ):
+        assert prefix + line in lines
 
 
 def test_the_lag_is_absent_before_the_first_batch() -> None:

@@ -54,7 +54,7 @@ def stats() -> Stats:
 
 def batch(wire: Any, sequence: int, rows: int = 1, agent: str = "a") -> Batch:
     table = wire.table("gpu_samples", wire.gpu_rows(rows, [sequence % 300]))
-    return Batch(BatchId(agent, "b", sequence), Decoded({"gpu_samples": table}, 1000), 10)
+    return Batch(BatchId(agent, "b", sequence), Decoded.of({"gpu_samples": table}, 1000), 10)
 
 
 def stored(database: Database) -> tuple[int, int]:
@@ -114,7 +114,7 @@ async def test_a_bad_batch_does_not_hold_up_good_ones(
 ) -> None:
     nameless = {**wire.gpu_row(), "node": None}
     broken = pa.Table.from_pylist([nameless], schema=STORED_SCHEMAS["gpu_samples"])
-    bad = Batch(BatchId("a", "b", 50), Decoded({"gpu_samples": broken}, 10))
+    bad = Batch(BatchId("a", "b", 50), Decoded.of({"gpu_samples": broken}, 10))
     async with run() as writer:
         good = [batch(wire, n) for n in range(1, 6)]
         outcomes = await asyncio.gather(*(writer.store(b) for b in [*good[:3], bad, *good[3:]]))
@@ -198,7 +198,7 @@ async def test_last_seen_is_written_every_ten_seconds_and_at_the_end(
         return load_rows(database, "gpus")[0]["last_seen_at"]
 
     async with run() as writer:
-        await writer.store(Batch(BatchId("a", "b", 1), Decoded({"gpus": gpu}, 10)))
+        await writer.store(Batch(BatchId("a", "b", 1), Decoded.of({"gpus": gpu}, 10)))
         first = seen()
         clock.advance(5)
         await writer.store(batch(wire, 2))

@@ -9,11 +9,11 @@ from gpuwarden.schema import (
     TABLES,
     UPSERTED,
     WIRE_TABLES,
-    Table,
     create_sql,
     stored_columns,
     views_sql,
 )
+from gpuwarden.table import Table
 
 
 def test_duckdb_has_exactly_the_promised_columns() -> None:

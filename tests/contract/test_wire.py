@@ -13,7 +13,7 @@ names = st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True)
 @given(names, names, st.integers(1, 10**18 - 1), st.data())
 def test_identity_survives_the_headers(agent, boot, sequence, data) -> None:
     oldest = data.draw(st.integers(0, sequence))
-    batch = BatchId(agent, boot, sequence, oldest)
+    batch = BatchId(agent, boot, sequence, oldest, data.draw(st.booleans()))
     assert batch_id_of(headers_of(batch)) == batch
 
 

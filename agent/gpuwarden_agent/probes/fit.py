@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping
 
 from gpuwarden.metrics import Type
-from gpuwarden.schema import WIRE_TABLES, Column
+from gpuwarden.schema import WIRE_TABLES
+from gpuwarden.table import Column
 from gpuwarden_agent.probe import Row, Value
 
 _INTEGER_BITS = {Type.INT16: 15, Type.INT32: 31, Type.INT64: 63, Type.TIMESTAMP: 63}

@@ -19,7 +19,7 @@ TIMEOUT_S = 1.5
 """For the whole call: below the deadline of a probe's reading."""
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 """The kubelet's own limit."""
-OK, UNIMPLEMENTED = 0, 12
+OK, DEADLINE_EXCEEDED, UNIMPLEMENTED = 0, 4, 12
 
 
 class PodResourcesError(Exception):
@@ -154,5 +154,7 @@ class _Answer:
 def _refusal(status: str, headers: Mapping[str, str]) -> str:
     if status == str(UNIMPLEMENTED):
         return "the kubelet is older than 1.20: it has no List of version 1"
+    if status == str(DEADLINE_EXCEEDED):
+        return "no answer within the time that we gave it"
     said = unquote(headers.get("grpc-message", "")) or f"HTTP {headers.get(':status', '?')}"
     return f"the kubelet refused: {said} (gRPC status {status or 'missing'})"

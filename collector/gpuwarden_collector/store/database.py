@@ -17,8 +17,12 @@ from pathlib import Path
 import duckdb
 
 from gpuwarden.life import StartError
-from gpuwarden.schema import TABLES, UPSERTED, Table, column_sql, create_sql, stored_columns
+from gpuwarden.schema import TABLES, UPSERTED, column_sql, create_sql, stored_columns
+from gpuwarden.table import Table
 from gpuwarden_collector.store import lake
+from gpuwarden_collector.store.address import Address, local_address
+from gpuwarden_collector.store.coordination import Coordination
+from gpuwarden_collector.store.doubt import HOT_SQL
 from gpuwarden_collector.store.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.store.generations import (
     begin_generation,
@@ -32,10 +36,11 @@ log = logging.getLogger(__name__)
 
 FILE_NAME = "gpuwarden.duckdb"
 SCHEMA_VERSION = 2
-_CHECKPOINT_THRESHOLD = "64MiB"
+_CHECKPOINT_THRESHOLD = "256MiB"
 _CLOSE_WAIT_S = 5.0
 
-_INTERNAL_SQL = """
+_INTERNAL_SQL = (
+    """
 CREATE SCHEMA IF NOT EXISTS internal;
 CREATE TABLE IF NOT EXISTS internal.schema_version (version INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS internal.ledger (
@@ -48,8 +53,18 @@ CREATE TABLE IF NOT EXISTS internal.ledger (
 );
 CREATE TABLE IF NOT EXISTS internal.identity (collector VARCHAR NOT NULL);
 CREATE TABLE IF NOT EXISTS internal.generations (generation BIGINT PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS internal.rollup (
+    closed_until TIMESTAMP, minutes_until TIMESTAMP, hours_until TIMESTAMP
+);
+INSERT INTO internal.rollup SELECT NULL, NULL, NULL WHERE NOT EXISTS (FROM internal.rollup);
+CREATE SEQUENCE IF NOT EXISTS internal.late_number;
+CREATE TABLE IF NOT EXISTS internal.late (
+    number BIGINT DEFAULT nextval('internal.late_number'), node VARCHAR, ts TIMESTAMP
+);
 CREATE SCHEMA IF NOT EXISTS hot;
 """
+    + HOT_SQL
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +79,27 @@ class Limits:
 class Database:
     """The open database. `writing` belongs to one thread; `reading` may be used from any."""
 
-    def __init__(self, path: Path, limits: Limits) -> None:
+    def __init__(self, path: Path, limits: Limits, address: Address | None = None) -> None:
         self._path = path
         self._limits = limits
+        self.address = address or local_address(path.parent)
+        """Where its lake is."""
+        self.coordination = Coordination(self.address)
+        """Agreement with the other collectors of the lake."""
         self._condition = threading.Condition()
         self._cursors: set[duckdb.DuckDBPyConnection] = set()
         self._maintaining: set[duckdb.DuckDBPyConnection] = set()
         self._is_closed = False
-        self.writing = _connect(path, limits)
+        self.writing = _connect(path, limits, self.address)
         self.collector = _identity(self.writing)
         """Identity of this collector in the lake."""
         self.generations = generations(self.writing)
         """Generations of hot tables, oldest first; the last is written."""
 
     @classmethod
-    def open(cls, data_dir: Path, limits: Limits) -> "Database":
-        """Open the database in a folder, made if need be. Raises StartError."""
+    def open(cls, data_dir: Path, limits: Limits, address: Address | None = None) -> "Database":
+        """Open the database in a folder, made if need be, with the lake at `address`; None: the one
+        beside it. Raises StartError."""
         try:
             data_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -91,11 +111,21 @@ class Database:
                 f"data folder {data_dir} is not writable by this user: choose another with --data"
             )
         try:
-            return cls(data_dir / FILE_NAME, limits)
+            return cls(data_dir / FILE_NAME, limits, address)
         except duckdb.Error as error:
-            raise _start_error(data_dir / FILE_NAME, error) from error
+            raise start_error(data_dir / FILE_NAME, error) from error
         except OSError as error:
             raise StartError(f"lake in {data_dir}: {error}") from error
+
+    @property
+    def data_dir(self) -> Path:
+        """The folder of database and lake."""
+        return self._path.parent
+
+    @property
+    def lake_root(self) -> str:
+        """The folder or prefix of the lake's files."""
+        return self.address.data.rstrip("/")
 
     @property
     def size_bytes(self) -> int:
@@ -166,7 +196,7 @@ class Database:
                 with suppress(duckdb.Error):
                     self.writing.close()
                 try:
-                    self.writing = _connect(self._path, self._limits)
+                    self.writing = _connect(self._path, self._limits, self.address)
                 except (duckdb.Error, StartError) as error:
                     raise StoreUnavailableError(one_line(error)) from error
             finally:
@@ -193,13 +223,16 @@ class Database:
         self.generations = generations(self.writing)
 
     def count_rows(self, generation: int) -> int:
-        """Rows in a generation, as DuckDB estimates them without a scan. As `roll`."""
-        names = [hot_table(name, generation).partition(".")[2] for name in lake.SEALED_TABLES]
-        row = self.writing.execute(
-            "SELECT sum(estimated_size) FROM duckdb_tables() "
-            "WHERE schema_name = 'hot' AND table_name IN (SELECT unnest($1))",
-            [names],
-        ).fetchone()
+        """Rows in a generation; DuckDB has the number of each table at hand. As `roll`."""
+        # Not from duckdb_tables(), which asks the catalogue of the lake as well.
+        counts = " UNION ALL ".join(
+            f"SELECT count(*) AS rows FROM {hot_table(name, generation)}"
+            for name in lake.SEALED_TABLES
+        )
+        try:
+            row = self.writing.execute(f"SELECT sum(rows) FROM ({counts})").fetchone()
+        except duckdb.Error as error:
+            raise StoreUnavailableError(one_line(error)) from error
         return int(row[0] or 0) if row else 0
 
     @contextmanager
@@ -225,7 +258,8 @@ class Database:
                 self._maintaining.discard(cursor)
 
     def interrupt_maintenance(self) -> None:
-        """End what runs on the cursors of `maintaining`."""
+        """End what runs on the cursors of `maintaining`, and waiting for a turn at sealing."""
+        self.coordination.interrupt()
         for cursor in list(self._maintaining):
             with suppress(duckdb.Error):
                 cursor.interrupt()
@@ -246,11 +280,12 @@ class Database:
             self._is_closed = True
             self._interrupt_all()
             self._condition.wait_for(lambda: not self._cursors, _CLOSE_WAIT_S)
+        self.coordination.close()
         with suppress(duckdb.Error):
             self.writing.close()
 
 
-def _connect(path: Path, limits: Limits) -> duckdb.DuckDBPyConnection:
+def _connect(path: Path, limits: Limits, address: Address) -> duckdb.DuckDBPyConnection:
     config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": limits.memory,
         "threads": limits.threads or os.cpu_count() or 1,
@@ -260,9 +295,10 @@ def _connect(path: Path, limits: Limits) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(str(path), config=config)
     try:
         connection.execute("SET GLOBAL TimeZone = 'UTC'")
-        lake.attach(connection, path.parent)
+        lake.attach(connection, address)
         _create(connection, path)
-        connection.execute("SET allowed_directories = $1", [[str(path.parent / lake.FOLDER)]])
+        allowed = lake.allowed_folders(path.parent, address)
+        connection.execute("SET allowed_directories = $1", [allowed])
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
     except BaseException:
@@ -298,8 +334,25 @@ def _create(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         "INSERT INTO internal.identity SELECT uuid()::VARCHAR WHERE NOT EXISTS "
         "(FROM internal.identity)"
     )
-    create_views(connection, _identity(connection))
+    collector = _identity(connection)
+    _catch_up(connection, collector)
+    create_views(connection, collector)
     connection.execute("COMMIT")
+
+
+def _catch_up(connection: duckdb.DuckDBPyConnection, collector: str) -> None:
+    """Never write a generation whose number the lake has: it would be dropped as sealed.
+
+    A database is behind its lake when an older copy of it was put back, or when its disk lost what
+    it had promised to keep.
+    """
+    newest, sealed = generations(connection)[-1], lake.sealed_generation(connection, collector)
+    if newest <= sealed:
+        begin_generation(connection, sealed + 1)
+        log.warning(
+            "the database is older than its lake; it goes on behind it",
+            extra={"generation": newest, "sealed": sealed},
+        )
 
 
 def _identity(connection: duckdb.DuckDBPyConnection) -> str:
@@ -351,7 +404,8 @@ _NO_SPACE = re.compile(r"No space left|Disk quota exceeded|File too large")
 _HELD = re.compile(r"held in (?P<name>.+?) \(PID (?P<pid>\d+)\)")
 
 
-def _start_error(path: Path, error: duckdb.Error) -> StartError:
+def start_error(path: Path, error: duckdb.Error) -> StartError:
+    """Why a database cannot be opened, for the person who starts the collector."""
     text = one_line(error)
     if held := _HELD.search(text):
         return StartError(
@@ -361,5 +415,6 @@ def _start_error(path: Path, error: duckdb.Error) -> StartError:
     if _NO_SPACE.search(text):
         return StartError(f"{path} cannot be opened: {text}: make room on its disk")
     return StartError(
-        f"{path} cannot be opened: {text}: repair or move it, or choose another --data"
+        f"{path} cannot be opened: {text}: `gpuwarden collector check --data-dir {path.parent}` says "
+        "what can be repaired"
     )

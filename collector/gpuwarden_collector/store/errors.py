@@ -1,5 +1,7 @@
 """What DuckDB's errors mean to the collector: try again later, or never."""
 
+import re
+
 import duckdb
 
 
@@ -14,6 +16,17 @@ class RowsRefusedError(Exception):
 def one_line(error: Exception) -> str:
     """The first line of an error's message: DuckDB adds advice and a stack below it."""
     return str(error).strip().partition("\n")[0][:500]
+
+
+_LAKE_FILE = re.compile(r"""["']([^"']+\.parquet)["']""")
+
+
+def lost_file(error: Exception) -> str | None:
+    """The file of the lake that an error is about, missing or damaged."""
+    if not isinstance(error, duckdb.IOException | duckdb.InvalidInputException | OSError):
+        return None
+    found = _LAKE_FILE.search(str(error))
+    return found[1] if found else None
 
 
 def translated(error: duckdb.Error) -> Exception:

@@ -38,6 +38,7 @@ def end_generation(connection: duckdb.DuckDBPyConnection, generation: int) -> No
     for name in SEALED_TABLES:
         connection.execute(f"DROP TABLE {hot_table(name, generation)}")
     connection.execute("DELETE FROM internal.generations WHERE generation = $1", [generation])
+    connection.execute("DELETE FROM internal.doubtful WHERE generation = $1", [generation])
 
 
 def create_views(connection: duckdb.DuckDBPyConnection, collector: str) -> None:

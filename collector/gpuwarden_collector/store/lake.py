@@ -1,57 +1,126 @@
 """The lake: sealed samples as Parquet files under a DuckLake catalogue, attached as `lake`.
 
-The catalogue is a file beside the database; the extension comes from PyPI with the package
-`duckdb-extension-ducklake`, so nothing is downloaded at run time. What a collector has sealed stands
-in the lake itself (`lake.main.collectors`), written by the transaction that adds the rows: whoever
-sees the rows sees that they are sealed.
+The catalogue is a file beside the database, or PostgreSQL for several collectors (`address.py`). What
+a collector has sealed stands in the lake itself (`lake.main.collectors`), written by the transaction
+that adds the rows: whoever sees the rows sees that they are sealed. That table and `doubtful` are
+only ever appended to, as collectors that seal at once must not change the same row.
 """
 
-from collections.abc import Mapping
+import random
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 
 import duckdb
 
-from gpuwarden.schema import TABLES, UPSERTED, Table, column_sql, stored_columns
-from gpuwarden_collector.store.errors import translated
+from gpuwarden.life import StartError
+from gpuwarden.schema import TABLES, UPSERTED, column_sql, stored_columns
+from gpuwarden.table import Table
+from gpuwarden_collector.store.address import FOLDER, Address, S3Keys
+from gpuwarden_collector.store.doubt import LAKE_SQL, tell_doubtful
+from gpuwarden_collector.store.errors import StoreUnavailableError, translated
+from gpuwarden_collector.store.extensions import load_extension
 
-FOLDER = "lake"
-CATALOGUE = "catalog.ducklake"
-FILES = "data"
+METADATA = "__ducklake_metadata_lake"
+"""DuckLake's name of the attached catalogue."""
 
 SEALED_TABLES = tuple(name for name in TABLES if name not in UPSERTED)
 """Tables whose rows move to the lake: all that are only ever appended to."""
 
 
-def extension_path() -> Path:
-    """The DuckLake extension for this DuckDB. Raises FileNotFoundError."""
-    spec = find_spec("duckdb_extension_ducklake")
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    name = f"extensions/v{duckdb.__version__}/ducklake.duckdb_extension"
-    for place in places:
-        if (path := Path(place) / name).is_file():
-            return path
-    raise FileNotFoundError(
-        f"no DuckLake extension for DuckDB {duckdb.__version__}: "
-        f"install duckdb-extension-ducklake=={duckdb.__version__}"
-    )
+TRIES_MAX = 8
+"""Most tries to make or change the tables of a lake that another collector changes at that moment."""
 
 
-def attach(connection: duckdb.DuckDBPyConnection, data_dir: Path) -> None:
-    """Attach the lake under `data_dir`, made if need be, and give it its tables and columns.
+def attach(connection: duckdb.DuckDBPyConnection, address: Address) -> None:
+    """Attach the lake, made if need be, and give it its tables and columns.
 
-    Raises duckdb.Error, FileNotFoundError and OSError.
+    Raises duckdb.Error, FileNotFoundError and OSError for a local lake, StartError for any other.
     """
-    folder = data_dir / FOLDER
-    (folder / FILES).mkdir(parents=True, exist_ok=True)
-    connection.execute(f"LOAD {_text(extension_path())}")
-    connection.execute(
-        f"ATTACH {_text(f'ducklake:{folder / CATALOGUE}')} AS lake "
-        # The folder may have been moved: it is where the database is, not where it was.
-        f"(DATA_PATH {_text(folder / FILES)}, OVERRIDE_DATA_PATH true)"
-    )
-    _create(connection)
+    load_extension(connection, "ducklake")
+    if not address.is_remote:
+        Path(address.data).mkdir(parents=True, exist_ok=True)
+    if not address.is_shared:
+        Path(address.catalog).parent.mkdir(parents=True, exist_ok=True)
+        if not address.is_remote:
+            _refuse_lost_catalogue(address)
+            connection.execute(_attach_sql(address))
+            _create(connection)
+            return
+    try:
+        if address.is_shared:
+            load_extension(connection, "postgres_scanner")
+        if address.keys is not None:
+            load_extension(connection, "httpfs")
+            _tell_keys(connection, address.data, address.keys)
+        _again(connection, lambda: connection.execute(_attach_sql(address)))
+        _again(connection, lambda: _create(connection))
+    except (duckdb.Error, FileNotFoundError) as error:
+        raise StartError(
+            f"the lake at {address.data} cannot be opened: {_why(error)}: docs/cluster.md has what"
+            " its servers need"
+        ) from error
+
+
+def allowed_folders(data_dir: Path, address: Address) -> list[str]:
+    """What DuckDB may read and write besides its database."""
+    return [str(data_dir / FOLDER), address.data]
+
+
+def _refuse_lost_catalogue(address: Address) -> None:
+    """A new catalogue over files of a lost one would hide all that they hold, without a word."""
+    files = Path(address.data)
+    if not Path(address.catalog).exists() and next(files.rglob("*.parquet"), None) is not None:
+        raise StartError(
+            f"{address.catalog} is missing, which says what the files in {files} hold: put it back "
+            "from a backup, or run `gpuwarden collector check --repair` to begin without them"
+        )
+
+
+def _why(error: Exception) -> str:
+    """What is wrong, without the connection string that DuckDB puts before it, once or twice."""
+    return str(error).strip().partition("\n")[0].rpartition('": ')[2][:500]
+
+
+def _attach_sql(address: Address) -> str:
+    # The folder beside a database may have been moved: it is where that is, not where it was. Of a
+    # shared lake all collectors must say the same, and DuckLake refuses one that does not.
+    options = "" if address.is_shared else ", OVERRIDE_DATA_PATH true"
+    return f"ATTACH {_text(address.ducklake)} AS lake (DATA_PATH {_text(address.data)}{options})"
+
+
+def _tell_keys(connection: duckdb.DuckDBPyConnection, scope: str, keys: S3Keys) -> None:
+    options = {
+        "KEY_ID": keys.key_id,
+        "SECRET": keys.secret,
+        "REGION": keys.region,
+        "SESSION_TOKEN": keys.token,
+    }
+    if keys.endpoint is not None:
+        scheme, _, place = keys.endpoint.rpartition("://")
+        options |= {"ENDPOINT": place.rstrip("/"), "URL_STYLE": "path"}
+        options["USE_SSL"] = "false" if scheme == "http" else "true"
+    said = ", ".join(f"{n} {_text(v)}" for n, v in options.items() if v is not None)
+    try:
+        connection.execute(f"CREATE SECRET lake (TYPE s3, SCOPE {_text(scope)}, {said})")
+    except duckdb.Error:
+        # DuckDB's words could quote the statement.
+        raise StartError(f"DuckDB does not take the keys for {scope}") from None
+
+
+def _again(connection: duckdb.DuckDBPyConnection, work: Callable[[], object]) -> None:
+    """Do it, again if another collector did the same at that moment."""
+    for tries in range(1, TRIES_MAX + 1):
+        try:
+            work()
+            return
+        except duckdb.Error:
+            with suppress(duckdb.Error):
+                connection.execute("ROLLBACK")
+            if tries == TRIES_MAX:
+                raise
+            time.sleep(random.uniform(0.5, 1) * 0.05 * 2**tries)
 
 
 def sealed_generation(connection: duckdb.DuckDBPyConnection, collector: str) -> int:
@@ -71,12 +140,16 @@ def is_not_sealed_sql(collector: str, generation: int) -> str:
 
 
 def seal(
-    cursor: duckdb.DuckDBPyConnection, collector: str, generation: int, sources: Mapping[str, str]
+    cursor: duckdb.DuckDBPyConnection,
+    collector: str,
+    generation: int,
+    sources: Mapping[str, str],
+    check: Callable[[], None] = lambda: None,
 ) -> dict[str, int]:
     """Copy a frozen generation into the lake, all its tables in one transaction; rows by table.
 
-    `sources`: the hot table of each sealed table. A generation that is sealed already changes
-    nothing. Raises StoreUnavailableError or RowsRefusedError, and then has changed nothing.
+    `sources`: the hot table of each sealed table. `check` is called before the end and may raise
+    StoreUnavailableError. A generation that is sealed already changes nothing. Raises StoreUnavailableError or RowsRefusedError, and then has changed nothing.
     """
     rows: dict[str, int] = {}
     try:
@@ -86,26 +159,31 @@ def seal(
             return rows
         for name, source in sources.items():
             count = cursor.execute(
-                f"INSERT INTO lake.main.{name} BY NAME SELECT * FROM {source} "
-                f"ORDER BY {', '.join(TABLES[name].key)}"
+                f"INSERT INTO lake.main.{name} BY NAME SELECT * FROM {source}"
             ).fetchone()
             rows[name] = int(count[0]) if count else 0
-        cursor.execute("DELETE FROM lake.main.collectors WHERE collector = $1", [collector])
         cursor.execute(
             "INSERT INTO lake.main.collectors VALUES ($1, $2, now()::TIMESTAMP)",
             [collector, generation],
         )
+        tell_doubtful(cursor, collector, generation)
+        check()
         cursor.execute("COMMIT")
-    except duckdb.Error as error:
+    except (duckdb.Error, StoreUnavailableError) as error:
         with suppress(duckdb.Error):
             cursor.execute("ROLLBACK")
+        if isinstance(error, StoreUnavailableError):
+            raise
         raise translated(error) from error
     return rows
 
 
 def _create(connection: duckdb.DuckDBPyConnection) -> None:
     known = _columns(connection)
+    in_order = _tables_in_order(connection)
     statements = [] if "collectors" in known else list(_FIRST)
+    if "doubtful" not in known:
+        statements.append(LAKE_SQL)
     for name in SEALED_TABLES:
         if name not in known:
             statements += _create_table_sql(TABLES[name])
@@ -115,6 +193,8 @@ def _create(connection: duckdb.DuckDBPyConnection) -> None:
             for column in stored_columns(TABLES[name])
             if column.name not in known[name]
         ]
+        if name not in in_order:
+            statements.append(_order_sql(TABLES[name]))
     if not statements:
         return
     connection.execute("BEGIN")
@@ -132,12 +212,27 @@ _FIRST = (
 )
 
 
-def _create_table_sql(table: Table) -> tuple[str, str]:
+def _create_table_sql(table: Table) -> tuple[str, ...]:
     columns = ", ".join(column_sql(column) for column in stored_columns(table))
     return (
         f"CREATE TABLE lake.main.{table.name} ({columns})",
         f"ALTER TABLE lake.main.{table.name} SET PARTITIONED BY (year(ts), month(ts), day(ts))",
+        _order_sql(table),
     )
+
+
+def _order_sql(table: Table) -> str:
+    """Have files written, and merged, in the order of the key."""
+    return f"ALTER TABLE lake.main.{table.name} SET SORTED BY ({', '.join(table.key)})"
+
+
+def _tables_in_order(connection: duckdb.DuckDBPyConnection) -> set[str]:
+    rows = connection.execute(
+        f"SELECT t.table_name FROM {METADATA}.ducklake_sort_info s "
+        f"JOIN {METADATA}.ducklake_table t USING (table_id) "
+        "WHERE s.end_snapshot IS NULL AND t.end_snapshot IS NULL"
+    ).fetchall()
+    return {table for (table,) in rows}
 
 
 def _columns(connection: duckdb.DuckDBPyConnection) -> dict[str, set[str]]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from gpuwarden.query import QueryError
 from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.errors import one_line
+from gpuwarden_collector.store.errors import lost_file, one_line
 
 _WORD = re.compile(rb"\w+|.", re.DOTALL)
 _ANALYZE = (b"ANALYZE", b"ANALYSE")
@@ -161,6 +161,11 @@ def _run(
             "select a shorter time or fewer columns, or aggregate"
         ) from error
     except (duckdb.Error, pa.ArrowException, OSError) as error:
+        if file := lost_file(error):
+            raise QueryError(
+                f"{file} is missing or damaged: `gpuwarden collector check` on the collector's host "
+                "says what is lost; queries that do not need it work"
+            ) from error
         # OSError is how Arrow says that it lacks one of DuckDB's types.
         raise QueryError(str(error).strip()[:2_000]) from error
     return Rows(data.slice(0, row_limit), types, rows > row_limit)

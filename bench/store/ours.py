@@ -1,0 +1,180 @@
+"""The collector that is measured: a process of its own, its figures, and stores filled beforehand."""
+
+import asyncio
+import json
+import logging
+import resource
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from gpuwarden.clock import SystemClock
+from gpuwarden.metrics import METRICS, Type
+from gpuwarden_collector.daemon import running
+from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.store.database import Database, Limits
+from gpuwarden_collector.store.generations import hot_table
+from gpuwarden_collector.store.lake import SEALED_TABLES, seal
+
+_SEALED = "samples moved to the lake"
+
+
+class Seals(logging.Handler):
+    """Notes when each seal ran, on the monotonic clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[float, float, int]] = []
+        """Begin, end and rows."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a line of the collector's log."""
+        if record.getMessage() == _SEALED:
+            fields: Mapping[str, Any] = record.__dict__
+            now_s = time.monotonic()
+            self.seen.append((now_s - fields["s"], now_s, fields["rows"]))
+
+
+async def serve(settings: Mapping[str, Any]) -> None:
+    """Run a collector; print its URL, and a line of figures for each line that is read."""
+    seals = Seals()
+    logging.getLogger("gpuwarden_collector").addHandler(seals)
+    logging.getLogger("gpuwarden_collector").setLevel(logging.INFO)
+    chosen = {**settings, "data_dir": Path(settings["data_dir"]), "port": 0}
+    async with running(CollectorSettings(**chosen), SystemClock()) as collector:
+        print(collector.url, flush=True)
+        loop = asyncio.get_running_loop()
+        while await loop.run_in_executor(None, sys.stdin.readline):
+            figures = {"seals": seals.seen, "rows": collector.stats.rows_total}
+            print(json.dumps(figures), flush=True)
+
+
+class Child:
+    """A running collector."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+        self._usage = psutil.Process(process.pid)
+        self.url = self._line().strip()
+        self.port = int(self.url.rpartition(":")[2])
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        if line := self._process.stdout.readline():
+            return line
+        raise SystemExit("the collector did not start, or has ended; see above")
+
+    def figures(self) -> dict[str, Any]:
+        """Rows stored and seals so far."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        found: dict[str, Any] = json.loads(self._line())
+        return found
+
+    def cpu_s(self) -> float:
+        """CPU seconds so far."""
+        return sum(self._usage.cpu_times()[:2])
+
+    def rss_mib(self) -> float:
+        """Resident memory now."""
+        return float(self._usage.memory_info().rss) / 2**20
+
+    def query(self, sql: str) -> list[Any]:
+        """Rows of a query over HTTP."""
+        request = urllib.request.Request(
+            self.url + "/v1/sql",
+            json.dumps({"sql": sql}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            rows: list[Any] = json.load(answer)["rows"]
+            return rows
+
+
+@contextmanager
+def collector(data_dir: Path, **settings: Any) -> Iterator[Child]:
+    """A collector over a data folder, stopped in good order with the block."""
+    options = json.dumps({**settings, "data_dir": str(data_dir)})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.store.ours", options],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    try:
+        yield Child(process)
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(120)
+
+
+def size_bytes(folder: Path) -> int:
+    """Bytes of all files under a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def fill(data_dir: Path, rows: int, gpus: int, memory: str = "2GiB") -> dict[str, float]:
+    """Store generated rows of gpu_samples, and seal them as the collector does; what that took."""
+    database = Database.open(data_dir, Limits(memory=memory))
+    try:
+        hot = hot_table("gpu_samples", database.generations[-1])
+        began_s = time.perf_counter()
+        database.writing.execute(_fill_sql(hot, rows, gpus))
+        filled_s = time.perf_counter() - began_s
+        database.checkpoint()
+        generation = database.roll()
+        sources = {name: hot_table(name, generation) for name in SEALED_TABLES}
+        began_s, cpu_s = time.perf_counter(), time.process_time()
+        with database.maintaining() as cursor:
+            seal(cursor, database.collector, generation, sources)
+        took_s = time.perf_counter() - began_s
+        used_s = time.process_time() - cpu_s
+        database.drop(generation)
+        database.checkpoint()
+    finally:
+        database.close()
+    return {
+        "rows": rows,
+        "filled_s": filled_s,
+        "seal_s": took_s,
+        "sealed_rows_per_s": rows / took_s,
+        "sealed_rows_per_cpu_s": rows / used_s,
+        "rss_most_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "bytes_per_value": size_bytes(data_dir / "lake" / "data") / rows / len(_filled()),
+    }
+
+
+def _filled() -> Sequence[str]:
+    return [m.name for m in METRICS["gpu_samples"] if m.type is not Type.BOOL]
+
+
+def _fill_sql(hot: str, rows: int, gpus: int) -> str:
+    """Rows in the order of arrival: second by second, all GPUs. Whole numbers, as sensors give."""
+    values = ", ".join(
+        f"least(100, 30 + (hash(i % {gpus} * {number + 1}, i // {gpus} // 20) % 40) "
+        f"+ (i // {gpus}) % 3) AS {name}"
+        if number % 3
+        else f"(i % {gpus}) % 7 AS {name}"
+        for number, name in enumerate(_filled())
+    )
+    return (
+        f"INSERT INTO {hot} BY NAME SELECT "
+        f"(now()::TIMESTAMP - INTERVAL 2 DAY) + to_seconds(i // {gpus}) AS ts, "
+        f"'old-' || (i % {gpus}) // 8 AS node, (i % 8)::INTEGER AS gpu, "
+        f"'GPU-old-' || (i % {gpus}) AS gpu_uuid, true AS simulated, {values} "
+        f"FROM range({rows}) r(i)"
+    )
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(json.loads(sys.argv[1])))

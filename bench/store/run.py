@@ -1,0 +1,355 @@
+"""Measures the store: ingest over HTTP, seals, sizes and queries, beside VictoriaMetrics and Prometheus.
+
+    python -m bench.store.run [--quick | --full] [--json FILE] [--data DIR]
+
+Prints a table and writes the same as JSON. The load generator has the same cores as what it
+measures; bodies are made before the clock starts. What is counted as a value is a metric that is
+there (not NULL), in every table of the agents' batches. A database that is not installed is named.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.store import others, ours
+from bench.store.load import Setup, Tally, load
+
+from gpuwarden.metrics import METRICS
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured."""
+
+    agents: tuple[int, ...] = (100, 1_000, 10_000)
+    seconds: float = 12.0
+    """Of each load, flat out and at half of it."""
+    batches: int = 30_000
+    """Made for one load; it ends early when they are used up."""
+    connections: int = 3_000
+    nodes: int = 16
+    rounds: int = 24
+    """Simulated nodes whose batches the agents send, and batches of each until they begin anew."""
+    seal_rows: int = 400_000
+    """Rows at which the collector seals while it is measured."""
+    stored_rows: tuple[int, ...] = (10_000_000,)
+    same_nodes: int = 16
+    same_rounds: int = 72
+    """Batches of each of those nodes in the data that all databases get."""
+    queries: int = 5
+
+
+QUICK = Plan(
+    agents=(1_000,), seconds=5, batches=8_000, stored_rows=(1_000_000,), same_rounds=24, queries=3
+)
+FULL = Plan(seconds=20, batches=60_000, stored_rows=(10_000_000, 100_000_000), same_rounds=240)
+TINY = Plan(
+    agents=(4,), seconds=0.4, batches=40, connections=4, nodes=1, rounds=2, seal_rows=1_000,
+    stored_rows=(), same_nodes=1, same_rounds=2, queries=1,
+)  # fmt: skip
+"""For the test that the whole of it works."""
+
+
+@contextmanager
+def folder_in(parent: Path | None) -> Iterator[Path]:
+    """A folder that is removed with the block."""
+    with tempfile.TemporaryDirectory(prefix="gpuwarden-bench-", dir=parent) as name:
+        yield Path(name)
+
+
+def loads(plan: Plan, child: ours.Child, agents: int, begin_ms: int) -> Row:
+    """Flat out, then at half of what that gave."""
+    with load(Setup(child.port, agents, begin_ms, nodes=plan.nodes, rounds=plan.rounds)) as sender:
+        connections = min(plan.connections, max(agents, 64))
+        sender.make(plan.batches // 10)
+        sender.run(connections, plan.seconds / 4)
+        sender.make(plan.batches)
+        cpu_s = child.cpu_s()
+        flat = sender.run(connections, plan.seconds)
+        used_s = child.cpu_s() - cpu_s
+        rate = flat.batches / flat.seconds / 2
+        sender.make(min(plan.batches, int(rate * plan.seconds) + 1))
+        half = sender.run(connections, plan.seconds, rate)
+    rss_mib = child.rss_mib()
+    seals = child.figures()["seals"]
+    in_seals = while_sealing(half, seals)
+    return {
+        "agents": agents,
+        "values_per_s": flat.values / flat.seconds,
+        "rows_per_s": flat.rows / flat.seconds,
+        "batches_per_s": flat.batches / flat.seconds,
+        "values_per_cpu_s": flat.values / max(used_s, 0.01),
+        "cores": used_s / flat.seconds,
+        "flat_p50_ms": flat.quantile_ms(0.5),
+        "flat_p99_ms": flat.quantile_ms(0.99),
+        "half_p50_ms": half.quantile_ms(0.5),
+        "half_p99_ms": half.quantile_ms(0.99),
+        "seals": len(seals),
+        "seal_p99_ms": in_seals.quantile_ms(0.99) if in_seals.acknowledge_s else None,
+        "refused": dict(flat.others + half.others),
+        "rss_mib": rss_mib,
+        "ran_out": flat.ran_out,
+    }
+
+
+def while_sealing(tally: Tally, seals: Sequence[tuple[float, float, int]]) -> Tally:
+    """The answers that were waited for while a seal ran (its begin, end and rows)."""
+    found = Tally()
+    for took_s, ended_s in zip(tally.acknowledge_s, tally.ended_s, strict=True):
+        if any(begin_s <= ended_s and ended_s - took_s <= end_s for begin_s, end_s, _ in seals):
+            found.acknowledge_s.append(took_s)
+    return found
+
+
+def measure_agents(plan: Plan, parent: Path | None) -> list[Row]:
+    """Ingest as the number of agents grows, each on an empty store."""
+    rows = []
+    for agents in plan.agents:
+        with (
+            folder_in(parent) as folder,
+            ours.collector(folder, seal_rows_max=plan.seal_rows) as child,
+        ):
+            rows.append(loads(plan, child, agents, _begin_ms(12)))
+            _say(f"{agents} agents: {_brief(rows[-1])}")
+    return rows
+
+
+def measure_stored(plan: Plan, parent: Path | None) -> list[Row]:
+    """Ingest into stores that hold rows already; sealing those rows is measured with it."""
+    rows = []
+    for stored in plan.stored_rows:
+        with folder_in(parent) as folder:
+            filled = ours.fill(folder, stored, min(10_000, stored // 10))
+            with ours.collector(folder, seal_rows_max=plan.seal_rows) as child:
+                row = loads(plan, child, plan.agents[0], _begin_ms(12))
+            rows.append({"stored_rows": stored, **row, "sealing": filled})
+            _say(f"{stored} rows stored: {_brief(row)}")
+            _say(
+                f"  sealed {filled['sealed_rows_per_s']:,.0f} rows/s, {filled['rss_most_mib']:.0f} MiB at most"
+            )
+    return rows
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The queries of all databases, in their languages."""
+
+    sql: dict[str, str]
+    promql: dict[str, str]
+
+    @classmethod
+    def about(cls, plan: Plan) -> "Questions":
+        """Questions about the data that all databases get."""
+        uuid = "GPU-00000000-4c5d-4e6f-8a7b-000000000000"
+        seconds = plan.same_rounds * 5
+        return cls(
+            {
+                "one GPU": "SELECT ts, util_percent FROM gpu_samples "
+                f"WHERE gpu_uuid = '{uuid}' ORDER BY ts",
+                "nodes now": "SELECT node, avg(util) FROM (SELECT node, gpu_uuid, "
+                "arg_max(util_percent, ts) AS util FROM gpu_samples "
+                "WHERE ts > (SELECT max(ts) FROM gpu_samples) - INTERVAL 1 MINUTE "
+                "GROUP BY ALL) GROUP BY node",
+                "full scan": "SELECT avg(power_watts) FROM gpu_samples",
+            },
+            {
+                "one GPU": f'gpu_samples_util_percent{{gpu_uuid="{uuid}"}}[{seconds}s]',
+                "nodes now": "avg by (node) (gpu_samples_util_percent)",
+                "full scan": f"avg(avg_over_time(gpu_samples_power_watts[{seconds}s]))",
+            },
+        )
+
+
+def measure_same(plan: Plan, parent: Path | None) -> list[Row]:
+    """CPU, bytes and query times of all three for the same data, sent in the same order."""
+    begin_ms = _begin_ms(0) - plan.same_rounds * 5000
+    rows = [_ours_same(plan, parent, begin_ms)]
+    for other in (others.VICTORIA, others.PROMETHEUS):
+        if other.binary() is None:
+            rows.append({"name": other.name, "missing": f"{other.binaries[0]} is not installed"})
+        else:
+            rows.append(_other_same(plan, parent, begin_ms, other))
+        _say(f"{rows[-1]}")
+    return rows
+
+
+def _send_same(plan: Plan, port: int, begin_ms: int, *, is_remote_write: bool) -> Tally:
+    batches = plan.same_nodes * plan.same_rounds
+    setup = Setup(
+        port, plan.same_nodes, begin_ms, nodes=plan.same_nodes, rounds=plan.same_rounds,
+        is_remote_write=is_remote_write,
+    )  # fmt: skip
+    with load(setup) as sender:
+        sender.make(batches)
+        # The samples of a series must come in order, which takes one connection.
+        tally = sender.run(1 if is_remote_write else 512, 600)
+    assert tally.batches == batches
+    return tally
+
+
+def _ours_same(plan: Plan, parent: Path | None, begin_ms: int) -> Row:
+    questions = Questions.about(plan).sql
+    with folder_in(parent) as folder:
+        with ours.collector(folder) as child:
+            cpu_s = child.cpu_s()
+            tally = _send_same(plan, child.port, begin_ms, is_remote_write=False)
+            used_s = child.cpu_s() - cpu_s
+            hot = _timed(plan, questions, child.query)
+        hot_bytes = (folder / "gpuwarden.duckdb").stat().st_size  # closed: nothing in its log
+        with ours.collector(folder, seal_interval_s=1.0) as child:
+            cpu_s = child.cpu_s()
+            while not child.figures()["seals"]:
+                time.sleep(0.2)
+            seal_cpu_s = child.cpu_s() - cpu_s
+            sealed = _timed(plan, questions, child.query)
+        sealed_bytes = ours.size_bytes(folder / "lake" / "data")
+    return {
+        "name": "gpuwarden",
+        "values": tally.values,
+        "values_per_cpu_s": tally.values / used_s,
+        "values_per_cpu_s_sealed": tally.values / (used_s + seal_cpu_s),
+        "hot_bytes_per_value": hot_bytes / tally.values,
+        "bytes_per_value": sealed_bytes / tally.values,
+        "queries_ms": sealed,
+        "hot_queries_ms": hot,
+    }
+
+
+def _other_same(plan: Plan, parent: Path | None, begin_ms: int, other: others.Other) -> Row:
+    with folder_in(parent) as folder, others.running(other, folder / "store") as server:
+        cpu_s = server.cpu_s()
+        tally = _send_same(plan, server.port, begin_ms, is_remote_write=True)
+        used_s = server.cpu_s() - cpu_s
+        stored_bytes = ours.size_bytes(server.flush())
+        at_s = begin_ms / 1000 + plan.same_rounds * 5 - 1
+        queries = _timed(plan, Questions.about(plan).promql, lambda text: server.query(text, at_s))
+        return {
+            "name": other.name,
+            "values": tally.values,
+            "values_per_cpu_s": tally.values / used_s,
+            "bytes_per_value": stored_bytes / tally.values,
+            "queries_ms": queries,
+            "rss_mib": server.rss_mib(),
+        }
+
+
+def _timed(
+    plan: Plan, questions: dict[str, str], ask: Callable[[str], Sequence[Any]]
+) -> dict[str, float]:
+    """Median time of each query in milliseconds; an empty answer is a mistake of ours."""
+    found = {}
+    for name, text in questions.items():
+        took = []
+        for _ in range(plan.queries):
+            began_s = time.perf_counter()
+            if not ask(text):
+                raise SystemExit(f"nothing was found by {text}")
+            took.append(1000 * (time.perf_counter() - began_s))
+        found[name] = statistics.median(took)
+    return found
+
+
+def _begin_ms(hours_ago: float) -> int:
+    return int(time.time() - 3600 * hours_ago) * 1000
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _brief(row: Row) -> str:
+    return (
+        f"{row['values_per_s'] / 1e6:.2f} M values/s, {row['values_per_cpu_s'] / 1e6:.2f} M a "
+        f"CPU-second, half load p99 {row['half_p99_ms']:.0f} ms, {row['seals']} seals"
+    )
+
+
+def tables(results: Row) -> Iterator[str]:
+    """The results for people."""
+    columns = (
+        ("values/s", "values_per_s", 0), ("rows/s", "rows_per_s", 0),
+        ("batches/s", "batches_per_s", 0), ("values/CPU-s", "values_per_cpu_s", 0),
+        ("cores", "cores", 2), ("p50 ms", "flat_p50_ms", 0), ("p99 ms", "flat_p99_ms", 0),
+        ("half p50 ms", "half_p50_ms", 0), ("half p99 ms", "half_p99_ms", 0),
+        ("seals", "seals", 0), ("p99 in seals ms", "seal_p99_ms", 0), ("RSS MiB", "rss_mib", 0),
+    )  # fmt: skip
+    for title, key, rows in (
+        ("agents", "agents", results["agents"]),
+        ("rows stored", "stored_rows", results["stored"]),
+    ):
+        yield from _table(
+            [title, *(head for head, _, _ in columns)],
+            [[f"{r[key]:,}", *(_number(r[name], d) for _, name, d in columns)] for r in rows],
+        )
+    yield from _table(
+        ["sealing rows", "rows/s", "rows/CPU-s", "RSS MiB"],
+        [
+            [f"{row['rows']:,}", _number(row["sealed_rows_per_s"], 0),
+             _number(row["sealed_rows_per_cpu_s"], 0), _number(row["rss_most_mib"], 0)]
+            for row in (stored["sealing"] for stored in results["stored"])
+        ],
+    )  # fmt: skip
+    questions = list(results["same"][0]["queries_ms"])
+    yield from _table(
+        ["same data", "values/CPU-s", "bytes/value", "before sealing", *questions],
+        [
+            [row["name"], row["missing"], *[""] * (2 + len(questions))]
+            if "missing" in row
+            else [
+                row["name"], _number(row["values_per_cpu_s"], 0),
+                _number(row["bytes_per_value"], 2), _number(row.get("hot_bytes_per_value"), 2),
+                *(f"{row['queries_ms'][name]:.1f} ms" for name in questions),
+            ]
+            for row in results["same"]
+        ],
+    )  # fmt: skip
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + " --- |" * len(head)
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"
+    yield ""
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_const", const=QUICK, dest="plan")
+    size.add_argument("--full", action="store_const", const=FULL, dest="plan")
+    size.add_argument("--tiny", action="store_const", const=TINY, dest="plan")
+    parser.add_argument("--json", type=Path, help="write the results to this file too")
+    parser.add_argument("--data", type=Path, help="folder for the stores that are measured")
+    options = parser.parse_args(given)
+    plan: Plan = options.plan or Plan()
+    results: Row = {
+        "machine": {"cpus": os.cpu_count(), "load_before": os.getloadavg()[0]},
+        "metrics": sum(map(len, METRICS.values())),
+        "same": measure_same(plan, options.data),
+        "agents": measure_agents(plan, options.data),
+        "stored": measure_stored(plan, options.data),
+    }
+    print("\n".join(tables(results)))
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

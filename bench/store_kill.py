@@ -1,0 +1,243 @@
+"""Kills a collector at random under load, again and again, and counts what is left.
+
+`python -m bench.store_kill --kills 100`: agents send batches that nobody else could have made and
+retry until each is acknowledged; the collector seals every second, merges, expires and cleans up all
+the time, and is killed (SIGKILL) at random points. Beside it a reader asks for rows and distinct
+rows without a pause. At the end every acknowledged row must be there, each once, and the store must
+be whole.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import aiohttp
+import pyarrow as pa
+import zstandard
+
+from gpuwarden.clock import SystemClock
+from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
+from gpuwarden_collector import daemon, maintenance
+from gpuwarden_collector.decode import WIRE_SCHEMAS
+from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.store.check import check
+from gpuwarden_collector.store.database import Database, Limits
+
+ROWS = 20
+"""Of a batch."""
+_COUNT = "SELECT count(*), count(DISTINCT (gpu_uuid, ts)) FROM gpu_samples"
+
+
+async def serve(data_dir: Path) -> None:
+    """A collector in a hurry, until it is killed or stdin closes; the first line is its URL."""
+    daemon.MAINTAIN_LOOK_S = 0.25
+    maintenance.LOOK_EVERY_S = 0.25
+    maintenance.HOURLY_S = maintenance.DAILY_S = maintenance.MERGE_EVERY_S = 2.0
+    maintenance.SHORTLY_S = maintenance.PUT_OFF_S = 1.0
+    maintenance.SNAPSHOTS_KEPT = timedelta(seconds=2)
+    # Not shorter than the reader's queries take.
+    maintenance.FILES_KEPT = maintenance.ORPHANS_KEPT = timedelta(seconds=30)
+    settings = CollectorSettings(
+        port=0, data_dir=data_dir, threads=1, commit_interval_s=0.02, seal_interval_s=1
+    )
+    async with daemon.running(settings, SystemClock()) as collector:
+        print(collector.url, flush=True)
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        await reader.read()
+
+
+@dataclass(slots=True)
+class Tally:
+    """What happened."""
+
+    kills: int = 0
+    acknowledged: int = 0
+    retries: int = 0
+    reads: int = 0
+    failed_reads: int = 0
+    wrong: list[str] = field(default_factory=list)
+    start_s: list[float] = field(default_factory=list)
+
+
+class Run:
+    """One collector's lives, its agents and its reader."""
+
+    def __init__(self, data_dir: Path, agents: int, seed: int) -> None:
+        self.data_dir = data_dir
+        self.agents = agents
+        self.chance = random.Random(seed)
+        self.tally = Tally()
+        self.sent = [0] * agents
+        self.acknowledged = [0] * agents
+        self.url: str | None = None
+        self.is_over = False
+        self.since = datetime.now(UTC).replace(microsecond=0)
+
+    async def run(self, kills: int) -> Tally:
+        """All of it."""
+        async with asyncio.TaskGroup() as group, aiohttp.ClientSession() as session:
+            work = [group.create_task(self._send(n, session)) for n in range(self.agents)]
+            work.append(group.create_task(self._read(session)))
+            for _ in range(kills):
+                process = await self._start()
+                await asyncio.sleep(self.chance.expovariate(1 / 2.5))
+                self.url = None
+                process.kill()
+                await process.wait()
+                self.tally.kills += 1
+            process = await self._start()
+            await asyncio.sleep(2)
+            self.is_over = True
+            await asyncio.wait(work)
+            assert process.stdin is not None
+            process.stdin.close()
+            await process.wait()
+        self._verify()
+        return self.tally
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        began_s = time.monotonic()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "bench.store_kill", "--serve", str(self.data_dir)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        url = (await process.stdout.readline()).decode().strip()
+        if not url:
+            raise RuntimeError("the store does not open by itself; see above")
+        self.tally.start_s.append(time.monotonic() - began_s)
+        self.url = url
+        return process
+
+    def _rows(self, agent: int, sequence: int) -> list[dict[str, object]]:
+        # Days that are over are merged: every other agent sends late.
+        base = self.since - timedelta(days=agent % 3, seconds=3_600)
+        return [
+            {
+                "ts": base + timedelta(milliseconds=10 * (sequence * ROWS + n)),
+                "node": f"n{agent}",
+                "gpu_uuid": f"GPU-{agent}",
+                "simulated": True,
+                "util_percent": float(sequence % 100),
+            }
+            for n in range(ROWS)
+        ]
+
+    def _body(self, agent: int, sequence: int) -> bytes:
+        schema = WIRE_SCHEMAS["gpu_samples"].with_metadata({TABLE_KEY: "gpu_samples"})
+        table = pa.Table.from_pylist(self._rows(agent, sequence), schema=schema)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as writer:
+            writer.write_table(table)
+        return zstandard.compress(bytes(sink.getvalue()))
+
+    async def _send(self, agent: int, session: aiohttp.ClientSession) -> None:
+        while not self.is_over:
+            sequence = self.sent[agent] + 1
+            headers = headers_of(BatchId(f"agent-{agent}", "boot", sequence, 0))
+            headers |= {"Content-Type": CONTENT_TYPE, "Content-Encoding": "zstd"}
+            body = self._body(agent, sequence)
+            self.sent[agent] = sequence
+            while not await self._post(session, body, headers):
+                self.tally.retries += 1
+                await asyncio.sleep(0.05)
+            self.acknowledged[agent] = sequence
+
+    async def _post(
+        self, session: aiohttp.ClientSession, body: bytes, headers: dict[str, str]
+    ) -> bool:
+        if self.url is None:
+            return False
+        try:
+            async with session.post(self.url + INGEST_PATH, data=body, headers=headers) as answer:
+                if answer.status in (400, 413, 415, 422):
+                    self.tally.wrong.append(f"{answer.status}: {await answer.text()}")
+                return answer.status == 204
+        except (aiohttp.ClientError, OSError):
+            return False
+
+    async def _read(self, session: aiohttp.ClientSession) -> None:
+        while not self.is_over:
+            await asyncio.sleep(0.01)
+            if self.url is None:
+                continue
+            least = sum(self.acknowledged) * ROWS
+            with suppress(aiohttp.ClientError, OSError):
+                async with session.post(f"{self.url}/v1/sql", data=_COUNT) as answer:
+                    said = await answer.json()
+                most = sum(self.sent) * ROWS
+                self.tally.reads += 1
+                if answer.status != 200:
+                    self.tally.failed_reads += 1
+                    self.tally.wrong.append(f"read: {said}")
+                    continue
+                rows, distinct = said["rows"][0]
+                if rows != distinct or not least <= rows <= most:
+                    self.tally.wrong.append(
+                        f"read {rows} rows, {distinct} distinct, of {least} to {most}"
+                    )
+
+    def _verify(self) -> None:
+        wrong = self.tally.wrong
+        self.tally.acknowledged = sum(self.acknowledged)
+        database = Database.open(self.data_dir, Limits(memory="512MiB", threads=1))
+        try:
+            with database.reading() as cursor:
+                found = cursor.execute(
+                    "SELECT gpu_uuid, count(*), count(DISTINCT ts), min(ts), max(ts) "
+                    "FROM gpu_samples GROUP BY 1"
+                ).fetchall()
+        finally:
+            database.close()
+        by_gpu = {row[0]: row[1:] for row in found}
+        for agent, sequence in enumerate(self.acknowledged):
+            edges = [self._rows(agent, n)[at]["ts"] for n, at in ((1, 0), (sequence, -1))]
+            span = [edge.replace(tzinfo=None) for edge in edges if isinstance(edge, datetime)]
+            if by_gpu.get(f"GPU-{agent}") != (sequence * ROWS, sequence * ROWS, *span):
+                wrong.append(f"agent {agent}: {sequence * ROWS} rows, {span}, found {by_gpu}")
+        wrong += [problem.what for problem in check(self.data_dir, reads_all=True).problems]
+
+
+def main() -> int:
+    """Run, print the figures as JSON; 1 when anything is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--agents", type=int, default=6)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve:
+        asyncio.run(serve(args.serve))
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        tally = asyncio.run(Run(Path(folder), args.agents, args.seed).run(args.kills))
+        lake = Path(folder) / "lake" / "data"
+        files = len(list(lake.rglob("*.parquet")))
+    figures = {
+        "kills": tally.kills,
+        "batches_acknowledged": tally.acknowledged,
+        "rows": tally.acknowledged * ROWS,
+        "retries": tally.retries,
+        "reads": tally.reads,
+        "start_s_median": round(sorted(tally.start_s)[len(tally.start_s) // 2], 2),
+        "start_s_most": round(max(tally.start_s), 2),
+        "lake_files": files,
+        "wrong": tally.wrong[:20],
+    }
+    print(json.dumps(figures, indent=1))
+    return 1 if tally.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

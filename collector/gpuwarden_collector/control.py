@@ -1,0 +1,102 @@
+"""The way in for who may write to the data folder: a socket in it, `control.sock`.
+
+One request a connection, one line each way: `backup` asks for a copy of the store, and the answer is
+a JSON object with `path`, or `error` in a sentence. HTTP asks for no credentials, so it does not have
+this; the socket takes only the user that the collector runs as, and root.
+"""
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.life import StartError
+
+NAME = "control.sock"
+_LINE_BYTES_MAX = 1_000
+_ASK_S = 5.0
+
+Command = Callable[[], Awaitable[dict[str, Any]]]
+
+
+@asynccontextmanager
+async def serving(data_dir: Path, commands: Mapping[str, Command]) -> AsyncIterator[None]:
+    """Answer requests for as long as the block runs. Raises StartError."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_ASK_S):
+                line = await reader.readline()
+            command = commands.get(line.decode("utf-8", "replace").strip())
+            said = await command() if command else {"error": "no such command"}
+            writer.write(json.dumps(said).encode() + b"\n")
+            await writer.drain()
+        except (TimeoutError, ValueError, ConnectionError):
+            pass  # who asks has gone, or says nothing that can be answered
+        finally:
+            writer.close()
+
+    path = data_dir / NAME
+    try:
+        sock = _listening(path)
+    except OSError as error:
+        raise StartError(f"{path}: {error.strerror}: choose another --data-dir") from error
+    server = await asyncio.start_unix_server(answer, sock=sock, limit=_LINE_BYTES_MAX)
+    try:
+        yield
+    finally:
+        server.close()
+        with suppress(OSError):
+            path.unlink()
+
+
+def ask(data_dir: Path, command: str, timeout_s: float) -> dict[str, Any] | None:
+    """What the collector of that folder answers; None: none is running.
+
+    Raises PermissionError, TimeoutError, and ConnectionError when it ends meanwhile.
+    """
+    with _short(data_dir / NAME) as address, socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(timeout_s)
+        try:
+            sock.connect(address)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return None
+        sock.sendall(command.encode() + b"\n")
+        with sock.makefile("rb") as stream:
+            line = stream.readline()
+    if not line:
+        raise ConnectionError("the collector ended before it answered")
+    said: dict[str, Any] = json.loads(line)
+    return said
+
+
+def _listening(path: Path) -> socket.socket:
+    # The store is locked by now: a socket that is there belongs to nobody.
+    path.unlink(missing_ok=True)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _short(path) as address:
+            sock.bind(address)
+        path.chmod(0o600)
+        sock.listen(8)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+@contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """A name for a path that is short enough for a socket's address, 107 bytes."""
+    if len(os.fsencode(path)) < 108:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

@@ -1,0 +1,123 @@
+"""Decides what the lake lets go of: what is older than it is kept, and what there is no room for.
+
+The unit is a day of a table. By age each tier has its own time. For room whole days go, all tables
+of a tier together: samples first, oldest first; rollups after the last sample; events last.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date, timedelta
+from enum import Enum, IntEnum
+from itertools import groupby
+
+ROLLUPS_BY_MINUTE = frozenset({"gpu_1m", "host_1m", "process_1m"})
+ROLLUPS_BY_HOUR = frozenset({"gpu_1h"})
+EVENTS = frozenset({"events"})
+
+
+class Tier(IntEnum):
+    """What a table is, in the order in which it goes when there is no room."""
+
+    SAMPLES = 0
+    MINUTES = 1
+    HOURS = 2
+    EVENTS = 3
+
+
+def tier_of(table: str) -> Tier:
+    """The tier of a table of the lake."""
+    if table in ROLLUPS_BY_MINUTE:
+        return Tier.MINUTES
+    if table in ROLLUPS_BY_HOUR:
+        return Tier.HOURS
+    return Tier.EVENTS if table in EVENTS else Tier.SAMPLES
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A day of a table in the lake: the files whose newest row is of that day."""
+
+    table: str
+    day: date
+    rows: int
+    bytes: int
+    files: int = 1
+    small_files: int = 0
+    """Of them, those so small that merging them pays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """How many bytes too many there are."""
+
+    budget_bytes: int = 0
+    """Above what the store may have: any tier may go for it."""
+    disk_bytes: int = 0
+    """Above what leaves the file system enough room: for it only samples go, as the room may have
+    been taken by somebody else."""
+
+
+class Reason(Enum):
+    """Why a day is dropped."""
+
+    AGE = "age"
+    ROOM = "room"
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A day of a table to be dropped."""
+
+    part: Part
+    reason: Reason
+
+
+def drops(
+    parts: Iterable[Part], kept_days: Mapping[Tier, int], today: date | None, excess: Excess
+) -> list[Drop]:
+    """What to drop now, in this order.
+
+    `today`: the collector's; None: it cannot be trusted, so nothing is old. A clock that runs ahead
+    drops nothing either: age counts back from the newest day that has rows, if that is earlier.
+    """
+    parts = sorted(parts, key=lambda p: (tier_of(p.table), p.day, p.table))
+    by_age = []
+    if parts and today is not None:
+        reference = min(today, max(part.day for part in parts))
+        by_age = [p for p in parts if (reference - p.day).days > kept_days[tier_of(p.table)]]
+    aged = set(by_age)
+    left = [part for part in parts if part not in aged]
+    freed_bytes = sum(part.bytes for part in by_age)
+    for_room = _for_room(left, freed_bytes, excess)
+    return [*(Drop(p, Reason.AGE) for p in by_age), *(Drop(p, Reason.ROOM) for p in for_room)]
+
+
+def _for_room(parts: list[Part], freed_bytes: int, excess: Excess) -> list[Part]:
+    going: list[Part] = []
+    for (tier, _), group in groupby(parts, key=lambda p: (tier_of(p.table), p.day)):
+        wanted = excess.budget_bytes
+        if tier is Tier.SAMPLES:
+            wanted = max(wanted, excess.disk_bytes)
+        if freed_bytes >= wanted:
+            continue
+        day = list(group)
+        going += day
+        freed_bytes += sum(part.bytes for part in day)
+    return going
+
+
+def oldest_days(parts: Iterable[Part]) -> dict[str, date]:
+    """The oldest day of each table."""
+    oldest: dict[str, date] = {}
+    for part in parts:
+        oldest[part.table] = min(part.day, oldest.get(part.table, part.day))
+    return oldest
+
+
+STEP = timedelta(hours=1)
+"""A wall clock that moves so much more or less than time passes was set, not slewed."""
+
+
+def is_step(wall: timedelta, monotonic_s: float) -> bool:
+    """Whether the wall clock was set while `monotonic_s` passed."""
+    return abs(wall - timedelta(seconds=monotonic_s)) > STEP

@@ -1,0 +1,159 @@
+"""Where the lake is: a folder of this host, or PostgreSQL and an object store for many collectors.
+
+Secrets are no part of an address. PostgreSQL's client library takes a password from a file
+(`passfile=`, ~/.pgpass) or PGPASSWORD; keys of an object store come from the files and variables
+that its own tools read, and go to DuckDB alone.
+"""
+
+import configparser
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+FOLDER = "lake"
+CATALOGUE = "catalog.ducklake"
+FILES = "data"
+
+_POSTGRES = "postgres:"
+_URLS = ("postgresql://", "postgres://")
+_WAITS = {
+    "application_name": "gpuwarden",
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "tcp_user_timeout": "30000",
+}
+"""Without them a server that is gone would hold the collector for a quarter of an hour."""
+_PASSWORD = re.compile(r"(^|[\s?&])password\s*=")
+
+
+class AddressError(ValueError):
+    """The settings `catalog` or `data` are no address; the message says why, without a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class S3Keys:
+    """How an object store is reached. Not shown when printed."""
+
+    key_id: str = field(repr=False)
+    secret: str = field(repr=False)
+    token: str | None = field(default=None, repr=False)
+    region: str = "us-east-1"
+    endpoint: str | None = None
+    """URL of a store that is not Amazon's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A lake: its catalogue, as libpq or as a file, and the folder or prefix of its files."""
+
+    catalog: str
+    data: str
+    is_shared: bool
+    """Whether the catalogue is a server's, which other collectors may use as well."""
+    keys: S3Keys | None = None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the files are in an object store."""
+        return self.data.startswith("s3://")
+
+    @property
+    def ducklake(self) -> str:
+        """The catalogue as DuckLake's ATTACH has it."""
+        return f"ducklake:{_POSTGRES if self.is_shared else ''}{self.catalog}"
+
+
+def local_address(data_dir: Path) -> Address:
+    """The lake beside a database."""
+    folder = data_dir / FOLDER
+    return Address(str(folder / CATALOGUE), str(folder / FILES), is_shared=False)
+
+
+def address_of(
+    data_dir: Path, catalog: str | None, data: str | None, environment: Mapping[str, str]
+) -> Address:
+    """The lake that the settings mean; what they do not say is local. Raises AddressError.
+
+    `environment`: variables and, through them, files with the keys of an object store.
+    """
+    local = local_address(data_dir)
+    conninfo = None if catalog is None else _conninfo(catalog)
+    if conninfo is not None and data is None:
+        raise AddressError(
+            "catalog is a server, so data must be where all collectors can write:"
+            " s3://bucket/prefix, or a folder that they share"
+        )
+    keys = None
+    if data is not None and data.startswith("s3://"):
+        if not urlsplit(data).netloc:
+            raise AddressError("data = s3:// needs a bucket: s3://bucket/prefix")
+        keys = s3_keys(environment)
+        data = data.rstrip("/") + "/"
+    elif data is not None and not Path(data).is_absolute():
+        raise AddressError(f"data = {data} must be an absolute path or s3://bucket/prefix")
+    return Address(
+        local.catalog if conninfo is None else conninfo,
+        local.data if data is None else data,
+        conninfo is not None,
+        keys,
+    )
+
+
+def _conninfo(catalog: str) -> str:
+    """What libpq is given, with limits to how long it waits."""
+    text = catalog.removeprefix(_POSTGRES) if not catalog.startswith(_URLS) else catalog
+    if not catalog.startswith((_POSTGRES, *_URLS)) or not text.strip():
+        raise AddressError(
+            "catalog must begin with postgres: and go on with a connection string or URL:"
+            " postgres:host=db.example dbname=gpuwarden user=gpuwarden"
+        )
+    is_url = text.startswith(_URLS)
+    has_password = _PASSWORD.search(text) or (is_url and ":" in _user(text))
+    if has_password:
+        raise AddressError(
+            "catalog has a password in it, which others may read: put it into a file and name that"
+            " with passfile=, or into PGPASSWORD"
+        )
+    if not is_url:
+        waits = " ".join(f"{name}={value}" for name, value in _WAITS.items())
+        return f"{waits} {text}"  # of two values libpq takes the last
+    missing = [f"{n}={v}" for n, v in _WAITS.items() if not re.search(rf"[?&]{n}=", text)]
+    return text + ("&" if "?" in text else "?") + "&".join(missing) if missing else text
+
+
+def _user(url: str) -> str:
+    user, at, _ = url.partition("://")[2].partition("/")[0].rpartition("@")
+    return user if at else ""
+
+
+def s3_keys(environment: Mapping[str, str]) -> S3Keys:
+    """Keys as Amazon's tools find them: variables, then the file of a profile. Raises AddressError."""
+    region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
+    endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    key_id, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
+    if key_id and secret:
+        token = environment.get("AWS_SESSION_TOKEN") or None
+        return S3Keys(key_id, secret, token, region, endpoint)
+    home = Path(environment.get("HOME", "/nonexistent"))
+    path = Path(environment.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws" / "credentials")
+    profile = environment.get("AWS_PROFILE") or "default"
+    # Interpolation would give a meaning to the percent signs of a secret.
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read_string(path.read_text())
+        section = parser[profile]
+        return S3Keys(
+            section["aws_access_key_id"],
+            section["aws_secret_access_key"],
+            section.get("aws_session_token"),
+            section.get("region", region),
+            section.get("endpoint_url", endpoint),
+        )
+    except (OSError, UnicodeDecodeError, KeyError, configparser.Error):
+        # The cause could quote a line of the file.
+        raise AddressError(
+            "data is s3://, and there are no keys for it: set AWS_ACCESS_KEY_ID and"
+            f" AWS_SECRET_ACCESS_KEY, or put them under [{profile}] in {path}"
+        ) from None

@@ -1,0 +1,49 @@
+"""What a table is: columns, key, and the columns that many tables share."""
+
+from dataclasses import dataclass
+
+from gpuwarden.metric import Type
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: type, meaning, and whether every row must have a value."""
+
+    name: str
+    type: Type
+    meaning: str
+    required: bool = False
+    limits: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table: one row per `row`, identified by `key`."""
+
+    name: str
+    row: str
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+    from_agent: bool = True
+
+    def column(self, name: str) -> Column:
+        """The column of that name. Raises KeyError when the table has none."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(f"{self.name} has no column {name!r}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names in order."""
+        return tuple(column.name for column in self.columns)
+
+
+TS = Column("ts", Type.TIMESTAMP, "Tick that the sample belongs to, UTC.", required=True)
+NODE = Column("node", Type.STRING, "Name of the node: one machine running an agent.", required=True)
+GPU = Column("gpu", Type.INT32, "Index on the node, for people; the UUID is the identity.")
+GPU_UUID = Column("gpu_uuid", Type.STRING, "Identity of the GPU (or MIG device).", required=True)
+MIG = Column(
+    "mig_instance", Type.STRING, "MIG device: GPU instance/compute instance. NULL: whole GPU."
+)
+SIMULATED = Column("simulated", Type.BOOL, "True where a simulator made the row.", required=True)

@@ -1,0 +1,131 @@
+"""The store's benchmark, end to end with tiny numbers, and the parts that its figures rest on."""
+
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from bench.store import others, ours, remote_write, run
+from bench.store.batches import BATCH_S, GPUS, Fleet, simulated
+from bench.store.load import Tally
+
+from gpuwarden_collector.decode import Decoded, decode
+from gpuwarden_collector.store.database import Database, Limits
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Fleet:
+    return simulated(nodes=1, rounds=2)
+
+
+def test_a_stamped_batch_is_one_that_the_collector_takes(fleet: Fleet) -> None:
+    template = fleet.template(0, 0)
+    decoded = decode(template.stamped(agent=42, shift_ms=1_000), "zstd")
+    assert isinstance(decoded, Decoded)
+    samples = decoded.tables["gpu_samples"]
+    assert samples.num_rows == GPUS * BATCH_S
+    assert set(samples["node"].to_pylist()) == {"node-000000000042"}
+    assert len(set(samples["gpu_uuid"].to_pylist())) == GPUS
+    before = template.tables["gpu_samples"]
+    moved = pa.compute.subtract(samples["ts"].cast("int64"), before["ts"].cast("int64"))
+    assert set(moved.to_pylist()) == {1_000}
+    assert samples["power_watts"].equals(before["power_watts"])
+    assert decoded.rows == template.rows
+
+
+def test_time_goes_on_when_readings_begin_anew(fleet: Fleet) -> None:
+    lap_ms = fleet.rounds * BATCH_S * 1000
+    assert fleet.shift_ms(fleet.rounds, 0) - fleet.shift_ms(0, 0) == lap_ms
+
+
+def test_remote_write_sends_each_value_once(fleet: Fleet) -> None:
+    template = fleet.template(0, 0)
+    packed = remote_write.body(template, agent=7, shift_ms=0)
+    raw = pa.Codec("snappy").decompress(packed, _snappy_size(packed), asbytes=True)
+    samples = list(_samples(raw))
+    assert len(samples) == template.values
+    assert len({(labels, ts) for labels, ts, _ in samples}) == template.values
+    table = template.tables["gpu_samples"]
+    sent = sorted(value for labels, _, value in samples if b"gpu_samples_power_watts" in labels)
+    assert sent == sorted(table["power_watts"].to_pylist())
+
+
+def _snappy_size(packed: bytes) -> int:
+    return _varint(packed, 0)[0]
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = data[at]
+        number |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return number, at
+
+
+def _samples(raw: bytes):
+    """(labels as sent, milliseconds, value) of a WriteRequest."""
+    at = 0
+    while at < len(raw):
+        size, at = _varint(raw, at + 1)
+        series, at = raw[at : at + size], at + size
+        inner, labels = 0, b""
+        while inner < len(series):
+            tag = series[inner]
+            size, inner = _varint(series, inner + 1)
+            content, inner = series[inner : inner + size], inner + size
+            if tag == 0x0A:
+                labels += content
+            else:
+                assert content[0] == 0x09 and content[9] == 0x10
+                yield labels, _varint(content, 10)[0], struct.unpack("<d", content[1:9])[0]
+
+
+def test_a_filled_store_holds_sealed_rows_that_can_be_queried(tmp_path: Path) -> None:
+    figures = ours.fill(tmp_path, rows=2_000, gpus=16, memory="512MiB")
+    assert figures["rows"] == 2_000
+    assert 0 < figures["bytes_per_value"] < 8
+    database = Database.open(tmp_path, Limits(memory="512MiB", threads=1))
+    with database.reading() as cursor:
+        counted = cursor.execute(
+            "SELECT count(*), count(DISTINCT gpu_uuid), count(DISTINCT ts) FROM gpu_samples"
+        ).fetchone()
+    database.close()
+    assert counted == (2_000, 16, 125)
+
+
+def test_answers_count_as_during_a_seal_when_they_waited_in_one() -> None:
+    tally = Tally(acknowledge_s=[0.1, 0.2, 3.0], ended_s=[10.0, 11.1, 20.0])
+    found = run.while_sealing(tally, [(11.0, 11.05, 5), (18.0, 18.5, 5)])
+    assert found.acknowledge_s == [0.2, 3.0]
+
+
+@pytest.mark.timeout(120)
+def test_the_whole_run_with_tiny_numbers(tmp_path: Path) -> None:
+    written = tmp_path / "results.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.store.run", "--tiny", "--json", str(written)],
+        capture_output=True, text=True, timeout=110, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    results = json.loads(written.read_text())
+    (agents,) = results["agents"]
+    assert agents["values_per_s"] > 0
+    assert agents["refused"] == {}
+    same = {row["name"]: row for row in results["same"]}
+    assert list(same) == ["gpuwarden", "VictoriaMetrics", "Prometheus"]
+    for other in (others.VICTORIA, others.PROMETHEUS):
+        row = same[other.name]
+        if other.binary() is None:
+            assert "is not installed" in row["missing"]
+            assert row["missing"] in done.stdout
+        else:
+            assert row["values"] == same["gpuwarden"]["values"]
+    assert same["gpuwarden"]["bytes_per_value"] > 0
+    assert "| same data | values/CPU-s" in done.stdout

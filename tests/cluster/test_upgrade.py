@@ -1,0 +1,67 @@
+"""A lake that older collectors made, which newer ones open, two at the same moment."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.life import StartError
+from gpuwarden_collector.store.address import Address, address_of
+from gpuwarden_collector.store.database import Database, Limits
+from gpuwarden_collector.store.generations import hot_table
+from gpuwarden_collector.store.lake import SEALED_TABLES, seal
+
+LIMITS = Limits(memory="512MiB", threads=1)
+
+
+@pytest.fixture
+def address(conninfo: str, tmp_path: Path) -> Address:
+    return address_of(tmp_path, f"postgres:{conninfo}", str(tmp_path / "shared"), {})
+
+
+@pytest.fixture
+def older(tmp_path: Path, address: Address) -> Iterator[Database]:
+    """A collector on a lake without a column that there is now."""
+    opened = Database.open(tmp_path / "older", LIMITS, address)
+    opened.writing.execute("ALTER TABLE lake.main.events DROP COLUMN details")
+    opened.writing.execute("ALTER TABLE hot.events_1 DROP COLUMN details")
+    yield opened
+    opened.close()
+
+
+def test_newer_collectors_add_what_is_missing_while_the_older_goes_on(
+    older: Database, tmp_path: Path, address: Address
+) -> None:
+    opened: list[Database] = []
+
+    def open_one(name: str) -> None:
+        opened.append(Database.open(tmp_path / name, LIMITS, address))
+
+    threads = [threading.Thread(target=open_one, args=(name,)) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 2
+    older.writing.execute(
+        "INSERT INTO hot.events_1 BY NAME SELECT TIMESTAMP '2026-01-01' AS ts, 'n' AS node, "
+        "false AS simulated, 'agent_start' AS kind, 'info' AS severity, 'hello' AS message"
+    )
+    with older.maintaining() as cursor:
+        sources = {name: hot_table(name, 1) for name in SEALED_TABLES}
+        assert seal(cursor, older.collector, 1, sources)["events"] == 1
+    for newer in opened:
+        with newer.reading() as cursor:
+            row = cursor.execute("SELECT message, details FROM events").fetchone()
+        assert row == ("hello", None)
+        newer.close()
+
+
+def test_collectors_that_disagree_about_the_files_do_not_start(
+    older: Database, tmp_path: Path, conninfo: str
+) -> None:
+    other = address_of(tmp_path, f"postgres:{conninfo}", str(tmp_path / "elsewhere"), {})
+    with pytest.raises(StartError, match="the lake at .*elsewhere") as refused:
+        Database.open(tmp_path / "new", LIMITS, other)
+    assert str(tmp_path / "shared") in str(refused.value), "which folder it is"

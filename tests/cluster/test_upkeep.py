@@ -1,0 +1,68 @@
+"""Upkeep of a lake whose catalogue is PostgreSQL and whose files are in an object store."""
+
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from gpuwarden_collector.retention import Drop, Reason
+from gpuwarden_collector.store import maintain
+from gpuwarden_collector.store.address import address_of
+from gpuwarden_collector.store.commit import Changes, commit
+from gpuwarden_collector.store.database import Database, Limits
+from gpuwarden_collector.store.generations import hot_table
+from gpuwarden_collector.store.lake import SEALED_TABLES, seal
+
+ROWS = 20
+FIRST = date(2026, 1, 1)
+
+
+def seal_days(database: Database, days: int) -> None:
+    """So many days of rows, in a generation that is sealed."""
+    for day in range(days):
+        start = datetime(2026, 1, 1 + day)  # noqa: DTZ001  as columns are: naive UTC
+        rows = {
+            "ts": pa.array([start + timedelta(seconds=s) for s in range(ROWS)], pa.timestamp("ms")),
+            "node": ["n"] * ROWS,
+            "gpu_uuid": ["GPU-0"] * ROWS,
+            "simulated": [True] * ROWS,
+        }
+        commit(database, Changes(appended={"gpu_samples": pa.table(rows)}))
+    generation = database.roll()
+    with database.maintaining() as cursor:
+        sources = {name: hot_table(name, generation) for name in SEALED_TABLES}
+        seal(cursor, database.collector, generation, sources)
+    database.drop(generation)
+
+
+def counted(database: Database) -> Any:
+    with database.reading() as cursor:
+        return cursor.execute("SELECT count(*), min(ts)::DATE FROM gpu_samples").fetchone()
+
+
+def test_days_are_dropped_files_merged_and_what_is_over_deleted(
+    tmp_path: Path, conninfo: str, s3: dict[str, str]
+) -> None:
+    address = address_of(tmp_path, f"postgres:{conninfo}", "s3://lake/upkeep", s3)
+    database = Database.open(tmp_path, Limits("512MiB", threads=1), address)
+    seal_days(database, 2)
+    seal_days(database, 2)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    with database.maintaining() as cursor:
+        lake = maintain.read_lake(cursor, database.lake_root)
+        assert [(p.day.day, p.rows, p.small_files) for p in lake.parts] == [(1, 40, 2), (2, 40, 2)]
+        gone = [Drop(part, Reason.AGE) for part in lake.parts if part.day == FIRST]
+        assert maintain.drop(cursor, gone, later) == 2 * ROWS
+        assert counted(database) == (40, date(2026, 1, 2))
+        maintain.flush(cursor)
+        maintain.merge(cursor, "gpu_samples")
+        maintain.expire(cursor, later)
+        lake = maintain.read_lake(cursor, database.lake_root)
+        assert [(p.day.day, p.rows, p.small_files) for p in lake.parts] == [(2, 40, 1)]
+        assert maintain.clean_up(cursor, later) == 4
+        assert maintain.delete_orphans(cursor, later) == 0
+    assert counted(database) == (40, date(2026, 1, 2))
+    seal_days(database, 3)
+    assert counted(database) == (40 + 3 * ROWS, FIRST)
+    database.close()

@@ -1,0 +1,159 @@
+"""A backup is the store at one moment, made while batches come, and a restored one is a store."""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden.clock import ManualClock
+from gpuwarden_collector.backup import BackupError, backup, restore
+from gpuwarden_collector.store.address import FILES, FOLDER
+from gpuwarden_collector.store.check import check
+from gpuwarden_collector.store.commit import Changes, commit
+from gpuwarden_collector.store.copying import STAGING, snapshot
+from gpuwarden_collector.store.database import FILE_NAME, Database, Limits
+from gpuwarden_collector.store.errors import StoreUnavailableError
+from gpuwarden_collector.store.generations import hot_table
+from gpuwarden_collector.store.lake import SEALED_TABLES, seal
+
+LIMITS = Limits(memory="512MiB", threads=1)
+
+
+def put(database: Database, wire: Any, first_s: int = 0, rows: int = 40) -> None:
+    made = wire.gpu_rows(4, range(first_s, first_s + rows // 4))
+    commit(database, Changes(appended={"gpu_samples": wire.table("gpu_samples", made)}))
+
+
+def filled(database: Database, wire: Any) -> None:
+    """40 rows in the lake, 40 hot."""
+    put(database, wire)
+    generation = database.roll()
+    with database.maintaining() as cursor:
+        sources = {name: hot_table(name, generation) for name in SEALED_TABLES}
+        seal(cursor, database.collector, generation, sources)
+    database.drop(generation)
+    put(database, wire, 100)
+
+
+def count(folder: Path) -> int:
+    database = Database.open(folder, LIMITS)
+    try:
+        with database.reading() as cursor:
+            row = cursor.execute("SELECT count(util_percent) FROM gpu_samples").fetchone()
+        return int(row[0]) if row else 0
+    finally:
+        database.close()
+
+
+def parquet(folder: Path) -> list[Path]:
+    return sorted((folder / FOLDER / FILES).rglob("*.parquet"))
+
+
+async def test_a_backup_under_ingest_has_whole_batches_and_all_that_was_answered(
+    start: Any,
+    post: Any,
+    eventually: Any,
+    wire: Any,
+    clock: ManualClock,
+    tmp_path: Path,
+    data_dir: Path,
+) -> None:
+    answered = 0
+    stop = asyncio.Event()
+
+    async def send(url: str) -> None:
+        nonlocal answered
+        while not stop.is_set():
+            second = answered % 600
+            body = wire.zstd(wire.stream("gpu_samples", wire.gpu_rows(4, [-second])))
+            status, text, _ = await post(url, body, answered + 1)
+            assert status == 204, text
+            answered += 1
+
+    destination = tmp_path / "copy"
+    async with start(seal_interval_s=1) as collector, asyncio.TaskGroup() as group:
+        sending = group.create_task(send(collector.url))
+        await eventually(lambda: answered >= 5)
+        before = answered
+        await asyncio.to_thread(backup, data_dir, destination, clock)
+        after = answered
+        stop.set()
+        await sending
+    database = Database.open(destination, LIMITS)
+    with database.reading() as cursor:
+        rows = cursor.execute("SELECT count(*) FROM gpu_samples").fetchall()[0][0]
+    (floor, ranges) = database.writing.execute(
+        "SELECT floor, ranges FROM internal.ledger"
+    ).fetchall()[0]
+    database.close()
+    assert before * 4 <= rows <= (after + 1) * 4
+    assert (floor - 1, ranges) == (rows // 4, ""), "rows and ledger are of one moment"
+    assert before < answered
+
+
+def test_a_restored_store_is_the_one_backed_up(
+    database: Database, data_dir: Path, wire: Any, clock: ManualClock, tmp_path: Path
+) -> None:
+    filled(database, wire)
+    database.close()
+    copy, store = tmp_path / "copy", tmp_path / "restored"
+    backup(data_dir, copy, clock)
+    assert [p.stat().st_nlink for p in parquet(copy)] == [2], "a hard link"
+    restore(copy, store)
+    assert count(store) == 80
+    again = Database.open(store, LIMITS)
+    filled(again, wire)
+    again.close()
+    assert (count(store), count(data_dir)) == (160, 80)
+    assert check(copy).problems == [], "the backup stays as it is"
+    assert check(store).problems == []
+    assert list((data_dir / FOLDER / STAGING).iterdir()) == []
+
+
+def test_a_backup_outlives_the_files_of_its_store(
+    database: Database, data_dir: Path, wire: Any, clock: ManualClock, tmp_path: Path
+) -> None:
+    filled(database, wire)
+    database.close()
+    backup(data_dir, tmp_path / "copy", clock)
+    shutil.rmtree(data_dir / FOLDER)
+    assert check(tmp_path / "copy", reads_all=True).problems == []
+
+
+def test_a_backup_does_not_go_over_anything(
+    data_dir: Path, clock: ManualClock, tmp_path: Path
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(BackupError, match="exists and is not empty"):
+        backup(data_dir, tmp_path / "full", clock)
+    (tmp_path / "empty").mkdir()
+    backup(data_dir, tmp_path / "empty", clock)
+    with pytest.raises(BackupError, match="exists: move it away"):
+        restore(tmp_path / "empty", data_dir)
+
+
+def test_a_backup_of_nothing_or_a_damaged_one_is_said(
+    data_dir: Path, database: Database, wire: Any, clock: ManualClock, tmp_path: Path
+) -> None:
+    with pytest.raises(BackupError, match="has no store"):
+        backup(tmp_path / "nowhere", tmp_path / "copy", clock)
+    filled(database, wire)
+    database.close()
+    backup(data_dir, tmp_path / "copy", clock)
+    parquet(tmp_path / "copy")[0].unlink()
+    with pytest.raises(BackupError, match=r"is not whole: .*\.parquet is missing"):
+        restore(tmp_path / "copy", tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+
+
+def test_a_copy_that_fails_leaves_nothing(
+    database: Database, data_dir: Path, wire: Any, files_of_at_most: Any
+) -> None:
+    filled(database, wire)
+    with files_of_at_most(10_000), pytest.raises(StoreUnavailableError):
+        snapshot(database, "now")
+    assert list((data_dir / FOLDER / STAGING).iterdir()) == []
+    assert (snapshot(database, "now") / FILE_NAME).exists()

@@ -1,0 +1,474 @@
+"""The lake keeps itself: what is old goes, small files become one, and a kill undoes nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden.clock import ManualClock
+from gpuwarden_collector.disk import Budget, Disk, folder_bytes
+from gpuwarden_collector.maintenance import (
+    CleanUp,
+    DeleteOrphans,
+    Diary,
+    DropDays,
+    Expire,
+    Flush,
+    Maintainer,
+    Merge,
+    Policy,
+    State,
+    key_of,
+    name_of,
+    next_task,
+)
+from gpuwarden_collector.retention import Excess, Part, Reason, Tier
+from gpuwarden_collector.sealing import Policy as SealPolicy
+from gpuwarden_collector.sealing import Sealer
+from gpuwarden_collector.stats import Stats
+from gpuwarden_collector.store import maintain
+from gpuwarden_collector.store.address import FILES, FOLDER
+from gpuwarden_collector.store.commit import Changes, commit
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.errors import StoreUnavailableError
+from gpuwarden_collector.store.lake import METADATA
+from gpuwarden_collector.store.maintain import Lake, Leaving
+from gpuwarden_collector.writer import Writer, load_known
+
+POLICY = Policy(
+    {Tier.SAMPLES: 14, Tier.MINUTES: 90, Tier.HOURS: 730, Tier.EVENTS: 365}, query_timeout_s=30
+)
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+NAIVE = NOW.replace(tzinfo=None)
+
+
+def part(days_ago: int, table: str = "gpu_samples", small: int = 0) -> Part:
+    return Part(table, NOW.date() - timedelta(days=days_ago), 10, 1000, max(1, small), small)
+
+
+def state(
+    *parts: Part,
+    leaving: Leaving | None = None,
+    excess: Excess | None = None,
+    snapshot_age_h: float = 1,
+    **values: Any,
+) -> State:
+    oldest = NAIVE - timedelta(hours=snapshot_age_h)
+    return State(Lake(parts, leaving or Leaving(), oldest), excess or Excess(), **values)
+
+
+def tasks(state: State, diary: Diary | None = None, now_s: float = 0.0) -> list[Any]:
+    """What would be done, one after the other, each marked as done."""
+    diary = diary or Diary()
+    found = []
+    while task := next_task(state, diary, POLICY, NOW, now_s):
+        found.append(task)
+        diary.done_s[key_of(task)] = now_s
+        if isinstance(task, DropDays):
+            diary.put_off_s[key_of(task)] = now_s
+        assert len(found) < 20
+    return found
+
+
+DAILY = [Flush(), DeleteOrphans(NOW - timedelta(hours=24))]
+
+
+def test_a_start_does_what_may_have_been_missed_and_then_rests() -> None:
+    diary = Diary()
+    assert tasks(state(), diary) == DAILY
+    assert tasks(state(), diary) == []
+    assert tasks(state(), diary, now_s=86_400) == DAILY
+
+
+def test_files_that_may_be_what_the_lake_lacks_stay() -> None:
+    assert tasks(state(is_whole=False)) == [Flush()]
+
+
+def test_days_go_first() -> None:
+    going = tasks(state(part(20), part(0)))[0]
+    assert [(d.part, d.reason) for d in going.drops] == [(part(20), Reason.AGE)]
+    assert DropDays not in map(type, tasks(state(part(20), part(0), is_clock_trusted=False)))
+
+
+def test_a_day_that_is_over_is_merged_and_today_is_not() -> None:
+    diary = Diary()
+    merging = state(part(0, small=5), part(1, "host_samples", 2), part(2, "events", 1))
+    assert [t for t in tasks(merging, diary) if isinstance(t, Merge)] == [Merge("host_samples")]
+    assert tasks(merging, diary, now_s=6 * 3_600 - 1) == []
+    assert tasks(merging, diary, now_s=6 * 3_600) == [Merge("host_samples")]
+
+
+@pytest.mark.parametrize(("age_h", "is_due"), [(23, False), (25, True)])
+def test_snapshots_are_kept_for_a_day(age_h: float, is_due: bool) -> None:
+    due = Expire(NOW - timedelta(hours=24)) in tasks(state(snapshot_age_h=age_h))
+    assert due is is_due
+
+
+@pytest.mark.parametrize(
+    ("age_s", "is_short", "is_due"),
+    [(3_599, False, False), (3_601, False, True), (39, True, False), (41, True, True)],
+)
+def test_files_stay_for_as_long_as_a_query_may_read_them(
+    age_s: float, is_short: bool, is_due: bool
+) -> None:
+    leaving = Leaving(0, 1, 100, NAIVE - timedelta(seconds=age_s))
+    found = tasks(state(leaving=leaving, is_short=is_short))
+    assert (CleanUp in map(type, found)) is is_due
+
+
+def test_for_want_of_room_old_snapshots_do_not_hold_files() -> None:
+    found = tasks(state(leaving=Leaving(held_bytes=5), is_short=True), now_s=1)[:1]
+    assert found == [Expire(NOW)]
+    assert Expire(NOW) not in tasks(state(leaving=Leaving(held_bytes=5)))
+
+
+def test_what_failed_does_not_hold_up_the_rest() -> None:
+    diary = Diary(put_off_s={"drop": 0.0})
+    assert tasks(state(part(20), part(0)), diary, 3_599) == DAILY
+    assert type(next_task(state(part(20), part(0)), diary, POLICY, NOW, 3_600)) is DropDays
+
+
+def test_each_task_has_a_name() -> None:
+    named = (DropDays(()), Expire(NOW), CleanUp(NOW), Flush(), Merge("x"), DeleteOrphans(NOW))
+    assert len({name_of(task) for task in named}) == len(named)
+
+
+class Store:
+    """A database with what maintains it."""
+
+    def __init__(self, database: Database, wire: Any, clock: ManualClock) -> None:
+        self.database = database
+        self.wire = wire
+        self.clock = clock
+        self.stats = Stats()
+        self.room_bytes = 100 * 2**30
+        self.free_of: Path | None = None
+        self.writer = Writer(database, load_known(database), self.stats, clock)
+        self.sealer = Sealer(database, self.writer, self.stats, clock, SealPolicy(3600, 10**6))
+        self.disk = Disk(database.data_dir, Budget(0, 2**30), free=self.free)
+        self.maintainer = Maintainer(
+            database,
+            self.writer,
+            self.stats,
+            clock,
+            self.disk,
+            POLICY,
+            self.sealer.turn,
+            seal=lambda: self.sealer.seal_due(is_forced=True),
+        )
+
+    def free(self, folder: Path) -> int:
+        """A file system that has nothing but the lake."""
+        return self.room_bytes - folder_bytes(self.free_of or folder / FOLDER / FILES)
+
+    def fill(self) -> None:
+        """Somebody else takes room, a little too much."""
+        self.room_bytes = 2 * 2**30 - 100 + folder_bytes(self.database.data_dir / FOLDER / FILES)
+
+    async def seal(self, days_ago: Iterable[int], rows: int = 200) -> None:
+        """One generation in the lake, with so many rows of each of these days."""
+        midnight = self.clock.now().replace(hour=0, minute=0, second=0, microsecond=0)
+        for days in days_ago:
+            made = [
+                {
+                    "ts": midnight - timedelta(days=days) + timedelta(seconds=n),
+                    "node": "n1",
+                    "gpu_uuid": f"GPU-{n % 4}",
+                    "simulated": True,
+                }
+                for n in range(rows)
+            ]
+            table = self.wire.table("gpu_samples", made)
+            commit(self.database, Changes(appended={"gpu_samples": table}))
+        await self.sealer.run_once(is_forced=True)
+
+    def days(self) -> dict[str, int]:
+        """Rows of each day, as a query sees them."""
+        with self.database.reading() as cursor:
+            return {
+                str(day): rows
+                for day, rows in cursor.execute(
+                    "SELECT ts::DATE, count(*) FROM gpu_samples GROUP BY 1 ORDER BY 1"
+                ).fetchall()
+            }
+
+    def files(self) -> list[Path]:
+        return sorted((self.database.data_dir / FOLDER / FILES).rglob("*.parquet"))
+
+    def age_files(self, seconds: float) -> None:
+        """As if files had been let go of so long ago, by the catalogue's own clock."""
+        with self.database.maintaining() as cursor:
+            cursor.execute(
+                f"UPDATE {METADATA}.ducklake_files_scheduled_for_deletion "
+                f"SET schedule_start = schedule_start - to_seconds({seconds})"
+            )
+
+
+Open = Callable[[], AbstractAsyncContextManager[Store]]
+
+
+@pytest.fixture
+def real_clock() -> ManualClock:
+    """Snapshots carry the machine's own time, which the catalogue gives them."""
+    return ManualClock(datetime.now(UTC) + timedelta(seconds=15))
+
+
+@pytest.fixture
+def opened(database: Database, wire: Any, real_clock: ManualClock) -> Open:
+    @asynccontextmanager
+    async def opening() -> AsyncIterator[Store]:
+        store = Store(database, wire, real_clock)
+        store.writer.start()
+        try:
+            yield store
+        finally:
+            await store.maintainer.stop()
+            await store.sealer.stop()
+            await store.writer.stop()
+
+    return opening
+
+
+def day(clock: ManualClock, ago: int) -> str:
+    return str(clock.now().date() - timedelta(days=ago))
+
+
+async def test_old_days_go_and_the_rest_stays(opened: Open, real_clock: ManualClock) -> None:
+    async with opened() as store:
+        await store.seal([0, 1, 14, 15, 16])
+        await store.maintainer.run_once()
+        assert store.days() == {day(real_clock, ago): 200 for ago in (14, 1, 0)}
+        assert store.stats.dropped_rows == {("gpu_samples", "age"): 400}
+        with store.database.maintaining() as cursor:
+            noted = cursor.execute(
+                f"SELECT table_name, day, rows, reason FROM {METADATA}.gpuwarden_dropped ORDER BY 2"
+            ).fetchall()
+        assert noted == [
+            ("gpu_samples", date.fromisoformat(day(real_clock, ago)), 200, "age")
+            for ago in (16, 15)
+        ]
+
+
+async def test_a_wrong_clock_costs_nothing(opened: Open, real_clock: ManualClock) -> None:
+    async with opened() as store:
+        await store.seal([0, 1, 2])
+        await store.maintainer.run_once()
+        real_clock.step(86_400 * 400)
+        await store.maintainer.run_once()
+        assert sum(store.days().values()) == 600
+        real_clock.step(-86_400 * 400)
+        await store.maintainer.run_once()
+        assert sum(store.days().values()) == 600
+
+
+async def test_a_day_that_is_over_becomes_one_sorted_file(
+    opened: Open, real_clock: ManualClock
+) -> None:
+    async with opened() as store:
+        for _ in range(3):
+            await store.seal([1])
+        assert len(store.files()) == 3
+        real_clock.advance(3_600)
+        done = await store.maintainer.run_once()
+        assert Merge("gpu_samples") in done
+        assert store.days() == {day(real_clock, 1): 600}
+        store.age_files(3_601)
+        real_clock.advance(10)
+        await store.maintainer.run_once()
+        (file,) = store.files()
+        with store.database.maintaining() as cursor:
+            keys = cursor.execute(f"SELECT gpu_uuid, ts FROM '{file}'").fetchall()
+        assert keys == sorted(keys)
+
+
+async def test_dropped_files_leave_the_disk_when_nobody_can_read_them(
+    opened: Open, real_clock: ManualClock
+) -> None:
+    async with opened() as store:
+        await store.seal([0, 20])
+        await store.maintainer.run_once()
+        assert len(store.files()) == 2, "an older snapshot has it still"
+        real_clock.advance(86_400 * 2)
+        assert Expire in map(type, await store.maintainer.run_once())
+        assert len(store.files()) == 1
+        assert sum(store.days().values()) == 200
+        assert not [p for p in store.files()[0].parent.parent.iterdir() if not any(p.iterdir())]
+
+
+async def test_a_full_disk_costs_the_oldest_days_and_gets_their_room_soon(
+    opened: Open, real_clock: ManualClock
+) -> None:
+    async with opened() as store:
+        await store.seal([0, 1, 2])
+        await store.maintainer.run_once()
+        store.fill()
+        store.disk.look(is_thorough=True)
+        await store.maintainer.run_once()
+        assert list(store.days()) == [day(real_clock, 1), day(real_clock, 0)]
+        assert store.stats.dropped_rows == {("gpu_samples", "room"): 200}
+        assert len(store.files()) == 3
+        store.age_files(41)
+        real_clock.advance(10)
+        await store.maintainer.run_once()
+        assert len(store.files()) == 2
+        assert len(store.days()) == 2, "what was on its way counted"
+
+
+async def test_room_is_first_sought_in_the_database_itself(
+    opened: Open, real_clock: ManualClock
+) -> None:
+    """Hot rows, and what the file keeps of them, take more than the days that would go for them."""
+    async with opened() as store:
+        await store.seal([1])
+        with store.database.maintaining() as cursor:
+            cursor.execute(
+                "INSERT INTO hot.gpu_samples_2 BY NAME SELECT $1::TIMESTAMP + to_seconds(range) AS "
+                "ts, uuid()::VARCHAR AS node, 'GPU-1' AS gpu_uuid, true AS simulated "
+                "FROM range(100000)",
+                [real_clock.now().replace(tzinfo=None, hour=0, minute=0)],
+            )
+        used = store.database.size_bytes
+        store.free_of = store.database.data_dir
+        store.room_bytes = 2 * 2**30 + folder_bytes(store.free_of) - 2**20
+        store.disk.look(is_thorough=True)
+        assert store.disk.is_short
+        await store.maintainer.run_once()
+        assert not store.disk.is_short
+        assert store.database.size_bytes < used / 2
+        assert store.stats.dropped_rows == {}
+        assert sum(store.days().values()) == 100_200
+
+
+async def test_a_reader_keeps_what_it_reads_while_days_go(
+    opened: Open, real_clock: ManualClock
+) -> None:
+    async with opened() as store:
+        await store.seal([0, 20])
+        with store.database.reading() as cursor:
+            count = "SELECT count(*), count(ts) FROM gpu_samples"
+            assert cursor.execute(count).fetchone() == (400, 400)
+            await store.maintainer.run_once()
+            assert cursor.execute(count).fetchone() == (400, 400)
+        assert sum(store.days().values()) == 200
+
+
+async def test_sealing_goes_on_after_days_went(opened: Open, real_clock: ManualClock) -> None:
+    """The catalogue written by hand is one that DuckLake itself goes on with."""
+    async with opened() as store:
+        await store.seal([0, 20])
+        await store.maintainer.run_once()
+        await store.seal([0, 1, 20])
+        assert store.days() == {day(real_clock, 20): 200, day(real_clock, 1): 200,
+                                day(real_clock, 0): 400}  # fmt: skip
+        with store.database.maintaining() as cursor:
+            cursor.execute("DELETE FROM lake.main.gpu_samples WHERE gpu_uuid = 'GPU-1'")
+        await store.maintainer.run_once()
+        assert store.days() == {day(real_clock, 1): 150, day(real_clock, 0): 300}
+
+
+async def test_a_failed_task_is_counted_put_off_and_done_later(
+    opened: Open, real_clock: ManualClock
+) -> None:
+    async with opened() as store:
+        for _ in range(2):
+            await store.seal([1], rows=2000)
+        real_clock.advance(3_600)
+        lost = store.files()[0]
+        aside = lost.rename(lost.with_suffix(".aside"))
+        done = await store.maintainer.run_once()
+        assert DeleteOrphans in map(type, done), "the rest is done"
+        aside.rename(lost)
+        assert store.stats.maintenance_failures["merge"] == 1
+        assert sum(store.days().values()) == 4000
+        await store.maintainer.run_once()
+        assert store.stats.maintenance_tasks["merge"] == 0
+        real_clock.advance(3_600)
+        await store.maintainer.run_once()
+        assert store.stats.maintenance_tasks["merge"] == 1
+        assert sum(store.days().values()) == 4000
+
+
+async def test_files_of_an_unfinished_seal_go_after_a_day(
+    opened: Open, real_clock: ManualClock
+) -> None:
+    async with opened() as store:
+        await store.seal([0])
+        (file,) = store.files()
+        orphan = file.with_name("ducklake-orphan.parquet")
+        orphan.write_bytes(file.read_bytes())
+        await store.maintainer.run_once()
+        assert orphan.exists(), "somebody may be about to enter it"
+        real_clock.advance(86_400 + 60)
+        await store.maintainer.run_once()
+        assert store.files() == [file]
+
+
+async def test_past_alerts_go_by_age(opened: Open, real_clock: ManualClock) -> None:
+    async with opened() as store:
+        with store.database.maintaining() as cursor:
+            for number, (status, age) in enumerate(
+                [("resolved", 366), ("resolved", 364), ("firing", 999)]
+            ):
+                at = (real_clock.now() - timedelta(days=age)).replace(tzinfo=None)
+                over = at if status == "resolved" else None
+                cursor.execute(
+                    "INSERT INTO alerts BY NAME SELECT $1 AS fingerprint, 'r' AS rule, 'info' AS "
+                    "severity, $2 AS state, '{}' AS labels, 's' AS summary, 'r' AS remedy, $3 AS "
+                    "began_at, $3 AS active_at, $4 AS resolved_at, $3 AS seen_at, true AS simulated",
+                    [str(number), status, at, over],
+                )
+        await store.maintainer.run_once()
+        with store.database.reading() as cursor:
+            left = cursor.execute("SELECT fingerprint FROM alerts ORDER BY 1").fetchall()
+        assert left == [("1",), ("2",)]
+
+
+async def test_sealing_and_maintenance_take_turns(opened: Open, real_clock: ManualClock) -> None:
+    async with opened() as store:
+        await store.seal([0, 1, 20])
+        real_clock.advance(3_600)
+        await asyncio.gather(
+            store.maintainer.run_once(), store.seal([0]), store.maintainer.run_due()
+        )
+        assert store.stats.maintenance_failures == {}
+        assert sum(store.days().values()) == 600
+
+
+async def test_maintenance_looks_now_and_then_and_at_once_when_the_disk_is_short(
+    opened: Open, real_clock: ManualClock
+) -> None:
+    async with opened() as store:
+        await store.maintainer.run_due()
+        await store.seal([0, 20])
+        real_clock.advance(30)
+        await store.maintainer.run_due()
+        assert len(store.days()) == 2
+        store.fill()
+        await store.maintainer.look_at_disk()
+        await store.maintainer.run_due()
+        assert len(store.days()) == 1
+
+
+async def test_a_kill_between_unlinking_and_the_catalogue_is_made_good(
+    opened: Open, real_clock: ManualClock
+) -> None:
+    async with opened() as store:
+        await store.seal([0, 20])
+        await store.maintainer.run_once()
+        with store.database.maintaining() as cursor:
+            maintain.expire(cursor, real_clock.now() + timedelta(days=1))
+            store.files()[0].unlink()
+            assert maintain.clean_up(cursor, real_clock.now() + timedelta(days=1)) == 1
+            assert maintain.clean_up(cursor, real_clock.now() + timedelta(days=1)) == 0
+        assert sum(store.days().values()) == 200
+
+
+def test_a_catalogue_that_cannot_be_read_is_said(database: Database) -> None:
+    with database.maintaining() as cursor:
+        cursor.execute("DETACH lake")
+        with pytest.raises(StoreUnavailableError):
+            maintain.read_lake(cursor, database.lake_root)

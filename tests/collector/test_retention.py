@@ -1,0 +1,140 @@
+"""What goes by age and for room, and what never does."""
+
+from datetime import date, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden_collector.retention import (
+    Excess,
+    Part,
+    Reason,
+    Tier,
+    drops,
+    is_step,
+    oldest_days,
+    tier_of,
+)
+
+TODAY = date(2026, 3, 31)
+KEPT = {Tier.SAMPLES: 14, Tier.MINUTES: 90, Tier.HOURS: 730, Tier.EVENTS: 365}
+TABLES = ("gpu_samples", "host_samples", "gpu_1m", "gpu_1h", "events")
+
+
+def part(table: str, days_ago: int, size: int = 100) -> Part:
+    return Part(table, TODAY - timedelta(days=days_ago), rows=10, bytes=size)
+
+
+def dropped(*parts: Part, today: date | None = TODAY, excess: Excess | None = None) -> list[str]:
+    return [
+        f"{d.part.table}-{(TODAY - d.part.day).days} {d.reason.value}"
+        for d in drops(parts, KEPT, today, excess or Excess())
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "tier"),
+    [
+        ("gpu_samples", Tier.SAMPLES),
+        ("coverage", Tier.SAMPLES),
+        ("host_1m", Tier.MINUTES),
+        ("gpu_1h", Tier.HOURS),
+        ("events", Tier.EVENTS),
+    ],
+)
+def test_each_table_has_its_tier(table: str, tier: Tier) -> None:
+    assert tier_of(table) is tier
+
+
+def test_each_tier_has_its_age() -> None:
+    parts = [
+        part(table, days) for table in TABLES for days in (0, 14, 15, 90, 91, 365, 366, 730, 731)
+    ]
+    old = set(dropped(*parts))
+    assert "gpu_samples-14 age" not in old
+    assert {"gpu_samples-15 age", "gpu_1m-91 age", "events-366 age", "gpu_1h-731 age"} <= old
+    assert not {"gpu_1m-90 age", "events-365 age", "gpu_1h-730 age"} & old
+
+
+def test_a_clock_that_runs_ahead_drops_nothing() -> None:
+    parts = [part("gpu_samples", days) for days in range(10)]
+    assert dropped(*parts, today=TODAY + timedelta(days=365)) == []
+    assert dropped(*parts, part("gpu_samples", 30), today=None) == []
+
+
+def test_for_room_the_oldest_whole_day_of_samples_goes_first() -> None:
+    parts = [part(t, d) for t in ("gpu_samples", "host_samples", "gpu_1m") for d in (0, 1, 2)]
+    assert dropped(*parts, excess=Excess(budget_bytes=1)) == [
+        "gpu_samples-2 room",
+        "host_samples-2 room",
+    ]
+    assert dropped(*parts, excess=Excess(budget_bytes=601)) == [
+        *(f"{t}-{d} room" for d in (2, 1, 0) for t in ("gpu_samples", "host_samples")),
+        "gpu_1m-2 room",
+    ]
+
+
+def test_a_full_file_system_takes_no_rollups() -> None:
+    parts = [part(t, d) for t in ("gpu_samples", "gpu_1m", "events") for d in (0, 1)]
+    assert dropped(*parts, excess=Excess(disk_bytes=10**9)) == [
+        "gpu_samples-1 room",
+        "gpu_samples-0 room",
+    ]
+
+
+def test_what_goes_by_age_counts_as_room() -> None:
+    assert dropped(part("gpu_samples", 20), part("gpu_samples", 1), excess=Excess(100, 100)) == [
+        "gpu_samples-20 age"
+    ]
+
+
+parts_strategy = st.lists(
+    st.builds(part, st.sampled_from(TABLES), st.integers(0, 800), st.integers(0, 1000)),
+    unique_by=lambda p: (p.table, p.day),
+    max_size=40,
+)
+
+
+@given(parts_strategy, st.integers(0, 20_000), st.integers(0, 20_000))
+def test_only_what_must_goes_and_it_is_enough(
+    parts: list[Part], budget_bytes: int, disk_bytes: int
+) -> None:
+    gone = drops(parts, KEPT, TODAY, Excess(budget_bytes, disk_bytes))
+    assert len({(d.part.table, d.part.day) for d in gone}) == len(gone), "each once"
+    reference = min(TODAY, max((p.day for p in parts), default=TODAY))
+    old = {p for p in parts if (reference - p.day).days > KEPT[tier_of(p.table)]}
+    assert {d.part for d in gone if d.reason is Reason.AGE} == old
+    for_room = [d.part for d in gone if d.reason is Reason.ROOM]
+    kept = [p for p in parts if p not in old and p not in for_room]
+    freed = sum(d.part.bytes for d in gone)
+    assert freed >= budget_bytes or not kept
+    assert freed >= disk_bytes or not [p for p in kept if tier_of(p.table) is Tier.SAMPLES]
+    order = [(tier_of(p.table), p.day) for p in for_room]
+    assert order == sorted(order)
+    if order:
+        assert all((tier_of(p.table), p.day) > order[-1] for p in kept), "whole days, oldest first"
+        last = sum(p.bytes for p in for_room if (tier_of(p.table), p.day) == order[-1])
+        wanted = max(budget_bytes, disk_bytes if order[-1][0] is Tier.SAMPLES else 0)
+        assert freed - last < wanted, "one day less would not do"
+
+
+@given(parts_strategy)
+def test_without_excess_nothing_that_is_young_goes(parts: list[Part]) -> None:
+    assert all(d.reason is Reason.AGE for d in drops(parts, KEPT, TODAY, Excess()))
+    assert drops(parts, KEPT, None, Excess()) == []
+
+
+def test_the_oldest_day_of_each_table() -> None:
+    parts = [part("gpu_samples", 1), part("gpu_samples", 3), part("events", 0)]
+    assert oldest_days(parts) == {"gpu_samples": TODAY - timedelta(days=3), "events": TODAY}
+
+
+@pytest.mark.parametrize(
+    ("wall_s", "passed_s", "stepped"),
+    [(60, 60, False), (3_600, 60, False), (3_661, 60, True), (-3_601, 0, True), (9e6, 9e6, False)],
+)
+def test_a_set_clock_is_told_from_a_slewed_one(
+    wall_s: float, passed_s: float, stepped: bool
+) -> None:
+    assert is_step(timedelta(seconds=wall_s), passed_s) is stepped

@@ -1,0 +1,388 @@
+"""Rollups equal one aggregation over all samples, however those come and whatever dies meanwhile."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.collector.rollup_reference import Row, hours_of, rolled_up
+from tests.collector.rollup_samples import assert_same, samples, tables_of
+
+from gpuwarden.clock import ManualClock
+from gpuwarden.rollups import GPU_1H, GPU_1M, HOST_1M, PROCESS_1M
+from gpuwarden.wire import BatchId
+from gpuwarden_collector.decode import Decoded
+from gpuwarden_collector.group import Batch
+from gpuwarden_collector.rolling import (
+    Close,
+    Mend,
+    Roller,
+    RollHour,
+    RollMinutes,
+    Wait,
+    closed_until,
+    next_step,
+)
+from gpuwarden_collector.sealing import Policy, Sealer
+from gpuwarden_collector.stats import Stats
+from gpuwarden_collector.store.commit import Changes
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.rollup import Progress, doubles
+from gpuwarden_collector.writer import Writer, load_known
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+DUE = datetime(2026, 3, 1, 11, 58)  # noqa: DTZ001  naive UTC, as DuckDB has it
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("progress", "announced", "mend_number", "step"),
+    [
+        (Progress(), None, 0, Close(DUE)),
+        (Progress(DUE - MINUTE, DUE - MINUTE), None, 0, Close(DUE)),
+        (Progress(DUE + HOUR, DUE), None, 0, Close(DUE + HOUR)),
+        (Progress(DUE, DUE - MINUTE), DUE - MINUTE, 0, Close(DUE)),
+        (Progress(DUE), DUE, 0, RollMinutes()),
+        (Progress(DUE, DUE - MINUTE, DUE - HOUR), DUE, 0, RollMinutes()),
+        (Progress(DUE, DUE, DUE.replace(minute=0) - HOUR), DUE, 0, RollHour()),
+        (Progress(DUE, DUE, DUE.replace(minute=0)), DUE, 0, Wait()),
+        (Progress(DUE, DUE, DUE.replace(minute=0), 9, 3), DUE, 5, Mend(5)),
+        (Progress(DUE, DUE, DUE.replace(minute=0), 9, 6), DUE, 5, Wait()),
+        (Progress(DUE, DUE, None, 9, 6), DUE, 9, Mend(9)),
+    ],
+)
+def test_what_is_next(
+    progress: Progress, announced: datetime | None, mend_number: int, step: object
+) -> None:
+    assert next_step(progress, announced, mend_number, NOW) == step
+
+
+def test_a_minute_closes_when_its_grace_is_over() -> None:
+    assert closed_until(NOW) == DUE
+    assert closed_until(NOW + timedelta(seconds=29)) == DUE
+    assert closed_until(NOW + timedelta(seconds=30)) == DUE + MINUTE
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+class DyingCursor:
+    """A cursor with which the process dies at a statement."""
+
+    def __init__(self, cursor: Any, statements: list[int]) -> None:
+        self._cursor = cursor
+        self._left = statements
+
+    def execute(self, *arguments: Any) -> Any:
+        self._left[0] -= 1
+        if self._left[0] == 0:
+            raise Killed
+        return self._cursor.execute(*arguments)
+
+
+class DyingDatabase:
+    """A database whose maintenance dies at a statement; what a transaction has not committed is
+    undone, as by a kill."""
+
+    def __init__(self, database: Database, statement: int) -> None:
+        self._database = database
+        self._left = [statement]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    @contextmanager
+    def maintaining(self) -> Iterator[Any]:
+        with self._database.maintaining() as cursor:
+            yield DyingCursor(cursor, self._left)
+
+
+class Fleet:
+    """A collector that gets samples, rolls up, seals and dies as it is told."""
+
+    def __init__(self, database: Database, clock: ManualClock, start: datetime) -> None:
+        self.database = database
+        self.clock = clock
+        self.start = start
+        self.sent: dict[str, list[Row]] = {}
+        self._sequence = 0
+
+    async def run(self, actions: list[Any]) -> None:
+        """Take actions: a list of rows to store, seconds to pass, or what to do."""
+        for action in actions:
+            if isinstance(action, list):
+                await self.store(action)
+            elif isinstance(action, tuple):
+                kind, number = action
+                if kind == "pass":
+                    self.clock.advance(number)
+                elif kind == "seal":
+                    await self._with(lambda writer, stats: self._seal(writer, stats))
+                else:
+                    await self.roll(dying_at=number if kind == "die" else None)
+
+    async def store(self, rows: list[tuple[str, Row]]) -> None:
+        tables = tables_of(rows, self.start)
+        for name, table in tables.items():
+            self.sent.setdefault(name, []).extend(table.to_pylist())
+        self._sequence += 1
+        batch = Batch(BatchId(str(self.start), "boot", self._sequence, 0), Decoded.of(tables, 1000))
+        await self._with(lambda writer, stats: writer.store(batch))
+
+    async def roll(self, dying_at: int | None = None) -> Stats:
+        async def rolled(writer: Writer, stats: Stats) -> Stats:
+            database: Any = self.database
+            if dying_at is not None:
+                database = DyingDatabase(database, dying_at)
+            roller = Roller(database, writer, stats, self.clock, asyncio.Lock())
+            with suppress(Killed):
+                await roller.run_once()
+            return stats
+
+        result: Stats = await self._with(rolled)
+        return result
+
+    async def _seal(self, writer: Writer, stats: Stats) -> None:
+        sealer = Sealer(self.database, writer, stats, self.clock, Policy(60, 1000))
+        await sealer.run_once(is_forced=True)
+
+    async def _with(self, work: Callable[[Writer, Stats], Any]) -> Any:
+        """Each time a new writer, which knows what the database says."""
+        stats = Stats()
+        known = load_known(self.database)
+        writer = Writer(self.database, known, stats, self.clock, commit_interval_s=0.001)
+        writer.start()
+        try:
+            return await work(writer, stats)
+        finally:
+            await writer.stop()
+
+    def read(self, name: str) -> list[Row]:
+        begin = self.start.replace(tzinfo=None, minute=0, second=0)
+        with self.database.reading() as cursor:
+            table = cursor.execute(
+                f"FROM {name} WHERE ts >= $1 AND ts < $2", [begin, begin + 12 * HOUR]
+            ).to_arrow_table()
+        rows: list[Row] = table.to_pylist()
+        return rows
+
+    def check(self) -> None:
+        for rollup in (GPU_1M, HOST_1M, PROCESS_1M):
+            rows = self.read(rollup.table.name)
+            assert_same(rows, rolled_up(rollup, self.sent), rollup.table.key)
+        minutes = self.read("gpu_1m")
+        assert_same(self.read("gpu_1h"), hours_of(GPU_1H, minutes), GPU_1H.table.key)
+
+
+@pytest.fixture
+def fleet(database: Database, clock: ManualClock) -> Fleet:
+    return Fleet(database, clock, clock.now())
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Any]:
+    """Samples in batches, in any order, and what happens between them."""
+    rows = draw(samples(most=25))
+    random.Random(draw(st.integers(0, 99))).shuffle(rows)
+    actions: list[Any] = []
+    while rows:
+        count = draw(st.integers(1, 8))
+        actions.append(rows[:count])
+        rows = rows[count:]
+        between = st.one_of(
+            st.tuples(st.just("pass"), st.sampled_from([60.0, 200.0, 1000.0])),
+            st.tuples(st.just("die"), st.integers(1, 40)),
+            st.just(("roll", 0)),
+            st.just(("seal", 0)),
+        )
+        actions += draw(st.lists(between, max_size=3))
+    return actions
+
+
+@given(histories())
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+def test_rollups_equal_one_aggregation_whatever_happened(
+    database: Database, clock: ManualClock, actions: list[Any]
+) -> None:
+    """Each example has a day of its own in the same store."""
+    clock.advance(86_400)
+    fleet = Fleet(database, clock, clock.now())
+
+    async def live() -> None:
+        await fleet.run([*actions, ("pass", 7200.0), ("seal", 0), ("roll", 0)])
+
+    asyncio.run(live())
+    fleet.check()
+
+
+def gpu_rows(seconds: range, *, node: str = "a", joules: int = 300) -> list[tuple[str, Row]]:
+    identity = {"node": node, "gpu": 0, "gpu_uuid": f"{node}0", "simulated": True}
+    return [
+        (
+            "gpu_samples",
+            identity | {"ts": s, "util_percent": 50.0, "energy_joules_total": float(joules * s)},
+        )
+        for s in seconds
+    ]
+
+
+async def test_minutes_appear_after_their_grace_and_hours_after_their_minutes(
+    fleet: Fleet,
+) -> None:
+    await fleet.store(gpu_rows(range(120)))
+    await fleet.run([("pass", 149.0), ("roll", 0)])
+    assert len(fleet.read("gpu_1m")) == 0
+    await fleet.run([("pass", 1.0), ("roll", 0)])
+    (row,) = fleet.read("gpu_1m")
+    assert (row["samples"], row["busy_seconds"], row["energy_joules_delta"]) == (60, 60, 59 * 300)
+    await fleet.run([("pass", 3400.0), ("roll", 0)])
+    assert fleet.read("gpu_1h") == []
+    await fleet.run([("pass", 200.0), ("roll", 0)])
+    (hour,) = fleet.read("gpu_1h")
+    assert (hour["samples"], hour["energy_joules_delta"]) == (120, 119 * 300)
+    fleet.check()
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+async def test_late_rows_change_their_window_and_the_next_wherever_it_is(
+    fleet: Fleet, is_sealed: bool
+) -> None:
+    await fleet.store(gpu_rows(range(30)) + gpu_rows(range(90, 120)) + gpu_rows(range(9), node="b"))
+    await fleet.run([("pass", 7200.0), ("roll", 0)])
+    assert sum(row["energy_joules_delta"] for row in fleet.read("gpu_1m")) == (119 + 8) * 300
+    if is_sealed:
+        await fleet.run([("seal", 0)])
+    await fleet.store(gpu_rows(range(30, 60)) + gpu_rows(range(200, 210), node="c"))
+    before = fleet.read("gpu_1m")
+    stats = await fleet.roll()
+    assert before != fleet.read("gpu_1m")
+    assert stats.mended_windows == 8
+    fleet.check()
+    assert (await fleet.roll()).mended_windows == 0
+
+
+async def test_a_window_whose_samples_were_dropped_stays_as_it_is(fleet: Fleet) -> None:
+    await fleet.store(gpu_rows(range(60)))
+    await fleet.run([("pass", 7200.0), ("roll", 0), ("seal", 0)])
+    before = fleet.read("gpu_1m")
+    with fleet.database.maintaining() as cursor:
+        metadata = "__ducklake_metadata_lake"
+        cursor.execute(
+            f"CREATE TABLE {metadata}.gpuwarden_dropped (table_name VARCHAR, day DATE, "
+            '"rows" BIGINT, bytes BIGINT, reason VARCHAR, dropped_at TIMESTAMP)'
+        )
+        cursor.execute(
+            f"INSERT INTO {metadata}.gpuwarden_dropped VALUES ('gpu_samples', $1, 60, 1, 'age', $2)",
+            [fleet.start.date(), fleet.clock.now().replace(tzinfo=None)],
+        )
+    await fleet.store(gpu_rows(range(10), node="b"))
+    stats = await fleet.roll()
+    assert (stats.mended_windows, stats.unmended_windows) == (0, 1)
+    assert fleet.read("gpu_1m") == before
+    # What comes after the drop has all its samples.
+    await fleet.store(gpu_rows(range(7800, 7860)))
+    await fleet.run([("pass", 1000.0), ("roll", 0)])
+    await fleet.store(gpu_rows(range(7860, 7870), node="b"))
+    assert (await fleet.roll()).mended_windows > 0
+    assert len(fleet.read("gpu_1m")) == 3
+
+
+async def test_windows_in_a_frozen_generation_are_mended_when_the_lake_has_them(
+    fleet: Fleet,
+) -> None:
+    await fleet.store(gpu_rows(range(60)))
+    await fleet.run([("pass", 7200.0), ("roll", 0)])
+    fleet.database.roll()
+    await fleet.store(gpu_rows(range(60), node="b"))
+    assert (await fleet.roll()).mended_windows == 0
+    await fleet.run([("seal", 0)])
+    assert (await fleet.roll()).mended_windows > 0
+    fleet.check()
+
+
+async def test_what_two_collectors_rolled_up_is_rolled_up_once(fleet: Fleet) -> None:
+    """Another one that shares the lake has samples of the same node, and its own rollup of them."""
+    await fleet.store(gpu_rows(range(70)))
+    await fleet.run([("pass", 7200.0), ("roll", 0)])
+    others = tables_of(gpu_rows(range(70, 120)), fleet.start)["gpu_samples"]
+    fleet.sent["gpu_samples"] += others.to_pylist()
+    with fleet.database.maintaining() as cursor:
+        cursor.register("others", others)
+        cursor.execute("INSERT INTO lake.main.gpu_samples BY NAME FROM others")
+        for name in ("gpu_1m", "gpu_1h"):
+            cursor.execute(f"INSERT INTO lake.main.{name} FROM hot.{name}_1")
+    with pytest.raises(AssertionError, match="twice"):
+        fleet.check()
+
+    async def sealed(writer: Writer, stats: Stats) -> None:
+        await writer.do(fleet.database.roll)
+        sealer = Sealer(fleet.database, writer, stats, fleet.clock, Policy(60, 1000))
+        await sealer._seal(1)
+        with fleet.database.maintaining() as cursor:
+            await writer.write(Changes(late=doubles(cursor, 1)))
+        await sealer.run_once()
+
+    await fleet._with(sealed)
+    await fleet.roll()
+    fleet.check()
+    with fleet.database.maintaining() as cursor:
+        assert doubles(cursor, fleet.database.generations[-1]) is None
+
+
+async def test_a_clock_that_leaps_ahead_and_back_changes_nothing(fleet: Fleet) -> None:
+    await fleet.store(gpu_rows(range(60)))
+    await fleet.run([("pass", 10 * 365 * 86_400.0), ("roll", 0)])
+    fleet.clock = ManualClock(fleet.start + timedelta(minutes=5))
+    await fleet.store(gpu_rows(range(60, 200)))
+    await fleet.roll()
+    fleet.check()
+
+
+Rolling = Callable[[], AbstractAsyncContextManager[Roller]]
+
+
+@pytest.fixture
+def rolling(database: Database, clock: ManualClock) -> Rolling:
+    @asynccontextmanager
+    async def running() -> AsyncIterator[Roller]:
+        stats = Stats()
+        writer = Writer(database, load_known(database), stats, clock, commit_interval_s=0.001)
+        writer.start()
+        roller = Roller(database, writer, stats, clock, asyncio.Lock())
+        try:
+            yield roller
+        finally:
+            await roller.stop()
+            await writer.stop()
+
+    return running
+
+
+async def test_a_stop_ends_what_runs(rolling: Rolling, fleet: Fleet) -> None:
+    await fleet.store(gpu_rows(range(3000)))
+    fleet.clock.advance(7200)
+    async with rolling() as roller:
+        running = asyncio.ensure_future(roller.roll_due())
+        await asyncio.sleep(0)
+    await running
+    await fleet.roll()
+    fleet.check()
+
+
+async def test_a_failure_is_counted_and_made_up_for(
+    fleet: Fleet, files_of_at_most: Any, rolling: Rolling
+) -> None:
+    await fleet.store(gpu_rows(range(60)))
+    fleet.clock.advance(7200)
+    async with rolling() as roller:
+        with files_of_at_most(100):
+            await roller.roll_due()
+        assert roller._stats.rollup_failures == 1
+        await roller.roll_due()
+    fleet.check()

@@ -1,0 +1,135 @@
+"""Bodies read as one: the same rows as one by one, and nothing unusual among them."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwarden.models import model_named
+from gpuwarden.wire import ROWS_MAX, TABLE_KEY
+from gpuwarden_agent.encode import encode
+from gpuwarden_agent.simulator import SimulatedNode
+from gpuwarden_collector import together
+from gpuwarden_collector.decode import decode_content
+from gpuwarden_collector.frames import decompress, walk
+from gpuwarden_collector.together import PLAIN_BYTES_MAX, Joined, Openings, plain_streams
+
+TS_MS = 1_772_366_400_000
+
+
+def agent_body(seed: int) -> bytes:
+    """What an agent with two simulated GPUs sends in a second, not compressed."""
+    node = SimulatedNode(f"n{seed}", 2, model_named("H100-SXM-80GB"), seed)
+    stamp = {"node": f"n{seed}", "simulated": True, "ts": TS_MS}
+    rows = {name: [{**row, **stamp} for row in r] for name, r in node.read(TS_MS).items()}
+    return decompress(encode(rows), 2**20)
+
+
+BODIES = [agent_body(seed) for seed in range(3)]
+
+
+def learned(*contents: bytes) -> Openings:
+    openings = Openings()
+    for content in contents:
+        openings.learn(content)
+    return openings
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.sampled_from(BODIES), min_size=1, max_size=6))
+def test_read_as_one_or_one_by_one_gives_the_same_rows(contents: list[bytes]) -> None:
+    openings = learned(BODIES[0])
+    joined = Joined()
+    alone: dict[str, list[Any]] = {}
+    for content in contents:
+        streams = plain_streams(content, openings)
+        assert streams is not None, "what an agent makes must not take the long way"
+        joined.add(content, streams)
+        decoded = decode_content(content)
+        for name, table in decoded.tables.items():
+            alone.setdefault(name, []).append(table)
+        assert {s.opening.table: s.rows for s in streams} == {
+            name: part.rows for name, part in decoded.parts.items()
+        }
+    tables = joined.read()
+    assert tables is not None
+    for opening, table in tables.items():
+        assert table.equals(pa.concat_tables(alone[opening.table]))
+
+
+def test_nothing_is_plain_before_it_was_learned() -> None:
+    assert plain_streams(BODIES[0], Openings()) is None
+
+
+def test_only_the_catalogues_own_schema_is_learned(wire: Any) -> None:
+    fewer = wire.table("gpu_samples", [wire.gpu_row()]).drop_columns(["util_percent"])
+    content = wire.written(fewer, "gpu_samples")
+    assert plain_streams(content, learned(content)) is None
+
+
+def test_so_many_openings_are_remembered_and_no_more(wire: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(together, "_SCHEMAS_MAX", 2)
+    contents = []
+    for number in range(3):
+        table = wire.table("gpu_samples", [wire.gpu_row()])
+        metadata = {TABLE_KEY: "gpu_samples", "n": str(number)}
+        contents.append(wire.written(table.replace_schema_metadata(metadata)))
+    openings = learned(*contents)
+    assert [plain_streams(c, openings) is not None for c in contents] == [True, True, False]
+
+
+@pytest.mark.parametrize("cut", [1, 8, 9, 100])
+def test_a_body_that_is_cut_off_is_left_to_the_long_way(cut: int) -> None:
+    assert plain_streams(BODIES[0][:-cut], learned(BODIES[0])) is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_damage_never_changes_what_neighbours_say(data: st.DataObject) -> None:
+    """A damaged body is left out, or makes the whole unreadable; it never shifts another's rows."""
+    openings = learned(BODIES[0])
+    damaged = bytearray(BODIES[1])
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    streams = plain_streams(bytes(damaged), openings)
+    if streams is None:
+        return
+    joined = Joined()
+    before, after = plain_streams(BODIES[0], openings), plain_streams(BODIES[2], openings)
+    assert before and after
+    joined.add(BODIES[0], before)
+    joined.add(bytes(damaged), streams)
+    joined.add(BODIES[2], after)
+    tables = joined.read()
+    if tables is None:
+        return
+    for content, its_streams, is_last in ((BODIES[0], before, False), (BODIES[2], after, True)):
+        tables_alone = decode_content(content).tables
+        for stream in its_streams:
+            whole = tables[stream.opening]
+            start = whole.num_rows - stream.rows if is_last else 0
+            assert whole.slice(start, stream.rows).equals(tables_alone[stream.opening.table])
+
+
+def test_more_rows_than_there_are_bytes_for_are_left_to_the_long_way(wire: Any) -> None:
+    """Columns on top of each other, say: a small body would become large once it is copied."""
+    honest = wire.stream("gpu_samples", wire.gpu_rows(1, range(77)))
+    openings = learned(honest)
+    assert plain_streams(honest, openings) is not None
+    said, claimed = ((rows).to_bytes(8, "little") for rows in (77, 7_700))
+    claims = [
+        honest[:at] + claimed + honest[at + 8 :]
+        for at in range(len(honest) - 8)
+        if honest[at : at + 8] == said
+    ]
+    larger = [content for content in claims if walk(content, ROWS_MAX)[0].rows == 7_700]
+    assert larger
+    assert not any(plain_streams(content, openings) for content in larger)
+
+
+def test_large_bodies_are_left_to_the_long_way(wire: Any) -> None:
+    row = wire.gpu_row()
+    content = wire.stream("gpu_samples", [row] * (PLAIN_BYTES_MAX // 100))
+    assert plain_streams(content, learned(content)) is None

@@ -12,7 +12,7 @@ up: setup ## run collector, rules, page and this host's agent; ARGS="--simulate 
 	@$(BIN)/gpuwarden up $(ARGS)
 
 test: setup check ## everything that must pass before a change lands
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest $(or $(ARGS),--numprocesses auto --maxprocesses 4 --dist worksteal)
 
 check: setup ## lint, format, types, import contracts
 	$(BIN)/ruff check --quiet

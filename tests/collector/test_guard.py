@@ -1,11 +1,25 @@
 """Only reading statements pass, and each refusal names what it refuses."""
 
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from gpuwarden.query import QueryError
 from gpuwarden_collector import guard
-from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.database import Database, Limits
 from gpuwarden_collector.store.reading import Reading
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Database]:
+    """One for all: nothing here may change it."""
+    folder = tmp_path_factory.mktemp("guarded")
+    shutil.copytree(empty_store, folder, dirs_exist_ok=True)
+    opened = Database.open(folder, Limits(memory="512MiB", threads=1))
+    yield opened
+    opened.close()
 
 
 def judge(database: Database, sql: str) -> None:

@@ -80,7 +80,7 @@ def test_a_kubelet_that_hangs_costs_the_timeout(path: Path) -> None:
 
     with kubelet(path, hang):
         try:
-            with pytest.raises(PodResourcesError, match=r"no answer within 0\.2 s"):
+            with pytest.raises(PodResourcesError, match="no answer within"):
                 ask(path, 0.2)
         finally:
             over.set()

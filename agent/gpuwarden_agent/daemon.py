@@ -17,6 +17,7 @@ from gpuwarden.life import feed_watchdog, notify, until
 from gpuwarden_agent.async_spool import AsyncSpool
 from gpuwarden_agent.batch import OpenBatch
 from gpuwarden_agent.counters import Counters
+from gpuwarden_agent.credentials import Access
 from gpuwarden_agent.events import span
 from gpuwarden_agent.exporter.latest import Latest
 from gpuwarden_agent.journal import Journal
@@ -73,7 +74,8 @@ async def run(
     _check_probes(probes)
     async with AsyncExitStack() as stack:
         if not transports:
-            opening = [open_transport(url, clock) for url in settings.collectors]
+            access = Access(settings.token_file, settings.tls_ca)
+            opening = [open_transport(url, clock, access=access) for url in settings.collectors]
             transports = [await stack.enter_async_context(opened) for opened in opening]
         worker = fleet.spool_worker if fleet else Worker("spool")
         if fleet is None:
@@ -297,7 +299,11 @@ class _Agent:
             f"no samples for {span(seconds)}: the agent was not running ({why})",
             severity=severity,
             duration_seconds=seconds,
-            details={"last_ts_ms": last_ts_ms, "first_ts_ms": first_ts_ms},
+            details={
+                "last_ts_ms": last_ts_ms,
+                "first_ts_ms": first_ts_ms,
+                "rebooted": not self._last_run.same_boot,
+            },
         )
 
     def _write_event(self, row: Row) -> None:

@@ -7,6 +7,7 @@ is deleted at once, and nothing is sent.
 
 import json
 import os
+import ssl
 import tempfile
 import threading
 import time
@@ -18,7 +19,10 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from gpuwarden.access import TOKEN_PATH
 from gpuwarden.clock import Clock, to_ms
+from gpuwarden.life import StartError
+from gpuwarden_agent.credentials import Access, Credentials, why_refused
 from gpuwarden_agent.events import span
 from gpuwarden_agent.probe import Probe, ProbeError
 from gpuwarden_agent.probes.timing import CallReport, quantile
@@ -28,6 +32,7 @@ READS = 20
 LIMIT_S = 30.0
 """What a probe may take for all its reads together."""
 COLLECTOR_LIMIT_S = 5.0
+ANSWER_BYTES_MAX = 10_000
 SKEW_S_MAX = 2.0
 """Clocks further apart than this mix up what happened first; the collector's header has seconds."""
 
@@ -179,7 +184,10 @@ def check_host(
         _check_pressure(root),
         _check_pod_resources(root),
         _check_state_dir(settings),
-        *(_check_collector(url, clock) for url in settings.collectors),
+        *(
+            _check_collector(url, clock, Access(settings.token_file, settings.tls_ca))
+            for url in settings.collectors
+        ),
     ]
     if has_nvidia:
         checks.insert(0, _check_kernel_log(root))
@@ -288,21 +296,32 @@ def _check_state_dir(settings: AgentSettings) -> Check:
     return Check("state_dir", OK, f"{folder} can be written, {_size(free)} free")
 
 
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""As the agent ships: past whatever proxy the environment names."""
+def _opener(credentials: Credentials) -> urllib.request.OpenerDirector:
+    """As the agent ships: past whatever proxy the environment names, and with its authorities."""
+    return urllib.request.build_opener(
+        urllib.request.ProxyHandler({}),
+        urllib.request.HTTPSHandler(context=credentials.tls_context()),
+    )
 
 
-def _check_collector(url: str, clock: Clock) -> Check:
+def _check_collector(url: str, clock: Clock, access: Access) -> Check:
     address = f"{url.rstrip('/')}/healthz"
     try:
+        credentials = Credentials(access)
+        opener = _opener(credentials)
+    except StartError as error:
+        return Check("collector", FAILED, str(error), "gpuwarden enroll")
+    try:
         began_s = clock.monotonic()
-        with _opener.open(address, timeout=COLLECTOR_LIMIT_S) as answer:
+        with opener.open(address, timeout=COLLECTOR_LIMIT_S) as answer:
             body, date = answer.read(1000), answer.headers.get("Date")
         took_ms = 1000 * (clock.monotonic() - began_s)
         is_ours = "status" in json.loads(body)
     except (OSError, ValueError) as error:
         cause = getattr(error, "reason", None) or error
         reason = getattr(cause, "strerror", None) or cause
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            reason = why_refused(cause)
         remedy = "start the collector, or set collector_url; samples wait in the spool meanwhile"
         return Check("collector", FAILED, f"{address}: {reason}", remedy)
     if not is_ours:
@@ -314,7 +333,33 @@ def _check_collector(url: str, clock: Clock) -> Check:
             way = "ahead of" if skew_s > 0 else "behind"
             finding = f"this clock is {span(abs(skew_s))} {way} the collector's"
             return Check("collector", DEGRADED, finding, "run chrony or ntpd on both")
+    if (refusal := _token_refusal(url, opener, credentials)) is not None:
+        return Check("collector", FAILED, f"{url}: {refusal}", "gpuwarden enroll")
     return Check("collector", OK, f"{url} answers in {took_ms:.0f} ms")
+
+
+def _token_refusal(
+    url: str, opener: urllib.request.OpenerDirector, credentials: Credentials
+) -> str | None:
+    """Why the collector would not take this agent's batches; None: it would, or cannot be asked."""
+    request = urllib.request.Request(url.rstrip("/") + TOKEN_PATH)
+    if credentials.authorization is not None:
+        request.add_unredirected_header("Authorization", credentials.authorization)
+    try:
+        with opener.open(request, timeout=COLLECTOR_LIMIT_S) as answer:
+            found = json.loads(answer.read(ANSWER_BYTES_MAX))
+    except urllib.error.HTTPError as error:
+        if error.code != 401:
+            return None
+        try:
+            return str(json.loads(error.read(ANSWER_BYTES_MAX))["error"])
+        except (ValueError, KeyError, TypeError):
+            return "it asks for a token that this agent does not have"
+    except (OSError, ValueError):
+        return None
+    if not isinstance(found, dict) or found.get("scope") not in ("read", "enroll"):
+        return None
+    return f"the agent's token has scope {found['scope']}; it needs ingest"
 
 
 def _has_capability(root: Path, number: int) -> bool:

@@ -15,6 +15,7 @@ from gpuwarden.clock import Clock, to_ms
 from gpuwarden.life import until
 from gpuwarden_agent.async_spool import AsyncSpool
 from gpuwarden_agent.counters import Counters, total
+from gpuwarden_agent.credentials import Access
 from gpuwarden_agent.daemon import FleetShare, run
 from gpuwarden_agent.probe import Probe
 from gpuwarden_agent.settings import AgentSettings
@@ -70,7 +71,8 @@ async def run_fleet(
         return FleetProgress(len(nodes), clock.monotonic() - began_s, total(running))
 
     async with AsyncExitStack() as stack:
-        opening = open_transport(collector_url, clock, connections=CONNECTIONS_MAX)
+        access = Access(settings.token_file, settings.tls_ca)
+        opening = open_transport(collector_url, clock, connections=CONNECTIONS_MAX, access=access)
         transport = await stack.enter_async_context(opening)
         worker = Worker("spools", calls_max=max(64, 8 * len(nodes)))
         stack.callback(worker.close)

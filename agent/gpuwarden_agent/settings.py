@@ -22,6 +22,12 @@ class AgentSettings:
     collector_urls: tuple[str, ...] = setting(
         (), "Addresses of several collectors of one lake, instead of collector_url."
     )
+    token_file: Path | None = setting(
+        None, "File of the token that the collector knows this node by; gpuwarden enroll writes it."
+    )
+    tls_ca: Path | None = setting(
+        None, "PEM file of the only authority trusted for the collector; none: those of the system."
+    )
     state_dir: Path = setting(
         Path("/var/lib/gpuwarden-agent"), "Folder of the spool; one agent a folder."
     )

@@ -50,6 +50,8 @@ REASON_CHARACTERS_MAX = 2000
 NEWS_TIMEOUT_S = 30.0
 ADDRESS_STATUSES = frozenset({401, 402, 403, 404, 405, 407, 408, 421, 425, 426, 429, 451})
 """Statuses from 400 to 499 that say nothing about the batch."""
+DENIED_STATUSES = frozenset({401, 403, 421, 426})
+"""Those that a person must do something about: a token, a name, a version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,8 @@ class RetryAfter:
     reason: str
     is_busy: bool = False
     """Whether the collector works, and has too much to do."""
+    is_denied: bool = False
+    """Whether it works, and will not take batches until a person has done something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,11 @@ def next_action(
             seconds, is_busy = _asked_s(retry_after, now), status == 429
             why = f"it answered {status}" + (f": {reason}" if reason else "")
             if seconds is None:
-                return RetryAfter(_backoff_s(attempt, rng, backoff_max_s), why, is_busy)
+                pause_s, is_denied = (
+                    _backoff_s(attempt, rng, backoff_max_s),
+                    status in DENIED_STATUSES,
+                )
+                return RetryAfter(pause_s, why, is_busy, is_denied)
             # A fleet that was told the same number must not come back in the same instant.
             return RetryAfter(seconds * rng.uniform(1.0, 1.5) + rng.uniform(0, 1.0), why, is_busy)
         case Unreachable(reason):
@@ -186,6 +194,7 @@ class Shipper:
         self._maybe_stored: set[int] = set()
         """Batches of this run that a collector may have."""
         self._is_away_told = False
+        self._denial_told = ""
         self._clock = clock
         self._counters = counters
         self._sealed = sealed
@@ -363,7 +372,7 @@ class Shipper:
         self._is_reachable.set()
         if not self._is_away_told:
             return
-        self._is_away_told = False
+        self._is_away_told, self._denial_told = False, ""
         log.log(
             self._level,
             "collector is back",
@@ -399,8 +408,10 @@ class Shipper:
         if not self._failures:
             self._away_since_s = self._clock.monotonic()
             self._is_reachable.clear()
-        if is_over and not self._is_away_told:
-            self._is_away_told = True
+        denial = action.reason if action.is_denied else self._denial_told
+        # A collector that was away and then denies is told again: it will not be back by itself.
+        if is_over and (not self._is_away_told or denial != self._denial_told):
+            self._is_away_told, self._denial_told = True, denial
             log.log(
                 self._level,
                 "collector takes no batches; they wait in the spool",

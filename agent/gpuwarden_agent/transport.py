@@ -6,15 +6,17 @@ is in `exchange.py`.
 """
 
 import asyncio
+import contextlib
 import os
 import socket
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 from gpuwarden import __version__
 from gpuwarden.clock import Clock
 from gpuwarden.life import StartError
+from gpuwarden_agent.credentials import Access, Credentials, why_refused
 from gpuwarden_agent.exchange import (
     Address,
     Answer,
@@ -25,23 +27,29 @@ from gpuwarden_agent.exchange import (
 )
 from gpuwarden_agent.resolver import DaemonResolver, Found
 
-if TYPE_CHECKING:
-    import ssl
-
 IDLE_S = 15.0
 """How long a connection is kept without a request; longer, and what is between may forget it."""
 CONNECT_S = 3.0
 """What one of several addresses may take to connect."""
 AGENT = f"gpuwarden-agent/{__version__}"
+_NO_ACCESS = Access()
 
 
 class Transport:
     """A pool of connections to one address. What waits for one of them is served in its order."""
 
-    def __init__(self, address: Address, clock: Clock, *, connections: int = 8) -> None:
-        """`connections`: how many there may be at once."""
+    def __init__(
+        self,
+        address: Address,
+        clock: Clock,
+        *,
+        connections: int = 8,
+        access: Access = _NO_ACCESS,
+    ) -> None:
+        """`connections`: how many there may be at once. Raises StartError for files that cannot be used."""
         self.address = address
-        self._tls = _tls_context() if address.is_tls else None
+        self._credentials = Credentials(access)
+        self._tls = self._credentials.tls_context() if address.is_tls else None
         self._resolver = DaemonResolver(address.host, address.port, clock)
         self._turn = asyncio.Semaphore(connections)
         self._open: set[_Connection] = set()
@@ -62,17 +70,32 @@ class Transport:
 
         Raises NoAnswerError, or TimeoutError after `timeout_s`. Cancelling closes the connection.
         """
+        if (authorization := self._credentials.authorization) is not None:
+            headers = {**headers, "Authorization": authorization}
         async with asyncio.timeout(timeout_s), self._turn:
-            kept = self._kept()
-            connection = kept or await self._connected(timeout_s)
-            try:
-                return await connection.ask(path, headers, body)
-            except NoAnswerError:
-                has_begun = connection.exchange.has_answer_begun
-                if not may_ask_again(was_kept=kept is not None, has_answer_begun=has_begun):
-                    raise
-            connection = await self._connected(timeout_s)
-            return await connection.ask(path, {**headers, **(again or {})}, body)
+            answer = await self._asked(path, headers, body, timeout_s, again or {})
+        if answer.status in (401, 403):
+            self._credentials.reread()
+        return answer
+
+    async def _asked(
+        self,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        timeout_s: float,
+        again: Mapping[str, str],
+    ) -> Answer:
+        kept = self._kept()
+        connection = kept or await self._connected(timeout_s)
+        try:
+            return await connection.ask(path, headers, body)
+        except NoAnswerError:
+            has_begun = connection.exchange.has_answer_begun
+            if not may_ask_again(was_kept=kept is not None, has_answer_begun=has_begun):
+                raise
+        connection = await self._connected(timeout_s)
+        return await connection.ask(path, {**headers, **again}, body)
 
     def _kept(self) -> "_Connection | None":
         """The one that was used last, so that the others can grow old."""
@@ -95,6 +118,7 @@ class Transport:
                     connection = await self._connected_to(where)
             except OSError as error:
                 reasons.append(_why(error))
+                self._distrust(error)
                 continue
             self._good = where
             return connection
@@ -116,6 +140,13 @@ class Transport:
             server_hostname=self.address.host if self._tls else None,
         )
         return connection
+
+    def _distrust(self, error: OSError) -> None:
+        """A certificate that is not believed may be one of a new authority, whose file is there by now."""
+        if getattr(error, "verify_code", None) is None:
+            return
+        with contextlib.suppress(StartError):
+            self._tls = self._credentials.tls_context()
 
     def opened(self, connection: "_Connection") -> None:
         """A connection is up."""
@@ -221,9 +252,10 @@ class _Connection(asyncio.Protocol):
 
 @asynccontextmanager
 async def open_transport(
-    url: str, clock: Clock, *, connections: int = 8
+    url: str, clock: Clock, *, connections: int = 8, access: Access = _NO_ACCESS
 ) -> AsyncIterator[Transport]:
-    """A transport to a collector for as long as the block runs. Raises StartError for a bad address."""
+    """A transport to a collector for as long as the block runs. Raises StartError for a bad address, and for
+    files of `access` that cannot be used."""
     try:
         address = Address.parse(url)
     except ValueError as error:
@@ -232,26 +264,21 @@ async def open_transport(
             f"collector_url = {'…@' if at else ''}{shown} is no address of a collector; it looks like"
             " http://collector.example:8750"
         ) from error
-    transport = Transport(address, clock, connections=connections)
+    if address.authorization is not None and access.token_file is not None:
+        raise StartError(
+            "collector_url has a password in it, and there is a token_file: use one of them"
+        )
+    transport = Transport(address, clock, connections=connections, access=access)
     try:
         yield transport
     finally:
         await transport.close()
 
 
-def _tls_context() -> "ssl.SSLContext":
-    """Verifies against the system's authorities, or those of SSL_CERT_FILE and SSL_CERT_DIR."""
-    import ssl
-
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
-    return context
-
-
 def _why(error: OSError) -> str:
     """The reason alone: what was connected to is said elsewhere."""
-    if refused := getattr(error, "verify_message", None):
-        return f"its certificate is refused: {refused}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return why_refused(error)
     if (reason := getattr(error, "reason", None)) == "WRONG_VERSION_NUMBER":
         return "it does not speak TLS; if it speaks HTTP, its address begins with http://"
     if reason is not None:

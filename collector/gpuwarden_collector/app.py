@@ -51,7 +51,9 @@ class Api:
         *,
         queries_max: int,
         more_metrics: Callable[[], str] = str,
+        guard: Any = None,
     ) -> None:
+        """`guard`: middleware that lets requests in; None: all."""
         self._ingest = ingest
         self._querier = querier
         self._bodies = bodies
@@ -59,13 +61,14 @@ class Api:
         self._clock = clock
         self._levels = levels
         self._more_metrics = more_metrics
+        self._guards = () if guard is None else (guard,)
         # One thread stays free for rules, so that strangers' queries cannot hold up alerts.
         self._sql_slots = asyncio.Semaphore(max(1, queries_max - 1))
         self._sql_waiting = 0
 
     def application(self, more: Iterable[web.AbstractRouteDef] = ()) -> web.Application:
         """The aiohttp application with the API's routes and `more`."""
-        app = web.Application(middlewares=[self._answer_errors])
+        app = web.Application(middlewares=[self._answer_errors, *self._guards])
         app.add_routes(
             [
                 web.post(INGEST_PATH, self.take_batch),

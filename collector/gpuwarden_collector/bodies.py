@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 
 from gpuwarden_collector.decode import Refused
 
@@ -36,6 +36,8 @@ class BodyReader:
             return Refused(413, f"the body has {declared} bytes; most is {bytes_max}")
         if declared and not self._has_room(declared):
             return self._busy()
+        if request.content.is_eof():
+            return self._arrived(request.content, bytes_max)
         taken = 0
         pieces: list[bytes] = []
         is_kept = False
@@ -43,7 +45,7 @@ class BodyReader:
             async with asyncio.timeout(self._timeout_s):
                 async for piece in request.content.iter_any():
                     if taken + len(piece) > bytes_max:
-                        return Refused(413, f"the body has more than {bytes_max} bytes")
+                        return _too_large(bytes_max)
                     if not self._has_room(len(piece)):
                         return self._busy()
                     self.in_flight_bytes += len(piece)
@@ -55,10 +57,23 @@ class BodyReader:
             # Not 408: a 4xx would tell the agent that the batch itself is wrong.
             return Busy(f"the body did not arrive within {self._timeout_s:g} s", 5, 503)
         except (web.RequestPayloadError, ConnectionError) as error:
-            return Refused(400, f"the body is cut off or damaged: {error}")
+            return _damaged(error)
         finally:
             if not is_kept:
                 self.in_flight_bytes -= taken
+
+    def _arrived(self, content: StreamReader, bytes_max: int) -> bytes | Refused | Busy:
+        """A body that came with its head, as most do: nothing has to be waited for."""
+        try:
+            body = content.read_nowait()
+        except (web.RequestPayloadError, ConnectionError) as error:
+            return _damaged(error)
+        if len(body) > bytes_max:
+            return _too_large(bytes_max)
+        if not self._has_room(len(body)):
+            return self._busy()
+        self.in_flight_bytes += len(body)
+        return body
 
     def _has_room(self, size_bytes: int) -> bool:
         # With nothing in flight any allowed body passes, however small the room is set.
@@ -69,3 +84,11 @@ class BodyReader:
 
     def _busy(self) -> Busy:
         return Busy(f"{self.in_flight_bytes} bytes of request bodies are in memory already")
+
+
+def _too_large(bytes_max: int) -> Refused:
+    return Refused(413, f"the body has more than {bytes_max} bytes")
+
+
+def _damaged(error: Exception) -> Refused:
+    return Refused(400, f"the body is cut off or damaged: {error}")

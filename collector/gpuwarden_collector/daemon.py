@@ -1,10 +1,10 @@
-"""Starts and stops the collector: store, writer, HTTP, in this order, and back."""
+"""Starts and stops the collector: access, store, writer, HTTP, in this order, and back."""
 
 import asyncio
 import errno
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
@@ -13,20 +13,24 @@ from aiohttp.http import HttpProcessingError
 
 from gpuwarden.alert import AlertStore
 from gpuwarden.clock import Clock
+from gpuwarden.diagnosis import DiagnosisStore
 from gpuwarden.life import StartError
 from gpuwarden.models import MODELS
 from gpuwarden.query import Querier
 from gpuwarden_collector import control, inventory, maintenance
+from gpuwarden_collector.access.desk import LOOK_S, Desk
 from gpuwarden_collector.alerts import SqlAlertStore
 from gpuwarden_collector.app import Api
 from gpuwarden_collector.backup import Copier
 from gpuwarden_collector.bodies import BodyReader
+from gpuwarden_collector.diagnoses import SqlDiagnosisStore
 from gpuwarden_collector.disk import Budget, Disk
 from gpuwarden_collector.group import Known, inventory_table
 from gpuwarden_collector.ingest import Ingest
 from gpuwarden_collector.intake import Intake
 from gpuwarden_collector.inventory import Item
 from gpuwarden_collector.maintenance import Maintainer
+from gpuwarden_collector.prices import PriceBook, load_book, unmatched_prices
 from gpuwarden_collector.query import SqlQuerier
 from gpuwarden_collector.retention import Tier
 from gpuwarden_collector.rolling import Roller
@@ -51,11 +55,16 @@ ROLL_LOOK_S = 15.0
 MAINTAIN_LOOK_S = 5.0
 """How often maintenance may begin."""
 _LINGER_S = 2.0
+_IDLE_S = 75.0
+"""How long a connection may be silent, and a request's head take to arrive; proxies close theirs before."""
 
 
 class WriterFailedError(RuntimeError):
     """The writer thread ended by a fault; the process should end and be started again."""
 
+
+RULE_QUERIES_MAX = 4
+"""Queries of rules at the same time: as many as the engine evaluates at once."""
 
 Routes = Callable[[Querier], Iterable[web.AbstractRouteDef]]
 
@@ -72,12 +81,19 @@ class Collector:
     url: str
     """Where it listens, such as http://127.0.0.1:8750."""
     querier: Querier
+    rules_querier: Querier
+    """For rules, which must not wait until people's queries are done."""
     alerts: AlertStore
+    diagnoses: DiagnosisStore
     stats: Stats
     is_alive: Callable[[], bool]
     """Whether the writer makes progress: what feeds the watchdog."""
     queue_bytes: Callable[[], int]
     """Decoded bytes that wait for the writer."""
+    endpoints: Sequence[tuple[str, str]]
+    """Method and path of all that it serves."""
+    reload: Callable[[], None]
+    """Takes tokens and certificate anew; it does so by itself within seconds, too."""
 
 
 @asynccontextmanager
@@ -96,7 +112,9 @@ async def running(
     """
     async with AsyncExitStack() as stack:
         stats = Stats()
-        database, known = _open(settings)
+        desk = Desk(settings, clock, stats.denied)
+        prices = load_book(settings.prices_file, settings.prices)
+        database, known = _open(settings, prices)
         stack.callback(database.close)
         writer = Writer(
             database,
@@ -105,27 +123,16 @@ async def running(
             clock,
             commit_interval_s=settings.commit_interval_s,
             queue_bytes_max=settings.queue_bytes_max,
-            prices=settings.prices,
+            prices=prices,
         )
         ended = writer.start()
         stack.push_async_callback(_stop_writer, writer)
-        disk = await _keep_store(stack, settings, database, writer, stats, clock)
-        querier = SqlQuerier(
-            database,
-            stats,
-            clock,
-            queries_max=settings.queries_max,
-            timeout_s=settings.query_timeout_s,
-            rows_max=settings.query_rows_max,
-        )
-        stack.push_async_callback(querier.close)
+        timetable = await _timetable(stack, desk)
+        disk = await _keep_store(stack, timetable, settings, database, writer, stats, clock)
+        querier = _querier(stack, settings, database, stats, clock, settings.queries_max)
+        rules_querier = _querier(stack, settings, database, stats, clock, RULE_QUERIES_MAX)
         bodies = BodyReader(settings.body_bytes_in_flight_max, settings.body_timeout_s)
-        intake = Intake(
-            clock,
-            ts_past_max_s=settings.ts_past_max_s,
-            ts_future_max_s=settings.ts_future_max_s,
-        )
-        stack.callback(intake.close)
+        intake = _intake(stack, settings, clock)
         ingest = Ingest(writer, bodies, intake, stats, clock, lambda: disk.refusal)
 
         api = Api(
@@ -134,22 +141,79 @@ async def running(
             bodies,
             stats,
             clock,
-            lambda: _levels(writer, bodies, database, disk),
+            lambda: _levels(writer, bodies, database, disk, desk),
             queries_max=settings.queries_max,
             more_metrics=more_metrics,
+            guard=desk.middleware,
         )
-        url = await _listen(stack, settings, api, routes(querier), _http_log(stack, stats))
+        app = api.application([*desk.routes, *routes(querier)])
+        url = await _listen(stack, settings, app, desk, _http_log(stack, stats))
         log.info("collector listens", extra={"url": url, "data": str(settings.data_dir)})
-        alerts = SqlAlertStore(writer, querier)
+        alerts = SqlAlertStore(writer, querier, clock)
         with _ending_with(ended):
             yield Collector(
-                url, querier, alerts, stats, writer.is_alive, lambda: writer.queue_bytes
+                url,
+                querier,
+                rules_querier,
+                alerts,
+                SqlDiagnosisStore(writer, rules_querier),
+                stats,
+                writer.is_alive,
+                lambda: writer.queue_bytes,
+                endpoints_of(app),
+                desk.reload,
             )
     log.info("collector stopped", extra={"batches": stats.batches, "rows": stats.rows_total})
 
 
+def endpoints_of(app: web.Application) -> list[tuple[str, str]]:
+    """Method and path of what an application serves."""
+    return [
+        (route.method, route.resource.canonical)
+        for route in app.router.routes()
+        if route.resource is not None
+    ]
+
+
+async def _timetable(stack: AsyncExitStack, desk: Desk) -> Timetable:
+    """What is done by the clock, first of all looking whether access is another one now."""
+    stack.push_async_callback(desk.close)
+    timetable = Timetable()
+    await stack.enter_async_context(timetable.running())
+    timetable.every(LOOK_S, desk.look)
+    return timetable
+
+
+def _querier(
+    stack: AsyncExitStack,
+    settings: CollectorSettings,
+    database: Database,
+    stats: Stats,
+    clock: Clock,
+    queries_max: int,
+) -> SqlQuerier:
+    querier = SqlQuerier(
+        database,
+        stats,
+        clock,
+        queries_max=queries_max,
+        timeout_s=settings.query_timeout_s,
+        rows_max=settings.query_rows_max,
+    )
+    stack.push_async_callback(querier.close)
+    return querier
+
+
+def _intake(stack: AsyncExitStack, settings: CollectorSettings, clock: Clock) -> Intake:
+    past_s, future_s = settings.ts_past_max_s, settings.ts_future_max_s
+    intake = Intake(clock, ts_past_max_s=past_s, ts_future_max_s=future_s)
+    stack.callback(intake.close)
+    return intake
+
+
 async def _keep_store(
     stack: AsyncExitStack,
+    timetable: Timetable,
     settings: CollectorSettings,
     database: Database,
     writer: Writer,
@@ -157,12 +221,11 @@ async def _keep_store(
     clock: Clock,
 ) -> Disk:
     """Seal, roll up, maintain and copy the store until the stack unwinds. Raises StartError."""
-    timetable = Timetable()
-    await stack.enter_async_context(timetable.running())
     policy = Policy(settings.seal_interval_s, settings.seal_rows_max)
     sealer = Sealer(database, writer, stats, clock, policy)
     stack.push_async_callback(sealer.stop)
-    disk = Disk(settings.data_dir, Budget(settings.disk_bytes_max, settings.disk_free_bytes_min))
+    budget = Budget(settings.disk_bytes_max, settings.disk_free_bytes_min)
+    disk = Disk(settings.data_dir, budget, reusable=database.reusable_bytes)
     disk.look()
     maintainer = Maintainer(
         database,
@@ -200,7 +263,9 @@ def _kept(settings: CollectorSettings) -> maintenance.Policy:
     return maintenance.Policy(days, settings.query_timeout_s)
 
 
-def _levels(writer: Writer, bodies: BodyReader, database: Database, disk: Disk) -> Levels:
+def _levels(
+    writer: Writer, bodies: BodyReader, database: Database, disk: Disk, desk: Desk
+) -> Levels:
     return Levels(
         queue_bytes=writer.queue_bytes,
         body_bytes_in_flight=bodies.in_flight_bytes,
@@ -209,6 +274,7 @@ def _levels(writer: Writer, bodies: BodyReader, database: Database, disk: Disk) 
         is_failing=writer.is_failing(),
         disk=disk.usage,
         disk_refusal=disk.refusal,
+        certificate_ends_at=desk.certificate_ends_at,
     )
 
 
@@ -235,7 +301,7 @@ def _ending_with(ended: "asyncio.Future[None]") -> Iterator[None]:
         ended.remove_done_callback(end)
 
 
-def _open(settings: CollectorSettings) -> tuple[Database, Known]:
+def _open(settings: CollectorSettings, prices: PriceBook) -> tuple[Database, Known]:
     """The database and what it holds, prices as the settings have them now."""
     limits = Limits(settings.memory_limit, settings.temp_limit, settings.threads)
     try:
@@ -245,22 +311,23 @@ def _open(settings: CollectorSettings) -> tuple[Database, Known]:
     database = Database.open(settings.data_dir, limits, address)
     try:
         known = load_known(database)
-        _apply_prices(database, known, settings)
+        _apply_prices(database, known, prices)
     except (StoreUnavailableError, RowsRefusedError) as error:
         database.close()
         raise StartError(f"{settings.data_dir}: {error}: see that the disk has space") from error
     return database, known
 
 
-def _apply_prices(database: Database, known: Known, settings: CollectorSettings) -> None:
+def _apply_prices(database: Database, known: Known, prices: PriceBook) -> None:
     names = [model.name for model in MODELS]
-    if unknown := inventory.unmatched_prices(settings.prices, names):
+    if unknown := unmatched_prices(prices.by_model, names):
         log.info(
             "prices not in the catalogue; taken as the driver's names", extra={"names": unknown}
         )
     changed = {}
     for key, item in known.items["gpus"].items():
-        row = inventory.priced(item.row, settings.prices)
+        node = known.items["nodes"].get(item.row["node"])
+        row = inventory.priced(item.row, node.row if node else None, prices)
         if row != item.row:
             changed[key] = Item(row, item.source)
     if changed:
@@ -302,29 +369,33 @@ def _http_log(stack: AsyncExitStack, stats: Stats) -> logging.Logger:
 async def _listen(
     stack: AsyncExitStack,
     settings: CollectorSettings,
-    api: Api,
-    more: Iterable[web.AbstractRouteDef],
+    app: web.Application,
+    desk: Desk,
     http_log: logging.Logger,
 ) -> str:
     """Listen until the stack unwinds; the URL. Raises StartError."""
     runner = web.AppRunner(
-        api.application(more),
+        app,
         access_log=None,
         logger=http_log,
         auto_decompress=False,
         handler_cancellation=True,  # nobody waits for the rows of a client that has gone
+        keepalive_timeout=_IDLE_S,
         lingering_time=_LINGER_S,
         shutdown_timeout=DRAIN_S,
     )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    site = web.TCPSite(runner, settings.host, settings.port, backlog=1024)
+    site = web.TCPSite(
+        runner, settings.host, settings.port, backlog=1024, ssl_context=desk.ssl_context
+    )
     try:
         await site.start()
     except OSError as error:
         raise _cannot_listen(settings, error) from error
     host, port = runner.addresses[0][:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if desk.tls is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _cannot_listen(settings: CollectorSettings, error: OSError) -> StartError:

@@ -3,6 +3,10 @@
 Three marks: below twice `free_bytes_min` (or above 95 % of `bytes_max`) the oldest days are dropped;
 below `free_bytes_min` (above `bytes_max`) batches are refused, and agents keep them; they are taken
 again some way back, so that the answer does not flicker.
+
+What the database's file has taken and does not use is written to again before the file grows; it never
+shrinks while rows come in. So it counts as free, up to half of `free_bytes_min`: the lake's files, which
+cannot use it, need room too.
 """
 
 import logging
@@ -31,6 +35,8 @@ class Usage:
     """Of the file system, for this user."""
     used_bytes: int
     """By the data folder."""
+    reusable_bytes: int = 0
+    """Of those, unused within the database's file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +49,34 @@ class Budget:
 
 def excess(usage: Usage, leaving_bytes: int, budget: Budget) -> Excess:
     """What must be dropped. `leaving_bytes`: dropped already, and not yet off the disk."""
-    over = usage.used_bytes - leaving_bytes - int(budget.bytes_max * _NEAR)
-    short = 2 * budget.free_bytes_min - usage.free_bytes - leaving_bytes
+    over = _used(usage) - leaving_bytes - int(budget.bytes_max * _NEAR)
+    short = 2 * budget.free_bytes_min - _free(usage, budget) - leaving_bytes
     return Excess(max(0, over) if budget.bytes_max else 0, max(0, short))
 
 
 def refusal(usage: Usage, budget: Budget, *, is_refusing: bool) -> str | None:
     """Why no batch is taken; None: they are."""
     free_min = budget.free_bytes_min * (_FREE_AGAIN if is_refusing else 1)
-    if usage.free_bytes < free_min:
+    if _free(usage, budget) < free_min:
         return (
             f"the disk has {size_text(usage.free_bytes)} free and disk_free_bytes_min is "
             f"{size_text(budget.free_bytes_min)}: make room on it"
         )
     used_max = budget.bytes_max * (_TAKES_AGAIN if is_refusing else 1)
-    if budget.bytes_max and usage.used_bytes > used_max:
+    if budget.bytes_max and _used(usage) > used_max:
         return (
-            f"the store has {size_text(usage.used_bytes)} and disk_bytes_max is "
+            f"the store has {size_text(_used(usage))} and disk_bytes_max is "
             f"{size_text(budget.bytes_max)}: raise it"
         )
     return None
+
+
+def _used(usage: Usage) -> int:
+    return usage.used_bytes - usage.reusable_bytes
+
+
+def _free(usage: Usage, budget: Budget) -> int:
+    return usage.free_bytes + min(usage.reusable_bytes, budget.free_bytes_min // 2)
 
 
 def size_text(size_bytes: int) -> str:
@@ -107,10 +121,13 @@ class Disk:
         budget: Budget,
         *,
         free: Callable[[Path], int] = free_bytes,
+        reusable: Callable[[], int] = int,
     ) -> None:
+        """`reusable`: bytes of the database's file that are unused."""
         self._data_dir = data_dir
         self.budget = budget
         self._free = free
+        self._reusable = reusable
         self._looks = 0
         self.usage: Usage | None = None
         """None: it could not be read."""
@@ -130,7 +147,7 @@ class Disk:
             self.usage = self.refusal = None
             return
         if is_thorough or self.usage is None:
-            self.usage = Usage(free, folder_bytes(self._data_dir))
+            self.usage = Usage(free, folder_bytes(self._data_dir), self._reusable())
         else:
             self.usage = replace(self.usage, free_bytes=free)
         was_refusing = self.refusal is not None

@@ -30,6 +30,7 @@ _ONE_FRAME_BYTES_MAX = 1024 * 1024
 _SCHEMA, _DICTIONARY, RECORD_BATCH = 1, 2, 3
 _CONTINUATION = 0xFFFFFFFF
 _PREFIX = struct.Struct("<Ii")
+_PAIR = struct.Struct("<qq")
 _of_thread = threading.local()
 
 
@@ -162,6 +163,60 @@ def message_at(data: bytes, position: int, where: str) -> Message:
     if end > len(data):
         raise BodyError(400, f"{where} is cut off in its body")
     return Message(kind, end, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Rows and NULLs of a column."""
+
+    rows: int
+    nulls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Where a buffer lies in the body of its message."""
+
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """What the metadata of a record batch says."""
+
+    rows: int
+    body_bytes: int
+    nodes: tuple[Node, ...]
+    buffers: tuple[Buffer, ...]
+
+
+def record_batch(metadata: bytes) -> RecordBatch | None:
+    """A record batch by its metadata; None for another message. Raises BodyError."""
+    try:
+        kind, rows, body_bytes = _read_metadata(metadata, "the message")
+        if kind != RECORD_BATCH:
+            return None
+        # The header is there, as `_read_metadata` has followed it.
+        batch = _follow(metadata, _field(metadata, _follow(metadata, 0), 2) or 0)
+        nodes = tuple(Node(*pair) for pair in _pairs(metadata, batch, 1))
+        buffers = tuple(Buffer(*pair) for pair in _pairs(metadata, batch, 2))
+    except (struct.error, IndexError) as error:
+        raise BodyError(400, "the message has damaged metadata") from error
+    return RecordBatch(rows, body_bytes, nodes, buffers)
+
+
+def _pairs(buffer: bytes, table: int, slot: int) -> list[tuple[int, int]]:
+    """A vector of structs of two 64 bit numbers."""
+    at = _field(buffer, table, slot)
+    if at is None:
+        return []
+    vector = _follow(buffer, at)
+    count = struct.unpack_from("<I", buffer, vector)[0]
+    end = vector + 4 + _PAIR.size * count
+    if end > len(buffer):
+        raise IndexError
+    return list(_PAIR.iter_unpack(buffer[vector + 4 : end]))
 
 
 def _read_metadata(buffer: bytes, where: str) -> tuple[int, int, int]:

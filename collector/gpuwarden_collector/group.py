@@ -15,6 +15,7 @@ from gpuwarden_collector.doubtful import doubtful_rows
 from gpuwarden_collector.inventory import Item, Source
 from gpuwarden_collector.late import late_windows
 from gpuwarden_collector.ledger import RANGES_MAX, Stored, from_text, to_text
+from gpuwarden_collector.prices import PriceBook
 from gpuwarden_collector.store.commit import LEDGER_SCHEMA, Changes
 
 LEDGER_KEPT_FOR = timedelta(days=60)
@@ -93,7 +94,9 @@ class Plan:
     heard: Mapping[str, set[str]]
     rows: Mapping[str, int]
     newest: datetime | None
-    """Newest timestamp of the stored sample rows."""
+    """Newest timestamp of the stored sample rows that are no history."""
+    imported_rows: int = 0
+    """Rows that were read from files."""
 
     @property
     def is_empty(self) -> bool:
@@ -101,9 +104,7 @@ class Plan:
         return self.changes.ledger is None
 
 
-def plan(
-    known: Known, batches: Sequence[Batch], prices: Mapping[str, float], now: datetime
-) -> Plan:
+def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetime) -> Plan:
     """Which of the batches are new, and everything that storing them means. Changes nothing."""
     ledger: dict[LedgerKey, Entry] = {}
     items: dict[str, dict[str, Item]] = {name: {} for name in _INVENTORY}
@@ -137,7 +138,13 @@ def plan(
         said = sum(b.decoded.parts[name].rows for b in fresh if name in b.decoded.parts)
         if said:
             rows[name] = said
-    return Plan(changes, outcomes, ledger, items, _heard(tables, fresh), rows, _newest(tables))
+    # History says nothing about who is there now.
+    live = [batch for batch in fresh if not batch.id.is_import]
+    imported = sum(batch.decoded.rows for batch in fresh if batch.id.is_import)
+    if imported:
+        tables = _concatenated(live)
+    heard, newest = _heard(tables, live), _newest(tables)
+    return Plan(changes, outcomes, ledger, items, heard, rows, newest, imported)
 
 
 def _doubtful(batches: Sequence[Batch]) -> Any | None:
@@ -170,10 +177,10 @@ def _take_inventory(
     known: Known,
     items: dict[str, dict[str, Item]],
     batch: Batch,
-    prices: Mapping[str, float],
+    prices: PriceBook,
     now: datetime,
 ) -> None:
-    source = Source(batch.id.agent_id, batch.id.sequence)
+    source = Source(batch.id.agent_id, batch.id.sequence, batch.id.is_import)
     for name in _INVENTORY:
         part = batch.decoded.parts.get(name)
         if part is None:
@@ -184,7 +191,10 @@ def _take_inventory(
             before = items[name].get(key) or known.items[name].get(key)
             item = inventory.merged(before, said, source, now)
             if name == "gpus":
-                item = Item(inventory.priced(item.row, prices), item.source)
+                node = item.row["node"]
+                at = items["nodes"].get(node) or known.items["nodes"].get(node)
+                row = inventory.priced(item.row, at.row if at else None, prices)
+                item = Item(row, item.source)
             items[name][key] = item
 
 

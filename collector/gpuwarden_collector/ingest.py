@@ -11,13 +11,16 @@ from gpuwarden.wire import (
     BODY_BYTES_MAX,
     BOOT_HEADER,
     CONTENT_TYPE,
+    IMPORT_HEADER,
     OLDEST_HEADER,
     SENT_BEFORE_HEADER,
     SEQUENCE_HEADER,
     VERSION_HEADER,
     WireError,
+    WireVersionError,
     batch_id_of,
 )
+from gpuwarden_collector.access.gate import node_of
 from gpuwarden_collector.bodies import BodyReader, Busy
 from gpuwarden_collector.decode import Decoded, Refused
 from gpuwarden_collector.group import Batch, Durable, Outcome
@@ -36,6 +39,7 @@ _ONCE = (
     SEQUENCE_HEADER,
     OLDEST_HEADER,
     SENT_BEFORE_HEADER,
+    IMPORT_HEADER,
     "Content-Type",
     "Content-Encoding",
 )
@@ -71,6 +75,8 @@ class Ingest:
             return Refused(400, f"header {twice[0]} stands more than once")
         try:
             batch_id = batch_id_of(request.headers)
+        except WireVersionError as error:
+            return Refused(426, str(error))
         except WireError as error:
             return Refused(400, str(error))
         if request.content_type != CONTENT_TYPE:
@@ -81,11 +87,14 @@ class Ingest:
         body_bytes = len(body)
         try:
             encoding = request.headers.get("Content-Encoding", "")
-            decoded = await self._intake.admit(Body(body, encoding))
+            decoded = await self._intake.admit(
+                Body(body, encoding, batch_id.is_import, node_of(request))
+            )
             del body
         finally:
             self._bodies.release(body_bytes)
         if isinstance(decoded, Refused):
+            self._stats.denied["node"] += decoded.status == 403
             return decoded
         self._name_unknown(decoded)
         try:

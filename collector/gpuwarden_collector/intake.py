@@ -17,13 +17,14 @@ from typing import Any
 import pyarrow as pa
 
 from gpuwarden.clock import Clock
+from gpuwarden_collector.access.nodes import NodeColumns
 from gpuwarden_collector.admission import Window, checked, refusal, window
 from gpuwarden_collector.decode import Decoded, Part, Refused, content_of, decode_content
 from gpuwarden_collector.together import Joined, Openings, Stream, plain_streams
 
 DECODES_MAX = 2
 """Threads that decode; each may hold several times `DECODED_BYTES_MAX`."""
-_TOGETHER_BYTES_MAX = 1024 * 1024
+_TOGETHER_BYTES_MAX = 2 * 1024 * 1024
 """Bodies are decoded together up to so many bytes, as sent."""
 _GATHER_S_MIN, _GATHER_S_MAX = 0.01, 0.1
 _GATHER_S_PER_BODY = 0.002
@@ -39,6 +40,10 @@ class Body:
 
     content: bytes
     encoding: str
+    is_import: bool = False
+    """Whether its rows may be of any age."""
+    node: str | None = None
+    """The only node that its rows may be of; None: any."""
 
 
 def admit(
@@ -59,9 +64,22 @@ def admit(
             held_bytes += len(content)
         if held_bytes > _HELD_BYTES_MAX:
             break
-    if len(contents) > 1 and (results := _together(contents, admitted, openings)) is not None:
-        return results
-    return _alone(contents, admitted, openings)
+    results = _together(contents, admitted, openings) if len(contents) > 1 else None
+    if results is None:
+        results = _alone(contents, admitted, openings)
+    return _of_own_nodes(bodies, results)
+
+
+def _of_own_nodes(
+    bodies: Sequence[Body], results: Sequence[Decoded | Refused]
+) -> list[Decoded | Refused]:
+    columns = NodeColumns()
+    return [
+        (columns.refusal(result, body.node) or result)
+        if body.node is not None and isinstance(result, Decoded)
+        else result
+        for body, result in zip(bodies, results, strict=False)
+    ]
 
 
 def _alone(
@@ -133,7 +151,7 @@ class _Group:
             rows[name] = start + table.num_rows
             return start
 
-        at = {opening: place(opening.table, table) for opening, table in tables.items()}
+        at = {source: place(source.table, table) for source, table in tables.items()}
         starts = {
             number: {name: place(name, table) for name, table in batch.tables.items()}
             for number, batch in self.others.items()
@@ -145,9 +163,9 @@ class _Group:
         for number, (size_bytes, streams) in self.plain.items():
             parts: dict[str, Part] = {}
             for stream in streams:
-                opening = stream.opening
-                parts[opening.table] = Part(wholes[opening.table], at[opening], stream.rows)
-                at[opening] += stream.rows
+                source = stream.source
+                parts[source.table] = Part(wholes[source.table], at[source], stream.rows)
+                at[source] += stream.rows
             found[number] = Decoded(parts, size_bytes)
         for number, batch in self.others.items():
             own = {n: Part(wholes[n], starts[number][n], p.rows) for n, p in batch.parts.items()}
@@ -198,6 +216,8 @@ class Intake:
         while self._waiting and self._running < DECODES_MAX:
             taken = self._take()
             admitted = window(self._clock.now(), self._ts_past_max_s, self._ts_future_max_s)
+            if taken[0][0].is_import:
+                admitted = Window(0, admitted.most_ms)
             self._running += 1
             job = asyncio.get_running_loop().run_in_executor(
                 self._threads, admit, [body for body, _ in taken], admitted, self._openings
@@ -208,6 +228,9 @@ class Intake:
         taken = [self._waiting.popleft()]
         size_bytes = len(taken[0][0].content)
         while self._waiting and size_bytes < _TOGETHER_BYTES_MAX:
+            # One window is for all that are looked at together.
+            if self._waiting[0][0].is_import != taken[0][0].is_import:
+                break
             taken.append(self._waiting.popleft())
             size_bytes += len(taken[-1][0].content)
         self._waiting_bytes -= size_bytes

@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 _INTERRUPT_AGAIN_S = 0.2
 _INTERRUPT_WAIT_S = 5.0
+_KNOWN_MAX = 256
+"""Texts whose verdict is remembered: rules and pages ask the same again and again."""
 
 
 class SqlQuerier:
@@ -42,6 +44,7 @@ class SqlQuerier:
         self._rows_max = rows_max
         self._slots = asyncio.Semaphore(queries_max)
         self._threads = ThreadPoolExecutor(queries_max, "query")
+        self._known: dict[str, frozenset[str]] = {}
 
     async def query(
         self,
@@ -94,7 +97,7 @@ class SqlQuerier:
             async with asyncio.timeout(limit_s):
                 await self._slots.acquire()
                 future = asyncio.get_running_loop().run_in_executor(
-                    self._threads, _job, reading, work, sql, params, row_limit
+                    self._threads, self._job, reading, work, sql, params, row_limit
                 )
                 future.add_done_callback(self._release)
                 return await asyncio.shield(future)
@@ -117,6 +120,38 @@ class SqlQuerier:
                 _interrupt_until_done(reading, future)
             raise
 
+    def _job(
+        self,
+        reading: Reading,
+        work: Callable[[Rows], T],
+        sql: str,
+        params: Mapping[str, Any],
+        row_limit: int,
+    ) -> T:
+        guard.check_length(sql)
+        try:
+            with reading.opened():
+                names = self._parameters(reading, sql)
+                missing = sorted(names - params.keys())
+                if missing:
+                    raise QueryError(f"the query needs values for ${', $'.join(missing)}")
+                rows = reading.run(sql, {name: params[name] for name in names}, row_limit)
+                return work(rows)
+        except StoreUnavailableError as error:
+            raise QueryError(f"the database cannot be read now: {error}") from error
+
+    def _parameters(self, reading: Reading, sql: str) -> frozenset[str]:
+        """Parameters of a query that may run; it is parsed and judged once. Raises QueryError."""
+        names = self._known.get(sql)
+        if names is None:
+            parsed = reading.parse(sql)
+            guard.check(parsed)
+            names = parsed.parameters
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            self._known[sql] = names
+        return names
+
     def _release(self, future: "asyncio.Future[Any]") -> None:
         # Looked at here, so that an abandoned query's error is not reported as unheard of.
         if not future.cancelled():
@@ -127,28 +162,6 @@ class SqlQuerier:
         """End running queries and the threads."""
         self._database.interrupt_readers()
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _job(
-    reading: Reading,
-    work: Callable[[Rows], T],
-    sql: str,
-    params: Mapping[str, Any],
-    row_limit: int,
-) -> T:
-    guard.check_length(sql)
-    try:
-        with reading.opened():
-            parsed = reading.parse(sql)
-            guard.check(parsed)
-            missing = sorted(parsed.parameters - params.keys())
-            if missing:
-                raise QueryError(f"the query needs values for ${', $'.join(missing)}")
-            bound = {name: params[name] for name in parsed.parameters}
-            rows = reading.run(sql, bound, row_limit)
-            return work(rows)
-    except StoreUnavailableError as error:
-        raise QueryError(f"the database cannot be read now: {error}") from error
 
 
 async def _ended(reading: Reading, future: "asyncio.Future[Any]") -> None:

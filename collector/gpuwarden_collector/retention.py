@@ -11,7 +11,7 @@ from enum import Enum, IntEnum
 from itertools import groupby
 
 ROLLUPS_BY_MINUTE = frozenset({"gpu_1m", "host_1m", "process_1m"})
-ROLLUPS_BY_HOUR = frozenset({"gpu_1h"})
+ROLLUPS_BY_HOUR = frozenset({"gpu_1h", "waste_1h"})
 EVENTS = frozenset({"events"})
 
 

@@ -15,6 +15,22 @@ class CollectorSettings:
 
     host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 for every interface.")
     port: int = setting(8750, "TCP port to listen on; 0 takes a free one.", least=0, most=65535)
+    tls_cert: Path | None = setting(
+        None, "PEM file of the certificate and what leads to its authority; none: HTTP without TLS."
+    )
+    tls_key: Path | None = setting(None, "PEM file of the certificate's key.")
+    tls_ca: Path | None = setting(
+        None, "PEM file of the authority that nodes are told to trust when they enroll."
+    )
+    tokens_file: Path | None = setting(None, "File of tokens; none: tokens.json in data_dir.")
+    require_tokens: bool = setting(
+        False,
+        "Whether tokens are asked for on loopback too, as behind a proxy; elsewhere they always are.",
+    )
+    allow_insecure: bool = setting(
+        False,
+        "Whether it may listen beyond loopback without TLS, and without tokens but for require_tokens.",
+    )
     data_dir: Path = setting(Path("/var/lib/gpuwarden"), "Folder of the database.")
     catalog: str | None = setting(
         None,
@@ -37,7 +53,7 @@ class CollectorSettings:
     )
     memory_limit: str = setting("2GiB", "Most memory that DuckDB uses, such as 512MiB or 8GiB.")
     temp_limit: str = setting("10GiB", "Most disk that large queries may use for spilling.")
-    threads: int = setting(0, "Threads of DuckDB; 0: one for each CPU.", least=0, most=1024)
+    threads: int = setting(0, "Threads of DuckDB; 0: one for every two CPUs.", least=0, most=1024)
     query_timeout_s: float = setting(30.0, "Most time that a query may take.", least=0.1, most=3600)
     query_rows_max: int = setting(100_000, "Most rows that a query returns.", least=1)
     queries_max: int = setting(4, "Queries that run at the same time.", least=1, most=64)
@@ -65,6 +81,16 @@ class CollectorSettings:
     )
     prices: dict[str, float] = setting(
         {}, "USD per GPU-hour by catalogue name, start of one, or the driver's name of the model."
+    )
+    prices_file: Path | None = setting(
+        None,
+        "TOML file of prices by node, label and instance, of owned hardware and energy (docs/money.md).",
+    )
+    rules_dirs: tuple[Path, ...] = setting(
+        (), "Folders of your own rules and overrides.yaml, beside the built-in pack."
+    )
+    notify_file: Path | None = setting(
+        None, "YAML file of who is told of alerts (docs/notifications.md); none: nobody."
     )
     log_level: str = setting(
         "info", "Least level that is logged.", choices=("debug", "info", "warning", "error")

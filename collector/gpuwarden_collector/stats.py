@@ -47,6 +47,8 @@ class Stats:
     batches: int = 0
     duplicates: int = 0
     rows: Counter[str] = field(default_factory=Counter)
+    imported_rows: int = 0
+    """Of them, those that were read from files."""
     body_bytes: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     """By HTTP status."""
@@ -82,6 +84,8 @@ class Stats:
     lake: Lake | None = None
     """The lake when maintenance looked last; None: it has not."""
     request_failures: int = 0
+    denied: Counter[str] = field(default_factory=Counter)
+    """Requests that were not let in, by reason."""
     malformed_requests: int = 0
     """Requests that are not HTTP."""
 
@@ -103,6 +107,8 @@ class Levels:
     disk: Usage | None = None
     disk_refusal: str | None = None
     """Why no batch is taken for want of room."""
+    certificate_ends_at: datetime | None = None
+    """Of the server; None: there is no TLS."""
 
 
 def exposition(stats: Stats, levels: Levels) -> str:
@@ -114,6 +120,7 @@ def _lines(stats: Stats, levels: Levels) -> Iterator[str]:
     for name, meaning, value in (
         ("batches_total", "Batches stored.", stats.batches),
         ("duplicate_batches_total", "Batches that were stored already.", stats.duplicates),
+        ("imported_rows_total", "Rows stored that were read from files.", stats.imported_rows),
         ("body_bytes_total", "Bytes of bodies of stored batches.", stats.body_bytes),
         ("commit_failures_total", "Group commits that failed.", stats.commit_failures),
         ("seal_failures_total", "Moves to the lake that failed.", stats.seal_failures),
@@ -130,6 +137,7 @@ def _lines(stats: Stats, levels: Levels) -> Iterator[str]:
         ("refused_batches_total", "Batches not stored.", "status", stats.refused),
         ("unknown_columns_total", "Batches with unknown columns.", "table", stats.unknown_columns),
         ("query_errors_total", "Queries that failed.", "reason", stats.query_errors),
+        ("denied_requests_total", "Requests not let in.", "reason", stats.denied),
         ("sealed_rows_total", "Rows moved to the lake.", "table", stats.sealed_rows),
         ("rolled_rows_total", "Rows of new windows.", "table", stats.rolled_rows),
         ("maintenance_tasks_total", "Tasks done.", "task", stats.maintenance_tasks),
@@ -148,6 +156,9 @@ def _lines(stats: Stats, levels: Levels) -> Iterator[str]:
         ("disk_full", "1 while batches are refused for want of room.", int(is_full)),
     ):
         yield from _family(name, "gauge", meaning, [("", level)])
+    if (ends_at := levels.certificate_ends_at) is not None:
+        meaning, samples = "End of the TLS certificate.", [("", ends_at.timestamp())]
+        yield from _family("certificate_ends_timestamp_seconds", "gauge", meaning, samples)
     yield from _room_lines(stats, levels.disk)
     if stats.ingest_lag_seconds is not None:
         meaning = "Age of the newest row of the last stored batch."

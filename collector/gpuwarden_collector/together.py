@@ -3,8 +3,9 @@
 To open a stream and read a batch of forty rows costs ten times what its values do. Agents of one
 version begin their streams with the very same bytes, the schema; so the record batches of many
 bodies, put behind it one after another, are one stream that is opened and read once. Framing is
-walked before (`frames.py`), so a message cannot reach into its neighbour. A body that is unusual in
-any way is left to `decode.py`, which judges it by itself.
+walked before (`frames.py`), so a message cannot reach into its neighbour. Batches that are laid out
+alike, as most are, are not even read one by one (`stack.py`). A body that is unusual in any way is left
+to `decode.py`, which judges it by itself.
 """
 
 from collections.abc import Sequence
@@ -18,14 +19,25 @@ from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.table import Table
 from gpuwarden.wire import ROWS_MAX, TABLE_KEY
 from gpuwarden_collector.decode import ARROW_ERRORS, WIRE_SCHEMAS
-from gpuwarden_collector.frames import RECORD_BATCH, BodyError, message_at, walk
+from gpuwarden_collector.frames import (
+    BodyError,
+    RecordBatch,
+    record_batch,
+    walk,
+)
+from gpuwarden_collector.stack import Layout, layout_of, stacked
 
 PLAIN_BYTES_MAX = 256 * 1024
 """Largest content that is read together with others'."""
 _SCHEMAS_MAX = 64
 _SCHEMA_BYTES_MAX = 64 * 1024
+_LAYOUTS_MAX = 1_024
+"""Metadata of record batches remembered for an opening; then they are learned anew."""
+_LAYOUT_SEEN_MIN = 4
+"""Times that a layout has been met before its batches are stacked: some never come again."""
 _PREFIX_BYTES = 8
-_END = b"\xff\xff\xff\xff\0\0\0\0"
+_MARKER = b"\xff\xff\xff\xff"
+_END = _MARKER + b"\0\0\0\0"
 
 _BITS = {
     Type.TIMESTAMP: 64,
@@ -51,6 +63,32 @@ class Opening:
     table: str
     row_bits: int
     """Least that the columns of a row take up."""
+    _known: dict[bytes, "_Known"] = field(default_factory=dict)
+
+    def batch(self, metadata: bytes) -> "_Known | None":
+        """What such metadata means; None: it is no record batch, or damaged."""
+        known = self._known.get(metadata)
+        if known is None:
+            try:
+                batch = record_batch(metadata)
+            except BodyError:
+                return None
+            if batch is None:
+                return None
+            if len(self._known) >= _LAYOUTS_MAX:
+                self._known.clear()
+            known = self._known[metadata] = _Known(batch, layout_of(self.table, batch))
+        known.seen += 1
+        return known
+
+
+@dataclass(slots=True)
+class _Known:
+    """Metadata that was met before. Threads may count at once and lose a count: it is no matter."""
+
+    batch: RecordBatch
+    layout: Layout | None
+    seen: int = 0
 
 
 class Openings:
@@ -86,11 +124,18 @@ class Openings:
                 self._count += 1
 
 
+Source = Opening | Layout
+"""Record batches with the same source are read as one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The record batches of a table in one body: where they lie, and how many rows they have."""
+    """The record batches of a table in one body: where they lie, and how many rows they have.
 
-    opening: Opening
+    Of a layout it is the body of the only one.
+    """
+
+    source: Source
     start: int
     end: int
     rows: int
@@ -106,58 +151,74 @@ def plain_streams(content: bytes, openings: Openings) -> list[Stream] | None:
         opening = openings.at(content, position)
         if opening is None:
             return None
-        stream = _stream_at(content, position + len(opening.content), opening)
-        if stream is None:
+        found = _stream_at(content, position + len(opening.content), opening)
+        if found is None:
             return None
+        stream, position = found
         streams.append(stream)
-        position = stream.end + len(_END)
-    names = {stream.opening.table for stream in streams}
+    names = {stream.source.table for stream in streams}
     rows = sum(stream.rows for stream in streams)
     return streams if len(names) == len(streams) and rows <= ROWS_MAX else None
 
 
-def _stream_at(content: bytes, start: int, opening: Opening) -> Stream | None:
-    rows = 0
+def _stream_at(content: bytes, start: int, opening: Opening) -> tuple[Stream, int] | None:
+    """The stream whose record batches begin at `start`, and where it ends."""
+    rows = batches = body = 0
     position = start
+    layout: Layout | None = None
     while not content.startswith(_END, position):
-        try:
-            message = message_at(content, position, "")
-        except BodyError:
+        body = position + _PREFIX_BYTES
+        marker, size = content[position : position + 4], content[position + 4 : body]
+        body += int.from_bytes(size, "little")
+        known = opening.batch(content[position + _PREFIX_BYTES : body])
+        if marker != _MARKER or known is None:
             return None
-        if message.kind != RECORD_BATCH or message.end % 8:
+        position = body + known.batch.body_bytes
+        if position > len(content) or position % 8:
             return None
-        rows += message.rows
-        position = message.end
+        rows += known.batch.rows
+        batches += 1
+        layout = known.layout if known.seen > _LAYOUT_SEEN_MIN else None
     # Columns may lie on top of each other and be large once they are copied: not such ones.
     if rows * opening.row_bits > 8 * (position - start):
         return None
-    return Stream(opening, start, position, rows)
+    end = position + len(_END)
+    if layout is not None and batches == 1:
+        return Stream(layout, body, position, rows), end
+    return Stream(opening, start, position, rows), end
 
 
 @dataclass(slots=True)
 class Joined:
-    """Streams of many bodies, to be read as one for each opening."""
+    """Streams of many bodies, to be read as one for each source."""
 
-    _pieces: dict[Opening, list[memoryview]] = field(default_factory=dict)
-    _rows: dict[Opening, int] = field(default_factory=dict)
+    _pieces: dict[Source, list[memoryview]] = field(default_factory=dict)
+    _rows: dict[Source, int] = field(default_factory=dict)
 
     def add(self, content: bytes, streams: Sequence[Stream]) -> None:
         """Take the streams of one body."""
         view = memoryview(content)
         for stream in streams:
-            self._pieces.setdefault(stream.opening, []).append(view[stream.start : stream.end])
-            self._rows[stream.opening] = self._rows.get(stream.opening, 0) + stream.rows
+            self._pieces.setdefault(stream.source, []).append(view[stream.start : stream.end])
+            self._rows[stream.source] = self._rows.get(stream.source, 0) + stream.rows
 
-    def read(self) -> dict[Opening, Any] | None:
-        """A table for each opening, rows in the order of adding; None when some body is damaged."""
-        tables: dict[Opening, Any] = {}
-        for opening, pieces in self._pieces.items():
-            stream = b"".join([opening.content, *pieces, _END])
-            try:
-                table = pa.ipc.open_stream(pa.py_buffer(stream)).read_all()
-            except ARROW_ERRORS:
+    def read(self) -> dict[Source, Any] | None:
+        """A table for each source, rows in the order of adding; None when some body is damaged."""
+        tables: dict[Source, Any] = {}
+        for source, pieces in self._pieces.items():
+            match source:
+                case Layout():
+                    table = stacked(source, pieces)
+                case Opening(content=content):
+                    table = _read(b"".join([content, *pieces, _END]))
+            if table is None or table.num_rows != self._rows[source]:
                 return None
-            if table.num_rows != self._rows[opening]:
-                return None
-            tables[opening] = table
+            tables[source] = table
         return tables
+
+
+def _read(stream: bytes) -> Any | None:
+    try:
+        return pa.ipc.open_stream(pa.py_buffer(stream)).read_all()
+    except ARROW_ERRORS:
+        return None

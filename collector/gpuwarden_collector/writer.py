@@ -9,7 +9,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -30,6 +30,7 @@ from gpuwarden_collector.group import (
     loaded,
     plan,
 )
+from gpuwarden_collector.prices import PriceBook
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.store.commit import Changes, OutOfMemoryError, commit, is_usable, load_rows
 from gpuwarden_collector.store.database import Database
@@ -93,7 +94,7 @@ class Writer:
         *,
         commit_interval_s: float = 0.2,
         queue_bytes_max: int = 256 * 1024 * 1024,
-        prices: Mapping[str, float] | None = None,
+        prices: PriceBook | None = None,
     ) -> None:
         self._database = database
         self._known = known
@@ -101,7 +102,7 @@ class Writer:
         self._clock = clock
         self._interval_s = commit_interval_s
         self._queue_bytes_max = queue_bytes_max
-        self._prices = prices or {}
+        self._prices = prices or PriceBook()
         self._condition = threading.Condition()
         self._batches: deque[_Waiting] = deque()
         self._calls: deque[_Call] = deque()
@@ -392,6 +393,7 @@ class Writer:
         self._stats.batches += stored
         self._stats.duplicates += duplicates
         self._stats.rows.update(planned.rows)
+        self._stats.imported_rows += planned.imported_rows
         if planned.newest is not None:
             self._stats.ingest_lag_seconds = (now - planned.newest).total_seconds()
 

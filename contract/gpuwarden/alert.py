@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from gpuwarden.silence import Silence
 
 
 class Severity(StrEnum):
@@ -47,6 +50,12 @@ class Alert:
     resolved_at: datetime | None = None
     seen_at: datetime
     """Last evaluation that found it."""
+    unknown_since: datetime | None = None
+    """Since when nobody can say whether it still holds; None: the last evaluation could."""
+    owner: str | None = None
+    """Username of whom it concerns; None where that is unknown."""
+    muted: str | None = None
+    """Why it notifies nobody, in words: inhibited, silenced or acknowledged; None: it notifies."""
     simulated: bool = False
 
     def usd_so_far(self, now: datetime) -> float | None:
@@ -64,8 +73,20 @@ class AlertStore(Protocol):
         """Pending and firing alerts, as last saved."""
         ...
 
+    async def resolved_since(self, since: datetime) -> Sequence[Alert]:
+        """Alerts that had fired and were over after an instant."""
+        ...
+
     async def save(self, alerts: Sequence[Alert]) -> None:
         """Insert or update by (fingerprint, active_at); durable when it returns."""
+        ...
+
+    async def silences(self) -> "Sequence[Silence]":
+        """Silences that have not ended."""
+        ...
+
+    async def save_silences(self, silences: "Sequence[Silence]") -> None:
+        """Insert or update by id; durable when it returns."""
         ...
 
 

@@ -2,13 +2,16 @@
 
 Levels by consequence. ERROR: data lost or an operator is needed. WARNING: degraded, nothing lost.
 INFO: life cycle, a handful an hour. DEBUG: every cycle. Messages are constant; what varies goes
-into `extra`. journald adds time and unit itself, so the text form has a time only on a terminal.
+into `extra`. journald adds time and unit itself, so the text form has a time only on a terminal; to
+journald each line bears its priority, so that `journalctl -p warning` finds what it should.
 """
 
 import json
 import logging
+import os
 import re
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -60,11 +63,38 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, default=str, ensure_ascii=False)
 
 
+class JournalFormatter(logging.Formatter):
+    """Lines of another formatter with their priority in front, as sd-daemon(3) has it; journald takes it off."""
+
+    def __init__(self, inner: logging.Formatter) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def format(self, record: logging.LogRecord) -> str:
+        priority = next(p for least, p in _PRIORITIES if record.levelno >= least)
+        lines = self._inner.format(record).splitlines()
+        return "\n".join(f"<{priority}>{line}" for line in lines)
+
+
+_PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (0, 7))
+
+
+def is_journal(file: int, environment: Mapping[str, str]) -> bool:
+    """Whether a file descriptor leads to journald, by JOURNAL_STREAM (systemd.exec(5))."""
+    try:
+        found = os.fstat(file)
+    except OSError:
+        return False
+    return environment.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
 def setup(level: str = "info", form: str = "text") -> None:
     """Send the log to stderr. `level`: debug, info, warning, error; `form`: text or json."""
     handler = logging.StreamHandler(sys.stderr)
     with_time = sys.stderr.isatty()
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(with_time=with_time))
+    formatter = JsonFormatter() if form == "json" else TextFormatter(with_time=with_time)
+    to_journal = is_journal(2, os.environ)
+    handler.setFormatter(JournalFormatter(formatter) if to_journal else formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for noisy in ("aiohttp.access", "apscheduler"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -7,7 +7,7 @@ Sources: memory, bandwidth, TFLOPS, TDP and links from NVIDIA's and AMD's data s
 clocks and SXM limits as observed in nvidia-smi dumps of that model where one exists. Prices are
 on-demand USD per GPU-hour, of the provider named, taken in mid-2026 from the SkyPilot catalogue
 and gpuhunt; older parts from AWS's, GCP's and Azure's list prices divided by GPUs. They are
-defaults that an operator is expected to replace (`[prices]` of the collector's configuration).
+defaults that an operator is expected to replace (docs/money.md).
 """
 
 import re

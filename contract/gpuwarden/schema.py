@@ -7,6 +7,7 @@ the rest is written by the collector. Views are in `views.sql` beside this file.
 from gpuwarden.metrics import METRICS, Metric, Type
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.table import GPU, GPU_UUID, MIG, NODE, SIMULATED, TS, Column, Table
+from gpuwarden.waste import WASTE_1H
 
 
 def _columns(metrics: tuple[Metric, ...]) -> tuple[Column, ...]:
@@ -313,6 +314,10 @@ INVENTORY_EXTRA: dict[str, tuple[Column, ...]] = {
     "gpus": (
         Column("catalogue_model", Type.STRING, "Its row in the model catalogue; NULL: unknown."),
         Column("usd_per_hour", Type.FLOAT64, "Price of an hour; NULL: unknown."),
+        Column("price_basis", Type.STRING, "Where that price comes from, in words."),
+        Column(
+            "usd_per_kwh", Type.FLOAT64, "Price of a kWh with what its PUE adds; NULL: unknown."
+        ),
         Column("first_seen_at", Type.TIMESTAMP, "When the collector first heard of it."),
         Column("last_seen_at", Type.TIMESTAMP, "When the collector last heard of it."),
     ),
@@ -348,6 +353,80 @@ ALERTS = Table(
         Column("resolved_at", Type.TIMESTAMP, "When it was over."),
         Column("seen_at", Type.TIMESTAMP, "Last evaluation that found it.", required=True),
         Column("simulated", Type.BOOL, "True where it is about simulated rows.", required=True),
+        Column(
+            "unknown_since",
+            Type.TIMESTAMP,
+            "Since when nobody can say whether it still holds; NULL: the last evaluation could.",
+        ),
+        Column("owner", Type.STRING, "Username of whom it concerns; NULL: unknown."),
+        Column("muted", Type.STRING, "Why it notifies nobody; NULL: it notifies."),
+    ),
+    from_agent=False,
+)
+
+SILENCES = Table(
+    "silences",
+    "silence or acknowledgement",
+    ("id",),
+    (
+        Column("id", Type.STRING, "Identity of the silence.", required=True),
+        Column("matchers", Type.STRING, "JSON list of its matchers: node=n1.", required=True),
+        Column("fingerprint", Type.STRING, "Alert that is acknowledged; NULL: by matchers."),
+        Column("author", Type.STRING, "Who does not want to hear of it.", required=True),
+        Column("comment", Type.STRING, "Why.", required=True),
+        Column("starts_at", Type.TIMESTAMP, "From when it holds.", required=True),
+        Column("ends_at", Type.TIMESTAMP, "Until when it holds.", required=True),
+    ),
+    from_agent=False,
+)
+
+DIAGNOSES = Table(
+    "diagnoses",
+    "time that a GPU or job was in one class",
+    ("subject", "began_at"),
+    (
+        Column(
+            "subject",
+            Type.STRING,
+            "UUID of the GPU, or name of the job: Slurm job 7.",
+            required=True,
+        ),
+        Column("kind", Type.STRING, "gpu or job.", required=True),
+        Column(
+            "bottleneck",
+            Type.STRING,
+            "What holds it up: a class of docs/diagnosis.md; unknown: the data do not say.",
+            required=True,
+        ),
+        Column("confidence", Type.FLOAT64, "0 to 1; below 0.5 it is only likely.", required=True),
+        Column("summary", Type.STRING, "What was found, in a sentence.", required=True),
+        Column("advice", Type.STRING, "What to change, and what that gains; NULL: nothing."),
+        Column(
+            "evidence",
+            Type.STRING,
+            "JSON list of measurements: feature, value, comparison, threshold, text.",
+            required=True,
+        ),
+        Column(
+            "misses", Type.STRING, "JSON list of the classes that it nearly was.", required=True
+        ),
+        Column("stall", Type.FLOAT64, "Share of the time in which the GPU did nothing."),
+        Column("usd_per_hour", Type.FLOAT64, "What is lost an hour; NULL: unknown or nothing."),
+        Column("cause", Type.STRING, "Subject that it waits for."),
+        Column("node", Type.STRING, "Node; NULL: a job on several."),
+        Column("gpu", Type.INT32, "Index of the GPU; NULL: a job."),
+        Column("job", Type.STRING, "Job that the GPU works for, or that this is about."),
+        Column("owner", Type.STRING, "Username of whose job it is."),
+        Column("gpus", Type.INT32, "GPUs that it is about.", required=True),
+        Column("began_at", Type.TIMESTAMP, "When it was first found to be so.", required=True),
+        Column(
+            "seen_at",
+            Type.TIMESTAMP,
+            "When it was last found to be so; refreshed every few minutes.",
+            required=True,
+        ),
+        Column("ended_at", Type.TIMESTAMP, "When it no longer was; NULL: it is still so."),
+        Column("simulated", Type.BOOL, "True where it is about simulated rows.", required=True),
     ),
     from_agent=False,
 )
@@ -355,7 +434,10 @@ ALERTS = Table(
 TABLES: dict[str, Table] = {
     **WIRE_TABLES,
     **{name: rollup.table for name, rollup in ROLLUPS.items()},
+    WASTE_1H.table.name: WASTE_1H.table,
     ALERTS.name: ALERTS,
+    SILENCES.name: SILENCES,
+    DIAGNOSES.name: DIAGNOSES,
 }
 
 
@@ -375,7 +457,7 @@ _SQL_TYPES = {
     Type.FLOAT64: "DOUBLE",
 }
 
-UPSERTED = frozenset({"nodes", "gpus", "alerts"})
+UPSERTED = frozenset({"nodes", "gpus", "alerts", "silences", "diagnoses"})
 """Tables whose rows change: they have their key as primary key. Sample tables have no index, which
 would cost more than the inserts; the collector stores each batch once, so their keys hold anyway."""
 

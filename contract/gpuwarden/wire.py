@@ -10,13 +10,15 @@
     Gpuwarden-Oldest-Sequence: 4709            optional: nothing older will be sent again
     Gpuwarden-Sent-Before: 1                   only if it may have been sent before, to anyone, and
                                                nobody has said that it is not stored
+    Gpuwarden-Import: 1                        only if its rows are history that was read from files
 
     body: one or more Arrow IPC streams, one after another, each with `gpuwarden.table` in its
     schema metadata
 
 Answers: 204 the batch is durable (or was already); 4xx it is wrong, `{"error": ...}` says what, and
 it must not be sent again; 429 and 503 carry Retry-After and mean later; so does anything else, and
-those 4xx that are about the address or the caller and not the batch (401, 403, 404, 405, 408 ...).
+those 4xx that are about the address or the caller and not the batch (401, 403, 404, 405, 408, and
+426 for a wire version that the collector does not speak).
 """
 
 import re
@@ -44,6 +46,7 @@ BOOT_HEADER = "Gpuwarden-Boot-Id"
 SEQUENCE_HEADER = "Gpuwarden-Sequence"
 OLDEST_HEADER = "Gpuwarden-Oldest-Sequence"
 SENT_BEFORE_HEADER = "Gpuwarden-Sent-Before"
+IMPORT_HEADER = "Gpuwarden-Import"
 
 _IDENTITY = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _NUMBER = re.compile(r"[0-9]{1,18}\Z")
@@ -60,10 +63,17 @@ class BatchId:
     """No batch of this agent and boot below it will be sent (again); 0: not said."""
     is_sent_before: bool = False
     """Whether it may have been sent before, perhaps to another collector, which may have stored it."""
+    is_import: bool = False
+    """Whether its rows are history: they may be of any age since 1970, do not say that anybody is
+    there now, and what is known of nodes and GPUs counts for more than what they say."""
 
 
 class WireError(ValueError):
     """The request does not follow the wire format; the message names what is wrong."""
+
+
+class WireVersionError(WireError):
+    """It follows another version of it: nothing is wrong with the batch, which is to be kept."""
 
 
 def headers_of(batch: BatchId) -> dict[str, str]:
@@ -78,6 +88,8 @@ def headers_of(batch: BatchId) -> dict[str, str]:
         headers[OLDEST_HEADER] = str(batch.oldest_sequence)
     if batch.is_sent_before:
         headers[SENT_BEFORE_HEADER] = "1"
+    if batch.is_import:
+        headers[IMPORT_HEADER] = "1"
     return headers
 
 
@@ -89,7 +101,10 @@ def batch_id_of(headers: Mapping[str, str]) -> BatchId:
     version = headers.get(VERSION_HEADER)
     if version != str(WIRE_VERSION):
         got = "is missing" if version is None else f"is {version!r}"
-        raise WireError(f"{VERSION_HEADER} {got}; this collector speaks {WIRE_VERSION}")
+        raise WireVersionError(
+            f"{VERSION_HEADER} {got}; this collector speaks {WIRE_VERSION}: upgrade the older of agent and"
+            " collector"
+        )
     sequence = _number(headers, SEQUENCE_HEADER)
     oldest = _number(headers, OLDEST_HEADER) if OLDEST_HEADER in headers else 0
     if sequence < 1:
@@ -102,6 +117,7 @@ def batch_id_of(headers: Mapping[str, str]) -> BatchId:
         sequence,
         oldest,
         headers.get(SENT_BEFORE_HEADER, "0") != "0",
+        headers.get(IMPORT_HEADER, "0") != "0",
     )
 
 

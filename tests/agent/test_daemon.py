@@ -103,6 +103,7 @@ async def test_a_clean_stop_and_start_tells_the_gap_as_information(
     assert gap["severity"] == "info"
     assert "it had been stopped" in gap["message"]
     assert gap["duration_seconds"] >= 0.5
+    assert '"rebooted": false' in gap["details"]
     stamps = [row["ts"] for row in stub_collector.rows("host_samples")]
     assert len(set(stamps)) == len(stamps)
     assert len({key[0] for key in stub_collector.stored}) == 1

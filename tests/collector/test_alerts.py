@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from gpuwarden.alert import Alert, AlertState, Severity
+from gpuwarden.silence import Silence, matcher_of
 
 
 def alert(wire: Any, **changes: Any) -> Alert:
@@ -27,7 +28,7 @@ def alert(wire: Any, **changes: Any) -> Alert:
 
 
 async def test_active_alerts_come_back_as_saved(start: Any, wire: Any) -> None:
-    pending = alert(wire)
+    pending = alert(wire, owner="alice", muted="silenced", unknown_since=wire.now)
     bare = alert(wire, fingerprint="f2", labels={}, value=None, usd_per_hour=None)
     async with start() as collector:
         await collector.alerts.save([pending, bare])
@@ -58,3 +59,33 @@ async def test_alerts_survive_a_restart(start: Any, wire: Any) -> None:
         await collector.alerts.save([alert(wire)])
     async with start() as collector:
         assert await collector.alerts.active() == [alert(wire)]
+
+
+async def test_what_has_fired_and_was_over_since_an_instant(start: Any, wire: Any) -> None:
+    fired = alert(wire, fired_at=wire.now, state=AlertState.RESOLVED, resolved_at=wire.now)
+    never = alert(wire, fingerprint="f2", state=AlertState.RESOLVED, resolved_at=wire.now)
+    async with start() as collector:
+        await collector.alerts.save([fired, never, alert(wire, fingerprint="f3")])
+        earlier = wire.now - timedelta(seconds=1)
+        assert await collector.alerts.resolved_since(earlier) == [fired]
+        assert await collector.alerts.resolved_since(wire.now) == []
+
+
+async def test_silences_survive_a_restart_until_they_end(start: Any, wire: Any) -> None:
+    silence = Silence(
+        id="s1",
+        matchers=(matcher_of("node=~n1|n2"), matcher_of('team!="Ünï')),
+        author="alice",
+        comment="rack moves",
+        starts_at=wire.now,
+        ends_at=wire.now + timedelta(days=30),
+    )
+    known = replace(silence, id="s2", matchers=(), fingerprint="f1")
+    over = replace(silence, id="s3", ends_at=wire.now - timedelta(days=30))
+    async with start() as collector:
+        await collector.alerts.save_silences([over, silence, known])
+        await collector.alerts.save_silences([])
+    async with start() as collector:
+        assert await collector.alerts.silences() == [silence, known]
+        await collector.alerts.save_silences([replace(known, ends_at=over.ends_at)])
+        assert await collector.alerts.silences() == [silence]

@@ -46,7 +46,7 @@ async def test_a_batch_is_stored_once_however_often_it_is_sent(
 @pytest.mark.parametrize(
     ("headers", "status", "reason"),
     [
-        ({VERSION_HEADER: "2"}, 400, "this collector speaks 1"),
+        ({VERSION_HEADER: "2"}, 426, "this collector speaks 1"),
         ({SEQUENCE_HEADER: "0"}, 400, "must be at least 1"),
         ({SEQUENCE_HEADER: "-1"}, 400, "whole number"),
         ({"Content-Type": "text/plain"}, 415, f"must be {CONTENT_TYPE}"),
@@ -263,7 +263,7 @@ async def test_a_client_that_does_not_take_its_rows_loses_them(
 ) -> None:
     monkeypatch.setattr("gpuwarden_collector.app.SQL_SEND_S", 0.2)
     sql = b"SELECT repeat('x', 10000) FROM range(3000)"
-    head = b"POST /v1/sql HTTP/1.1\r\nHost: x\r\nAccept: text/csv\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nAccept: text/csv\r\nContent-Length: %d\r\n\r\n"
     async with start(queries_max=2) as collector:
         port = int(collector.url.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)

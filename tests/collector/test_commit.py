@@ -9,9 +9,7 @@ import pytest
 
 from gpuwarden_collector.decode import WIRE_SCHEMAS
 from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import Database
-
-ROW_GROUP_ROWS = 122_880
+from gpuwarden_collector.store.database import FILE_NAME, ROW_GROUP_ROWS, Database
 
 
 def samples(wire: Any, rows: int) -> pa.Table:
@@ -44,6 +42,18 @@ def test_each_row_is_stored_once(database: Database, wire: Any, rows: int, piece
     parts = [whole.slice(start, step) for start in range(0, rows, step)]
     commit(database, Changes(appended={"gpu_samples": pa.concat_tables(parts)}))
     assert stored(database) == (rows, rows * (rows - 1) // 2, rows)
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_logged"), [(ROW_GROUP_ROWS - 1, True), (ROW_GROUP_ROWS, False)]
+)
+def test_a_row_group_is_not_written_to_the_log(
+    database: Database, wire: Any, rows: int, is_logged: bool
+) -> None:
+    database.checkpoint()
+    commit(database, Changes(appended={"gpu_samples": samples(wire, rows)}))
+    log_bytes = (database.data_dir / f"{FILE_NAME}.wal").stat().st_size
+    assert (log_bytes > 8 * rows) is is_logged
 
 
 def test_a_table_without_rows_stores_none(database: Database, wire: Any) -> None:

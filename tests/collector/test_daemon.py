@@ -28,7 +28,7 @@ async def test_a_port_in_use_is_named_and_nothing_stays_open(start: Any, tmp_pat
 
 async def test_an_address_that_is_not_ours_is_named(start: Any) -> None:
     with pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.1:0"):
-        async with start(host="192.0.2.1"):
+        async with start(host="192.0.2.1", allow_insecure=True):
             pass
 
 

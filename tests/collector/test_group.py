@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.wire import BatchId
+from gpuwarden_collector import prices
 from gpuwarden_collector.decode import Decoded
 from gpuwarden_collector.group import (
     LEDGER_KEPT_FOR,
@@ -21,6 +22,7 @@ from gpuwarden_collector.group import (
     plan,
 )
 from gpuwarden_collector.ledger import RANGES_MAX, Stored
+from gpuwarden_collector.prices import PriceBook
 
 
 def batch(wire: Any, sequence: int, oldest: int = 0, **tables: list[dict[str, Any]]) -> Batch:
@@ -30,7 +32,7 @@ def batch(wire: Any, sequence: int, oldest: int = 0, **tables: list[dict[str, An
 
 
 def test_a_batch_that_stands_twice_in_a_group_is_written_once(wire: Any) -> None:
-    planned = plan(Known(), [batch(wire, 1), batch(wire, 2), batch(wire, 1)], {}, wire.now)
+    planned = plan(Known(), [batch(wire, 1), batch(wire, 2), batch(wire, 1)], PriceBook(), wire.now)
     assert planned.outcomes == [Durable(), Durable(), Durable(is_duplicate=True)]
     assert planned.changes.appended["gpu_samples"].num_rows == 2
     assert planned.rows == {"gpu_samples": 2}
@@ -38,8 +40,8 @@ def test_a_batch_that_stands_twice_in_a_group_is_written_once(wire: Any) -> None
 
 def test_a_batch_of_an_earlier_group_is_not_written_again(wire: Any) -> None:
     known = Known()
-    apply(known, plan(known, [batch(wire, 1)], {}, wire.now))
-    planned = plan(known, [batch(wire, 1)], {}, wire.now)
+    apply(known, plan(known, [batch(wire, 1)], PriceBook(), wire.now))
+    planned = plan(known, [batch(wire, 1)], PriceBook(), wire.now)
     assert planned.outcomes == [Durable(is_duplicate=True)]
     assert not planned.changes.appended
 
@@ -48,14 +50,14 @@ def test_planning_changes_nothing_until_applied(wire: Any) -> None:
     known = Known()
     gpu = {"gpu_uuid": "GPU-0", "node": "n1", "simulated": True}
     for _ in range(2):
-        planned = plan(known, [batch(wire, 1, gpus=[gpu])], {}, wire.now)
+        planned = plan(known, [batch(wire, 1, gpus=[gpu])], PriceBook(), wire.now)
         assert planned.outcomes == [Durable()]
         assert planned.changes.upserted["gpus"].num_rows == 1
     assert known == Known()
 
 
 def test_the_oldest_sequence_raises_the_floor(wire: Any) -> None:
-    planned = plan(Known(), [batch(wire, 9, oldest=7)], {}, wire.now)
+    planned = plan(Known(), [batch(wire, 9, oldest=7)], PriceBook(), wire.now)
     assert planned.ledger["a", "b"].stored == Stored(7, ((9, 9),))
 
 
@@ -64,7 +66,8 @@ def test_an_agent_that_never_closes_its_gaps_is_told_to(wire: Any) -> None:
     known = Known(ledger={("a", "b"): Entry(Stored(1, ranges), wire.now)})
     far = 10 * RANGES_MAX
     refused, raised = (
-        plan(known, [batch(wire, far, oldest)], {}, wire.now).outcomes[0] for oldest in (0, far)
+        plan(known, [batch(wire, far, oldest)], PriceBook(), wire.now).outcomes[0]
+        for oldest in (0, far)
     )
     assert isinstance(refused, Never)
     assert "Gpuwarden-Oldest-Sequence" in refused.reason
@@ -76,20 +79,20 @@ def test_a_full_ledger_puts_new_agents_off_and_keeps_known_ones(
 ) -> None:
     monkeypatch.setattr("gpuwarden_collector.group.LEDGER_KEYS_MAX", 1)
     known = Known(ledger={("other", "b"): Entry(Stored(), wire.now)})
-    outcome = plan(known, [batch(wire, 1)], {}, wire.now).outcomes[0]
+    outcome = plan(known, [batch(wire, 1)], PriceBook(), wire.now).outcomes[0]
     assert isinstance(outcome, Later)
 
 
 def test_inventory_is_written_only_when_it_has_changed(wire: Any) -> None:
     known = Known()
     gpu = {"gpu_uuid": "GPU-0", "node": "n1", "simulated": True, "model": "NVIDIA H100 80GB HBM3"}
-    first = plan(known, [batch(wire, 1, gpus=[gpu])], {}, wire.now)
+    first = plan(known, [batch(wire, 1, gpus=[gpu])], PriceBook(), wire.now)
     row = first.changes.upserted["gpus"].to_pylist()[0]
     assert (row["catalogue_model"], row["usd_per_hour"]) == ("H100-SXM-80GB", 2.95)
     apply(known, first)
     later = wire.now + timedelta(minutes=1)
-    assert not plan(known, [batch(wire, 2, gpus=[gpu])], {}, later).changes.upserted
-    changed = plan(known, [batch(wire, 3, gpus=[{**gpu, "node": "n2"}])], {}, later)
+    assert not plan(known, [batch(wire, 2, gpus=[gpu])], PriceBook(), later).changes.upserted
+    changed = plan(known, [batch(wire, 3, gpus=[{**gpu, "node": "n2"}])], PriceBook(), later)
     assert changed.changes.upserted["gpus"]["node"].to_pylist() == ["n2"]
 
 
@@ -99,12 +102,12 @@ def test_two_rows_of_one_gpu_in_a_group_become_one(wire: Any) -> None:
         batch(wire, 1, gpus=[{**gpu, "serial": "s1"}]),
         batch(wire, 2, gpus=[{**gpu, "model": "NVIDIA A100-SXM4-80GB"}]),
     ]
-    rows = plan(Known(), batches, {}, wire.now).changes.upserted["gpus"].to_pylist()
+    rows = plan(Known(), batches, PriceBook(), wire.now).changes.upserted["gpus"].to_pylist()
     assert [(r["serial"], r["catalogue_model"]) for r in rows] == [("s1", "A100-SXM-80GB")]
 
 
 def test_samples_say_which_nodes_and_gpus_were_heard_of(wire: Any) -> None:
-    planned = plan(Known(), [batch(wire, 1)], {}, wire.now)
+    planned = plan(Known(), [batch(wire, 1)], PriceBook(), wire.now)
     assert planned.heard == {"nodes": {"n1"}, "gpus": {"GPU-0"}}
     assert planned.newest == wire.now + timedelta(seconds=1)
 
@@ -121,3 +124,34 @@ def test_agents_not_heard_of_for_long_expire(wire: Any) -> None:
     known = Known(ledger={("a", "b"): Entry(Stored(), wire.now)})
     assert expired(known, wire.now + LEDGER_KEPT_FOR) == []
     assert expired(known, wire.now + LEDGER_KEPT_FOR + timedelta(seconds=1)) == [("a", "b")]
+
+
+def test_history_is_stored_but_says_nothing_about_now(wire: Any) -> None:
+    live = batch(wire, 1)
+    past = wire.table("gpu_samples", [wire.gpu_row(gpu=7, second=99)])
+    told = Batch(BatchId("import", "0f", 1, is_import=True), Decoded.of({"gpu_samples": past}, 100))
+    planned = plan(Known(), [live, told], PriceBook(), wire.now)
+    assert planned.changes.appended["gpu_samples"].num_rows == 2
+    assert planned.heard["gpus"] == {"GPU-0"}
+    assert planned.newest == wire.now + timedelta(seconds=1)
+    assert planned.imported_rows == 1
+    assert plan(Known(), [told], PriceBook(), wire.now).newest is None
+
+
+def test_the_price_of_a_gpu_may_follow_from_the_labels_of_its_node(wire: Any) -> None:
+    entry = prices.Entry("prices.toml:1", labels={"rack": "r*"}, usd_per_hour=1.5)
+    gpu = {"gpu_uuid": "GPU-9", "node": "n9", "simulated": True, "model": "NVIDIA H100"}
+    node = {
+        "node": "n9",
+        "agent_id": "a",
+        "boot_id": "b",
+        "simulated": True,
+        "labels": '{"rack": "r7"}',
+    }
+    book = PriceBook((entry,))
+    both = plan(Known(), [batch(wire, 1, gpus=[gpu], nodes=[node])], book, wire.now)
+    assert both.items["gpus"]["GPU-9"].row["price_basis"] == "prices.toml:1: 1.5 USD/h"
+    known = Known()
+    apply(known, plan(known, [batch(wire, 1, nodes=[node])], book, wire.now))
+    apply(known, plan(known, [batch(wire, 2, gpus=[gpu])], book, wire.now))
+    assert known.items["gpus"]["GPU-9"].row["usd_per_hour"] == 1.5

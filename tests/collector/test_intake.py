@@ -96,3 +96,20 @@ async def test_a_request_that_went_away_holds_up_nobody(wire: Any, clock: Manual
             task.cancel()
     assert isinstance(stays.result(), Decoded)
     intake.close()
+
+
+async def test_history_may_be_of_any_age_and_lets_nothing_old_in_beside_it(
+    wire: Any, clock: ManualClock
+) -> None:
+    intake = Intake(clock, ts_past_max_s=3600, ts_future_max_s=300)
+    old = wire.zstd(wire.stream("gpu_samples", wire.gpu_rows(1, [-86_400 * 900])))
+    ahead = wire.zstd(wire.stream("gpu_samples", wire.gpu_rows(1, [86_400])))
+    bodies = [
+        Body(old, "zstd", True),
+        Body(old, "zstd"),
+        Body(ahead, "zstd", True),
+        Body(old, "zstd", True),
+    ]
+    results = await asyncio.gather(*(intake.admit(body) for body in bodies))
+    assert [type(result) for result in results] == [Decoded, Refused, Refused, Decoded]
+    intake.close()

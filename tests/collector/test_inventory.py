@@ -2,7 +2,10 @@
 
 from datetime import UTC, datetime, timedelta
 
-from gpuwarden_collector.inventory import Item, Source, merged, priced, unmatched_prices
+import pytest
+
+from gpuwarden_collector.inventory import Item, Source, merged, priced
+from gpuwarden_collector.prices import Energy, PriceBook
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
@@ -40,30 +43,21 @@ def test_another_agent_on_the_node_is_believed_whatever_its_sequence() -> None:
     )
 
 
-def test_prices_come_from_the_catalogue_unless_the_operator_says_otherwise() -> None:
+def test_a_gpu_has_its_model_its_price_and_that_of_its_energy() -> None:
     h100 = {"model": "NVIDIA H100 80GB HBM3"}
-    assert priced(h100, {}) == {
+    assert priced(h100, None, PriceBook()) == {
         **h100,
         "catalogue_model": "H100-SXM-80GB",
         "usd_per_hour": 2.95,
+        "price_basis": "default of 2026-06: nebius on demand, H100-SXM-80GB",
+        "usd_per_kwh": None,
     }
-
-    def usd(prices: dict[str, float]) -> float | None:
-        return priced(h100, prices)["usd_per_hour"]
-
-    assert usd({"H100-SXM-80GB": 2.0}) == 2.0
-    assert usd({"h100": 1.5}) == 1.5
-    assert usd({"H100": 1.5, "H100-SXM": 1.75}) == 1.75
-    assert usd({"NVIDIA H100 80GB HBM3": 0.0, "H100": 9}) == 0.0
-    assert usd({"A100": 1.0, "": 7.0}) == 2.95
+    book = PriceBook((), {"H100": 2.0}, Energy(0.1, 1.5))
+    row = priced(h100, {"gpus": 8}, book)
+    assert (row["usd_per_hour"], row["price_basis"]) == (2.0, "[prices] H100")
+    assert row["usd_per_kwh"] == pytest.approx(0.15)
 
 
-def test_an_unknown_model_has_no_price_unless_named() -> None:
-    row = {"model": "NVIDIA Foo 1"}
-    assert priced(row, {}) == {**row, "catalogue_model": None, "usd_per_hour": None}
-    assert priced(row, {"NVIDIA Foo 1": 3.0})["usd_per_hour"] == 3.0
-    assert priced({"model": None}, {"H100": 1.0})["usd_per_hour"] is None
-
-
-def test_prices_that_match_no_model_are_named() -> None:
-    assert unmatched_prices({"h100": 1, "NVIDIA Foo 1": 2}, ["H100-SXM-80GB"]) == ["NVIDIA Foo 1"]
+def test_an_unknown_model_has_no_price() -> None:
+    row = priced({"model": "NVIDIA Foo 1"}, None, PriceBook())
+    assert [row[name] for name in ("catalogue_model", "usd_per_hour", "price_basis")] == [None] * 3

@@ -61,6 +61,18 @@ async def test_wrong_parameters_are_named(
         await querier.query("SELECT $now", params)
 
 
+async def test_a_query_asked_again_is_judged_as_at_first(querier: SqlQuerier) -> None:
+    sql = "SELECT $a + $b AS sum"
+    for a in (1, 2):
+        assert (await querier.query(sql, {"a": a, "b": 1, "c": 9})).rows == [(a + 1,)]
+        with pytest.raises(QueryError, match=r"values for \$b"):
+            await querier.query(sql, {"a": a})
+        with pytest.raises(QueryError, match="only SELECT"):
+            await querier.query("DROP TABLE gpus")
+    for number in range(300):  # more than are remembered
+        assert (await querier.query(f"SELECT {number}")).rows == [(number,)]
+
+
 async def test_more_rows_than_the_limit_are_cut_and_said(querier: SqlQuerier) -> None:
     result = await querier.query("SELECT * FROM range(10)", row_limit=4)
     assert [row[0] for row in result.rows] == [0, 1, 2, 3]

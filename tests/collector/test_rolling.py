@@ -317,11 +317,11 @@ async def test_what_two_collectors_rolled_up_is_rolled_up_once(fleet: Fleet) -> 
         cursor.execute("INSERT INTO lake.main.gpu_samples BY NAME FROM others")
         for name in ("gpu_1m", "gpu_1h"):
             cursor.execute(f"INSERT INTO lake.main.{name} FROM hot.{name}_1")
+    fleet.database.roll()
     with pytest.raises(AssertionError, match="twice"):
         fleet.check()
 
     async def sealed(writer: Writer, stats: Stats) -> None:
-        await writer.do(fleet.database.roll)
         sealer = Sealer(fleet.database, writer, stats, fleet.clock, Policy(60, 1000))
         await sealer._seal(1)
         with fleet.database.maintaining() as cursor:

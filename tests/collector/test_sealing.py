@@ -128,6 +128,27 @@ async def test_rows_move_when_they_are_due_and_are_read_as_before(
         assert counted(database) == (240, 240)
 
 
+async def test_the_lake_is_left_out_of_what_it_has_no_rows_of(
+    run: Run, database: Database, wire: Any
+) -> None:
+    """To look there costs a question to its catalogue for each column."""
+
+    def asks_the_lake(table: str) -> bool:
+        with database.reading() as cursor:
+            plan = cursor.execute(f"EXPLAIN SELECT max(ts) FROM {table}").fetchall()[0][1]
+        return "DUCKLAKE_SCAN" in plan
+
+    put(database, wire, range(50))
+    assert not asks_the_lake("gpu_samples")
+    async with run() as sealer:
+        database.roll()
+        assert asks_the_lake("gpu_samples"), "from now on rows can be there at any moment"
+        assert asks_the_lake("events")
+        await sealer.run_once()
+    assert (asks_the_lake("gpu_samples"), asks_the_lake("events")) == (True, False)
+    assert counted(database) == (200, 200)
+
+
 async def test_late_rows_find_their_day(
     run: Run, database: Database, data_dir: Path, wire: Any
 ) -> None:

@@ -33,7 +33,7 @@ def count(database: Database, table: str = "gpu_samples") -> int:
 def test_a_new_folder_gets_all_tables_and_views(tmp_path: Path) -> None:
     database = Database.open(tmp_path / "deep" / "er", LIMITS)
     shown = database.writing.execute("SHOW TABLES").fetchall()
-    views = {"gpus_now", "gpu_health_now", "links_now", "nodes_now", "alerts_now"}
+    views = {"gpus_now", "gpu_health_now", "links_now", "nodes_now", "alerts_now", "waste"}
     assert set(TABLES) | views == {row[0] for row in shown}
     database.close()
 
@@ -154,6 +154,18 @@ def test_a_database_of_version_1_is_brought_up_to_date(tmp_path: Path) -> None:
 def test_a_wrong_memory_limit_is_a_start_error(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="cannot be opened"):
         Database.open(tmp_path, Limits(memory="lots"))
+
+
+def test_a_folder_may_have_any_name_and_holds_what_spills(tmp_path: Path) -> None:
+    folder = tmp_path / "it's a folder"
+    opened = Database.open(folder, Limits(threads=1))
+    try:
+        with opened.reading() as cursor:
+            row = cursor.execute("SELECT current_setting('temp_directory')").fetchone()
+            assert cursor.execute("SELECT count(*) FROM gpu_samples").fetchone() == (0,)
+    finally:
+        opened.close()
+    assert row == (str(folder / f"{FILE_NAME}.tmp"),)
 
 
 def test_a_commit_is_all_or_nothing(database: Database, wire: Any) -> None:

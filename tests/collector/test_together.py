@@ -14,7 +14,15 @@ from gpuwarden_agent.simulator import SimulatedNode
 from gpuwarden_collector import together
 from gpuwarden_collector.decode import decode_content
 from gpuwarden_collector.frames import decompress, walk
-from gpuwarden_collector.together import PLAIN_BYTES_MAX, Joined, Openings, plain_streams
+from gpuwarden_collector.stack import Layout
+from gpuwarden_collector.together import (
+    PLAIN_BYTES_MAX,
+    Joined,
+    Opening,
+    Openings,
+    Source,
+    plain_streams,
+)
 
 TS_MS = 1_772_366_400_000
 
@@ -30,33 +38,41 @@ def agent_body(seed: int) -> bytes:
 BODIES = [agent_body(seed) for seed in range(3)]
 
 
-def learned(*contents: bytes) -> Openings:
+def learned(*contents: bytes, seen: int = 0) -> Openings:
+    """Openings of contents that were met so often."""
     openings = Openings()
     for content in contents:
         openings.learn(content)
+        for _ in range(seen):
+            plain_streams(content, openings)
     return openings
 
 
+SEEN = st.sampled_from([0, 20])
+"""Layouts that are new, and layouts whose batches are stacked."""
+
+
 @settings(max_examples=20, deadline=None)
-@given(st.lists(st.sampled_from(BODIES), min_size=1, max_size=6))
-def test_read_as_one_or_one_by_one_gives_the_same_rows(contents: list[bytes]) -> None:
-    openings = learned(BODIES[0])
+@given(st.lists(st.sampled_from(BODIES), min_size=1, max_size=12), SEEN)
+def test_read_as_one_or_one_by_one_gives_the_same_rows(contents: list[bytes], seen: int) -> None:
+    openings = learned(BODIES[0], seen=seen)
     joined = Joined()
-    alone: dict[str, list[Any]] = {}
+    alone: dict[Source, list[Any]] = {}
     for content in contents:
         streams = plain_streams(content, openings)
         assert streams is not None, "what an agent makes must not take the long way"
         joined.add(content, streams)
         decoded = decode_content(content)
-        for name, table in decoded.tables.items():
-            alone.setdefault(name, []).append(table)
-        assert {s.opening.table: s.rows for s in streams} == {
+        assert {s.source.table: s.rows for s in streams} == {
             name: part.rows for name, part in decoded.parts.items()
         }
+        for stream in streams:
+            alone.setdefault(stream.source, []).append(decoded.tables[stream.source.table])
     tables = joined.read()
     assert tables is not None
-    for opening, table in tables.items():
-        assert table.equals(pa.concat_tables(alone[opening.table]))
+    assert set(tables) == set(alone)
+    for source, table in tables.items():
+        assert table.equals(pa.concat_tables(alone[source]))
 
 
 def test_nothing_is_plain_before_it_was_learned() -> None:
@@ -86,10 +102,10 @@ def test_a_body_that_is_cut_off_is_left_to_the_long_way(cut: int) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.data())
-def test_damage_never_changes_what_neighbours_say(data: st.DataObject) -> None:
+@given(st.data(), SEEN)
+def test_damage_never_changes_what_neighbours_say(data: st.DataObject, seen: int) -> None:
     """A damaged body is left out, or makes the whole unreadable; it never shifts another's rows."""
-    openings = learned(BODIES[0])
+    openings = learned(BODIES[0], seen=seen)
     damaged = bytearray(BODIES[1])
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
@@ -108,9 +124,9 @@ def test_damage_never_changes_what_neighbours_say(data: st.DataObject) -> None:
     for content, its_streams, is_last in ((BODIES[0], before, False), (BODIES[2], after, True)):
         tables_alone = decode_content(content).tables
         for stream in its_streams:
-            whole = tables[stream.opening]
+            whole = tables[stream.source]
             start = whole.num_rows - stream.rows if is_last else 0
-            assert whole.slice(start, stream.rows).equals(tables_alone[stream.opening.table])
+            assert whole.slice(start, stream.rows).equals(tables_alone[stream.source.table])
 
 
 def test_more_rows_than_there_are_bytes_for_are_left_to_the_long_way(wire: Any) -> None:
@@ -133,3 +149,22 @@ def test_large_bodies_are_left_to_the_long_way(wire: Any) -> None:
     row = wire.gpu_row()
     content = wire.stream("gpu_samples", [row] * (PLAIN_BYTES_MAX // 100))
     assert plain_streams(content, learned(content)) is None
+
+
+def test_batches_of_a_layout_are_stacked_once_it_was_met_a_few_times() -> None:
+    openings = learned(BODIES[0])
+    kinds = []
+    for _ in range(8):
+        streams = plain_streams(BODIES[0], openings)
+        assert streams
+        kinds.append({type(stream.source) for stream in streams})
+    assert kinds == [{Opening}] * 4 + [{Layout}] * 4
+
+
+def test_so_many_layouts_are_remembered_and_no_more(wire: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(together, "_LAYOUTS_MAX", 2)
+    contents = [wire.stream("gpu_samples", wire.gpu_rows(1, range(n))) for n in (1, 2, 3)]
+    openings = learned(*contents)
+    for _ in range(8):
+        found = [plain_streams(content, openings) for content in contents]
+        assert [type(streams[0].source) for streams in found if streams] == [Opening] * 3

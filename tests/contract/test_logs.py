@@ -2,8 +2,10 @@
 
 import json
 import logging
+import os
+import tempfile
 
-from gpuwarden.logs import JsonFormatter, TextFormatter, setup
+from gpuwarden.logs import JournalFormatter, JsonFormatter, TextFormatter, is_journal, setup
 
 
 def record(**extra) -> logging.LogRecord:
@@ -24,6 +26,26 @@ def test_json_is_one_object_with_every_field() -> None:
     assert entry["message"] == "late"
     assert entry["batches"] == 3
     assert entry["level"] == "warning"
+
+
+def test_journald_gets_the_priority_of_each_line() -> None:
+    formatter = JournalFormatter(TextFormatter(with_time=False))
+    assert formatter.format(record(node="n1")) == "<4>warning agent: late node=n1"
+    try:
+        raise ValueError("x")
+    except ValueError as error:
+        trace = record(levelno=40, exc_info=(type(error), error, error.__traceback__))
+    assert {line[:3] for line in formatter.format(trace).splitlines()} == {"<3>"}
+
+
+def test_a_stream_is_the_journals_only_where_systemd_named_this_very_one() -> None:
+    with tempfile.TemporaryFile() as file:
+        found = os.fstat(file.fileno())
+        named = {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
+        assert is_journal(file.fileno(), named)
+        assert not is_journal(file.fileno(), {})
+        assert not is_journal(file.fileno(), {"JOURNAL_STREAM": "8:1"})
+    assert not is_journal(-1, named)
 
 
 def test_setup_quietens_noisy_libraries(capsys) -> None:

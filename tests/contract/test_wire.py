@@ -35,3 +35,10 @@ def test_what_is_wrong_is_named(change, message) -> None:
     headers = {k: v for k, v in (GOOD | change).items() if v is not None}
     with pytest.raises(WireError, match=message):
         batch_id_of(headers)
+
+
+def test_history_says_that_it_is() -> None:
+    batch = BatchId("import", "0f", 1, is_import=True)
+    assert headers_of(batch)["Gpuwarden-Import"] == "1"
+    assert batch_id_of(headers_of(batch)) == batch
+    assert not batch_id_of(headers_of(BatchId("a", "b", 1))).is_import

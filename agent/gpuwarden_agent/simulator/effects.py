@@ -4,6 +4,7 @@ Times are milliseconds since the node's first tick. Nothing is remembered betwee
 jobs that began anew, so that time may skip.
 """
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from gpuwarden_agent.simulator.gpu_health import WELL as HEALTH_WELL
 from gpuwarden_agent.simulator.gpu_health import Errors, HealthTrouble
 from gpuwarden_agent.simulator.gpu_physics import GpuLoad
 from gpuwarden_agent.simulator.links import LinkTrouble, PortTrouble
+from gpuwarden_agent.simulator.schedule import make_job
 from gpuwarden_agent.simulator.workload import (
     JOB_MEMORY_BYTES_PER_GPU,
     NOTHING,
@@ -34,6 +36,9 @@ DRAIN_MS = 30_000
 
 PCIE_EFFICIENCY = 0.8
 
+ORPHAN_SHARE = 0.4
+"""Of the GPU's memory that a job leaves behind."""
+
 WORKS_POWER_SHARE = 0.1
 """Power above which a GPU is in the midst of its work: a checkpoint or a hang can draw no more."""
 
@@ -44,6 +49,9 @@ _OVER_AFTER_REBOOT = frozenset(
         FaultKind.HANG,
         FaultKind.MEMORY_LEAK,
         FaultKind.SHM_FULL,
+        FaultKind.ORPHAN_MEMORY,
+        FaultKind.RECOVERY,
+        FaultKind.FABRIC_DOWN,
     }
 )
 
@@ -77,6 +85,7 @@ class Effects:
         self._resets_ms = tuple(sorted(self._resets(index)) for index in range(gpus))
         self._reborn: dict[tuple[int, int, int], Job] = {}
         self._away: dict[tuple[int, int], Job] = {}
+        self._ordered: dict[tuple[int, int], Job] = {}
 
     # Existence: the node, its GPUs, their drivers' memory.
 
@@ -115,6 +124,24 @@ class Effects:
         return (fault for fault in self._of_gpu[gpu] if fault.kind in kinds)
 
     # Jobs: who is there, and what it asks for.
+
+    def occupant(self, job: Job, at_ms: int, start_ms: int) -> Job:
+        """The job that has the GPUs instead, where a script orders one; `start_ms` as in `job`."""
+        for gpu in job.gpus:
+            for fault in self._kinds(gpu, FaultKind.JOB):
+                if fault.is_active(at_ms):
+                    return self._ordered_job(job, fault, start_ms)
+        return job
+
+    def _ordered_job(self, job: Job, fault: Fault, start_ms: int) -> Job:
+        key = (job.gpus[0], fault.begin_ms)
+        if key not in self._ordered:
+            workload = Workload(fault.word("workload") or Workload.FREE)
+            ends_ms = None if fault.end_ms is None else start_ms + fault.end_ms
+            rng = random.Random(f"ordered/{job.gpus}/{job.started_ms}/{fault.begin_ms}")
+            began_ms = start_ms + fault.begin_ms
+            self._ordered[key] = make_job(workload, job.gpus, began_ms, ends_ms, rng)
+        return self._ordered[key]
 
     def job(self, job: Job, asked: Demand, at_ms: int, start_ms: int) -> tuple[Job, Demand]:
         """The job as the faults leave it. `start_ms`: the first tick, on the job's clock."""
@@ -172,6 +199,11 @@ class Effects:
                         yield fault.begin_ms, fault.end_ms
                     case FaultKind.ROW_REMAP if fault.end_ms is not None:
                         yield max(fault.end_ms - DRAIN_MS, fault.begin_ms), fault.end_ms
+                    case FaultKind.ORPHAN_MEMORY:
+                        yield fault.begin_ms, fault.end_ms
+                    case FaultKind.JOB if fault.end_ms is not None:
+                        # The job that was there before is queued again when the other has ended.
+                        yield fault.end_ms, fault.end_ms
                     case FaultKind.MEMORY_LEAK:
                         yield from _out_of_memory(fault, at_ms)
                     case _:
@@ -198,8 +230,10 @@ class Effects:
         """What has happened to the GPU's memory."""
         loaded_ms = self.loaded_ms(gpu, at_ms) or 0
         volatile = lifetime = Errors()
-        corrected = uncorrected = 0
-        is_pending = has_failed = is_touched = False
+        corrected = uncorrected = pages = 0
+        is_pending = has_failed = False
+        kinds: set[FaultKind] = set()
+        action = None
         for fault in self._of_gpu[gpu]:
             if fault.begin_ms > at_ms:
                 continue
@@ -214,12 +248,39 @@ class Effects:
                     is_pending |= fault.is_active(at_ms)
                 case FaultKind.ROW_REMAP_FAILED:
                     has_failed = True
+                case FaultKind.PAGES_RETIRED:
+                    pages += int(fault.number("pages"))
+                case FaultKind.RECOVERY if fault.is_active(at_ms):
+                    action = fault.word("action")
+                case FaultKind.MEMORY_UNREPAIRABLE:
+                    pass
+                case FaultKind.INFOROM_INVALID | FaultKind.FABRIC_DOWN if fault.is_active(at_ms):
+                    pass
                 case _:
                     continue
-            is_touched = True
-        if not is_touched:
+            kinds.add(fault.kind)
+        if not kinds:
             return HEALTH_WELL
-        return HealthTrouble(volatile, lifetime, corrected, uncorrected, is_pending, has_failed)
+        return HealthTrouble(
+            volatile,
+            lifetime,
+            corrected,
+            uncorrected,
+            is_pending,
+            has_failed,
+            pages,
+            action,
+            FaultKind.INFOROM_INVALID in kinds,
+            FaultKind.MEMORY_UNREPAIRABLE in kinds,
+            FaultKind.FABRIC_DOWN in kinds,
+        )
+
+    def fan_percent(self, gpu: int, at_ms: int) -> int | None:
+        """The speed that the GPU's fan is stuck at; None: it turns as it should."""
+        for fault in self._kinds(gpu, FaultKind.FAN_STUCK):
+            if fault.is_active(at_ms):
+                return fault.whole("percent")
+        return None
 
     def pcie(self, gpu: int, at_ms: int) -> PcieTrouble:
         """What is wrong with the GPU's PCIe link."""
@@ -358,13 +419,19 @@ def _straggling(load: GpuLoad, clock: float, *, is_slow: bool) -> GpuLoad:
 def _conditions(load: GpuLoad, fault: Fault, at_ms: int) -> GpuLoad:
     match fault.kind:
         case FaultKind.THERMAL_THROTTLE:
-            return load._replace(cooling_factor=fault.number("resistance"))
+            return load._replace(
+                cooling_factor=fault.number("resistance"), cooling_swing=fault.number("swing")
+            )
         case FaultKind.POWER_THROTTLE if load.power_share > WORKS_POWER_SHARE:
             return load._replace(power_share=max(load.power_share, fault.number("demand")))
         case FaultKind.POWER_CAPPED:
             return load._replace(power_limit_share=fault.number("share"))
         case FaultKind.POWER_BRAKE:
             return load._replace(is_braked=True)
+        case FaultKind.CLOCKS_LOCKED:
+            return load._replace(clock_share_max=min(fault.number("clock"), load.clock_share_max))
+        case FaultKind.ORPHAN_MEMORY:
+            return load._replace(has_context=True, memory_share=ORPHAN_SHARE)
         case FaultKind.MEMORY_LEAK if fault.word("where") == "gpu" and load.has_context:
             held = load.memory_share
             return load._replace(memory_share=held + _leak(fault, at_ms) * (1 - held))

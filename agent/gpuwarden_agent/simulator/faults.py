@@ -4,13 +4,21 @@
 since the first tick of the node.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuwarden.models import GpuModel
-from gpuwarden_agent.simulator.hardware import has_ecc, is_amd, remap_banks_of
+from gpuwarden_agent.simulator.hardware import (
+    generation_of,
+    has_ecc,
+    has_fan,
+    has_nvswitch,
+    is_amd,
+    remap_banks_of,
+)
 from gpuwarden_agent.simulator.links import adapters_of, link_count
+from gpuwarden_agent.simulator.workload import Workload
 
 
 class FaultKind(StrEnum):
@@ -35,6 +43,15 @@ class FaultKind(StrEnum):
     INFINIBAND_DOWN = "infiniband_down"
     NFS_SLOW = "nfs_slow"
     SHM_FULL = "shm_full"
+    JOB = "job"
+    CLOCKS_LOCKED = "clocks_locked"
+    FAN_STUCK = "fan_stuck"
+    ORPHAN_MEMORY = "orphan_memory"
+    PAGES_RETIRED = "pages_retired"
+    INFOROM_INVALID = "inforom_invalid"
+    MEMORY_UNREPAIRABLE = "memory_unrepairable"
+    RECOVERY = "recovery"
+    FABRIC_DOWN = "fabric_down"
 
 
 class Lasts(StrEnum):
@@ -114,7 +131,12 @@ SPECS: Mapping[FaultKind, FaultSpec] = {
             "full_after": Option(int, 600_000, is_duration=True, least=10_000),
         }
     ),
-    FaultKind.THERMAL_THROTTLE: FaultSpec({"resistance": Option(float, 3.4, least=1.1, most=8)}),
+    FaultKind.THERMAL_THROTTLE: FaultSpec(
+        {
+            "resistance": Option(float, 3.4, least=1.1, most=8),
+            "swing": Option(float, 0.28, least=0, most=0.5),
+        }
+    ),
     FaultKind.POWER_THROTTLE: FaultSpec({"demand": Option(float, 1.4, least=1.05, most=3)}),
     FaultKind.POWER_CAPPED: FaultSpec({"share": Option(float, 0.5, least=0.3, most=0.95)}),
     FaultKind.POWER_BRAKE: FaultSpec({}),
@@ -127,6 +149,25 @@ SPECS: Mapping[FaultKind, FaultSpec] = {
         {"latency_ms": Option(int, 250, least=5, most=60_000)}, is_of_gpu=False
     ),
     FaultKind.SHM_FULL: FaultSpec({}, is_of_gpu=False),
+    FaultKind.JOB: FaultSpec({"workload": Option(str, is_required=True, choices=tuple(Workload))}),
+    FaultKind.CLOCKS_LOCKED: FaultSpec({"clock": Option(float, 0.6, least=0.3, most=0.99)}),
+    FaultKind.FAN_STUCK: FaultSpec({"percent": Option(int, 0, least=0, most=100)}),
+    FaultKind.ORPHAN_MEMORY: FaultSpec({}),
+    FaultKind.PAGES_RETIRED: FaultSpec(
+        {"pages": Option(int, 1, least=1, most=64)}, lasts=Lasts.MOMENT
+    ),
+    FaultKind.INFOROM_INVALID: FaultSpec({}),
+    FaultKind.MEMORY_UNREPAIRABLE: FaultSpec({}, lasts=Lasts.MOMENT),
+    FaultKind.RECOVERY: FaultSpec(
+        {
+            "action": Option(
+                str,
+                "gpu_reset",
+                choices=("gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset"),
+            )
+        }
+    ),
+    FaultKind.FABRIC_DOWN: FaultSpec({}),
 }
 
 
@@ -173,20 +214,42 @@ class Fault:
         return value
 
 
-_NEEDS_ECC = frozenset({FaultKind.ECC_CORRECTED, FaultKind.ECC_UNCORRECTED})
-_NEEDS_REMAPPER = frozenset({FaultKind.ROW_REMAP, FaultKind.ROW_REMAP_FAILED})
+_LACKING: Mapping[FaultKind, tuple[Callable[[GpuModel], bool], str]] = {
+    **dict.fromkeys((FaultKind.ECC_CORRECTED, FaultKind.ECC_UNCORRECTED), (has_ecc, "has no ECC")),
+    **dict.fromkeys(
+        (FaultKind.ROW_REMAP, FaultKind.ROW_REMAP_FAILED, FaultKind.RECOVERY),
+        (lambda model: remap_banks_of(model) is not None, "does not remap rows"),
+    ),
+    FaultKind.PAGES_RETIRED: (
+        lambda model: has_ecc(model) and not is_amd(model) and remap_banks_of(model) is None,
+        "does not retire pages",
+    ),
+    FaultKind.XID: (lambda model: not is_amd(model), "has no Xids, which are NVIDIA's"),
+    FaultKind.INFOROM_INVALID: (lambda model: not is_amd(model), "has no InfoROM"),
+    FaultKind.FAN_STUCK: (
+        lambda model: has_fan(model) and not is_amd(model),
+        "has no fan of its own",
+    ),
+    FaultKind.MEMORY_UNREPAIRABLE: (
+        lambda model: generation_of(model).has_gpm,
+        "does not say whether its memory can be repaired",
+    ),
+    FaultKind.FABRIC_DOWN: (
+        lambda model: has_nvswitch(model) and generation_of(model).has_gpm,
+        "has no NVLink fabric that says how it is",
+    ),
+}
+"""What a model needs to have a fault, and what is said of one that has not got it."""
 
 
 def misfit(fault: Fault, model: GpuModel, gpus: int) -> str | None:
     """Why a node of that kind cannot have the fault, as the end of a sentence; None: it can."""
     if fault.gpu is not None and not 0 <= fault.gpu < gpus:
         return f"gpu = {fault.gpu} must be 0 to {gpus - 1}"
-    if fault.kind in _NEEDS_ECC and not has_ecc(model):
-        return f"{model.name} has no ECC"
-    if fault.kind in _NEEDS_REMAPPER and remap_banks_of(model) is None:
-        return f"{model.name} does not remap rows"
-    if fault.kind is FaultKind.XID and is_amd(model):
-        return f"{model.name} has no Xids, which are NVIDIA's"
+    if fault.kind in _LACKING:
+        can_have, lack = _LACKING[fault.kind]
+        if not can_have(model):
+            return f"{model.name} {lack}"
     if fault.kind is FaultKind.NVLINK_DOWN:
         links, link = link_count(model), fault.number("link")
         if not links:

@@ -40,6 +40,13 @@ class HealthTrouble(NamedTuple):
     rows_uncorrected: int = 0
     is_pending: bool = False
     has_failed: bool = False
+    pages: int = 0
+    """Retired, on boards that have no rows to spare."""
+    action: str | None = None
+    """What the driver asks for; None: as rows that are to be remapped have it."""
+    is_inforom_damaged: bool = False
+    is_unrepairable: bool = False
+    is_fabric_down: bool = False
 
 
 WELL = HealthTrouble()
@@ -119,6 +126,8 @@ def health_row(
     `loaded_s`: when, on the same scale, the driver was loaded; below 0: before the beginning.
     """
     row = dict(memory.usual)
+    if trouble is not WELL:
+        _add_flags(row, trouble)
     if "ecc_uncorrected_volatile_total" not in row:
         return row
     before = memory.days_up * DAY_S
@@ -140,6 +149,20 @@ def health_row(
     if trouble is not WELL and memory.banks is not None:
         _add_remaps(row, memory.banks, trouble)
     return row
+
+
+def _add_flags(row: Row, trouble: HealthTrouble) -> None:
+    """What else a script has broken, as far as the driver of such a device tells it."""
+    if trouble.pages and "retired_pages_uncorrected_total" in row:
+        row["retired_pages_uncorrected_total"] = trouble.pages
+    if trouble.action is not None and "recovery_action" in row:
+        row["recovery_action"] = trouble.action
+    if trouble.is_inforom_damaged and "inforom_valid" in row:
+        row["inforom_valid"] = False
+    if trouble.is_unrepairable and "memory_unrepairable" in row:
+        row["memory_unrepairable"] = True
+    if trouble.is_fabric_down and "fabric_health" in row:
+        row["fabric_health"] = "route_unhealthy"
 
 
 def _leave_out(row: Row, memory: Memory) -> None:
@@ -165,7 +188,7 @@ def _add_remaps(row: Row, banks: int, trouble: HealthTrouble) -> None:
     row["remap_banks_max"] = banks - exhausted - used
     row["remap_banks_high"] = used
     row["remap_banks_none"] = exhausted
-    if trouble.is_pending:
+    if trouble.is_pending and trouble.action is None:
         row["recovery_action"] = "gpu_reset"
     if trouble.lifetime.sram_uncorrected >= SRAM_ERRORS_MAX and "sram_threshold_exceeded" in row:
         row["sram_threshold_exceeded"] = True

@@ -29,6 +29,9 @@ HYSTERESIS_KELVIN = 4.0
 COOLING_SWING, COOLING_PERIOD_S = 0.28, 120.0
 """How far and how fast bad cooling wavers; it makes the hardware limit trip now and then."""
 
+LOAD_NVLINKS = 18
+"""NVLinks of the board whose traffic loads are given for; fewer carry less."""
+
 DAY_S = 86_400.0
 
 
@@ -49,6 +52,8 @@ class GpuLoad(NamedTuple):
     """Power limit set, as a share of the factory's."""
     cooling_factor: float = 1.0
     """Thermal resistance against a device with good cooling."""
+    cooling_swing: float = COOLING_SWING
+    """How far bad cooling wavers, as a share of it."""
     is_braked: bool = False
     """The power supply or the rack asks for less power."""
     clock_share_max: float = 1.0
@@ -222,7 +227,7 @@ def step(
 
     factor = load.cooling_factor
     if factor > 1.0:
-        factor *= 1.0 + COOLING_SWING * math.sin(2 * math.pi * at_s / COOLING_PERIOD_S)
+        factor *= 1.0 + load.cooling_swing * math.sin(2 * math.pi * at_s / COOLING_PERIOD_S)
     target = inlet + device.kelvin_per_watt * factor * watts
     keep_core, keep_memory = _kept(dt)
     core = target + (state.core_celsius - target) * keep_core
@@ -230,7 +235,8 @@ def step(
     memory = memory_target + (state.memory_celsius - memory_target) * keep_memory
 
     is_thermal = bool(reasons & (SW_THERMAL | HW_THERMAL))
-    nvlink_bytes = load.nvlink_bytes_per_second * share * dt
+    links_share = device.model.nvlinks / LOAD_NVLINKS
+    nvlink_bytes = load.nvlink_bytes_per_second * links_share * share * dt
     return GpuState(
         util_percent=_wavering(load.util_percent, rng),
         memory_util_percent=load.memory_util_percent * share,

@@ -55,8 +55,10 @@ class SimulatedNode:
         *,
         host: bool = True,
         script: Sequence[Fault] = (),
+        stride_ms: int = 1_000,
     ) -> None:
         """`name`: the node's. `host`: also stand in for the node, not only for its GPUs.
+        `stride_ms`: how far a step of its physics goes between two ticks that are apart.
 
         Raises ValueError where the workloads do not name each GPU once, or the node cannot have a
         fault of the script.
@@ -69,6 +71,7 @@ class SimulatedNode:
             if problem := misfit(fault, model, gpus):
                 raise ValueError(f"{fault.kind}: {problem}")
         self._host = host
+        self._stride_ms = stride_ms
         self._model = model
         self._devices = tuple(make_device(model, identity, i, gpus) for i in range(gpus))
         self._size = host_physics.make_node_size(gpus)
@@ -186,12 +189,13 @@ class SimulatedNode:
         """What each job asks for in the second that ends at `at_ms`."""
         rng = self._rng
         jobs = [timeline.job_at(at_ms) for timeline in self._timelines]
+        effects, start_ms = self._effects, self._start_ms
+        if effects.faults:
+            jobs = [effects.occupant(job, at_ms - start_ms, start_ms) for job in jobs]
         self._asked = [(job, demand(job, at_ms, rng)) for job in jobs]
-        if self._effects.faults:
-            start_ms = self._start_ms
+        if effects.faults:
             self._asked = [
-                self._effects.job(job, asked, at_ms - start_ms, start_ms)
-                for job, asked in self._asked
+                effects.job(job, asked, at_ms - start_ms, start_ms) for job, asked in self._asked
             ]
 
     def _loads(self, at_ms: int) -> Iterator[tuple[int, GpuLoad]]:
@@ -220,7 +224,7 @@ class SimulatedNode:
     def _walk(self, from_ms: int, to_ms: int) -> None:
         """Live through the time between two ticks."""
         span_ms = to_ms - from_ms
-        steps = min(max(round(span_ms / 1000), 1), STEPS_MAX)
+        steps = min(max(round(span_ms / self._stride_ms), 1), STEPS_MAX)
         dt = span_ms / 1000 / steps
         before_ms = from_ms
         for number in range(1, steps + 1):
@@ -290,9 +294,8 @@ class SimulatedNode:
 
     def _allocation_rows(self) -> list[Row]:
         rows = (
-            process_tree.allocation_row(self._devices[gpu], job, 1)
+            process_tree.allocation_row(self._devices[gpu], job, min(len(job.pids), 1))
             for job, _ in self._asked
-            if job.pids
             for gpu in job.gpus
         )
         return [row for row in rows if row is not None]

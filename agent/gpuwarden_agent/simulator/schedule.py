@@ -127,7 +127,7 @@ class Timeline:
         """Began some hours before the week of the first look, so a restart finds the same start."""
         rng = random.Random(f"lasting/{self._seed}")
         started_ms = at_ms // WEEK_MS * WEEK_MS - int(rng.uniform(3, 60) * HOUR_MS)
-        return _make_job(workload, self._placement.gpus, started_ms, None, rng)
+        return make_job(workload, self._placement.gpus, started_ms, None, rng)
 
     def _jobs_of_day(self, day: int) -> Iterator[Job]:
         rng = random.Random(f"day/{self._seed}/{day}")
@@ -137,27 +137,30 @@ class Timeline:
             (workload,) = rng.choices(tuple(SHARES), tuple(SHARES.values()))
             minutes = min(max(rng.lognormvariate(4.4, 0.9), 10.0), 600.0)
             ends_ms = min(started_ms + int(minutes * MINUTE_MS), end_of_day_ms)
-            yield _make_job(workload, self._placement.gpus, started_ms, ends_ms, rng)
+            yield make_job(workload, self._placement.gpus, started_ms, ends_ms, rng)
             started_ms = ends_ms
 
 
-def _make_job(
+def make_job(
     workload: Workload,
     gpus: tuple[int, ...],
     started_ms: int,
     ends_ms: int | None,
     rng: random.Random,
 ) -> Job:
+    """A job with an owner, processes and a level of its own."""
     level = rng.uniform(*_LEVELS.get(workload, (0.0, 1.0)))
     user = rng.choice(_USERS)
     first_pid = rng.randrange(2_000, 4_000_000, 64)
     number = rng.randrange(100_000, 999_999)
     container = f"{rng.getrandbits(256):064x}"
-    pids = () if workload is Workload.FREE else tuple(first_pid + i for i in range(len(gpus)))
+    pids = tuple(first_pid + i for i in range(len(gpus)))
     job = (workload, gpus, started_ms, ends_ms, level)
     match workload:
         case Workload.FREE:
-            return Job(*job, "", pids)
+            return Job(*job, "", ())
+        case Workload.UNUSED:
+            return Job(*job, "", (), user, slurm_job_id=str(number))
         case Workload.INFERENCE:
             pod = f"serving/{user}-llm-{number % 1000}"
             return Job(*job, "vllm", pids, "root", container_id=container, pod=pod)

@@ -88,19 +88,20 @@ class SlowTables:
                 replays = 0 if effects.loaded_ms(gpu, at_ms) is not None else self._replays[gpu]
                 pcie = effects.pcie(gpu, at_ms)
                 down = sum(trouble.is_down for trouble in effects.links(gpu, at_ms).values())
-            rows.append(
-                gpu_detail.detail_row(
-                    self._usual[gpu],
-                    self._devices[gpu],
-                    state,
-                    loads[gpu],
-                    before,
-                    ts_ms,
-                    replays=replays,
-                    pcie=pcie,
-                    links_down=down,
-                )
+            row = gpu_detail.detail_row(
+                self._usual[gpu],
+                self._devices[gpu],
+                state,
+                loads[gpu],
+                before,
+                ts_ms,
+                replays=replays,
+                pcie=pcie,
+                links_down=down,
             )
+            if not is_quiet and (stuck := effects.fan_percent(gpu, at_ms)) is not None:
+                row["fan_percent"] = float(stuck)
+            rows.append(row)
         return rows
 
     def health_rows(self, gpus: Iterable[int], at_ms: int) -> list[Row]:

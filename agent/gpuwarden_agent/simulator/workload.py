@@ -34,6 +34,11 @@ class Workload(StrEnum):
     THROTTLED_THERMAL = "throttled_thermal"
     THROTTLED_POWER_BRAKE = "throttled_power_brake"
     CAPPED = "capped"
+    PARTLY_IDLE = "partly_idle"
+    SMALL = "small"
+    COMM_BOUND = "comm_bound"
+    UNUSED = "unused"
+    BLOCKED = "blocked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ class Job:
     """0 to 1: where within the range of its kind this job sits."""
     process_name: str
     pids: tuple[int, ...]
-    """One for each GPU; none where the GPUs are free."""
+    """One for each GPU; none where no process uses them."""
     username: str | None = None
     slurm_job_id: str | None = None
     container_id: str | None = None
@@ -153,9 +158,14 @@ def starved_by_network(asked: Demand, at_ms: int) -> Demand:
 
 
 def gpu_loads(job: Job, asked: Demand) -> list[tuple[int, GpuLoad]]:
-    """Each GPU of the job and its load: bad cooling is the fault of the first one alone."""
+    """Each GPU of the job and its load: bad cooling is the fault of the first one alone, and a job
+    that is partly idle uses only the first.
+    """
     load = asked.gpu
     loads = [(gpu, load) for gpu in job.gpus]
+    if job.workload is Workload.PARTLY_IDLE:
+        held = GpuLoad(has_context=True, memory_share=0.02)
+        loads[1:] = [(gpu, held) for gpu in job.gpus[1:]]
     if load.cooling_factor > 1.0 and len(loads) > 1:
         load = load._replace(cooling_factor=1.0)
         loads[1:] = [(gpu, load) for gpu in job.gpus[1:]]
@@ -339,6 +349,34 @@ def _host_bound(job: Job, t: float, rng: random.Random) -> Demand:
     return Demand(_starved_gpu(util, 0.4, 0.2 + 0.2 * job.level, 30 * MB), tree)
 
 
+def _small(job: Job, t: float, rng: random.Random) -> Demand:
+    """A small model on a large card: short steps, and much time between them that nobody needs."""
+    util = 11 + 4 * job.level + 2 * math.sin(2 * math.pi * t / 41) + _spread(rng, 2)
+    tree = TreeLoad(
+        main_cpu_percent=35 + _spread(rng, 5),
+        other_cpu_percent=20,
+        loader_workers=2,
+        loader_cpu_percent=6 + _spread(rng, 2),
+        read_chars_per_second=0.3 * MB,
+        memory_bytes=6 * GB,
+    )
+    return Demand(_starved_gpu(util, 0.4, 0.06, 20 * MB), tree)
+
+
+def _comm_bound(job: Job, t: float, rng: random.Random) -> Demand:
+    """Training that mostly exchanges gradients: the links are busy, the arithmetic waits."""
+    asked = _training(job, t, rng)
+    nvlink = 230 * GB if len(job.gpus) > 1 else 0.0
+    gpu = asked.gpu._replace(util_percent=98.0, power_share=0.3 + _spread(rng, 0.02))
+    return asked._replace(gpu=gpu._replace(nvlink_bytes_per_second=nvlink))
+
+
+def _blocked(job: Job, _t: float, _rng: random.Random) -> Demand:
+    """A process that waits in the kernel for a file server that does not answer."""
+    gpu = GpuLoad(has_context=True, memory_share=0.3 + 0.4 * job.level)
+    return Demand(gpu, TreeLoad(memory_bytes=20 * GB, is_stuck=True))
+
+
 _KINDS: dict[Workload, Callable[[Job, float, random.Random], Demand]] = {
     Workload.FREE: _free,
     Workload.IDLE_HELD: _idle_held,
@@ -351,4 +389,9 @@ _KINDS: dict[Workload, Callable[[Job, float, random.Random], Demand]] = {
     Workload.THROTTLED_THERMAL: _thermal,
     Workload.THROTTLED_POWER_BRAKE: _power_brake,
     Workload.CAPPED: _capped,
+    Workload.PARTLY_IDLE: _training,
+    Workload.SMALL: _small,
+    Workload.COMM_BOUND: _comm_bound,
+    Workload.UNUSED: _free,
+    Workload.BLOCKED: _blocked,
 }

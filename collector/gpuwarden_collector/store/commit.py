@@ -15,14 +15,13 @@ import duckdb
 import pyarrow as pa
 
 from gpuwarden.schema import TABLES, stored_columns
-from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.database import ROW_GROUP_ROWS, Database
 from gpuwarden_collector.store.errors import StoreUnavailableError, one_line, translated
 from gpuwarden_collector.store.generations import hot_table
 
 # Within COMMIT it comes as a TransactionException, of which only the text tells.
 _OUT_OF_MEMORY = re.compile(r"failed to (pin block|allocate)|Out of Memory")
 
-_ROW_GROUP_ROWS = 122_880
 _CHUNK_ROWS_MIN = 4_096
 """Chunks as small as an agent's batch make the insert eight times slower."""
 
@@ -142,11 +141,11 @@ def _incoming(connection: duckdb.DuckDBPyConnection, rows: Any) -> Iterator[None
 
 
 def _append_sql(hot: str, rows: int) -> str:
-    """Rows are at least one. Above a row group DuckDB writes them to the database file at once,
-    compressed and by all its threads, and logs only where. Below, the same way costs three times
-    the CPU of one thread's; a positional join is what keeps DuckDB from it (1.5.5).
+    """Rows are at least one. From a row group on DuckDB writes them to the database file at once.
+    Below, the same way costs several threads three times the CPU of one; a positional join is what
+    keeps them from it (1.5.5).
     """
-    one_thread = "" if rows >= _ROW_GROUP_ROWS else " POSITIONAL JOIN (VALUES (1))"
+    one_thread = "" if rows >= ROW_GROUP_ROWS else " POSITIONAL JOIN (VALUES (1))"
     return f"INSERT INTO {hot} BY NAME SELECT incoming.* FROM incoming{one_thread}"
 
 

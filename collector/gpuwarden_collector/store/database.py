@@ -36,6 +36,11 @@ log = logging.getLogger(__name__)
 
 FILE_NAME = "gpuwarden.duckdb"
 SCHEMA_VERSION = 2
+_NAME = Path(FILE_NAME).stem
+"""What DuckDB calls the database."""
+ROW_GROUP_ROWS = 16_384
+"""From so many rows on an insert writes them to the database file at once, compressed, and only where
+into the log. DuckDB's own 122,880 are more than a group commit has."""
 _CHECKPOINT_THRESHOLD = "256MiB"
 _CLOSE_WAIT_S = 5.0
 
@@ -69,7 +74,11 @@ CREATE SCHEMA IF NOT EXISTS hot;
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What DuckDB may use. `threads` 0: one for each CPU."""
+    """What DuckDB may use. `threads` 0: one for every two CPUs.
+
+    A thread that waits for another to finish its part of a statement does not sleep (DuckDB 1.5.5),
+    so with two threads an insert of a single table costs twice the CPU of one, and takes as long.
+    """
 
     memory: str = "2GiB"
     temp: str = "10GiB"
@@ -136,6 +145,16 @@ class Database:
                 total += path.stat().st_size
         return total
 
+    def reusable_bytes(self) -> int:
+        """Bytes of the database's file that are unused; 0 while the database cannot be asked."""
+        sql = "SELECT block_size * free_blocks FROM pragma_database_size() WHERE database_name = $1"
+        try:
+            with self._cursor() as cursor:
+                row = cursor.execute(sql, [_NAME]).fetchone()
+        except (duckdb.Error, StoreUnavailableError):
+            return 0
+        return int(row[0]) if row else 0
+
     @contextmanager
     def reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """A cursor inside a read-only transaction. Raises StoreUnavailableError."""
@@ -154,6 +173,7 @@ class Database:
                 raise StoreUnavailableError("the database is being closed or opened again")
             try:
                 cursor = self.writing.cursor()
+                cursor.execute(f"USE {_NAME}")
             except duckdb.Error as error:
                 raise StoreUnavailableError(one_line(error)) from error
             self._cursors.add(cursor)
@@ -211,7 +231,7 @@ class Database:
         frozen = self.generations[-1]
         with self._writing():
             begin_generation(self.writing, frozen + 1)
-            create_views(self.writing, self.collector)
+            self._create_views()
         self.generations = generations(self.writing)
         return frozen
 
@@ -219,7 +239,7 @@ class Database:
         """Drop a generation that the lake holds. As `roll`."""
         with self._writing():
             end_generation(self.writing, generation)
-            create_views(self.writing, self.collector)
+            self._create_views()
         self.generations = generations(self.writing)
 
     def count_rows(self, generation: int) -> int:
@@ -234,6 +254,9 @@ class Database:
         except duckdb.Error as error:
             raise StoreUnavailableError(one_line(error)) from error
         return int(row[0] or 0) if row else 0
+
+    def _create_views(self) -> None:
+        create_views(self.writing, self.collector, is_shared=self.address.is_shared)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -288,15 +311,20 @@ class Database:
 def _connect(path: Path, limits: Limits, address: Address) -> duckdb.DuckDBPyConnection:
     config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": limits.memory,
-        "threads": limits.threads or os.cpu_count() or 1,
+        "threads": limits.threads or max(1, (os.cpu_count() or 1) // 2),
         "checkpoint_threshold": _CHECKPOINT_THRESHOLD,
+        "temp_directory": f"{path}.tmp",
         "max_temp_directory_size": limits.temp,
     }
-    connection = duckdb.connect(str(path), config=config)
+    connection = duckdb.connect(config=config)
     try:
+        # Only of an attached database can the size of row groups be chosen.
+        text = str(path).replace("'", "''")
+        connection.execute(f"ATTACH '{text}' AS {_NAME} (ROW_GROUP_SIZE {ROW_GROUP_ROWS})")
+        connection.execute(f"USE {_NAME}")
         connection.execute("SET GLOBAL TimeZone = 'UTC'")
         lake.attach(connection, address)
-        _create(connection, path)
+        _create(connection, path, is_shared=address.is_shared)
         allowed = lake.allowed_folders(path.parent, address)
         connection.execute("SET allowed_directories = $1", [allowed])
         connection.execute("SET enable_external_access = false")
@@ -307,7 +335,7 @@ def _connect(path: Path, limits: Limits, address: Address) -> duckdb.DuckDBPyCon
     return connection
 
 
-def _create(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+def _create(connection: duckdb.DuckDBPyConnection, path: Path, *, is_shared: bool) -> None:
     connection.execute("BEGIN")
     connection.execute(_INTERNAL_SQL)
     row = connection.execute("SELECT max(version) FROM internal.schema_version").fetchone()
@@ -336,7 +364,7 @@ def _create(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     )
     collector = _identity(connection)
     _catch_up(connection, collector)
-    create_views(connection, collector)
+    create_views(connection, collector, is_shared=is_shared)
     connection.execute("COMMIT")
 
 

@@ -5,14 +5,17 @@ views: the lake, and every generation that the lake does not hold yet. A frozen 
 lake itself whether it was sealed, in the reader's own snapshot of it. A reader looks at the hot
 tables (through the view) before it looks at the lake, so it can find a generation in both, where the
 condition keeps the hot one out, but never in neither.
+
+A table that the lake has never held a row of is left out of the view while nothing can be sealed: of
+such a table DuckLake asks its catalogue for each column anew, a quarter of a second for a wide one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import duckdb
 
 from gpuwarden.schema import TABLES, UPSERTED, create_sql, stored_columns, views_sql
-from gpuwarden_collector.store.lake import SEALED_TABLES, is_not_sealed_sql
+from gpuwarden_collector.store.lake import SEALED_TABLES, is_not_sealed_sql, tables_with_rows
 
 
 def hot_table(name: str, generation: int) -> str:
@@ -41,20 +44,29 @@ def end_generation(connection: duckdb.DuckDBPyConnection, generation: int) -> No
     connection.execute("DELETE FROM internal.doubtful WHERE generation = $1", [generation])
 
 
-def create_views(connection: duckdb.DuckDBPyConnection, collector: str) -> None:
-    """Make the public tables and views over what there is now. In the caller's transaction."""
+def create_views(connection: duckdb.DuckDBPyConnection, collector: str, *, is_shared: bool) -> None:
+    """Make the public tables and views over what there is now. In the caller's transaction.
+
+    `is_shared`: others seal into the lake as well, at any time.
+    """
     existing = generations(connection)
+    # With one generation alone, views are made anew before anything is sealed.
+    is_still = len(existing) == 1 and not is_shared
+    in_lake = tables_with_rows(connection) if is_still else frozenset(SEALED_TABLES)
     for name in SEALED_TABLES:
-        parts = " UNION ALL ".join(_parts(name, existing, collector))
+        parts = " UNION ALL ".join(_parts(name, existing, collector, in_lake))
         connection.execute(f"CREATE OR REPLACE VIEW main.{name} AS {parts}")
     for name in UPSERTED:
         connection.execute(create_sql(TABLES[name]))
     connection.execute(views_sql())
 
 
-def _parts(name: str, existing: list[int], collector: str) -> Iterator[str]:
+def _parts(
+    name: str, existing: list[int], collector: str, in_lake: Collection[str]
+) -> Iterator[str]:
     columns = ", ".join(column.name for column in stored_columns(TABLES[name]))
-    yield f"SELECT {columns} FROM lake.main.{name}"
+    if name in in_lake:
+        yield f"SELECT {columns} FROM lake.main.{name}"
     for generation in existing[:-1]:
         hot = hot_table(name, generation)
         yield f"SELECT {columns} FROM {hot} WHERE {is_not_sealed_sql(collector, generation)}"

@@ -131,6 +131,15 @@ def sealed_generation(connection: duckdb.DuckDBPyConnection, collector: str) -> 
     return int(row[0]) if row and row[0] is not None else 0
 
 
+def tables_with_rows(connection: duckdb.DuckDBPyConnection) -> frozenset[str]:
+    """Tables of the lake that have, or once had, rows. Raises duckdb.Error."""
+    rows = connection.execute(
+        f"SELECT table_name FROM {METADATA}.ducklake_table t "
+        f"JOIN {METADATA}.ducklake_table_stats s USING (table_id) WHERE t.end_snapshot IS NULL"
+    ).fetchall()
+    return frozenset(name for (name,) in rows)
+
+
 def is_not_sealed_sql(collector: str, generation: int) -> str:
     """A condition that holds for as long as the lake does not have the generation."""
     return (

@@ -228,14 +228,12 @@ def checkpoint_catalogue(cursor: duckdb.DuckDBPyConnection) -> None:
 
 
 def forget_alerts(connection: duckdb.DuckDBPyConnection, before: datetime) -> int:
-    """Delete alerts that were over before that; how many. For the thread that writes."""
+    """Delete alerts and diagnoses that were over before that; how many. For the thread that writes."""
+    over = ("alerts WHERE state = 'resolved' AND resolved_at < $1", "diagnoses WHERE ended_at < $1")
     with _translated():
-        return int(
-            _one(
-                connection,
-                "DELETE FROM alerts WHERE state = 'resolved' AND resolved_at < $1",
-                [before.replace(tzinfo=None)],
-            )
+        return sum(
+            int(_one(connection, f"DELETE FROM {rows}", [before.replace(tzinfo=None)]))
+            for rows in over
         )
 
 

@@ -17,6 +17,8 @@ import duckdb
 
 from gpuwarden.clock import EPOCH
 from gpuwarden.rollups import LOOKBACK_MINUTES, ROLLUPS, Rollup
+from gpuwarden.schema import ALLOCATION_SAMPLES
+from gpuwarden.waste import FORGOTTEN_AFTER_DAYS, WASTE_1H
 from gpuwarden_collector.store.errors import translated
 from gpuwarden_collector.store.files import sync_files
 from gpuwarden_collector.store.generations import hot_table
@@ -32,7 +34,7 @@ LATE_MAX = 4_000
 """Late windows that are computed again at once."""
 
 _MINUTES = tuple(r for r in ROLLUPS.values() if r.made_of is None)
-_HOURS = tuple(r for r in ROLLUPS.values() if r.made_of is not None)
+_HOURS = (*(r for r in ROLLUPS.values() if r.made_of is not None), WASTE_1H)
 _SAMPLES = tuple(part.table for rollup in _MINUTES for part in rollup.parts)
 
 
@@ -109,15 +111,20 @@ def roll_hour(
     complete_until = progress.minutes_until.replace(minute=0)
     with _transaction(cursor):
         if complete_until - begin > HOUR:
-            begin = _first(cursor, _HOURS[0].made_of, begin, complete_until)
-            begin = begin.replace(minute=0) if begin else complete_until - HOUR
+            first = _first(cursor, _HOURS[0].made_of, begin, complete_until) or complete_until
+            silent = _first_silent(cursor, begin) or complete_until
+            begin = min(first, silent, complete_until - HOUR).replace(minute=0)
         end = begin + HOUR
-        rows = {
-            rollup.table.name: _insert(
-                cursor, hot_table(rollup.table.name, generation), rollup, Span(begin, end)
+        shares = -(-60 * _one(cursor, "SELECT count(*) FROM main.gpus") // ROWS_MAX) or 1
+        rows = {}
+        for rollup in _HOURS:
+            name = rollup.table.name
+            rows[name] = sum(
+                _insert(
+                    cursor, hot_table(name, generation), rollup, Span(begin, end, (share, shares))
+                )
+                for share in range(shares)
             )
-            for rollup in _HOURS
-        }
         _set(cursor, hours_until=end)
     return rows
 
@@ -200,7 +207,11 @@ def doubles(cursor: duckdb.DuckDBPyConnection, generation: int) -> Any | None:
     """
     found = []
     with _translated():
-        for name, rollup in ROLLUPS.items():
+        for rollup in (*ROLLUPS.values(), WASTE_1H):
+            name = rollup.table.name
+            key, is_double = ", ".join(rollup.table.key), "count(*) > 1"
+            if rollup is WASTE_1H:
+                key, is_double = "node, gpu_uuid, ts", "sum(seconds) > 3600.5"
             hot = hot_table(name, generation)
             begin, end = cursor.execute(f"SELECT min(ts), max(ts) FROM {hot}").fetchone() or (
                 None,
@@ -209,7 +220,7 @@ def doubles(cursor: duckdb.DuckDBPyConnection, generation: int) -> Any | None:
             if begin is not None:
                 found.append(
                     f"SELECT node, ts FROM lake.main.{name} WHERE {between(begin, end + MINUTE)} "
-                    f"GROUP BY {', '.join(rollup.table.key)} HAVING count(*) > 1"
+                    f"GROUP BY {key} HAVING {is_double}"
                 )
         if not found:
             return None
@@ -267,6 +278,14 @@ def _first(
     return found
 
 
+def _first_silent(cursor: duckdb.DuckDBPyConnection, begin: datetime) -> datetime | None:
+    """The first hour in which a fleet that says nothing is still expected: it has rows of waste."""
+    heard: datetime | None = _one(cursor, "SELECT max(last_seen_at) FROM main.gpus")
+    if heard is None or begin > heard + timedelta(days=FORGOTTEN_AFTER_DAYS):
+        return None
+    return max(begin, heard).replace(minute=0, second=0, microsecond=0)
+
+
 def _next_chunk(
     cursor: duckdb.DuckDBPyConnection, begin: datetime, until: datetime
 ) -> tuple[datetime, int]:
@@ -291,7 +310,7 @@ def _is_hot(cursor: duckdb.DuckDBPyConnection, begin: datetime) -> bool:
         WHERE column_name = 'ts' AND c.end_snapshot IS NULL AND t.end_snapshot IS NULL
             AND table_name IN (SELECT unnest($1))
         """,
-        [[*_SAMPLES, "coverage", *ROLLUPS]],
+        [[*_SAMPLES, "coverage", ALLOCATION_SAMPLES.name, *ROLLUPS]],
     ).fetchone()
     newest, is_unknown, generations = row or (None, True, 0)
     if is_unknown or generations != 1:

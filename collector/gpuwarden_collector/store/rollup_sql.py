@@ -22,6 +22,7 @@ from gpuwarden.rollups import (
     Rollup,
     Summary,
 )
+from gpuwarden.waste import WASTE_1H, Scope, waste_sql
 from gpuwarden_collector.store.generations import hot_table
 
 
@@ -67,6 +68,9 @@ def between(begin: datetime, end: datetime) -> str:
 
 def rollup_sql(rollup: Rollup, span: Span) -> str:
     """SELECT of the rows of a rollup, columns named as the table's."""
+    if rollup is WASTE_1H:
+        chosen = f"(node, ts) IN (SELECT (node, ts) FROM {span.units})" if span.units else "true"
+        return waste_sql(Scope(span.begin, span.end, span.nodes, chosen, span.table))
     if rollup.made_of is not None:
         return _of_minutes_sql(rollup, span)
     by = ", ".join((*rollup.by, "ts"))

@@ -378,3 +378,76 @@ def test_faults_of_idle_gpus_do_not_make_them_work(start_ms: int) -> None:
     watched = Watched(start_ms, *(fault(kind, 10) for kind in kinds), placements=free)
     sample = row(watched.at(60), "gpu_samples")
     assert (sample["util_percent"], sample["memory_used_bytes"]) == (0, 0)
+
+
+def test_an_ordered_job_has_the_gpus_for_its_time_and_the_one_before_comes_back_with_new_processes(
+    start_ms: int,
+) -> None:
+    watched = Watched(start_ms, fault(FaultKind.JOB, 60, 600, workload="idle_held"))
+    before, amid, after = (watched.at(s) for s in (59, 300, 700))
+    own, other, again = (row(reading, "process_samples") for reading in (before, amid, after))
+    assert other["started_at"] == start_ms + 60_000
+    assert other["slurm_job_id"] != own["slurm_job_id"] == again["slurm_job_id"]
+    assert again["pid"] != own["pid"]
+    assert {r["util_percent"] for r in amid["gpu_samples"]} == {0.0}
+    assert row(after, "gpu_samples")["util_percent"] > 50
+
+
+def test_an_unused_allocation_has_no_process_and_says_so(start_ms: int) -> None:
+    watched = Watched(start_ms, fault(FaultKind.JOB, 60, workload="unused"))
+    amid = watched.at(120)
+    assert amid["process_samples"] == []
+    assert {r["processes"] for r in amid["allocation_samples"]} == {0}
+
+
+def test_locked_clocks_show_their_reason_and_hold_up_nobody(start_ms: int) -> None:
+    watched = Watched(start_ms, fault(FaultKind.CLOCKS_LOCKED, 60, clock=0.5))
+    amid = watched.at(120)
+    assert row(amid, "gpu_samples")["clocks_event_reasons"] & 2  # type: ignore[operator]
+    assert row(amid, "gpu_samples")["sm_clock_mhz"] == 990
+    assert not row(amid, "gpu_samples", gpu=2)["clocks_event_reasons"] & 2  # type: ignore[operator]
+
+
+def test_memory_is_left_behind_where_the_processes_are_gone(start_ms: int) -> None:
+    watched = Watched(start_ms, fault(FaultKind.ORPHAN_MEMORY, 60, 600))
+    amid, after = watched.at(120), watched.at(700)
+    assert amid["process_samples"] == []
+    assert row(amid, "gpu_samples")["memory_used_bytes"] > 30e9  # type: ignore[operator]
+    assert row(amid, "gpu_samples", gpu=2)["memory_used_bytes"] == 0
+    assert len(after["process_samples"]) == 4
+
+
+def test_boards_say_what_else_is_broken_and_only_as_long_as_it_is(start_ms: int) -> None:
+    watched = Watched(
+        start_ms,
+        fault(FaultKind.INFOROM_INVALID, 60, 300),
+        fault(FaultKind.MEMORY_UNREPAIRABLE, 60),
+        fault(FaultKind.RECOVERY, 60, 300, action="node_reboot"),
+        fault(FaultKind.FABRIC_DOWN, 60, 300),
+    )
+    before, amid, after = (row(watched.at(s), "gpu_health_samples") for s in (30, 120, 400))
+    names = ("inforom_valid", "memory_unrepairable", "recovery_action", "fabric_health")
+    assert [before[name] for name in names] == [True, False, "none", "healthy"]
+    assert [amid[name] for name in names] == [False, True, "node_reboot", "route_unhealthy"]
+    assert [after[name] for name in names] == [True, True, "none", "healthy"]
+
+
+def test_older_boards_retire_pages_and_fans_stand_still(start_ms: int) -> None:
+    retired = Watched(
+        start_ms, fault(FaultKind.PAGES_RETIRED, 60, pages=20), model=model_named("T4-16GB")
+    )
+    assert row(retired.at(120), "gpu_health_samples")["retired_pages_uncorrected_total"] == 20
+    stuck = Watched(
+        start_ms, fault(FaultKind.FAN_STUCK, 60, 300), model=model_named("RTX-A6000-48GB")
+    )
+    assert row(stuck.at(120), "gpu_detail_samples")["fan_percent"] == 0
+    assert row(stuck.at(400), "gpu_detail_samples")["fan_percent"] > 0  # type: ignore[operator]
+
+
+def test_cooling_that_does_not_waver_makes_a_gpu_hot_and_does_not_throttle_it(
+    start_ms: int,
+) -> None:
+    watched = Watched(start_ms, fault(FaultKind.THERMAL_THROTTLE, 60, resistance=1.4, swing=0.0))
+    readings = watched.each(600, 900, 20)
+    assert mean(readings, "temperature_celsius") > mean(readings, "temperature_celsius", 2) + 5
+    assert all(row(r, "gpu_samples")["clocks_event_reasons"] & 0x60 == 0 for r in readings)  # type: ignore[operator]

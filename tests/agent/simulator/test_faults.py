@@ -61,7 +61,10 @@ def test_a_gpu_that_is_not_there_cannot_fail() -> None:
 
 def test_an_h100_can_have_them_all() -> None:
     options = {"code": 79, "link": 17, "adapter": 7}
+    other_boards = {FaultKind.FAN_STUCK, FaultKind.PAGES_RETIRED}
     for kind, spec in SPECS.items():
+        if kind in other_boards:
+            continue
         given_options = {name: options[name] for name in spec.options if name in options}
         fault = Fault(kind, 0, None, 0 if spec.is_of_gpu else None, given_options)
         assert misfit(fault, model_named("H100-SXM"), 8) is None

@@ -225,3 +225,17 @@ def test_history_is_made_hundreds_of_times_faster_than_it_lasts(start_ms: int) -
     for second in range(720):
         node.read(start_ms + 1000 * second)
     assert time.process_time() - began < 1.5
+
+
+def test_a_longer_stride_lives_the_same_time_in_fewer_steps(start_ms: int) -> None:
+    grown = []
+    for stride_ms in (1_000, 15_000):
+        placements = [Placement((0,), Workload.TRAINING)]
+        node = SimulatedNode(
+            "n", 1, model_named("H100-SXM-80GB"), 3, placements, stride_ms=stride_ms
+        )
+        first = node.read(start_ms)["gpu_samples"][0]
+        for second in range(15, 1801, 15):
+            last = node.read(start_ms + 1000 * second)["gpu_samples"][0]
+        grown.append(last["energy_joules_total"] - first["energy_joules_total"])
+    assert grown[1] == pytest.approx(grown[0], rel=0.05)

@@ -200,6 +200,39 @@ def test_every_starved_job_starves_alike_wherever_it_sits_in_its_range(
             assert min(tree.main_cpu_percent for tree in trees) >= 90
 
 
+@of(Workload.SMALL)
+def test_a_small_model_uses_little_of_the_gpu_and_waits_for_no_data(run) -> None:
+    assert 8 <= run.mean("util_percent") <= 18
+    assert max(row["memory_used_bytes"] for row in run.gpu) < 8e9
+    assert max(row["loader_cpu_percent"] for row in run.process) < 40
+
+
+@of(Workload.COMM_BOUND)
+def test_communication_looks_busy_and_draws_little(run) -> None:
+    assert run.mean("util_percent") > 95
+    assert run.mean("power_watts") < 0.45 * 700
+
+
+@of(Workload.BLOCKED)
+def test_a_blocked_process_waits_in_the_kernel_and_its_gpu_stands_still(run) -> None:
+    assert {row["util_percent"] for row in run.gpu} == {0.0}
+    assert {row["state"] for row in run.process} == {"D"}
+
+
+@of(Workload.UNUSED)
+def test_an_allocation_without_processes_leaves_the_gpu_as_free_as_any(run) -> None:
+    assert run.process == []
+    assert {row["memory_used_bytes"] for row in run.gpu} == {0}
+
+
+def test_a_job_that_is_partly_idle_works_on_its_first_gpu_only() -> None:
+    job = Job(Workload.PARTLY_IDLE, (2, 3, 4), 0, None, 0.5, "python", (7, 8, 9))
+    loads = dict(gpu_loads(job, demand(job, 600_000, random.Random(1))))
+    assert loads[2].power_share > 0.3
+    assert loads[3] == loads[4]
+    assert (loads[3].util_percent, loads[3].power_share, loads[3].has_context) == (0.0, 0.0, True)
+
+
 @pytest.mark.parametrize("level", [0.0, 0.5, 0.999])
 def test_demands_stay_within_what_can_be_asked(level: float) -> None:
     for workload in Workload:

@@ -1,0 +1,1 @@
+"""Who may do what: tokens, scopes, TLS, enrolment. `docs/security.md` is the full text."""

@@ -1,0 +1,41 @@
+"""What each endpoint asks for: this table is the whole policy.
+
+What is not named here needs an admin's token, and fails a test.
+"""
+
+from gpuwarden.access import CA_PATH, ENROLL_PATH, TOKEN_PATH, Scope
+from gpuwarden.wire import INGEST_PATH
+
+
+class Anyone:
+    """No token at all."""
+
+
+class Holder:
+    """Any valid token."""
+
+
+Need = Scope | type[Anyone] | type[Holder]
+
+NEEDS: dict[tuple[str, str], Need] = {
+    ("POST", INGEST_PATH): Scope.INGEST,
+    ("POST", ENROLL_PATH): Scope.ENROLL,
+    ("GET", CA_PATH): Anyone,  # public by nature; whoever fetches it compares its fingerprint
+    ("GET", TOKEN_PATH): Holder,
+    ("GET", "/healthz"): Anyone,
+    ("GET", "/readyz"): Anyone,
+    ("GET", "/metrics"): Scope.READ,
+    ("GET", "/"): Scope.READ,
+    ("POST", "/v1/sql"): Scope.READ,
+    ("GET", "/v1/rules"): Scope.READ,
+    ("POST", "/v1/rules/reload"): Scope.ADMIN,
+    ("GET", "/v1/alerts/{fingerprint}/explanation"): Scope.READ,
+    ("GET", "/v1/silences"): Scope.READ,
+    ("POST", "/v1/silences"): Scope.ADMIN,
+    ("DELETE", "/v1/silences/{id}"): Scope.ADMIN,
+}
+
+
+def need_of(method: str, path: str) -> Need:
+    """What a request to the endpoint must show; `path` as the route has it, with its {names}."""
+    return NEEDS.get(("GET" if method == "HEAD" else method, path), Scope.ADMIN)

@@ -1,0 +1,125 @@
+"""The server's side of TLS: a certificate that can be replaced while connections stay."""
+
+import hashlib
+import logging
+import ssl
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from gpuwarden.files import Mark, mark_of
+from gpuwarden.life import StartError
+
+log = logging.getLogger(__name__)
+
+ENDS_SOON = timedelta(days=14)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What a certificate says."""
+
+    ends_at: datetime
+    names: tuple[str, ...]
+    """DNS names and addresses that it is good for."""
+    fingerprint: str
+    """`sha256:` and the hash of its DER form, in hexadecimal."""
+
+
+def certificate_of(path: Path) -> Certificate:
+    """The first certificate of a PEM file. Raises ValueError: one line with the path."""
+    try:
+        found = x509.load_pem_x509_certificate(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: there is no certificate in PEM form in it") from error
+    return described(found)
+
+
+def described(certificate: x509.Certificate) -> Certificate:
+    """What matters of a certificate."""
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except (x509.ExtensionNotFound, ValueError):
+        names: tuple[str, ...] = ()
+    else:
+        dns = extension.value.get_values_for_type(x509.DNSName)
+        addresses = extension.value.get_values_for_type(x509.IPAddress)
+        names = (*dns, *map(str, addresses))
+    digest = hashlib.sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
+    return Certificate(certificate.not_valid_after_utc, names, f"sha256:{digest}")
+
+
+class ServerTls:
+    """The context that the server listens with. `reload` looks whether the files are others now.
+
+    A handshake is given whatever certificate is the current one; what is connected keeps its own.
+    """
+
+    def __init__(self, cert: Path, key: Path) -> None:
+        """Raises StartError."""
+        self._cert, self._key = cert, key
+        self._marks = self._look()
+        try:
+            self._current, self.certificate = _loaded(cert, key)
+        except ValueError as error:
+            raise StartError(f"{error}: see tls_cert and tls_key") from error
+        self.context, _ = _loaded(cert, key)
+        self.context.sni_callback = self._give
+
+    def _give(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = self._current
+
+    def _look(self) -> tuple[Mark | None, Mark | None]:
+        return mark_of(self._cert), mark_of(self._key)
+
+    def reload(self) -> None:
+        """Take the files anew where they have changed; a wrong pair is told once, and the old goes on."""
+        marks = self._look()
+        if marks == self._marks:
+            return
+        self._marks = marks
+        try:
+            self._current, self.certificate = _loaded(self._cert, self._key)
+        except ValueError as error:
+            log.warning(
+                "the new certificate is not used; the old one goes on", extra={"why": str(error)}
+            )
+            return
+        log.info("new certificate", extra={"ends_at": self.certificate.ends_at.isoformat()})
+
+    def warn_if_it_ends(self, now: datetime) -> None:
+        """Say so where the certificate is over or soon will be."""
+        left = self.certificate.ends_at - now
+        if left > ENDS_SOON:
+            return
+        extra = {
+            "file": str(self._cert),
+            "ends_at": self.certificate.ends_at.isoformat(),
+            "remedy": "gpuwarden collector init --renew, or your authority's way",
+        }
+        if left <= timedelta(0):
+            log.error("the certificate has expired; agents keep their batches", extra=extra)
+        else:
+            log.warning("the certificate ends soon", extra=extra)
+
+
+def _loaded(cert: Path, key: Path) -> tuple[ssl.SSLContext, Certificate]:
+    certificate = certificate_of(cert)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        # An empty password: a key that has one would make OpenSSL ask on the terminal.
+        context.load_cert_chain(cert, key, password="")
+    except ssl.SSLError as error:
+        what = "the key is not the certificate's" if error.reason == "KEY_VALUES_MISMATCH" else None
+        what = what or "there is no key in PEM form without a password in it"
+        raise ValueError(f"{key}: {what}") from error
+    except OSError as error:
+        raise ValueError(f"{key}: {error.strerror}") from error
+    return context, certificate

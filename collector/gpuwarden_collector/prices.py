@@ -1,0 +1,328 @@
+"""What a GPU costs an hour, and where that figure comes from: a book of prices, and one pure function.
+
+First the prices file, where the first entry that fits counts; then `[prices]` of the settings; then
+the default of the model catalogue. docs/money.md describes the file.
+"""
+
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from json import JSONDecodeError, loads
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.life import StartError
+from gpuwarden.models import GpuModel, find_model
+
+HOURS_A_YEAR = 8766.0
+Row = Mapping[str, Any]
+
+
+class PricesError(StartError):
+    """The prices file is wrong; the message says where, what, and what it must be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """What a kWh costs, and how many a data centre takes for each that its computers do."""
+
+    usd_per_kwh: float | None = None
+    pue: float = 1.0
+
+    @property
+    def usd(self) -> float | None:
+        """Price of a kWh of a computer; None: unknown."""
+        return None if self.usd_per_kwh is None else self.usd_per_kwh * self.pue
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """Hardware that was bought: its price, shared by `gpus`, over its life."""
+
+    cost_usd: float
+    life_years: float
+    gpus: int | None
+    """None: as many as the node has."""
+    watts: float | None
+    """Power of a GPU with its share of the node; None: the model's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A price, and what it is for. Patterns are as in a shell, case counts for nothing."""
+
+    where: str
+    """File and line."""
+    model: str | None = None
+    node: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    usd_per_hour: float | None = None
+    instance_usd_per_hour: float | None = None
+    instance_gpus: int | None = None
+    owned: Owned | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PriceBook:
+    """All that is known of prices."""
+
+    entries: tuple[Entry, ...] = ()
+    by_model: Mapping[str, float] = field(default_factory=dict)
+    """`[prices]` of the settings: by the driver's name, or a start of the catalogue's."""
+    energy: Energy = Energy()
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """USD per hour (None: unknown) and where it comes from, in words."""
+
+    usd_per_hour: float | None
+    basis: str | None
+
+
+def price_of(gpu: Row, node: Row | None, book: PriceBook) -> Priced:
+    """What a GPU costs an hour. `gpu`, `node`: rows of those tables; None: the node is unknown.
+
+    A MIG device has no price of its own: the whole GPU has.
+    """
+    model = find_model(gpu.get("model") or "")
+    for entry in book.entries:
+        if _fits(entry, gpu, model, node):
+            return _priced(entry, model, node, book.energy)
+    name = _matched(gpu.get("model"), model, book.by_model)
+    if name is not None:
+        return Priced(book.by_model[name], f"[prices] {name}")
+    if model is None or model.price is None:
+        return Priced(None, None)
+    price = model.price
+    return Priced(
+        price.usd_per_hour, f"default of {price.read_on}: {price.provider} on demand, {model.name}"
+    )
+
+
+def _fits(entry: Entry, gpu: Row, model: GpuModel | None, node: Row | None) -> bool:
+    if gpu.get("mig_instance") is not None:
+        return False
+    names = (gpu.get("model") or "", model.name if model else "")
+    if entry.model is not None and not any(
+        fnmatchcase(name.lower(), f"{entry.model.lower()}*") for name in names
+    ):
+        return False
+    if entry.node is not None and not fnmatchcase(
+        (gpu.get("node") or "").lower(), entry.node.lower()
+    ):
+        return False
+    labels = _labels(node)
+    return all(
+        name in labels and fnmatchcase(labels[name].lower(), pattern.lower())
+        for name, pattern in entry.labels.items()
+    )
+
+
+def _labels(node: Row | None) -> dict[str, str]:
+    try:
+        labels = loads((node or {}).get("labels") or "{}")
+    except JSONDecodeError:
+        return {}
+    return {str(k): str(v) for k, v in labels.items()} if isinstance(labels, dict) else {}
+
+
+def _priced(entry: Entry, model: GpuModel | None, node: Row | None, energy: Energy) -> Priced:
+    of_node = (node or {}).get("gpus")
+    if entry.usd_per_hour is not None:
+        return Priced(entry.usd_per_hour, f"{entry.where}: {entry.usd_per_hour:g} USD/h")
+    if entry.instance_usd_per_hour is not None:
+        gpus = entry.instance_gpus or of_node
+        said = f"{entry.where}: instance of {entry.instance_usd_per_hour:g} USD/h"
+        if not gpus:
+            return Priced(None, f"{said} with an unknown number of GPUs")
+        return Priced(entry.instance_usd_per_hour / gpus, f"{said} with {gpus} GPUs")
+    assert entry.owned is not None
+    return _owned(entry.where, entry.owned, model, of_node, energy)
+
+
+def _owned(
+    where: str, owned: Owned, model: GpuModel | None, of_node: int | None, energy: Energy
+) -> Priced:
+    gpus = owned.gpus or of_node
+    said = f"{where}: owned, {owned.cost_usd:g} USD over {owned.life_years:g} years"
+    if not gpus:
+        return Priced(None, f"{said}, unknown number of GPUs")
+    usd = owned.cost_usd / gpus / (owned.life_years * HOURS_A_YEAR)
+    said += f", {gpus} GPUs" if gpus > 1 else ""
+    watts = owned.watts or (model.tdp_watts if model else None)
+    if energy.usd is None:
+        return Priced(usd, f"{said}, without power")
+    if watts is None:
+        return Priced(None, f"{said}, unknown power")
+    usd += watts / 1000 * energy.usd
+    kwh = f"{energy.usd_per_kwh:g} USD/kWh, PUE {energy.pue:g}"
+    return Priced(usd, f"{said}, {watts:g} W at {kwh}")
+
+
+def _matched(
+    driver_name: str | None, model: GpuModel | None, prices: Mapping[str, float]
+) -> str | None:
+    """The key of `prices`: the driver's name, or the longest start of the catalogue's."""
+    if driver_name is not None and driver_name in prices:
+        return driver_name
+    if model is None:
+        return None
+    starts = [p for p in prices if p and model.name.upper().startswith(p.upper())]
+    return max(starts, key=len) if starts else None
+
+
+def unmatched_prices(prices: Iterable[str], model_names: Iterable[str]) -> list[str]:
+    """Keys of `[prices]` that no model of the catalogue starts with; they may be driver names."""
+    names = [name.upper() for name in model_names]
+    return sorted(p for p in prices if not any(name.startswith(p.upper()) for name in names))
+
+
+def load_book(path: Path | None, by_model: Mapping[str, float]) -> PriceBook:
+    """The book of a prices file (None: there is none) and `[prices]`. Raises PricesError."""
+    if path is None:
+        return PriceBook((), by_model)
+    try:
+        text = path.read_text()
+        document = tomllib.loads(text)
+    except OSError as error:
+        raise PricesError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise PricesError(f"{path}: not UTF-8 text") from error
+    except tomllib.TOMLDecodeError as error:
+        raise PricesError(f"{path}: not valid TOML: {error}") from error
+    top = _Table(path.name, str(path), 1, document)
+    top.refuse_others("energy", "price")
+    energy = _energy(_Table(path.name, str(path), _line(text, "[energy]"), top.table("energy")))
+    listed = document.get("price", [])
+    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
+        raise top.wrong("price", "tables: write [[price]] before each")
+    lines = _lines_of_entries(text)
+    entries = (
+        _entry(_Table(path.name, str(path), line, raw))
+        for raw, line in zip(listed, lines, strict=False)
+    )
+    return PriceBook(tuple(entries), by_model, energy)
+
+
+def _lines_of_entries(text: str) -> Iterator[int]:
+    """Lines of `[[price]]`, then 1 for those that are written otherwise; tomllib does not tell."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if re.match(r"\s*\[\[\s*[\"']?price[\"']?\s*\]\]", line):
+            yield number
+    while True:
+        yield 1
+
+
+def _line(text: str, header: str) -> int:
+    lines = [line.strip() for line in text.splitlines()]
+    return next((n for n, line in enumerate(lines, 1) if line.startswith(header)), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table of the file, whose values are taken by name and checked."""
+
+    name: str
+    path: str
+    line: int
+    values: Mapping[str, Any]
+
+    @property
+    def where(self) -> str:
+        return f"{self.path}:{self.line}"
+
+    def wrong(self, key: str, must: str) -> PricesError:
+        return PricesError(f"{self.where}: {key} = {self.values.get(key)!r} must be {must}")
+
+    def refuse_others(self, *known: str) -> None:
+        for key in self.values:
+            if key not in known:
+                listed = ", ".join(known)
+                raise PricesError(f"{self.where}: unknown key {key!r}; known: {listed}")
+
+    def number(self, key: str, least: float = 0.0, *, above: bool = False) -> float | None:
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
+            raise self.wrong(key, "a number")
+        if value < least or (above and value == least):
+            raise self.wrong(key, f"{'above' if above else 'at least'} {least:g}")
+        return float(value)
+
+    def count(self, key: str) -> int | None:
+        value = self.values.get(key)
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int) or value < 1
+        ):
+            raise self.wrong(key, "a whole number of at least 1")
+        return value
+
+    def text(self, key: str) -> str | None:
+        value = self.values.get(key)
+        if value is not None and (not isinstance(value, str) or not value):
+            raise self.wrong(key, "a text")
+        return value
+
+    def table(self, key: str) -> dict[str, Any]:
+        value = self.values.get(key, {})
+        if not isinstance(value, dict):
+            raise self.wrong(key, "a table")
+        return value
+
+    def needed(self, key: str, value: float | None) -> float:
+        if value is None:
+            raise PricesError(f"{self.where}: {key} is missing")
+        return value
+
+
+def _energy(table: _Table) -> Energy:
+    table.refuse_others("usd_per_kwh", "pue")
+    return Energy(table.number("usd_per_kwh"), table.number("pue", 1.0) or 1.0)
+
+
+_WHAT = ("usd_per_hour", "instance_usd_per_hour", "owned_usd")
+
+
+def _entry(table: _Table) -> Entry:
+    table.refuse_others("model", "node", "labels", *_WHAT, "gpus", "life_years", "watts")
+    said = [key for key in _WHAT if key in table.values]
+    if len(said) != 1:
+        raise PricesError(
+            f"{table.where}: a price has one of {', '.join(_WHAT)}; this has {len(said)}"
+        )
+    what = said[0]
+    for key, only in (("gpus", _WHAT[1:]), ("life_years", _WHAT[2:]), ("watts", _WHAT[2:])):
+        if key in table.values and what not in only:
+            raise PricesError(
+                f"{table.where}: {key} goes with {' or '.join(only)}, not with {what}"
+            )
+    labels = table.table("labels")
+    if not all(isinstance(value, str) for value in labels.values()):
+        raise table.wrong("labels", "a table of texts")
+    owned = None
+    if what == "owned_usd":
+        owned = Owned(
+            table.number(what) or 0.0,
+            table.needed("life_years", table.number("life_years", above=True)),
+            table.count("gpus"),
+            table.number("watts"),
+        )
+    return Entry(
+        where=f"{table.name}:{table.line}",
+        model=table.text("model"),
+        node=table.text("node"),
+        labels=labels,
+        usd_per_hour=table.number("usd_per_hour"),
+        instance_usd_per_hour=table.number("instance_usd_per_hour"),
+        instance_gpus=table.count("gpus"),
+        owned=owned,
+    )

@@ -1,0 +1,64 @@
+"""Access keeps up with its files, and a damaged one locks nobody out and lets nobody in."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden.access import Scope
+from gpuwarden.clock import ManualClock
+from gpuwarden.life import StartError
+from gpuwarden_collector.access.desk import USED_WRITTEN_EVERY_S, Desk, tokens_path
+from gpuwarden_collector.access.token_file import NAME, last_used
+from gpuwarden_collector.settings import CollectorSettings
+
+
+def test_tokens_are_in_the_data_folder_unless_said_otherwise() -> None:
+    assert tokens_path(CollectorSettings(data_dir=Path("/d"))) == Path("/d/tokens.json")
+    assert tokens_path(CollectorSettings(tokens_file=Path("/t"))) == Path("/t")
+
+
+async def test_a_damaged_file_is_told_and_the_old_tokens_go_on(
+    start: Any, session: Any, grant: Any, bearer: Any, data_dir: Path, caplog: Any
+) -> None:
+    token = grant(Scope.READ)
+    async with start(require_tokens=True) as collector:
+        (data_dir / NAME).write_text("{")
+        collector.reload()
+        collector.reload()
+        assert len([r for r in caplog.records if "cannot be read" in r.message]) == 1
+        async with session.get(collector.url + "/metrics", headers=bearer(token)) as answer:
+            assert answer.status == 200
+        (data_dir / NAME).unlink()
+        collector.reload()
+        async with session.get(collector.url + "/metrics", headers=bearer(token)) as answer:
+            assert answer.status == 401
+
+
+def test_a_damaged_file_at_the_start_is_one_line(tmp_path: Path, clock: ManualClock) -> None:
+    (tmp_path / NAME).write_text("{")
+    with pytest.raises(StartError, match="this is no file of tokens"):
+        Desk(CollectorSettings(data_dir=tmp_path), clock, Counter())
+
+
+def test_nobody_can_come_in_yet_is_told(tmp_path: Path, clock: ManualClock, caplog: Any) -> None:
+    Desk(CollectorSettings(data_dir=tmp_path, require_tokens=True), clock, Counter())
+    [record] = caplog.records
+    assert record.message == "there are no tokens yet: nobody is let in"
+
+
+async def test_when_a_token_was_used_outlives_the_collector(
+    start: Any, session: Any, grant: Any, bearer: Any, data_dir: Path, clock: ManualClock
+) -> None:
+    first, second, never = grant(Scope.READ), grant(Scope.READ), grant(Scope.READ)
+    for token in (first, second):
+        async with (
+            start(require_tokens=True) as collector,
+            session.get(collector.url + "/metrics", headers=bearer(token)) as answer,
+        ):
+            assert answer.status == 200
+        clock.advance(USED_WRITTEN_EVERY_S)
+    used = last_used(data_dir / NAME)
+    assert set(used) == {first.id, second.id} and never.id not in used
+    assert (used[second.id] - used[first.id]).total_seconds() == USED_WRITTEN_EVERY_S

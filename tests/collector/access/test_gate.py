@@ -1,0 +1,162 @@
+"""Who is let in over real HTTP: each way to show a token, web pages that ask in a reader's place, words."""
+
+import asyncio
+import base64
+import logging
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden.access import Scope
+from gpuwarden_collector.access.gate import token_in
+from gpuwarden_collector.access.token_file import NAME, edit
+
+
+async def status(session: Any, url: str, headers: Any = None, method: str = "GET") -> int:
+    async with session.request(method, url, headers=headers) as answer:
+        await answer.read()
+        return answer.status
+
+
+def basic(text: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(text.encode()).decode()}
+
+
+@given(st.text())
+def test_any_header_is_read_as_something(text: str) -> None:
+    assert isinstance(token_in(text), str)
+    assert token_in(f"Bearer {text}") == text.strip()
+    assert token_in(basic(f"x:{text}")["Authorization"]) == text
+
+
+async def test_a_token_is_shown_as_bearer_or_as_a_password(
+    start: Any, session: Any, grant: Any, bearer: Any
+) -> None:
+    token = grant(Scope.READ)
+    async with start(require_tokens=True) as collector:
+        url = collector.url + "/metrics"
+        assert await status(session, url, bearer(token)) == 200
+        assert await status(session, url, basic(f"anyone:{token.text}")) == 200
+        for wrong in (
+            {},
+            {"Authorization": token.text},
+            {"Authorization": f"Bearer {token.text[:-1]}"},
+            {"Authorization": "Basic ===="},
+            basic(token.text),
+        ):
+            assert await status(session, url, wrong) == 401
+        async with session.get(url) as answer:
+            assert answer.headers["WWW-Authenticate"].startswith("Basic realm=")
+            assert (await answer.json())["error"].startswith("this needs a token with scope read")
+
+
+async def test_two_of_them_are_none(start: Any, grant: Any) -> None:
+    token = grant(Scope.READ)
+    line = f"Authorization: Bearer {token.text}\r\n"
+    async with start(require_tokens=True) as collector:
+        host, port = collector.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"GET /metrics HTTP/1.1\r\nHost: x\r\n{line}{line}\r\n".encode())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
+        writer.close()
+
+
+async def test_tokens_come_and_go_while_it_runs(
+    start: Any, session: Any, grant: Any, bearer: Any, data_dir: Any, eventually: Any
+) -> None:
+    async with start(require_tokens=True) as collector:
+        url = collector.url + "/metrics"
+        assert await status(session, url) == 401
+        token = grant(Scope.READ)
+        assert await status(session, url, bearer(token)) == 200  # that very moment
+        edit(data_dir / NAME, lambda book: (book.revoked([token.id]), None))
+        collector.reload()
+        assert await status(session, url, bearer(token)) == 401
+
+
+async def test_a_token_is_revoked_without_a_word_to_the_collector(
+    start: Any, session: Any, grant: Any, bearer: Any, data_dir: Any
+) -> None:
+    token = grant(Scope.READ)
+    async with start(require_tokens=True) as collector:
+        url = collector.url + "/metrics"
+        assert await status(session, url, bearer(token)) == 200
+        edit(data_dir / NAME, lambda book: (book.revoked([token.id]), None))
+        async with asyncio.timeout(30):
+            while await status(session, url, bearer(token)) == 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
+
+async def test_an_expired_token_is_out(
+    start: Any, session: Any, grant: Any, bearer: Any, clock: Any
+) -> None:
+    token = grant(Scope.READ, expires_at=clock.now() + timedelta(seconds=10))
+    async with start(require_tokens=True) as collector:
+        assert await status(session, collector.url + "/metrics", bearer(token)) == 200
+        clock.advance(10)
+        assert await status(session, collector.url + "/metrics", bearer(token)) == 401
+
+
+async def test_a_page_of_another_site_can_change_nothing(start: Any, session: Any) -> None:
+    async with start() as collector:  # on loopback without tokens, where nothing else would stop it
+        for headers, expected in (
+            ({}, 200),
+            ({"Origin": collector.url}, 200),
+            ({"Sec-Fetch-Site": "same-origin"}, 200),
+            ({"Sec-Fetch-Site": "none"}, 200),
+            ({"Origin": "https://evil.example"}, 403),
+            ({"Origin": "null"}, 403),
+            ({"Sec-Fetch-Site": "cross-site"}, 403),
+            ({"Sec-Fetch-Site": "same-site", "Origin": collector.url}, 403),
+        ):
+            url = collector.url + "/v1/sql"
+            async with session.post(url, data=b"select 1", headers=headers) as answer:
+                assert answer.status == expected, headers
+            assert await status(session, collector.url + "/readyz", headers) == 200
+
+
+HOSTS = {
+    "localhost:8750": 200,
+    "127.0.0.1": 200,
+    "[::1]:8750": 200,
+    "a.localhost": 200,
+    "evil.example": 421,
+    "localhost.evil.example:8750": 421,
+    "127.0.0.1.evil.example": 421,
+    "[": 421,
+}
+
+
+async def test_without_tokens_no_name_of_the_web_leads_here(start: Any, session: Any) -> None:
+    async with start() as collector:
+        url = collector.url + "/metrics"
+        assert {h: await status(session, url, {"Host": h}) for h in HOSTS} == HOSTS
+    async with start(allow_insecure=True) as collector:
+        url = collector.url + "/metrics"
+        assert {await status(session, url, {"Host": host}) for host in HOSTS} == {200}
+
+
+async def test_denials_are_counted_and_told_once_a_minute_without_the_token(
+    start: Any, session: Any, grant: Any, bearer: Any, clock: Any, caplog: Any
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    reader, forged = grant(Scope.READ), "gw_read_aaaaaaaaaaaa_" + "S" * 43
+    async with start(require_tokens=True) as collector:
+        url = collector.url
+        for _ in range(5):
+            await status(session, url + "/metrics", {"Authorization": f"Bearer {forged}"})
+        await status(session, url + "/v1/ingest", bearer(reader), "POST")
+        told = [r for r in caplog.records if "denied" in r.message]
+        assert [r.path for r in told] == ["/metrics", "/v1/ingest"]
+        clock.advance(60)
+        await status(session, url + "/metrics", {"Authorization": f"Bearer {forged}"})
+        told = [r for r in caplog.records if "denied" in r.message]
+        assert len(told) == 3
+        async with session.get(url + "/metrics", headers=bearer(reader)) as answer:
+            text = await answer.text()
+    assert 'denied_requests_total{reason="unknown"} 6' in text
+    assert 'denied_requests_total{reason="scope"} 1' in text
+    everything = " ".join(str(vars(r)) for r in caplog.records)
+    assert "SSSS" not in everything and reader.text not in everything

@@ -1,0 +1,94 @@
+"""Enrolment over HTTP: a node brings its token's hash, once, and whatever else comes is refused in words."""
+
+import json
+from typing import Any
+
+from gpuwarden.access import Scope, Token
+from gpuwarden_collector.access.token_file import NAME, load
+
+
+async def enroll(session: Any, url: str, headers: Any, document: Any) -> tuple[int, Any]:
+    body = document if isinstance(document, bytes) else json.dumps(document).encode()
+    async with session.post(url + "/v1/enroll", data=body, headers=headers) as answer:
+        return answer.status, await answer.json()
+
+
+def asked(node: Any, token: Token) -> dict[str, Any]:
+    return {"node": node, "id": token.id, "sha256": token.digest}
+
+
+async def test_a_node_is_in_with_the_token_that_it_made(
+    start: Any, session: Any, grant: Any, bearer: Any, data_dir: Any
+) -> None:
+    by, own, other = (
+        grant(Scope.ENROLL, uses_left=1),
+        Token.new(Scope.INGEST),
+        Token.new(Scope.INGEST),
+    )
+    async with start(require_tokens=True) as collector:
+        url = collector.url
+        for _ in range(2):  # an answer may be lost
+            status, answer = await enroll(session, url, bearer(by), asked("n1", own))
+            assert (status, answer) == (201, {"id": own.id, "node": "n1"})
+        async with session.get(url + "/v1/token", headers=bearer(own)) as answer:
+            assert await answer.json() == {
+                "required": True, "id": own.id, "scope": "ingest", "node": "n1", "expires_at": None,
+            }  # fmt: skip
+        status, answer = await enroll(session, url, bearer(by), asked("n2", other))
+        assert (status, "is used up" in answer["error"]) == (409, True)
+    assert {e.node for e in load(data_dir / NAME).entries} == {None, "n1"}
+    assert own.text.rpartition("_")[2] not in (data_dir / NAME).read_text()
+
+
+RUBBISH: list[Any] = [
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b"x" * 5000,
+    {"node": "n1"},
+    {"node": "", "id": "a" * 12, "sha256": "0" * 64},
+    {"node": "n" * 257, "id": "a" * 12, "sha256": "0" * 64},
+    {"node": "n\n1", "id": "a" * 12, "sha256": "0" * 64},
+    {"node": 5, "id": "a" * 12, "sha256": "0" * 64},
+    {"node": "n1", "id": "A" * 12, "sha256": "0" * 64},
+    {"node": "n1", "id": "a" * 12, "sha256": "0" * 64 + "\n"},
+    {"node": "n1", "id": "a" * 12, "sha256": None},
+]
+
+
+async def test_rubbish_is_refused_and_costs_no_use(
+    start: Any, session: Any, grant: Any, bearer: Any, data_dir: Any
+) -> None:
+    by = grant(Scope.ENROLL, uses_left=1)
+    async with start(require_tokens=True) as collector:
+        for document in RUBBISH:
+            status, answer = await enroll(session, collector.url, bearer(by), document)
+            assert (status, "error" in answer) == (400, True), document
+    assert [e.uses_left for e in load(data_dir / NAME).entries] == [1]
+
+
+async def test_where_no_tokens_are_asked_for_there_is_nothing_to_enroll(
+    start: Any, session: Any
+) -> None:
+    async with start() as collector:
+        status, answer = await enroll(
+            session, collector.url, {}, asked("n1", Token.new(Scope.INGEST))
+        )
+        assert (status, "asks for no tokens" in answer["error"]) == (409, True)
+        async with session.get(collector.url + "/v1/token") as found:
+            assert await found.json() == {"required": False}
+
+
+async def test_the_authority_is_given_to_anybody(start: Any, session: Any, certified: Any) -> None:
+    async with start(require_tokens=True, tls_ca=certified.ca) as collector:
+        async with session.get(collector.url + "/v1/ca") as answer:
+            assert await answer.read() == certified.ca.read_bytes()
+        certified.ca.unlink()
+        async with session.get(collector.url + "/v1/ca") as answer:
+            assert answer.status == 503
+    async with (
+        start(require_tokens=True) as collector,
+        session.get(collector.url + "/v1/ca") as answer,
+    ):
+        assert answer.status == 404

@@ -1,0 +1,201 @@
+"""TLS as a client sees it: new certificates without a lost connection, old protocols refused, clear words."""
+
+import asyncio
+import ssl
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden.life import StartError
+from gpuwarden_collector.access.tls import ServerTls, certificate_of
+
+V = ssl.TLSVersion
+REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class Client:
+    """One connection over which requests go."""
+
+    async def open(self, url: str, context: ssl.SSLContext, name: str = "localhost") -> "Client":
+        port = int(url.rpartition(":")[2])
+        self.reader, self.writer = await asyncio.open_connection(
+            "127.0.0.1", port, ssl=context, server_hostname=name
+        )
+        return self
+
+    @property
+    def serial(self) -> str:
+        return str(self.writer.get_extra_info("peercert")["serialNumber"])
+
+    async def ask(self) -> bytes:
+        self.writer.write(REQUEST)
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        await self.reader.readexactly(len(b'{"status": "ok"}'))
+        return head.split(b"\r\n")[0]
+
+
+async def test_a_new_certificate_is_given_out_and_no_connection_is_lost(
+    start: Any, certified: Any
+) -> None:
+    async with start(**certified.settings) as collector:
+        assert collector.url.startswith("https://")
+        before = await Client().open(collector.url, certified.trusting())
+        assert await before.ask() == b"HTTP/1.1 200 OK"
+        certified.issue()
+        collector.reload()
+        after = await Client().open(collector.url, certified.trusting())
+        assert after.serial != before.serial
+        for client in (before, after):
+            assert await client.ask() == b"HTTP/1.1 200 OK"
+            client.writer.close()
+
+
+async def test_a_client_that_names_no_host_gets_the_new_one_too(start: Any, certified: Any) -> None:
+    async with start(**certified.settings) as collector:
+        certified.issue()
+        collector.reload()
+        context = certified.trusting()
+        client = await Client().open(collector.url, context, "127.0.0.1")
+        found = ssl.DER_cert_to_PEM_cert(
+            client.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        )
+        assert found in certified.cert.read_text()
+        client.writer.close()
+
+
+async def test_a_pair_that_does_not_fit_is_told_once_and_the_old_one_goes_on(
+    start: Any, certified: Any, caplog: Any
+) -> None:
+    async with start(**certified.settings) as collector:
+        key = certified.key.read_text()
+        certified.issue()
+        new_key = certified.key.read_text()
+        certified.key.write_text(key)  # the old key beside the new certificate
+        collector.reload()
+        collector.reload()
+        [record] = [r for r in caplog.records if "not used" in r.message]
+        assert record.why == f"{certified.key}: the key is not the certificate's"
+        client = await Client().open(collector.url, certified.trusting())
+        assert await client.ask() == b"HTTP/1.1 200 OK"
+        certified.key.write_text(new_key)
+        collector.reload()
+        after = await Client().open(collector.url, certified.trusting())
+        assert after.serial != client.serial
+        client.writer.close()
+        after.writer.close()
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+async def test_protocols_before_tls_1_2_are_refused(start: Any, certified: Any) -> None:
+    assert ServerTls(certified.cert, certified.key).context.minimum_version is V.TLSv1_2
+    async with start(**certified.settings) as collector:
+        for newest, is_accepted in ((V.TLSv1_1, False), (V.TLSv1_2, True), (V.TLSv1_3, True)):
+            context = certified.trusting()
+            context.set_ciphers("ALL:@SECLEVEL=0")
+            context.minimum_version, context.maximum_version = V.TLSv1, newest
+            try:
+                client = await Client().open(collector.url, context)
+            except (ssl.SSLError, ConnectionError):
+                assert not is_accepted
+                continue
+            assert is_accepted
+            client.writer.close()
+
+
+async def test_plain_http_gets_no_answer_of_the_api(start: Any, certified: Any) -> None:
+    async with start(**certified.settings) as collector:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", int(collector.url.rpartition(":")[2])
+        )
+        writer.write(REQUEST)
+        assert b"status" not in await reader.read()
+        writer.close()
+
+
+async def test_the_page_of_metrics_says_when_it_ends(
+    start: Any, certified: Any, clock: Any, caplog: Any
+) -> None:
+    import aiohttp
+
+    ends_at = clock.now() + timedelta(days=3)
+    certified.issue(ends_at=ends_at)
+    async with start(**certified.settings) as collector:
+        connector = aiohttp.TCPConnector(ssl=False)  # by the machine's clock it is over
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.get(collector.url + "/metrics") as answer,
+        ):
+            text = await answer.text()
+    assert f"certificate_ends_timestamp_seconds {ends_at.timestamp()}" in text
+    [record] = [r for r in caplog.records if r.message == "the certificate ends soon"]
+    assert record.remedy.startswith("gpuwarden collector init --renew")
+
+
+@pytest.mark.parametrize(
+    ("cert", "key", "says"),
+    [
+        (None, None, "cert.pem: No such file"),
+        ("rubbish", None, "cert.pem: there is no certificate in PEM form"),
+        ("keep", "rubbish", "key.pem: there is no key in PEM form"),
+        ("keep", None, "key.pem: No such file"),
+    ],
+)
+def test_files_that_cannot_be_used_are_named(
+    certified: Any, cert: str | None, key: str | None, says: str
+) -> None:
+    for path, content in ((certified.cert, cert), (certified.key, key)):
+        if content is None:
+            path.unlink()
+        elif content != "keep":
+            path.write_text(content)
+    with pytest.raises(StartError, match=f"{says}.*: see tls_cert and tls_key"):
+        ServerTls(certified.cert, certified.key)
+
+
+def test_a_key_with_a_password_asks_nobody(certified: Any, tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives.serialization import (
+        BestAvailableEncryption,
+        Encoding,
+        PrivateFormat,
+        load_pem_private_key,
+    )
+
+    key = load_pem_private_key(certified.key.read_bytes(), None)
+    certified.key.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+    )
+    with pytest.raises(StartError, match="without a password"):
+        ServerTls(certified.cert, certified.key)
+
+
+def test_a_certificate_says_what_it_is_for(certified: Any) -> None:
+    found = certificate_of(certified.cert)
+    assert found.names == ("localhost", "127.0.0.1")
+    assert found.fingerprint.startswith("sha256:") and len(found.fingerprint) == 71
+
+
+async def test_a_head_that_does_not_end_is_given_up(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpuwarden_collector import daemon
+
+    monkeypatch.setattr(daemon, "_IDLE_S", 0.3)
+    async with start() as collector:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", int(collector.url.rpartition(":")[2])
+        )
+        writer.write(REQUEST[:-2])
+        async with asyncio.timeout(20):
+            while True:  # a byte now and then does not lengthen its life
+                writer.write(b"X: y\r\n")
+                try:
+                    async with asyncio.timeout(0.1):
+                        if not await reader.read(1):
+                            break
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    break
+        writer.close()

@@ -1,0 +1,188 @@
+"""What a GPU costs: which entry counts, what it comes to, and what a wrong file is told."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden_collector.prices import (
+    Energy,
+    PriceBook,
+    Priced,
+    PricesError,
+    load_book,
+    price_of,
+    unmatched_prices,
+)
+
+H100 = {"model": "NVIDIA H100 80GB HBM3", "node": "dgx-7"}
+NODE = {"node": "dgx-7", "gpus": 8, "labels": '{"provider": "Lambda", "team": "vision"}'}
+
+BOOK = """
+[energy]
+usd_per_kwh = 0.20
+pue = 1.5
+
+[[price]]
+node = "DGX-1*"
+instance_usd_per_hour = 98.32
+gpus = 8
+
+[[price]]
+model = "H100"
+labels = { provider = "lambda" }
+usd_per_hour = 2.29
+
+[[price]]
+model = "NVIDIA Foo"
+owned_usd = 87660
+life_years = 5
+watts = 500
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Any:
+    def write(text: str) -> Path:
+        path = tmp_path / "prices.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_the_first_entry_that_fits_counts(file: Any) -> None:
+    book = load_book(file(BOOK), {"H100": 1.0})
+    assert price_of(H100, NODE, book) == Priced(2.29, "prices.toml:11: 2.29 USD/h")
+    at_13 = {**H100, "node": "dgx-13"}
+    assert price_of(at_13, NODE, book) == Priced(
+        12.29, "prices.toml:6: instance of 98.32 USD/h with 8 GPUs"
+    )
+    # What does not fit is left to [prices], and then to the catalogue.
+    assert price_of(H100, None, book) == Priced(1.0, "[prices] H100")
+    assert price_of(H100, {**NODE, "labels": "{broken"}, book).usd_per_hour == 1.0
+    assert price_of({"model": "NVIDIA A100-SXM4-80GB"}, NODE, book).usd_per_hour == 1.95
+
+
+def test_owned_hardware_costs_its_life_and_its_power(file: Any) -> None:
+    book = load_book(file(BOOK), {})
+    price = price_of({"model": "NVIDIA Foo 1", "node": "n"}, {"gpus": 2}, book)
+    assert price.usd_per_hour == pytest.approx(1.0 + 0.5 * 0.2 * 1.5)
+    assert price.basis == (
+        "prices.toml:16: owned, 87660 USD over 5 years, 2 GPUs, 500 W at 0.2 USD/kWh, PUE 1.5"
+    )
+    without = PriceBook(book.entries)
+    price = price_of({"model": "NVIDIA Foo 1", "node": "n"}, {"gpus": 1}, without)
+    assert price == Priced(2.0, "prices.toml:16: owned, 87660 USD over 5 years, without power")
+
+
+def test_what_cannot_be_divided_has_no_price(file: Any) -> None:
+    text = '[[price]]\nnode = "n*"\ninstance_usd_per_hour = 10\n'
+    price = price_of({"model": "NVIDIA H100", "node": "n1"}, None, load_book(file(text), {}))
+    assert price.usd_per_hour is None
+    assert price.basis is not None and price.basis.endswith("unknown number of GPUs")
+
+
+def test_owned_hardware_of_an_unknown_model_needs_its_watts(file: Any) -> None:
+    text = "[energy]\nusd_per_kwh = 0.1\n[[price]]\nowned_usd = 1000\nlife_years = 3\ngpus = 1\n"
+    book = load_book(file(text), {})
+    assert price_of({"model": "Mystery"}, None, book).usd_per_hour is None
+    assert price_of(H100, None, book).usd_per_hour == pytest.approx(1000 / 3 / 8766 + 0.07)
+
+
+def test_a_mig_device_has_no_price() -> None:
+    mig = {"model": "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "mig_instance": "1/0"}
+    assert price_of(mig, NODE, PriceBook(by_model={"H100": 2.0})) == Priced(None, None)
+
+
+def test_prices_of_the_settings_match_as_they_did() -> None:
+    def usd(prices: dict[str, float]) -> float | None:
+        return price_of(H100, None, PriceBook((), prices)).usd_per_hour
+
+    assert usd({}) == 2.95
+    assert usd({"H100-SXM-80GB": 2.0}) == 2.0
+    assert usd({"h100": 1.5}) == 1.5
+    assert usd({"H100": 1.5, "H100-SXM": 1.75}) == 1.75
+    assert usd({"NVIDIA H100 80GB HBM3": 0.0, "H100": 9}) == 0.0
+    assert usd({"A100": 1.0, "": 7.0}) == 2.95
+    assert price_of({"model": None}, None, PriceBook((), {"H100": 1.0})).usd_per_hour is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[energy]\nusd_per_kwh = -1\n", ":1: usd_per_kwh = -1 must be at least 0"),
+        ("[energy]\npue = 0.9\n", ":1: pue = 0.9 must be at least 1"),
+        ("\n[[price]]\nusd = 1\n", ":2: unknown key 'usd'; known: model, node, labels, usd_per_hour"),
+        ("[[price]]\nmodel = 'H100'\n", ":1: a price has one of usd_per_hour, "),
+        ("[[price]]\nusd_per_hour = 1\n[[price]]\nusd_per_hour = 'x'\n", ":3: usd_per_hour = 'x' must be a number"),
+        ("[[price]]\nusd_per_hour = 1\nlife_years = 3\n", ":1: life_years goes with owned_usd, not with usd_per_hour"),
+        ("[[price]]\nowned_usd = 1\n", ":1: life_years is missing"),
+        ("[[price]]\nowned_usd = 1\nlife_years = 0\n", ":1: life_years = 0 must be above 0"),
+        ("[[price]]\ninstance_usd_per_hour = 1\ngpus = 0\n", ":1: gpus = 0 must be a whole number"),
+        ("[[price]]\nusd_per_hour = nan\n", ":1: usd_per_hour = nan must be a number"),
+        ("[[price]]\nusd_per_hour = 1\nlabels = {team = 3}\n", ":1: labels = {'team': 3} must be a table of texts"),
+        ("price = 3\n", ":1: price = 3 must be tables: write [[price]] before each"),
+        ("prices = 3\n", ":1: unknown key 'prices'; known: energy, price"),
+        ("[[price]\n", "prices.toml: not valid TOML"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_told_where_and_what(file: Any, text: str, said: str) -> None:
+    with pytest.raises(PricesError) as caught:
+        load_book(file(text), {})
+    assert said in str(caught.value)
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(PricesError, match="cannot be read: No such file"):
+        load_book(tmp_path / "none.toml", {})
+
+
+def test_prices_that_match_no_model_are_named() -> None:
+    assert unmatched_prices({"h100": 1, "NVIDIA Foo 1": 2}, ["H100-SXM-80GB"]) == ["NVIDIA Foo 1"]
+
+
+_VALUES = st.one_of(
+    st.integers(-3, 3),
+    st.text(st.characters(codec="utf-8"), max_size=3),
+    st.booleans(),
+    st.floats(),
+)
+_KEYS = st.sampled_from(
+    [
+        "model",
+        "node",
+        "usd_per_hour",
+        "instance_usd_per_hour",
+        "owned_usd",
+        "gpus",
+        "life_years",
+        "watts",
+        "x",
+    ]
+)
+
+
+@given(st.dictionaries(_KEYS, _VALUES, max_size=5))
+def test_no_file_gives_a_price_below_zero_or_another_error(
+    tmp_path_factory: Any, entry: dict[str, Any]
+) -> None:
+    def toml(value: Any) -> str:
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, int | float):
+            return repr(value)
+        return '"' + "".join(f"\\U{ord(c):08x}" for c in value) + '"'
+
+    path = tmp_path_factory.getbasetemp() / "any.toml"
+    path.write_text("[[price]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in entry.items()))
+    try:
+        book = load_book(path, {})
+    except PricesError as error:
+        assert "any.toml" in str(error)
+        return
+    usd = price_of(H100, NODE, book).usd_per_hour
+    assert usd is None or usd >= 0
+    assert book.energy == Energy()

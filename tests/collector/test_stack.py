@@ -1,0 +1,135 @@
+"""Bodies of one layout cut as one: the rows that pyarrow reads of each, or nothing."""
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwarden_collector.decode import WIRE_SCHEMAS
+from gpuwarden_collector.frames import Buffer, Node, RecordBatch, record_batch
+from gpuwarden_collector.stack import Layout, layout_of, stacked
+
+TABLE = "process_samples"
+"""It has columns of every kind."""
+SCHEMA = WIRE_SCHEMAS[TABLE]
+
+
+def message(table: Any) -> tuple[bytes, memoryview]:
+    """Metadata and body of a table's only record batch."""
+    [batch] = table.combine_chunks().to_batches()
+    raw = batch.serialize().to_pybytes()
+    size = int.from_bytes(raw[4:8], "little")
+    return raw[8 : 8 + size], memoryview(raw)[8 + size :]
+
+
+def layout(table: Any) -> Layout:
+    batch = record_batch(message(table)[0])
+    assert batch
+    found = layout_of(TABLE, batch)
+    assert found, "what pyarrow writes must be a layout"
+    return found
+
+
+def values_of(kind: Any) -> st.SearchStrategy[Any]:
+    if pa.types.is_string(kind):
+        return st.text(st.characters(codec="utf-8"), max_size=6)
+    if pa.types.is_boolean(kind):
+        return st.booleans()
+    if pa.types.is_floating(kind):
+        return st.floats(width=32, allow_nan=False)
+    return st.integers(-(2**14), 2**14)
+
+
+def tables(rows: int, is_null: list[list[bool]]) -> st.SearchStrategy[Any]:
+    """Tables with so many rows whose columns are NULL where that is said."""
+    columns = [
+        st.lists(values_of(field.type), min_size=rows, max_size=rows).map(
+            lambda values, field=field, nulls=nulls: pa.array(
+                [None if n else v for n, v in zip(nulls, values, strict=True)], field.type
+            )
+        )
+        for field, nulls in zip(SCHEMA, is_null, strict=True)
+    ]
+    return st.tuples(*columns).map(lambda arrays: pa.table(list(arrays), schema=SCHEMA))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_stacked_bodies_are_the_rows_of_each(data: st.DataObject) -> None:
+    rows = data.draw(st.integers(1, 17))
+    nulls = data.draw(st.randoms(use_true_random=False))
+    is_null = [[nulls.random() < 0.3 for _ in range(rows)] for _ in SCHEMA]
+    drawn = data.draw(st.lists(tables(rows, is_null), min_size=1, max_size=4))
+    found = layout(drawn[0])
+    alike = [t for t in drawn if message(t)[0] == message(drawn[0])[0]]
+    table = stacked(found, [message(t)[1] for t in alike])
+    table.validate(full=True)
+    assert table.equals(pa.concat_tables(alike))
+
+
+def some_table(*names: str) -> Any:
+    row = {field.name: None for field in SCHEMA}
+    return pa.Table.from_pylist([{**row, "node": name, "user": name} for name in names], SCHEMA)
+
+
+def test_texts_of_other_lengths_in_buffers_of_one_size() -> None:
+    """Padding hides that texts differ in length: the metadata is the same."""
+    every = [some_table("ab", "c"), some_table("", "defgh"), some_table("i", "")]
+    found = layout(every[0])
+    bodies = [message(t)[1] for t in every]
+    assert len({len(body) for body in bodies}) == 1
+    widest = replace(
+        found,
+        columns=tuple(replace(c, text=c.text and Buffer(c.text.start, 8)) for c in found.columns),
+    )
+    assert stacked(widest, bodies).equals(pa.concat_tables(every))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_damaged_bodies_never_change_what_neighbours_say(data: st.DataObject) -> None:
+    table = some_table("abc", "defg", "h")
+    found = layout(table)
+    whole = message(table)[1]
+    damaged = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    read = stacked(found, [whole, memoryview(damaged), whole])
+    if read is None:
+        return
+    try:
+        read.validate(full=True)
+    except pa.ArrowInvalid:
+        return
+    assert read.slice(0, 3).equals(table)
+    assert read.slice(6, 3).equals(table)
+
+
+def honest() -> RecordBatch:
+    batch = record_batch(message(some_table("a", "b", "c"))[0])
+    assert batch
+    return batch
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda b: replace(b, rows=4),
+        lambda b: replace(b, rows=0, nodes=tuple(Node(0, 0) for _ in b.nodes)),
+        lambda b: replace(b, nodes=b.nodes[:-1]),
+        lambda b: replace(b, nodes=(Node(4, 0), *b.nodes[1:])),
+        lambda b: replace(b, buffers=b.buffers[:-1]),
+        lambda b: replace(b, buffers=(*b.buffers, Buffer(b.body_bytes, 0))),
+        lambda b: replace(b, buffers=(Buffer(-8, 8), *b.buffers[1:])),
+        lambda b: replace(b, buffers=tuple(Buffer(0, 64) for _ in b.buffers)),
+        lambda b: replace(b, buffers=(*b.buffers[:-1], Buffer(b.body_bytes, 8))),
+        lambda b: replace(b, buffers=tuple(Buffer(x.start, 0) for x in b.buffers)),
+        lambda b: replace(b, body_bytes=8),
+    ],
+)
+def test_metadata_that_is_not_as_agents_write_it_is_no_layout(wrong: Any) -> None:
+    assert layout_of(TABLE, honest())
+    assert layout_of(TABLE, wrong(honest())) is None

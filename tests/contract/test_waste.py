@@ -1,0 +1,378 @@
+"""Every second of a GPU has exactly one label: what decides it, and that the sum is the time."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuwarden.schema import TABLES
+from gpuwarden.waste import CAUSES, LABELS, WASTE_1H, Scope, waste_sql
+from gpuwarden_rules.language import builtin_rules
+from gpuwarden_rules.testing.database import MemoryDatabase
+
+HOUR = datetime(2026, 3, 1, 10, tzinfo=UTC)
+END = HOUR + timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+Row = dict[str, Any]
+
+GPU: Row = {
+    "node": "n1",
+    "gpu": 0,
+    "gpu_uuid": "GPU-a",
+    "model": "NVIDIA H100",
+    "simulated": False,
+    "usd_per_hour": 3.6,
+    "usd_per_kwh": 0.2,
+    "sm_clock_max_mhz": 2000,
+    "first_seen_at": HOUR - timedelta(days=9),
+    "last_seen_at": END,
+}
+
+
+USED = ("gpus", "nodes", "gpu_1m", "host_1m", "process_1m", "allocation_samples", "alerts")
+
+
+@pytest.fixture(scope="module")
+def empty() -> Iterator[MemoryDatabase]:
+    made = MemoryDatabase()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def database(empty: MemoryDatabase) -> MemoryDatabase:
+    for name in USED:
+        empty.execute(f"DELETE FROM {name}")
+    return empty
+
+
+def minutes(idle: float = 0, busy: float = 60, unknown: float = 0, span: range = range(60), **more: Any) -> list[Row]:  # fmt: skip
+    return [
+        {
+            "ts": HOUR + m * MINUTE,
+            "node": "n1",
+            "gpu_uuid": "GPU-a",
+            "gpu": 0,
+            "simulated": False,
+            "samples": 60,
+            "detail_samples": 0,
+            "health_samples": 0,
+            "idle_seconds": idle,
+            "busy_seconds": busy,
+            "unknown_seconds": unknown,
+            **more,
+        }
+        for m in span
+    ]
+
+
+def processes(span: range = range(60), **more: Any) -> list[Row]:
+    return [
+        {
+            "ts": HOUR + m * MINUTE,
+            "node": "n1",
+            "gpu_uuid": "GPU-a",
+            "pid": 7,
+            "simulated": False,
+            "samples": 6,
+            "username": "ada",
+            "slurm_job_id": "55",
+            **more,
+        }
+        for m in span
+    ]
+
+
+def allocations(**more: Any) -> list[Row]:
+    return [
+        {
+            "ts": HOUR + m * MINUTE,
+            "node": "n1",
+            "gpu_uuid": "GPU-a",
+            "simulated": False,
+            "scheduler": "slurm",
+            "owner": "77",
+            "username": "bob",
+            "slurm_job_id": "77",
+            **more,
+        }
+        for m in range(60)
+    ]
+
+
+def alert(rule: str, begin_m: float = 0, end_m: float | None = None, **more: Any) -> Row:
+    return {
+        "fingerprint": rule,
+        "rule": rule,
+        "severity": "warning",
+        "state": "firing",
+        "node": "n1",
+        "gpu_uuid": "GPU-a",
+        "labels": "{}",
+        "summary": "",
+        "remedy": "",
+        "began_at": HOUR + begin_m * MINUTE,
+        "active_at": HOUR,
+        "fired_at": END,
+        "seen_at": END,
+        "resolved_at": None if end_m is None else HOUR + end_m * MINUTE,
+        "simulated": False,
+        **more,
+    }
+
+
+def put(database: MemoryDatabase, **tables: list[Row]) -> None:
+    for name, rows in {"gpus": [GPU], **tables}.items():
+        database.insert(name, rows)
+
+
+def rows(database: MemoryDatabase, begin: datetime = HOUR, end: datetime = END) -> list[Row]:
+    sql = waste_sql(Scope(begin.replace(tzinfo=None), end.replace(tzinfo=None)))
+    return database.run(sql).records()
+
+
+def labelled(database: MemoryDatabase) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for row in rows(database):
+        found[row["label"]] = found.get(row["label"], 0) + row["seconds"]
+    return found
+
+
+def test_it_is_a_public_table() -> None:
+    assert TABLES["waste_1h"] is WASTE_1H.table
+    assert WASTE_1H.table.key == (*WASTE_1H.by, "ts")
+
+
+def test_rules_that_decide_a_label_have_the_labels_that_it_is_joined_by() -> None:
+    for rule in builtin_rules():
+        if rule.name in CAUSES:
+            assert "node" in rule.labels or "gpu_uuid" in rule.labels
+
+
+@pytest.mark.parametrize(
+    ("tables", "expected"),
+    [
+        ({"gpu_1m": minutes(0, 60)}, {"productive": 3600}),
+        ({"gpu_1m": minutes(60, 0)}, {"free": 3600}),
+        ({"gpu_1m": minutes(60, 0), "process_1m": processes()}, {"idle_held": 3600}),
+        ({"gpu_1m": minutes(60, 0), "process_1m": processes(process_type="graphics")}, {"free": 3600}),
+        ({"gpu_1m": minutes(60, 0, memory_used_bytes_max=9 * 10**9)}, {"idle_held": 3600}),
+        ({"gpu_1m": minutes(60, 0), "allocation_samples": allocations()}, {"allocated_idle": 3600}),
+        ({"gpu_1m": minutes(60, 0), "allocation_samples": allocations(processes=2)}, {"idle_held": 3600}),
+        # A process that nobody has a right to see is not the driver's own utilization after its start.
+        ({"gpu_1m": minutes(0, 60, memory_used_bytes_max=10**6)}, {"free": 3600}),
+        # The time that was seen speaks for a minute of which a quarter at most is missing.
+        ({"gpu_1m": minutes(9, 36)}, {"free": 720, "productive": 2880}),
+        ({"gpu_1m": minutes(0, 40)}, {"productive": 2400, "unknown": 1200}),
+        ({"gpu_1m": minutes(40, 40)}, {"free": 1800, "productive": 1800}),
+        # MIG: no utilization. GPM says whether it worked, or nobody knows.
+        ({"gpu_1m": minutes(0, 0, 60)}, {"unknown": 3600}),
+        ({"gpu_1m": minutes(0, 0, 60, graphics_active_percent_avg=40)}, {"productive": 3600}),
+        ({"gpu_1m": minutes(0, 0, 60, graphics_active_percent_avg=0)}, {"free": 3600}),
+        # No samples: lost where the node was there, else nobody knows.
+        ({}, {"unknown": 3600}),
+        ({"gpu_1m": minutes(0, 60, span=range(30)), "host_1m": [{"ts": HOUR + m * MINUTE, "node": "n1", "simulated": False, "samples": 60} for m in range(45)]},
+         {"productive": 1800, "lost": 900, "unknown": 900}),
+        ({"alerts": [alert("node_down", 10, 25, gpu_uuid=None)]}, {"lost": 900, "unknown": 2700}),
+        ({"alerts": [alert("gpu_lost", -500)]}, {"lost": 3600}),
+        # What was seen was not lost, whatever an alert says.
+        ({"gpu_1m": minutes(0, 60), "alerts": [alert("gpu_lost")]}, {"productive": 3600}),
+        ({"gpu_1m": minutes(0, 60), "alerts": [alert("gpu_hung", 30)]}, {"productive": 1800, "hung": 1800}),
+        ({"gpu_1m": minutes(0, 60), "alerts": [alert("gpu_hung", 30, 45.5), alert("gpu_hung", 40, 45, fingerprint="2")]}, {"productive": 2670, "hung": 930}),
+        ({"gpu_1m": minutes(0, 60), "alerts": [alert("gpu_hung", fired_at=None)]}, {"productive": 3600}),
+        ({"gpu_1m": minutes(0, 60), "alerts": [alert("gpu_hung", gpu_uuid="GPU-b")]}, {"productive": 3600}),
+        # A starved GPU lost what it was not busy, but for what every loop loses.
+        ({"gpu_1m": minutes(30, 30, util_percent_avg=35), "process_1m": processes(), "alerts": [alert("gpu_data_loader_bound")]},
+         {"productive": 1440, "starved": 2160}),
+        # A job that has ended starves no more, though its alert lingers.
+        ({"gpu_1m": minutes(60, 0, util_percent_avg=0), "alerts": [alert("gpu_data_loader_bound")]}, {"free": 3600}),
+        # Half the clock for half the minute is a quarter of it.
+        ({"gpu_1m": minutes(0, 60, sm_clock_mhz_avg=1500, hw_thermal_seconds_delta=30)}, {"throttled": 900, "productive": 2700}),
+        ({"gpu_1m": minutes(0, 60, sm_clock_mhz_avg=1000, reason_hardware_power_brake_seconds=15)}, {"throttled": 900, "productive": 2700}),
+        # The driver's counters are believed before its bits; a power cap is no throttling.
+        ({"gpu_1m": minutes(0, 60, sm_clock_mhz_avg=1000, hw_thermal_seconds_delta=0, reason_hardware_thermal_slowdown_seconds=60)}, {"productive": 3600}),
+        ({"gpu_1m": minutes(0, 60, sm_clock_mhz_avg=1000, reason_software_power_cap_seconds=60)}, {"productive": 3600}),
+        ({"gpu_1m": minutes(0, 60, hw_thermal_seconds_delta=60)}, {"productive": 3600}),
+        # Hung comes before idle, throttled and starved.
+        ({"gpu_1m": minutes(20, 40, sm_clock_mhz_avg=500, hw_thermal_seconds_delta=60, util_percent_avg=10), "process_1m": processes(),
+          "alerts": [alert("gpu_hung"), alert("gpu_data_loader_bound")]}, {"hung": 3600}),
+    ],
+)  # fmt: skip
+def test_the_label(database: MemoryDatabase, tables: Any, expected: dict[str, float]) -> None:
+    put(database, **tables)
+    assert labelled(database) == pytest.approx(expected)
+
+
+def test_time_belongs_to_whom_the_largest_process_is_of_else_the_job(
+    database: MemoryDatabase,
+) -> None:
+    put(
+        database,
+        gpu_1m=minutes(30, 30),
+        process_1m=[
+            *processes(range(40), gpu_memory_bytes_max=100),
+            *processes(
+                range(30), gpu_memory_bytes_max=500, pid=8, username="eve", slurm_job_id=None
+            ),
+        ],
+        allocation_samples=allocations(),
+        nodes=[
+            {
+                "node": "n1",
+                "agent_id": "a",
+                "boot_id": "b",
+                "labels": '{"team": "vision"}',
+                "simulated": False,
+            }
+        ],
+    )
+    found = {(r["username"], r["slurm_job_id"], r["label"]): r for r in rows(database)}
+    assert {key: row["seconds"] for key, row in found.items()} == {
+        ("eve", "77", "idle_held"): 900,
+        ("eve", "77", "productive"): 900,
+        ("ada", "55", "idle_held"): 300,
+        ("ada", "55", "productive"): 300,
+        ("bob", "77", "allocated_idle"): 600,
+        ("bob", "77", "productive"): 600,
+    }
+    assert {row["team"] for row in found.values()} == {"vision"}
+
+
+def test_dollars_and_energy_follow_the_time(database: MemoryDatabase) -> None:
+    put(database, gpu_1m=minutes(15, 45, energy_joules_delta=36_000))
+    found = {r["label"]: (r["usd"], r["energy_kwh"], r["energy_usd"]) for r in rows(database)}
+    assert found["free"] == pytest.approx((0.9, 0.15, 0.03))
+    assert found["productive"] == pytest.approx((2.7, 0.45, 0.09))
+
+
+def test_what_has_no_price_and_no_power_has_none_here(database: MemoryDatabase) -> None:
+    put(database, gpus=[{**GPU, "usd_per_hour": None, "usd_per_kwh": None}], gpu_1m=minutes())
+    (row,) = rows(database)
+    assert [row[name] for name in ("usd", "energy_kwh", "energy_usd")] == [None] * 3
+
+
+def test_a_gpu_is_counted_from_its_first_minute_until_it_is_forgotten(
+    database: MemoryDatabase,
+) -> None:
+    early = {"first_seen_at": HOUR + timedelta(minutes=20, seconds=5)}
+    put(database, gpus=[{**GPU, **early}], gpu_1m=minutes(span=range(20, 60)))
+    assert labelled(database) == {"productive": 2400}
+    day = timedelta(days=1)
+    expected = [3600, 3600, 3600, 0]
+    for days, seconds in enumerate(expected):
+        begin = HOUR + days * day + timedelta(hours=1)
+        found = rows(database, begin, begin + timedelta(hours=1))
+        assert sum(row["seconds"] for row in found) == seconds
+
+
+def test_imported_history_counts_where_it_has_samples(database: MemoryDatabase) -> None:
+    put(
+        database,
+        gpus=[{**GPU, "first_seen_at": END, "last_seen_at": None}],
+        gpu_1m=minutes(span=range(10)),
+    )
+    assert labelled(database) == {"productive": 600}
+
+
+def test_a_gpu_that_moved_to_another_node_is_counted_once(database: MemoryDatabase) -> None:
+    moved = [{**row, "node": "n2"} for row in minutes(60, 0, span=range(29, 50))]
+    put(database, gpus=[{**GPU, "node": "n2"}], gpu_1m=[*minutes(span=range(30)), *moved])
+    found = rows(database)
+    assert sum(row["seconds"] for row in found) == 3600
+    parts = []
+    for node in ("n1", "n2"):
+        condition = f"node IN ('{node}')"
+        sql = waste_sql(Scope(HOUR.replace(tzinfo=None), END.replace(tzinfo=None), condition))
+        parts += database.run(sql).records()
+    key = WASTE_1H.table.key
+    assert sorted(parts, key=lambda r: str([r[n] for n in key])) == sorted(
+        found, key=lambda r: str([r[n] for n in key])
+    )
+
+
+def test_mig_devices_are_parts_of_their_gpu(database: MemoryDatabase) -> None:
+    part = {**GPU, "gpu_uuid": "MIG-1", "mig_instance": "1/0", "parent_gpu_uuid": "GPU-a"}
+    put(
+        database,
+        gpus=[GPU, part],
+        gpu_1m=[
+            *minutes(0, 0, 60, graphics_active_percent_avg=1),
+            *minutes(60, 0, gpu_uuid="MIG-1", mig_instance="1/0"),
+        ],
+        process_1m=processes(gpu_uuid="MIG-1"),
+    )
+    assert labelled(database) == {"idle_held": 3600}
+
+
+_SECONDS = st.sampled_from([0.0, 0.3, 7.77, 15.0, 33.333, 59.9, 60.0, 75.0])
+_MAYBE = st.one_of(st.none(), st.floats(0, 120, width=32))
+
+
+@st.composite
+def an_hour(draw: st.DrawFn) -> dict[str, list[Row]]:
+    """Minutes of two GPUs with all that may be wrong with them."""
+    gpus = draw(st.lists(st.sampled_from(["GPU-a", "GPU-b"]), min_size=1, unique=True))
+    seen = []
+    for uuid in ("GPU-a", "GPU-b"):
+        for m in draw(st.lists(st.integers(0, 59), max_size=12)):
+            node = draw(st.sampled_from(["n1", "n1", "n2"]))
+            (row,) = minutes(draw(_SECONDS), draw(_SECONDS), draw(_SECONDS), range(m, m + 1))
+            seen.append({
+                **row, "gpu_uuid": uuid, "node": node, "samples": draw(st.integers(0, 60)),
+                "util_percent_avg": draw(_MAYBE), "graphics_active_percent_avg": draw(_MAYBE),
+                "sm_clock_mhz_avg": draw(st.sampled_from([None, 0, 900, 2500])),
+                "hw_thermal_seconds_delta": draw(_MAYBE), "energy_joules_delta": draw(_MAYBE),
+                "memory_used_bytes_max": draw(st.sampled_from([None, 0, 10**10])),
+                "reason_hardware_slowdown_seconds": draw(_MAYBE),
+            })  # fmt: skip
+    span = st.integers(-90, 90)
+    alerts = [
+        alert(draw(st.sampled_from(sorted(CAUSES))), begin, draw(st.sampled_from([None, begin + 13.37])),
+              fingerprint=str(number), gpu_uuid=draw(st.sampled_from([None, *gpus])))
+        for number, begin in enumerate(draw(st.lists(span, max_size=4)))
+    ]  # fmt: skip
+    return {
+        "gpus": [{**GPU, "gpu_uuid": uuid} for uuid in gpus],
+        "gpu_1m": seen,
+        "process_1m": processes(range(draw(st.integers(0, 60)))),
+        "allocation_samples": allocations() * draw(st.integers(0, 1)),
+        "alerts": alerts,
+    }
+
+
+@settings(
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+@given(tables=an_hour())
+def test_labels_add_up_to_the_hour(database: MemoryDatabase, tables: dict[str, list[Row]]) -> None:
+    for name in tables:
+        database.execute(f"DELETE FROM {name}")
+    put(database, **tables)
+    found = rows(database)
+    assert all(row["label"] in LABELS and row["seconds"] > 0 for row in found)
+    known = {row["gpu_uuid"] for row in tables["gpus"]}
+    for uuid in known:
+        mine = [row for row in found if row["gpu_uuid"] == uuid]
+        assert sum(round(row["seconds"] * 1000) for row in mine) == 3_600_000
+        assert sum(row["usd"] for row in mine) == pytest.approx(3.6)
+    # A GPU that is not in the inventory is counted where it was seen.
+    for uuid in {row["gpu_uuid"] for row in found} - known:
+        seen = {r["ts"] for r in tables["gpu_1m"] if r["gpu_uuid"] == uuid and r["samples"]}
+        assert sum(r["seconds"] for r in found if r["gpu_uuid"] == uuid) == pytest.approx(
+            60 * len(seen)
+        )
+    keys = [tuple(row[name] for name in WASTE_1H.table.key) for row in found]
+    assert len(set(keys)) == len(keys)
+
+
+def test_the_view_has_what_people_group_by(database: MemoryDatabase) -> None:
+    put(database, gpu_1m=minutes(60, 0), process_1m=processes())
+    sql = waste_sql(Scope(HOUR.replace(tzinfo=None), END.replace(tzinfo=None)))
+    database.execute(f"INSERT INTO waste_1h BY NAME {sql}")
+    (row,) = database.run("FROM waste").records()
+    assert (row["user"], row["job"], row["gpu_hours"], row["usd"]) == ("ada", "55", 1, 3.6)
+    assert row["is_waste"]
+    database.execute("DELETE FROM waste_1h")

@@ -23,6 +23,8 @@ MAY_FIRE_WITHOUT = {
     ("gpu_data_loader_bound", "clocks_event_reasons"),
     # Without the counter the bits serve, which are a coarser glance at the same.
     ("gpu_thermal_throttle_hw", "hw_thermal_seconds_total"),
+    # Drawing more than its peers excuses a GPU; one that does not say has no excuse.
+    ("temperature_peer_outlier", "power_watts"),
 }
 MAY_CLEAR_WITHOUT = {
     # Without pin_memory there is no such thread: absent is what it looks like.

@@ -1,0 +1,289 @@
+"""Looks at the alerts when they change, stores what is to be told, and sends it.
+
+One task looks and plans; each receiver has a task of its own that sends what waits for it, one message
+after another, so that a dead receiver delays nobody else. The outbox lives on one thread.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TypeVar, assert_never
+
+from gpuwarden.alert import Alert
+from gpuwarden.clock import Clock, to_ms
+from gpuwarden.life import until
+from gpuwarden.query import Querier, QueryError
+from gpuwarden_rules.notify import digest
+from gpuwarden_rules.notify.message import Message
+from gpuwarden_rules.notify.outbox import Outbox, OutboxError, Queued
+from gpuwarden_rules.notify.planner import Group, Plan, plan
+from gpuwarden_rules.notify.receiver import (
+    TIMEOUT_S,
+    Accepted,
+    Later,
+    Outcome,
+    Receiver,
+    Refused,
+    backoff_s,
+)
+from gpuwarden_rules.notify.settings import Notify
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+LOOK_S = 10.0
+"""Longest pause between two looks: silences end without a change of any alert."""
+TOGETHER_S = 0.05
+"""Pause after a look, in which changes come together."""
+REST_FACTOR = 4.0
+"""Looks rest this many times as long as they take: a storm of alerts must not crowd out ingest."""
+OUTBOX_RETRY_S = 5.0
+STOP_TIMEOUT_S = 5.0
+"""How long a message that is being sent may take after the stop."""
+KEEP = timedelta(days=7)
+"""A message that nobody took for so long is dropped."""
+
+
+@dataclass(slots=True)
+class ReceiverStats:
+    """What became of a receiver's messages since the start."""
+
+    sent: int = 0
+    failures: int = 0
+    refused: int = 0
+    expired: int = 0
+    failing: bool = False
+    """The last attempt failed."""
+    last_sent_at: datetime | None = None
+
+
+class Notifier:
+    """Tells receivers of alerts. `run` it; `wake` it when an alert changes."""
+
+    def __init__(
+        self,
+        notify: Notify,
+        receivers: Mapping[str, Receiver],
+        outbox: Outbox,
+        alerts: Callable[[], Sequence[Alert] | None],
+        querier: Querier,
+        clock: Clock,
+    ) -> None:
+        """`alerts` gives all that are active now; None: nobody can say yet."""
+        self._notify = notify
+        self._receivers = receivers
+        self._outbox = outbox
+        self._alerts = alerts
+        self._querier = querier
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="notify")
+        self._changed = asyncio.Event()
+        self._news = {name: asyncio.Event() for name in receivers}
+        self._state: dict[str, Group] = {}
+        self._digests: dict[str, int] = {}
+        self._is_stuck = False
+        self._is_digest_late = False
+        self.stats = {name: ReceiverStats() for name in receivers}
+        self.unrouted = 0
+        """Alerts that fire and match no route, at the last look."""
+        self.muted = 0
+
+    @property
+    def waiting(self) -> Counter[str]:
+        """Messages that wait, by receiver."""
+        return self._outbox.waiting
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """Messages that a full outbox gave up, by receiver."""
+        return self._outbox.dropped
+
+    def wake(self, alert: Alert | None = None) -> None:
+        """Something changed: look at once. From the event loop's thread."""
+        self._changed.set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Notify until asked to stop; what has not been sent by then waits in the outbox."""
+        await self._take_up()
+        try:
+            async with asyncio.TaskGroup() as group:
+                senders = [
+                    group.create_task(self._send_to(name, receiver, stop), name=f"notify {name}")
+                    for name, receiver in self._receivers.items()
+                ]
+                looking = group.create_task(self._look_on(stop), name="notify")
+                await stop.wait()
+                self._changed.set()
+                for event in self._news.values():
+                    event.set()
+                _, late = await asyncio.wait([looking, *senders], timeout=STOP_TIMEOUT_S)
+                for task in late:
+                    task.cancel()
+        finally:
+            for receiver in self._receivers.values():
+                await receiver.close()
+            await self._stored(self._outbox.close)
+            self._thread.shutdown(wait=False)
+
+    async def look(self) -> datetime | None:
+        """Look at the alerts once; when to look again if nothing changes. Raises OutboxError."""
+        alerts = self._alerts()
+        if alerts is None:
+            return self._clock.now() + timedelta(seconds=1)
+        done = await self._stored(partial(self._plan, list(alerts), self._clock.now()))
+        self._state, self.unrouted, self.muted = done.state, done.unrouted, done.muted
+        self._announce(done.messages)
+        await self._make_digests()
+        return done.wake_at
+
+    async def _take_up(self) -> None:
+        """Go on from what an earlier run stored."""
+        self._state = await self._stored(self._outbox.state)
+        self._digests = await self._stored(self._outbox.digests)
+        gone = await self._stored(partial(self._outbox.retire, set(self._receivers)))
+        for receiver, count in gone.items():
+            log.warning(
+                "messages dropped: the receiver is gone",
+                extra={"receiver": receiver, "messages": count},
+            )
+
+    def _plan(self, alerts: Sequence[Alert], now: datetime) -> Plan:
+        """On the outbox's thread: what was planned is durable when it returns."""
+        made = plan(self._state, alerts, self._notify.policy, now)
+        if made.messages or made.state != self._state:
+            self._outbox.commit(self._state, made.state, made.messages)
+        return made
+
+    async def _look_on(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            self._changed.clear()
+            pause_s, started = LOOK_S, self._clock.monotonic()
+            try:
+                wake_at = await self.look()
+            except OutboxError as error:
+                self._stuck(error)
+                pause_s = OUTBOX_RETRY_S
+            else:
+                self._is_stuck = False
+                if wake_at is not None:
+                    pause_s = min(LOOK_S, (wake_at - self._clock.now()).total_seconds())
+            took_s = self._clock.monotonic() - started
+            await until(stop, max(TOGETHER_S, REST_FACTOR * took_s))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, pause_s - took_s)):
+                    await self._changed.wait()
+
+    async def _make_digests(self) -> None:
+        now = self._clock.now()
+        for planned in self._notify.digests:
+            done_ms = self._digests.get(planned.name)
+            messages: list[Message] = []
+            if done_ms is not None:
+                if not digest.is_due(planned, done_ms, now):
+                    continue
+                try:
+                    messages = await digest.made(planned, self._querier, now)
+                except QueryError as error:
+                    if not self._is_digest_late:
+                        log.error(
+                            "digest not made; tried again",
+                            extra={"digest": planned.name, "reason": str(error)},
+                        )
+                    self._is_digest_late = True
+                    continue
+                self._is_digest_late = False
+            done = {planned.name: to_ms(now)}
+            store = partial(self._outbox.commit, {}, {}, messages, digests=done)
+            await self._stored(store)
+            self._digests |= done
+            self._announce(messages)
+
+    def _announce(self, messages: Sequence[Message]) -> None:
+        for receiver in {message.receiver for message in messages}:
+            self._news[receiver].set()
+
+    async def _send_to(self, name: str, receiver: Receiver, stop: asyncio.Event) -> None:
+        """Send what waits for one receiver until asked to stop."""
+        failures = 0
+        while not stop.is_set():
+            self._news[name].clear()
+            try:
+                queued = await self._stored(partial(self._outbox.head, name))
+                if queued is None:
+                    await self._news[name].wait()
+                    continue
+                outcome = await attempt(receiver, queued.message)
+                self._count(name, queued, outcome)
+                failures = failures + 1 if isinstance(outcome, Later) else 0
+                await self._settle(name, queued, outcome)
+            except OutboxError as error:
+                self._stuck(error)
+                await until(stop, OUTBOX_RETRY_S)
+                continue
+            if isinstance(outcome, Later):
+                await until(stop, backoff_s(failures, outcome.after_s))
+
+    async def _settle(self, name: str, queued: Queued, outcome: Outcome) -> None:
+        """Note in the outbox what became of a message. Raises OutboxError."""
+        is_old = self._clock.now() - queued.message.made_at > KEEP
+        if not isinstance(outcome, Later):
+            await self._stored(partial(self._outbox.remove, name, queued.sequence))
+        elif is_old:
+            self.stats[name].expired += 1
+            log.error("message dropped: nobody took it for a week", extra={"receiver": name})
+            await self._stored(partial(self._outbox.remove, name, queued.sequence))
+        else:
+            await self._stored(partial(self._outbox.put_back, queued.sequence))
+
+    def _count(self, name: str, queued: Queued, outcome: Outcome) -> None:
+        stats = self.stats[name]
+        match outcome:
+            case Accepted():
+                stats.sent += 1
+                stats.last_sent_at = self._clock.now()
+                if stats.failing:
+                    log.info("receiver answers again", extra={"receiver": name})
+                stats.failing = False
+            case Later(reason):
+                stats.failures += 1
+                if not stats.failing:
+                    log.warning(
+                        "receiver does not take messages; they wait",
+                        extra={"receiver": name, "reason": reason},
+                    )
+                stats.failing = True
+            case Refused(reason):
+                stats.refused += 1
+                log.error(
+                    "message dropped: the receiver refused it",
+                    extra={"receiver": name, "reason": reason, "message_id": queued.message.id},
+                )
+                stats.failing = False
+            case _:
+                assert_never(outcome)
+
+    def _stuck(self, error: OutboxError) -> None:
+        if not self._is_stuck:
+            log.error("messages cannot be stored; tried again", extra={"reason": str(error)})
+        self._is_stuck = True
+
+    async def _stored(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+
+async def attempt(receiver: Receiver, message: Message) -> Outcome:
+    """Send a message once, within TIMEOUT_S; whatever goes wrong is an outcome."""
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            return await receiver.send(message)
+    except TimeoutError:
+        return Later(f"no answer within {TIMEOUT_S:g} s")
+    except Exception as error:  # noqa: BLE001 - a receiver's fault must not stop the others
+        # Its text may hold an address with a secret.
+        return Later(type(error).__name__)

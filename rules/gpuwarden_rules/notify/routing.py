@@ -1,0 +1,132 @@
+"""Who is told of an alert, grouped with what, and how soon: routes, paces, owners. Pure."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpuwarden.alert import Alert, Severity
+
+GROUP_BY = ("rule", "node")
+"""Eight GPUs of a node with one cause are one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a group's messages follow each other, in seconds."""
+
+    wait_s: float
+    """From the first alert to the first message, so that what belongs together comes together."""
+    interval_s: float
+    """Least time between two messages that have news."""
+    repeat_s: float
+    """After which a group that still fires is told again."""
+
+
+PACES = {
+    Severity.CRITICAL: Pace(1, 30, 4 * 3600),
+    Severity.WARNING: Pace(30, 300, 12 * 3600),
+    Severity.INFO: Pace(60, 900, 24 * 3600),
+}
+"""Where a route says nothing else. A group takes the pace of its most urgent alert."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Alerts that match go to these receivers."""
+
+    receivers: tuple[str, ...]
+    match: Mapping[str, tuple[re.Pattern[str], ...]] = field(default_factory=dict)
+    """Patterns by label, `rule`, `severity`, `owner` or `simulated`; one of each must fit."""
+    continues: bool = False
+    """Whether later routes are looked at after a match."""
+    group_by: tuple[str, ...] = GROUP_BY
+    wait_s: float | None = None
+    interval_s: float | None = None
+    repeat_s: float | None = None
+
+    def pace(self, severity: Severity) -> Pace:
+        """The pace of an alert that took this route."""
+        usual = PACES[severity]
+        return Pace(
+            usual.wait_s if self.wait_s is None else self.wait_s,
+            usual.interval_s if self.interval_s is None else self.interval_s,
+            usual.repeat_s if self.repeat_s is None else self.repeat_s,
+        )
+
+    def matches(self, alert: Alert) -> bool:
+        """Whether every pattern fits; a label that the alert has not reads as empty."""
+        return all(
+            any(pattern.match(value_of(alert, name)) for pattern in patterns)
+            for name, patterns in self.match.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """Addresses of people by their username."""
+
+    template: str | None = None
+    """`{user}@example.com`; None: only those in `known` have an address."""
+    known: Mapping[str, str] = field(default_factory=dict)
+    nobody: str | None = None
+    """Where alerts go whose owner is unknown or has no address; None: nowhere."""
+
+    def address(self, user: str | None) -> str | None:
+        """The address of a user, or that of nobody."""
+        if user is None:
+            return self.nobody
+        if user in self.known:
+            return self.known[user]
+        return self.template.replace("{user}", user) if self.template else self.nobody
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """What the planner must know of a receiver."""
+
+    wants_resolved: bool = True
+    is_personal: bool = False
+    """Each message goes to the address of its alerts' owner."""
+    keeps_state: bool = False
+    """It is a system that groups and repeats by itself: it is told all, at once, again and again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """All that decides on messages."""
+
+    recipients: Mapping[str, Recipient]
+    routes: Sequence[Route]
+    owners: Owners = field(default_factory=Owners)
+
+    def routes_of(self, alert: Alert) -> Iterator[tuple[str, Route]]:
+        """Receivers of an alert with the route that leads there, each receiver once."""
+        seen = set()
+        for route in self.routes:
+            if not route.matches(alert):
+                continue
+            for receiver in route.receivers:
+                if receiver not in seen:
+                    seen.add(receiver)
+                    yield receiver, route
+            if not route.continues:
+                return
+
+    def address(self, receiver: str, alert: Alert) -> str | None:
+        """Whom a personal receiver tells of the alert; None of others, and where nobody is known."""
+        is_personal = self.recipients[receiver].is_personal
+        return self.owners.address(alert.owner) if is_personal else None
+
+
+def value_of(alert: Alert, name: str) -> str:
+    """A label of the alert, or what it is by itself: rule, severity, owner, simulated."""
+    match name:
+        case "rule":
+            return alert.rule
+        case "severity":
+            return alert.severity.value
+        case "owner":
+            return alert.owner or ""
+        case "simulated":
+            return "true" if alert.simulated else "false"
+    return alert.labels.get(name, "")

@@ -1,0 +1,376 @@
+"""The file of receivers and routes: YAML in, `Notify` out, every mistake named by line and column.
+
+    timezone: Europe/Berlin                 for times in messages (default UTC)
+    link: https://gpuwarden.example.com     the page, at the end of each message
+    receivers:
+      - name: oncall
+        apprise: ${PAGERDUTY}               exactly one of apprise, webhook, alertmanager, file, stdout
+        resolved: false                     not told of ends (default true)
+      - name: hook
+        webhook: https://example.com/gpus
+        secret: ${file:/run/secrets/hook}
+    routes:                                 default: everything to every receiver
+      - receivers: [oncall]
+        match: {severity: critical, node: ["dgx-*", "hgx-*"]}
+        continue: true
+    owners: {address: "{user}@example.com", exceptions: {root: ops@example.com}}
+    digests:
+      - {receivers: [hook], at: "08:00", top: 5}
+
+`${NAME}` in a text is a variable of the environment, `${file:PATH}` the content of a file. No message
+of this module shows what either holds. `docs/notifications.md` is the full text.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, time, tzinfo
+from fnmatch import translate
+from pathlib import Path
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
+
+from yaml.nodes import Node, ScalarNode, SequenceNode
+
+from gpuwarden_rules.durations import seconds_of
+from gpuwarden_rules.marks import Problem, Reader, RuleFileError
+from gpuwarden_rules.notify.digest import DigestPlan
+from gpuwarden_rules.notify.routing import GROUP_BY, Owners, Policy, Recipient, Route
+from gpuwarden_rules.notify.words import FORMS, Style
+
+KINDS = ("apprise", "webhook", "alertmanager", "file", "stdout")
+DURATION_S_MAX = 30 * 86400.0
+TOP_MAX = 20
+_REFERENCE = re.compile(r"\$\{([^{}]*)\}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_AT = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverPlan:
+    """A receiver as the file has it."""
+
+    name: str
+    kind: str
+    """One of KINDS."""
+    target: str = field(repr=False)
+    """Address or path, its secrets in it."""
+    secret: str | None = field(default=None, repr=False)
+    form: str = "text"
+    wants_resolved: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notify:
+    """All that the file says."""
+
+    receivers: tuple[ReceiverPlan, ...]
+    policy: Policy
+    style: Style
+    digests: tuple[DigestPlan, ...] = ()
+
+
+def load(path: Path) -> Notify:
+    """The file's content. Raises RuleFileError with every problem in it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise RuleFileError([Problem(str(path), 1, 1, f"cannot be read: {reason}")]) from error
+    return parse(text, str(path), os.environ)
+
+
+def parse(text: str, path: str, env: Mapping[str, str]) -> Notify:
+    """What a text says; `path` is for messages. Raises RuleFileError."""
+    file = _File(path, text, env)
+    root = file.root()
+    notify = file.notify(root) if root is not None else None
+    file.raise_problems()
+    assert notify is not None
+    return notify
+
+
+class _File(Reader):
+    """Reads the parts of the file; what is wrong is noted and reads as its default."""
+
+    def __init__(self, path: str, text: str, env: Mapping[str, str]) -> None:
+        super().__init__(path, text)
+        self._env = env
+
+    def notify(self, root: Node) -> Notify:
+        nodes = self.fields(
+            root,
+            required=("receivers",),
+            optional=("timezone", "link", "routes", "owners", "digests"),
+        )
+        receivers = self._receivers(nodes.get("receivers"))
+        names = tuple(receivers)
+        routes = [self._route(node, names) for node in self._listed(nodes.get("routes"))]
+        if "routes" not in nodes:
+            routes = [Route(receivers=names)]
+        zone = self._zone(nodes.get("timezone"))
+        digests = [self._digest(node, names, zone) for node in self._listed(nodes.get("digests"))]
+        owners = self._owners(nodes.get("owners"))
+        personal = [r.name for r in receivers.values() if "{owner}" in r.target]
+        if personal and "owners" not in nodes and "receivers" in nodes:
+            self.note(
+                nodes["receivers"],
+                f"{personal[0]} has {{owner}} in its address: `owners` is missing",
+            )
+        recipients = {
+            r.name: Recipient(r.wants_resolved, r.name in personal, r.kind == "alertmanager")
+            for r in receivers.values()
+        }
+        return Notify(
+            receivers=tuple(receivers.values()),
+            policy=Policy(recipients, routes, owners),
+            style=Style(zone, self._web_address(nodes.get("link"))),
+            digests=tuple(digests),
+        )
+
+    def _receivers(self, node: Node | None) -> dict[str, ReceiverPlan]:
+        found: dict[str, ReceiverPlan] = {}
+        for item in self._listed(node):
+            plan = self._receiver(item)
+            if plan is None:
+                continue
+            if plan.name in found:
+                self.note(item, f"receiver {plan.name!r} stands twice")
+            found[plan.name] = plan
+        if node is not None and not self.problems and not found:
+            self.note(node, "at least one receiver is needed")
+        return found
+
+    def _receiver(self, node: Node) -> ReceiverPlan | None:
+        nodes = self.fields(
+            node, required=("name",), optional=(*KINDS, "secret", "format", "resolved")
+        )
+        name = self._name(nodes.get("name"))
+        kinds = [kind for kind in KINDS if kind in nodes]
+        if len(kinds) != 1:
+            had = f", not {' and '.join(kinds)}" if kinds else ""
+            self.note(node, f"a receiver has exactly one of {', '.join(KINDS)}{had}")
+            return None
+        kind = kinds[0]
+        target = self._target(kind, nodes[kind])
+        secret = self._resolved(nodes["secret"]) if "secret" in nodes else None
+        if "secret" in nodes and kind != "webhook":
+            self.note(nodes["secret"], "only a webhook has a secret")
+        elif secret is not None:
+            self._check_secret(nodes["secret"], secret)
+        return ReceiverPlan(
+            name=name,
+            kind=kind,
+            target=target,
+            secret=secret,
+            form=self._form(kind, nodes.get("format")),
+            wants_resolved=self._boolean(nodes.get("resolved"), default=True),
+        )
+
+    def _name(self, node: Node | None) -> str:
+        name = self.text(node) if node else None
+        if node and name is not None and not _NAME.match(name):
+            self.note(node, "a name has letters, digits, dots, - and _")
+        return name or ""
+
+    def _target(self, kind: str, node: Node) -> str:
+        if kind == "stdout":
+            if not self._boolean(node, default=True):
+                self.note(node, "write true, or leave the receiver out")
+            return ""
+        target = self._resolved(node) or ""
+        if not target:
+            return ""
+        if kind in ("webhook", "alertmanager"):
+            self._check_web(node, target)
+        elif kind == "file" and not Path(target).is_absolute():
+            self.note(node, "the path must be absolute")
+        elif kind == "apprise":
+            from gpuwarden_rules.notify.apprise_service import problem_of
+
+            if problem := problem_of(target):
+                self.note(node, problem)
+        return target
+
+    def _check_secret(self, node: Node, secret: str) -> None:
+        from gpuwarden_rules.notify.webhook import key_of
+
+        try:
+            key = key_of(secret)
+        except ValueError as error:
+            self.note(node, str(error))
+        else:
+            if not key:
+                self.note(node, "the secret is empty")
+
+    def _form(self, kind: str, node: Node | None) -> str:
+        known = (*FORMS, "json") if kind == "stdout" else FORMS
+        if node is None:
+            return "text"
+        form = self.text(node)
+        if kind not in ("apprise", "stdout"):
+            self.note(node, "only apprise and stdout have a format")
+        elif form is not None and form not in known:
+            self.note(node, f"format {form!r} must be one of {', '.join(known)}")
+        return form or "text"
+
+    def _route(self, node: Node, names: tuple[str, ...]) -> Route:
+        spans = ("group_wait", "group_interval", "repeat_interval")
+        nodes = self.fields(
+            node, required=("receivers",), optional=("match", "continue", "group_by", *spans)
+        )
+        wait_s, interval_s, repeat_s = (self._span(nodes.get(name)) for name in spans)
+        if repeat_s is not None and repeat_s < 60:
+            self.note(nodes["repeat_interval"], "must be at least 60s")
+        group_by: tuple[str, ...] = GROUP_BY
+        if "group_by" in nodes:
+            group_by = tuple(self._texts(nodes["group_by"]))
+        return Route(
+            receivers=self._named(nodes.get("receivers"), names),
+            match=self._match(nodes.get("match")),
+            continues=self._boolean(nodes.get("continue"), default=False),
+            group_by=group_by,
+            wait_s=wait_s,
+            interval_s=interval_s,
+            repeat_s=repeat_s,
+        )
+
+    def _match(self, node: Node | None) -> dict[str, tuple[re.Pattern[str], ...]]:
+        return {
+            name: tuple(re.compile(translate(glob)) for glob in self._texts(value))
+            for name, (_, value) in (self.entries(node) if node else {}).items()
+        }
+
+    def _owners(self, node: Node | None) -> Owners:
+        if node is None:
+            return Owners()
+        nodes = self.fields(node, optional=("address", "exceptions", "nobody"))
+        template = self._resolved(nodes["address"]) if "address" in nodes else None
+        if template is not None and "{user}" not in template:
+            self.note(nodes["address"], "the address has no {user}")
+        known = {
+            user: self._resolved(value) or ""
+            for user, (_, value) in (
+                self.entries(nodes["exceptions"]) if "exceptions" in nodes else {}
+            ).items()
+        }
+        nobody = self._resolved(nodes["nobody"]) if "nobody" in nodes else None
+        return Owners(template, known, nobody)
+
+    def _digest(self, node: Node, names: tuple[str, ...], zone: tzinfo) -> DigestPlan:
+        nodes = self.fields(node, required=("receivers", "at"), optional=("top",))
+        at = self._plain(nodes["at"]) if "at" in nodes else None
+        match = _AT.match(at or "")
+        if at is not None and match is None:
+            self.note(nodes["at"], f"{at!r} is not a time of day such as 08:00")
+        top = self.scalar(nodes["top"]) if "top" in nodes else 5
+        if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= TOP_MAX:
+            self.note(nodes["top"], f"must be a whole number from 1 to {TOP_MAX}")
+            top = 5
+        return DigestPlan(
+            receivers=self._named(nodes.get("receivers"), names),
+            at=time(int(match[1]), int(match[2])) if match else time(),
+            zone=zone,
+            top=top,
+        )
+
+    def _zone(self, node: Node | None) -> tzinfo:
+        name = self.text(node) if node else None
+        if node is None or name is None or name == "UTC":
+            return UTC
+        try:
+            return ZoneInfo(name)
+        except (KeyError, ValueError, OSError):
+            self.note(node, f"unknown time zone {name!r}; write it as in Europe/Berlin")
+            return UTC
+
+    def _web_address(self, node: Node | None) -> str | None:
+        text = self._resolved(node) if node else None
+        if node is not None and text:
+            self._check_web(node, text)
+        return text
+
+    def _check_web(self, node: Node, address: str) -> None:
+        try:
+            parts = urlsplit(address)
+            is_web = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            is_web = False
+        if not is_web:
+            self.note(node, "must be an address that begins with http:// or https://")
+
+    def _named(self, node: Node | None, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Names of receivers that are there."""
+        found = []
+        for item in self._listed(node):
+            name = self.text(item)
+            if name is not None and name not in names:
+                self.note(item, f"unknown receiver {name!r}; known: {', '.join(names) or 'none'}")
+            elif name is not None:
+                found.append(name)
+        return tuple(found)
+
+    def _texts(self, node: Node) -> list[str]:
+        """A text or a list of them."""
+        items = self.items(node) if isinstance(node, SequenceNode) else [node]
+        return [text for item in items if (text := self._plain(item)) is not None]
+
+    def _plain(self, node: Node) -> str | None:
+        """A text; numbers and booleans count as they are written, as labels have no types."""
+        if isinstance(node, ScalarNode) and not node.tag.endswith(":null"):
+            return str(node.value)
+        return self.text(node)
+
+    def _listed(self, node: Node | None) -> list[Node]:
+        return self.items(node) if node is not None else []
+
+    def _boolean(self, node: Node | None, *, default: bool) -> bool:
+        if node is None:
+            return default
+        value = self.scalar(node)
+        if not isinstance(value, bool):
+            if value is not None:
+                self.note(node, "must be true or false")
+            return default
+        return value
+
+    def _span(self, node: Node | None) -> float | None:
+        if node is None:
+            return None
+        seconds = seconds_of(self._plain(node) or "")
+        if seconds is None:
+            self.note(node, "not a duration; write 90s, 10m, 2h or 1d")
+        elif seconds > DURATION_S_MAX:
+            self.note(node, "must be at most 30d")
+        return seconds
+
+    def _resolved(self, node: Node) -> str | None:
+        """A text with its references replaced; None where that was a problem."""
+        text = self.text(node)
+        if text is None:
+            return None
+        before = len(self.problems)
+        made = _REFERENCE.sub(lambda match: self._referred(node, match), text)
+        if len(self.problems) == before and not made.strip():
+            self.note(node, "must not be empty")
+        return made if len(self.problems) == before else None
+
+    def _referred(self, node: Node, match: re.Match[str]) -> str:
+        name = match[1]
+        if name.startswith("file:"):
+            return self._content(node, match, Path(name.removeprefix("file:")))
+        if not _VARIABLE.match(name):
+            self.note(node, f"{match[0]} must be ${{NAME}} or ${{file:/path}}", match.start())
+        elif name not in self._env:
+            self.note(node, f"the environment has no {name}", match.start())
+        return self._env.get(name, "")
+
+    def _content(self, node: Node, match: re.Match[str], path: Path) -> str:
+        try:
+            return path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            self.note(node, f"{path} cannot be read: {reason}", match.start())
+            return ""

@@ -1,0 +1,229 @@
+"""The notifier with a real outbox and real receivers: told once, in time, whoever is dead."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+from aiohttp import web
+from tests.rules.notify.alerts import START, make_alert
+from tests.rules.notify.hook_server import hook_server
+
+from gpuwarden.alert import Alert
+from gpuwarden.clock import ManualClock, SystemClock
+from gpuwarden.query import QueryError
+from gpuwarden_rules.notify.exposition import exposition
+from gpuwarden_rules.notify.message import Message
+from gpuwarden_rules.notify.notifier import KEEP, Notifier
+from gpuwarden_rules.notify.outbox import Outbox
+from gpuwarden_rules.notify.receiver import Accepted, Later, Outcome
+from gpuwarden_rules.notify.receivers import receiver_of
+from gpuwarden_rules.notify.settings import parse
+
+DEADLINE_S = 30
+
+
+class Scripted:
+    """A receiver that answers as told: the outside world."""
+
+    def __init__(self, answer: Callable[[Message], Outcome] = lambda message: Accepted()) -> None:
+        self.answer = answer
+        self.got: list[Message] = []
+
+    async def send(self, message: Message) -> Outcome:
+        self.got.append(message)
+        return self.answer(message)
+
+    async def close(self) -> None:
+        pass
+
+
+class World:
+    """A notifier, the alerts it sees, and its clock."""
+
+    def __init__(self, folder, receivers, database=None, *, text="", clock=None) -> None:
+        names = ", ".join(f"{{name: {name}, stdout: true}}" for name in receivers)
+        self.alerts: list[Alert] | None = []
+        self.clock = clock or ManualClock(START)
+        self.notifier = Notifier(
+            parse(f"receivers: [{names}]\n{text}", "n.yaml", {}),
+            receivers,
+            Outbox(folder / "o", self.clock),
+            lambda: self.alerts,
+            database,
+            self.clock,
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.notifier.run(stop))
+            try:
+                yield
+            finally:
+                stop.set()
+
+    async def until(self, claim: Callable[[], object]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not claim():
+                self.notifier.wake()
+                await asyncio.sleep(0.01)
+
+
+async def test_an_alert_reaches_a_webhook_and_so_does_its_end(tmp_path) -> None:
+    async with hook_server() as hook:
+        clock = SystemClock()
+        notify = parse(f"receivers: [{{name: hook, webhook: '{hook.url}'}}]", "n.yaml", {})
+        receivers = {"hook": receiver_of(notify.receivers[0], notify.style, clock)}
+        world = World(
+            tmp_path,
+            receivers,
+            clock=clock,
+            text="routes: [{receivers: [hook], group_interval: 0s}]",
+        )
+        async with world.running():
+            world.alerts = [make_alert(at=clock.now())]
+            await world.until(lambda: hook.got)
+            world.alerts = []
+            await world.until(lambda: len(hook.got) == 2)
+    assert [json.loads(got.body)["status"] for got in hook.got] == ["firing", "resolved"]
+
+
+async def test_a_dead_receiver_delays_nobody_and_loses_nothing(tmp_path) -> None:
+    dead = Scripted(lambda message: Later("dead"))
+    good = Scripted()
+    world = World(tmp_path, {"dead": dead, "good": good})
+    world.alerts = [make_alert(node=f"n{n}", at=START - timedelta(hours=1)) for n in range(3)]
+    async with world.running():
+        await world.until(lambda: len(good.got) == 3 and dead.got)
+    assert +world.notifier.waiting == {"dead": 3}
+    assert world.notifier.stats["dead"].failing
+    again = World(tmp_path, {"dead": Scripted(), "good": Scripted()})
+    again.alerts = world.alerts
+    async with again.running():
+        await again.until(lambda: len(again.notifier._receivers["dead"].got) == 3)
+    assert again.notifier._receivers["good"].got == []
+
+
+async def test_a_receiver_that_breaks_is_later_and_its_secret_is_not_logged(
+    tmp_path, caplog
+) -> None:
+    def broken(message: Message) -> Outcome:
+        raise RuntimeError("https://token4711@example.com")
+
+    world = World(tmp_path, {"a": Scripted(broken)})
+    world.alerts = [make_alert(at=START - timedelta(hours=1))]
+    async with world.running():
+        await world.until(lambda: world.notifier.stats["a"].failing)
+    assert "token4711" not in caplog.text
+    assert +world.notifier.waiting == {"a": 1}
+
+
+async def test_a_refused_message_is_dropped_counted_and_named(tmp_path, caplog) -> None:
+    async with hook_server() as hook:
+        hook.answer = lambda request: web.Response(status=400, text="bad")
+        clock = ManualClock(START)
+        notify = parse(f"receivers: [{{name: a, webhook: '{hook.url}'}}]", "n.yaml", {})
+        receiver = receiver_of(notify.receivers[0], notify.style, clock)
+        world = World(tmp_path, {"a": receiver}, clock=clock)
+        world.alerts = [make_alert(at=START - timedelta(hours=1))]
+        async with world.running():
+            await world.until(lambda: world.notifier.stats["a"].refused)
+            await world.until(lambda: world.notifier.waiting["a"] == 0)
+    assert len(hook.got) == 1
+    assert any(getattr(r, "reason", "") == "HTTP 400: bad" for r in caplog.records)
+
+
+async def test_before_the_rules_have_started_nothing_is_over(tmp_path) -> None:
+    good = Scripted()
+    world = World(tmp_path, {"a": good})
+    world.alerts = [make_alert(at=START - timedelta(hours=1))]
+    async with world.running():
+        await world.until(lambda: good.got)
+    again = World(tmp_path, {"a": Scripted()})
+    again.alerts = None
+    again.clock.advance(3600)
+    async with again.running():
+        assert await again.notifier.look() == again.clock.now() + timedelta(seconds=1)
+        again.alerts = world.alerts
+        assert await again.notifier.look() > again.clock.now() + timedelta(minutes=5)
+    assert again.notifier._receivers["a"].got == []
+
+
+async def test_what_nobody_took_for_a_week_is_given_up(tmp_path) -> None:
+    world = World(tmp_path, {"a": Scripted(lambda message: Later("dead", 0.0))})
+    world.alerts = [make_alert(at=START - timedelta(hours=1))]
+    async with world.running():
+        await world.until(lambda: world.notifier.stats["a"].failing)
+        world.alerts = None
+        world.clock.advance(KEEP.total_seconds() + 1)
+        await world.until(lambda: world.notifier.stats["a"].expired)
+        await world.until(lambda: world.notifier.waiting["a"] == 0)
+
+
+async def test_messages_to_a_receiver_that_is_gone_are_dropped_with_a_line(
+    tmp_path, caplog
+) -> None:
+    world = World(tmp_path, {"old": Scripted(lambda message: Later("dead"))})
+    world.alerts = [make_alert(at=START - timedelta(hours=1))]
+    async with world.running():
+        await world.until(lambda: world.notifier.stats["old"].failing)
+    caplog.clear()
+    again = World(tmp_path, {"new": Scripted()})
+    again.alerts = world.alerts
+    async with again.running():
+        await again.until(lambda: again.notifier._receivers["new"].got)
+    assert "messages dropped: the receiver is gone" in caplog.text
+
+
+async def test_a_digest_comes_at_its_time_once(tmp_path, database) -> None:
+    text = "digests: [{receivers: [a], at: 15:00}]"
+    world = World(tmp_path, {"a": Scripted()}, database, text=text)
+    got = world.notifier._receivers["a"].got
+    async with world.running():
+        await world.notifier.look()
+        world.clock.advance(3600)
+        await world.until(lambda: got)
+        await world.notifier.look()
+    assert [message.digest.until for message in got] == [START.replace(hour=15, minute=0)]
+    again = World(tmp_path, {"a": Scripted()}, database, text=text, clock=world.clock)
+    async with again.running():
+        await again.notifier.look()
+    assert again.notifier._receivers["a"].got == []
+
+
+class NoAnswer:
+    """A Querier whose store is away."""
+
+    async def query(self, *args, **kwargs):
+        raise QueryError("the store is away")
+
+
+async def test_a_digest_that_cannot_be_made_is_made_when_it_can(tmp_path, database, caplog) -> None:
+    world = World(
+        tmp_path, {"a": Scripted()}, NoAnswer(), text="digests: [{receivers: [a], at: 15:00}]"
+    )
+    async with world.running():
+        await world.notifier.look()
+        world.clock.advance(3600)
+        await world.notifier.look()
+        assert "digest not made" in caplog.text
+        world.notifier._querier = database
+        await world.until(lambda: world.notifier._receivers["a"].got)
+
+
+async def test_figures(tmp_path) -> None:
+    world = World(
+        tmp_path, {"a": Scripted()}, text="routes: [{receivers: [a], match: {node: 'x'}}]"
+    )
+    world.alerts = [make_alert(), replace(make_alert(gpu=1), muted="silenced")]
+    async with world.running():
+        await world.notifier.look()
+        text = exposition(world.notifier)
+    assert 'gpuwarden_notify_sent_total{receiver="a"} 0\n' in text
+    assert "gpuwarden_notify_unrouted_alerts 1\n" in text
+    assert "gpuwarden_notify_muted_alerts 1\n" in text
+    assert text.count("# TYPE ") == 9

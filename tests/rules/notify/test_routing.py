@@ -1,0 +1,74 @@
+"""Who is told, how soon, and at which address."""
+
+import re
+from fnmatch import translate
+
+import pytest
+from tests.rules.notify.alerts import make_alert
+
+from gpuwarden.alert import Severity
+from gpuwarden_rules.notify.routing import PACES, Owners, Policy, Recipient, Route, value_of
+
+
+def globs(*texts: str) -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(translate(text)) for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("name", "glob", "matches"),
+    [
+        ("node", "dgx-*", True), ("node", "hgx-*", False), ("node", "dgx-0", False),
+        ("severity", "critical", True), ("rule", "gpu_*", True), ("simulated", "false", True),
+        ("owner", "ann", True), ("rack", "?*", False), ("rack", "", True),
+    ],
+)  # fmt: skip
+def test_a_glob_fits_a_label_or_what_the_alert_is(name, glob, matches) -> None:
+    route = Route(receivers=("a",), match={name: globs(glob)})
+    assert route.matches(make_alert(owner="ann")) is matches
+
+
+def test_one_of_several_globs_and_every_label_must_fit() -> None:
+    match = {"node": globs("x", "dgx-*"), "gpu": globs("0")}
+    assert Route(receivers=("a",), match=match).matches(make_alert(gpu=0))
+    assert not Route(receivers=("a",), match=match).matches(make_alert(gpu=1))
+
+
+def test_the_first_match_ends_the_search_unless_it_continues() -> None:
+    recipients = dict.fromkeys("abc", Recipient())
+    routes = [
+        Route(receivers=("a",), continues=True),
+        Route(receivers=("b", "a")),
+        Route(receivers=("c",)),
+    ]
+    found = Policy(recipients, routes).routes_of(make_alert())
+    assert [name for name, _ in found] == ["a", "b"]
+
+
+def test_a_route_changes_the_pace_that_it_names() -> None:
+    pace = Route(receivers=(), interval_s=7).pace(Severity.WARNING)
+    usual = PACES[Severity.WARNING]
+    assert (pace.wait_s, pace.interval_s, pace.repeat_s) == (usual.wait_s, 7, usual.repeat_s)
+
+
+def test_the_more_urgent_is_told_the_sooner() -> None:
+    for name in ("wait_s", "interval_s", "repeat_s"):
+        paces = [
+            getattr(PACES[s], name) for s in (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
+        ]
+        assert paces == sorted(paces)
+    assert PACES[Severity.CRITICAL].wait_s < 5
+
+
+def test_addresses_of_owners() -> None:
+    owners = Owners("{user}@example.com", {"root": "ops@example.com"}, "all@example.com")
+    assert [owners.address(user) for user in ("ann", "root", None)] == [
+        "ann@example.com", "ops@example.com", "all@example.com",
+    ]  # fmt: skip
+    assert Owners().address("ann") is None
+
+
+def test_values_of_an_alert() -> None:
+    alert = make_alert(owner=None, simulated=True)
+    assert [value_of(alert, n) for n in ("rule", "severity", "owner", "simulated", "gpu", "x")] == [
+        "gpu_hot", "critical", "", "true", "0", "",
+    ]  # fmt: skip

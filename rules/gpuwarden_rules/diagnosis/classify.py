@@ -1,0 +1,137 @@
+"""One GPU's features to its class, with the evidence, the nearest misses, or why nobody can say."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpuwarden.diagnosis import MEANINGS, Bottleneck, Evidence
+from gpuwarden_rules.diagnosis.conditions import opposing, supporting
+from gpuwarden_rules.diagnosis.features import Features, Place
+from gpuwarden_rules.diagnosis.procedure import FIRST, OTHER, PAUSES, STARVED, STILL, Candidate
+from gpuwarden_rules.diagnosis.thresholds import Thresholds
+
+MISSES_MAX = 3
+UNLIKELY_BELOW = 0.5
+"""Below this confidence a verdict is said to be likely, not to be so."""
+
+_DEFAULT = Thresholds()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The class of one GPU."""
+
+    bottleneck: Bottleneck
+    confidence: float
+    evidence: Sequence[Evidence]
+    reason: str | None = None
+    """Why nobody can say, where the class is unknown."""
+    misses: Sequence[str] = ()
+    """Classes that it nearly was, each with what spoke against it."""
+
+    @property
+    def is_likely_only(self) -> bool:
+        """Whether it is to be said with a "likely"."""
+        return self.confidence < UNLIKELY_BELOW
+
+
+def classify(place: Place, features: Features, thresholds: Thresholds = _DEFAULT) -> Verdict:
+    """The first class that holds; among those of a starved GPU the one with the most evidence."""
+    if reason := _too_few_readings(place, features, thresholds):
+        return _unknown(reason)
+    if found := _first(FIRST, features, thresholds) or _first(STILL, features, thresholds):
+        return found
+    if reason := _cannot_be_judged(features, thresholds):
+        return _unknown(reason)
+    found = (
+        _first(PAUSES, features, thresholds)
+        or _best(STARVED, features, thresholds)
+        or _first(OTHER, features, thresholds)
+    )
+    if found is None:
+        return _unknown(
+            _unexplained(place, features, thresholds),
+            tuple(_misses((*PAUSES, *STARVED, *OTHER), features, thresholds)),
+        )
+    return found
+
+
+def _too_few_readings(place: Place, features: Features, thresholds: Thresholds) -> str | None:
+    if features.duty is None:
+        if place.is_mig:
+            return "a MIG device has no utilization, and the agent no profiling metrics of it"
+        return "there are no readings of utilization in the window"
+    if (features.coverage or 0) < thresholds.coverage_min:
+        return f"only {100 * (features.coverage or 0):.0f} % of the window has readings"
+    return None
+
+
+def _cannot_be_judged(features: Features, thresholds: Thresholds) -> str | None:
+    if (features.owners or 0) > 1:
+        return f"{features.owners:.0f} jobs share the GPU, and utilization is of all of them"
+    if features.age is not None and features.age < thresholds.warm_up:
+        return f"the process began {features.age:.0f} s ago and may still warm up"
+    return None
+
+
+def _unexplained(place: Place, features: Features, thresholds: Thresholds) -> str:
+    stall = features.stall or 0
+    if not place.has_process_data:
+        return "the agent of this node reports no processes, so that only the GPU's side is known"
+    if features.processes == 0:
+        return "it works, but no process is to be seen on it (containers without host pids?)"
+    if stall >= thresholds.stall:
+        return f"the GPU waits {100 * stall:.0f} % of the time, and nothing measured says for what"
+    return f"the GPU is busy {100 * (1 - stall):.0f} % of the time, and nothing stands out"
+
+
+def _unknown(reason: str, misses: Sequence[str] = ()) -> Verdict:
+    return Verdict(Bottleneck.UNKNOWN, 0.0, (), reason, misses)
+
+
+def _first(
+    candidates: Sequence[Candidate], features: Features, thresholds: Thresholds
+) -> Verdict | None:
+    for candidate in candidates:
+        if candidate.needs.holds(features, thresholds) is True:
+            return _verdict(candidate, features, thresholds)
+    return None
+
+
+def _best(
+    candidates: Sequence[Candidate], features: Features, thresholds: Thresholds
+) -> Verdict | None:
+    found = [c for c in candidates if c.needs.holds(features, thresholds) is True]
+    if not found:
+        return None
+    return max((_verdict(c, features, thresholds) for c in found), key=lambda v: v.confidence)
+
+
+def _verdict(candidate: Candidate, features: Features, thresholds: Thresholds) -> Verdict:
+    evidence: dict[str, Evidence] = {}
+    for condition in (candidate.needs, *candidate.signs):
+        for line in supporting(condition, features, thresholds):
+            evidence.setdefault(line.feature, line)
+    return Verdict(
+        candidate.bottleneck,
+        _confidence(candidate, features, thresholds),
+        tuple(evidence.values()),
+    )
+
+
+def _confidence(candidate: Candidate, features: Features, thresholds: Thresholds) -> float:
+    """What is needed counts as one sign that agrees; a sign that nobody can see counts as half."""
+    held = [sign.holds(features, thresholds) for sign in candidate.signs]
+    agree = 1 + held.count(True)
+    return round(agree / (agree + held.count(False) + held.count(None) / 2), 3)
+
+
+def _misses(
+    candidates: Sequence[Candidate], features: Features, thresholds: Thresholds
+) -> Iterator[str]:
+    """The classes with the least against them."""
+    against = [(list(opposing(c.needs, features, thresholds)), c.bottleneck) for c in candidates]
+    against = [(lines, b) for lines, b in against if lines and b is not Bottleneck.BUSY]
+    against.sort(key=lambda found: len(found[0]))
+    for lines, bottleneck in against[:MISSES_MAX]:
+        what = MEANINGS[bottleneck].rstrip(".")
+        yield f"{bottleneck.value} ({what[:1].lower()}{what[1:]}): {'; '.join(lines[:3])}"

@@ -1,0 +1,177 @@
+"""What the course of utilization over a window says: percentiles, pauses, dips and period.
+
+All GPUs at once, as one matrix with a row each and a column for each second, oldest first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Matrix = NDArray[np.float32]
+
+OFFSET = 32
+"""Code point of 0 in a packed series: what is below is no text."""
+SLOT_S = 12
+"""A slot of the window with one reading counts as seen: agents may read every ten seconds."""
+EACH_SECOND_MIN = 0.75
+"""With fewer readings a second, dips, pauses and periods cannot be seen."""
+GAP_BELOW, BUSY_FROM = 10, 80
+DIP_FROM, DIP_TO = 70, 30
+PAUSE_S_MIN = 3
+LAG_S_MIN, LAG_S_MAX = 2, 60
+NEARLY_HIGHEST = 0.9
+FLAT_BELOW_PERCENT = 5.0
+"""A series with a smaller standard deviation has no period."""
+NEAR_S = 5
+"""A reading of the process tree is of a pause that is so near."""
+LONG_PAUSE_S = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Features of one GPU's utilization; absent where the readings are too few."""
+
+    values: dict[str, float | None]
+    pauses: Sequence[tuple[int, int]] = ()
+    """Pauses as seconds before the end of the window, from and to."""
+
+
+def unpacked(texts: Sequence[str | None], window_s: int) -> Matrix:
+    """Series packed as two characters a reading (age in seconds, percent); NaN where there is none."""
+    matrix = np.full((len(texts), window_s), np.nan, np.float32)
+    known = [text or "" for text in texts]
+    codes = np.frombuffer("".join(known).encode("latin-1"), np.uint8).astype(np.int64) - OFFSET
+    rows = np.repeat(np.arange(len(known)), [len(text) // 2 for text in known])
+    ages, percents = codes[0::2], codes[1::2]
+    is_inside = (ages >= 0) & (ages < window_s)
+    columns = window_s - 1 - ages[is_inside]
+    matrix[rows[is_inside], columns] = percents[is_inside]
+    return matrix
+
+
+def shapes(matrix: Matrix) -> list[Shape]:
+    """What each row says."""
+    rows, seconds = matrix.shape
+    if not rows:
+        return []
+    is_known = ~np.isnan(matrix)
+    count = is_known.sum(axis=1)
+    slots = is_known.reshape(rows, seconds // SLOT_S, SLOT_S).any(axis=2)
+    is_gap = is_known & (matrix < GAP_BELOW)
+    safe = np.maximum(count, 1)
+    filled = np.where(is_known, matrix, 0.0)
+    mean = filled.sum(axis=1) / safe
+    spread = np.sqrt((np.where(is_known, matrix - mean[:, None], 0.0) ** 2).sum(axis=1) / safe)
+    acf, period = _autocorrelation(np.where(is_known, matrix, mean[:, None]))
+    has_period = spread >= FLAT_BELOW_PERCENT
+    ordered = np.sort(matrix, axis=1)  # NaN last
+    columns: dict[str, Any] = {
+        "duty": mean / 100,
+        "stall": 1 - mean / 100,
+        "util_p5": _percentile(ordered, count, 0.05),
+        "util_p95": _percentile(ordered, count, 0.95),
+        "util_cv": np.where(mean > 0, spread / np.maximum(mean, 1e-9), np.nan),
+        "gap_share": is_gap.sum(axis=1) / safe,
+        "busy_share": (filled >= BUSY_FROM).sum(axis=1) / safe,
+    }
+    by_second: dict[str, Any] = {
+        "dips_per_minute": _dips(matrix) / (seconds / 60),
+        "autocorrelation": np.where(has_period, acf, 0.0),
+        "period": np.where(has_period & (acf > 0), period, np.nan),
+    }
+    coverage = slots.mean(axis=1)
+    made = []
+    for row in range(rows):
+        values: dict[str, float | None] = {"coverage": float(coverage[row])}
+        pauses: list[tuple[int, int]] = []
+        if count[row]:
+            values |= {name: _number(column[row]) for name, column in columns.items()}
+        if count[row] >= EACH_SECOND_MIN * seconds:
+            values |= {name: _number(column[row]) for name, column in by_second.items()}
+            runs = _runs(is_gap[row])
+            pauses = [(seconds - end, seconds - begin) for begin, end in runs]
+            lengths = [end - begin for begin, end in runs]
+            values["gaps"] = float(sum(length >= PAUSE_S_MIN for length in lengths))
+            values["gap_longest"] = float(max(lengths, default=0))
+        made.append(Shape(values, pauses))
+    return made
+
+
+def gap_turnovers(pauses: Sequence[tuple[int, int]], ages: Sequence[float], span_s: float) -> int:
+    """How many readings with new workers (each of the `span_s` before its age) are near a pause."""
+    return sum(
+        any(to >= age - NEAR_S and since <= age + span_s + NEAR_S for since, to in pauses)
+        for age in ages
+    )
+
+
+def gap_write(
+    pauses: Sequence[tuple[int, int]], writes: Sequence[tuple[float, float]], span_s: float
+) -> float:
+    """Highest write rate of the readings (age, bytes a second) that touch a long pause."""
+    long = [(since, to) for since, to in pauses if to - since >= LONG_PAUSE_S]
+    rates = [
+        rate
+        for age, rate in writes
+        if any(to >= age and since <= age + span_s for since, to in long)
+    ]
+    return max(rates, default=0.0)
+
+
+def _number(value: Any) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _percentile(ordered: Matrix, count: NDArray[np.int64], share: float) -> NDArray[np.float32]:
+    """Of rows in order, NaN last: the value at or above that share of them."""
+    at = np.clip(np.ceil(share * count).astype(np.int64) - 1, 0, ordered.shape[1] - 1)
+    values: NDArray[np.float32] = ordered[np.arange(len(ordered)), at]
+    return values
+
+
+def _dips(matrix: Matrix) -> NDArray[np.int64]:
+    """Falls from high to low; what lies between leaves the state as it was."""
+    state = np.where(matrix >= DIP_FROM, 1, np.where(matrix <= DIP_TO, -1, 0))
+    columns = np.arange(state.shape[1])
+    last = np.maximum.accumulate(np.where(state != 0, columns, 0), axis=1)
+    held = np.take_along_axis(state, last, axis=1)
+    falls: NDArray[np.int64] = ((held[:, :-1] == 1) & (held[:, 1:] == -1)).sum(axis=1)
+    return falls
+
+
+def _autocorrelation(filled: Matrix) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Highest autocorrelation of each detrended row, and its lag in seconds."""
+    rows, seconds = filled.shape
+    time = np.arange(seconds) - (seconds - 1) / 2
+    centred = filled - filled.mean(axis=1, keepdims=True)
+    slope = centred @ time / (time @ time)
+    series = centred - slope[:, None] * time
+    spectrum = np.fft.rfft(series, 2 * seconds, axis=1)
+    products = np.fft.irfft(spectrum * np.conj(spectrum), axis=1)[:, :seconds]
+    energy = np.maximum(products[:, :1], 1e-9)
+    # Each lag by its own number of pairs: long periods must not look weaker than short ones.
+    pairs = seconds / (seconds - np.arange(seconds))
+    correlation = products / energy * pairs
+    # What merely changes slowly is like itself at short lags: a period comes after a zero.
+    has_crossed = np.logical_or.accumulate(correlation <= 0, axis=1)
+    correlation = np.where(has_crossed, correlation, -1.0)
+    last = min(LAG_S_MAX, seconds // 2)
+    here = correlation[:, LAG_S_MIN : last + 1]
+    is_peak = (here >= correlation[:, LAG_S_MIN - 1 : last]) & (
+        here >= correlation[:, LAG_S_MIN + 1 : last + 2]
+    )
+    peaks = np.where(is_peak, here, -1.0)
+    # Multiples of a period are peaks as high as it: the first of them is meant.
+    best = (peaks >= NEARLY_HIGHEST * peaks.max(axis=1, keepdims=True)).argmax(axis=1)
+    return np.clip(here[np.arange(rows), best], 0, 1), best.astype(np.float64) + LAG_S_MIN
+
+
+def _runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Runs of true, from and to before."""
+    if not flags.any():
+        return []
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False]))))
+    return [(int(a), int(b)) for a, b in zip(edges[0::2], edges[1::2], strict=True)]

@@ -1,0 +1,98 @@
+"""What the course of utilization says, for all GPUs at once."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.rules.diagnosis.scenes import loop, paused
+
+from gpuwarden_rules.diagnosis.shape import (
+    OFFSET,
+    gap_turnovers,
+    gap_write,
+    shapes,
+    unpacked,
+)
+
+WINDOW = 120
+
+
+def packed(series: list[float]) -> str:
+    """As the query packs it, oldest first, one reading a second."""
+    ages = range(len(series) - 1, -1, -1)
+    return "".join(
+        chr(OFFSET + age) + chr(OFFSET + round(v)) for age, v in zip(ages, series, strict=True)
+    )
+
+
+def shape_of(series: list[float]) -> dict[str, float | None]:
+    (found,) = shapes(unpacked([packed(series[-WINDOW:])], WINDOW))
+    return found.values
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 100)), max_size=WINDOW))
+@settings(max_examples=100)
+def test_any_series_gives_numbers_or_nothing(series: list[int | None]) -> None:
+    text = "".join(
+        chr(OFFSET + age) + chr(OFFSET + v) for age, v in enumerate(series) if v is not None
+    )
+    (found,) = shapes(unpacked([text], WINDOW))
+    known = [v for v in series if v is not None]
+    for value in found.values.values():
+        assert value is None or math.isfinite(value)
+    if known:
+        assert found.values["duty"] == pytest.approx(sum(known) / len(known) / 100, abs=1e-4)
+        assert min(known) <= (found.values["util_p5"] or 0) <= (found.values["util_p95"] or 0)
+    else:
+        assert "duty" not in found.values and found.values["coverage"] == 0
+
+
+def test_a_row_does_not_depend_on_its_neighbours() -> None:
+    texts = [packed(loop(5, 0.5)[-WINDOW:]), None, "", packed([50.0] * WINDOW)]
+    together = [s.values for s in shapes(unpacked(texts, WINDOW))]
+    alone = [shapes(unpacked([text], WINDOW))[0].values for text in texts]
+    for one, other in zip(together, alone, strict=True):
+        assert one == pytest.approx(other)
+
+
+@pytest.mark.parametrize("step_s", [7, 9, 13])
+def test_long_steps_have_dips_and_a_period(step_s: int) -> None:
+    values = shape_of(loop(step_s, 0.4, jitter=0.0))
+    assert values["period"] == pytest.approx(step_s, abs=1)
+    assert (values["autocorrelation"] or 0) > 0.8
+    assert values["dips_per_minute"] == pytest.approx(60 / step_s, abs=1)
+
+
+def test_short_steps_show_only_their_mean() -> None:
+    values = shape_of(loop(0.4, 0.4))
+    assert values["duty"] == pytest.approx(0.4, abs=0.03)
+    assert values["gap_share"] == 0 and values["dips_per_minute"] == 0
+
+
+def test_a_flat_or_slowly_changing_series_has_no_period() -> None:
+    assert shape_of([97.0] * WINDOW)["autocorrelation"] == 0
+    ramp = [float(100 * (s > 60)) for s in range(WINDOW)]
+    assert (shape_of(ramp)["autocorrelation"] or 0) < 0.6
+
+
+def test_pauses_are_counted_and_measured() -> None:
+    series = paused(loop(0.3, 1.0), {40: 12, 90: 4})
+    values = shape_of(series)
+    assert (values["gaps"], values["gap_longest"]) == (2, 12)
+    (found,) = shapes(unpacked([packed(series[-WINDOW:])], WINDOW))
+    assert found.pauses == [(88, 100), (46, 50)]
+    assert gap_turnovers(found.pauses, [90.0, 40.0, 5.0], 10) == 2
+    assert gap_write(found.pauses, [(85.0, 3e8), (40.0, 9e8)], 10) == 3e8
+
+
+def test_few_readings_have_no_shape() -> None:
+    text = "".join(chr(OFFSET + age) + chr(OFFSET + 40) for age in range(0, WINDOW, 10))
+    (found,) = shapes(unpacked([text], WINDOW))
+    assert found.values["coverage"] == 1.0 and found.values["duty"] == pytest.approx(0.4)
+    assert "gaps" not in found.values and "period" not in found.values
+
+
+def test_no_gpus_have_no_shapes() -> None:
+    assert shapes(np.empty((0, WINDOW), np.float32)) == []

@@ -14,6 +14,7 @@ from typing import Any
 
 from docs.exporter import exporter_page
 
+from gpuwarden.diagnosis import MEANINGS
 from gpuwarden.metrics import METRICS, Metric, Type
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.schema import INVENTORY_EXTRA, TABLES, WIRE_TABLES, views_sql
@@ -23,6 +24,8 @@ from gpuwarden.xids import xid_table
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_cli.main import parser
 from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_rules.diagnosis.features import Features
+from gpuwarden_rules.diagnosis.thresholds import Thresholds
 
 ROOT = Path(__file__).parent.parent
 NOTICE = (
@@ -41,6 +44,7 @@ def pages() -> dict[str, str]:
         "docs/exporter.md": exporter_page(),
         "docs/xids.md": xids_page(),
         "docs/wire.md": wire_page(),
+        "docs/diagnosis.md": diagnosis_page(),
         **{f"systemd/{part}.toml": example_toml(part) for part in PARTS},
     }
 
@@ -75,6 +79,28 @@ def _metric_row(m: Metric) -> str:
 
 def xids_page() -> str:
     return _between("docs/xids.md", "catalogue", xid_table())
+
+
+def diagnosis_page() -> str:
+    return _between("docs/diagnosis.md", "features", "\n".join(_diagnosis_tables()) + "\n")
+
+
+def _diagnosis_tables() -> Iterator[str]:
+    yield "\n### Classes\n"
+    yield "| class | meaning |"
+    yield "| --- | --- |"
+    yield from (f"| `{b.value}` | {meaning} |" for b, meaning in MEANINGS.items())
+    yield "\n### Features\n"
+    yield "| feature | unit | what it is | formula | source |"
+    yield "| --- | --- | --- | --- | --- |"
+    for f in fields(Features):
+        m = f.metadata
+        cells = (f"`{f.name}`", m["unit"], m["words"], m["formula"], m["source"])
+        yield "| " + " | ".join(cells) + " |"
+    yield "\n### Thresholds\n"
+    yield "| threshold | value |"
+    yield "| --- | --- |"
+    yield from (f"| `{t.name}` | {t.default:,g} |" for t in fields(Thresholds))
 
 
 def wire_page() -> str:
@@ -160,7 +186,7 @@ def configure_page() -> str:
         "",
         "Defaults < TOML file (`--config FILE`) < environment < flags. An unknown key is an error that names the",
         "known ones. `gpuwarden agent config` and `gpuwarden collector config` show every value in force and",
-        "where it came from. A change needs a restart.",
+        "where it came from. A change needs a restart; certificates, tokens and rules do not ([security](security.md)).",
         "",
         "`GPUWARDEN_URL` names the collector for the commands that ask one (and for `agent run`, when nothing",
         "else does); by default `http://127.0.0.1:8750`.",

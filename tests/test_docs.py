@@ -46,8 +46,10 @@ def anchors(path: Path) -> set[str]:
 
 
 def test_every_endpoint_is_documented() -> None:
-    source = (ROOT / "collector" / "gpuwarden_collector" / "app.py").read_text()
-    routes = re.findall(r"web\.(get|post)\((\"[^\"]+\"|\w+)", source)
+    files = ("collector/gpuwarden_collector/app.py", "rules/gpuwarden_rules/routes.py")
+    files += ("collector/gpuwarden_collector/access/routes.py",)
+    source = "".join((ROOT / file).read_text() for file in files)
+    routes = re.findall(r"web\.(get|post|delete)\((\"[^\"]+\"|\w+)", source)
     assert len(routes) >= 5
     paths = {"INGEST_PATH": INGEST_PATH}
     endpoints = [f"{verb.upper()} {paths.get(path, path.strip(chr(34)))}" for verb, path in routes]

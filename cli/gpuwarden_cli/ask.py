@@ -12,7 +12,7 @@ SELECT
     round(usd_per_hour, 2) AS usd_per_hour,
     round(usd_per_hour * date_diff('millisecond', began_at,
         coalesce(resolved_at, now()::TIMESTAMP)) / 3.6e6, 2) AS usd_so_far,
-    began_at, fired_at, resolved_at, simulated
+    began_at, fired_at, resolved_at, owner, muted, unknown_since, fingerprint, simulated
 FROM alerts
 WHERE {condition}
 ORDER BY

@@ -2,17 +2,26 @@
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from urllib.error import HTTPError
+    from urllib.request import Request
+
+    from gpuwarden.access import Token
 
 DEFAULT_URL = "http://127.0.0.1:8750"
 
 
 class CallError(Exception):
     """The collector refused or did not answer; the message is one line that says what to do."""
+
+
+class RefusedError(CallError):
+    """The collector answered that it will not: a wrong query, something that is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +31,8 @@ class Answer:
     columns: list[str]
     rows: list[list[Any]]
     truncated: bool
+    types: Sequence[str] = ()
+    """DuckDB's types of the columns."""
 
 
 def collector_url() -> str:
@@ -29,37 +40,111 @@ def collector_url() -> str:
     return os.environ.get("GPUWARDEN_URL") or DEFAULT_URL
 
 
-def ask(sql: str, *, url: str | None = None, timeout_s: float = 60) -> Answer:
-    """Rows of one SELECT. Raises CallError."""
+def ask(
+    sql: str,
+    params: Mapping[str, Any] | None = None,
+    *,
+    url: str | None = None,
+    timeout_s: float = 60,
+) -> Answer:
+    """Rows of one SELECT; `params` as the API takes them. Raises CallError."""
+    document = {"sql": sql, "params": dict(params)} if params else {"sql": sql}
+    found = call("POST", "/v1/sql", document, url=url, timeout_s=timeout_s)
+    columns = [column["name"] for column in found["columns"]]
+    types = [column["type"] for column in found["columns"]]
+    return Answer(columns, found["rows"], found["truncated"], types)
+
+
+def call(
+    method: str,
+    path: str,
+    document: Mapping[str, Any] | None = None,
+    *,
+    url: str | None = None,
+    timeout_s: float = 60,
+) -> Any:
+    """What the collector's API answers, as JSON has it; None for an empty answer. Raises CallError."""
     # Imported by who asks: the parser loads this module for every command, an agent's as well.
     from urllib.error import HTTPError, URLError
-    from urllib.request import Request, urlopen
+    from urllib.request import Request
 
     base = (url or collector_url()).rstrip("/")
     if not base.startswith(("http://", "https://")):
         raise CallError(f"GPUWARDEN_URL = {base} is not a URL; it must start with http://")
     request = Request(
-        f"{base}/v1/sql",
-        data=json.dumps({"sql": sql}).encode(),
+        f"{base}{path}",
+        data=None if document is None else json.dumps(document).encode(),
+        method=method,
         headers={"Content-Type": "application/json", "Accept": "application/json"},
     )
     try:
-        with urlopen(request, timeout=timeout_s) as answer:
-            document = json.load(answer)
+        with opened(request, timeout_s) as answer:
+            body = answer.read()
+            return json.loads(body) if body else None
     except HTTPError as error:
-        raise CallError(_refusal(error)) from error
+        raise RefusedError(_refusal(error)) from error
     except TimeoutError as error:
         raise CallError(f"{base} gave no answer within {timeout_s:.0f} s") from error
     except (URLError, OSError) as error:
         reason = getattr(error, "reason", error)
+        if (doubt := _doubt(reason)) is not None:
+            raise CallError(f"{base}: {doubt}") from error
         raise CallError(
             f"no collector answers at {base} ({_plain(reason)}): start one with `gpuwarden up`,"
             " or set GPUWARDEN_URL"
         ) from error
     except ValueError as error:
         raise CallError(f"{base} does not answer like a gpuwarden collector") from error
-    columns = [column["name"] for column in document["columns"]]
-    return Answer(columns, document["rows"], document["truncated"])
+
+
+def opened(request: "Request", timeout_s: float) -> Any:
+    """The answer to a request, which is sent with the token and authorities of the environment.
+
+    As `urlopen`; raises CallError for a token or an authority that cannot be read.
+    """
+    import ssl
+    from urllib.request import urlopen
+
+    ca = os.environ.get("GPUWARDEN_CA") or None
+    try:
+        # Not to be sent on to where a redirection leads.
+        if (token := token_of_environment()) is not None:
+            request.add_unredirected_header("Authorization", f"Bearer {token.text}")
+    except ValueError as error:
+        raise CallError(str(error)) from error
+    context = None
+    if request.type == "https":
+        try:
+            context = ssl.create_default_context(cafile=ca)
+        except OSError as error:
+            raise CallError(f"GPUWARDEN_CA = {ca}: there is no certificate to be read") from error
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return urlopen(request, timeout=timeout_s, context=context)
+
+
+def token_of_environment() -> "Token | None":
+    """The token in GPUWARDEN_TOKEN, or in the file that GPUWARDEN_TOKEN_FILE names. Raises ValueError."""
+    from gpuwarden.access import Token, read_token
+
+    if text := os.environ.get("GPUWARDEN_TOKEN", "").strip():
+        try:
+            return Token.parse(text)
+        except ValueError as error:
+            raise ValueError(f"GPUWARDEN_TOKEN: {error}") from error
+    if path := os.environ.get("GPUWARDEN_TOKEN_FILE"):
+        return read_token(Path(path))
+    return None
+
+
+def _doubt(reason: object) -> str | None:
+    """What is wrong with the other side's certificate."""
+    message = getattr(reason, "verify_message", None)
+    if message is None:
+        return None
+    return (
+        f"its certificate is refused: {message}: set GPUWARDEN_CA to the file of its authority, or renew"
+        " it where the collector runs (`gpuwarden collector init --renew`)"
+    )
 
 
 def _refusal(error: "HTTPError") -> str:

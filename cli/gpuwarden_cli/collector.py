@@ -1,9 +1,11 @@
-"""`gpuwarden collector run|config|check|backup|restore|maintain`."""
+"""`gpuwarden collector run|config|check|backup|restore|maintain`, and `init` of `certificates.py`."""
 
 import argparse
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from gpuwarden_cli import certificates
 
 if TYPE_CHECKING:
     from gpuwarden_collector.store.check import Report
@@ -17,6 +19,10 @@ def add_commands(
     """Add the commands to the parser."""
     made = command(group, "run", _run, "run the collector with rules and page until it is stopped")
     _add_settings(made)
+    made = command(
+        group, "init", certificates.init, "make a private authority and a certificate for TLS"
+    )
+    certificates.add_flags(made)
     made = command(group, "config", _config, "every setting with its value and where it came from")
     _add_settings(made)
     add_format(made)

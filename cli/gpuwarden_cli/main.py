@@ -14,15 +14,17 @@ from typing import NoReturn
 from gpuwarden import __version__
 from gpuwarden.life import StartError
 from gpuwarden.settings import SettingsError
-from gpuwarden_cli import ask
+from gpuwarden_cli import alerts, ask
 from gpuwarden_cli.client import CallError, collector_url
 from gpuwarden_cli.output import FORMATS
 
 EPILOG = """\
 environment:
-  GPUWARDEN_URL    the collector that questions go to (default http://127.0.0.1:8750)
+  GPUWARDEN_URL         the collector that questions go to (default http://127.0.0.1:8750)
+  GPUWARDEN_TOKEN       the token to show it, or GPUWARDEN_TOKEN_FILE: a file that holds it
+  GPUWARDEN_CA          PEM file of the only authority trusted for it (default: the system's)
 
-Exit codes: 0 success, 1 the answer is no, 2 the call was wrong.
+Exit codes: 0 success, 1 the answer is no, 2 the call was wrong, 78 a setting is wrong.
 """
 
 
@@ -46,7 +48,9 @@ def main(argv: list[str] | None = None) -> int:
         return _fail(_missing_part(error))
     except BaseExceptionGroup as group:
         return _fail(_only_line(group))
-    except (StartError, SettingsError, CallError, ValueError) as error:
+    except SettingsError as error:
+        return _fail(str(error), os.EX_CONFIG)  # the units do not try again
+    except (StartError, CallError, ValueError) as error:
         return _fail(str(error))
     except BrokenPipeError:
         # The reader of our output has gone, as `head` does: not an error.
@@ -56,9 +60,9 @@ def main(argv: list[str] | None = None) -> int:
         return 130
 
 
-def _fail(line: str) -> int:
+def _fail(line: str, code: int = 2) -> int:
     print(f"gpuwarden: {line}", file=sys.stderr)
-    return 2
+    return code
 
 
 def _missing_part(error: ModuleNotFoundError) -> str:
@@ -100,6 +104,12 @@ def parser() -> Parser:
     _add_sql(commands)
     _add_alerts(commands)
     _add_rules(commands)
+    _add_why(commands)
+    _add_report(commands)
+    _add_import(commands)
+    _add_notify(commands)
+    _add_token(commands)
+    _add_enroll(commands)
     return top
 
 
@@ -239,14 +249,41 @@ def _add_alerts(commands: "Commands[Parser]") -> None:
     made.add_argument("--exit-code", action="store_true", help="exit with 1 when one is firing")
     _add_format(made)
     _add_url(made)
+    made = _command(
+        group, "silence", alerts.silence, "no notifications of some alerts for a time",
+        "Matchers are label=value, !=, =~ and !~ (regular expressions), also of rule and severity;"
+        " all must match.",
+    )  # fmt: skip
+    made.add_argument("matchers", nargs="+", metavar="MATCHER", help="such as node=n1")
+    _add_silence(made, "2h")
+    made = _command(group, "ack", alerts.acknowledge, "acknowledge one alert for a time")
+    made.add_argument("alert", metavar="ALERT", help="fingerprint, or its rule where it is alone")
+    _add_silence(made, "4h")
+    made = _command(group, "unsilence", alerts.unsilence, "end a silence or acknowledgement")
+    made.add_argument("id", metavar="ID", help="as `gpuwarden alerts silences` shows it")
+    _add_url(made)
+    made = _command(group, "silences", alerts.silences, "silences that hold or will")
+    _add_format(made)
+    _add_url(made)
+
+
+def _add_silence(made: argparse.ArgumentParser, span: str) -> None:
+    until = made.add_mutually_exclusive_group()
+    until.add_argument(
+        "--for", dest="span", default=span, metavar="TIME", help=f"30m, 2h, 1d (default {span})"
+    )
+    until.add_argument("--until", metavar="INSTANT", help="ISO 8601, UTC where it names no zone")
+    made.add_argument("--comment", default="", metavar="TEXT", help="why, for the others")
+    made.add_argument("--author", metavar="NAME", help="default: you")
+    _add_url(made)
 
 
 def _add_rules(commands: "Commands[Parser]") -> None:
     from gpuwarden_cli import rules
 
-    group = _group(commands, "rules", "rules: list, check and test them")
+    group = _group(commands, "rules", "rules: list, check, test, explain and replay them")
     for name, run, text in (
-        ("list", rules.rules_list, "the rules that would run"),
+        ("list", rules.rules_list, "the rules that run, with their state and figures"),
         ("check", rules.rules_check, "whether rule files are right, without running them"),
         ("test", rules.rules_test, "run the cases of *.test.yaml files"),
     ):
@@ -255,3 +292,137 @@ def _add_rules(commands: "Commands[Parser]") -> None:
             "files", nargs="*", type=Path, metavar="FILE", help="default: the built-in pack"
         )
         _add_format(made)
+        if name != "test":
+            _add_url(made)
+    made = _command(group, "explain", rules.rules_explain, "why an alert fires, and what happened")
+    made.add_argument("alert", metavar="ALERT", help="fingerprint, or its rule where it is alone")
+    made.add_argument("--format", choices=("table", "json"), default="table", help="default table")
+    _add_url(made)
+    made = _command(
+        group, "backtest", rules.rules_backtest, "when rules would have fired over stored history"
+    )
+    made.add_argument("names", nargs="*", metavar="RULE", help="default: all")
+    made.add_argument(
+        "--rule", action="append", type=Path, metavar="FILE",
+        help="rules of this file or folder instead of those that the collector runs",
+    )  # fmt: skip
+    made.add_argument(
+        "--config", type=Path, metavar="FILE",
+        help="TOML file of the collector, for its own rules and overrides",
+    )  # fmt: skip
+    made.add_argument("--since", default="7d", metavar="TIME", help="how far back (default 7d)")
+    made.add_argument(
+        "--every", metavar="TIME",
+        help="longest time between two looks (default 5m, or the rule's shortest window)",
+    )  # fmt: skip
+    made.add_argument(
+        "--format", choices=("table", "json"), default="table",
+        help="table, or json: a line for each time it would have fired (default table)",
+    )  # fmt: skip
+    _add_url(made)
+    made = _command(group, "reload", rules.rules_reload, "have the collector read its rules anew")
+    _add_url(made)
+
+
+def _add_why(commands: "Commands[Parser]") -> None:
+    from gpuwarden_cli import why
+
+    made = _command(
+        commands, "why", why.why, "why a GPU, job or node is slow: evidence, cost, what to change",
+        "Measured over the two minutes before now, or before --at. Exit code 0: healthy.",
+    )  # fmt: skip
+    why.add_flags(made)
+    _add_url(made)
+
+
+def _add_report(commands: "Commands[Parser]") -> None:
+    from gpuwarden_cli import report
+
+    group = _group(commands, "report", "reports: where the GPU hours and the money went")
+    for name, run, text in (
+        ("waste", report.waste, "GPU hours by what they were, and what was wasted"),
+        (
+            "efficiency",
+            report.efficiency,
+            "how busy the GPUs were, and what a productive hour cost",
+        ),
+    ):
+        made = _command(group, name, run, text)
+        report.add_flags(made)
+        _add_format(made)
+        _add_url(made)
+
+
+def _add_notify(commands: "Commands[Parser]") -> None:
+    from gpuwarden_cli import notify
+
+    group = _group(commands, "notify", "notifications: check receivers and routes, send a test")
+    made = _command(
+        group, "check", notify.notify_check, "whether a file of receivers and routes is right"
+    )
+    made.add_argument("file", type=Path, metavar="FILE", help="the file of receivers and routes")
+    _add_format(made)
+    made = _command(
+        group, "test", notify.notify_test, "send a test message to receivers and say what came back",
+        "Exits with 1 when one did not take it.",
+    )  # fmt: skip
+    made.add_argument("--file", type=Path, metavar="FILE", help="default: the collector's own")
+    made.add_argument("--config", type=Path, metavar="FILE", help="TOML file of the collector")
+    made.add_argument(
+        "--receiver", action="append", metavar="NAME", help="only this one (default: all)"
+    )
+    _add_format(made)
+
+
+def _add_token(commands: "Commands[Parser]") -> None:
+    from gpuwarden_cli import tokens
+
+    group = _group(commands, "token", "tokens of the collector on this host: make, list, end them")
+    tokens.add_commands(group, _command, _add_format)
+
+
+def _add_enroll(commands: "Commands[Parser]") -> None:
+    def run(args: argparse.Namespace) -> int:
+        from gpuwarden_cli.enroll import run
+
+        return run(args)
+
+    made = _command(
+        commands, "enroll", run, "bring this node in: its token, the authority, agent.toml",
+        "`gpuwarden token enrolment` on the collector's host prints the line to run. The one-time token comes"
+        " from GPUWARDEN_TOKEN, or --token-file.",
+    )  # fmt: skip
+    made.add_argument("--collector", required=True, metavar="URL", help="the collector's address")
+    made.add_argument("--ca-fingerprint", metavar="sha256:HEX", help="of its own authority, if any")
+    made.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="the one-time token; - for stdin"
+    )
+    made.add_argument("--token", help="the same, where others may see it in the process list")
+    made.add_argument(
+        "--node", metavar="NAME", help="default: as agent.toml says, or the host's name"
+    )
+    made.add_argument(
+        "--config", type=Path, default=Path("/etc/gpuwarden/agent.toml"), metavar="FILE",
+        help="settings of the agent (default /etc/gpuwarden/agent.toml)",
+    )  # fmt: skip
+    made.add_argument(
+        "--user", default="gpuwarden", help="whom the files belong to (default gpuwarden)"
+    )
+    made.add_argument("--allow-insecure", action="store_true", help="also without TLS")
+
+
+def _add_import(commands: "Commands[Parser]") -> None:
+    from gpuwarden_cli import imports
+
+    def run(args: argparse.Namespace) -> int:
+        from gpuwarden_cli.importing.command import run
+
+        return run(args)
+
+    made = _command(
+        commands, "import", run, "logs of other tools into the store",
+        "Reads what nvidia-smi (CSV and XML), rocm-smi (JSON), dcgm-exporter, dmesg and journalctl wrote,"
+        " and CSV or Parquet with the tables' column names. What was imported before is not stored twice.",
+    )  # fmt: skip
+    imports.add_flags(made)
+    _add_url(made)

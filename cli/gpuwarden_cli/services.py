@@ -2,6 +2,8 @@
 in order: sources first, then rules, then the store."""
 
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -13,12 +15,16 @@ from gpuwarden import life, logs
 from gpuwarden.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
+    from aiohttp.web import AbstractRouteDef
+
     from gpuwarden.alert import Alert
+    from gpuwarden.query import Querier
     from gpuwarden_agent.probe import Probe
     from gpuwarden_agent.sampling.look_again import LookAgain
     from gpuwarden_agent.settings import AgentSettings
     from gpuwarden_collector.daemon import Collector
     from gpuwarden_collector.settings import CollectorSettings
+    from gpuwarden_rules.book import Book
 
 
 def say(line: str = "") -> None:
@@ -44,31 +50,74 @@ async def collecting(
     clock: Clock,
     *,
     on_change: "Callable[[Alert], None] | None" = None,
+    reload: asyncio.Event | None = None,
 ) -> "AsyncIterator[Collector]":
-    """A collector with rules and page, for as long as the block runs. Raises StartError."""
+    """A collector with rules and page, for as long as the block runs; `reload`, when set, has the
+    rules read anew. Raises StartError.
+    """
+    from gpuwarden_cli.telling import telling_of
     from gpuwarden_collector.daemon import running
-    from gpuwarden_dashboards.routes import routes
+    from gpuwarden_dashboards.routes import routes as page_routes
+    from gpuwarden_rules import routes as rules_routes
+    from gpuwarden_rules.diagnosis.service import Diagnoser
     from gpuwarden_rules.engine import Engine
     from gpuwarden_rules.exposition import exposition
-    from gpuwarden_rules.language import builtin_rules
+    from gpuwarden_rules.keeper import Keeper
 
-    rules = builtin_rules()
-    engine: Engine | None = None
+    book = book_of(settings.rules_dirs)
+    telling = telling_of(settings, clock)
+    keeper: Keeper | None = None
+    diagnoser: Diagnoser | None = None
 
     def figures() -> str:
-        return exposition(engine.stats, clock.now()) if engine else ""
+        of_rules = exposition(keeper.engine.stats, clock.now()) if keeper else ""
+        return of_rules + (diagnoser.figures() if diagnoser else "") + telling.figures()
 
-    async with running(
-        settings, clock, routes=lambda querier: routes(querier, clock), more_metrics=figures
-    ) as collector:
+    def changed(alert: "Alert") -> None:
+        telling.wake(alert)
+        if on_change:
+            on_change(alert)
+
+    def routes(querier: "Querier") -> "list[AbstractRouteDef]":
+        return [*page_routes(querier, clock), *rules_routes.routes(lambda: keeper, querier, clock)]
+
+    async with running(settings, clock, routes=routes, more_metrics=figures) as collector:
         stop_rules = asyncio.Event()
-        engine = Engine(rules, collector.querier, collector.alerts, clock, on_change=on_change)
+        engine = Engine(
+            book.rules,
+            collector.rules_querier,
+            collector.alerts,
+            clock,
+            overrides=book.overrides,
+            on_change=changed,
+        )
+        keeper = Keeper(engine, settings.rules_dirs)
+        diagnoser = Diagnoser(collector.rules_querier, collector.diagnoses, clock)
         async with asyncio.TaskGroup() as group:
             group.create_task(engine.run(stop_rules), name="rules")
+            group.create_task(diagnoser.run(stop_rules), name="diagnosis")
+            group.create_task(telling.run(engine, collector.querier, stop_rules), name="notify")
+            reloading = group.create_task(
+                keeper.reload_whenever(reload or asyncio.Event()), name="reload"
+            )
             try:
                 yield collector
             finally:
+                reloading.cancel()
                 stop_rules.set()
+
+
+def book_of(folders: Sequence[Path]) -> "Book":
+    """The rules that would run. Raises StartError."""
+    from gpuwarden_rules.book import load_book
+    from gpuwarden_rules.marks import RuleFileError
+
+    try:
+        return load_book(folders)
+    except RuleFileError as error:
+        more = len(error.problems) - 1
+        rest = f" (and {counted(more, 'more problem')}: `gpuwarden rules check`)" if more else ""
+        raise life.StartError(f"{error.problems[0]}{rest}") from error
 
 
 def run_collector(settings: "CollectorSettings") -> int:
@@ -76,7 +125,15 @@ def run_collector(settings: "CollectorSettings") -> int:
     logs.setup(settings.log_level, settings.log_format)
 
     async def main(stop: asyncio.Event) -> None:
-        async with collecting(settings, SystemClock()) as collector:
+        reload = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.set)
+        async with collecting(settings, SystemClock(), reload=reload) as collector:
+
+            def reload_all() -> None:
+                reload.set()
+                collector.reload()
+
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_all)
             life.notify(f"READY=1\nSTATUS=listening on {collector.url}")
             async with asyncio.TaskGroup() as group:
                 group.create_task(life.feed_watchdog(stop, collector.is_alive), name="watchdog")
@@ -196,7 +253,12 @@ def run_simulation(
     from gpuwarden_agent.settings import AgentSettings
 
     logs.setup("warning")
-    settings = AgentSettings(backend="simulator")
+    ca, token = os.environ.get("GPUWARDEN_CA"), os.environ.get("GPUWARDEN_TOKEN_FILE")
+    settings = AgentSettings(
+        backend="simulator",
+        token_file=Path(token) if token else None,
+        tls_ca=Path(ca) if ca else None,
+    )
     if duration_s is not None and state_dir is None:
         # Who asked for so many seconds wants their rows; a collector may just be starting again.
         settings = replace(settings, stop_timeout_s=60)

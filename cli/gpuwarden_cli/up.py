@@ -42,7 +42,16 @@ def run_up(*, port: int, data: Path, simulate: int | None, model_name: str) -> i
     except ValueError as error:
         raise life.StartError(f"--model: {error}") from error
     base = load(CollectorSettings, "collector").settings
-    settings = replace(base, port=port, data_dir=data)
+    # Whatever the environment says of a collector for others, this one is this machine's own.
+    settings = replace(
+        base,
+        host="127.0.0.1",
+        port=port,
+        data_dir=data,
+        tls_cert=None,
+        tls_key=None,
+        require_tokens=False,
+    )
     # Before the event loop: a driver can take its time to load.
     found = discover("auto")
 
@@ -76,6 +85,7 @@ async def _watch(
     agent = replace(
         load(AgentSettings, "agent").settings,
         collector_url=collector.url,
+        token_file=None,
         state_dir=data / "agent",
     )
     sizes = node_sizes(gpus)

@@ -7,7 +7,7 @@ place has no seconds, a rule that never succeeded no time since.
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from gpuwarden_rules.engine import RuleStats
+from gpuwarden_rules.figures import RuleStats
 
 Value = Callable[[RuleStats], float | None]
 
@@ -46,9 +46,23 @@ def exposition(stats: Mapping[str, RuleStats], now: datetime) -> str:
     alerts = [
         f'gpuwarden_rules_alerts{{rule="{rule}",state="{state}"}} {count}'
         for rule, figures in sorted(stats.items())
-        for state, count in (("pending", figures.pending), ("firing", figures.firing))
+        for state, count in (
+            ("pending", figures.pending),
+            ("firing", figures.firing),
+            ("unknown", figures.unknown),
+        )
     ]
     lines += _headed("alerts", "gauge", "Alerts as of the last evaluation.", alerts)
+    lines += _family(
+        "alerts_muted", "gauge", "Alerts that notify nobody.", stats, lambda s: s.muted
+    )
+    lines += _family(
+        "cannot_run",
+        "gauge",
+        "1 where the fleet lacks what the rule requires.",
+        stats,
+        lambda s: int(s.cannot_run is not None),
+    )
     return "".join(f"{line}\n" for line in lines)
 
 

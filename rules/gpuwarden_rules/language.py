@@ -7,7 +7,10 @@
         interval: 15s                       how often it is evaluated (default 15s)
         for: 5m                             must hold this long before it fires (default 0s)
         keep_firing_for: 10m                goes on firing this long after it was last seen (0s)
+        warm_up: 10m                        a job (column job_started_at) this young is not judged
         params: {above_celsius: 85}         bound as $above_celsius; durations as seconds
+        requires: [gpu_samples.temperature_celsius]   columns without which it says nothing
+        inhibited_by: {node_down: [node]}   notifies nobody while that rule fires for the same node
         summary: "{node} GPU {gpu} is at {value:.0f} °C"
         remedy: Check fans and inlet.
         doc: docs/rules/gpu_hot.md          optional
@@ -28,13 +31,27 @@ from typing import Any
 from yaml.nodes import Node
 
 from gpuwarden.alert import Severity
+from gpuwarden.schema import TABLES, stored_columns
 from gpuwarden_rules import sqltext, texts
 from gpuwarden_rules.durations import seconds_of
-from gpuwarden_rules.marks import Problem, Reader, RuleFileError, Scalar
+from gpuwarden_rules.marks import Problem, Reader, RuleFileError, Scalar, read_text
 
 REQUIRED = ("name", "severity", "summary", "remedy", "sql")
-OPTIONAL = ("labels", "interval", "for", "keep_firing_for", "params", "doc")
-RESERVED = ("value", "usd_per_hour", "began_at", "simulated", "holds")
+OPTIONAL = (
+    *("labels", "interval", "for", "keep_firing_for", "warm_up", "params", "requires"),
+    *("inhibited_by", "doc"),
+)
+COLUMN_TYPES = {
+    "value": "a number",
+    "usd_per_hour": "a number",
+    "began_at": "TIMESTAMP",
+    "job_started_at": "TIMESTAMP",
+    "owner": "VARCHAR",
+    "severity": "VARCHAR",
+    "simulated": "BOOLEAN",
+    "holds": "BOOLEAN",
+}
+RESERVED = tuple(COLUMN_TYPES)
 """Result columns with a meaning of their own; none can be a label."""
 OFFERED = ("active", "usd_so_far", "cost")
 """What the engine adds for texts: time since it began, dollars so far, both amounts in words."""
@@ -55,7 +72,12 @@ class Rule:
     interval_s: float
     for_s: float
     keep_firing_for_s: float
+    warm_up_s: float
     params: Mapping[str, Scalar]
+    requires: tuple[tuple[str, str], ...]
+    """Table and column of what it cannot do without."""
+    inhibited_by: Mapping[str, tuple[str, ...]]
+    """Rules whose firing alerts mute this one's, by name, where these labels are the same."""
     sql: str
     summary: texts.Text
     remedy: texts.Text
@@ -65,7 +87,7 @@ class Rule:
     parameters: frozenset[str]
     """Names that the SQL mentions with `$`, `now` among them."""
     marks: Mapping[str, tuple[int, int]] = field(repr=False, compare=False)
-    """Line and column of `name`, `sql`, each `labels.column` and each `summary@offset`."""
+    """Line and column of `name`, `sql`, `labels.column`, `inhibited_by.rule`, `summary@offset`..."""
 
     def bindings(self, now: datetime) -> dict[str, Any]:
         """Values for the SQL's parameters, those it mentions and no others."""
@@ -80,12 +102,7 @@ class Rule:
 
 def load(path: Path) -> list[Rule]:
     """The rules of a file. Raises RuleFileError with every problem in it."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise RuleFileError([Problem(str(path), 1, 1, f"cannot be read: {reason}")]) from error
-    return parse(text, str(path))
+    return parse(read_text(path), str(path))
 
 
 def load_all(paths: Iterable[Path]) -> list[Rule]:
@@ -152,6 +169,9 @@ def _rule(reader: Reader, node: Node) -> Rule | None:
     interval_s = _duration(reader, nodes.get("interval"), 15.0, INTERVAL_S_MIN, INTERVAL_S_MAX)
     for_s = _duration(reader, nodes.get("for"), 0.0, 0.0, HOLD_S_MAX)
     keep_s = _duration(reader, nodes.get("keep_firing_for"), 0.0, 0.0, HOLD_S_MAX)
+    warm_up_s = _duration(reader, nodes.get("warm_up"), 0.0, 0.0, HOLD_S_MAX)
+    requires = _requires(reader, nodes.get("requires"), marks)
+    inhibited_by = _inhibited_by(reader, nodes.get("inhibited_by"), labels, marks)
     summary = _text(reader, "summary", nodes.get("summary"), marks)
     remedy = _text(reader, "remedy", nodes.get("remedy"), marks)
     doc = reader.text(nodes["doc"]) if "doc" in nodes else None
@@ -168,7 +188,10 @@ def _rule(reader: Reader, node: Node) -> Rule | None:
         interval_s=interval_s,
         for_s=for_s,
         keep_firing_for_s=keep_s,
+        warm_up_s=warm_up_s,
         params=params,
+        requires=requires,
+        inhibited_by=inhibited_by,
         sql=sql,
         summary=summary,
         remedy=remedy,
@@ -230,6 +253,47 @@ def _params(reader: Reader, node: Node | None) -> dict[str, Scalar]:
             seconds = seconds_of(value) if isinstance(value, str) else None
             params[key] = value if seconds is None else seconds
     return params
+
+
+def _requires(
+    reader: Reader, node: Node | None, marks: dict[str, tuple[int, int]]
+) -> tuple[tuple[str, str], ...]:
+    """Columns named as `table.column`, each of which the schema has."""
+    required: list[tuple[str, str]] = []
+    for item in reader.items(node) if node else ():
+        text = reader.text(item)
+        if text is None:
+            continue
+        table, _, column = text.partition(".")
+        if table not in TABLES:
+            known = ", ".join(TABLES)
+            reader.note(item, f"{text!r} is not table.column of a known table: {known}")
+        elif column not in {c.name for c in stored_columns(TABLES[table])}:
+            reader.note(item, f"table {table} has no column {column!r}; see docs/tables.md")
+        elif (table, column) in required:
+            reader.note(item, f"{text!r} stands twice")
+        else:
+            required.append((table, column))
+            marks[f"requires.{text}"] = reader.position(item)
+    return tuple(required)
+
+
+def _inhibited_by(
+    reader: Reader,
+    node: Node | None,
+    labels: tuple[str, ...],
+    marks: dict[str, tuple[int, int]],
+) -> dict[str, tuple[str, ...]]:
+    """Labels that must be the same, by the name of the rule that mutes."""
+    found: dict[str, tuple[str, ...]] = {}
+    for rule, (key, value) in (reader.entries(node) if node else {}).items():
+        equal = [reader.text(item) for item in reader.items(value)]
+        for label in equal:
+            if label is not None and label not in labels:
+                reader.note(value, f"{label!r} is not a label of this rule")
+        found[rule] = tuple(label for label in equal if label is not None)
+        marks[f"inhibited_by.{rule}"] = reader.position(key)
+    return found
 
 
 def _duration(
@@ -296,9 +360,9 @@ def column_problems(rule: Rule, columns: Mapping[str, str]) -> list[Problem]:
         for name in OFFERED
         if name in columns
     ]
-    wanted = {"value": "a number", "usd_per_hour": "a number", "simulated": "BOOLEAN"}
-    wanted |= {"began_at": "TIMESTAMP", "holds": "BOOLEAN"}
-    for name, kind in wanted.items():
+    if rule.warm_up_s and "job_started_at" not in columns:
+        problems.append(rule.problem("warm_up", "warm_up needs the column job_started_at"))
+    for name, kind in COLUMN_TYPES.items():
         if name in columns and not _is(columns[name], kind):
             problems.append(
                 rule.problem("sql", f"column {name!r} must be {kind}, not {columns[name]}")

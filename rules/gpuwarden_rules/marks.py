@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import yaml
 from yaml.constructor import SafeConstructor
@@ -31,6 +32,15 @@ class RuleFileError(ValueError):
         super().__init__("\n".join(map(str, self.problems)))
 
 
+def read_text(path: Path) -> str:
+    """The text of a file. Raises RuleFileError where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise RuleFileError([Problem(str(path), 1, 1, f"cannot be read: {reason}")]) from error
+
+
 class Reader:
     """Reads one YAML document; collects problems instead of stopping at the first.
 
@@ -42,6 +52,7 @@ class Reader:
         self.problems: list[Problem] = []
         self._lines = text.splitlines()
         self._text = text
+        self._merging: list[Node] = []
 
     def root(self) -> Node | None:
         """The document's root node."""
@@ -79,13 +90,26 @@ class Reader:
             self.note(node, f"must be a mapping of keys to values, not {_described(node)}")
             return {}
         found: dict[str, tuple[Node, Node]] = {}
+        merged: dict[str, tuple[Node, Node]] = {}
         for key_node, value in node.value:
-            if not isinstance(key_node, ScalarNode) or key_node.tag != "tag:yaml.org,2002:str":
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                merged = self._merged(value)
+            elif not isinstance(key_node, ScalarNode) or key_node.tag != "tag:yaml.org,2002:str":
                 self.note(key_node, "a key must be a text")
             elif key_node.value in found:
                 self.note(key_node, f"key {key_node.value!r} stands twice")
             else:
                 found[key_node.value] = (key_node, value)
+        return {**merged, **found}
+
+    def _merged(self, node: Node) -> dict[str, tuple[Node, Node]]:
+        """What `<<: *anchor` takes over; each mapping once, for an anchor may stand in itself."""
+        if node in self._merging:
+            self.note(node, "a mapping cannot be merged into itself")
+            return {}
+        self._merging.append(node)
+        found = self.entries(node)
+        self._merging.pop()
         return found
 
     def items(self, node: Node) -> list[Node]:

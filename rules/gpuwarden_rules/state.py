@@ -9,24 +9,73 @@ without having fired (`fired_at` is None). One that comes back begins a new epis
 
 A row may say `holds`: TRUE (the default) the condition holds; FALSE it does not, as if there were
 no row; NULL nobody can say, or the value is in the band between firing and clearing: a new alert
-does not start, one that exists stays exactly as it is.
+does not start, one that exists stays as it is and says since when that is not known. So does a row
+whose job is younger than the rule's `warm_up`.
+
+An alert that has fired and cleared FLAPS_MAX times within FLAP_WINDOW flaps: it goes on firing, and
+its text says so, until it has changed less often.
 
 Where the clock goes back nothing is resolved before it began and nothing costs less than nothing; a
 pending alert waits until its `for` has passed on the clock as it is now.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-from gpuwarden.alert import Alert, AlertState, fingerprint
+from gpuwarden.alert import Alert, AlertState, Severity, fingerprint
 from gpuwarden_rules.language import Rule
-from gpuwarden_rules.texts import usd
+from gpuwarden_rules.texts import TEXT_CHARS_MAX, usd
 
-State = Mapping[str, Alert]
-"""Pending and firing alerts of one rule, by fingerprint."""
+FLAPS_MAX = 4
+"""Changes (it fires, it clears) within FLAP_WINDOW from which an alert is held."""
+FLAP_WINDOW = timedelta(hours=1)
+FLAPPING = " Flapping: it came and went so often within an hour that it is held."
+
+
+class Change(NamedTuple):
+    """A firing alert's condition came or went."""
+
+    at: datetime
+    came: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State(Mapping[str, Alert]):
+    """Pending and firing alerts of one rule, by fingerprint, and what else the next step needs."""
+
+    alerts: Mapping[str, Alert] = field(default_factory=dict)
+    changes: Mapping[str, tuple[Change, ...]] = field(default_factory=dict)
+    """Changes of the last hour, by fingerprint, oldest first; also of alerts that are over."""
+    unknown: frozenset[str] = frozenset()
+    """Fingerprints of which the last evaluation could not say whether the condition holds."""
+
+    def __getitem__(self, key: str) -> Alert:
+        return self.alerts[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.alerts)
+
+    def __len__(self) -> int:
+        return len(self.alerts)
+
+
+def restored(alerts: Iterable[Alert]) -> State:
+    """The state that stored episodes make: those that go on, and those lately over."""
+    episodes = list(alerts)
+    changes: dict[str, list[Change]] = {}
+    for alert in episodes:
+        if alert.fired_at:
+            found = changes.setdefault(alert.fingerprint, [])
+            found.append(Change(alert.fired_at, came=True))
+            if alert.resolved_at:
+                found.append(Change(alert.resolved_at, came=False))
+    return State(
+        {a.fingerprint: a for a in episodes if a.state is not AlertState.RESOLVED},
+        {key: tuple(sorted(found)) for key, found in changes.items()},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,60 +91,107 @@ class RowsError(ValueError):
 
 
 def step(
-    state: State, rows: Sequence[Mapping[str, Any]], rule: Rule, now: datetime
-) -> tuple[dict[str, Alert], list[Transition]]:
+    state: Mapping[str, Alert], rows: Sequence[Mapping[str, Any]], rule: Rule, now: datetime
+) -> tuple[State, list[Transition]]:
     """State after an evaluation at `now` that returned `rows`, and what changed.
 
-    An evaluation that failed is no evaluation: do not call this, and the state stays as it is.
-    Raises RowsError; `state` is never changed.
+    `state` is what the step before returned; {} is the first. An evaluation that failed is no
+    evaluation: do not call this, and the state stays as it is. Raises RowsError.
     """
-    found, undecided = _found(rows, rule)
+    found, unknown = _found(rows, rule, now)
+    changes = _recent(state, now)
     after: dict[str, Alert] = {}
     transitions: list[Transition] = []
     for key, (labels, row) in found.items():
         before = state.get(key)
         alert = _seen(before, key, labels, row, rule, now)
-        after[key] = alert
+        if alert.state is AlertState.FIRING and _comes(before, changes.get(key, ())):
+            changes[key] = (*changes.get(key, ()), Change(now, came=True))
+        after[key] = _marked(alert) if _flaps(changes.get(key, ())) else alert
         if before is None or before.state is not alert.state:
-            transitions.append(Transition(alert, before.state if before else None))
+            transitions.append(Transition(after[key], before.state if before else None))
     for key, alert in state.items():
         if key in found:
             continue
-        if key in undecided:
-            after[key] = alert
+        if key in unknown:
+            after[key] = replace(alert, unknown_since=alert.unknown_since or now)
         elif _is_kept(alert, rule, now):
             # Seen in the future: the clock went back, and `keep_firing_for` counts from here.
-            after[key] = replace(alert, seen_at=now) if alert.seen_at > now else alert
+            seen_at = min(alert.seen_at, now)
+            after[key] = replace(alert, seen_at=seen_at, unknown_since=None)
+        elif alert.state is AlertState.FIRING and _flaps(changes.get(key, ())):
+            if changes[key][-1].came:
+                changes[key] = (*changes[key], Change(now, came=False))
+            after[key] = _marked(replace(alert, unknown_since=None))
         else:
+            if alert.state is AlertState.FIRING:
+                changes[key] = (*changes.get(key, ()), Change(now, came=False))
             resolved_at = max(now, alert.active_at)
             over = replace(alert, state=AlertState.RESOLVED, resolved_at=resolved_at)
             transitions.append(Transition(over, alert.state))
-    return after, transitions
+    return State(after, changes, frozenset(unknown)), transitions
+
+
+def _recent(state: Mapping[str, Alert], now: datetime) -> dict[str, tuple[Change, ...]]:
+    """Changes within the window, by fingerprint; a mapping that is no State has no past."""
+    changes = state.changes if isinstance(state, State) else {}
+    recent = {
+        key: tuple(c for c in found if timedelta(0) <= now - c.at < FLAP_WINDOW)
+        for key, found in changes.items()
+    }
+    return {key: found for key, found in recent.items() if found}
+
+
+def _flaps(changes: Sequence[Change]) -> bool:
+    return len(changes) >= FLAPS_MAX
+
+
+def _comes(before: Alert | None, changes: Sequence[Change]) -> bool:
+    """Whether an alert that fires now did not before, or was held while it was away."""
+    is_new = before is None or before.state is not AlertState.FIRING
+    return is_new or (len(changes) > 0 and not changes[-1].came)
+
+
+def _marked(alert: Alert) -> Alert:
+    return replace(alert, summary=alert.summary.removesuffix(FLAPPING) + FLAPPING)
 
 
 def _found(
-    rows: Sequence[Mapping[str, Any]], rule: Rule
+    rows: Sequence[Mapping[str, Any]], rule: Rule, now: datetime
 ) -> tuple[dict[str, tuple[dict[str, str], Mapping[str, Any]]], set[str]]:
     """Rows that hold, by fingerprint, and fingerprints of which nobody can say."""
     found: dict[str, tuple[dict[str, str], Mapping[str, Any]]] = {}
-    undecided: set[str] = set()
+    unknown: set[str] = set()
     for row in rows:
         holds = row.get("holds", True)
         if holds is False:
             continue
-        labels = _labels(row, rule)
+        labels = labels_of(row, rule)
         key = fingerprint(rule.name, labels)
-        if key in found or key in undecided:
+        if key in found or key in unknown:
             named = ", ".join(f"{name}={value}" for name, value in labels.items())
             raise RowsError(f"two rows have the same labels ({named or 'no labels'})")
-        if holds is None:
-            undecided.add(key)
+        if holds is None or _is_warming_up(row, rule, now):
+            unknown.add(key)
         else:
             found[key] = (labels, row)
-    return found, undecided
+    return found, unknown
 
 
-def _labels(row: Mapping[str, Any], rule: Rule) -> dict[str, str]:
+def sighted(
+    rows: Sequence[Mapping[str, Any]], rule: Rule, now: datetime
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Fingerprints that hold, and those of which nobody can say. Raises RowsError."""
+    found, unknown = _found(rows, rule, now)
+    return frozenset(found), frozenset(unknown)
+
+
+def _is_warming_up(row: Mapping[str, Any], rule: Rule, now: datetime) -> bool:
+    started_at = _instant(row, "job_started_at") if rule.warm_up_s else None
+    return started_at is not None and now - started_at < timedelta(seconds=rule.warm_up_s)
+
+
+def labels_of(row: Mapping[str, Any], rule: Rule) -> dict[str, str]:
     """The row's labels; one that is NULL is left out, it does not apply."""
     missing = [name for name in rule.labels if name not in row]
     if missing:
@@ -127,7 +223,7 @@ def _seen(
     alert = Alert(
         fingerprint=key,
         rule=rule.name,
-        severity=rule.severity,
+        severity=_severity(row) or rule.severity,
         state=AlertState.FIRING if is_firing else AlertState.PENDING,
         labels=labels,
         summary="",
@@ -138,6 +234,8 @@ def _seen(
         active_at=active_at,
         fired_at=fired_at or (now if is_firing else None),
         seen_at=now,
+        owner=_word(row, "owner"),
+        muted=before.muted if before else None,
         simulated=row.get("simulated") is True,
     )
     values = {**rule.params, **row, **_offered(alert, now)}
@@ -183,3 +281,19 @@ def _instant(row: Mapping[str, Any], name: str) -> datetime | None:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise RowsError(f"column {name!r} must be a TIMESTAMP, not {value!r:.60}")
     return value
+
+
+def _word(row: Mapping[str, Any], name: str) -> str | None:
+    value = row.get(name)
+    return None if value is None else str(value)[:TEXT_CHARS_MAX]
+
+
+def _severity(row: Mapping[str, Any]) -> Severity | None:
+    word = _word(row, "severity")
+    if word is None:
+        return None
+    try:
+        return Severity(word)
+    except ValueError as error:
+        known = ", ".join(Severity)
+        raise RowsError(f"column 'severity' must be one of {known}, not {word!r:.60}") from error

@@ -146,7 +146,10 @@ def _plain(value: Any) -> str:
         case float():
             return f"{value:.2f}".rstrip("0").rstrip(".")
         case _:
-            return "".join(c if c.isprintable() else "?" for c in str(value)[:TEXT_CHARS_MAX])
+            text = str(value)[:TEXT_CHARS_MAX]
+            if text.isprintable():
+                return text
+            return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def usd(amount: float) -> str:

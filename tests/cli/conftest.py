@@ -17,13 +17,20 @@ def answering(monkeypatch):
 
         class Scripted(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                length = int(self.headers["Content-Length"])
-                asked.append({"path": self.path, **json.loads(self.rfile.read(length))})
+                length = int(self.headers["Content-Length"] or 0)
+                sent = json.loads(self.rfile.read(length)) if length else {}
+                asked.append({"path": self.path, **sent})
                 body = document if isinstance(document, bytes) else json.dumps(document).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+            def do_GET(self) -> None:
+                self.do_POST()
+
+            def do_DELETE(self) -> None:
+                self.do_POST()
 
             def log_message(self, *args) -> None:
                 """Say nothing on stderr, which tests read."""

@@ -1,17 +1,20 @@
 """Asking a collector, and what a person reads when that fails."""
 
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from gpuwarden_cli.client import Answer, CallError, ask, collector_url
+from gpuwarden.access import Scope, Token
+from gpuwarden_cli.client import Answer, CallError, ask, call, collector_url
 
 ROWS = {"columns": [{"name": "n", "type": "BIGINT"}], "rows": [[1]], "truncated": False}
 
 
 def test_rows_come_back_with_their_columns(answering) -> None:
     asked = answering(200, ROWS)
-    assert ask("select 1 as n") == Answer(["n"], [[1]], False)
+    assert ask("select 1 as n") == Answer(["n"], [[1]], False, ["BIGINT"])
     assert asked == [{"path": "/v1/sql", "sql": "select 1 as n"}]
 
 
@@ -51,3 +54,53 @@ def test_a_url_without_scheme_is_refused() -> None:
 def test_the_default_is_this_machine(monkeypatch) -> None:
     monkeypatch.delenv("GPUWARDEN_URL", raising=False)
     assert collector_url() == "http://127.0.0.1:8750"
+
+
+def test_the_token_of_the_environment_is_shown_and_not_sent_on(monkeypatch, tmp_path) -> None:
+    """A redirection may lead anywhere; the token goes to the collector alone."""
+    token = Token.new(Scope.READ)
+    seen = []
+
+    class Redirecting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append((self.path, self.headers["Authorization"]))
+            self.send_response(302 if self.path == "/v1/rules" else 200)
+            self.send_header("Location", "/elsewhere")
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *args) -> None:
+            """Say nothing."""
+
+    path = tmp_path / "token"
+    path.write_text(token.text)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("GPUWARDEN_TOKEN_FILE", str(path))
+        assert call("GET", "/v1/rules", url=url) == {}
+        other = Token.new(Scope.READ)
+        monkeypatch.setenv("GPUWARDEN_TOKEN", other.text)
+        assert call("GET", "/v1/silences", url=url) == {}
+        server.shutdown()
+    assert seen == [
+        ("/v1/rules", f"Bearer {token.text}"),
+        ("/elsewhere", None),
+        ("/v1/silences", f"Bearer {other.text}"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("GPUWARDEN_TOKEN", "hunter2", "GPUWARDEN_TOKEN: this is no gpuwarden token"),
+        ("GPUWARDEN_TOKEN_FILE", "/no/file", "/no/file: the token cannot be read"),
+        ("GPUWARDEN_CA", "/no/file", "GPUWARDEN_CA = /no/file: there is no certificate"),
+    ],
+)
+def test_what_is_wrong_in_the_environment_is_named(monkeypatch, name, value, says) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(CallError, match=f"^{says}") as caught:
+        call("GET", "/v1/rules", url="https://127.0.0.1:1")
+    assert "hunter2" not in str(caught.value)

@@ -11,5 +11,5 @@ def test_config_shows_what_a_collector_would_run_with(capsys) -> None:
 
 
 def test_a_port_that_is_no_number_is_one_line(capsys) -> None:
-    assert main(["collector", "config", "--port", "http"]) == 2
+    assert main(["collector", "config", "--port", "http"]) == 78
     assert capsys.readouterr().err == "gpuwarden: --port: port = http must be a whole number\n"

@@ -52,7 +52,7 @@ def test_the_agent_follows_gpuwarden_url_unless_told_otherwise(monkeypatch, caps
 def test_a_wrong_file_is_one_line_with_its_place(tmp_path, capsys, part, text, line) -> None:
     path = tmp_path / "settings.toml"
     path.write_text(text)
-    assert main([part, "config", "--config", str(path)]) == 2
+    assert main([part, "config", "--config", str(path)]) == 78
     err = capsys.readouterr().err
     assert f"gpuwarden: {path}{line}" in err
     assert err.count("\n") == 1

@@ -68,11 +68,11 @@ class World:
             check=False,
         )  # fmt: skip
 
-    def collector(self) -> Process:
+    def collector(self, *more: str) -> Process:
         """A collector on this world's port, ready."""
-        process = self.start(
-            "collector", "run", "--port", str(self.port), "--data-dir", str(self.folder / "store")
-        )
+        store = str(self.folder / "store")
+        words = ["collector", "run", "--port", str(self.port), "--data-dir", store]
+        process = self.start(*words, *more)
         self.wait_ready(process)
         return process
 
@@ -97,12 +97,18 @@ class World:
         except CallError:
             return None
 
-    def wait_for(self, condition: Callable[[], bool], what: str, *shown: Process) -> None:
-        deadline = time.monotonic() + DEADLINE_S
+    def wait_for(
+        self,
+        condition: Callable[[], bool],
+        what: str,
+        *shown: Process,
+        within_s: float = DEADLINE_S,
+    ) -> None:
+        deadline = time.monotonic() + within_s
         while not condition():
             if time.monotonic() > deadline:
                 logs = "\n".join(p.output[-3000:] for p in shown or self.processes)
-                pytest.fail(f"not within {DEADLINE_S} s: {what}\n{logs}")
+                pytest.fail(f"not within {within_s:g} s: {what}\n{logs}")
             time.sleep(0.1)
 
 

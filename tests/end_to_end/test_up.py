@@ -39,7 +39,7 @@ def test_samples_arrive_an_alert_fires_with_dollars_and_ctrl_c_loses_nothing(wor
         alerts = json.loads(listed.stdout or "[]")
         return [a for a in alerts if a["rule"].startswith("gpu_idle")]
 
-    world.wait_for(lambda: bool(idle()), "an idle alert fires")
+    world.wait_for(lambda: bool(idle()), "an idle alert fires", within_s=240)
     first = idle()[0]
     assert first["usd_per_hour"] > 0
     assert first["usd_so_far"] > 0

@@ -5,6 +5,7 @@ import pytest
 
 from gpuwarden.alert import Alert, AlertState
 from gpuwarden.clock import ManualClock
+from gpuwarden.silence import Silence
 from gpuwarden_rules.testing import MemoryDatabase
 
 
@@ -15,9 +16,20 @@ class MemoryStore:
         self.kept: dict[tuple[str, datetime], Alert] = {}
         self.saves: list[list[Alert]] = []
         self.is_full = False
+        self.kept_silences: dict[str, Silence] = {}
 
     async def active(self) -> Sequence[Alert]:
         return [a for a in self.kept.values() if a.state is not AlertState.RESOLVED]
+
+    async def resolved_since(self, since: datetime) -> Sequence[Alert]:
+        over = [a for a in self.kept.values() if a.state is AlertState.RESOLVED and a.fired_at]
+        return [a for a in over if a.resolved_at and a.resolved_at > since]
+
+    async def silences(self) -> Sequence[Silence]:
+        return list(self.kept_silences.values())
+
+    async def save_silences(self, silences: Sequence[Silence]) -> None:
+        self.kept_silences |= {silence.id: silence for silence in silences}
 
     async def save(self, alerts: Sequence[Alert]) -> None:
         if self.is_full:

@@ -3,8 +3,8 @@
 import re
 from datetime import UTC, datetime, timedelta
 
-from gpuwarden_rules.engine import RuleStats
 from gpuwarden_rules.exposition import exposition
+from gpuwarden_rules.figures import RuleStats
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SAMPLE = re.compile(
@@ -16,6 +16,7 @@ def test_a_rule_has_all_its_figures() -> None:
     stats = RuleStats(
         evaluations=7, failures=2, seconds_total=1.75, last_seconds=0.25, last_at=NOW,
         last_error="no", last_success_at=NOW - timedelta(seconds=90), pending=1, firing=3, dropped=4,
+        unknown=5, muted=2, cannot_run="no column",
     )  # fmt: skip
     text = exposition({"hot": stats}, NOW)
     assert [line for line in text.splitlines() if not line.startswith("#")] == [
@@ -27,6 +28,9 @@ def test_a_rule_has_all_its_figures() -> None:
         'gpuwarden_rules_since_success_seconds{rule="hot"} 90',
         'gpuwarden_rules_alerts{rule="hot",state="pending"} 1',
         'gpuwarden_rules_alerts{rule="hot",state="firing"} 3',
+        'gpuwarden_rules_alerts{rule="hot",state="unknown"} 5',
+        'gpuwarden_rules_alerts_muted{rule="hot"} 2',
+        'gpuwarden_rules_cannot_run{rule="hot"} 1',
     ]
 
 

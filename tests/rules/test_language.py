@@ -79,6 +79,10 @@ def test_only_parameters_that_the_sql_mentions_are_bound() -> None:
         ("[node, gpu]", "node", "r.yaml:4:13: must be a list, not a text"),
         ("interval: 30s", "interval: 30", "r.yaml:5:15: 30 is not a duration"),
         ("interval: 30s", "interval: 10ms", "r.yaml:5:15: must be between 1s and 86400s"),
+        ("for: 5m", "requires: [power]", "r.yaml:6:16: 'power' is not table.column"),
+        ("for: 5m", "requires: [gpus.x]", "r.yaml:6:16: table gpus has no column 'x'"),
+        ("for: 5m", "inhibited_by: {a: [who]}", "r.yaml:6:23: 'who' is not a label"),
+        ("[node, gpu]", "[node, owner]", "r.yaml:4:20: column 'owner' is reserved"),
         ("for: 5m", "for: 5 minutes", "r.yaml:6:10: '5 minutes' is not a duration"),
         ("for: 5m", "for: false", "r.yaml:6:10: False is not a duration"),
         ("for: 5m", "fro: 5m", "r.yaml:6:5: unknown key 'fro'; known: name, severity"),
@@ -170,9 +174,9 @@ def test_reserved_columns_have_a_type(column: str, kind: str, is_right: bool) ->
     assert (column_problems(rule, columns) == []) == is_right
 
 
-def test_the_built_in_pack_has_three_families_and_a_page_for_every_rule() -> None:
+def test_every_rule_of_the_built_in_pack_has_a_page() -> None:
     rules = builtin_rules()
-    assert [path.stem for path in builtin_paths()] == ["data_loader", "idle", "throttling"]
+    assert {"data_loader", "idle", "throttling"} <= {path.stem for path in builtin_paths()}
     root = Path(__file__).parents[2]
     for rule in rules:
         assert rule.doc == f"docs/rules/{rule.name}.md"

@@ -70,3 +70,21 @@ def test_a_place_in_a_block_of_text_is_its_own_line_and_column() -> None:
 def test_any_text_is_read_or_refused(text: str) -> None:
     reader = reader_of(text)
     assert (reader.root() is None) == bool(reader.problems)
+
+
+def test_a_merged_mapping_gives_the_keys_that_are_not_there() -> None:
+    reader = reader_of("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\n")
+    root = reader.root()
+    assert root is not None
+    entries = reader.entries(reader.entries(root)["b"][1])
+    assert {key: reader.scalar(value) for key, (_, value) in entries.items()} == {"x": 1, "y": 3}
+    assert reader.problems == []
+
+
+@pytest.mark.parametrize("text", ["&a {<<: *a}", "&a {<<: &b {<<: *a}}", "{<<: 3}"])
+def test_a_mapping_cannot_be_merged_into_itself_nor_a_number(text: str) -> None:
+    reader = reader_of(text)
+    root = reader.root()
+    assert root is not None
+    assert reader.entries(root) == {}
+    assert len(reader.problems) == 1

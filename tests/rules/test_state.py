@@ -8,15 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.alert import Alert, AlertState
+from gpuwarden.alert import AlertState
 from gpuwarden_rules.language import Rule, parse
-from gpuwarden_rules.state import RowsError, Transition, step
+from gpuwarden_rules.state import FLAPPING, FLAPS_MAX, RowsError, State, Transition, restored, step
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PENDING, FIRING, RESOLVED = AlertState.PENDING, AlertState.FIRING, AlertState.RESOLVED
 
 
-def rule_of(hold: str = "0s", keep: str = "0s", summary: str = "{gpu} {cost}") -> Rule:
+def rule_of(
+    hold: str = "0s", keep: str = "0s", summary: str = "{gpu} {cost}", warm_up: str = "0s"
+) -> Rule:
     (rule,) = parse(
         f"""
         rules:
@@ -25,6 +27,7 @@ def rule_of(hold: str = "0s", keep: str = "0s", summary: str = "{gpu} {cost}") -
             labels: [node, gpu]
             for: {hold}
             keep_firing_for: {keep}
+            warm_up: {warm_up}
             summary: "{summary}"
             remedy: cool {{node}}
             sql: SELECT $now
@@ -40,9 +43,9 @@ def row(gpu: int = 0, **more: Any) -> dict[str, Any]:
 
 def replay(
     rule: Rule, rows_at: Mapping[int, Sequence[Mapping[str, Any]]]
-) -> tuple[dict[str, Alert], list[tuple[int, Transition]]]:
+) -> tuple[State, list[tuple[int, Transition]]]:
     """Evaluate at the minutes given; the state at the end, and transitions with their minute."""
-    state: dict[str, Alert] = {}
+    state = State()
     happened: list[tuple[int, Transition]] = []
     for minute, rows in rows_at.items():
         state, transitions = step(state, rows, rule, START + timedelta(minutes=minute))
@@ -100,6 +103,7 @@ def test_what_nobody_can_say_neither_starts_nor_fires_nor_clears() -> None:
     assert states(happened) == [(0, PENDING)]
     (alert,) = state.values()
     assert alert.seen_at == START
+    assert alert.unknown_since == START + timedelta(minutes=6)
     _, happened = replay(rule_of(), {0: [row()], 60: unknown, 61: []})
     assert states(happened) == [(0, FIRING), (61, RESOLVED)]
 
@@ -144,6 +148,7 @@ def test_a_label_that_is_null_does_not_apply() -> None:
         ([{"node": "n1"}], "does not return the label 'gpu'"),
         ([row(value="much")], "column 'value' must be a number"),
         ([row(began_at="today")], "column 'began_at' must be a TIMESTAMP"),
+        ([row(severity="bad")], "column 'severity' must be one of info, warning, critical"),
     ],
 )
 def test_rows_that_cannot_be_alerts_are_an_error(rows: list[Any], message: str) -> None:
@@ -161,6 +166,65 @@ def test_the_state_that_went_in_is_left_alone() -> None:
     kept = dict(before)
     step(before, [], rule_of(), START + timedelta(minutes=1))
     assert before == kept
+
+
+def test_unknown_is_over_when_somebody_can_say_again() -> None:
+    unknown = [row(holds=None)]
+    state, happened = replay(rule_of(), {0: [row()], 5: unknown, 9: unknown, 10: [row()]})
+    (alert,) = state.values()
+    assert alert.unknown_since is None
+    assert states(happened) == [(0, FIRING)]
+    assert replay(rule_of(), {0: unknown})[0].unknown == {alert.fingerprint}
+
+
+def test_a_job_that_warms_up_is_not_judged() -> None:
+    began = START - timedelta(minutes=5)
+    rows_at = {m: [row(job_started_at=began)] for m in range(8)}
+    _, happened = replay(rule_of(warm_up="10m"), rows_at)
+    assert states(happened) == [(5, FIRING)]
+    _, happened = replay(rule_of(warm_up="10m"), {0: [row(job_started_at=None)]})
+    assert states(happened) == [(0, FIRING)]
+
+
+def test_a_row_says_whose_it_is_and_how_bad() -> None:
+    state, _ = replay(rule_of(), {0: [row(owner="alice", severity="critical")]})
+    (alert,) = state.values()
+    assert (alert.owner, alert.severity) == ("alice", "critical")
+    state, _ = replay(rule_of(), {0: [row(owner=None, severity=None)]})
+    (alert,) = state.values()
+    assert (alert.owner, alert.severity) == (None, "warning")
+
+
+def test_what_comes_and_goes_too_often_is_held_and_says_so() -> None:
+    on_off = {m: [row()] if m % 10 == 0 else [] for m in range(0, 60, 5)}
+    state, happened = replay(rule_of(), on_off)
+    changes = [(0, FIRING), (5, RESOLVED), (10, FIRING), (15, RESOLVED), (20, FIRING)]
+    assert states(happened) == changes
+    (alert,) = state.values()
+    assert alert.summary == "0 cost unknown" + FLAPPING
+    assert alert.active_at == START + timedelta(minutes=20)
+
+
+def test_what_was_held_is_over_once_it_has_been_quiet() -> None:
+    on_off = {m: [row()] if m % 10 == 0 else [] for m in range(0, 60, 5)}
+    quiet = {m: [] for m in range(60, 150, 5)}
+    state, happened = replay(rule_of(), on_off | quiet)
+    assert state == {}
+    at, last = happened[-1]
+    assert last.alert.state is RESOLVED
+    # Four changes in an hour: the last of them at 40, 45, 50 and 55.
+    assert at == 100
+
+
+def test_stored_episodes_make_the_state_that_flaps_on() -> None:
+    on_off = {m: [row()] if m % 10 == 0 else [] for m in range(0, 16, 5)}
+    _, happened = replay(rule_of(), on_off)
+    over = [t.alert for _, t in happened if t.alert.state is RESOLVED]
+    state = restored(over)
+    assert [len(changes) for changes in state.changes.values()] == [FLAPS_MAX]
+    state, _ = step(state, [row()], rule_of(), START + timedelta(minutes=20))
+    state, transitions = step(state, [], rule_of(), START + timedelta(minutes=25))
+    assert (len(state), transitions) == (1, [])
 
 
 HISTORY = st.lists(
@@ -214,6 +278,10 @@ def test_any_history_keeps_the_promises(
         )
         assert episode[0].before is None
         assert [t.before for t in episode[1:]] == path[:-1]
+    for key in {transition.alert.fingerprint for _, transition in happened}:
+        at = [m for m, t in happened if t.alert.fingerprint == key and t.alert.fired_at]
+        for first, last in zip(at, at[FLAPS_MAX + 1 :], strict=False):
+            assert last - first >= 60, "flapped"
     live = {(alert.fingerprint, alert.active_at) for alert in state.values()}
     ended = {key for key, e in episodes.items() if e[-1].alert.state is RESOLVED}
     assert live == episodes.keys() - ended
@@ -233,7 +301,7 @@ def test_a_clock_that_goes_back_breaks_no_promise(
     history: list[tuple[int, dict[int, bool | None]]], hold: int, keep: int
 ) -> None:
     rule = rule_of(f"{hold}m", f"{keep}m")
-    state: dict[str, Alert] = {}
+    state = State()
     minute = 0
     for gap, gpus in history:
         minute += gap
@@ -251,7 +319,9 @@ def test_a_clock_that_goes_back_breaks_no_promise(
                 assert alert.fingerprint not in state
     over = step(state, [], rule, now := START + timedelta(minutes=minute))
     assert all(alert.seen_at <= now for alert in over[0].values())
-    assert step(over[0], [], rule, now + timedelta(minutes=keep))[0] == {}
+    # A minute beyond the hour in which changes count, and then beyond `keep`.
+    later = now + timedelta(minutes=max(keep, 61))
+    assert step(over[0], [], rule, later)[0] == {}
 
 
 def test_an_alert_that_is_gone_does_not_wait_for_a_clock_that_went_back() -> None:
@@ -275,8 +345,8 @@ def test_stopping_in_between_changes_nothing(
     whole, happened = replay(rule, dict(steps))
     state, first = replay(rule, dict(steps[:cut]))
     for minute, rows in steps[cut:]:
-        restored = {a.fingerprint: a for a in state.values()}
-        state, transitions = step(restored, rows, rule, START + timedelta(minutes=minute))
+        again = State(dict(state), dict(state.changes))
+        state, transitions = step(again, rows, rule, START + timedelta(minutes=minute))
         first += [(minute, t) for t in transitions]
     assert state == whole
     assert first == happened

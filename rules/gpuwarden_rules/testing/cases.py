@@ -25,13 +25,22 @@ from yaml.nodes import Node, SequenceNode
 
 from gpuwarden.alert import AlertState
 from gpuwarden_rules.language import Rule, load
-from gpuwarden_rules.marks import Problem, Reader, RuleFileError
+from gpuwarden_rules.marks import Reader, read_text
 from gpuwarden_rules.testing.fixtures import Rows, offset_s, rows_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 """Offset 0s of every case."""
 SUFFIX = ".test.yaml"
-LOOKED_AT = ("value", "usd_per_hour", "began", "summary", "remedy", "simulated")
+LOOKED_AT = (
+    "value",
+    "usd_per_hour",
+    "began",
+    "summary",
+    "remedy",
+    "simulated",
+    "owner",
+    "severity",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +79,7 @@ class Case:
 
 def load_cases(path: Path) -> list[Case]:
     """The cases of a test file. Raises RuleFileError with every problem in it and its rules."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise RuleFileError([Problem(str(path), 1, 1, f"cannot be read: {reason}")]) from error
-    reader = Reader(str(path), text)
+    reader = Reader(str(path), read_text(path))
     cases: list[Case] = []
     root = reader.root()
     if root is not None:
@@ -140,6 +144,8 @@ def _expected(reader: Reader, node: Node, state: AlertState, rule: Rule) -> Expe
             about[name] = [str(reader.scalar(part)) for part in parts]
         elif name == "began":
             about[name] = offset_s(reader, nodes[name])
+        elif name in ("owner", "severity"):
+            about[name] = reader.text(nodes[name])
         elif name == "simulated":
             about[name] = reader.scalar(nodes[name]) is True
         else:

@@ -5,8 +5,10 @@ from pathlib import Path
 
 from gpuwarden.clock import EPOCH
 from gpuwarden.query import Querier, QueryError
-from gpuwarden_rules.language import Rule, column_problems, load, repeated
+from gpuwarden_rules.language import Rule, builtin_rules, column_problems, load, repeated
 from gpuwarden_rules.marks import Problem, RuleFileError
+from gpuwarden_rules.muting import graph_problems
+from gpuwarden_rules.overrides import FILE_NAME, load_overrides
 from gpuwarden_rules.testing.database import MemoryDatabase
 
 
@@ -17,12 +19,25 @@ async def check(paths: Iterable[Path], querier: Querier | None = None) -> list[P
     """
     problems: list[Problem] = []
     rules: list[Rule] = []
+    overriding = []
     for path in paths:
+        if path.name == FILE_NAME:
+            overriding.append(path)
+            continue
         try:
             rules += load(path)
         except RuleFileError as error:
             problems += error.problems
     problems += repeated(rules)
+    names = {rule.name for rule in rules}
+    together = [*rules, *(rule for rule in builtin_rules() if rule.name not in names)]
+    own = {rule.path for rule in rules}
+    problems += [problem for problem in graph_problems(together) if problem.path in own]
+    for path in overriding:
+        try:
+            load_overrides(path, together)
+        except RuleFileError as error:
+            problems += error.problems
     database = MemoryDatabase()
     try:
         for rule in rules:

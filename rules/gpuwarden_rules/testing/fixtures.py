@@ -28,7 +28,11 @@ TIMING = ("every", "from", "for")
 ROWS_MAX = 1_000_000
 _NUMERIC = (Type.INT16, Type.INT32, Type.INT64, Type.FLOAT32, Type.FLOAT64)
 _PLAIN = re.compile(r"[-+]?\d+(\.\d+)?\Z")
-_REQUIRED: dict[Type, Any] = {Type.STRING: "", Type.BOOL: False}
+_REQUIRED: dict[Type, Any] = {
+    Type.STRING: "",
+    Type.BOOL: False,
+    **dict.fromkeys((Type.INT16, Type.INT32, Type.INT64), 1),
+}
 """What a required column holds where a block does not name it."""
 
 

@@ -136,8 +136,8 @@ def _differences(expected: Expected, alert: Alert) -> list[str]:
 
 
 def _is_close(wanted: Any, got: Any) -> bool:
-    if wanted is None or got is None or isinstance(wanted, bool):
-        return wanted is got
+    if wanted is None or got is None or isinstance(wanted, bool | str):
+        return bool(wanted == got)
     return math.isclose(wanted, got, rel_tol=TOLERANCE, abs_tol=1e-9)
 
 

@@ -89,7 +89,8 @@ def test_a_rule_that_fails_fails_the_case(tmp_path: Path) -> None:
 
 def test_the_example_of_the_documentation_works(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "rules.md").read_text()
-    rules, cases = (part.split("```")[0] for part in page.split("```yaml\n")[1:3])
+    _, first, *_, last = page.split("```yaml\n")
+    rules, cases = (part.split("```")[0] for part in (first, last))
     (tmp_path / "gpu_memory_hot.yaml").write_text(rules)
     (tmp_path / "gpu_memory_hot.test.yaml").write_text(cases)
     (result,) = run_file(tmp_path / "gpu_memory_hot.test.yaml")

@@ -1,0 +1,116 @@
+"""The store of a replay: the public tables in memory, filled by the hour and emptied behind it.
+
+Inventory says what it said at the instant of the question: when a node was last heard of follows from the
+silences, not from the rows that are there already.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+from bench.fidelity.fleet import SCHEMAS, START_MS, Hour, Silence
+
+from gpuwarden.clock import from_ms
+from gpuwarden.query import Result
+from gpuwarden.rollups import GPU_1H, GPU_1M, PROCESS_1M
+from gpuwarden_collector.store.rollup_sql import Span, rollup_sql
+from gpuwarden_rules.testing import MemoryDatabase
+
+HOUR_S = 3600
+KEPT_S: Mapping[str, int] = {
+    "gpu_samples": 1800,
+    "host_samples": 1800,
+    "process_samples": 1800,
+    "allocation_samples": 3600,
+    "gpu_detail_samples": 3600,
+    "link_samples": 1800,
+    "infiniband_samples": 1800,
+    "coverage": 1800,
+    "gpu_health_samples": 2 * HOUR_S,
+    "gpu_1m": 4 * HOUR_S,
+    "process_1m": 7 * HOUR_S,
+    "gpu_1h": 8 * 24 * HOUR_S,
+}
+"""How far back any rule looks, and some; the rest is kept: a week of events and hours is small."""
+LAST_SEEN = """
+CREATE VIEW {table} AS SELECT t.* REPLACE (
+    coalesce((SELECT min(s.begin_at) FROM absences s WHERE s.node = t.node
+              AND s.begin_at <= getvariable('now') AND (s.end_at IS NULL OR s.end_at > getvariable('now'))),
+             getvariable('now'))::TIMESTAMP AS last_seen_at)
+FROM {table}_described t
+"""
+
+
+class Warehouse:
+    """A Querier whose inventory is that of the instant `now`, which every query must bind or have bound
+    before."""
+
+    def __init__(self, inventory: Mapping[str, list[Mapping[str, Any]]]) -> None:
+        self.db = MemoryDatabase()
+        self.db.execute(
+            "CREATE TABLE absences (node VARCHAR, begin_at TIMESTAMP, end_at TIMESTAMP)"
+        )
+        self.db.execute("SET threads = 1")  # the next hour is simulated on the other core
+        self._silences: dict[tuple[str, int], Silence] = {}
+        for table in ("nodes", "gpus"):
+            self.db.insert(table, inventory[table])
+            self.db.execute(f"ALTER TABLE {table} RENAME TO {table}_described")
+            self.db.execute(LAST_SEEN.format(table=table))
+
+    def load(self, hour: Hour, begin_s: int) -> None:
+        """Take in the rows of an hour that begins so long after the beginning, and roll them up."""
+        for name, table in hour.tables.items():
+            self._insert(name, table)
+        self._silence(hour.silences)
+        begin = from_ms(START_MS + begin_s * 1000)
+        end = from_ms(START_MS + (begin_s + HOUR_S) * 1000)
+        for rollup in (GPU_1M, PROCESS_1M):
+            self._roll(rollup.table.name, rollup_sql(rollup, Span(begin, end)))
+        if begin_s:  # the hour before is over; this one has yet to be lived
+            earlier = from_ms(START_MS + (begin_s - HOUR_S) * 1000)
+            self._roll("gpu_1h", rollup_sql(GPU_1H, Span(earlier, begin)))
+        self._forget(begin)
+
+    def _insert(self, name: str, table: pa.Table) -> None:
+        columns = [f.name for f in SCHEMAS[name] if table[f.name].null_count < table.num_rows]
+        batch = table.select(columns)
+        connection = self.db._connection
+        connection.register("_batch", batch)
+        names = ", ".join(columns)
+        connection.execute(f"INSERT INTO {name} ({names}) SELECT {names} FROM _batch")
+        connection.unregister("_batch")
+
+    def _roll(self, table: str, sql: str) -> None:
+        self.db.execute(f"INSERT INTO {table} BY NAME {sql}")
+
+    def _silence(self, silences: Iterable[Silence]) -> None:
+        for silence in silences:
+            self._silences[silence.node, silence.begin_ms] = silence
+        self.db.execute("DELETE FROM absences")
+        for silence in self._silences.values():
+            end = f"make_timestamp_ms({silence.end_ms})" if silence.end_ms else "NULL"
+            self.db.execute(
+                f"INSERT INTO absences VALUES ('{silence.node}', make_timestamp_ms({silence.begin_ms}), {end})"
+            )
+
+    def _forget(self, begin: datetime) -> None:
+        """Write tables anew without what no rule reads any more: memory stays as it is."""
+        for table, kept_s in KEPT_S.items():
+            since = f"TIMESTAMP '{begin.replace(tzinfo=None)}' - INTERVAL {kept_s} SECOND"
+            self.db.execute(
+                f"CREATE OR REPLACE TABLE {table} AS SELECT * FROM {table} WHERE ts >= {since}"
+            )
+
+    async def query(
+        self,
+        sql: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+        row_limit: int | None = None,
+    ) -> Result:
+        """The Querier port."""
+        now: datetime = (params or {})["now"]
+        self.db.execute(f"SET VARIABLE now = TIMESTAMP '{now.replace(tzinfo=None)}'")
+        return await self.db.query(sql, params, timeout_s=timeout_s, row_limit=row_limit)

@@ -1,0 +1,33 @@
+"""What a file says about nodes and GPUs themselves, gathered until its end: the last word counts."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gpuwarden_cli.importing.model import Row, Rows, Value
+
+AGENT = "import"
+"""`agent_id` of nodes that no agent has told of."""
+
+
+@dataclass(slots=True)
+class Inventory:
+    """Rows of `gpus` and `nodes`."""
+
+    gpus: dict[str, Row] = field(default_factory=dict)
+    nodes: dict[str, Row] = field(default_factory=dict)
+
+    def add_gpu(self, uuid: str, node: str, values: Mapping[str, Value]) -> None:
+        """What is absent now may have been told before."""
+        row = self.gpus.setdefault(uuid, {"gpu_uuid": uuid})
+        row |= {"node": node, **{name: v for name, v in values.items() if v is not None}}
+
+    def add_node(self, node: str, values: Mapping[str, Value]) -> None:
+        """As `add_gpu`."""
+        row = self.nodes.setdefault(node, {"node": node, "agent_id": AGENT, "boot_id": AGENT})
+        row |= {name: v for name, v in values.items() if v is not None}
+
+    def rows(self) -> Iterator[Rows]:
+        """What was gathered."""
+        for table, rows in (("nodes", self.nodes), ("gpus", self.gpus)):
+            if rows:
+                yield Rows.of(table, list(rows.values()))

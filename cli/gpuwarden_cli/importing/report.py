@@ -1,0 +1,105 @@
+"""What an import says at its end: rows, GPUs, span, what was assumed and what was left out."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from gpuwarden.clock import from_ms
+from gpuwarden_cli.importing.batches import Batcher
+from gpuwarden_cli.importing.model import Tally
+from gpuwarden_cli.output import render
+
+FIELDS_SHOWN = 8
+
+
+@dataclass(slots=True)
+class FileReport:
+    """One file."""
+
+    name: str
+    form: str = ""
+    rows: int = 0
+    trouble: str = ""
+    """Why it was not read, or not to its end."""
+    tally: Tally = field(default_factory=Tally)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """All files."""
+
+    batcher: Batcher
+    known: Counter[str]
+    """Rows that the collector had already."""
+    is_dry: bool
+
+
+def lines(
+    files: Sequence[FileReport],
+    totals: Totals,
+    *,
+    is_verbose: bool = False,
+    old_days: int = 14,
+    now_ms: int = 0,
+) -> Iterator[str]:
+    """The text, line by line."""
+    for file in files:
+        if file.trouble:
+            yield f"{file.name}: {file.trouble}"
+        if file.form:
+            yield f"{file.name}: {file.form}, {file.rows:,} rows"
+        yield from _notes(file.tally, is_verbose=is_verbose)
+    batcher = totals.batcher
+    # The last line says how many nodes and GPUs there are.
+    tables = [n for n, count in batcher.rows.items() if count and n not in ("nodes", "gpus")]
+    if tables:
+        word = "rows" if totals.is_dry else "stored"
+        columns = ["table", word] if totals.is_dry else ["table", word, "there before"]
+        rows = []
+        for name in tables:
+            known = totals.known[name]
+            row: list[object] = [name, f"{batcher.rows[name] - known:,}"]
+            rows.append(row if totals.is_dry else [*row, f"{known:,}"])
+        yield ""
+        yield render(columns, rows, "table").rstrip("\n")
+        yield ""
+    yield from _span(totals, old_days, now_ms)
+
+
+def _notes(tally: Tally, *, is_verbose: bool) -> Iterator[str]:
+    for note in tally.notes:
+        yield f"  {note}"
+    for reason, skipped in sorted(tally.skipped.items(), key=lambda each: -each[1].count):
+        where = f", first in line {skipped.line:,}" if skipped.line else ""
+        yield f"  left out: {reason} ({skipped.count:,}{where})"
+    if not tally.unmapped:
+        return
+    named = [f"{name} ({count:,})" for name, count in sorted(tally.unmapped.items())]
+    more = len(named) - FIELDS_SHOWN
+    if is_verbose or more <= 1:
+        shown = ", ".join(named)
+    else:
+        shown = f"{', '.join(named[:FIELDS_SHOWN])} and {more} more (--verbose names them)"
+    yield f"  no column for: {shown}"
+
+
+def _span(totals: Totals, old_days: int, now_ms: int) -> Iterator[str]:
+    batcher = totals.batcher
+    if not sum(batcher.rows.values()):
+        yield "nothing to import"
+        return
+    nodes = ", ".join(sorted(batcher.nodes)[:4]) + (" ..." if len(batcher.nodes) > 4 else "")
+    gpus = f"{len(batcher.gpus):,} GPU{'' if len(batcher.gpus) == 1 else 's'}"
+    line = f"{gpus} of {nodes}"
+    if batcher.first_ms is not None and batcher.last_ms is not None:
+        line += f", {_time(batcher.first_ms)} to {_time(batcher.last_ms)} UTC"
+    yield f"{line}{'; nothing was sent (--dry-run)' if totals.is_dry else ''}"
+    if batcher.first_ms is not None and now_ms - batcher.first_ms > old_days * 86_400_000:
+        yield (
+            f"rows older than {old_days} days go when the collector next tidies up, unless its"
+            " keep_samples_days is more"
+        )
+
+
+def _time(ts_ms: int) -> str:
+    return f"{from_ms(ts_ms):%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,350 @@
+"""Reads what `nvidia-smi --query-gpu` and `--query-compute-apps` print as CSV, with --loop or without.
+
+Lines are taken in blocks and converted column by column, each text once: a million lines take
+seconds. A file may hold other text, headers again, and several queries one after another.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpuwarden_cli.importing.cells import CellColumn, LineBlock, filled, split, times, told
+from gpuwarden_cli.importing.instants import Instants
+from gpuwarden_cli.importing.inventory import Inventory
+from gpuwarden_cli.importing.model import (
+    Origin,
+    Row,
+    Rows,
+    Tally,
+    UnreadableError,
+    Value,
+    place_uuid,
+)
+from gpuwarden_cli.importing.smi_fields import (
+    ALWAYS_TOLD,
+    APP_FIELDS,
+    BUS_ID,
+    COUNT,
+    CSV_FIELDS,
+    DRIVER,
+    EVENT_REASONS,
+    GPUS,
+    HOST,
+    INDEX,
+    REASONS,
+    SAMPLES,
+    TIME,
+    UUID,
+    canonical,
+)
+from gpuwarden_cli.importing.values import Converter, Field, bus_id, converter, flag, text
+
+BLOCK_ROWS = 20_000
+_NAME = re.compile(r"([A-Za-z][A-Za-z0-9_.]*)(?:\s*\[([^\]]+)\])?\Z")
+_KEYS = frozenset({TIME, INDEX, UUID, BUS_ID, DRIVER, HOST, COUNT})
+_DATA = re.compile(r"GPU-[0-9a-f]{8}-|\d (?:MiB|MHz|W|%)(?:,|$)|\[(?:N/A|Not Supported)\]")
+
+
+@dataclass(slots=True)
+class Layout:
+    """What a header says about the lines that follow it."""
+
+    names: tuple[str, ...]
+    delimiter: str = ","
+    units: tuple[str, ...] = ()
+    is_apps: bool = False
+    has_no_table: bool = False
+    """Whether it is a query that there is no table for."""
+    columns: dict[int, CellColumn] = field(default_factory=dict)
+
+    def column(self, at: int, convert: Converter) -> CellColumn:
+        """The column at a place, made once."""
+        found = self.columns.get(at)
+        if found is None:
+            found = self.columns[at] = CellColumn(self.names[at], convert)
+        return found
+
+    def block(self) -> LineBlock:
+        """Where its lines are kept."""
+        return LineBlock(len(self.names), self.delimiter)
+
+    def at(self, name: str) -> int | None:
+        """Where a field stands."""
+        return self.names.index(name) if name in self.names else None
+
+    def fields(self) -> Iterator[tuple[int, Field]]:
+        """The fields that have a column, best first."""
+        known = APP_FIELDS if self.is_apps else CSV_FIELDS
+        found = [(at, known[name]) for at, name in enumerate(self.names) if name in known]
+        yield from sorted(found, key=lambda each: each[1].rank)
+
+
+def layout_of(line: str, *, is_first: bool = False) -> Layout | None:
+    """The layout, if the line is a header; one name alone is one only where the file begins."""
+    for delimiter in (",", ";", "\t"):
+        cells = split(line, delimiter)
+        found = [_NAME.match(cell.strip().strip('"').strip()) for cell in cells]
+        if (len(cells) > 1 or (is_first and delimiter == ",")) and all(found):
+            names = [found_[1] for found_ in found if found_]
+            units = tuple(found_[2] or "" for found_ in found if found_)
+            return _layout(names, delimiter, units)
+    return None
+
+
+def _layout(names: Sequence[str], delimiter: str, units: tuple[str, ...]) -> Layout | None:
+    is_apps = "pid" in names
+    has_memory = bool({"used_gpu_memory", "used_memory"} & {*names})
+    is_pages = "retired_pages.address" in names or "retired_pages.cause" in names
+    full = tuple(canonical(name) for name in names)
+    if is_apps:
+        # A process's own name is "name" too, and not its GPU's.
+        full = tuple("process_name" if n == "name" else canonical(n) for n in names)
+    known = {name for name in full if name in CSV_FIELDS or name in _KEYS}
+    reasons = {name for name in full if name.startswith((EVENT_REASONS, "ecc.", "clocks."))}
+    if not known | reasons and not (is_apps and has_memory):
+        return None
+    has_no_table = is_pages or (is_apps and not has_memory)
+    return Layout(full, delimiter, units, is_apps, has_no_table)
+
+
+def layout_of_fields(names: Iterable[str]) -> Layout:
+    """The layout that --fields says. Raises UnreadableError."""
+    wanted = [name.strip() for name in names]
+    found = _layout(wanted, ",", tuple("" for _ in wanted))
+    if found is None:
+        raise UnreadableError("none of the names in --fields is a field of nvidia-smi")
+    return found
+
+
+def looks_headless(line: str) -> bool:
+    """Whether a line is one of nvidia-smi's CSV, without a header to say what is what."""
+    return line.count(",") >= 1 and bool(_DATA.search(line))
+
+
+def read(lines: Iterator[str], origin: Origin, tally: Tally) -> Iterator[Rows]:
+    """A `Reader`."""
+    layout = layout_of_fields(origin.fields) if origin.fields else None
+    block = layout.block() if layout else None
+    file = _File(origin, tally)
+    is_first = True
+    header = ""
+    for number, line in enumerate(lines, 1):
+        # A line of values begins with a digit, mostly; a header never does.
+        may_be_header = line[:1].isalpha() or line[:1] in '" '
+        if layout is not None and block is not None and line != header:
+            found = layout_of(line) if may_be_header else None
+            if found is None and (layout.has_no_table or block.add(line, number)):
+                if layout.has_no_table and line.strip():
+                    tally.skip("lines of a query that no table is there for", number)
+                elif len(block.numbers) >= BLOCK_ROWS:
+                    yield from file.take(layout, block)
+                continue
+        else:
+            found = layout_of(line, is_first=is_first) if line != header else None
+        if line == header or not line.strip():
+            continue
+        is_first = False
+        if found is None:
+            tally.skip(_why(line, layout), number)
+            continue
+        if layout is not None and block is not None:
+            yield from file.take(layout, block)
+        if layout is None or found.names != layout.names:
+            layout, block = found, found.block()
+        header = line
+    if layout is None or block is None:
+        raise UnreadableError(
+            "it has no header: name its columns with --fields, as --query-gpu had them"
+        )
+    yield from file.take(layout, block)
+    yield from file.inventory.rows()
+    file.note()
+
+
+def _why(line: str, layout: Layout | None) -> str:
+    if layout is None:
+        return "text before the first header"
+    is_row = layout.delimiter in line
+    return f"not the {len(layout.names)} cells of the header" if is_row else "other text"
+
+
+Values = dict[tuple[str, str], Any]
+"""Arrays by table and column."""
+
+
+class _File:
+    """Converts blocks of lines, and gathers what is known of the whole file."""
+
+    def __init__(self, origin: Origin, tally: Tally) -> None:
+        self._origin = origin
+        self._tally = tally
+        self._instants = Instants(origin.zone, day_first=origin.day_first)
+        self.inventory = Inventory()
+        self._reasons_told = 0xFFFF
+        self._has_reasons = False
+
+    def take(self, layout: Layout, block: LineBlock) -> Iterator[Rows]:
+        """The rows of the lines."""
+        cells, numbers = block.take()
+        if not numbers:
+            return
+        times = self._times(layout, cells, numbers)
+        if times.null_count:
+            kept = pc.is_valid(times)
+            times, cells = times.filter(kept), [column.filter(kept) for column in cells]
+            numbers = pa.array(numbers).filter(kept).to_pylist()
+            if not numbers:
+                return
+        values: Values = {}
+        for at, known in layout.fields():
+            unit = layout.units[at] or known.unit
+            column = layout.column(at, converter(known.quantity, unit))
+            _fill(
+                values, (known.table, known.column), column.values(cells[at], numbers, self._tally)
+            )
+        if not layout.is_apps:
+            self._add_reasons(layout, cells, numbers, values)
+        identity = self._identity(layout, cells, numbers)
+        for table in sorted({table for table, _ in values} - {GPUS}):
+            own = {column: v for (name, column), v in values.items() if name == table}
+            yield Rows(table, {"ts": times, **identity, **own})
+        if not layout.is_apps:
+            self._add_inventory(layout, cells, numbers, values, identity)
+        self._count_unmapped(layout, cells)
+
+    def note(self) -> None:
+        """Say what was assumed."""
+        note_zone(self._instants, self._origin, self._tally)
+        missing = ALWAYS_TOLD & ~self._reasons_told
+        if self._has_reasons and missing:
+            names = [name for name, bit in REASONS.items() if bit & missing]
+            self._tally.note(
+                f"clocks_event_reasons cannot hold what was not asked for: {', '.join(names)}"
+            )
+
+    def _times(self, layout: Layout, cells: Sequence[Any], numbers: Sequence[int]) -> Any:
+        at = layout.at(TIME)
+        if at is None:
+            self._tally.note(f"no timestamps: all is of {self._origin.at_source}")
+            return pa.array([self._origin.at()] * len(numbers), pa.int64())
+        return times(cells[at], numbers, self._instants, self._tally)
+
+    def _identity(
+        self, layout: Layout, cells: Sequence[Any], numbers: Sequence[int]
+    ) -> dict[str, Any]:
+        count = len(numbers)
+
+        def column(name: str, convert: Converter) -> Any:
+            at = layout.at(name)
+            if at is None:
+                return pa.nulls(count)
+            return layout.column(at, convert).values(cells[at], numbers, self._tally)
+
+        hosts = pa.nulls(count) if self._origin.node else column(HOST, text)
+        names = pc.unique(hosts).to_pylist()
+        named = {host: self._origin.node_or(host) for host in names}
+        nodes = [named[host] for host in hosts.to_pylist()]
+        indices, uuids = column(INDEX, converter("count")), column(UUID, text)
+        if uuids.null_count:
+            places = column(BUS_ID, bus_id)
+            self._note_identity(places, indices)
+            uuids = [
+                uuid or place_uuid(place, index, node)
+                for uuid, place, index, node in zip(
+                    uuids.to_pylist(), places.to_pylist(), indices.to_pylist(), nodes, strict=True
+                )
+            ]
+        return {"node": nodes, "gpu": indices, "gpu_uuid": uuids}
+
+    def _note_identity(self, places: Any, indices: Any) -> None:
+        if not places.null_count:
+            how = "the GPU's PCI bus id and its node stand for it"
+        elif not indices.null_count:
+            how = "the GPU's index and its node stand for it"
+        else:
+            how = (
+                "neither bus id nor index either: all lines are taken for the same GPU of the node"
+            )
+        self._tally.note(f"no uuid in the file: {how}")
+
+    def _add_reasons(
+        self, layout: Layout, cells: Sequence[Any], numbers: Sequence[int], values: Values
+    ) -> None:
+        """The mask of single reasons, where the file does not have it whole."""
+        told_bits = 0
+        mask = pa.nulls(len(numbers), pa.int64())
+        for at, name in enumerate(layout.names):
+            bit = REASONS.get(name.removeprefix(EVENT_REASONS))
+            if bit is None or not name.startswith(EVENT_REASONS):
+                continue
+            told_bits |= bit
+            flags = layout.column(at, flag).values(cells[at], numbers, self._tally)
+            bits = pc.multiply(flags.cast(pa.bool_()).cast(pa.int64()), bit)
+            both = pc.add(pc.fill_null(mask, 0), pc.fill_null(bits, 0))
+            mask = pc.if_else(pc.or_(pc.is_valid(mask), pc.is_valid(bits)), both, mask)
+        if not told_bits:
+            return
+        key = (SAMPLES, "clocks_event_reasons")
+        if key not in values:
+            self._reasons_told &= told_bits
+            self._has_reasons = True
+        _fill(values, key, mask)
+
+    def _add_inventory(
+        self,
+        layout: Layout,
+        cells: Sequence[Any],
+        numbers: Sequence[int],
+        values: Values,
+        identity: dict[str, Any],
+    ) -> None:
+        uuids = identity["gpu_uuid"]
+        uuids = uuids if isinstance(uuids, list) else uuids.to_pylist()
+        last = {uuid: row for row, uuid in enumerate(uuids)}
+        nodes = {node: row for row, node in enumerate(identity["node"])}
+        columns: dict[str, Any] = {}
+        for name, convert in ((BUS_ID, bus_id), (DRIVER, text), (COUNT, converter("count"))):
+            if (at := layout.at(name)) is not None:
+                column = layout.column(at, convert)
+                columns[name] = column.values(cells[at], numbers, self._tally)
+
+        def told_of(name: str, row: int) -> Value:
+            value: Value = columns[name][row].as_py() if name in columns else None
+            return value
+
+        for uuid, row in last.items():
+            gpu: Row = {c: v[row].as_py() for (table, c), v in values.items() if table == GPUS}
+            total = values.get((SAMPLES, "memory_total_bytes"))
+            gpu["memory_total_bytes"] = None if total is None else total[row].as_py()
+            gpu |= {"pci_bus_id": told_of(BUS_ID, row), "vendor": "nvidia"}
+            gpu["gpu"] = identity["gpu"][row].as_py()
+            self.inventory.add_gpu(uuid, identity["node"][row], gpu)
+        for node, row in nodes.items():
+            facts = {"driver_version": told_of(DRIVER, row), "gpus": told_of(COUNT, row)}
+            self.inventory.add_node(node, facts)
+
+    def _count_unmapped(self, layout: Layout, cells: Sequence[Any]) -> None:
+        known = {at for at, _ in layout.fields()} | layout.columns.keys()
+        for at, name in enumerate(layout.names):
+            if at in known or name in _KEYS or (layout.is_apps and name in CSV_FIELDS):
+                continue
+            if count := told(cells[at]):
+                self._tally.unmapped[name] += count
+
+
+def _fill(values: Values, key: tuple[str, str], said: Any) -> None:
+    """A column, or what is absent in it so far."""
+    values[key] = filled(values[key], said) if key in values else said
+
+
+def note_zone(instants: Instants, origin: Origin, tally: Tally) -> None:
+    """Say which zone timestamps without one were taken for."""
+    if instants.has_assumed_zone:
+        odd = f" ({instants.odd_zone} is the name of several)" if instants.odd_zone else ""
+        tally.note(
+            f"timestamps without a zone are taken as {origin.zone}{odd}: --timezone says else"
+        )

@@ -1,0 +1,122 @@
+"""Opens what is to be imported: files, folders and standard input, plain, gzip or zstd, any encoding."""
+
+import gzip
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, BinaryIO, cast
+
+from gpuwarden_cli.importing.model import UnreadableError
+
+HEAD_BYTES = 1024 * 1024
+"""How much of a file is looked at to tell its format."""
+LINE_CHARS_MAX = 8 * 1024 * 1024
+"""What is longer is taken for several lines: a file without line ends must not fill the memory."""
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_BOMS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))
+STDIN = Path("-")
+
+
+def found(paths: Sequence[Path]) -> list[Path]:
+    """The files of the call: of a folder all that are in it, hidden ones left out, in order.
+
+    Raises UnreadableError.
+    """
+    files: list[Path] = []
+    for path in paths:
+        if path != STDIN and path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.is_file())
+            files += [
+                p for p in inside if not any(q.startswith(".") for q in p.relative_to(path).parts)
+            ]
+        elif path == STDIN or path.exists():
+            files.append(path)
+        else:
+            raise UnreadableError(f"{path}: there is no such file")
+    return files
+
+
+@dataclass(slots=True)
+class Source:
+    """An open file: its beginning, and all of it."""
+
+    head: bytes
+    stream: BinaryIO
+    """Not compressed, from the beginning."""
+    trouble: str = ""
+    """Why its lines ended before its end."""
+
+    def lines(self) -> Iterator[str]:
+        """Lines with their ends; bytes that are no text become "�". Where the file is damaged they
+        end, and `trouble` says so.
+        """
+        encoding = next((name for bom, name in _BOMS if self.head.startswith(bom)), "utf-8")
+        wrapped = io.TextIOWrapper(self.stream, encoding, errors="replace", newline=None)
+        try:
+            while line := wrapped.readline(LINE_CHARS_MAX):
+                yield line
+        except damage() as error:
+            self.trouble = f"it is damaged, or gone, from here on: {error}"
+
+    def head_lines(self) -> list[str]:
+        """The lines of the beginning; the last may be a part of one."""
+        encoding = next((name for bom, name in _BOMS if self.head.startswith(bom)), "utf-8")
+        return self.head.decode(encoding, "replace").splitlines()
+
+
+class _Whole(io.RawIOBase):
+    """The head that was read already, and then the rest."""
+
+    def __init__(self, head: bytes, rest: IO[bytes]) -> None:
+        self._head = memoryview(head)
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        into = memoryview(cast(bytearray, buffer))
+        piece = self._head[: len(into)] if len(self._head) else self._rest.read(len(into))
+        self._head = self._head[len(piece) :] if len(self._head) else self._head
+        into[: len(piece)] = piece
+        return len(piece)
+
+
+def opened(path: Path) -> Source:
+    """Open a file. Raises UnreadableError."""
+    try:
+        raw: IO[bytes] = sys.stdin.buffer if path == STDIN else path.open("rb")
+        start = raw.read(4)
+        plain: IO[bytes] = io.BufferedReader(_Whole(start, raw), 1 << 18)
+        if start[:2] == _GZIP:
+            plain = cast(IO[bytes], gzip.GzipFile(fileobj=plain))
+        elif start == _ZSTD:
+            import zstandard
+
+            reader = zstandard.ZstdDecompressor(max_window_size=1 << 27)
+            plain = reader.stream_reader(plain, read_across_frames=True)
+        head = _read_up_to(plain, HEAD_BYTES)
+    except OSError as error:
+        raise UnreadableError(f"it cannot be read: {error.strerror or error}") from error
+    return Source(head, io.BufferedReader(_Whole(head, plain), 1 << 18))
+
+
+def damage() -> tuple[type[Exception], ...]:
+    """What reading a damaged or vanished file raises."""
+    import zlib
+
+    import zstandard
+
+    return (OSError, EOFError, zlib.error, zstandard.ZstdError)
+
+
+def _read_up_to(stream: IO[bytes], size: int) -> bytes:
+    parts: list[bytes] = []
+    with suppress(*damage()):  # it comes again where the lines are read
+        while size > 0 and (piece := stream.read(min(size, 1 << 14))):
+            parts.append(piece)
+            size -= len(piece)
+    return b"".join(parts)

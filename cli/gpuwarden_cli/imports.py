@@ -1,0 +1,19 @@
+"""The flags of `gpuwarden import`, apart from what they need: every command's parser loads them."""
+
+import argparse
+from pathlib import Path
+
+
+def add_flags(made: argparse.ArgumentParser) -> None:
+    """The flags of the command."""
+    made.add_argument("files", nargs="+", type=Path, metavar="FILE", help="file, folder, or - for standard input")  # fmt: skip
+    made.add_argument("--node", metavar="NAME", help="node that the files are from (default: as they say)")  # fmt: skip
+    made.add_argument("--timezone", default="UTC", metavar="ZONE", help="of timestamps without one, as Europe/Berlin (default UTC)")  # fmt: skip
+    made.add_argument("--at", metavar="TIME", help="time of what has none (default: when the file was written)")  # fmt: skip
+    made.add_argument("--fields", metavar="NAMES", help="columns of an nvidia-smi CSV without header, as in --query-gpu")  # fmt: skip
+    made.add_argument("--table", metavar="NAME", help="table of a CSV or Parquet that may be of several")  # fmt: skip
+    order = made.add_mutually_exclusive_group()
+    order.add_argument("--day-first", dest="day_first", action="store_const", const=True, help="03/04/2026 is 3 April")  # fmt: skip
+    order.add_argument("--month-first", dest="day_first", action="store_const", const=False, help="03/04/2026 is March 4")  # fmt: skip
+    made.add_argument("--dry-run", action="store_true", help="say what would be stored, and send nothing")  # fmt: skip
+    made.add_argument("--verbose", action="store_true", help="name all fields that have no column")

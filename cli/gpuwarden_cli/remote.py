@@ -1,0 +1,59 @@
+"""A collector's SQL API as the port through which rules read data."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gpuwarden.query import QueryError, Result
+from gpuwarden_cli.client import RefusedError, ask
+
+TIMEOUT_S = 60.0
+
+
+class RemoteQuerier:
+    """`gpuwarden.query.Querier` over HTTP; each query blocks, as commands ask one thing at a time."""
+
+    def __init__(self, url: str | None = None) -> None:
+        self._url = url
+
+    async def query(
+        self,
+        sql: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+        row_limit: int | None = None,
+    ) -> Result:
+        """Raises QueryError where the collector refuses, CallError where none answers."""
+        bound = {name: _param(value) for name, value in (params or {}).items()}
+        try:
+            answer = ask(sql, bound, url=self._url, timeout_s=timeout_s or TIMEOUT_S)
+        except RefusedError as error:
+            raise QueryError(str(error)) from error
+        is_more = row_limit is not None and len(answer.rows) > row_limit
+        return Result(
+            answer.columns,
+            answer.types,
+            [
+                tuple(_value(v, kind) for v, kind in zip(row, answer.types, strict=True))
+                for row in answer.rows[:row_limit]
+            ],
+            truncated=answer.truncated or is_more,
+        )
+
+
+def _param(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return {"timestamp": value.astimezone(UTC).isoformat()}
+    return value
+
+
+def _value(value: Any, kind: str) -> Any:
+    """A JSON value as Python's type; JSON has instants as texts and spans as seconds."""
+    if value is None:
+        return None
+    if kind.startswith("TIMESTAMP"):
+        return datetime.fromisoformat(value).astimezone(UTC)
+    if kind == "INTERVAL":
+        return timedelta(seconds=value)
+    return value

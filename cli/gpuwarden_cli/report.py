@@ -1,0 +1,247 @@
+"""`gpuwarden report waste|efficiency`: where the GPU hours went, on one screen.
+
+Hours come from `waste_1h`; what is not rolled up yet is labelled by the same query over minutes.
+"""
+
+import argparse
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gpuwarden.clock import SystemClock
+from gpuwarden_cli.client import ask
+from gpuwarden_cli.output import render, terminal_width
+
+BY: Mapping[str, str] = {
+    "user": "username",
+    "node": "node",
+    "job": "coalesce(slurm_job_id, pod)",
+    "team": "team",
+    "model": "model",
+    "gpu": "format('{} GPU {}', node, coalesce(gpu::VARCHAR, gpu_uuid))",
+}
+"""What a report may be by, as SQL on a row of `waste_1h`."""
+FRESH_HOURS_MAX = 3
+"""Most hours that are labelled for the report itself: later ones wait for the collector's rollup."""
+NOBODY = "(none)"
+TOTAL = "total"
+_HOUR = timedelta(hours=1)
+
+_FROM = "SELECT max(ts) + INTERVAL 1 HOUR FROM waste_1h WHERE ts >= $since::TIMESTAMP"
+_MINUTES = "SELECT min(ts), max(ts) + INTERVAL 1 MINUTE FROM gpu_1m WHERE ts >= $since::TIMESTAMP"
+
+_WASTE = """
+WITH rows AS ({rows}),
+asked AS (
+    SELECT *, {by} AS by_name FROM rows
+    -- Simulated GPUs count only where there are no others.
+    QUALIFY simulated = bool_and(simulated) OVER ()
+)
+SELECT
+    coalesce(by_name, '{nobody}') AS name, grouping(by_name) = 1 AS is_total,
+    bool_or(simulated) AS simulated,
+    sum(seconds) / 3600 AS gpu_hours, {labels},
+    sum(usd) AS usd, sum(usd) FILTER (label NOT IN ('productive', 'unknown')) AS wasted_usd,
+    count(usd) < count(*) AS lacks_price
+FROM asked
+GROUP BY GROUPING SETS ((by_name), ())
+ORDER BY is_total, wasted_usd DESC NULLS LAST, gpu_hours DESC, name
+"""
+
+_EFFICIENCY = """
+WITH rows AS ({rows}),
+asked AS (
+    SELECT *, {by} AS by_name FROM rows
+    QUALIFY simulated = bool_and(simulated) OVER ()
+),
+spent AS (
+    SELECT
+        a.*, h.util_percent_avg AS util, h.sm_active_percent_avg AS sm_active,
+        h.tensor_active_percent_avg AS tensor
+    FROM asked a LEFT JOIN gpu_1h h USING (gpu_uuid, node, ts)
+)
+SELECT
+    coalesce(by_name, '{nobody}') AS name, grouping(by_name) = 1 AS is_total,
+    bool_or(simulated) AS simulated, sum(seconds) / 3600 AS gpu_hours,
+    100 * coalesce(sum(seconds) FILTER (label = 'productive'), 0) / sum(seconds)
+        AS productive_percent,
+    {averages},
+    sum(energy_kwh) AS energy_kwh, sum(usd) AS usd,
+    sum(usd) / nullif(sum(seconds) FILTER (label = 'productive' AND usd IS NOT NULL) / 3600, 0)
+        AS usd_per_productive_hour
+FROM spent
+GROUP BY GROUPING SETS ((by_name), ())
+ORDER BY is_total, gpu_hours DESC, name
+"""
+
+
+def waste(args: argparse.Namespace) -> int:
+    """GPU hours by label, and what was wasted."""
+    from gpuwarden.waste import LABELS
+
+    labels = ", ".join(
+        f"coalesce(sum(seconds) FILTER (label = '{label}'), 0) / 3600 AS {label}"
+        for label in LABELS
+    )
+    return _report(args, _WASTE, _shown_waste, labels=labels)
+
+
+def efficiency(args: argparse.Namespace) -> int:
+    """How busy the GPUs were, and what a productive hour cost."""
+    averages = ", ".join(
+        f"sum({name} * seconds) / sum(seconds) FILTER ({name} IS NOT NULL) AS {name}_percent"
+        for name in ("util", "sm_active", "tensor")
+    )
+    return _report(args, _EFFICIENCY, _shown_efficiency, averages=averages)
+
+
+def _report(args: argparse.Namespace, sql: str, shown: Any, **parts: str) -> int:
+    since, until = _window(args)
+    rows, until = _rows(args, since, until)
+    query = sql.format(rows=rows, by=BY[args.by], nobody=NOBODY, **parts)
+    params = {"since": _param(since), "until": _param(until)}
+    answer = ask(query, params, url=args.url, timeout_s=120)
+    records = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+    groups = [r for r in records if not r["is_total"]]
+    if not groups:
+        print(f"No GPU was seen since {since:%Y-%m-%d %H:%M}Z.")
+        return 0
+    if args.format != "table":
+        columns = [name for name in answer.columns if name not in ("is_total", "lacks_price")]
+        print(render(columns, [[g[c] for c in columns] for g in groups], args.format), end="")
+        return 0
+    total = {**next(r for r in records if r["is_total"]), "name": TOTAL}
+    kind = " (simulated)" if total["simulated"] else ""
+    print(f"{since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC, by {args.by}{kind}\n")
+    shown(args, groups, total)
+    if answer.truncated:
+        print(f"\nThe collector stopped at {len(answer.rows):,} rows: the table is not complete.")
+    return 0
+
+
+def _window(args: argparse.Namespace) -> tuple[datetime, datetime]:
+    """From the start of an hour to now. Raises ValueError."""
+    from gpuwarden_rules.durations import seconds_of
+
+    span_s = seconds_of(args.since)
+    if not span_s:
+        raise ValueError(f"--since {args.since} is not a duration; write 6h or 7d")
+    now = SystemClock().now()
+    try:
+        since = now - timedelta(seconds=span_s)
+    except OverflowError:
+        raise ValueError(f"--since {args.since} is longer ago than there are years") from None
+    return since.replace(minute=0, second=0, microsecond=0), now
+
+
+def _rows(args: argparse.Namespace, since: datetime, until: datetime) -> tuple[str, datetime]:
+    """Rows of `waste_1h` as SQL, with those of the hours that are not rolled up; and until when."""
+    from gpuwarden.waste import Scope, waste_sql
+
+    params = {"since": _param(since)}
+    minutes = ask(_MINUTES, params, url=args.url).rows[0]
+    stored = ask(_FROM, params, url=args.url).rows[0][0]
+    sql = "SELECT * FROM waste_1h WHERE ts >= $since::TIMESTAMP AND ts < $until::TIMESTAMP"
+    if minutes[1] is None:
+        return sql, until
+    first, last = (datetime.fromisoformat(text).astimezone(UTC) for text in minutes)
+    begin = first.replace(minute=0) if stored is None else _instant(stored)
+    begin = max(begin, last - FRESH_HOURS_MAX * _HOUR).replace(minute=0, second=0, microsecond=0)
+    end = max(last, begin)
+    if stored is not None and end <= _instant(stored):
+        return sql, _instant(stored)
+    fresh = waste_sql(Scope(begin.replace(tzinfo=None), end.replace(tzinfo=None)))
+    stored_names = (
+        "ts, node, gpu_uuid, label, username, slurm_job_id, pod, gpu, model, team, simulated, "
+        "seconds, usd, energy_kwh, energy_usd"
+    )
+    old = sql.replace("SELECT *", f"SELECT {stored_names}").replace(
+        "$until::TIMESTAMP", _text(begin)
+    )
+    return f"{old} UNION ALL BY NAME ({fresh})", end
+
+
+def _instant(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def _text(instant: datetime) -> str:
+    return f"TIMESTAMP '{instant.replace(tzinfo=None).isoformat(sep=' ')}'"
+
+
+def _param(instant: datetime) -> dict[str, str]:
+    return {"timestamp": instant.astimezone(UTC).isoformat()}
+
+
+Record = Mapping[str, Any]
+
+
+def _shown_waste(args: argparse.Namespace, groups: list[Record], total: Record) -> None:
+    """Hours of each label that there is, which add up along each line and down each column."""
+    from gpuwarden.waste import LABELS
+
+    labels = [label for label in LABELS if total[label]]
+    sums = [*LABELS, "gpu_hours", "usd", "wasted_usd"]
+    kept, rest = groups[: args.top], groups[args.top :]
+    if rest:
+        kept = [*kept, {"name": f"{len(rest)} more", **{n: _sum(rest, n) for n in sums}}]
+    columns = [args.by, "GPU hours", *labels, "productive %", "cost $", "wasted $"]
+    rows = [
+        [
+            g["name"],
+            *(_rounded(g[name]) for name in ("gpu_hours", *labels)),
+            _rounded(100 * g["productive"] / g["gpu_hours"]),
+            *(_rounded(g[name], 2) for name in ("usd", "wasted_usd")),
+        ]
+        for g in [*kept, total]
+    ]
+    print(render(columns, rows, "table", width=terminal_width()), end="")
+    if total["lacks_price"]:
+        print(
+            "\nSome GPUs have no price: their hours are in no dollars. docs/money.md says how to set it."
+        )
+
+
+def _shown_efficiency(args: argparse.Namespace, groups: list[Record], total: Record) -> None:
+    shown = {
+        "GPU hours": "gpu_hours",
+        "productive %": "productive_percent",
+        "util %": "util_percent",
+        "SM active %": "sm_active_percent",
+        "tensor %": "tensor_percent",
+        "kWh": "energy_kwh",
+        "cost $": "usd",
+        "$ a productive hour": "usd_per_productive_hour",
+    }
+    rows = [
+        [g["name"], *(_rounded(g[name], 2 if "$" in head else 1) for head, name in shown.items())]
+        for g in [*groups[: args.top], total]
+    ]
+    print(render([args.by, *shown], rows, "table", width=terminal_width()), end="")
+    if len(groups) > args.top:
+        print(f"\n{len(groups) - args.top} more are in the total: --top shows them.")
+
+
+def _sum(groups: list[Record], name: str) -> float | None:
+    known = [g[name] for g in groups if g[name] is not None]
+    return sum(known) if known else None
+
+
+def _rounded(value: float | None, digits: int = 1) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+def add_flags(made: argparse.ArgumentParser) -> None:
+    """What both reports take."""
+    made.add_argument("--since", default="7d", metavar="TIME", help="how far back (default 7d)")
+    made.add_argument("--by", choices=tuple(BY), default="user", help="lines (default user)")
+    made.add_argument(
+        "--top", type=_at_least_one, default=20, metavar="N", help="most lines (default 20)"
+    )
+
+
+def _at_least_one(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} must be at least 1")
+    return value

@@ -1,0 +1,32 @@
+"""What the readers share."""
+
+import pytest
+
+from gpuwarden_cli.importing.model import Origin, Rows, Tally, UnreadableError, place_uuid
+
+
+def test_rows_may_lack_each_others_columns() -> None:
+    rows = Rows.of("gpus", [{"a": 1}, {"b": 2}])
+    assert rows.columns == {"a": [1, None], "b": [None, 2]}
+    assert (rows.count, Rows.of("gpus", []).count) == (2, 0)
+
+
+def test_the_call_names_the_node_before_the_file_does() -> None:
+    assert Origin(node="n1").node_or("n2") == "n1"
+    assert Origin().node_or("n2") == "n2"
+    with pytest.raises(UnreadableError, match="--node"):
+        Origin().node_or(None)
+    with pytest.raises(UnreadableError, match="--at"):
+        Origin().at()
+
+
+def test_a_gpu_is_named_by_bus_id_before_index() -> None:
+    assert place_uuid("0000:3b:00.0", 2, "n1") == "pci-0000:3b:00.0@n1"
+    assert place_uuid(None, 2, "n1") == "gpu-2@n1"
+
+
+def test_the_first_line_of_what_was_left_out_is_kept() -> None:
+    tally = Tally()
+    tally.skip("x", 7)
+    tally.skip("x", 9, 4)
+    assert (tally.skipped["x"].count, tally.skipped["x"].line) == (5, 7)

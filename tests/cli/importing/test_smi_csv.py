@@ -1,0 +1,211 @@
+"""`nvidia-smi --query-gpu` logs: any order, any units, several GPUs, with --loop."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwarden_cli.importing.model import Origin, Tally, UnreadableError
+from gpuwarden_cli.importing.smi_csv import layout_of, read
+from gpuwarden_cli.importing.smi_fields import CSV_FIELDS
+
+HEADER = "timestamp, index, uuid, utilization.gpu [%], memory.used [MiB], power.draw [W]\n"
+LINE = "2026/07/14 09:00:44.579, 0, GPU-1, 97 %, 11125 MiB, 433.78 W\n"
+OTHER = "2026/07/14 09:00:44.582, 1, GPU-2, [N/A], 3 MiB, [Not Supported]\n"
+
+
+def test_each_line_is_a_row_in_the_catalogues_units(imported) -> None:
+    found = imported(read, HEADER + LINE + OTHER)
+    assert found["gpu_samples"] == [
+        {"ts": 1784019644579, "node": "n1", "gpu": 0, "gpu_uuid": "GPU-1", "util_percent": 97.0,
+         "memory_used_bytes": 11125 * 2**20, "power_watts": 433.78},
+        {"ts": 1784019644582, "node": "n1", "gpu": 1, "gpu_uuid": "GPU-2", "util_percent": None,
+         "memory_used_bytes": 3 * 2**20, "power_watts": None},
+    ]  # fmt: skip
+    assert found.tally.skipped == {}
+
+
+def test_a_header_may_come_again_and_change(imported) -> None:
+    more = "timestamp, uuid, temperature.gpu\n2026/07/14 09:00:45.000, GPU-1, 53\n"
+    found = imported(read, HEADER + LINE + HEADER + OTHER + "\n" + more)
+    assert [row.get("temperature_celsius") for row in found["gpu_samples"]] == [None, None, 53.0]
+    assert found.tally.skipped == {}
+
+
+def test_lines_that_are_none_are_counted_with_the_first_line(imported) -> None:
+    text = "Unable to say\n" + HEADER + LINE + "2026/07/14 09:0\n" + "killed, early\n" + OTHER
+    found = imported(read, text)
+    assert len(found["gpu_samples"]) == 2
+    said = {reason: (s.count, s.line) for reason, s in found.tally.skipped.items()}
+    assert said == {
+        "text before the first header": (1, 1),
+        "other text": (1, 4),
+        "not the 6 cells of the header": (1, 5),
+    }
+
+
+def test_a_value_that_is_not_understood_is_absent_and_counted(imported) -> None:
+    found = imported(read, HEADER + LINE + LINE.replace("97 %", "97 bananas"))
+    assert [row["util_percent"] for row in found["gpu_samples"]] == [97.0, None]
+    assert found.tally.skipped["utilization.gpu has an unknown unit"].line == 3
+
+
+def test_a_line_without_a_time_is_left_out(imported) -> None:
+    found = imported(read, HEADER + LINE + LINE.replace("2026/07/14", "2026/17/44"))
+    assert len(found["gpu_samples"]) == 1
+    assert found.tally.skipped["timestamp is no time"].line == 3
+
+
+def test_without_a_header_the_fields_must_be_named(imported) -> None:
+    with pytest.raises(UnreadableError, match="--fields"):
+        imported(read, LINE)
+    fields = ("timestamp", "index", "uuid", "utilization.gpu", "memory.used", "power.draw")
+    row = imported(read, LINE.replace(" MiB", "").replace(" W", ""), fields=fields)["gpu_samples"][
+        0
+    ]
+    assert (row["memory_used_bytes"], row["power_watts"]) == (11125 * 2**20, 433.78)
+
+
+def test_units_in_the_header_hold_for_values_without(imported) -> None:
+    text = "timestamp, uuid, power.draw [mW]\n2026/07/14 09:00:44.579, GPU-1, 433780\n"
+    assert imported(read, text)["gpu_samples"][0]["power_watts"] == 433.78
+
+
+def test_a_file_saved_by_a_spreadsheet_is_read(imported) -> None:
+    text = 'timestamp;uuid;name;power.draw [W]\n"14.07.2026 09:00:44";"GPU-1";"A, B";"433,78 W"\n'
+    found = imported(read, text)
+    assert found["gpu_samples"][0]["power_watts"] == 433.78
+    assert found["gpus"][0]["model"] == "A, B"
+
+
+def test_deprecated_names_are_the_new_ones(imported) -> None:
+    text = (
+        "timestamp, gpu_uuid, clocks.sm, clocks_throttle_reasons.active, remapped_rows.dbe\n"
+        "2026/07/14 09:00:44.579, GPU-1, 1980 MHz, 0x0000000000000040, 2\n"
+    )
+    found = imported(read, text)
+    assert found["gpu_samples"][0]["sm_clock_mhz"] == 1980
+    assert found["gpu_samples"][0]["clocks_event_reasons"] == 0x40
+    assert found["gpu_health_samples"][0]["remapped_rows_uncorrected_total"] == 2
+
+
+def test_single_reasons_become_the_mask(imported) -> None:
+    text = (
+        "timestamp, uuid, clocks_event_reasons.gpu_idle, clocks_event_reasons.sw_power_cap,"
+        " clocks_event_reasons.hw_thermal_slowdown\n"
+        "2026/07/14 09:00:44.579, GPU-1, Not Active, Active, Active\n"
+        "2026/07/14 09:00:45.579, GPU-1, Not Active, Not Active, Not Active\n"
+        "2026/07/14 09:00:46.579, GPU-1, [N/A], [N/A], [N/A]\n"
+    )
+    found = imported(read, text)
+    assert [r["clocks_event_reasons"] for r in found["gpu_samples"]] == [0x44, 0, None]
+    assert any("was not asked for: applications_clocks" in note for note in found.tally.notes)
+
+
+def test_the_limit_in_force_counts_before_the_one_that_was_set(imported) -> None:
+    text = (
+        "timestamp, uuid, power.limit [W], enforced.power.limit [W]\n"
+        "2026/07/14 09:00:44.579, GPU-1, 700.00 W, 500.00 W\n"
+        "2026/07/14 09:00:45.579, GPU-1, 700.00 W, [N/A]\n"
+    )
+    assert [r["power_limit_watts"] for r in imported(read, text)["gpu_samples"]] == [500.0, 700.0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "values", "uuid"),
+    [("pci.bus_id, index", "00000000:3B:00.0, 2", "pci-0000:3b:00.0@n1"),
+     ("index, name", "2, X", "gpu-2@n1"), ("name, driver_version", "X, 1", "gpu-0@n1")],
+)  # fmt: skip
+def test_a_gpu_without_uuid_is_named_by_its_place_and_said(imported, fields, values, uuid) -> None:
+    text = f"timestamp, {fields}, power.draw\n2026/07/14 09:00:44.579, {values}, 5 W\n"
+    found = imported(read, text)
+    assert found["gpu_samples"][0]["gpu_uuid"] == uuid
+    assert any(note.startswith("no uuid") for note in found.tally.notes)
+
+
+def test_processes_are_named_without_arguments(imported) -> None:
+    text = (
+        "timestamp, gpu_name, gpu_uuid, pid, process_name, used_gpu_memory [MiB]\n"
+        "2026/07/14 09:00:44.579, NVIDIA L40S, GPU-1, 20037, /usr/bin/ffmpeg -i x, 538 MiB\n"
+    )
+    (row,) = imported(read, text)["process_samples"]
+    assert (row["pid"], row["process_name"], row["gpu_memory_bytes"]) == (
+        20037,
+        "ffmpeg",
+        538 * 2**20,
+    )
+
+
+def test_a_query_without_a_table_is_counted(imported) -> None:
+    text = (
+        HEADER
+        + LINE
+        + "timestamp, gpu_uuid, retired_pages.address, retired_pages.cause\na, b, c, d\n"
+    )
+    found = imported(read, text)
+    assert found.tally.skipped["lines of a query that no table is there for"].count == 1
+
+
+def test_fields_without_a_column_are_named_with_a_count(imported) -> None:
+    text = (
+        "timestamp, uuid, display_mode, power.draw\n" + "2026/07/14 09:00:44, GPU-1, On, 5 W\n" * 3
+    )
+    assert imported(read, text).tally.unmapped == {"display_mode": 3}
+
+
+def test_a_capture_is_read_as_its_text_says(imported, data) -> None:
+    path = data / "captures" / "linux-x86_64__nvidia-h100-mig__590.48.01.txt"
+    idle, load = imported(read, path.read_text())["gpu_samples"]
+    assert (idle["power_watts"], load["power_watts"]) == (71.15, 433.78)
+    assert idle["util_percent"] is None, "no utilization with MIG"
+    assert load["memory_used_bytes"] == 11125 * 2**20
+
+
+MADE = {
+    "percent": st.integers(0, 100).map(lambda v: (f"{v} %", f"{v}")),
+    "bytes": st.integers(0, 200_000).map(lambda v: (f"{v} MiB", f"{v}")),
+    "watts": st.integers(0, 70_000).map(lambda v: (f"{v / 100:.2f} W", f"{v / 100:.2f}")),
+    "mhz": st.integers(0, 3000).map(lambda v: (f"{v} MHz", f"{v}")),
+    "celsius": st.integers(0, 120).map(lambda v: (f"{v}", f"{v}")),
+}
+NAMES = sorted(
+    n for n, f in CSV_FIELDS.items() if f.quantity in MADE and f.table != "gpus" and not f.rank
+)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_order_and_units_change_nothing(data) -> None:
+    names = data.draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=8, unique=True))
+    cells = {name: data.draw(MADE[CSV_FIELDS[name].quantity]) for name in names}
+    fixed = {"timestamp": ("2026/07/14 09:00:44.579",) * 2, "uuid": ("GPU-1",) * 2}
+    every = {**fixed, **cells}
+    first, second = data.draw(st.permutations([*every])), data.draw(st.permutations([*every]))
+
+    def tables(order, which):
+        text = ", ".join(order) + "\n" + ", ".join(every[n][which] for n in order) + "\n"
+        origin, tally = Origin(node="n1"), Tally()
+        rows = list(read(iter(text.splitlines(keepends=True)), origin, tally))
+        assert tally.skipped == {}
+        return {
+            (r.table, name): values if isinstance(values, list) else values.to_pylist()
+            for r in rows
+            for name, values in r.columns.items()
+        }
+
+    assert tables(first, 0) == tables(second, 1)
+
+
+@settings(max_examples=150)
+@given(st.text('ti,mestap \n\r\t"[]%MB0123456789/:.;GPU-é\x00', max_size=200), st.booleans())
+def test_rubbish_never_raises(text, has_header) -> None:
+    whole = HEADER + text if has_header else text
+    try:
+        list(read(iter(whole.splitlines(keepends=True)), Origin(node="n1", at_ms=1), Tally()))
+    except UnreadableError:
+        assert not has_header
+
+
+def test_a_line_of_values_is_no_header() -> None:
+    assert layout_of(HEADER) is not None
+    assert layout_of(LINE) is None
+    assert layout_of("hello, world\n") is None

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PARTS := contract agent collector rules dashboards cli
 
-.PHONY: help up test check fix setup lock docs wheel clean
+.PHONY: help up test test-systemd check fix setup lock docs wheel bundle deb release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')"
@@ -13,6 +13,9 @@ up: setup ## run collector, rules, page and this host's agent; ARGS="--simulate 
 
 test: setup check ## everything that must pass before a change lands
 	$(BIN)/pytest $(or $(ARGS),--numprocesses auto --maxprocesses 4 --dist worksteal)
+
+test-systemd: setup ## install, break, upgrade and remove both parts on a Debian that boots in a container (root)
+	$(BIN)/pytest -m systemd tests/systemd $(ARGS)
 
 check: setup ## lint, format, types, import contracts
 	$(BIN)/ruff check --quiet
@@ -43,6 +46,15 @@ docs: setup ## regenerate the generated pages under docs/
 
 wheel: setup ## build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation
+
+bundle: setup ## build the offline bundles of a GPU host and a collector host into dist/
+	$(BIN)/python release/bundle.py
+
+deb: bundle ## build the Debian packages into dist/
+	$(BIN)/python release/deb.py dist/*.pyz
+
+release: setup ## build wheel, bundles, Debian packages and SHA256SUMS into dist/, the same bytes each time
+	$(BIN)/python release/release.py
 
 clean: ## remove the virtual environment and caches
 	rm -rf .venv dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,6 +1,7 @@
 """The units are what systemd accepts, and what the code does."""
 
 import configparser
+import re
 import shutil
 import subprocess
 import sys
@@ -29,7 +30,7 @@ def installed(tmp_path) -> list[Path]:
     for unit in UNITS:
         text = (SYSTEMD / f"{unit}.service").read_text()
         path = tmp_path / f"{unit}.service"
-        path.write_text(text.replace("/opt/gpuwarden/bin/gpuwarden", str(command)))
+        path.write_text(re.sub(r"/opt/gpuwarden/\w+/bin/gpuwarden", str(command), text))
         paths.append(path)
     return paths
 

@@ -121,7 +121,7 @@ def _report(args: argparse.Namespace, sql: str, shown: Any, **parts: str) -> int
 
 def _window(args: argparse.Namespace) -> tuple[datetime, datetime]:
     """From the start of an hour to now. Raises ValueError."""
-    from gpuwarden_rules.durations import seconds_of
+    from gpuwarden.durations import seconds_of
 
     span_s = seconds_of(args.since)
     if not span_s:

@@ -157,7 +157,7 @@ def _time(text: str) -> str:
 
 def rules_backtest(args: argparse.Namespace) -> int:
     """When rules would have fired over stored history."""
-    from gpuwarden_rules.durations import seconds_of
+    from gpuwarden.durations import seconds_of
 
     span_s = seconds_of(args.since)
     if not span_s:
@@ -236,7 +236,7 @@ def _iso(instant: datetime) -> str:
 
 
 def _print_replay(done: "Replay", seconds: float) -> None:
-    from gpuwarden_rules.durations import readable
+    from gpuwarden.durations import readable
     from gpuwarden_rules.texts import usd
 
     span_s = (done.until - done.since).total_seconds()

@@ -272,8 +272,8 @@ def _fingerprint(settings: "CollectorSettings") -> str | None:
 
 
 def _time(text: str, flag: str) -> timedelta:
+    from gpuwarden.durations import seconds_of
     from gpuwarden.life import StartError
-    from gpuwarden_rules.durations import seconds_of
 
     seconds = seconds_of(text)
     if seconds is None or not 0 <= seconds <= YEARS_MAX * 366 * 86_400:

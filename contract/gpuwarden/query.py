@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 
@@ -26,6 +27,11 @@ class QueryError(ValueError):
 
 class QueryTimeoutError(QueryError):
     """The query ran longer than it may."""
+
+
+def timestamp_sql(instant: datetime) -> str:
+    """An instant (UTC) as a literal, where it cannot be a parameter."""
+    return f"TIMESTAMP '{instant.replace(tzinfo=None).isoformat(sep=' ')}'"
 
 
 class Querier(Protocol):

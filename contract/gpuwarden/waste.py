@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpuwarden.metric import Type
+from gpuwarden.query import timestamp_sql
 from gpuwarden.rollups import IDLE_BELOW_PERCENT, Rollup
 from gpuwarden.table import GPU, GPU_UUID, NODE, SIMULATED, Column, Table
 
@@ -121,7 +122,7 @@ class Scope:
     @property
     def when(self) -> str:
         """A condition on `ts`."""
-        return f"ts >= {_literal(self.begin)} AND ts < {_literal(self.end)}"
+        return f"ts >= {timestamp_sql(self.begin)} AND ts < {timestamp_sql(self.end)}"
 
     @property
     def minutes(self) -> int:
@@ -132,7 +133,7 @@ class Scope:
 def waste_sql(scope: Scope) -> str:
     """SELECT of the rows of `waste_1h`; the hour is the one that a minute is in."""
     ctes = {
-        "slots": f"SELECT {_literal(scope.begin)} + to_minutes(m) AS ts FROM range({scope.minutes}) r(m)",
+        "slots": f"SELECT {timestamp_sql(scope.begin)} + to_minutes(m) AS ts FROM range({scope.minutes}) r(m)",
         "devices": _DEVICES,
         "parts": "SELECT gpu_uuid AS part, parent_gpu_uuid AS whole FROM gpus "
         "WHERE parent_gpu_uuid IS NOT NULL",
@@ -222,7 +223,7 @@ def _causes_sql(scope: Scope) -> str:
         "FROM alerts JOIN slots s ON began_at < s.ts + INTERVAL 1 MINUTE "
         "AND (resolved_at IS NULL OR resolved_at > s.ts) "
         f"WHERE rule IN ({rules}) AND fired_at IS NOT NULL "
-        f"AND began_at < {_literal(scope.end)} GROUP BY ALL"
+        f"AND began_at < {timestamp_sql(scope.end)} GROUP BY ALL"
     )
 
 
@@ -343,7 +344,3 @@ def _rows_sql(scope: Scope) -> str:
         "LEFT JOIN nodes n USING (node) "
         "WHERE v.ms > 0"
     )
-
-
-def _literal(instant: datetime) -> str:
-    return f"TIMESTAMP '{instant.replace(tzinfo=None).isoformat(sep=' ')}'"

@@ -2,6 +2,8 @@
 
 from datetime import datetime
 
+from gpuwarden.durations import readable
+
 ABSENT = "–"
 
 
@@ -34,18 +36,6 @@ def celsius(value: float | None) -> str:
     return ABSENT if value is None else f"{value:.0f} °C"
 
 
-def span(seconds: float) -> str:
-    """`42 s`, `7 min`, `2 h 05 min`, `3 d 4 h`."""
-    whole = max(0, int(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
-
-
 def ago(instant: datetime | None, now: datetime) -> str:
     """`3 s ago`; "never" for None."""
-    return "never" if instant is None else f"{span((now - instant).total_seconds())} ago"
+    return "never" if instant is None else f"{readable((now - instant).total_seconds())} ago"

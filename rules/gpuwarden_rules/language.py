@@ -31,9 +31,9 @@ from typing import Any
 from yaml.nodes import Node
 
 from gpuwarden.alert import Severity
+from gpuwarden.durations import seconds_of
 from gpuwarden.schema import TABLES, stored_columns
 from gpuwarden_rules import sqltext, texts
-from gpuwarden_rules.durations import seconds_of
 from gpuwarden_rules.marks import Problem, Reader, RuleFileError, Scalar, read_text
 
 REQUIRED = ("name", "severity", "summary", "remedy", "sql")

@@ -23,7 +23,7 @@ from typing import Any
 from yaml.nodes import Node
 
 from gpuwarden.alert import Severity
-from gpuwarden_rules.durations import seconds_of
+from gpuwarden.durations import seconds_of
 from gpuwarden_rules.language import Rule
 from gpuwarden_rules.marks import Problem, Reader, Scalar, read_text
 

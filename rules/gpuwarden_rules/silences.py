@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuwarden.alert import Alert
+from gpuwarden.durations import seconds_of
 from gpuwarden.silence import Matcher, Silence, matcher_of
-from gpuwarden_rules.durations import seconds_of
 
 KEYS = ("matchers", "fingerprint", "for", "ends_at", "starts_at", "author", "comment")
 AUTHOR_CHARS_MAX = 100

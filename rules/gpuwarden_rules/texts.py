@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gpuwarden_rules.durations import readable
+from gpuwarden.durations import readable
 
 UNKNOWN = "unknown"
 TEXT_CHARS_MAX = 500

@@ -1,6 +1,10 @@
 """Results of queries."""
 
-from gpuwarden.query import QueryError, QueryTimeoutError, Result
+from datetime import UTC, datetime
+
+import duckdb
+
+from gpuwarden.query import QueryError, QueryTimeoutError, Result, timestamp_sql
 
 
 def test_records_name_each_value() -> None:
@@ -10,3 +14,9 @@ def test_records_name_each_value() -> None:
 
 def test_a_timeout_is_a_query_error() -> None:
     assert issubclass(QueryTimeoutError, QueryError)
+
+
+def test_an_instant_as_a_literal_is_that_instant() -> None:
+    instant = datetime(2026, 1, 31, 23, 59, 59, 123000, tzinfo=UTC)
+    row = duckdb.sql(f"SELECT {timestamp_sql(instant)}").fetchone()
+    assert row == (instant.replace(tzinfo=None),)

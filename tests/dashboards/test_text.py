@@ -9,14 +9,6 @@ from gpuwarden_dashboards import text
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "says"),
-    [(-5, "0 s"), (59.9, "59 s"), (60, "1 min"), (7500, "2 h 05 min"), (274_000, "3 d 4 h")],
-)
-def test_a_span_has_at_most_two_units(seconds, says) -> None:
-    assert text.span(seconds) == says
-
-
 def test_figures_carry_their_unit() -> None:
     assert text.percent(36.6) == "37 %"
     assert text.usd(2.951) == "$2.95"

@@ -11,13 +11,12 @@ Two that seal at the same moment would not see each other: `Coordination.sealing
 noted something seal alone.
 """
 
-from contextlib import suppress
 from typing import Any
 
 import duckdb
 
 from gpuwarden.schema import EVENTS, WIRE_TABLES
-from gpuwarden_collector.store.errors import translated
+from gpuwarden_collector.store.transaction import transaction, translating
 
 HOT_SQL = """
 CREATE TABLE IF NOT EXISTS internal.doubtful (
@@ -60,26 +59,22 @@ SELECT node, min(first_ts) AS first_ts, max(last_ts) AS last_ts FROM numbered GR
 def has_doubtful(cursor: duckdb.DuckDBPyConnection, generation: int) -> bool:
     """Whether a generation has batches that another collector may have. Raises
     StoreUnavailableError."""
-    try:
+    with translating():
         row = cursor.execute(
             "SELECT count(*) FROM internal.doubtful WHERE generation = $1", [generation]
         ).fetchone()
-    except duckdb.Error as error:
-        raise translated(error) from error
     return bool(row and row[0])
 
 
 def news_of_doubles(cursor: duckdb.DuckDBPyConnection, collector: str) -> tuple[int, int]:
     """Two numbers, one of which grows when there may be more to remove. Raises
     StoreUnavailableError."""
-    try:
+    with translating():
         row = cursor.execute(
             "SELECT (SELECT count(*) FROM internal.doubtful), "
             "(SELECT count(*) FROM lake.main.collectors WHERE collector != $1)",
             [collector],
         ).fetchone()
-    except duckdb.Error as error:
-        raise translated(error) from error
     assert row is not None
     return int(row[0]), int(row[1])
 
@@ -89,7 +84,8 @@ def remove_doubles(cursor: duckdb.DuckDBPyConnection, collector: str, generation
 
     Raises StoreUnavailableError, and then has changed nothing.
     """
-    try:
+    removed = 0
+    with translating():
         span = _span_of(cursor, generation)
         if span is None:
             return 0
@@ -99,18 +95,12 @@ def remove_doubles(cursor: duckdb.DuckDBPyConnection, collector: str, generation
             {"generation": generation, "collector": collector, "first": first, "last": last},
         )
         bounds = cursor.execute("SELECT min(first_ts), max(last_ts) FROM spans").fetchone()
-        if bounds is None or bounds[0] is None:
-            return 0
-        cursor.execute("BEGIN")
-        removed = 0
+    if bounds is None or bounds[0] is None:
+        return 0
+    with transaction(cursor):
         for name in _TABLES:
             row = cursor.execute(_remove_sql(name, generation), list(bounds)).fetchone()
             removed += int(row[0]) if row else 0
-        cursor.execute("COMMIT")
-    except duckdb.Error as error:
-        with suppress(duckdb.Error):
-            cursor.execute("ROLLBACK")
-        raise translated(error) from error
     return removed
 
 

@@ -19,8 +19,8 @@ from gpuwarden.schema import TABLES, UPSERTED, column_sql, stored_columns
 from gpuwarden.table import Table
 from gpuwarden_collector.store.address import FOLDER, Address, S3Keys
 from gpuwarden_collector.store.doubt import LAKE_SQL, tell_doubtful
-from gpuwarden_collector.store.errors import StoreUnavailableError, translated
 from gpuwarden_collector.store.extensions import load_extension
+from gpuwarden_collector.store.transaction import transaction
 
 METADATA = "__ducklake_metadata_lake"
 """DuckLake's name of the attached catalogue."""
@@ -158,13 +158,12 @@ def seal(
     """Copy a frozen generation into the lake, all its tables in one transaction; rows by table.
 
     `sources`: the hot table of each sealed table. `check` is called before the end and may raise
-    StoreUnavailableError. A generation that is sealed already changes nothing. Raises StoreUnavailableError or RowsRefusedError, and then has changed nothing.
+    StoreUnavailableError. A generation that is sealed already changes nothing. Raises
+    StoreUnavailableError or RowsRefusedError, and then has changed nothing.
     """
     rows: dict[str, int] = {}
-    try:
-        cursor.execute("BEGIN")
+    with transaction(cursor):
         if sealed_generation(cursor, collector) >= generation:
-            cursor.execute("ROLLBACK")
             return rows
         for name, source in sources.items():
             count = cursor.execute(
@@ -177,13 +176,6 @@ def seal(
         )
         tell_doubtful(cursor, collector, generation)
         check()
-        cursor.execute("COMMIT")
-    except (duckdb.Error, StoreUnavailableError) as error:
-        with suppress(duckdb.Error):
-            cursor.execute("ROLLBACK")
-        if isinstance(error, StoreUnavailableError):
-            raise
-        raise translated(error) from error
     return rows
 
 

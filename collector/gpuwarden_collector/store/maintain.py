@@ -8,8 +8,8 @@ whole: the files' last snapshot is set. DuckLake's own DELETE reads and sorts ev
 to the lake's tables, never to both.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
@@ -18,8 +18,8 @@ from typing import Any
 import duckdb
 
 from gpuwarden_collector.retention import Drop, Part
-from gpuwarden_collector.store.errors import translated
 from gpuwarden_collector.store.lake import METADATA, SEALED_TABLES
+from gpuwarden_collector.store.transaction import transaction, translating
 
 SMALL_FILE_BYTES = 16 * 1024 * 1024
 """Larger files are left alone: merging them reads and sorts much and gains little."""
@@ -82,7 +82,7 @@ def read_lake(cursor: duckdb.DuckDBPyConnection, root: str) -> Lake:
 
     Raises StoreUnavailableError.
     """
-    with _translated():
+    with translating():
         rows = cursor.execute(_PARTS_SQL).fetchall()
         parts = tuple(Part(*row) for row in rows)
         held = _one(
@@ -108,9 +108,9 @@ def drop(cursor: duckdb.DuckDBPyConnection, chosen: Sequence[Drop], now: datetim
     What went stands in the catalogue's table `gpuwarden_dropped`. Raises StoreUnavailableError.
     """
     chosen_days = {(d.part.table, d.part.day) for d in chosen}
-    with _translated():
+    with translating():
         cursor.execute(_DROPPED_SQL)
-    with _transaction(cursor):
+    with transaction(cursor):
         files = cursor.execute(_FILES_SQL).fetchall()
         going = [
             (table_id, file_id, rows)
@@ -158,7 +158,7 @@ def _note(cursor: duckdb.DuckDBPyConnection, chosen: Sequence[Drop], now: dateti
 
 def flush(cursor: duckdb.DuckDBPyConnection) -> None:
     """Write rows that stand in the catalogue itself, as few as they are, to files."""
-    with _translated():
+    with translating():
         inlined = cursor.execute(
             f"SELECT t.table_name, i.table_name FROM {METADATA}.ducklake_inlined_data_tables i "
             f"JOIN {METADATA}.ducklake_table t "
@@ -172,7 +172,7 @@ def flush(cursor: duckdb.DuckDBPyConnection) -> None:
 
 def merge(cursor: duckdb.DuckDBPyConnection, table: str) -> int:
     """Make one file of each day's small ones, sorted by the table's key; how many it took."""
-    with _translated():
+    with translating():
         rows = cursor.execute(
             f"CALL ducklake_merge_adjacent_files('lake', '{table}', "
             f"max_file_size => {SMALL_FILE_BYTES})"
@@ -183,7 +183,7 @@ def merge(cursor: duckdb.DuckDBPyConnection, table: str) -> int:
 def expire(cursor: duckdb.DuckDBPyConnection, before: datetime) -> None:
     """Forget snapshots older than that, but never the last. Files that only they had become
     scheduled."""
-    with _translated():
+    with translating():
         cursor.execute(
             "CALL ducklake_expire_snapshots('lake', older_than => $1::TIMESTAMP)",
             [before.replace(tzinfo=None)],
@@ -192,7 +192,7 @@ def expire(cursor: duckdb.DuckDBPyConnection, before: datetime) -> None:
 
 def clean_up(cursor: duckdb.DuckDBPyConnection, before: datetime) -> int:
     """Delete files that were scheduled before that; how many."""
-    with _translated():
+    with translating():
         rows = cursor.execute(
             "CALL ducklake_cleanup_old_files('lake', older_than => $1::TIMESTAMP)",
             [before.replace(tzinfo=None)],
@@ -202,7 +202,7 @@ def clean_up(cursor: duckdb.DuckDBPyConnection, before: datetime) -> int:
 
 def delete_orphans(cursor: duckdb.DuckDBPyConnection, before: datetime) -> int:
     """Delete files that the catalogue does not know, left by a kill, last changed before that."""
-    with _translated():
+    with translating():
         rows = cursor.execute(
             "CALL ducklake_delete_orphaned_files('lake', older_than => $1::TIMESTAMP)",
             [before.replace(tzinfo=None)],
@@ -223,14 +223,14 @@ def remove_empty_folders(root: str, before: date) -> None:
 
 def checkpoint_catalogue(cursor: duckdb.DuckDBPyConnection) -> None:
     """Move the catalogue's write-ahead log into its file; later when readers are in the way."""
-    with suppress(duckdb.TransactionException), _translated():
+    with suppress(duckdb.TransactionException), translating():
         cursor.execute(f"CHECKPOINT {METADATA}")
 
 
 def forget_alerts(connection: duckdb.DuckDBPyConnection, before: datetime) -> int:
     """Delete alerts and diagnoses that were over before that; how many. For the thread that writes."""
     over = ("alerts WHERE state = 'resolved' AND resolved_at < $1", "diagnoses WHERE ended_at < $1")
-    with _translated():
+    with translating():
         return sum(
             int(_one(connection, f"DELETE FROM {rows}", [before.replace(tzinfo=None)]))
             for rows in over
@@ -247,24 +247,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except duckdb.Error as error:
-        raise translated(error) from error
-
-
-@contextmanager
-def _transaction(cursor: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    with _translated():
-        cursor.execute("BEGIN")
-        try:
-            yield
-            cursor.execute("COMMIT")
-        except BaseException:
-            with suppress(duckdb.Error):
-                cursor.execute("ROLLBACK")
-            raise

@@ -7,8 +7,7 @@ of a node (a unit) is always computed and replaced whole, wherever it stands, so
 changes nothing.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,11 +18,11 @@ from gpuwarden.clock import EPOCH
 from gpuwarden.rollups import LOOKBACK_MINUTES, ROLLUPS, Rollup
 from gpuwarden.schema import ALLOCATION_SAMPLES
 from gpuwarden.waste import FORGOTTEN_AFTER_DAYS, WASTE_1H
-from gpuwarden_collector.store.errors import translated
 from gpuwarden_collector.store.files import sync_files
 from gpuwarden_collector.store.generations import hot_table
 from gpuwarden_collector.store.lake import METADATA
 from gpuwarden_collector.store.rollup_sql import Span, between, rollup_sql
+from gpuwarden_collector.store.transaction import transaction, translating
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -53,7 +52,7 @@ class Progress:
 
 def read_progress(connection: duckdb.DuckDBPyConnection) -> Progress:
     """How far it is. Raises StoreUnavailableError."""
-    with _translated():
+    with translating():
         row = connection.execute(
             "SELECT closed_until, minutes_until, hours_until, "
             "(SELECT coalesce(max(number), 0) FROM internal.late), "
@@ -65,7 +64,7 @@ def read_progress(connection: duckdb.DuckDBPyConnection) -> Progress:
 
 def close_windows(connection: duckdb.DuckDBPyConnection, until: datetime) -> None:
     """Have it stand that rows from before `until` are late. Raises StoreUnavailableError."""
-    with _translated():
+    with translating():
         connection.execute("UPDATE internal.rollup SET closed_until = $1", [until])
 
 
@@ -79,7 +78,7 @@ def roll_minutes(
     """
     closed_until = progress.closed_until
     assert closed_until is not None
-    with _transaction(cursor):
+    with transaction(cursor):
         begin = progress.minutes_until
         if begin is None or closed_until - begin > WINDOWS_MAX * MINUTE:
             found = (_first(cursor, name, begin, closed_until) for name in _SAMPLES)
@@ -109,7 +108,7 @@ def roll_hour(
     begin = progress.hours_until
     assert begin is not None and progress.minutes_until is not None
     complete_until = progress.minutes_until.replace(minute=0)
-    with _transaction(cursor):
+    with transaction(cursor):
         if complete_until - begin > HOUR:
             first = _first(cursor, _HOURS[0].made_of, begin, complete_until) or complete_until
             silent = _first_silent(cursor, begin) or complete_until
@@ -149,7 +148,7 @@ def mend(
     hour. The written generation must be the only one meanwhile. Raises StoreUnavailableError; what
     is not done then is done by the next call.
     """
-    with _translated():
+    with translating():
         hour = _one(
             cursor,
             "SELECT date_trunc('hour', min(ts)) FROM internal.late WHERE number <= $1",
@@ -180,7 +179,7 @@ def mend(
         )
     for rollup in _MINUTES:
         _replace(cursor, generation, rollup)
-    with _translated():
+    with translating():
         _make_units(
             cursor,
             "date_trunc('hour', ts) AS ts FROM units WHERE date_trunc('hour', ts) < $1",
@@ -189,7 +188,7 @@ def mend(
     for rollup in _HOURS:
         _replace(cursor, generation, rollup)
     sync_files(cursor, lake_root, newest)
-    with _transaction(cursor):
+    with transaction(cursor):
         cursor.execute(
             "DELETE FROM internal.late WHERE number <= $1 "
             "AND (node, ts) IN (SELECT (node, ts) FROM late)",
@@ -206,7 +205,7 @@ def doubles(cursor: duckdb.DuckDBPyConnection, generation: int) -> Any | None:
     other has a row of each, to be computed again from the samples of both.
     """
     found = []
-    with _translated():
+    with translating():
         for rollup in (*ROLLUPS.values(), WASTE_1H):
             name = rollup.table.name
             key, is_double = ", ".join(rollup.table.key), "count(*) > 1"
@@ -237,7 +236,7 @@ def _make_units(cursor: duckdb.DuckDBPyConnection, select: str, parameters: list
 def _replace(cursor: duckdb.DuckDBPyConnection, generation: int, rollup: Rollup) -> None:
     """Compute the units again, each where its rows are: in the lake, or else hot."""
     name = rollup.table.name
-    with _translated():
+    with translating():
         begin, end = cursor.execute("SELECT min(ts), max(ts) FROM units").fetchone() or (None, None)
         if begin is None:
             return
@@ -253,10 +252,10 @@ def _replace(cursor: duckdb.DuckDBPyConnection, generation: int, rollup: Rollup)
         )
     targets = {"sealed_units": f"lake.main.{name}", "hot_units": hot_table(name, generation)}
     for units, target in targets.items():
-        with _translated():
+        with translating():
             if not _one(cursor, f"SELECT count(*) FROM {units}"):
                 continue
-        with _transaction(cursor):
+        with transaction(cursor):
             cursor.execute(f"DELETE FROM {target} WHERE {chosen} {units})")
             _insert(cursor, target, rollup, Span(begin, end, units=units, generation=held_in))
 
@@ -342,24 +341,3 @@ def _set(cursor: duckdb.DuckDBPyConnection, **instants: datetime) -> None:
 def _one(cursor: duckdb.DuckDBPyConnection, sql: str, parameters: list[Any] | None = None) -> Any:
     row = cursor.execute(sql, parameters or []).fetchone()
     return row[0] if row else None
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except duckdb.Error as error:
-        raise translated(error) from error
-
-
-@contextmanager
-def _transaction(cursor: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    with _translated():
-        cursor.execute("BEGIN")
-        try:
-            yield
-            cursor.execute("COMMIT")
-        except BaseException:
-            with suppress(duckdb.Error):
-                cursor.execute("ROLLBACK")
-            raise

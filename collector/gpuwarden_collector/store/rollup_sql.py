@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpuwarden.metric import Type
+from gpuwarden.query import timestamp_sql
 from gpuwarden.rollups import (
     ACTIVITY,
     EXPECTED,
@@ -63,7 +64,7 @@ class Span:
 
 def between(begin: datetime, end: datetime) -> str:
     """A condition on `ts` that files and row groups can be left out by."""
-    return f"ts >= {_literal(begin)} AND ts < {_literal(end)}"
+    return f"ts >= {timestamp_sql(begin)} AND ts < {timestamp_sql(end)}"
 
 
 def rollup_sql(rollup: Rollup, span: Span) -> str:
@@ -148,8 +149,8 @@ def _part_sql(part: Part, rollup: Rollup, span: Span) -> str:
 
 def _with_lookback(span: Span) -> str:
     """As `between`, and the minutes in which the reading before the first window may be."""
-    begin = _literal(span.begin)
-    return f"ts >= {begin} - INTERVAL {LOOKBACK_MINUTES} MINUTE AND ts < {_literal(span.end)}"
+    begin = timestamp_sql(span.begin)
+    return f"ts >= {begin} - INTERVAL {LOOKBACK_MINUTES} MINUTE AND ts < {timestamp_sql(span.end)}"
 
 
 def _plain_columns(part: Part) -> Iterator[str]:
@@ -226,7 +227,7 @@ def _coverage_sql(part: Part, rollup: Rollup, span: Span) -> Iterator[tuple[str,
     inner = (
         "SELECT *, date_trunc('minute', ts - INTERVAL 1 MILLISECOND) AS minute "
         f"FROM {span.table('coverage')} "
-        f"WHERE ts > {_literal(span.begin)} AND ts <= {_literal(span.end)}"
+        f"WHERE ts > {timestamp_sql(span.begin)} AND ts <= {timestamp_sql(span.end)}"
     )
     due = f"minute AS ts, try_cast(sum(expected) AS INTEGER) AS {EXPECTED.name}"
     rows = f"FROM ({inner}) WHERE table_name = '{part.table}' AND {span.nodes}"
@@ -275,7 +276,3 @@ def _fitting(expression: str, kind: Type) -> str:
         name = "FLOAT" if kind is Type.FLOAT32 else "DOUBLE"
         return f"nullif(try_cast({expression} AS {name}), 'inf')"
     return f"try_cast({expression} AS {'INTEGER' if kind is Type.INT32 else 'BIGINT'})"
-
-
-def _literal(instant: datetime) -> str:
-    return f"TIMESTAMP '{instant.replace(tzinfo=None).isoformat(sep=' ')}'"

@@ -33,7 +33,7 @@ from zoneinfo import ZoneInfo
 
 from yaml.nodes import Node, ScalarNode, SequenceNode
 
-from gpuwarden_rules.durations import seconds_of
+from gpuwarden.durations import seconds_of
 from gpuwarden_rules.marks import Problem, Reader, RuleFileError
 from gpuwarden_rules.notify.digest import DigestPlan
 from gpuwarden_rules.notify.routing import GROUP_BY, Owners, Policy, Recipient, Route

@@ -10,7 +10,7 @@ from datetime import datetime, tzinfo
 from itertools import groupby
 
 from gpuwarden.alert import Alert
-from gpuwarden_rules.durations import readable
+from gpuwarden.durations import readable
 from gpuwarden_rules.notify.message import Digest, Kind, Message, Waster
 from gpuwarden_rules.texts import usd
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from yaml.nodes import Node, ScalarNode
 
+from gpuwarden.durations import seconds_of
 from gpuwarden.metrics import Type
 from gpuwarden.schema import TABLES, stored_columns
 from gpuwarden.table import Column, Table
-from gpuwarden_rules.durations import seconds_of
 from gpuwarden_rules.marks import Reader
 from gpuwarden_rules.testing.notation import expand
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.alert import Alert
+from gpuwarden.durations import readable
 from gpuwarden.query import QueryError
-from gpuwarden_rules.durations import readable
 from gpuwarden_rules.language import Rule
 from gpuwarden_rules.state import RowsError, step
 from gpuwarden_rules.testing.cases import START, Case, Expectation, Expected, braced, load_cases

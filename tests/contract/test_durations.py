@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_rules.durations import readable, seconds_of
+from gpuwarden.durations import readable, seconds_of
 
 
 @pytest.mark.parametrize(

@@ -35,14 +35,16 @@ SELECT DISTINCT node, gpu_uuid, is_job FROM (
     UNION ALL
     SELECT node, gpu_uuid, true FROM process_samples
     WHERE ts > $now::TIMESTAMP - INTERVAL 3 MINUTE AND ts <= $now::TIMESTAMP
-        AND $name IN (slurm_job_id, 'Slurm job ' || slurm_job_id, pod, 'pod ' || pod)
+        AND $name IN (slurm_job_id, 'Slurm job ' || slurm_job_id, rendezvous, 'job at ' || rendezvous,
+                      pod, 'pod ' || pod)
 )
 ORDER BY node, gpu_uuid
 """
 _TOGETHER = """
 SELECT DISTINCT other.node
 FROM process_samples AS other
-JOIN process_samples AS mine USING (slurm_job_id)
+JOIN process_samples AS mine
+    ON other.slurm_job_id = mine.slurm_job_id OR other.rendezvous = mine.rendezvous
 WHERE mine.gpu_uuid = $gpu_uuid
     AND mine.ts > $now::TIMESTAMP - INTERVAL 3 MINUTE AND mine.ts <= $now::TIMESTAMP
     AND other.ts > $now::TIMESTAMP - INTERVAL 3 MINUTE AND other.ts <= $now::TIMESTAMP
@@ -131,7 +133,7 @@ async def _unknown_name(querier: "Querier", target: str) -> str:
     some = f"; there are {', '.join(known)}" if known else "; no GPU has ever been seen"
     return (
         f"no GPU, node or running job is called {target!r}: name a GPU (node/0 or its UUID), a node, a "
-        f"Slurm job id or a pod{some}"
+        f"Slurm job id, a job's address:port, or a pod{some}"
     )
 
 
@@ -260,7 +262,7 @@ def add_flags(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "target",
         metavar="GPU|JOB|NODE",
-        help="node/0, a GPU's UUID, a node, a Slurm job id or a pod",
+        help="node/0, a GPU's UUID, a node, a Slurm job id, a job's address:port, or a pod",
     )
     made.add_argument(
         "--at", metavar="INSTANT", help="ISO 8601, UTC where it names no zone (default now)"

@@ -102,6 +102,13 @@ PROCESS_SAMPLES = Table(
         Column("slurm_job_id", Type.STRING, "Slurm job that the process belongs to."),
         Column("container_id", Type.STRING, "Container that the process runs in."),
         Column("pod", Type.STRING, "Kubernetes namespace/pod that the process runs in."),
+        Column(
+            "rendezvous",
+            Type.STRING,
+            "Where the ranks of its distributed job meet, as its launcher set it: address:port, or mpi and MPI's job.",
+        ),
+        Column("rank", Type.INT32, "Rank in its distributed job, from 0."),
+        Column("world_size", Type.INT32, "Ranks of its distributed job."),
         Column("started_at", Type.TIMESTAMP, "Start of the process."),
         MIG,
         Column("process_type", Type.STRING, "compute, graphics or mps (a client of MPS)."),

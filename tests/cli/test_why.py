@@ -76,6 +76,20 @@ async def test_a_gpu_that_waits_for_another_node_says_for_which(
     assert "It waits for GPU 0 of n2, which is loader_workers." in capsys.readouterr().out
 
 
+async def test_what_a_launcher_joins_on_several_nodes_is_one_job(
+    fleet: MemoryDatabase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rank = {"rendezvous": "10.0.0.7:29500", "world_size": 2}
+    Scene(loop(0.3, 0.4), node="n4", process={**rank, "rank": 0, **STARVING}).insert(fleet)
+    Scene(loop(0.3, 1.0), node="n5", process={**rank, "rank": 1}, power=0.2).insert(fleet)
+    await tell(fleet, "10.0.0.7:29500", END, "table")
+    shown = capsys.readouterr().out
+    assert shown.startswith("job at 10.0.0.7:29500: 2 GPUs of 2 nodes\n")
+    assert "GPU 0 of n4 holds up 1 other GPU of the job" in shown.replace("\n  ", " ")
+    await tell(fleet, "n5/0", END, "table")
+    assert "It waits for GPU 0 of n4, which is loader_workers." in capsys.readouterr().out
+
+
 async def test_a_node_is_a_table_and_json_is_for_programs(
     fleet: MemoryDatabase, capsys: pytest.CaptureFixture[str]
 ) -> None:

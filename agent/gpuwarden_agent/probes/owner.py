@@ -1,6 +1,8 @@
-"""Who a GPU process belongs to: user, Slurm job, container, Kubernetes pod, from /proc alone.
+"""Who a GPU process belongs to: user, Slurm job, container, Kubernetes pod, from /proc alone; and
+which rank of a distributed job it is.
 
-Of a process's environment only the job's and the pod's name are looked at, and nothing is kept.
+Of a process's environment only the names of job and pod and what its launcher set are looked at, and
+nothing else is kept.
 """
 
 import os
@@ -9,13 +11,26 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from ipaddress import ip_address
 
 from gpuwarden_agent.probes.procfs import TICKS_PER_S, Process, ProcFs
 
 _SLURM_JOB = re.compile(r"/[^/\n]*slurm[^/\n]*(?:/[^/\n]+)*?/job_(\d+)(?:/|$)", re.MULTILINE)
 _CONTAINER = re.compile(r"[0-9a-f]{64}")
 _LXC = re.compile(r"/lxc(?:\.payload\.|/)([A-Za-z0-9_.-]+)")
+_ADDRESS = re.compile(r"[A-Za-z0-9.:_\[\]-]{1,253}")
+_MPI_JOB = re.compile(r"[A-Za-z0-9._@:-]{1,253}")
+_NUMBER = re.compile(r"[0-9]{1,7}")
 _NAMESPACE_FILE = "root/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a launcher of distributed jobs says in the environment of a rank; None: not told."""
+
+    rendezvous: str | None = None
+    rank: int | None = None
+    world_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +43,10 @@ class Owner:
     container_id: str | None
     pod: str | None
     started_at_ms: int | None
+    launch: Launch
 
 
-UNKNOWN_OWNER = Owner("", None, None, None, None, None)
+UNKNOWN_OWNER = Owner("", None, None, None, None, None, Launch())
 
 
 def slurm_job_of(cgroup: str, environ: Mapping[str, str]) -> str | None:
@@ -40,6 +56,39 @@ def slurm_job_of(cgroup: str, environ: Mapping[str, str]) -> str | None:
         return found.group(1)
     job = environ.get("SLURM_JOB_ID", "")
     return job if job.isdigit() else None
+
+
+def launch_of(environ: Mapping[str, str], node: str) -> Launch:
+    """The rank of a process, and where the ranks of its job meet.
+
+    RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are PyTorch's, which torchrun, DeepSpeed and
+    Accelerate set as well (https://docs.pytorch.org/docs/stable/distributed.html); the names of
+    PMIx and Open MPI are mpirun's. An address that means each node itself gets the node's name.
+    """
+    rank = _number(environ, "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+    world_size = _number(environ, "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+    if world_size is None or world_size < 2:
+        return Launch(None, rank, world_size)
+    address, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
+    if _ADDRESS.fullmatch(address) and _NUMBER.fullmatch(port):
+        place = node if is_loopback(address) else address
+        return Launch(f"{place}:{port}", rank, world_size)
+    mpi = environ.get("PMIX_NAMESPACE", "") or environ.get("OMPI_MCA_ess_base_jobid", "")
+    return Launch(f"mpi {mpi}" if _MPI_JOB.fullmatch(mpi) else None, rank, world_size)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address or a name means the host itself."""
+    try:
+        return ip_address(address.strip("[]")).is_loopback
+    except ValueError:
+        return address in ("localhost", "localhost.localdomain")
+
+
+def _number(environ: Mapping[str, str], *names: str) -> int | None:
+    """Of the first of these that is a number."""
+    told = (environ.get(name, "") for name in names)
+    return next((int(text) for text in told if _NUMBER.fullmatch(text)), None)
 
 
 def container_of(cgroup: str) -> str | None:
@@ -96,6 +145,7 @@ def owner_of(process: Process, proc: ProcFs, name_of: Callable[[int], str] = use
         started_at_ms=None
         if boot_s is None
         else boot_s * 1000 + process.started_ticks * 1000 // TICKS_PER_S,
+        launch=launch_of(environ, os.uname().nodename),
     )
 
 

@@ -116,9 +116,7 @@ def _sentence_of_job(view: JobView, worst: Judged | None, nodes: int) -> str:
     what = MEANINGS[view.bottleneck].rstrip(".")
     if worst is not None:
         place = worst.seen.place
-        return (
-            f"{what}: GPU {place.gpu} of {place.node} holds up {view.victims} other GPUs of the job "
-            f"({size})."
-        )
+        others = f"{view.victims} other GPU" + ("s" if view.victims != 1 else "")
+        return f"{what}: GPU {place.gpu} of {place.node} holds up {others} of the job ({size})."
     busy = "" if view.efficiency is None else f", busy {100 * view.efficiency:.0f} % on average"
     return f"{what} ({size}{busy})."

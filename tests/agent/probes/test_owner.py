@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_agent.probes.owner import (
+    Launch,
     container_of,
     cpus_allowed,
     cpus_allowed_any,
+    launch_of,
     owner_of,
     parse_environ,
     slurm_job_of,
@@ -59,6 +61,33 @@ def test_container(cgroup: str, container: str | None) -> None:
     assert container_of(cgroup) == container
 
 
+TORCHRUN = {"RANK": "3", "WORLD_SIZE": "16", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
+MPIRUN = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "8"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "launch"),
+    [
+        (TORCHRUN, Launch("10.0.0.7:29500", 3, 16)),
+        (TORCHRUN | {"MASTER_ADDR": "localhost"}, Launch("gpu-7:29500", 3, 16)),
+        (TORCHRUN | {"MASTER_ADDR": "127.0.0.1"}, Launch("gpu-7:29500", 3, 16)),
+        (TORCHRUN | {"MASTER_ADDR": "[::1]"}, Launch("gpu-7:29500", 3, 16)),
+        (TORCHRUN | {"MASTER_ADDR": "fd00::7"}, Launch("fd00::7:29500", 3, 16)),
+        (TORCHRUN | {"WORLD_SIZE": "1", "RANK": "0"}, Launch(None, 0, 1)),
+        (TORCHRUN | {"MASTER_PORT": ""}, Launch(None, 3, 16)),
+        (TORCHRUN | {"MASTER_ADDR": "a b\n"}, Launch(None, 3, 16)),
+        (TORCHRUN | {"RANK": "three"}, Launch("10.0.0.7:29500", None, 16)),
+        (MPIRUN | {"PMIX_NAMESPACE": "prterun-gpu-7-19@1"}, Launch("mpi prterun-gpu-7-19@1", 0, 8)),
+        (MPIRUN | {"OMPI_MCA_ess_base_jobid": "3221225473"}, Launch("mpi 3221225473", 0, 8)),
+        (MPIRUN, Launch(None, 0, 8)),
+        ({"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}, Launch()),
+        ({}, Launch()),
+    ],
+)
+def test_a_launcher_says_which_rank_of_what_it_is(environ: dict[str, str], launch: Launch) -> None:
+    assert launch_of(environ, node="gpu-7") == launch
+
+
 def test_environ_is_pairs_and_nothing_else() -> None:
     assert parse_environ("A=1\0B=x=y\0junk\0") == {"A": "1", "B": "x=y"}
 
@@ -77,7 +106,7 @@ def test_an_owner_is_what_may_be_read(proc: Path) -> None:
     files = proc / "42"
     (files / "status").write_text("Name:\tx\nUid:\t4242\t0\t0\t0\n")
     (files / "cgroup").write_text(f"0::/kubepods/pod1/{ID}\n")
-    (files / "environ").write_text("HOSTNAME=bert-0\0SLURM_JOB_ID=5\0")
+    (files / "environ").write_text("HOSTNAME=bert-0\0SLURM_JOB_ID=5\0RANK=1\0WORLD_SIZE=2\0")
     secrets = files / "root/var/run/secrets/kubernetes.io/serviceaccount"
     secrets.mkdir(parents=True)
     (secrets / "namespace").write_text("research\n")
@@ -87,6 +116,7 @@ def test_an_owner_is_what_may_be_read(proc: Path) -> None:
     assert owner.username == "user4242"
     assert (owner.slurm_job_id, owner.container_id, owner.pod) == ("5", ID, "research/bert-0")
     assert owner.started_at_ms == 1_010_000
+    assert owner.launch == Launch(None, 1, 2)
 
 
 def test_without_permission_only_the_name_is_known(proc: Path) -> None:

@@ -1,9 +1,10 @@
 # The two commands of the README are `make up` and `make test`; each needs only Python 3.11+, make and git.
 PYTHON ?= python3
 BIN := .venv/bin
+TORCH_PYTHON ?= $(CURDIR)/$(BIN)/python
 PARTS := contract agent collector rules dashboards cli
 
-.PHONY: help up test test-systemd check fix setup lock docs wheel bundle deb release clean
+.PHONY: help up test test-systemd bench-diagnosis check fix setup lock docs wheel bundle deb release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')"
@@ -16,6 +17,11 @@ test: setup check ## everything that must pass before a change lands
 
 test-systemd: setup ## install, break, upgrade and remove both parts on a Debian that boots in a container (root)
 	$(BIN)/pytest -m systemd tests/systemd $(ARGS)
+
+bench-diagnosis: setup ## record real training loops on this machine (root, quiet, 50 minutes a seed) and judge the diagnosis; TORCH_PYTHON has PyTorch, ARGS="--seeds 1,2,3"
+	$(BIN)/python -m bench.diagnosis.record --python $(TORCH_PYTHON) $(ARGS)
+	$(BIN)/python -m bench.diagnosis.search --python $(TORCH_PYTHON)
+	$(BIN)/python -m bench.diagnosis.judge
 
 check: setup ## lint, format, types, import contracts
 	$(BIN)/ruff check --quiet

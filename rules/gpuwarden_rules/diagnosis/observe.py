@@ -10,8 +10,10 @@ from gpuwarden.query import Querier, QueryError
 from gpuwarden_rules.diagnosis.features import NAMES, Features, Place, Seen
 from gpuwarden_rules.diagnosis.shape import (
     Shape,
+    gap_mean,
     gap_turnovers,
     gap_write,
+    pairs,
     shapes,
     unpacked,
 )
@@ -34,6 +36,8 @@ _PCIE_REACHABLE = 0.8
 _NVLINK_BYTES_PER_SECOND, _NVLINK5_BYTES_PER_SECOND = 25e9, 50e9
 _QUIET_BELOW, _SPINNING_FROM, _SPINNING_POWER_MAX = 5.0, 95.0, 0.30
 _STARVED_FROM = 0.2
+_ALIKE = 0.1
+"""Shares of the time that measure the same within their errors."""
 
 Row = Mapping[str, Any]
 Values = dict[str, float | None]
@@ -121,7 +125,11 @@ def _measured(row: Row, shape: Shape, starved: int, node_workers: int) -> Values
         if row["has_writes"]:
             writes = row["writes"] or ()
             values["gap_write"] = gap_write(shape.pauses, writes, TREE_STEP_S)
+        if shape.pauses:
+            values["gap_main"] = gap_mean(shape.pauses, pairs(row["mains"]), TREE_STEP_S)
     values |= _of_device(row) | _of_loader(row)
+    values["busy_threads"] = _quotient(values.get("tree_cpu"), values.get("main_cpu"))
+    values["main_in_stall"] = _main_in_stall(values)
     values["idle_cores"] = _idle_cores(row, starved)
     if row["network_rate"] is not None and node_workers:
         values["network_per_worker"] = row["network_rate"] / node_workers
@@ -168,6 +176,16 @@ def _power_share(row: Row) -> float | None:
     if row["power_least"] is not None:
         idle = min(idle, row["power_least"])
     return max(0.0, (power - idle) / (limit - idle)) if limit > idle else None
+
+
+def _main_in_stall(values: Values) -> float | None:
+    """None where the main thread may as well spin while the GPU is busy."""
+    duty, stall, percent = (values.get(name) for name in ("duty", "stall", "main_cpu"))
+    if not duty or not stall or percent is None:
+        return None
+    main = percent / 100
+    may_spin = abs(main - duty) < _ALIKE or main > stall + _ALIKE
+    return None if may_spin else min(1.0, main / stall)
 
 
 def _idle_cores(row: Row, starved: int) -> float | None:

@@ -33,10 +33,11 @@ _WORKERS_AHEAD = some(
 )
 _NO_READS = unless(some(least("chars_rate", "reads_nothing"), least("write_rate", "reads_nothing")))
 _CORES_GONE = some(
-    below("idle_cores", "one"),
+    below("idle_cores", "spare_core"),
     least("cgroup_throttled", "cgroup_throttled"),
     least("psi_cpu", "pressure_cpu"),
 )
+_MAIN_FULL = some(least("main_cpu", "main_full"), least("main_in_stall", "main_in_stall"))
 _NOT_A_SERVER = below("server", "one")
 _LINKS_QUIET = every(
     unless(least("nvlink_share", "link_nothing")), unless(least("pcie_share", "pcie_nothing"))
@@ -132,7 +133,7 @@ PAUSES: tuple[Candidate, ...] = (
             below("gap_write", "little_write"),
             below("gap_turnovers", "one"),
             below("gaps", "four"),
-            least("main_cpu", "main_busy"),
+            least("gap_main", "pause_main"),
             least("busy_share", "half_power"),
             _WORKERS_AHEAD,
         ),
@@ -159,7 +160,11 @@ STARVED: tuple[Candidate, ...] = (
                     below("loader_blocked", "blocked"),
                     below("read_rate", "reads"),
                     least("network_per_worker", "network_per_worker"),
+                    # The traffic is of the whole node, and workers that are far ahead sleep as well: it
+                    # must be known that nothing else is short.
                     below("main_cpu", "main_busy"),
+                    unless(least("main_in_stall", "main_in_stall")),
+                    unless(_CORES_GONE),
                 ),
             ),
         ),
@@ -212,7 +217,11 @@ STARVED: tuple[Candidate, ...] = (
             _HAS_WORKERS,
             _NOT_BLOCKED,
             _CORES_GONE,
-            some(_WORKERS_BUSY, least("loader_fill", "fill"), least("host_cpu", "host_full")),
+            some(
+                _WORKERS_BUSY,
+                least("loader_fill", "fill"),
+                every(least("host_cpu", "host_full"), least("loader_cpu", "loader_quiet")),
+            ),
         ),
         (
             _WORKERS_BUSY,
@@ -228,7 +237,7 @@ STARVED: tuple[Candidate, ...] = (
             _HAS_WORKERS,
             _NOT_BLOCKED,
             _WORKERS_BUSY,
-            least("idle_cores", "one"),
+            least("idle_cores", "spare_core"),
             unless(_CORES_GONE),
         ),
         (
@@ -244,10 +253,12 @@ STARVED: tuple[Candidate, ...] = (
             _STALLS,
             _NO_WORKERS,
             _NOT_A_SERVER,
-            least("main_cpu", "main_busy"),
+            # A loop that sleeps while it waits for the GPU computes only while the GPU waits for it.
+            some(least("main_cpu", "main_busy"), least("main_in_stall", "main_in_stall")),
             some(least("chars_rate", "reads"), least("tree_cpu", "tree_busy")),
+            below("busy_threads", "several"),
         ),
-        (least("chars_rate", "reads"), least("main_cpu", "main_full")),
+        (least("chars_rate", "reads"), _MAIN_FULL),
     ),
     Candidate(
         Bottleneck.LOADER_THREADS,
@@ -255,8 +266,12 @@ STARVED: tuple[Candidate, ...] = (
             _STALLS,
             _NO_WORKERS,
             _NOT_A_SERVER,
-            below("main_cpu", "main_busy"),
             least("tree_cpu", "tree_busy"),
+            # The busiest thread, which the main one is taken to be, may be one of the loader's.
+            some(
+                below("main_cpu", "main_busy"),
+                every(least("busy_threads", "several"), least("chars_rate", "reads")),
+            ),
         ),
         (least("chars_rate", "reads"), least("decoders", "decodes")),
     ),
@@ -292,7 +307,7 @@ OTHER: tuple[Candidate, ...] = (
         Bottleneck.HOST_BOUND,
         every(
             _STALLS,
-            least("main_cpu", "main_full"),
+            _MAIN_FULL,
             _HAS_WORKERS,
             _WORKERS_AHEAD,
             below("power_share", "half_power"),
@@ -307,7 +322,7 @@ OTHER: tuple[Candidate, ...] = (
         Bottleneck.MAIN_THREAD,
         every(
             _STALLS,
-            least("main_cpu", "main_full"),
+            _MAIN_FULL,
             _NO_WORKERS,
             _NOT_A_SERVER,
             below("chars_rate", "reads"),
@@ -343,7 +358,11 @@ OTHER: tuple[Candidate, ...] = (
             _STALLS,
             _NOT_A_SERVER,
             below("util_p95", "never_full"),
+            below("util_cv", "steady"),
+            # A thread that sleeps through the pauses waits for something that is not seen.
+            least("main_cpu", "main_some"),
             below("main_cpu", "main_busy"),
+            unless(_CORES_GONE),
             some(
                 below("sm_active", "sm_little"),
                 every(below("power_share", "weak_power"), below("memory_share", "memory_spare")),

@@ -9,7 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from gpuwarden.clock import Clock, from_ms, to_ms
 from gpuwarden.diagnosis import Diagnosis, DiagnosisStore
@@ -19,11 +19,14 @@ from gpuwarden_rules.diagnosis.classify import classify
 from gpuwarden_rules.diagnosis.features import Seen
 from gpuwarden_rules.diagnosis.jobs import JobView, Judged, judge_jobs
 from gpuwarden_rules.diagnosis.observe import read_rows, seen_of
+from gpuwarden_rules.diagnosis.window_sql import WINDOW_S
 from gpuwarden_rules.diagnosis.words import diagnosis_of, diagnosis_of_job
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 15.0
+CAUGHT_UP = timedelta(minutes=15)
+"""How much of the time in which nobody looked is looked at afterwards."""
 REST_FACTOR = 4.0
 SAVE_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
@@ -111,6 +114,9 @@ class Diagnoser:
         self._threads.shutdown(wait=False)
 
     async def _keep_looking(self, stop: asyncio.Event) -> None:
+        for at in self.missed():
+            if not stop.is_set():
+                await self.look(at)
         while not stop.is_set():
             await self.look()
             rest_s = max(LOOK_S, REST_FACTOR * (self.last_seconds or 0.0))
@@ -128,10 +134,23 @@ class Diagnoser:
         except Exception as error:  # noqa: BLE001 - without them episodes begin anew, which is no reason to stop
             self._failed("diagnoses of before cannot be read", error)
 
-    async def look(self) -> list[Diagnosis]:
-        """Look once; what changed. Failures are counted and logged, never raised."""
+    def missed(self) -> list[datetime]:
+        """When nobody looked before now; the windows of these looks lie end to end."""
+        now, step = self._clock.now(), timedelta(seconds=WINDOW_S)
+        seen_at = max((d.seen_at for d in self.open), default=now - CAUGHT_UP)
+        at, instants = max(seen_at, now - CAUGHT_UP) + step, []
+        while at < now:
+            instants.append(at)
+            at += step
+        return instants
+
+    async def look(self, at: datetime | None = None) -> list[Diagnosis]:
+        """Look once, now or at an instant after the latest look; what changed.
+
+        Failures are counted and logged, never raised.
+        """
         started_s = self._clock.monotonic()
-        now = from_ms(to_ms(self._clock.now()))
+        now = from_ms(to_ms(at or self._clock.now()))
         changed: list[Diagnosis] = []
         self.looks += 1
         try:

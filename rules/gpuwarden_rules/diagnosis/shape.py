@@ -5,6 +5,7 @@ All GPUs at once, as one matrix with a row each and a column for each second, ol
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -111,14 +112,50 @@ def gap_turnovers(pauses: Sequence[tuple[int, int]], ages: Sequence[float], span
 def gap_write(
     pauses: Sequence[tuple[int, int]], writes: Sequence[tuple[float, float]], span_s: float
 ) -> float:
-    """Highest write rate of the readings (age, bytes a second) that touch a long pause."""
-    long = [(since, to) for since, to in pauses if to - since >= LONG_PAUSE_S]
+    """Highest rate at which a long pause wrote: the bytes of the readings (age, bytes a second) that
+    touch it, over its length.
+    """
     rates = [
-        rate
-        for age, rate in writes
-        if any(to >= age and since <= age + span_s for since, to in long)
-    ]
+        span_s * sum(rate for age, rate in writes if to >= age and since <= age + span_s)
+        / max(to - since, span_s)
+        for since, to in _long(pauses)
+    ]  # fmt: skip
     return max(rates, default=0.0)
+
+
+def gap_mean(
+    pauses: Sequence[tuple[int, int]], readings: Sequence[tuple[float, float]], span_s: float
+) -> float | None:
+    """Mean during long pauses of what readings (age, mean over the `span_s` before) tell.
+
+    What a reading holds of the time beside a pause is taken to be as in those that touch none. None
+    without a long pause, or where no reading is beside one.
+    """
+    overlaps = [
+        sum(max(0.0, min(to, age + span_s) - max(since, age)) for since, to in _long(pauses))
+        for age, _ in readings
+    ]
+    beside = [mean for (_, mean), overlap in zip(readings, overlaps, strict=True) if not overlap]
+    inside = sum(overlaps)
+    if not inside or not beside:
+        return None
+    usual = median(beside)
+    gained = sum(
+        span_s * mean - (span_s - overlap) * usual
+        for (_, mean), overlap in zip(readings, overlaps, strict=True)
+        if overlap
+    )
+    return max(0.0, gained / inside)
+
+
+def pairs(text: str | None) -> list[tuple[int, int]]:
+    """Pairs packed as two characters each."""
+    codes = [ord(letter) - OFFSET for letter in text or ""]
+    return list(zip(codes[0::2], codes[1::2], strict=True))
+
+
+def _long(pauses: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [(since, to) for since, to in pauses if to - since >= LONG_PAUSE_S]
 
 
 def _number(value: Any) -> float | None:

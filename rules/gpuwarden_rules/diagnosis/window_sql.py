@@ -9,7 +9,7 @@ TREE_STEP_S = 10
 """How often a process tree is read; the window of trees begins one step earlier."""
 PAST_S = 3600
 """How far back minutes are looked at."""
-WRITE_FROM = 20_000_000
+WRITE_FROM = 10_000_000
 """Lowest write rate, in bytes a second, that a reading is marked for."""
 SERVERS = "vllm|sglang|tritonserver|ollama|text-generation|llama-server|torchserve|tensorflow_model_server|trtllm-serve|lmdeploy"
 """Names of inference servers, as a regular expression."""
@@ -32,7 +32,8 @@ _DEVICES = f"""
         bool_or(mig_instance IS NOT NULL) AS is_mig, bool_or(simulated) AS simulated,
         -- Two characters a reading, age and percent: a list of numbers would take ten times as long.
         string_agg(chr((32 + date_diff('second', ts, $now::TIMESTAMP))::INT)
-                   || chr((32 + least(round(util_percent), 100))::INT), '') AS series,
+                   || chr((32 + least(round(util_percent), 100))::INT), '')
+            FILTER (util_percent IS NOT NULL) AS series,  -- least() of NULL and 100 is 100
         avg(power_watts) AS power, max(power_limit_watts) AS power_limit,
         avg(sm_clock_mhz) AS sm_clock, avg(decoder_util_percent) AS video_decoder,
         avg((clocks_event_reasons & 200 <> 0)::INT) AS throttled_hw,
@@ -90,7 +91,10 @@ _TREES = f"""
         max(write_bytes_total) IS NOT NULL AS has_writes,
         max(loader_started_total) IS NOT NULL AS has_turnover,
         list(age_s) FILTER (started > 0) AS turnover_ages,
-        list([age_s, wrote / span_s]) FILTER (wrote / nullif(span_s, 0) >= $write_from) AS writes
+        list([age_s, wrote / span_s]) FILTER (wrote / nullif(span_s, 0) >= $write_from) AS writes,
+        string_agg(chr((32 + least(round(age_s), 200))::INT)
+                   || chr((32 + least(round(main_cpu_percent), 200))::INT), '')
+            FILTER (main_cpu_percent IS NOT NULL) AS mains
     FROM steps
     GROUP BY gpu_uuid, pid
 """

@@ -165,6 +165,20 @@ async def test_a_pause_with_writes_is_a_checkpoint(database: MemoryDatabase) -> 
         assert found.bottleneck is Bottleneck.CHECKPOINT
 
 
+async def test_a_checkpoint_to_slow_storage_is_one_too(database: MemoryDatabase) -> None:
+    series = paused(loop(0.3, 0.98), {60: 20})
+    scene = Scene(series, writes={60: 45e6, 70: 45e6}, process={"loader_cpu_percent": 10.0})
+    assert (await verdict(database, scene)).bottleneck is Bottleneck.CHECKPOINT
+
+
+async def test_a_second_core_that_is_nearly_idle_has_room_for_a_worker(
+    database: MemoryDatabase,
+) -> None:
+    process = {**BUSY, "loader_workers": 1, "cpu_percent": 108.0, "cpus_allowed": 2}
+    scene = Scene(loop(0.3, 0.6), process={**process, "loader_cpus_allowed": 2})
+    assert (await verdict(database, scene)).bottleneck is Bottleneck.LOADER_WORKERS
+
+
 async def test_an_evaluation_computes_in_the_main_thread(database: MemoryDatabase) -> None:
     series = paused(loop(0.3, 0.98), {60: 14})
     scene = Scene(
@@ -172,6 +186,76 @@ async def test_an_evaluation_computes_in_the_main_thread(database: MemoryDatabas
         process={"main_cpu_percent": 95.0, "loader_cpu_percent": 10.0, "write_bytes_total": 5},
     )
     assert (await verdict(database, scene)).bottleneck is Bottleneck.EVALUATION
+
+
+async def test_an_evaluation_is_one_also_where_the_main_thread_sleeps_while_the_gpu_works(
+    database: MemoryDatabase,
+) -> None:
+    def main_cpu(second: int) -> float:
+        return 100.0 * len(set(range(second - 9, second + 1)) & set(range(60, 74))) / 10
+
+    process = {"main_cpu_percent": main_cpu, "loader_cpu_percent": 10.0, "write_bytes_total": 5}
+    scene = Scene(paused(loop(0.3, 0.98), {60: 14}), process=process)
+    assert (await verdict(database, scene)).bottleneck is Bottleneck.EVALUATION
+
+
+@pytest.mark.parametrize(
+    ("main_cpu", "loads"),
+    [
+        (62.0, True),  # as much as the GPU waits: it computes meanwhile
+        (40.0, False),  # as much as the GPU works: it may spin meanwhile
+        (5.0, False),
+    ],
+)
+async def test_a_main_thread_that_sleeps_while_the_gpu_works_is_told_from_one_that_spins(
+    database: MemoryDatabase, main_cpu: float, loads: bool
+) -> None:
+    process = {**NO_WORKERS, "main_cpu_percent": main_cpu, "cpu_percent": main_cpu + 2}
+    scene = Scene(loop(0.3, 0.4), process=process)
+    found = await verdict(database, scene)
+    assert (found.bottleneck is Bottleneck.LOADER_MAIN) is loads
+
+
+async def test_saturated_threads_of_a_loader_are_not_taken_for_the_main_thread(
+    database: MemoryDatabase,
+) -> None:
+    process = {**NO_WORKERS, "main_cpu_percent": 97.0, "cpu_percent": 195.0}
+    found = await verdict(database, Scene(loop(0.3, 0.4), process=process))
+    assert found.bottleneck is Bottleneck.LOADER_THREADS
+
+
+async def test_on_a_full_node_idle_workers_lack_no_cores_and_traffic_is_not_blamed(
+    database: MemoryDatabase,
+) -> None:
+    """Somebody else fills cores and network; the workers of this job sleep."""
+    host = {
+        "cpu_util_percent": 100.0,
+        "psi_cpu_some_percent": 95.0,
+        "network_rx_bytes_total": rate(80e6),
+    }
+    process = {"loader_cpu_percent": 1.0, "loader_idle_percent": 100.0, "read_bytes_total": 0}
+    found = await verdict(database, Scene(loop(0.3, 0.4), host=host, process=process))
+    assert found.bottleneck is Bottleneck.UNKNOWN
+
+
+async def test_a_server_that_nobody_knows_is_not_called_a_small_batch(
+    database: MemoryDatabase,
+) -> None:
+    requests = [40.0 * (second // 7 % 3 == 0) + 10 * (second % 2) for second in range(140)]
+    process = {**NO_WORKERS, "main_cpu_percent": 8.0, "cpu_percent": 12.0}
+    found = await verdict(database, Scene(requests, power=0.5, process=process))
+    assert found.bottleneck is Bottleneck.UNKNOWN
+
+
+async def test_a_reading_without_utilization_is_absent_and_not_full(
+    database: MemoryDatabase,
+) -> None:
+    def sometimes(second: int) -> float | None:
+        return None if second % 5 == 0 else 0.0
+
+    Scene([0.0] * 140, gpu={"util_percent": sometimes}).insert(database)
+    (seen,) = await observe(database, END)
+    assert seen.features.duty == 0
 
 
 async def test_workers_started_in_every_pause_are_epochs(database: MemoryDatabase) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -66,6 +66,33 @@ async def test_a_look_saves_what_it_found_and_the_next_one_only_what_changed(
     figures = diagnoser.figures()
     assert 'gpuwarden_diagnosis_gpus{bottleneck="loader_workers"} 1\n' in figures
     assert "gpuwarden_diagnosis_looks_total 2\n" in figures
+
+
+async def test_what_was_missed_is_looked_at_afterwards(
+    starved: MemoryDatabase, clock: ManualClock
+) -> None:
+    """Windows of two minutes, end to end; of an hour without a look the last quarter."""
+    fresh = Diagnoser(starved, Kept(), clock)
+    assert fresh.missed() == [END - timedelta(minutes=m) for m in (13, 11, 9, 7, 5, 3, 1)]
+    (found,) = await fresh.look(END - timedelta(seconds=5))
+    assert found.began_at == END - timedelta(seconds=5)
+    assert fresh.missed() == []
+    clock.advance(300)
+    assert fresh.missed() == [END + timedelta(seconds=s) for s in (115, 235)]
+    clock.advance(3600)
+    assert len(fresh.missed()) == 7
+
+
+async def test_it_catches_up_before_it_goes_on(starved: MemoryDatabase, clock: ManualClock) -> None:
+    store, stop = Kept(), asyncio.Event()
+    clock.advance(60)
+    diagnoser = Diagnoser(starved, store, clock)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(diagnoser.run(stop))
+        await store.has_saved.wait()
+        stop.set()
+    (episode,) = store.rows.values()
+    assert episode.began_at == END - timedelta(minutes=2)
 
 
 async def test_a_restart_does_not_begin_anew(starved: MemoryDatabase, clock: ManualClock) -> None:

@@ -10,6 +10,7 @@ from tests.rules.diagnosis.scenes import loop, paused
 
 from gpuwarden_rules.diagnosis.shape import (
     OFFSET,
+    gap_mean,
     gap_turnovers,
     gap_write,
     shapes,
@@ -84,7 +85,33 @@ def test_pauses_are_counted_and_measured() -> None:
     (found,) = shapes(unpacked([packed(series[-WINDOW:])], WINDOW))
     assert found.pauses == [(88, 100), (46, 50)]
     assert gap_turnovers(found.pauses, [90.0, 40.0, 5.0], 10) == 2
-    assert gap_write(found.pauses, [(85.0, 3e8), (40.0, 9e8)], 10) == 3e8
+
+
+def test_what_was_written_in_a_pause_is_of_all_readings_that_touch_it() -> None:
+    pauses = [(88, 100), (46, 50)]
+    assert gap_write(pauses, [(85.0, 3e8), (40.0, 9e8)], 10) == 2.5e8
+    assert gap_write(pauses, [(85.0, 1.5e8), (95.0, 1.5e8)], 10) == 2.5e8
+    assert gap_write([(46, 50)], [(40.0, 9e8)], 10) == 0  # a short pause
+
+
+@given(st.integers(5, 40), st.integers(0, 40), st.floats(0, 100), st.floats(0, 100))
+@settings(max_examples=200)
+def test_a_mean_in_pauses_is_found_however_readings_lie(
+    length: int, since: int, inside: float, outside: float
+) -> None:
+    pause = (since, since + length)
+
+    def reading(age: int) -> float:
+        seconds = range(age, age + 10)
+        return sum(inside if pause[0] <= s < pause[1] else outside for s in seconds) / 10
+
+    readings = [(float(age), reading(age)) for age in range(0, 120, 10)]
+    assert gap_mean([pause], readings, 10) == pytest.approx(inside, abs=1e-6)
+
+
+def test_without_a_pause_or_without_anything_beside_it_there_is_no_mean() -> None:
+    assert gap_mean([(10, 14)], [(10.0, 50.0), (30.0, 50.0)], 10) is None
+    assert gap_mean([(0, 120)], [(10.0, 50.0), (30.0, 50.0)], 10) is None
 
 
 def test_few_readings_have_no_shape() -> None:

@@ -1,0 +1,58 @@
+"""Recordings of real training loops are judged by the product as it is: never wrongly, mostly rightly.
+
+`python -m bench.diagnosis.record` makes them and `bench.diagnosis.pack` makes them small.
+"""
+
+from pathlib import Path
+
+import pytest
+from bench.diagnosis.judge import Judged, load_all, verdicts
+from bench.diagnosis.recordings import LOSSES, Recording
+from bench.diagnosis.report import macro_f1
+from bench.diagnosis.scenarios import SCENARIOS
+
+from gpuwarden.diagnosis import HEALTHY, INPUT_BOUND
+
+DATA = Path(__file__).parent / "data"
+MACRO_F1_MIN = 0.95
+
+if not DATA.exists():
+    pytest.skip("no recordings are kept here yet", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def recordings() -> list[Recording]:
+    return [recording for recording in load_all(DATA) if not recording.run.is_loaded]
+
+
+def wrong(several: list[Judged]) -> list[str]:
+    return [f"{v.run.name} {v.scenario.name}: {v.said.value}" for v in several if v.is_wrong]
+
+
+def test_the_data_are_small_and_of_every_loop(recordings: list[Recording]) -> None:
+    assert sum(path.stat().st_size for path in DATA.iterdir()) < 1 << 20
+    assert {s.name for r in recordings for s in r.scenarios.values()} == set(SCENARIOS)
+
+
+def test_with_all_data_verdicts_are_right(recordings: list[Recording]) -> None:
+    found = verdicts(recordings)[0]
+    assert wrong(found) == []
+    assert macro_f1(found) >= MACRO_F1_MIN
+
+
+@pytest.mark.parametrize("loss", [name for name in LOSSES if name != "all data"])
+def test_what_is_missing_makes_a_verdict_unknown_and_not_wrong(
+    recordings: list[Recording], loss: str
+) -> None:
+    assert wrong(verdicts(recordings, LOSSES[loss])[0]) == []
+
+
+def test_no_healthy_loop_is_called_input_bound_at_any_moment(recordings: list[Recording]) -> None:
+    looks = verdicts(recordings, before_end_s=(0, 10, 20))
+    accused = [
+        f"{v.run.name} {v.scenario.name}: {v.said.value}"
+        for several in looks.values()
+        for v in several
+        if v.scenario.truth in HEALTHY and v.said in INPUT_BOUND
+    ]
+    assert accused == []

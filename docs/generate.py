@@ -186,7 +186,7 @@ def configure_page() -> str:
         "",
         "Defaults < TOML file (`--config FILE`) < environment < flags. An unknown key is an error that names the",
         "known ones. `gpuwarden agent config` and `gpuwarden collector config` show every value in force and",
-        "where it came from. A change needs a restart; certificates, tokens and rules do not ([security](security.md)).",
+        "where it came from. A change needs a restart; [operate](operate.md#change-settings) names what a reload takes up.",
         "",
         "`GPUWARDEN_URL` names the collector for the commands that ask one (and for `agent run`, when nothing",
         "else does); by default `http://127.0.0.1:8750`.",

@@ -151,7 +151,7 @@ def _stage(root: Path, part: str, archive: Path, version: str, architecture: str
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         path.chmod(mode)
-    for folder in root.rglob("*"):
+    for folder in [root, *root.rglob("*")]:
         if folder.is_dir():
             folder.chmod(0o755)
 

@@ -7,9 +7,11 @@ shipper gets a bounded time to send it, and the rest stays in the spool for the 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from gpuwarden import __version__
 from gpuwarden.clock import Clock
@@ -17,11 +19,11 @@ from gpuwarden.life import feed_watchdog, notify, until
 from gpuwarden_agent.async_spool import AsyncSpool
 from gpuwarden_agent.batch import OpenBatch
 from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.credentials import Access
 from gpuwarden_agent.events import span
 from gpuwarden_agent.exporter.latest import Latest
 from gpuwarden_agent.journal import Journal
 from gpuwarden_agent.probe import Probe, Row
+from gpuwarden_agent.reload import Reload, Use, Way, keep_reloading
 from gpuwarden_agent.sampling.inventory import AgentFacts, Inventory, backend_of, is_simulated
 from gpuwarden_agent.sampling.look_again import LookAgain, keep_looking
 from gpuwarden_agent.sampling.sampler import Cadence, Sampler
@@ -29,7 +31,7 @@ from gpuwarden_agent.sealer import Sealer
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_agent.shipper import Shipper
 from gpuwarden_agent.spool import LastRun, Spool, open_spool
-from gpuwarden_agent.transport import Transport, open_transport
+from gpuwarden_agent.transport import Transport
 from gpuwarden_agent.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -62,6 +64,7 @@ async def run(
     backfill_from_ms: int | None = None,
     look_again: LookAgain | None = None,
     on_ready: Callable[[Counters], None] | None = None,
+    reload: Reload | None = None,
 ) -> Counters:
     """Watch one node until `stop`; then seal and send what is there, within `stop_timeout_s`.
 
@@ -69,14 +72,14 @@ async def run(
     one of many simulated agents in the process. `backfill_from_ms`: simulated probes first produce
     the past since then, or since the last sealed tick. `look_again` is called every few seconds, on
     a thread of its own, for probes of devices that came meanwhile. `on_ready` gets the counters,
-    which stay live, once everything runs. Raises StartError when the spool cannot be opened or the collector's address is no address.
+    which stay live, once everything runs. `reload`: when settings are read anew. Raises StartError when the spool cannot be opened or the collector's address is no address.
     """
     _check_probes(probes)
     async with AsyncExitStack() as stack:
+        way = Way(clock)
+        stack.push_async_callback(way.close)
         if not transports:
-            access = Access(settings.token_file, settings.tls_ca)
-            opening = [open_transport(url, clock, access=access) for url in settings.collectors]
-            transports = [await stack.enter_async_context(opened) for opened in opening]
+            transports = await way.begin(settings)
         worker = fleet.spool_worker if fleet else Worker("spool")
         if fleet is None:
             stack.callback(worker.close)
@@ -92,7 +95,10 @@ async def run(
             await stack.enter_async_context(
                 _exporting(settings, agent.latest, agent.counters, agent.probes)
             )
-        await agent.run(stop, backfill_from_ms=backfill_from_ms, on_ready=on_ready)
+        reloading = None if reload is None else partial(keep_reloading, reload, settings, way)
+        await agent.run(
+            stop, backfill_from_ms=backfill_from_ms, on_ready=on_ready, reloading=reloading
+        )
         return agent.counters
 
 
@@ -201,12 +207,16 @@ class _Agent:
         *,
         backfill_from_ms: int | None,
         on_ready: Callable[[Counters], None] | None,
+        reloading: Callable[[Use], Coroutine[Any, Any, None]] | None,
     ) -> None:
         began_s = self._clock.monotonic()
         self._record_start()
         is_all_backfilled = backfill_from_ms is not None and is_simulated(self._probes)
         async with asyncio.TaskGroup() as parts:
             shipping = parts.create_task(self._shipper.run(), name="ship")
+            others = [shipping]
+            if reloading is not None:
+                others.append(parts.create_task(reloading(self._shipper.redirect), name="reload"))
             async with asyncio.TaskGroup() as sources:
                 sources.create_task(
                     self._sampler.run(
@@ -232,7 +242,8 @@ class _Agent:
             if self._fleet is None:
                 notify("STOPPING=1")
             await self._leave(self._clock.monotonic() - began_s)
-            shipping.cancel()
+            for task in others:
+                task.cancel()
         self._refresh()
 
     async def _leave(self, ran_s: float) -> None:

@@ -7,26 +7,34 @@ is deleted at once, and nothing is sent.
 
 import json
 import os
+import socket
+import sqlite3
 import ssl
 import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from datetime import datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Protocol, runtime_checkable
+from urllib.parse import quote
 
 from gpuwarden.access import TOKEN_PATH
-from gpuwarden.clock import Clock, to_ms
+from gpuwarden.clock import Clock, from_ms, to_ms
+from gpuwarden.doctor import FAIL, OK, WARN, Check, check_life, check_unit, size_text
 from gpuwarden.life import StartError
 from gpuwarden_agent.credentials import Access, Credentials, why_refused
 from gpuwarden_agent.events import span
+from gpuwarden_agent.exchange import Address
 from gpuwarden_agent.probe import Probe, ProbeError
 from gpuwarden_agent.probes.timing import CallReport, quantile
 from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_agent.spool import FILE_NAME, FORMAT_VERSION
 
 READS = 20
 LIMIT_S = 30.0
@@ -36,7 +44,9 @@ ANSWER_BYTES_MAX = 10_000
 SKEW_S_MAX = 2.0
 """Clocks further apart than this mix up what happened first; the collector's header has seconds."""
 
-OK, DEGRADED, FAILED = "ok", "degraded", "failed"
+BACKLOG_S = 300.0
+"""A batch that has waited for so long is not on its way."""
+REFUSED_LATELY_S = 86_400.0
 
 CAP_SYS_PTRACE, CAP_SYSLOG = 19, 34
 
@@ -57,17 +67,6 @@ class Call:
     source: str
     """Name of the probe; of several with the same answer "gpu0 ... gpu7"."""
     report: CallReport
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Something that the agent needs, and whether it has it."""
-
-    name: str
-    status: str
-    """ok; degraded: the agent goes on without; failed: samples are lost or do not arrive."""
-    finding: str
-    remedy: str = ""
 
 
 # Calls.
@@ -112,9 +111,9 @@ def examine(
 def _answered(name: str, troubles: dict[str, str | None], limit_s: float) -> Check:
     if name not in troubles:
         remedy = "look for an Xid in the kernel's log; if it stays, drain the node and reboot it"
-        return Check(name, FAILED, f"no answer within {limit_s:g} s", remedy)
+        return Check(name, FAIL, f"no answer within {limit_s:g} s", remedy)
     trouble = troubles[name]
-    return Check(name, OK, "answers") if trouble is None else Check(name, FAILED, trouble)
+    return Check(name, OK, "answers") if trouble is None else Check(name, FAIL, trouble)
 
 
 def _reports(probe: Probe, timed: dict[str, list[float]]) -> list[CallReport]:
@@ -184,10 +183,14 @@ def check_host(
         _check_pressure(root),
         _check_pod_resources(root),
         _check_state_dir(settings),
+        _check_spool(settings, clock),
+        check_unit("service", "agent"),
+        _check_authority(settings, clock),
         *(
             _check_collector(url, clock, Access(settings.token_file, settings.tls_ca))
             for url in settings.collectors
         ),
+        *(_check_certificate(url, clock, settings) for url in settings.collectors),
     ]
     if has_nvidia:
         checks.insert(0, _check_kernel_log(root))
@@ -201,14 +204,14 @@ def _check_kernel_log(root: Path) -> Check:
     except FileNotFoundError:
         return Check(
             "kernel_log",
-            DEGRADED,
+            WARN,
             "there is no /dev/kmsg, as in a container: Xids come from the driver's events alone",
             "give the container the device, to know process and text of an Xid",
         )
     except OSError as error:
         return Check(
             "kernel_log",
-            DEGRADED,
+            WARN,
             f"/dev/kmsg: {error.strerror}: Xids come from the driver's events alone",
             "give the agent CAP_SYSLOG (docs/xids.md has the drop-in)",
         )
@@ -220,7 +223,7 @@ def _check_process_io(root: Path) -> Check:
         return Check("process_io", OK, "storage reads of all users' processes are seen")
     return Check(
         "process_io",
-        DEGRADED,
+        WARN,
         "read_bytes_total and command stay absent for processes of other users",
         "give the agent CAP_SYS_PTRACE, if jobs slow by storage are to be told apart",
     )
@@ -234,7 +237,7 @@ def _check_hidepid(root: Path) -> Check | None:
                 return None
             return Check(
                 "processes",
-                DEGRADED,
+                WARN,
                 "/proc is mounted with hidepid: owners of other users' processes are not seen",
                 "mount it with gid= of a group that the agent is in, or give it CAP_SYS_PTRACE",
             )
@@ -253,7 +256,7 @@ def _check_pressure(root: Path) -> Check:
         return Check("pressure", OK, "the kernel tells what tasks wait for")
     return Check(
         "pressure",
-        DEGRADED,
+        WARN,
         "there is no /proc/pressure: psi_* columns stay absent",
         "boot with psi=1 (kernel 4.20 or newer)",
     )
@@ -271,7 +274,7 @@ def _check_pod_resources(root: Path) -> Check | None:
         return Check("pod_resources", OK, "kubelet tells which pod has which GPU")
     return Check(
         "pod_resources",
-        DEGRADED,
+        WARN,
         f"{path} may not be opened: GPUs that a pod has and does not use are not seen",
         "run the agent as root, or give its user the socket (setfacl -m u:gpuwarden:rw)",
     )
@@ -286,14 +289,99 @@ def _check_state_dir(settings: AgentSettings) -> Check:
         stat = os.statvfs(existing)
     except OSError as error:
         remedy = "give the agent's user the folder, or set state_dir"
-        return Check("state_dir", FAILED, f"{folder} cannot be written: {error.strerror}", remedy)
+        return Check("state_dir", FAIL, f"{folder} cannot be written: {error.strerror}", remedy)
     free = stat.f_bavail * stat.f_frsize
     if free < settings.spool_bytes_max:
-        finding = (
-            f"{folder} has {_size(free)} free of {_size(settings.spool_bytes_max)} that it may need"
-        )
-        return Check("state_dir", DEGRADED, finding, "make room, or set spool_bytes_max lower")
-    return Check("state_dir", OK, f"{folder} can be written, {_size(free)} free")
+        finding = f"{folder} has {size_text(free)} free of {size_text(settings.spool_bytes_max)} that it may need"
+        return Check("state_dir", WARN, finding, "make room, or set spool_bytes_max lower")
+    return Check("state_dir", OK, f"{folder} can be written, {size_text(free)} free")
+
+
+def _check_spool(settings: AgentSettings, clock: Clock) -> Check | None:
+    path = settings.state_dir / FILE_NAME
+    try:
+        if not path.exists():
+            return None
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as db:
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            if version > FORMAT_VERSION:
+                finding = f"{path} was written by a newer gpuwarden (version {version})"
+                return Check("spool", FAIL, finding, "install the newer version again")
+            waiting = db.execute(
+                "SELECT count(*), coalesce(sum(length(body)), 0), min(created_ms) FROM batches"
+            ).fetchone()
+            since_ms = to_ms(clock.now()) - int(1000 * REFUSED_LATELY_S)
+            refused = db.execute(
+                "SELECT count(*), max(reason) FROM refused WHERE refused_ms > ?", (since_ms,)
+            ).fetchone()
+    except (OSError, sqlite3.Error) as error:
+        remedy = "run this as the agent's user, or as root"
+        return Check("spool", WARN, f"{path} cannot be read: {error}", remedy)
+    return _spool(settings, clock, waiting, refused)
+
+
+def _spool(
+    settings: AgentSettings,
+    clock: Clock,
+    waiting: tuple[int, int, int | None],
+    refused: tuple[int, str | None],
+) -> Check:
+    count, size, oldest_ms = waiting
+    if oldest_ms is None:
+        finding = "nothing waits for the collector"
+    else:
+        age_s = (clock.now() - from_ms(oldest_ms)).total_seconds()
+        finding = f"{count} batches wait ({size_text(size)}), the oldest for {span(age_s)}"
+        if size > 0.9 * settings.spool_bytes_max:
+            remedy = "bring the collector back, or set spool_bytes_max higher"
+            return Check("spool", FAIL, f"{finding}: it is full, the oldest are lost", remedy)
+        if age_s > BACKLOG_S:
+            return Check("spool", WARN, finding, "`journalctl -u gpuwarden-agent` says why")
+    if refused[0]:
+        finding += f"; {refused[0]} were refused since yesterday: {refused[1]}"
+        return Check("spool", WARN, finding, "compare versions and clocks of agent and collector")
+    return Check("spool", OK, finding)
+
+
+def _check_authority(settings: AgentSettings, clock: Clock) -> Check | None:
+    """Life of what the agent trusts; what cannot be read is told with the collector."""
+    if settings.tls_ca is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=settings.tls_ca)
+    except (OSError, ssl.SSLError):
+        return None
+    ends = [_instant(found["notAfter"]) for found in context.get_ca_certs()]
+    if not ends:
+        return None
+    remedy = "`gpuwarden enroll` again, once the collector has a new authority"
+    return check_life("authority", f"{settings.tls_ca}", max(ends), clock.now(), remedy)
+
+
+def _check_certificate(url: str, clock: Clock, settings: AgentSettings) -> Check | None:
+    """Life of the collector's certificate; one that is not believed is told with the collector."""
+    try:
+        where = Address.parse(url)
+        if not where.is_tls:
+            return None
+        context = Credentials(Access(None, settings.tls_ca)).tls_context()
+        with (
+            socket.create_connection((where.host, where.port), COLLECTOR_LIMIT_S) as sock,
+            context.wrap_socket(sock, server_hostname=where.host) as connection,
+        ):
+            found = connection.getpeercert()
+    except (OSError, ValueError, StartError):
+        return None
+    if not found:
+        return None
+    remedy = "`gpuwarden collector init --renew` on the collector's host"
+    ends_at = _instant(found["notAfter"])
+    return check_life("certificate", f"that of {where.shown('')}", ends_at, clock.now(), remedy)
+
+
+def _instant(text: object) -> datetime:
+    """An instant as OpenSSL writes it in a certificate."""
+    return from_ms(1000 * int(ssl.cert_time_to_seconds(str(text))))
 
 
 def _opener(credentials: Credentials) -> urllib.request.OpenerDirector:
@@ -305,12 +393,17 @@ def _opener(credentials: Credentials) -> urllib.request.OpenerDirector:
 
 
 def _check_collector(url: str, clock: Clock, access: Access) -> Check:
-    address = f"{url.rstrip('/')}/healthz"
+    try:
+        where = Address.parse(url)
+    except ValueError:
+        return Check("collector", FAIL, "collector_url is no address", "set collector_url")
+    url = where.shown("")  # without a password that may be in it
+    address = f"{url}/healthz"
     try:
         credentials = Credentials(access)
         opener = _opener(credentials)
     except StartError as error:
-        return Check("collector", FAILED, str(error), "gpuwarden enroll")
+        return Check("collector", FAIL, str(error), "gpuwarden enroll")
     try:
         began_s = clock.monotonic()
         with opener.open(address, timeout=COLLECTOR_LIMIT_S) as answer:
@@ -323,28 +416,28 @@ def _check_collector(url: str, clock: Clock, access: Access) -> Check:
         if isinstance(cause, ssl.SSLCertVerificationError):
             reason = why_refused(cause)
         remedy = "start the collector, or set collector_url; samples wait in the spool meanwhile"
-        return Check("collector", FAILED, f"{address}: {reason}", remedy)
+        return Check("collector", FAIL, f"{address}: {reason}", remedy)
     if not is_ours:
         finding = f"{address} answers, but not as a collector does"
-        return Check("collector", FAILED, finding, "set collector_url")
+        return Check("collector", FAIL, finding, "set collector_url")
     if date is not None:
         skew_s = clock.now().timestamp() - parsedate_to_datetime(date).timestamp()
         if abs(skew_s) > SKEW_S_MAX:
             way = "ahead of" if skew_s > 0 else "behind"
             finding = f"this clock is {span(abs(skew_s))} {way} the collector's"
-            return Check("collector", DEGRADED, finding, "run chrony or ntpd on both")
-    if (refusal := _token_refusal(url, opener, credentials)) is not None:
-        return Check("collector", FAILED, f"{url}: {refusal}", "gpuwarden enroll")
+            return Check("collector", WARN, finding, "run chrony or ntpd on both")
+    if (refusal := _token_refusal(where, opener, credentials)) is not None:
+        return Check("collector", FAIL, f"{url}: {refusal}", "gpuwarden enroll")
     return Check("collector", OK, f"{url} answers in {took_ms:.0f} ms")
 
 
 def _token_refusal(
-    url: str, opener: urllib.request.OpenerDirector, credentials: Credentials
+    where: Address, opener: urllib.request.OpenerDirector, credentials: Credentials
 ) -> str | None:
     """Why the collector would not take this agent's batches; None: it would, or cannot be asked."""
-    request = urllib.request.Request(url.rstrip("/") + TOKEN_PATH)
-    if credentials.authorization is not None:
-        request.add_unredirected_header("Authorization", credentials.authorization)
+    request = urllib.request.Request(where.shown(TOKEN_PATH))
+    if (authorization := credentials.authorization or where.authorization) is not None:
+        request.add_unredirected_header("Authorization", authorization)
     try:
         with opener.open(request, timeout=COLLECTOR_LIMIT_S) as answer:
             found = json.loads(answer.read(ANSWER_BYTES_MAX))
@@ -374,13 +467,3 @@ def _lines(path: Path) -> list[str]:
         return path.read_text().splitlines()
     except OSError:
         return []
-
-
-def _size(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
-
-
-def worst(checks: Sequence[Check]) -> str:
-    """The worst status there is."""
-    order: Callable[[str], int] = (OK, DEGRADED, FAILED).index
-    return max((check.status for check in checks), key=order, default=OK)

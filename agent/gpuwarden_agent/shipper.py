@@ -186,11 +186,7 @@ class Shipper:
         """`transports`: one for each collector of the lake. `is_quiet`: the log has changes of state at
         level debug only, as for one of many."""
         self._spool = spool
-        urls = [transport.address.shown(INGEST_PATH) for transport in transports]
-        order = preference(spool.agent_id, urls)
-        self._transports = [transports[at] for at in order]
-        self._urls = [urls[at] for at in order]
-        self._course = Course()
+        self._aim(transports)
         self._maybe_stored: set[int] = set()
         """Batches of this run that a collector may have."""
         self._is_away_told = False
@@ -216,6 +212,27 @@ class Shipper:
         self._is_reachable.set()
         self._hurry = asyncio.Event()
         self._settled = asyncio.Event()
+
+    def _aim(self, transports: Sequence[Transport]) -> None:
+        urls = [transport.address.shown(INGEST_PATH) for transport in transports]
+        order = preference(self._spool.agent_id, urls)
+        self._transports = [transports[at] for at in order]
+        self._urls = [urls[at] for at in order]
+        self._course = Course()
+
+    async def redirect(self, transports: Sequence[Transport]) -> None:
+        """Ship to these from now on, the first try at once. What is being sent is settled before it returns."""
+        async with self._claim:  # so that no lane takes a batch meanwhile
+            while self._in_flight:
+                self._settled.clear()
+                await until(self._settled, 0.2)
+            self._aim(transports)
+            self._failures = self._counters.tries_failed = 0
+            self._is_away_told, self._denial_told = False, ""
+            self._is_reachable.set()
+            if not self._hurry.is_set():  # for a moment only: that it stays set means the end
+                self._hurry.set()
+                self._hurry.clear()
 
     async def run(self) -> None:
         """Send batches as they are sealed, until cancelled."""

@@ -77,7 +77,7 @@ def _loaded(args: argparse.Namespace) -> "Loaded[AgentSettings]":
 def _run(args: argparse.Namespace) -> int:
     from gpuwarden_cli.services import run_agent
 
-    return run_agent(_loaded(args).settings)
+    return run_agent(_loaded(args).settings, lambda: _loaded(args).settings)
 
 
 def _record(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`gpuwarden collector run|config|check|backup|restore|maintain`, and `init` of `certificates.py`."""
+"""`gpuwarden collector run|config|doctor|check|backup|restore|maintain`, and `init` of `certificates.py`."""
 
 import argparse
 from collections.abc import Callable
@@ -24,6 +24,13 @@ def add_commands(
     )
     certificates.add_flags(made)
     made = command(group, "config", _config, "every setting with its value and where it came from")
+    _add_settings(made)
+    add_format(made)
+    made = command(
+        group, "doctor", _doctor, "what is wrong with this collector and its host, and what mends it",
+        "Asks the running collector over its data folder, so run it as root or as the collector's user."
+        " Exits with 1 when something fails.",
+    )  # fmt: skip
     _add_settings(made)
     add_format(made)
     made = command(
@@ -77,6 +84,16 @@ def _config(args: argparse.Namespace) -> int:
 
     show(load_settings(CollectorSettings, "collector", args), args.format)
     return 0
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from gpuwarden_cli.configure import load_settings
+    from gpuwarden_cli.doctor import run_collector_doctor
+    from gpuwarden_collector.settings import CollectorSettings
+
+    settings = load_settings(CollectorSettings, "collector", args).settings
+    config = Path(args.config) if args.config else None
+    return run_collector_doctor(settings, config, args.format)
 
 
 def _store_of(args: argparse.Namespace) -> Path:

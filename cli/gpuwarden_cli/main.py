@@ -110,6 +110,7 @@ def parser() -> Parser:
     _add_notify(commands)
     _add_token(commands)
     _add_enroll(commands)
+    _add_doctor(commands)
     return top
 
 
@@ -409,6 +410,20 @@ def _add_enroll(commands: "Commands[Parser]") -> None:
         "--user", default="gpuwarden", help="whom the files belong to (default gpuwarden)"
     )
     made.add_argument("--allow-insecure", action="store_true", help="also without TLS")
+
+
+def _add_doctor(commands: "Commands[Parser]") -> None:
+    def run(args: argparse.Namespace) -> int:
+        from gpuwarden_cli.doctor import run_here
+
+        return run_here(args)
+
+    made = _command(
+        commands, "doctor", run, "what is wrong with what is installed here, and what mends it",
+        "Runs `agent doctor` and `collector doctor`, whichever have settings in /etc/gpuwarden. Exits with 1 when"
+        " something fails.",
+    )  # fmt: skip
+    _add_format(made)
 
 
 def _add_import(commands: "Commands[Parser]") -> None:

@@ -1,5 +1,6 @@
 """A collector's SQL API as the port through which rules read data."""
 
+import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +12,7 @@ TIMEOUT_S = 60.0
 
 
 class RemoteQuerier:
-    """`gpuwarden.query.Querier` over HTTP; each query blocks, as commands ask one thing at a time."""
+    """`gpuwarden.query.Querier` over HTTP; each query is in a thread of its own while it waits."""
 
     def __init__(self, url: str | None = None) -> None:
         self._url = url
@@ -27,7 +28,8 @@ class RemoteQuerier:
         """Raises QueryError where the collector refuses, CallError where none answers."""
         bound = {name: _param(value) for name, value in (params or {}).items()}
         try:
-            answer = ask(sql, bound, url=self._url, timeout_s=timeout_s or TIMEOUT_S)
+            limit_s = timeout_s or TIMEOUT_S
+            answer = await asyncio.to_thread(ask, sql, bound, url=self._url, timeout_s=limit_s)
         except RefusedError as error:
             raise QueryError(str(error)) from error
         is_more = row_limit is not None and len(answer.rows) > row_limit

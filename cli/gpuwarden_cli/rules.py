@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from gpuwarden_rules.book import Book
     from gpuwarden_rules.language import Rule
 
+_REPLAYS_AT_ONCE = 2
+"""Of the four queries that a collector runs at a time by default, half are left to others."""
 _LISTED = ("rule", "state", "severity", "firing", "pending", "unknown", "interval_s", "for_s")
 
 
@@ -188,30 +190,55 @@ def _book(args: argparse.Namespace) -> "Book":
 async def _backtest(
     book: "Book", span: timedelta, look_s: float | None, args: argparse.Namespace
 ) -> int:
+    """Replay the rules, two at a time, and print each in its turn; 1 when one cannot be replayed."""
+    from gpuwarden.query import QueryError
     from gpuwarden_cli.remote import RemoteQuerier
     from gpuwarden_rules import fleet
     from gpuwarden_rules.backtest import first_sample_at, replay
     from gpuwarden_rules.overrides import Plan
+    from gpuwarden_rules.state import RowsError
 
     querier, clock = RemoteQuerier(args.url), SystemClock()
-    until = clock.now()
+    until, started = clock.now(), clock.monotonic()
     first = await first_sample_at(querier)
     if first is None:
         print("gpuwarden: the collector has no samples to replay", file=sys.stderr)
         return 0
     since = max(until - span, first)
     places = await fleet.places(querier) if book.overrides else None
-    for rule in book.rules:
+    turns = asyncio.Semaphore(_REPLAYS_AT_ONCE)
+
+    async def replayed(rule: "Rule") -> "tuple[Replay | Exception, float]":
         concerning = [override for override in book.overrides if override.concerns(rule)]
         plan = Plan(rule, concerning, places) if places and concerning else None
-        started = clock.monotonic()
-        done = await replay(rule, querier, since, until, plan=plan, look_s=look_s)
+        async with turns:
+            began = clock.monotonic()
+            try:
+                done = await replay(rule, querier, since, until, clock, plan=plan, look_s=look_s)
+            except (QueryError, RowsError, CallError) as error:
+                return error, 0.0
+            return done, clock.monotonic() - began
+
+    failed = 0
+    async with asyncio.TaskGroup() as tasks:
+        replays = {rule.name: tasks.create_task(replayed(rule)) for rule in book.rules}
+        for name, task in replays.items():
+            done, seconds = await task
+            if isinstance(done, Exception):
+                failed += 1
+                reason = " ".join(str(done).partition("\n\n")[0].split())
+                print(f"gpuwarden: {name} cannot be replayed: {reason}", file=sys.stderr)
+            elif args.format == "json":
+                _print_lines(done)
+            else:
+                _print_replay(done, seconds)
+    if args.format != "json" and len(replays) > 1:
         seconds = clock.monotonic() - started
-        if args.format == "json":
-            _print_lines(done)
-        else:
-            _print_replay(done, seconds)
-    return 0
+        print(
+            f"{len(replays)} rules in {seconds:.1f} s,"
+            f" {(until - since).total_seconds() / max(seconds, 1e-3):,.0f} times real time"
+        )
+    return 1 if failed else 0
 
 
 def _print_lines(done: "Replay") -> None:
@@ -264,9 +291,9 @@ def _print_replay(done: "Replay", seconds: float) -> None:
         columns = ["fired", "for", "where", "owner", "cost", "summary"]
         print(render(columns, rows, "table", width=terminal_width()), end="")
     print(
-        f"({done.queries} looks, at most {readable(done.look_s)} apart, changes to within"
-        f" {readable(done.resolution_s)}; {seconds:.1f} s, {span_s / max(seconds, 1e-3):,.0f} times"
-        " real time)\n",
+        f"({done.looks} looks by {done.queries} queries, at most {readable(done.look_s)} apart, changes to"
+        f" within {readable(done.resolution_s)}; {seconds:.1f} s,"
+        f" {span_s / max(seconds, 1e-3):,.0f} times real time)\n",
         flush=True,
     )
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,12 @@ if TYPE_CHECKING:
     from gpuwarden_agent.probe import Probe
     from gpuwarden_agent.sampling.look_again import LookAgain
     from gpuwarden_agent.settings import AgentSettings
+    from gpuwarden_cli.telling import Telling
     from gpuwarden_collector.daemon import Collector
+    from gpuwarden_collector.health import Duties
     from gpuwarden_collector.settings import CollectorSettings
     from gpuwarden_rules.book import Book
+    from gpuwarden_rules.keeper import Keeper
 
 
 def say(line: str = "") -> None:
@@ -52,8 +56,8 @@ async def collecting(
     on_change: "Callable[[Alert], None] | None" = None,
     reload: asyncio.Event | None = None,
 ) -> "AsyncIterator[Collector]":
-    """A collector with rules and page, for as long as the block runs; `reload`, when set, has the
-    rules read anew. Raises StartError.
+    """A collector with rules and page, for as long as the block runs; `reload`, when set, has
+    rules, receivers and prices read anew. Raises StartError.
     """
     from gpuwarden_cli.telling import telling_of
     from gpuwarden_collector.daemon import running
@@ -81,7 +85,10 @@ async def collecting(
     def routes(querier: "Querier") -> "list[AbstractRouteDef]":
         return [*page_routes(querier, clock), *rules_routes.routes(lambda: keeper, querier, clock)]
 
-    async with running(settings, clock, routes=routes, more_metrics=figures) as collector:
+    duties = partial(_duties, lambda: keeper, telling)
+    async with running(
+        settings, clock, routes=routes, more_metrics=figures, duties=duties
+    ) as collector:
         stop_rules = asyncio.Event()
         engine = Engine(
             book.rules,
@@ -91,7 +98,8 @@ async def collecting(
             overrides=book.overrides,
             on_change=changed,
         )
-        keeper = Keeper(engine, settings.rules_dirs)
+        also = (telling.reload, collector.take_prices)
+        keeper = Keeper(engine, settings.rules_dirs, also)
         diagnoser = Diagnoser(collector.rules_querier, collector.diagnoses, clock)
         async with asyncio.TaskGroup() as group:
             group.create_task(engine.run(stop_rules), name="rules")
@@ -105,6 +113,16 @@ async def collecting(
             finally:
                 reloading.cancel()
                 stop_rules.set()
+
+
+def _duties(keeper: "Callable[[], Keeper | None]", telling: "Telling") -> "Duties":
+    """What rules and notifications are up to, for the collector's account of itself."""
+    from gpuwarden_collector.health import Duties
+
+    kept = keeper()
+    rules = kept.engine.stats if kept else {}
+    failing = tuple(name for name, figures in rules.items() if figures.failing_since)
+    return Duties(len(rules) if kept else None, failing, telling.failing(), telling.waiting())
 
 
 def book_of(folders: Sequence[Path]) -> "Book":
@@ -185,22 +203,28 @@ def sources_of(settings: "AgentSettings") -> Sources:
     return Sources([*discover("none").probes, node], message)
 
 
-def run_agent(settings: "AgentSettings") -> int:
-    """`gpuwarden agent run`."""
+def run_agent(settings: "AgentSettings", load: "Callable[[], AgentSettings]") -> int:
+    """`gpuwarden agent run`; `load` reads the settings anew, on SIGHUP."""
     from gpuwarden_agent import daemon
+    from gpuwarden_agent.reload import Reload
 
+    # Until it can reload there is nothing to read anew, and nothing to die of.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     logs.setup(settings.log_level, settings.log_format)
     # Before the event loop: a driver can take its time to load.
     sources = sources_of(settings)
     print(f"gpuwarden agent: {sources.message}", file=sys.stderr, flush=True)
 
     async def main(stop: asyncio.Event) -> None:
+        reload = Reload(asyncio.Event(), load)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.asked.set)
         await daemon.run(
             settings,
             SystemClock(),
             stop,
             probes=sources.probes,
             look_again=sources.look_again,
+            reload=reload,
         )
 
     return run_until_signalled(main)

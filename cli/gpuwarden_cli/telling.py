@@ -1,6 +1,7 @@
 """Notification as part of the collector's process: from its settings to a running notifier."""
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,16 +14,22 @@ if TYPE_CHECKING:
     from gpuwarden_collector.settings import CollectorSettings
     from gpuwarden_rules.engine import Engine
     from gpuwarden_rules.notify.notifier import Notifier
+    from gpuwarden_rules.notify.receiver import Receiver
     from gpuwarden_rules.notify.settings import Notify
+
+log = logging.getLogger(__name__)
 
 
 class Telling:
     """Tells of an engine's alerts, or nothing where nobody is to be told."""
 
-    def __init__(self, notify: "Notify | None", data_dir: Path, clock: Clock) -> None:
-        self._notify = notify
+    def __init__(self, path: Path | None, data_dir: Path, clock: Clock) -> None:
+        """`path`: the file of receivers and routes. Raises StartError."""
+        self._path = path
         self._data_dir = data_dir
         self._clock = clock
+        self._asked = self._read(path) if path else None
+        self._ending = asyncio.Event()
         self._notifier: Notifier | None = None
 
     def wake(self, alert: "Alert") -> None:
@@ -38,30 +45,80 @@ class Telling:
 
         return exposition(self._notifier)
 
+    def failing(self) -> tuple[str, ...]:
+        """Receivers whose last message failed."""
+        stats = self._notifier.stats if self._notifier else {}
+        return tuple(name for name, figures in stats.items() if figures.failing)
+
+    def waiting(self) -> int | None:
+        """Messages that wait; None: nobody is told of anything."""
+        return None if self._notifier is None else self._notifier.waiting.total()
+
+    async def reload(self) -> str | None:
+        """Go on with the file as it is now, from the same outbox; what is wrong with it, and then the
+        old one goes on."""
+        if self._path is None:
+            return None
+        try:
+            self._asked = await asyncio.to_thread(self._read, self._path)
+        except StartError as error:
+            log.error(
+                "notify_file not reloaded; the old one goes on", extra={"problem": str(error)}
+            )
+            return str(error)
+        self._ending.set()
+        log.info("notify_file reloaded", extra={"receivers": len(self._asked[1])})
+        return None
+
     async def run(self, engine: "Engine", querier: "Querier", stop: asyncio.Event) -> None:
-        """Tell until asked to stop. Raises StartError."""
-        if self._notify is None:
+        """Tell until asked to stop."""
+        if self._asked is None:
             return
+        async with asyncio.TaskGroup() as group:
+            ending = group.create_task(self._end_with(stop), name="notify stop")
+            while not stop.is_set():
+                self._ending = asyncio.Event()
+                before, self._notifier = self._notifier, self._notifier_of(engine, querier)
+                if before:
+                    self._notifier.go_on_counting(before)
+                await self._notifier.run(self._ending)
+            await ending
+
+    async def _end_with(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._ending.set()
+
+    def _notifier_of(self, engine: "Engine", querier: "Querier") -> "Notifier":
         from gpuwarden_rules.notify.notifier import Notifier
         from gpuwarden_rules.notify.outbox import FILE_NAME, Outbox
-        from gpuwarden_rules.notify.receivers import receiver_of
 
-        style = self._notify.style
-        self._notifier = Notifier(
-            self._notify,
-            {plan.name: receiver_of(plan, style, self._clock) for plan in self._notify.receivers},
+        assert self._asked is not None
+        notify, receivers = self._asked
+        return Notifier(
+            notify,
+            receivers,
             Outbox(self._data_dir / FILE_NAME, self._clock),
             lambda: engine.alerts if engine.is_running else None,
             querier,
             self._clock,
         )
-        await self._notifier.run(stop)
+
+    def _read(self, path: Path) -> "tuple[Notify, dict[str, Receiver]]":
+        """The file, and its receivers ready to be told. Raises StartError."""
+        from gpuwarden_rules.notify.receivers import receiver_of
+
+        notify = notify_of(path)
+        try:
+            return notify, {
+                plan.name: receiver_of(plan, notify.style, self._clock) for plan in notify.receivers
+            }
+        except ValueError as error:
+            raise StartError(f"{path}: {error}") from error
 
 
 def telling_of(settings: "CollectorSettings", clock: Clock) -> Telling:
     """What the settings ask for. Raises StartError."""
-    path = settings.notify_file
-    return Telling(notify_of(path) if path else None, settings.data_dir, clock)
+    return Telling(settings.notify_file, settings.data_dir, clock)
 
 
 def notify_of(path: Path) -> "Notify":

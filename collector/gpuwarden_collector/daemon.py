@@ -4,9 +4,10 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
@@ -15,9 +16,8 @@ from gpuwarden.alert import AlertStore
 from gpuwarden.clock import Clock
 from gpuwarden.diagnosis import DiagnosisStore
 from gpuwarden.life import StartError
-from gpuwarden.models import MODELS
 from gpuwarden.query import Querier
-from gpuwarden_collector import control, inventory, maintenance
+from gpuwarden_collector import control, maintenance
 from gpuwarden_collector.access.desk import LOOK_S, Desk
 from gpuwarden_collector.alerts import SqlAlertStore
 from gpuwarden_collector.app import Api
@@ -25,24 +25,24 @@ from gpuwarden_collector.backup import Copier
 from gpuwarden_collector.bodies import BodyReader
 from gpuwarden_collector.diagnoses import SqlDiagnosisStore
 from gpuwarden_collector.disk import Budget, Disk
-from gpuwarden_collector.group import Known, inventory_table
+from gpuwarden_collector.group import Known
+from gpuwarden_collector.health import SAMPLE_S, Duties, Health
 from gpuwarden_collector.ingest import Ingest
 from gpuwarden_collector.intake import Intake
-from gpuwarden_collector.inventory import Item
 from gpuwarden_collector.maintenance import Maintainer
-from gpuwarden_collector.prices import PriceBook, load_book, unmatched_prices
+from gpuwarden_collector.prices import PriceBook, PricesError, load_book
 from gpuwarden_collector.query import SqlQuerier
+from gpuwarden_collector.repricing import reprice
 from gpuwarden_collector.retention import Tier
 from gpuwarden_collector.rolling import Roller
 from gpuwarden_collector.sealing import Policy, Sealer
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.stats import Levels, Stats
 from gpuwarden_collector.store.address import AddressError, address_of
-from gpuwarden_collector.store.commit import Changes, commit
 from gpuwarden_collector.store.database import Database, Limits
 from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.timetable import Timetable
-from gpuwarden_collector.writer import Writer, load_known
+from gpuwarden_collector.writer import Writer, WriterStopped, load_known
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +94,8 @@ class Collector:
     """Method and path of all that it serves."""
     reload: Callable[[], None]
     """Takes tokens and certificate anew; it does so by itself within seconds, too."""
+    take_prices: Callable[[], Awaitable[str | None]]
+    """Reads the prices file anew; what is wrong with it, and then the old prices go on."""
 
 
 @asynccontextmanager
@@ -103,10 +105,12 @@ async def running(
     *,
     routes: Routes = no_routes,
     more_metrics: Callable[[], str] = str,
+    duties: Callable[[], Duties] = Duties,
 ) -> AsyncIterator[Collector]:
     """A collector that listens until the block is left; then what was taken is stored.
 
-    `more_metrics` gives Prometheus text that /metrics shows after the collector's own.
+    `more_metrics` gives Prometheus text that /metrics shows after the collector's own; `duties` what the
+    process does beside it.
 
     Raises StartError when it cannot start. A fault of the writer ends the block with it.
     """
@@ -116,24 +120,24 @@ async def running(
         prices = load_book(settings.prices_file, settings.prices)
         database, known = _open(settings, prices)
         stack.callback(database.close)
-        writer = Writer(
-            database,
-            known,
-            stats,
-            clock,
-            commit_interval_s=settings.commit_interval_s,
-            queue_bytes_max=settings.queue_bytes_max,
-            prices=prices,
-        )
+        writer = _writer(settings, database, known, stats, clock, prices)
         ended = writer.start()
         stack.push_async_callback(_stop_writer, writer)
         timetable = await _timetable(stack, desk)
-        disk = await _keep_store(stack, timetable, settings, database, writer, stats, clock)
+        disk, commands = await _keep_store(
+            stack, timetable, settings, database, writer, stats, clock
+        )
         querier = _querier(stack, settings, database, stats, clock, settings.queries_max)
         rules_querier = _querier(stack, settings, database, stats, clock, RULE_QUERIES_MAX)
         bodies = BodyReader(settings.body_bytes_in_flight_max, settings.body_timeout_s)
         intake = _intake(stack, settings, clock)
         ingest = Ingest(writer, bodies, intake, stats, clock, lambda: disk.refusal)
+        levels = partial(_levels, writer, bodies, database, disk, desk)
+        identity, budget = database.collector, disk.budget
+        health = Health(identity, writer, stats, clock, rules_querier, levels, budget, duties)
+        await _watch_itself(timetable, health)
+        commands["health"] = health.document
+        await stack.enter_async_context(control.serving(settings.data_dir, commands))
 
         api = Api(
             ingest,
@@ -141,7 +145,7 @@ async def running(
             bodies,
             stats,
             clock,
-            lambda: _levels(writer, bodies, database, disk, desk),
+            levels,
             queries_max=settings.queries_max,
             more_metrics=more_metrics,
             guard=desk.middleware,
@@ -162,8 +166,15 @@ async def running(
                 lambda: writer.queue_bytes,
                 endpoints_of(app),
                 desk.reload,
+                partial(_take_prices, settings, writer),
             )
     log.info("collector stopped", extra={"batches": stats.batches, "rows": stats.rows_total})
+
+
+async def _watch_itself(timetable: Timetable, health: Health) -> None:
+    """The first sample comes before the first rule, which would else see a collector that is silent."""
+    await health.sample()
+    timetable.every(SAMPLE_S, health.sample)
 
 
 def endpoints_of(app: web.Application) -> list[tuple[str, str]]:
@@ -173,6 +184,25 @@ def endpoints_of(app: web.Application) -> list[tuple[str, str]]:
         for route in app.router.routes()
         if route.resource is not None
     ]
+
+
+def _writer(
+    settings: CollectorSettings,
+    database: Database,
+    known: Known,
+    stats: Stats,
+    clock: Clock,
+    prices: PriceBook,
+) -> Writer:
+    return Writer(
+        database,
+        known,
+        stats,
+        clock,
+        commit_interval_s=settings.commit_interval_s,
+        queue_bytes_max=settings.queue_bytes_max,
+        prices=prices,
+    )
 
 
 async def _timetable(stack: AsyncExitStack, desk: Desk) -> Timetable:
@@ -219,8 +249,8 @@ async def _keep_store(
     writer: Writer,
     stats: Stats,
     clock: Clock,
-) -> Disk:
-    """Seal, roll up, maintain and copy the store until the stack unwinds. Raises StartError."""
+) -> tuple[Disk, dict[str, control.Command]]:
+    """Seal, roll up and maintain the store until the stack unwinds; its disk, and what it does when asked."""
     policy = Policy(settings.seal_interval_s, settings.seal_rows_max)
     sealer = Sealer(database, writer, stats, clock, policy)
     stack.push_async_callback(sealer.stop)
@@ -241,16 +271,15 @@ async def _keep_store(
     stack.push_async_callback(maintainer.stop)
     roller = Roller(database, writer, stats, clock, sealer.turn)
     stack.push_async_callback(roller.stop)
-    commands = {
+    commands: dict[str, control.Command] = {
         "backup": Copier(database, clock, sealer.turn).copy,
         "maintain": maintainer.run_as_asked,
     }
-    await stack.enter_async_context(control.serving(settings.data_dir, commands))
     timetable.every(sealer.look_s, sealer.seal_due)
     timetable.every(DISK_LOOK_S, maintainer.look_at_disk)
     timetable.every(MAINTAIN_LOOK_S, maintainer.run_due)
     timetable.every(ROLL_LOOK_S, roller.roll_due)
-    return disk
+    return disk, commands
 
 
 def _kept(settings: CollectorSettings) -> maintenance.Policy:
@@ -275,6 +304,7 @@ def _levels(
         disk=disk.usage,
         disk_refusal=disk.refusal,
         certificate_ends_at=desk.certificate_ends_at,
+        authority_ends_at=desk.authority_ends_at,
     )
 
 
@@ -311,28 +341,25 @@ def _open(settings: CollectorSettings, prices: PriceBook) -> tuple[Database, Kno
     database = Database.open(settings.data_dir, limits, address)
     try:
         known = load_known(database)
-        _apply_prices(database, known, prices)
+        reprice(database, known, prices)
     except (StoreUnavailableError, RowsRefusedError) as error:
         database.close()
         raise StartError(f"{settings.data_dir}: {error}: see that the disk has space") from error
     return database, known
 
 
-def _apply_prices(database: Database, known: Known, prices: PriceBook) -> None:
-    names = [model.name for model in MODELS]
-    if unknown := unmatched_prices(prices.by_model, names):
-        log.info(
-            "prices not in the catalogue; taken as the driver's names", extra={"names": unknown}
-        )
-    changed = {}
-    for key, item in known.items["gpus"].items():
-        node = known.items["nodes"].get(item.row["node"])
-        row = inventory.priced(item.row, node.row if node else None, prices)
-        if row != item.row:
-            changed[key] = Item(row, item.source)
-    if changed:
-        commit(database, Changes(upserted={"gpus": inventory_table("gpus", changed)}))
-        known.items["gpus"].update(changed)
+async def _take_prices(settings: CollectorSettings, writer: Writer) -> str | None:
+    """Read the prices file anew, and price GPUs by it from now on; what is wrong with it, if anything is."""
+    if settings.prices_file is None:
+        return None
+    try:
+        prices = await asyncio.to_thread(load_book, settings.prices_file, settings.prices)
+        changed = await writer.take_prices(prices)
+    except (PricesError, StoreUnavailableError, RowsRefusedError, WriterStopped) as error:
+        log.error("prices not reloaded; the old ones go on", extra={"problem": str(error)})
+        return str(error)
+    log.info("prices reloaded", extra={"entries": len(prices.entries), "gpus_changed": changed})
+    return None
 
 
 async def _stop_writer(writer: Writer) -> None:

@@ -34,11 +34,12 @@ class SqlDiagnosisStore:
         # One statement cannot update a row twice, so the last of several states counts.
         latest = {(d.subject, d.began_at): d for d in diagnoses}
         if latest:
-            rows = pa.Table.from_pylist([_row(d) for d in latest.values()], schema=_SCHEMA)
+            rows = pa.Table.from_pylist([row_of(d) for d in latest.values()], schema=_SCHEMA)
             await self._writer.write(Changes(upserted={DIAGNOSES.name: rows}))
 
 
-def _row(diagnosis: Diagnosis) -> dict[str, Any]:
+def row_of(diagnosis: Diagnosis) -> dict[str, Any]:
+    """As the table has it."""
     row = {name: getattr(diagnosis, name) for name in DIAGNOSES.names}
     return row | {
         "bottleneck": diagnosis.bottleneck.value,

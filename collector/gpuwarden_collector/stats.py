@@ -1,7 +1,7 @@
 """What the collector counts about itself, and its Prometheus text. Touched on the event loop only."""
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,6 +11,7 @@ from gpuwarden_collector.retention import oldest_days
 from gpuwarden_collector.store.maintain import Lake
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_LAGS_MAX = 1_000
 
 
 class Histogram:
@@ -60,6 +61,8 @@ class Stats:
     """From the first byte of a request to its answer 204."""
     ingest_lag_seconds: float | None = None
     """Age of the newest row of the last stored batch; None before the first."""
+    lags: deque[float] = field(default_factory=lambda: deque(maxlen=_LAGS_MAX))
+    """The same of the groups of batches stored since the collector's last sample of itself."""
     query_seconds: Histogram = field(default_factory=Histogram)
     query_errors: Counter[str] = field(default_factory=Counter)
     sealed_rows: Counter[str] = field(default_factory=Counter)
@@ -109,6 +112,8 @@ class Levels:
     """Why no batch is taken for want of room."""
     certificate_ends_at: datetime | None = None
     """Of the server; None: there is no TLS."""
+    authority_ends_at: datetime | None = None
+    """Of the authority that nodes are told to trust; None: there is none."""
 
 
 def exposition(stats: Stats, levels: Levels) -> str:
@@ -156,9 +161,13 @@ def _lines(stats: Stats, levels: Levels) -> Iterator[str]:
         ("disk_full", "1 while batches are refused for want of room.", int(is_full)),
     ):
         yield from _family(name, "gauge", meaning, [("", level)])
-    if (ends_at := levels.certificate_ends_at) is not None:
-        meaning, samples = "End of the TLS certificate.", [("", ends_at.timestamp())]
-        yield from _family("certificate_ends_timestamp_seconds", "gauge", meaning, samples)
+    for name, meaning, ends_at in (
+        ("certificate", "End of the TLS certificate.", levels.certificate_ends_at),
+        ("authority", "End of the authority's certificate.", levels.authority_ends_at),
+    ):
+        if ends_at is not None:
+            end = [("", ends_at.timestamp())]
+            yield from _family(f"{name}_ends_timestamp_seconds", "gauge", meaning, end)
     yield from _room_lines(stats, levels.disk)
     if stats.ingest_lag_seconds is not None:
         meaning = "Age of the newest row of the last stored batch."

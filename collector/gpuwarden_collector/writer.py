@@ -31,6 +31,7 @@ from gpuwarden_collector.group import (
     plan,
 )
 from gpuwarden_collector.prices import PriceBook
+from gpuwarden_collector.repricing import reprice
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.store.commit import Changes, OutOfMemoryError, commit, is_usable, load_rows
 from gpuwarden_collector.store.database import Database
@@ -176,6 +177,10 @@ class Writer:
             self._condition.notify()
         return await asyncio.shield(answer)
 
+    async def take_prices(self, prices: PriceBook) -> int:
+        """Price GPUs by another book; how many have another price now. Raises as `do`."""
+        return await self.do(lambda: self._take_prices(prices))
+
     async def close_windows(self, until: datetime) -> None:
         """From now on rows from before `until` (naive UTC) are late: with them, the windows that they
         belong to are noted. Raises as `do`.
@@ -291,6 +296,11 @@ class Writer:
         self._progress_at = self._clock.monotonic()
         return planned.outcomes
 
+    def _take_prices(self, prices: PriceBook) -> int:
+        changed = reprice(self._database, self._known, prices)
+        self._prices = prices
+        return changed
+
     def _make_room(self) -> None:
         """A large query has the memory that a commit needs: samples come first."""
         ended = self._database.interrupt_readers(_MAKE_ROOM_S)
@@ -395,7 +405,8 @@ class Writer:
         self._stats.rows.update(planned.rows)
         self._stats.imported_rows += planned.imported_rows
         if planned.newest is not None:
-            self._stats.ingest_lag_seconds = (now - planned.newest).total_seconds()
+            lag_s = self._stats.ingest_lag_seconds = (now - planned.newest).total_seconds()
+            self._stats.lags.append(lag_s)
 
     def _count_failure(self) -> None:
         self._stats.commit_failures += 1

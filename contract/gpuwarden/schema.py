@@ -4,6 +4,7 @@ Sample tables are made from the catalogue (`metrics.py`). What an agent may send
 the rest is written by the collector. Views are in `views.sql` beside this file. Time is UTC.
 """
 
+from gpuwarden.collector_samples import COLLECTOR_SAMPLES
 from gpuwarden.metrics import METRICS, Metric, Type
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.table import GPU, GPU_UUID, MIG, NODE, SIMULATED, TS, Column, Table
@@ -442,6 +443,7 @@ TABLES: dict[str, Table] = {
     **WIRE_TABLES,
     **{name: rollup.table for name, rollup in ROLLUPS.items()},
     WASTE_1H.table.name: WASTE_1H.table,
+    COLLECTOR_SAMPLES.name: COLLECTOR_SAMPLES,
     ALERTS.name: ALERTS,
     SILENCES.name: SILENCES,
     DIAGNOSES.name: DIAGNOSES,

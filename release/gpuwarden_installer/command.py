@@ -170,8 +170,8 @@ def report(part: str) -> None:
         print("gpuwarden installer: the doctor gave no answer; run `gpuwarden agent doctor`")
         return
     for check in checks:
-        remedy = f"; {check['remedy']}" if check.get("remedy") else ""
-        print(f"  {check['status']:9} {check['name']}: {check['finding']}{remedy}")
+        remedy = f"; do: {check['remedy']}" if check.get("remedy") else ""
+        print(f"  {check['status']:5} {check['name']}: {check['finding']}{remedy}")
 
 
 def _shown(unit: str, name: str) -> str:

@@ -4,37 +4,29 @@ The rule is looked at every few minutes. Where two looks find the same label set
 found them all along; where they differ, the time between is halved until the change is known to
 within the rule's interval or a minute. The steps are those of live evaluation, `for` and
 `keep_firing_for` to the second. What begins and ends between two looks is not seen, so looks are not
-further apart than the rule's shortest window.
+further apart than the rule's shortest window, or than `for`, without which nothing fires.
+
+Looks are taken many at a time (`looking.py`), those of a stretch first, then those halfway between any two
+that differ, and so on.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from itertools import pairwise
 
 from gpuwarden.alert import Alert, AlertState
+from gpuwarden.clock import Clock
 from gpuwarden.query import Querier
 from gpuwarden_rules.language import Rule
+from gpuwarden_rules.looking import Look, Looker, Rows
 from gpuwarden_rules.overrides import Plan
-from gpuwarden_rules.state import RowsError, State, Transition, sighted, step
+from gpuwarden_rules.state import State, Transition, step
 
 LOOK_S = 300.0
 """Longest time between two looks."""
 RESOLUTION_S = 60.0
 """How well the time of a change is known, where the rule's interval is shorter."""
-ROWS_MAX = 100_000
-
-Rows = Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What the rule's SQL returned at an instant."""
-
-    at: datetime
-    rows: Rows
-    sighted: tuple[frozenset[str], frozenset[str]]
-    """Label sets that hold, and those of which nobody can say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +38,9 @@ class Replay:
     until: datetime
     look_s: float
     resolution_s: float
+    looks: int
     queries: int
+    """By which so many looks were taken."""
     episodes: tuple[Alert, ...]
     """Alerts that fired, by the time they did; those that still fire at `until` are not resolved."""
 
@@ -61,6 +55,7 @@ async def replay(
     querier: Querier,
     since: datetime,
     until: datetime,
+    clock: Clock,
     *,
     plan: Plan | None = None,
     look_s: float | None = None,
@@ -69,34 +64,16 @@ async def replay(
     """Replay a rule over the time from `since` to `until`.
 
     `plan`: what overrides make of the rule, over the fleet as it is today; None: there are none.
-    `look_s`: longest time between two looks. Raises QueryError and RowsError.
+    `look_s`: longest time between two looks. `clock` tells how long queries take. Raises QueryError and RowsError.
     """
-    queries = 0
-
-    async def rows_of(variant: Rule, at: datetime) -> list[dict[str, Any]]:
-        nonlocal queries
-        queries += 1
-        result = await querier.query(
-            variant.sql, variant.bindings(at), timeout_s=timeout_s, row_limit=ROWS_MAX
-        )
-        if result.truncated:
-            raise RowsError(f"more than {ROWS_MAX} rows; narrow the rule's SQL")
-        return result.records()
-
-    async def look(at: datetime) -> Look:
-        if plan is None:
-            rows = await rows_of(rule, at)
-        else:
-            rows = await plan.rows(lambda variant: rows_of(variant, at))
-        return Look(at, rows, sighted(rows, rule, at))
-
     variants = [replace(rule, params=dict(v.params)) for v in plan.variants] if plan else [rule]
     look_s = look_s or min(map(look_s_of, variants), default=look_s_of(rule))
     resolution_s = min(look_s, max(RESOLUTION_S, rule.interval_s))
+    looker = Looker(rule, querier, clock, plan=plan, timeout_s=timeout_s)
     state, began = State(), []
     over: dict[tuple[str, datetime], Alert] = {}
     previous: Look | None = None
-    async for found in looks(look, since, until, look_s, resolution_s):
+    async for found in looks(looker.at, since, until, look_s, resolution_s, lambda: looker.at_once):
         for at, rows in [*between(state, previous, found.at, rule), (found.at, found.rows)]:
             state, transitions = step(state, rows, rule, at)
             began += [t.alert for t in transitions if t.alert.state is AlertState.FIRING]
@@ -106,17 +83,22 @@ async def replay(
         over.get(_key(alert)) or _going_on(state, alert) or alert
         for alert in sorted(began, key=lambda a: (a.fired_at or a.active_at, a.fingerprint))
     )
-    return Replay(rule, since, until, look_s, resolution_s, queries, episodes)
+    return Replay(rule, since, until, look_s, resolution_s, looker.looks, looker.queries, episodes)
 
 
 def look_s_of(rule: Rule) -> float:
-    """How far looks may be apart so that nothing falls between them: the shortest window."""
+    """How far looks may be apart so that nothing that fires falls between them.
+
+    What a window shows stays in it for so long; what does not last for `for` does not fire. Without a
+    window anything may be over soon.
+    """
     windows = [
         float(value)
         for name, value in rule.params.items()
         if name.endswith("window") and isinstance(value, int | float) and value > 0
     ]
-    return max(rule.interval_s, min([LOOK_S, *windows]))
+    lasts_s = max(min(windows, default=RESOLUTION_S), rule.for_s)
+    return max(rule.interval_s, min(LOOK_S, lasts_s))
 
 
 async def first_sample_at(querier: Querier) -> datetime | None:
@@ -129,27 +111,38 @@ async def first_sample_at(querier: Querier) -> datetime | None:
 
 
 async def looks(
-    look: Callable[[datetime], Any],
+    look: Callable[[Sequence[datetime]], Awaitable[Sequence[Look]]],
     since: datetime,
     until: datetime,
     look_s: float,
     resolution_s: float,
+    at_once: Callable[[], int],
 ) -> AsyncIterator[Look]:
-    """Looks in order of time, closer together around each change."""
-    last: Look = await look(since)
-    yield last
-    while last.at < until:
-        following = await look(min(until, last.at + timedelta(seconds=look_s)))
-        # A stack of looks to come, the nearest on top: a change is halved until it is near.
-        ahead = [following]
-        while ahead:
-            near = ahead[-1]
-            gap = near.at - last.at
-            if near.sighted == last.sighted or gap.total_seconds() <= resolution_s:
-                last = ahead.pop()
-                yield last
-            else:
-                ahead.append(await look(last.at + gap / 2))
+    """Looks in order of time, closer together around each change; `at_once` of them are asked for
+    at a time, and more where there are changes."""
+    last: Look | None = None
+    while last is None or last.at < until:
+        first = since if last is None else last.at + timedelta(seconds=look_s)
+        count = at_once()
+        instants = [first + timedelta(seconds=look_s * number) for number in range(count)]
+        instants = [at for at in instants if at < until]
+        if len(instants) < count:
+            instants.append(until)
+        known = [*([last] if last else []), *await look(instants)]
+        while middles := _middles(known, resolution_s):
+            known = sorted([*known, *await look(middles)], key=lambda found: found.at)
+        for found in known[1:] if last else known:
+            yield found
+        last = known[-1]
+
+
+def _middles(known: Sequence[Look], resolution_s: float) -> list[datetime]:
+    """Halfway between looks that differ and are further apart than changes are to be known."""
+    return [
+        before.at + (after.at - before.at) / 2
+        for before, after in pairwise(known)
+        if before.sighted != after.sighted and (after.at - before.at).total_seconds() > resolution_s
+    ]
 
 
 def between(

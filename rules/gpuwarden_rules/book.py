@@ -31,6 +31,7 @@ def load_book(folders: Sequence[Path]) -> Book:
         raise RuleFileError([*problems, *error.problems]) from error
     names = {rule.name for rule in own}
     rules = [rule for rule in builtin_rules() if rule.name not in names] + own
+    problems += _lacking_labels(rules, names)
     problems += graph_problems(_known(rules, names))
     overrides: list[Override] = []
     for path in override_files:
@@ -43,18 +44,44 @@ def load_book(folders: Sequence[Path]) -> Book:
     return Book(tuple(rules), tuple(overrides))
 
 
+def _lacking_labels(rules: Sequence[Rule], own: set[str]) -> list[Problem]:
+    """A problem for each label that built-in rules compare with a rule that an operator's one replaces,
+    and that this one does not have."""
+    replacing = {rule.name: rule for rule in rules if rule.name in own}
+    waiting: dict[tuple[str, str], list[str]] = {}
+    for rule in rules:
+        for name, equal in rule.inhibited_by.items() if rule.name not in own else ():
+            if name in replacing:
+                for label in set(equal) - set(replacing[name].labels):
+                    waiting.setdefault((name, label), []).append(rule.name)
+    return [
+        replacing[name].problem(
+            "labels",
+            f"it replaces the built-in rule, so it needs the label {label!r}, by which it inhibits"
+            f" {', '.join(inhibited)}. Add that label, or give the rule a name of its own and disable the"
+            f" built-in one in {FILE_NAME}",
+        )
+        for (name, label), inhibited in sorted(waiting.items())
+    ]
+
+
 def _known(rules: Iterable[Rule], own: set[str]) -> list[Rule]:
     """Rules as the graph check takes them.
 
     A built-in rule may name one that this installation lacks: its own tests see to that. An
-    operator's rule may not, since there it is a slip of the pen.
+    operator's rule may not, since there it is a slip of the pen. Of labels that an operator's rule took
+    from a built-in one, `_lacking_labels` tells.
     """
     found = list(rules)
-    names = {rule.name for rule in found}
+    labels = {rule.name: set(rule.labels) for rule in found}
+
+    def has(name: str, equal: tuple[str, ...]) -> bool:
+        return name in labels and (name not in own or labels[name] >= set(equal))
+
     return [
         rule
         if rule.name in own
-        else replace(rule, inhibited_by={k: v for k, v in rule.inhibited_by.items() if k in names})
+        else replace(rule, inhibited_by={k: v for k, v in rule.inhibited_by.items() if has(k, v)})
         for rule in found
     ]
 

@@ -16,8 +16,7 @@ from gpuwarden.query import Querier, QueryError
 from gpuwarden.silence import Silence
 from gpuwarden_rules.engine import Engine
 from gpuwarden_rules.explain import Explanation, explanation
-from gpuwarden_rules.keeper import Keeper
-from gpuwarden_rules.marks import RuleFileError
+from gpuwarden_rules.keeper import Keeper, ReloadError
 from gpuwarden_rules.silences import RequestError, silence_of
 
 Handler = Callable[[web.Request, Keeper], Awaitable[web.Response]]
@@ -46,10 +45,9 @@ def routes(
     async def reload(_request: web.Request, kept: Keeper) -> web.Response:
         try:
             book = await kept.reload()
-        except RuleFileError as error:
+        except ReloadError as error:
             problems = [dataclasses.asdict(problem) for problem in error.problems]
-            reason = f"the old rules go on: {error.problems[0]}"
-            return _answer({"error": reason, "status": 422, "problems": problems}, 422)
+            return _answer({"error": str(error), "status": 422, "problems": problems}, 422)
         return _answer({"rules": len(book.rules), "overrides": len(book.overrides)})
 
     async def list_silences(_request: web.Request, kept: Keeper) -> web.Response:

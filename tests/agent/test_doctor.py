@@ -2,6 +2,8 @@
 
 import os
 import socket
+import sqlite3
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,22 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
-from gpuwarden.clock import SystemClock
-from gpuwarden_agent.doctor import (
-    DEGRADED,
-    FAILED,
-    OK,
-    Call,
-    Check,
-    check_host,
-    examine,
-    merged,
-    worst,
-)
+from gpuwarden.clock import ManualClock, SystemClock
+from gpuwarden.doctor import FAIL, OK, WARN, Check
+from gpuwarden_agent.doctor import Call, check_host, examine, merged
 from gpuwarden_agent.probe import ProbeError
 from gpuwarden_agent.probes.timing import CallReport
 from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_agent.spool import FILE_NAME, open_spool
 
 ALL_CAPABILITIES, NONE = "000001ffffffffff", "0000000000000000"
 
@@ -91,7 +86,7 @@ def test_every_probe_is_read_and_timed_and_one_that_fails_says_why(fake_probe: A
     assert len(good.read_at) == 5
     assert [(c.name, c.status, c.finding) for c in checks] == [
         ("gpu0", OK, "answers"),
-        ("gpu1", FAILED, "GPU 1 is lost"),
+        ("gpu1", FAIL, "GPU 1 is lost"),
     ]
     assert [(c.source, c.report.count, c.report.supported) for c in calls] == [
         ("gpu0", 5, True),
@@ -106,7 +101,7 @@ def test_a_probe_that_hangs_costs_its_limit_and_nothing_else(fake_probe: Any) ->
         _, checks = examine([hung, good], SystemClock(), reads=1, limit_s=0.2)
     finally:
         hung.go_on.set()
-    assert [(c.name, c.status) for c in checks] == [("gpu0", FAILED), ("gpu1", OK)]
+    assert [(c.name, c.status) for c in checks] == [("gpu0", FAIL), ("gpu1", OK)]
     assert "no answer within 0.2 s" in checks[0].finding
 
 
@@ -152,9 +147,9 @@ def test_what_a_capability_would_give_is_named_with_it(tmp_path: Path) -> None:
     (root / "proc/pressure/io").unlink()
     checks = checks_of(root)
     for name in ("process_io", "processes"):
-        assert checks[name].status == DEGRADED
+        assert checks[name].status == WARN
         assert "CAP_SYS_PTRACE" in checks[name].remedy
-    assert checks["kernel_log"].status == DEGRADED
+    assert checks["kernel_log"].status == WARN
     assert "psi=1" in checks["pressure"].remedy
 
 
@@ -187,20 +182,20 @@ def test_kubelets_socket_is_looked_at_only_where_there_is_one(
 def test_a_folder_that_cannot_be_written_or_is_too_small_is_told(tmp_path: Path) -> None:
     root = make_root(tmp_path, capabilities=NONE)
     checks = checks_of(root, state_dir=Path("/proc/1/nothing"))
-    assert checks["state_dir"].status == FAILED
-    assert checks_of(root, spool_bytes_max=2**60)["state_dir"].status == DEGRADED
+    assert checks["state_dir"].status == FAIL
+    assert checks_of(root, spool_bytes_max=2**60)["state_dir"].status == WARN
 
 
 def test_a_collector_that_is_away_or_something_else_is_told(tmp_path: Path) -> None:
     root = make_root(tmp_path, capabilities=NONE)
     away = checks_of(root)["collector"]
     assert (away.status, away.finding) == (
-        FAILED,
+        FAIL,
         "http://127.0.0.1:1/healthz: Connection refused",
     )
     for body in (b"<html>", b"[]"):
         with answering(body) as url:
-            assert checks_of(root, url)["collector"].status == FAILED
+            assert checks_of(root, url)["collector"].status == FAIL
 
 
 @pytest.mark.parametrize(("offset_s", "way"), [(-600, "ahead of"), (600, "behind")])
@@ -209,12 +204,118 @@ def test_clocks_that_disagree_are_told(tmp_path: Path, offset_s: int, way: str) 
     theirs = datetime.now(UTC) + timedelta(seconds=offset_s)
     with answering(b'{"status": "ok"}', theirs) as url:
         check = checks_of(root, url)["collector"]
-    assert check.status == DEGRADED
+    assert check.status == WARN
     assert f"10 min {way} the collector's" in check.finding
 
 
-def test_the_worst_counts() -> None:
-    checks = [Check("a", OK, ""), Check("b", FAILED, ""), Check("c", DEGRADED, "")]
-    assert [worst(checks[:1]), worst(checks), worst(checks[::2]), worst([])] == [
-        OK, FAILED, DEGRADED, OK,
-    ]  # fmt: skip
+def spooled(folder: Path, clock: ManualClock, batches: int) -> None:
+    spool = open_spool(folder, bytes_max=10**9, clock=clock, boot="b")
+    for _ in range(batches):
+        spool.put(bytes(400_000), 1)
+    spool.close()
+
+
+def spool_check(folder: Path, clock: ManualClock, **more: Any) -> Check | None:
+    settings = AgentSettings(collector_url="http://127.0.0.1:1", state_dir=folder, **more)
+    found = check_host(settings, clock, root=folder, has_nvidia=False)
+    return {check.name: check for check in found}.get("spool")
+
+
+def test_what_waits_in_the_spool_is_counted_and_aged(tmp_path: Path) -> None:
+    clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
+    assert spool_check(tmp_path, clock) is None, "no agent has run"
+    spooled(tmp_path, clock, 0)
+    assert spool_check(tmp_path, clock) == Check("spool", OK, "nothing waits for the collector")
+    spooled(tmp_path, clock, 3)
+    clock.advance(200)
+    check = spool_check(tmp_path, clock)
+    assert check is not None and (check.status, "3 batches wait (1 MiB)" in check.finding) == (
+        OK,
+        True,
+    )
+    clock.advance(200)
+    check = spool_check(tmp_path, clock)
+    assert check is not None and (check.status, "journalctl" in check.remedy) == (WARN, True)
+    check = spool_check(tmp_path, clock, spool_bytes_max=1_250_000)
+    assert check is not None and (check.status, "it is full" in check.finding) == (FAIL, True)
+
+
+def test_batches_that_were_refused_are_told_with_the_reason(tmp_path: Path) -> None:
+    clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
+    spool = open_spool(tmp_path, bytes_max=10**9, clock=clock, boot="b")
+    spool.put(b"x", 1)
+    spool.refuse(1, "422: no such table")
+    spool.close()
+    check = spool_check(tmp_path, clock)
+    assert check is not None and (check.status, "422: no such table" in check.finding) == (
+        WARN,
+        True,
+    )
+    clock.advance(2 * 86_400)
+    assert spool_check(tmp_path, clock) == Check("spool", OK, "nothing waits for the collector")
+
+
+def test_a_spool_of_a_newer_version_or_of_junk_is_told(tmp_path: Path) -> None:
+    clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
+    spooled(tmp_path, clock, 1)
+    db = sqlite3.connect(tmp_path / FILE_NAME)
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    check = spool_check(tmp_path, clock)
+    assert check is not None and (check.status, "newer gpuwarden" in check.finding) == (FAIL, True)
+    (tmp_path / FILE_NAME).write_bytes(b"junk " * 1000)
+    check = spool_check(tmp_path, clock)
+    assert check is not None and check.status == WARN
+
+
+@contextmanager
+def speaking_tls(authority: trustme.CA, ends_at: datetime) -> Iterator[str]:
+    """A server that does the handshake and no more."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1", not_after=ends_at).configure_cert(context)
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+                with context.wrap_socket(connection, server_side=True) as tls:
+                    tls.recv(1)
+            except ssl.SSLError:
+                continue
+            except OSError:
+                return
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"https://user:secret@127.0.0.1:{server.getsockname()[1]}"
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join(5)
+
+
+@pytest.mark.parametrize(("days", "status"), [(100, OK), (10, WARN)])
+def test_the_lives_of_certificate_and_authority_are_told(
+    tmp_path: Path, days: int, status: str
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    ends_at = datetime.now(UTC) + timedelta(days=days)
+    root = make_root(tmp_path / "root", capabilities=NONE)
+    with speaking_tls(authority, ends_at) as url:
+        checks = checks_of(root, url, tls_ca=tmp_path / "ca.pem")
+    certificate = checks["certificate"]
+    assert (certificate.status, f"{ends_at:%Y-%m-%d}" in certificate.finding) == (status, True)
+    assert not [check for check in checks.values() if "secret" in check.finding + check.remedy]
+    assert checks["authority"].status == OK
+
+
+def test_a_certificate_that_is_not_believed_is_the_collectors_line(tmp_path: Path) -> None:
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    root = make_root(tmp_path / "root", capabilities=NONE)
+    with speaking_tls(trustme.CA(), datetime.now(UTC) + timedelta(days=100)) as url:
+        checks = checks_of(root, url, tls_ca=tmp_path / "ca.pem")
+    assert "certificate" not in checks
+    assert checks["collector"].status == FAIL

@@ -1,12 +1,18 @@
 """`gpuwarden rules` from the command line."""
 
+import asyncio
 import json
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from gpuwarden.clock import SystemClock
 from gpuwarden_cli.main import main
 from gpuwarden_cli.rules import paths_of
+from gpuwarden_collector.daemon import running
+from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.store.database import Database, Limits
 from gpuwarden_rules.language import builtin_paths
 
 
@@ -102,3 +108,82 @@ def test_a_backtest_of_a_collector_without_history_says_so(answering, capsys) ->
     answering(200, {"columns": columns, "rows": [[None]], "truncated": False})
     assert main(["rules", "backtest", "gpu_idle_held"]) == 0
     assert "no samples to replay" in capsys.readouterr().err
+
+
+OWN = """
+rules:
+  - name: hot_host
+    severity: info
+    labels: [node]
+    params: {window: 2m, above: 50}
+    summary: "{node} at {value:.0f}"
+    remedy: none
+    sql: |
+      SELECT node, max(cpu_util_percent) AS value FROM host_samples
+      WHERE ts > $now::TIMESTAMP - to_seconds($window) AND ts <= $now::TIMESTAMP
+      GROUP BY node HAVING value > $above
+  - name: broken
+    severity: info
+    summary: s
+    remedy: r
+    sql: SELECT nothing FROM host_samples WHERE ts > $now
+"""
+OVERRIDES = """
+overrides:
+  - {rules: [hot_host], match: {node: n2}, params: {above: 95}}
+  - {rules: [hot_host], match: {node: n3}, severity: critical}
+"""
+
+
+async def test_a_backtest_replays_what_the_collectors_configuration_names(
+    tmp_path, monkeypatch, capsys
+) -> None:
+    """Its own rules with their overrides, over a store that a collector serves."""
+    rules, config = tmp_path / "rules", tmp_path / "collector.toml"
+    rules.mkdir()
+    (rules / "own.yaml").write_text(OWN)
+    (rules / "overrides.yaml").write_text(OVERRIDES)
+    config.write_text(f'rules_dirs = ["{rules}"]\n')
+    now = datetime.now(UTC).replace(tzinfo=None)
+    database = Database.open(tmp_path / "store", Limits(memory="512MiB", threads=1))
+    database.writing.execute(
+        f"INSERT INTO hot.host_samples_{database.generations[-1]} BY NAME "
+        "SELECT $now - to_seconds(10 * s) AS ts, 'n' || n AS node, true AS simulated, "
+        "CASE WHEN s BETWEEN 90 AND 179 THEN 90 ELSE 10 END AS cpu_util_percent "
+        "FROM range(360) t(s), range(1, 4) u(n)",
+        {"now": now},
+    )
+    database.writing.execute(
+        "INSERT INTO nodes BY NAME SELECT 'n' || n AS node, 'a' AS agent_id, 'b' AS boot_id, "
+        "$now AS last_seen_at, true AS simulated FROM range(1, 4) u(n)",
+        {"now": now},
+    )
+    database.close()
+    settings = CollectorSettings(port=0, data_dir=tmp_path / "store", threads=1)
+    async with running(settings, SystemClock()) as collector:
+        monkeypatch.setenv("GPUWARDEN_URL", collector.url)
+        words = [
+            "rules",
+            "backtest",
+            "hot_host",
+            "broken",
+            "--config",
+            str(config),
+            "--since",
+            "1h",
+        ]
+        code = await asyncio.to_thread(main, [*words, "--format", "json"])
+        found = capsys.readouterr()
+    episodes = {line["labels"]["node"]: line for line in map(json.loads, found.out.splitlines())}
+    assert {node: line["severity"] for node, line in episodes.items()} == {
+        "n1": "info",
+        "n3": "critical",
+    }
+    fired_at = datetime.fromisoformat(episodes["n1"]["fired_at"])
+    assert abs(fired_at.replace(tzinfo=None) - (now - timedelta(seconds=1790))) <= timedelta(
+        seconds=61
+    )
+    # One rule that is wrong is named in a line, and does not keep the others from being replayed.
+    assert code == 1
+    assert found.err.startswith("gpuwarden: broken cannot be replayed: ")
+    assert found.err.count("\n") == 1

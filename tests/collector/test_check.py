@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from gpuwarden.life import StartError
@@ -91,6 +92,15 @@ def test_a_store_that_was_killed_has_no_problem(store: Path) -> None:
     assert f"{FILE_NAME}: 40 rows that have not moved to the lake" in report.facts
     assert any(fact.startswith("lake: 2 files, 80 rows") for fact in report.facts)
     assert count(store) == 120
+
+
+def test_a_store_from_before_a_table_was_added_has_no_problem(store: Path) -> None:
+    Database.open(store, LIMITS).close()
+    with duckdb.connect(store / FILE_NAME) as db:
+        (newest,) = db.execute("SELECT max(generation) FROM internal.generations").fetchone() or ()
+        db.execute("DROP VIEW main.collector_samples")
+        db.execute(f"DROP TABLE {hot_table('collector_samples', newest)}")
+    assert check(store).problems == []
 
 
 def test_no_store_is_said(tmp_path: Path) -> None:

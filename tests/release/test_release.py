@@ -1,8 +1,12 @@
-"""SHA256SUMS is what sha256sum reads."""
+"""SHA256SUMS is what sha256sum reads, and whoever builds the tree again gets the same."""
 
+import os
 import shutil
 import subprocess
+from pathlib import Path
 
+import bundle
+import deb
 import pytest
 import release
 
@@ -18,3 +22,42 @@ def test_the_sums_are_those_that_sha256sum_checks(tmp_path) -> None:
     assert done.stdout == "a.pyz: OK\nb.whl: OK\n"
     (tmp_path / "a.pyz").write_text("other")
     assert subprocess.run(check, cwd=tmp_path, capture_output=True, check=False).returncode == 1
+
+
+@pytest.mark.slow
+def test_two_builds_of_one_tree_have_the_same_sums(tmp_path: Path) -> None:
+    """Of trees that were checked out at other times, in other folders, in another order, by another umask."""
+    sums = []
+    for number, umask in enumerate((0o022, 0o077)):
+        tree, out = tmp_path / f"tree{number}", tmp_path / f"out{number}"
+        before = os.umask(umask)
+        try:
+            copied(tree, at_s=1_700_000_000 + number * 86_400, is_backwards=bool(number))
+            out.mkdir()
+            made = [bundle.build_wheel(out, tree)]
+            other = out.parent / "other-1.0-py3-none-any.whl"
+            other.write_bytes(b"another package")
+            for part in bundle.EXTRAS:
+                made.append(bundle.bundle(part, made[0], [other], out))
+                if shutil.which("dpkg-deb"):
+                    made.append(deb.deb(part, made[-1], out))
+        finally:
+            os.umask(before)
+        sums.append(release.sums(made))
+    assert sums[0] == sums[1]
+    assert len(sums[0].splitlines()) >= 3
+
+
+def copied(tree: Path, *, at_s: int, is_backwards: bool) -> None:
+    tree.mkdir()
+    names = sorted(
+        (*bundle.PACKAGES, "pyproject.toml", "README.md", "LICENSE"), reverse=is_backwards
+    )
+    for name in names:
+        source = bundle.ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(source, tree / name)
+    for path in tree.rglob("*"):
+        os.utime(path, (at_s, at_s))

@@ -66,3 +66,19 @@ def test_a_name_stands_once_among_own_rules(tmp_path) -> None:
     write(tmp_path, file="twice.yaml")
     with pytest.raises(RuleFileError, match="the name is taken by"):
         load_book([tmp_path])
+
+
+def test_an_own_rule_that_lacks_a_label_others_go_by_is_named_itself(tmp_path) -> None:
+    """`node_down` inhibits many rules by node; replaced by one of the whole fleet, it cannot."""
+    write(tmp_path, "node_down")
+    load_book([tmp_path])
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(mine.read_text().replace("labels: [node]", "labels: [rack]"))
+    with pytest.raises(RuleFileError) as caught:
+        load_book([tmp_path])
+    (problem,) = caught.value.problems
+    assert str(problem).startswith(
+        f"{mine}:4:13: node_down: it replaces the built-in rule, so it needs the label 'node', by which it inhibits"
+    )
+    assert "gpu_idle_held" in problem.message
+    assert "disable the built-in one in overrides.yaml" in problem.message

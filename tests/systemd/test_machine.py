@@ -215,13 +215,31 @@ def test_a_wrong_setting_is_one_line_of_the_status_and_not_tried_again(debian, p
     debian.run(f"cp -p /root/kept {path} && systemctl restart gpuwarden-{part}")
 
 
-def test_the_collector_reloads_without_a_restart(debian) -> None:
-    pid = shown(debian, "collector", "MainPID")
-    debian.run("systemctl reload gpuwarden-collector")
-    assert (shown(debian, "collector", "MainPID"), shown(debian, "collector", "ActiveState")) == (
-        pid,
-        "active",
-    )
+@pytest.mark.parametrize("part", ["collector", "agent"])
+def test_a_part_reloads_without_a_restart(debian, part) -> None:
+    pid = shown(debian, part, "MainPID")
+    before = samples(debian)
+    debian.run(f"systemctl reload gpuwarden-{part}")
+    wait_for_more(debian, before)
+    assert (shown(debian, part, "MainPID"), shown(debian, part, "ActiveState")) == (pid, "active")
+
+
+def test_the_doctor_of_the_host_finds_what_was_broken_and_nothing_else(debian) -> None:
+    """After an upgrade of both, as it runs from the one command that is in the path."""
+
+    def failing() -> set[tuple[str, str]]:
+        found = json.loads(debian.run("gpuwarden doctor --format json 2>/dev/null", check=False))
+        return {
+            (part, check["name"])
+            for part, document in found.items()
+            for check in document["checks"]
+            if check["status"] == "fail"
+        }
+
+    assert failing() == set()
+    debian.run("systemctl stop gpuwarden-agent; chmod 0666 /etc/gpuwarden/collector.toml")
+    assert failing() == {("agent", "service"), ("collector", "settings")}
+    debian.run("systemctl start gpuwarden-agent; chmod 0640 /etc/gpuwarden/collector.toml")
 
 
 def test_both_are_back_after_a_reboot(debian) -> None:
@@ -268,7 +286,7 @@ def test_a_host_that_does_not_reach_the_collector_installs_and_spools(debian, in
     debian.run("systemctl stop gpuwarden-collector")
     said = install("agent", version_here(), "install")
     assert "gpuwarden-agent.service is active" in said
-    assert re.search(r"failed +collector: ", said), said
+    assert re.search(r"fail +collector: ", said), said
     installed_at = debian.run("date -u '+%F %T'").strip()
     debian.run("sleep 3; systemctl start gpuwarden-collector")
     reached = f"select min(ts) AS first from gpu_samples where ts > '{installed_at}'"

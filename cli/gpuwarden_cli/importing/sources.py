@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 from gpuwarden_cli.importing.model import UnreadableError
 
@@ -85,6 +85,52 @@ class _Whole(io.RawIOBase):
         return len(piece)
 
 
+_ZSTD_BYTES = 2048
+"""Unpacked at a time: 64 MiB at most, however it was packed."""
+
+
+class _Zstd(io.RawIOBase):
+    """What was packed with zstd. Raises EOFError where the file ends before what was packed does:
+    zstandard's own reader takes that for the end."""
+
+    def __init__(self, packed: IO[bytes]) -> None:
+        import zstandard
+
+        self._packed = packed
+        self._unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 27)
+        self._frame: Any = None
+        """The frame that has begun and not ended."""
+        self._plain = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        into = memoryview(cast(bytearray, buffer))
+        while not self._plain:
+            packed = self._packed.read(_ZSTD_BYTES)
+            if not packed:
+                if self._frame is not None:
+                    raise EOFError("the zstd file ended in the middle of a frame")
+                return 0
+            self._plain = memoryview(self._unpacked(packed))
+        piece = self._plain[: len(into)]
+        self._plain = self._plain[len(piece) :]
+        into[: len(piece)] = piece
+        return len(piece)
+
+    def _unpacked(self, packed: bytes) -> bytes:
+        parts = []
+        while packed:
+            if self._frame is None:
+                self._frame = self._unpacker.decompressobj()
+            parts.append(self._frame.decompress(packed))
+            packed = self._frame.unused_data
+            if self._frame.eof:
+                self._frame = None
+        return b"".join(parts)
+
+
 def opened(path: Path) -> Source:
     """Open a file. Raises UnreadableError."""
     try:
@@ -94,10 +140,7 @@ def opened(path: Path) -> Source:
         if start[:2] == _GZIP:
             plain = cast(IO[bytes], gzip.GzipFile(fileobj=plain))
         elif start == _ZSTD:
-            import zstandard
-
-            reader = zstandard.ZstdDecompressor(max_window_size=1 << 27)
-            plain = reader.stream_reader(plain, read_across_frames=True)
+            plain = io.BufferedReader(_Zstd(plain), 1 << 18)
         head = _read_up_to(plain, HEAD_BYTES)
     except OSError as error:
         raise UnreadableError(f"it cannot be read: {error.strerror or error}") from error

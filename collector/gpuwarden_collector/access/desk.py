@@ -12,13 +12,13 @@ from typing import Any
 from aiohttp import web
 
 from gpuwarden.clock import Clock
-from gpuwarden.files import mark_of
+from gpuwarden.files import Mark, mark_of
 from gpuwarden.life import StartError
 from gpuwarden_collector.access import token_file
 from gpuwarden_collector.access.exposure import exposure_of
 from gpuwarden_collector.access.gate import Gate
 from gpuwarden_collector.access.routes import AccessRoutes
-from gpuwarden_collector.access.tls import ServerTls
+from gpuwarden_collector.access.tls import ServerTls, certificate_of
 from gpuwarden_collector.access.token_file import TokenFileError
 from gpuwarden_collector.settings import CollectorSettings
 
@@ -46,6 +46,11 @@ class Desk:
         self.tls: ServerTls | None = None
         if settings.tls_cert is not None and settings.tls_key is not None:
             self.tls = ServerTls(settings.tls_cert, settings.tls_key)
+        self._ca = settings.tls_ca
+        self._ca_mark: Mark | None = None
+        self.authority_ends_at: datetime | None = None
+        """When the authority ends that nodes are told to trust; None: there is none."""
+        self._look_at_authority()
         self._mark = mark_of(self._path)
         try:
             self._book = token_file.load(self._path)
@@ -86,6 +91,7 @@ class Desk:
         """Take tokens and certificate anew where their files have changed."""
         if self.tls is not None:
             self.tls.reload()
+        self._look_at_authority()
         mark = mark_of(self._path)
         if mark == self._mark:
             return
@@ -94,6 +100,17 @@ class Desk:
             self._book = token_file.load(self._path)
         except TokenFileError as error:
             log.error("tokens cannot be read; the old ones go on", extra={"why": str(error)})
+
+    def _look_at_authority(self) -> None:
+        mark = None if self._ca is None else mark_of(self._ca)
+        if self._ca is None or mark == self._ca_mark:
+            return
+        self._ca_mark = mark
+        try:
+            self.authority_ends_at = certificate_of(self._ca).ends_at
+        except ValueError as error:
+            self.authority_ends_at = None
+            log.warning("tls_ca cannot be read; no node can enroll", extra={"why": str(error)})
 
     async def look(self) -> None:
         """What is due: files that changed, when tokens were used, a certificate that ends."""

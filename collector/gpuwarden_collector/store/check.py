@@ -26,6 +26,7 @@ from gpuwarden_collector.store.lake import SEALED_TABLES, sealed_generation
 
 ASIDE = "lost"
 _CORRUPT_LOG = re.compile(r"Corrupt WAL file: entry at byte position (\d+)")
+_HOT_SQL = "SELECT table_name FROM duckdb_tables() WHERE schema_name = 'hot'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +80,12 @@ def _check_hot(path: Path, report: Report) -> tuple[str | None, list[int]]:
             (identity,) = _row(connection, "SELECT collector FROM internal.identity")
             _check_ledger(connection, report)
             found = generations(connection)
+            there = {f"hot.{name}" for (name,) in connection.execute(_HOT_SQL).fetchall()}
             rows = sum(
-                _row(connection, f"SELECT count(*) FROM {hot_table(name, generation)}")[0]
+                _row(connection, f"SELECT count(*) FROM {table}")[0]
                 for generation in found
-                for name in SEALED_TABLES
+                for table in (hot_table(name, generation) for name in SEALED_TABLES)
+                if table in there  # a table that is newer than the store comes with its next start
             )
     except duckdb.Error as error:
         report.problems.append(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import duckdb
 
+from gpuwarden import __version__
 from gpuwarden.life import StartError
 from gpuwarden.schema import TABLES, UPSERTED, column_sql, create_sql, stored_columns
 from gpuwarden.table import Table
@@ -343,10 +344,7 @@ def _create(connection: duckdb.DuckDBPyConnection, path: Path, *, is_shared: boo
     if version is None:
         connection.execute("INSERT INTO internal.schema_version VALUES ($1)", [SCHEMA_VERSION])
     elif version > SCHEMA_VERSION:
-        raise StartError(
-            f"{path} has schema version {version}, this gpuwarden knows up to {SCHEMA_VERSION}: "
-            "run the newer gpuwarden that made it, or choose another --data"
-        )
+        raise newer_error(path, version)
     _migrate(connection, version)
     for name in UPSERTED:
         connection.execute(create_sql(TABLES[name]))
@@ -426,6 +424,14 @@ def _add_columns(
     for column in stored_columns(table):
         if column.name not in names:
             connection.execute(f"ALTER TABLE {schema}.{name} ADD COLUMN {column_sql(column)}")
+
+
+def newer_error(path: Path, version: int) -> StartError:
+    """A store that a newer gpuwarden has changed; opening it would lose what this one does not know."""
+    return StartError(
+        f"{path} has schema version {version}, this gpuwarden ({__version__}) knows up to {SCHEMA_VERSION}: "
+        "nothing is changed; install the newer gpuwarden again, or choose another --data-dir"
+    )
 
 
 _NO_SPACE = re.compile(r"No space left|Disk quota exceeded|File too large")

@@ -75,9 +75,10 @@ def _digest(digest: Digest) -> dict[str, Any]:
     return {
         "since": instant(digest.since),
         "until": instant(digest.until),
-        "idle_hours": digest.idle_hours,
+        "wasted_hours": digest.wasted_hours,
         "gpu_hours": digest.gpu_hours,
         "usd": digest.usd,
+        "labels": lines(digest.labels),
         "wasters": lines(digest.wasters),
         "alerts": lines(digest.alerts),
     }

@@ -1,8 +1,10 @@
 """The daily digest: what the fleet wasted, at a time of day, from SQL.
 
-It reads hours of `gpu_1h` with the prices of `gpus`, and `alerts`. When it is due is a pure function.
+It reads whole hours of the view `waste`, as `gpuwarden report waste` does, and `alerts`. When it is due is a
+pure function.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta, tzinfo
 from typing import Any
@@ -14,21 +16,20 @@ from gpuwarden_rules.notify.message import Digest, Kind, Message, Waster, messag
 SPAN = timedelta(days=1)
 QUERY_TIMEOUT_S = 60.0
 
+SETTLED_AFTER = timedelta(minutes=5)
+"""The last hour is labelled some two minutes after its end; a digest waits for it."""
+
 _HOURS = """
-WITH hours AS (
-    SELECT gpu_uuid, simulated, arg_max(node, ts) AS node, sum(idle_seconds) / 3600 AS idle,
-        sum(coalesce(idle_seconds, 0) + coalesce(busy_seconds, 0) + coalesce(unknown_seconds, 0))
-            / 3600 AS seen
-    FROM gpu_1h
+SELECT {by} AS name, bool_or(simulated) AS simulated, sum(gpu_hours) AS seen,
+    sum(gpu_hours) FILTER (is_waste) AS wasted, sum(usd) FILTER (is_waste) AS usd
+FROM (
+    SELECT * FROM waste
     WHERE ts >= $since::TIMESTAMP AND ts < $until::TIMESTAMP
-    GROUP BY gpu_uuid, simulated
     -- Simulated GPUs count only where there are no others.
     QUALIFY simulated = bool_and(simulated) OVER ()
 )
-SELECT h.node, bool_or(h.simulated) AS simulated, sum(h.idle) AS idle, sum(h.seen) AS seen, sum(h.idle * g.usd_per_hour) AS usd
-FROM hours h LEFT JOIN gpus g USING (gpu_uuid)
-GROUP BY h.node
-ORDER BY usd DESC NULLS LAST, idle DESC NULLS LAST, h.node
+GROUP BY ALL
+ORDER BY usd DESC NULLS LAST, wasted DESC NULLS LAST, name
 """
 _ALERTS = """
 SELECT rule, sum(hours) AS hours, sum(hours * usd_per_hour) AS usd
@@ -72,16 +73,17 @@ def due_at(plan: DigestPlan, now: datetime) -> datetime:
 
 def is_due(plan: DigestPlan, done_ms: int | None, now: datetime) -> bool:
     """Whether it has not been made since it was due; the first comes at the first time of day."""
-    return done_ms is not None and done_ms < to_ms(due_at(plan, now))
+    return done_ms is not None and done_ms < to_ms(due_at(plan, now - SETTLED_AFTER))
 
 
 async def made(plan: DigestPlan, querier: Querier, now: datetime) -> list[Message]:
     """The digest of the day before it was due, for each receiver. Raises QueryError."""
-    until = due_at(plan, now)
+    due = due_at(plan, now - SETTLED_AFTER)
+    until = due.replace(minute=0, second=0, microsecond=0)
     digest = await read(querier, until - SPAN, until, plan.top)
     return [
         Message(
-            id=message_id("digest", plan.name, receiver, str(to_ms(until))),
+            id=message_id("digest", plan.name, receiver, str(to_ms(due))),
             receiver=receiver,
             kind=Kind.DIGEST,
             group=f"digest {plan.name}",
@@ -95,22 +97,30 @@ async def made(plan: DigestPlan, querier: Querier, now: datetime) -> list[Messag
 async def read(querier: Querier, since: datetime, until: datetime, top: int) -> Digest:
     """What was wasted between two instants. Raises QueryError."""
     params = {"since": since, "until": until}
-    nodes = (await querier.query(_HOURS, params, timeout_s=QUERY_TIMEOUT_S)).records()
+    nodes = await _hours(querier, "node", params)
+    labels = await _hours(querier, "label", params)
     simulated = any(row["simulated"] for row in nodes)
     params_of_alerts = {**params, "simulated": simulated}
     alerts = (await querier.query(_ALERTS, params_of_alerts, timeout_s=QUERY_TIMEOUT_S)).records()
-    idle = [row for row in nodes if row["idle"]]
-    known = [float(row["usd"]) for row in nodes if row["usd"] is not None]
+    known = [float(row["usd"]) for row in labels if row["usd"] is not None]
     return Digest(
         since=since,
         until=until,
         simulated=simulated,
-        idle_hours=sum(float(row["idle"] or 0) for row in nodes),
-        gpu_hours=sum(float(row["seen"] or 0) for row in nodes),
+        wasted_hours=sum(float(row["wasted"] or 0) for row in labels),
+        gpu_hours=sum(float(row["seen"] or 0) for row in labels),
         usd=sum(known) if known else None,
-        wasters=tuple(_waster(r["node"], r["usd"], r["idle"]) for r in idle[:top]),
+        labels=tuple(_waster(r["name"], r["usd"], r["wasted"]) for r in labels if r["wasted"]),
+        wasters=tuple(_waster(r["name"], r["usd"], r["wasted"]) for r in nodes if r["wasted"])[
+            :top
+        ],
         alerts=tuple(_waster(r["rule"], r["usd"], r["hours"]) for r in alerts[:top]),
     )
+
+
+async def _hours(querier: Querier, by: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+    sql = _HOURS.format(by=by)
+    return (await querier.query(sql, params, timeout_s=QUERY_TIMEOUT_S)).records()
 
 
 def _waster(name: str, usd: Any, hours: Any) -> Waster:

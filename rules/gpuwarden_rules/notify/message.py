@@ -33,7 +33,7 @@ class Waster:
     name: str
     usd: float | None
     hours: float
-    """GPU-hours that did nothing."""
+    """GPU-hours wasted; of a rule, hours that its alerts held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +44,12 @@ class Digest:
     until: datetime
     simulated: bool = False
     """All of it: the fleet has no real GPU."""
-    idle_hours: float
+    wasted_hours: float
     gpu_hours: float
     usd: float | None
+    """What the wasted hours cost."""
+    labels: tuple[Waster, ...] = ()
+    """What the waste was (docs/money.md), the costliest first."""
     wasters: tuple[Waster, ...] = ()
     """Nodes, the costliest first."""
     alerts: tuple[Waster, ...] = ()

@@ -104,6 +104,10 @@ class Notifier:
         """Messages that a full outbox gave up, by receiver."""
         return self._outbox.dropped
 
+    def go_on_counting(self, before: "Notifier") -> None:
+        """Take over the figures of receivers that stay; `before` has ended."""
+        self.stats |= {name: found for name, found in before.stats.items() if name in self.stats}
+
     def wake(self, alert: Alert | None = None) -> None:
         """Something changed: look at once. From the event loop's thread."""
         self._changed.set()

@@ -174,10 +174,12 @@ def _clock(instant: datetime, now: datetime, style: Style) -> str:
 def _digest(digest: Digest, style: Style) -> tuple[str, list[str]]:
     until = digest.until.astimezone(style.zone).strftime("%d %b %H:%M %Z")
     hours = readable((digest.until - digest.since).total_seconds())
-    share = f" ({digest.idle_hours / digest.gpu_hours:.0%})" if digest.gpu_hours else ""
+    share = f" ({digest.wasted_hours / digest.gpu_hours:.0%})" if digest.gpu_hours else ""
     wasted = "cost unknown" if digest.usd is None else usd(digest.usd)
-    used = f"{digest.idle_hours:,.0f} of {digest.gpu_hours:,.0f} GPU-hours{share}"
-    lines = [f"In the {hours} to {until}: {used} did nothing: {wasted}."]
+    used = f"{digest.wasted_hours:,.0f} of {digest.gpu_hours:,.0f} GPU-hours{share}"
+    lines = [f"In the {hours} to {until}: {used} were wasted: {wasted}."]
+    if digest.labels:
+        lines.append(", ".join(f"{w.name} {w.hours:,.0f} h" for w in digest.labels) + ".")
     lines += _wasters("Most on", digest.wasters, "GPU-h")
     lines += _wasters("Costliest alerts", digest.alerts, "h")
     return f"GPU waste: {wasted}{' (simulated)' if digest.simulated else ''}", lines

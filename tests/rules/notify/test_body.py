@@ -40,7 +40,7 @@ def test_what_is_unknown_is_null() -> None:
 
 def test_every_key_is_documented() -> None:
     digest = Digest(
-        since=START, until=START, idle_hours=1, gpu_hours=2, usd=3,
+        since=START, until=START, wasted_hours=1, gpu_hours=2, usd=3,
         wasters=(Waster(name="n", usd=1, hours=1),),
     )  # fmt: skip
     body = body_of(replace(MESSAGE, digest=digest), Style(UTC))

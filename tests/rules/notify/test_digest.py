@@ -1,14 +1,23 @@
 """The digest: when it is due, and what SQL says was wasted."""
 
+import asyncio
+import json
 from datetime import UTC, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from gpuwarden.clock import to_ms
+from gpuwarden.clock import SystemClock, to_ms
+from gpuwarden.waste import LABELS as LABELS_OF_TIME
+from gpuwarden_cli.main import main
+from gpuwarden_cli.remote import RemoteQuerier
+from gpuwarden_collector.daemon import running
+from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.store.database import Database, Limits
 from gpuwarden_rules.notify.digest import DigestPlan, due_at, is_due, made, read
 
 UNTIL = datetime(2026, 3, 2, 8, tzinfo=UTC)
+NO_WASTE = ("productive", "unknown")
 PLAN = DigestPlan(receivers=("a", "b"), at=time(8), zone=UTC, top=2)
 
 
@@ -16,7 +25,8 @@ def test_it_is_due_once_a_day_and_not_before_the_first_time_of_day() -> None:
     assert not is_due(PLAN, None, UNTIL)
     done = to_ms(UNTIL - timedelta(hours=3))
     assert not is_due(PLAN, done, UNTIL - timedelta(seconds=1))
-    assert is_due(PLAN, done, UNTIL)
+    assert not is_due(PLAN, done, UNTIL + timedelta(minutes=4))  # the last hour has no labels yet
+    assert is_due(PLAN, done, UNTIL + timedelta(minutes=5))
     assert is_due(PLAN, done, UNTIL + timedelta(days=3))
     assert not is_due(PLAN, to_ms(UNTIL), UNTIL + timedelta(hours=23))
 
@@ -29,22 +39,19 @@ def test_the_time_of_day_is_that_of_its_zone_also_when_clocks_change() -> None:
     assert due_at(berlin, datetime(2026, 3, 29, 5, tzinfo=UTC)) == before
 
 
-@pytest.fixture
-def fleet(database):
-    for gpu, (node, idle, usd) in enumerate(
-        [("n1", 3600, 2.0), ("n1", 1800, 2.0), ("n2", 3600, None), ("n3", 0, 2.0)]
-    ):
-        uuid = f"GPU-{gpu}"
-        seen = {"first_seen_at": UNTIL, "last_seen_at": UNTIL, "simulated": False}
-        database.insert("gpus", [{"gpu_uuid": uuid, "node": node, "usd_per_hour": usd, **seen}])
-        hours = [
-            {"ts": UNTIL - timedelta(hours=hour), "node": node, "gpu_uuid": uuid, "gpu": gpu,
-             "idle_seconds": idle, "busy_seconds": 3600 - idle, "samples": 3600, "detail_samples": 0,
-             "health_samples": 0, "simulated": False}
-            for hour in (0, 1, 24, 25)
-        ]  # fmt: skip
-        database.insert("gpu_1h", hours)
-    return database
+LABELS = {"productive": 1800, "idle_held": 1200, "throttled": 300, "unknown": 300}
+
+
+def hours(
+    node: str, gpu: int, usd_per_hour: float | None, *, simulated: bool = False
+) -> list[dict]:
+    """An hour's labels, of the hours that begin 0, 1, 24 and 25 hours before."""
+    return [
+        {"ts": UNTIL - timedelta(hours=hour), "node": node, "gpu_uuid": f"GPU-{node}-{gpu}", "gpu": gpu,
+         "label": label, "seconds": seconds, "simulated": simulated,
+         "usd": None if usd_per_hour is None else usd_per_hour * seconds / 3600}
+        for hour in (0, 1, 24, 25) for label, seconds in LABELS.items()
+    ]  # fmt: skip
 
 
 def alert(rule: str, hours: float, usd_per_hour: float | None, *, fired: bool = True) -> dict:
@@ -57,23 +64,47 @@ def alert(rule: str, hours: float, usd_per_hour: float | None, *, fired: bool = 
     }  # fmt: skip
 
 
-async def test_a_day_of_a_fleet(fleet) -> None:
+async def test_a_day_of_a_fleet(database) -> None:
+    for node, gpu, usd in [("n1", 0, 2.4), ("n1", 1, 2.4), ("n2", 0, None)]:
+        database.insert("waste_1h", hours(node, gpu, usd))
+    database.insert("waste_1h", hours("demo", 0, 9.0, simulated=True))
     alerts = [
         alert("idle", 30, 2.0), alert("hot", 5, 1.0), alert("free", 5, None),
         alert("pending", 5, 9.0, fired=False),
     ]  # fmt: skip
-    fleet.insert("alerts", alerts)
-    digest = await read(fleet, UNTIL - timedelta(days=1), UNTIL, 2)
+    database.insert("alerts", alerts)
+    digest = await read(database, UNTIL - timedelta(days=1), UNTIL, 2)
     # Hours that began 1 and 24 hours before count, that which begins now does not.
-    assert (digest.gpu_hours, digest.idle_hours) == (8, 5)
-    assert digest.usd == pytest.approx(6)
-    assert [(w.name, w.usd, w.hours) for w in digest.wasters] == [("n1", 6, 3), ("n2", None, 2)]
-    assert [(w.name, w.usd, w.hours) for w in digest.alerts] == [("idle", 48, 24), ("hot", 5, 5)]
+    assert (digest.gpu_hours, digest.wasted_hours) == (6, pytest.approx(2.5))
+    assert digest.usd == pytest.approx(4)
+    assert lines(digest.labels) == [("idle_held", 3.2, 2), ("throttled", 0.8, 0.5)]
+    assert lines(digest.wasters) == [
+        ("n1", 4, 1.666667),
+        ("n2", None, 0.833333),
+    ]
+    assert lines(digest.alerts) == [("idle", 48, 24), ("hot", 5, 5)]
+    assert not digest.simulated
+
+
+def lines(wasters) -> list[tuple]:
+    return [(w.name, w.usd and round(w.usd, 6), round(w.hours, 6)) for w in wasters]
+
+
+async def test_it_speaks_of_simulated_gpus_where_there_are_no_others(database) -> None:
+    database.insert("waste_1h", hours("demo", 0, 3.6, simulated=True))
+    digest = await read(database, UNTIL - timedelta(days=1), UNTIL, 2)
+    assert (digest.simulated, digest.gpu_hours) == (True, 2)
+
+
+async def test_it_tells_whole_hours(database) -> None:
+    plan = DigestPlan(receivers=("a",), at=time(8, 45), zone=UTC, top=1)
+    (message,) = await made(plan, database, UNTIL + timedelta(hours=1))
+    assert (message.digest.since, message.digest.until) == (UNTIL - timedelta(days=1), UNTIL)
 
 
 async def test_a_fleet_without_rows_wasted_an_unknown_amount(database) -> None:
     digest = await read(database, UNTIL - timedelta(days=1), UNTIL, 2)
-    assert (digest.usd, digest.gpu_hours, digest.wasters) == (None, 0, ())
+    assert (digest.usd, digest.gpu_hours, digest.wasters, digest.labels) == (None, 0, (), ())
 
 
 async def test_each_receiver_gets_it_under_an_id_of_its_own(database) -> None:
@@ -83,3 +114,43 @@ async def test_each_receiver_gets_it_under_an_id_of_its_own(database) -> None:
     assert len({m.id for m in messages}) == 2
     assert [m.id for m in await made(PLAN, database, now)] == [m.id for m in messages]
     assert messages[0].digest.until == UNTIL
+
+
+async def test_its_sums_are_those_of_the_report_of_the_same_day(
+    tmp_path, monkeypatch, capsys
+) -> None:
+    """Over a store that a collector serves: two days of GPUs with all labels, owners and gaps in prices."""
+    this_hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    database = Database.open(tmp_path, Limits(memory="512MiB", threads=1))
+    database.writing.execute(
+        f"INSERT INTO hot.waste_1h_{database.generations[-1]} BY NAME "
+        "SELECT $until - to_hours(h) AS ts, 'n' || g // 2 AS node, 'GPU-' || g AS gpu_uuid, g % 2 AS gpu, "
+        "label, CASE WHEN g % 3 > 0 THEN 'user' || g % 3 END AS username, g = 7 AS simulated, "
+        "hash(g, h, label) % 400 AS seconds, CASE WHEN g <> 4 THEN hash(g, h, label) % 400 / 1000 END AS usd "
+        "FROM range(1, 49) s(h), range(8) t(g), (SELECT unnest($labels::VARCHAR[]) AS label)",
+        {"until": this_hour.replace(tzinfo=None), "labels": list(LABELS_OF_TIME)},
+    )
+    database.close()
+    settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1)
+    async with running(settings, SystemClock()) as collector:
+        monkeypatch.setenv("GPUWARDEN_URL", collector.url)
+        digest = await read(RemoteQuerier(), this_hour - timedelta(days=1), this_hour, 99)
+        arguments = ["report", "waste", "--since", "24h", "--by", "node", "--format", "json"]
+        assert await asyncio.to_thread(main, arguments) == 0
+    rows = json.loads(capsys.readouterr().out)
+    wasted = {
+        row["name"]: sum(row[label] or 0 for label in LABELS_OF_TIME if label not in NO_WASTE)
+        for row in rows
+    }
+    assert len(wasted) == 4
+    assert {w.name: w.hours for w in digest.wasters} == pytest.approx(wasted)
+    assert {w.name: w.usd for w in digest.wasters} == pytest.approx(
+        {row["name"]: row["wasted_usd"] for row in rows}
+    )
+    assert digest.gpu_hours == pytest.approx(sum(row["gpu_hours"] for row in rows))
+    assert digest.usd == pytest.approx(sum(row["wasted_usd"] for row in rows))
+    assert sum(w.hours for w in digest.labels) == pytest.approx(digest.wasted_hours)
+    by_label = {label: sum(row[label] or 0 for row in rows) for label in LABELS_OF_TIME}
+    assert {w.name: w.hours for w in digest.labels} == pytest.approx(
+        {label: hours for label, hours in by_label.items() if label not in NO_WASTE}
+    )

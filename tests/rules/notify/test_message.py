@@ -20,7 +20,7 @@ MESSAGE = Message(
     id="a", receiver="r", kind=Kind.ALERTS, group="g", made_at=START, labels={"node": "ü"},
     firing=(make_alert(severity=Severity.INFO), make_alert(gpu=1)), resolved=(make_alert(gpu=2),),
     digest=Digest(
-        since=START, until=START, idle_hours=1.5, gpu_hours=2, usd=None,
+        since=START, until=START, wasted_hours=1.5, gpu_hours=2, usd=None,
         wasters=(Waster(name="n", usd=0.1, hours=3),),
     ),
 )  # fmt: skip

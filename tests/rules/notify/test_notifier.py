@@ -14,6 +14,7 @@ from tests.rules.notify.hook_server import hook_server
 from gpuwarden.alert import Alert
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.query import QueryError
+from gpuwarden_rules.notify.digest import SETTLED_AFTER
 from gpuwarden_rules.notify.exposition import exposition
 from gpuwarden_rules.notify.message import Message
 from gpuwarden_rules.notify.notifier import KEEP, Notifier
@@ -185,7 +186,7 @@ async def test_a_digest_comes_at_its_time_once(tmp_path, database) -> None:
     got = world.notifier._receivers["a"].got
     async with world.running():
         await world.notifier.look()
-        world.clock.advance(3600)
+        world.clock.advance(3600 + SETTLED_AFTER.total_seconds())
         await world.until(lambda: got)
         await world.notifier.look()
     assert [message.digest.until for message in got] == [START.replace(hour=15, minute=0)]
@@ -208,7 +209,7 @@ async def test_a_digest_that_cannot_be_made_is_made_when_it_can(tmp_path, databa
     )
     async with world.running():
         await world.notifier.look()
-        world.clock.advance(3600)
+        world.clock.advance(3600 + SETTLED_AFTER.total_seconds())
         await world.notifier.look()
         assert "digest not made" in caplog.text
         world.notifier._querier = database

@@ -122,9 +122,13 @@ def test_a_digest() -> None:
     digest = Digest(
         since=START - timedelta(days=1),
         until=START,
-        idle_hours=40.0,
+        wasted_hours=40.0,
         gpu_hours=192.0,
         usd=118.0,
+        labels=(
+            Waster(name="idle_held", usd=100.0, hours=30.0),
+            Waster(name="free", usd=18.0, hours=10.0),
+        ),
         wasters=(
             Waster(name="dgx-07", usd=100.0, hours=30.0),
             Waster(name="x", usd=None, hours=10),
@@ -137,12 +141,13 @@ def test_a_digest() -> None:
     words = worded(message, "text", STYLE)
     assert words.title == "GPU waste: $118.00"
     assert words.body == (
-        "In the 1 d 0 h to 02 Mar 14:03 UTC: 40 of 192 GPU-hours (21%) did nothing: $118.00.\n"
+        "In the 1 d 0 h to 02 Mar 14:03 UTC: 40 of 192 GPU-hours (21%) were wasted: $118.00.\n"
+        "idle_held 30 h, free 10 h.\n"
         "Most on:\n"
         "1. dgx-07: $100.00, 30.0 GPU-h\n"
         "2. x: cost unknown, 10.0 GPU-h\n"
         "Costliest alerts:\n"
         "1. gpu_idle_held: $90.50, 31.2 h"
     )
-    empty = replace(message, digest=replace(digest, gpu_hours=0.0, idle_hours=0.0, usd=None))
+    empty = replace(message, digest=replace(digest, gpu_hours=0.0, wasted_hours=0.0, usd=None))
     assert worded(empty, "text", STYLE).title == "GPU waste: cost unknown"

@@ -1,0 +1,35 @@
+"""Prices the GPUs that are known by a book of prices, at the start and when its file is read anew."""
+
+import logging
+
+from gpuwarden.models import MODELS
+from gpuwarden_collector import inventory
+from gpuwarden_collector.group import Known, inventory_table
+from gpuwarden_collector.inventory import Item
+from gpuwarden_collector.prices import PriceBook, unmatched_prices
+from gpuwarden_collector.store.commit import Changes, commit
+from gpuwarden_collector.store.database import Database
+
+log = logging.getLogger(__name__)
+
+
+def reprice(database: Database, known: Known, prices: PriceBook) -> int:
+    """Give every GPU the price that the book has for it; how many have another one now.
+
+    By the owner of the writing connection. Raises StoreUnavailableError and RowsRefusedError, and nothing
+    has changed.
+    """
+    if unknown := unmatched_prices(prices.by_model, [model.name for model in MODELS]):
+        log.info(
+            "prices not in the catalogue; taken as the driver's names", extra={"names": unknown}
+        )
+    changed = {}
+    for key, item in known.items["gpus"].items():
+        node = known.items["nodes"].get(item.row["node"])
+        row = inventory.priced(item.row, node.row if node else None, prices)
+        if row != item.row:
+            changed[key] = Item(row, item.source)
+    if changed:
+        commit(database, Changes(upserted={"gpus": inventory_table("gpus", changed)}))
+        known.items["gpus"].update(changed)
+    return len(changed)

@@ -1,0 +1,57 @@
+"""What a collector says of itself each minute, so that rules watch the watcher as they watch the fleet."""
+
+from gpuwarden.metric import Type
+from gpuwarden.table import Column, Table
+
+COLLECTOR_SAMPLES = Table(
+    "collector_samples",
+    "collector and minute",
+    ("collector", "ts"),
+    (
+        Column("ts", Type.TIMESTAMP, "When it looked, UTC.", required=True),
+        Column("collector", Type.STRING, "Identity of the collector's store.", required=True),
+        Column("host", Type.STRING, "Name of the host that it runs on.", required=True),
+        Column("version", Type.STRING, "Version of the collector.", required=True),
+        Column("batches", Type.INT64, "Batches stored since the sample before.", required=True),
+        Column("refused_batches", Type.INT64, "Batches not stored since then.", required=True),
+        Column("commit_failures", Type.INT64, "Commits that failed since then.", required=True),
+        Column(
+            "task_failures",
+            Type.INT64,
+            "Moves to the lake, steps of rolling up and tasks of maintenance that failed since then.",
+            required=True,
+        ),
+        Column(
+            "ingest_lag_seconds",
+            Type.FLOAT64,
+            "Age of the newest row of a group of batches when it was stored: the median since then, NULL where "
+            "nothing was stored.",
+        ),
+        Column("queue_bytes", Type.INT64, "Decoded batches that wait for the writer."),
+        Column("disk_free_bytes", Type.INT64, "Free space of the data folder's file system."),
+        Column(
+            "disk_free_bytes_min",
+            Type.INT64,
+            "Free space below which no batch is taken; below twice it the oldest samples go.",
+        ),
+        Column("disk_used_bytes", Type.INT64, "Bytes in the data folder."),
+        Column("refusal", Type.STRING, "Why no batch is taken; NULL: they are."),
+        Column("certificate_ends_at", Type.TIMESTAMP, "End of its certificate; NULL: no TLS."),
+        Column(
+            "authority_ends_at",
+            Type.TIMESTAMP,
+            "End of the authority's certificate that nodes trust (tls_ca); NULL: none.",
+        ),
+        Column("rules", Type.INT32, "Rules that run; NULL: it has none."),
+        Column(
+            "rules_failing", Type.STRING, "Rules that fail, separated by commas; NULL: none does."
+        ),
+        Column(
+            "receivers_failing",
+            Type.STRING,
+            "Receivers of notifications whose last message failed, separated by commas; NULL: none.",
+        ),
+        Column("messages_waiting", Type.INT64, "Notifications that wait; NULL: nobody is told."),
+    ),
+    from_agent=False,
+)

@@ -1,0 +1,89 @@
+"""What a doctor finds: a check, how bad it is, and the command that mends it. Both parts' doctors speak so."""
+
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+
+ENDS_SOON = timedelta(days=21)
+"""From so long before its end on a certificate is worth a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Something that is needed, and whether it is there."""
+
+    name: str
+    status: str
+    """ok; warn: it goes on without; fail: samples are lost, do not arrive, or nobody is told."""
+    finding: str
+    remedy: str = ""
+    """What mends it; empty where nothing has to be."""
+
+
+def worst(checks: Iterable[Check]) -> str:
+    """The worst status there is."""
+    return max((check.status for check in checks), key=(OK, WARN, FAIL).index, default=OK)
+
+
+def size_text(size_bytes: float) -> str:
+    """A size for people."""
+    if size_bytes >= 2**30:
+        return f"{size_bytes / 2**30:.1f} GiB"
+    return f"{size_bytes / 2**20:.0f} MiB"
+
+
+def check_life(name: str, what: str, ends_at: datetime, now: datetime, remedy: str) -> Check:
+    """Whether something with an end, such as a certificate, lasts for a while yet."""
+    left = ends_at - now
+    if left <= timedelta(0):
+        return Check(name, FAIL, f"{what} has expired on {ends_at:%Y-%m-%d}", remedy)
+    days = f"{what} ends on {ends_at:%Y-%m-%d}, in {left.days} days"
+    return Check(name, WARN, days, remedy) if left <= ENDS_SOON else Check(name, OK, days)
+
+
+Ask = Callable[[Sequence[str]], str]
+"""Runs a command and gives what it prints; raises OSError where it cannot."""
+
+
+def check_unit(
+    name: str, part: str, *, is_systemd: bool | None = None, ask: Ask | None = None
+) -> Check | None:
+    """State of the part's systemd unit; None: the host has no systemd, or no unit of that name."""
+    here = Path("/run/systemd/system").is_dir() if is_systemd is None else is_systemd
+    if not here:
+        return None
+    unit = f"gpuwarden-{part}.service"
+    properties = "LoadState,ActiveState,SubState,UnitFileState,NRestarts"
+    try:
+        said = (ask or _said)(["systemctl", "show", "--property", properties, unit])
+    except OSError as error:
+        return Check(name, WARN, f"systemctl: {error.strerror or error}")
+    shown = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+    return None if shown.get("LoadState") in (None, "not-found") else _unit(name, unit, shown)
+
+
+def _unit(name: str, unit: str, shown: Mapping[str, str]) -> Check:
+    state, restarts = shown.get("ActiveState", "unknown"), shown.get("NRestarts", "0")
+    if state != "active":
+        finding = f"{unit} is {state} ({shown.get('SubState', 'unknown')})"
+        remedy = f"`systemctl status {unit}` says why; then `systemctl restart {unit}`"
+        return Check(name, FAIL, finding, remedy)
+    if shown.get("UnitFileState") not in ("enabled", "static", "linked"):
+        finding = f"{unit} is active, and would not start with the host"
+        return Check(name, WARN, finding, f"systemctl enable {unit}")
+    if restarts not in ("", "0"):
+        finding = f"{unit} is active, after {restarts} restarts by systemd"
+        return Check(name, WARN, finding, f"journalctl -u {unit} says why it ended")
+    return Check(name, OK, f"{unit} is active")
+
+
+def _said(argv: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=10)
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"no answer within {error.timeout:g} s") from error
+    return done.stdout

@@ -1,0 +1,196 @@
+"""What changes live changes without a loss, what cannot is named, and what is wrong changes nothing."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from gpuwarden.access import Scope, Token
+from gpuwarden.clock import SystemClock
+from gpuwarden.life import StartError
+from gpuwarden.settings import SettingsError
+from gpuwarden_agent.async_spool import AsyncSpool
+from gpuwarden_agent.counters import Counters
+from gpuwarden_agent.encode import encode
+from gpuwarden_agent.reload import LIVE, Difference, Reload, Way, difference, keep_reloading
+from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_agent.shipper import Shipper
+from gpuwarden_agent.spool import Spool
+from gpuwarden_agent.transport import Transport, open_transport
+from gpuwarden_agent.worker import Worker
+
+BEFORE = AgentSettings()
+
+
+def test_what_changed_is_told_apart_by_whether_it_can_change_live() -> None:
+    assert difference(BEFORE, BEFORE) == Difference((), ())
+    after = replace(BEFORE, interval_s=2.0, collector_url="http://x:1", log_level="debug", node="n")
+    assert difference(BEFORE, after) == Difference(
+        ("collector_url", "log_level"), ("node", "interval_s")
+    )
+    assert {f.name for f in fields(AgentSettings)} >= LIVE
+
+
+class Case:
+    """A reload under the test's control: what the file says, and which transports are in use."""
+
+    def __init__(self, way: Way) -> None:
+        self.says: AgentSettings | Exception = BEFORE
+        self.used: list[list[str]] = []
+        self.way = way
+        self.reload = Reload(asyncio.Event(), self.load)
+
+    def load(self) -> AgentSettings:
+        if isinstance(self.says, Exception):
+            raise self.says
+        return self.says
+
+    async def use(self, transports: Sequence[Transport]) -> None:
+        self.used.append([t.address.shown("") for t in transports])
+
+    async def ask(self, says: AgentSettings | Exception) -> None:
+        self.says = says
+        self.reload.asked.set()
+        await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def reloading(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Case]:
+    caplog.set_level(logging.INFO)
+    way = Way(SystemClock())
+    await way.begin(BEFORE)
+    case = Case(way)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(keep_reloading(case.reload, BEFORE, way, case.use))
+        yield case
+        task.cancel()
+    await way.close()
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    found = [r for r in caplog.records if r.name.endswith("reload")]
+    return [(r.message, r.why if hasattr(r, "why") else getattr(r, "settings", "")) for r in found]
+
+
+async def test_new_addresses_are_used_and_what_needs_a_restart_is_named_each_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with reloading(caplog) as case:
+        await case.ask(replace(BEFORE, collector_urls=("http://a:1", "http://b:2"), batch_s=1.0))
+        await case.ask(replace(BEFORE, collector_url="http://c:3", batch_s=1.0))
+    assert case.used == [["http://a:1", "http://b:2"], ["http://c:3"]]
+    assert said(caplog) == [("reloaded", ""), ("needs a restart", "batch_s")] * 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (SettingsError("agent.toml:3: unknown setting 'prot'"), "agent.toml:3: unknown setting"),
+        (replace(BEFORE, collector_url="ftp://x"), "no address of a collector"),
+        (replace(BEFORE, token_file=Path("/nothing")), "/nothing: the token cannot be read"),
+        (replace(BEFORE, collector_url="https://x", tls_ca=Path("/nothing")), "see tls_ca"),
+    ],
+)
+async def test_what_is_wrong_is_one_line_and_changes_nothing(
+    caplog: pytest.LogCaptureFixture, wrong: AgentSettings | Exception, says: str
+) -> None:
+    async with reloading(caplog) as case:
+        await case.ask(wrong)
+        assert case.used == []
+        ((message, why),) = said(caplog)
+        assert message == "not reloaded; the old settings go on"
+        assert says in why and "\n" not in why
+        await case.ask(BEFORE)
+        assert len(case.used) == 1, "it goes on listening"
+
+
+async def test_token_and_authority_are_read_again_where_the_paths_are_the_same(
+    tmp_path: Path,
+) -> None:
+    token, ca = tmp_path / "token", tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(str(ca))
+    settings = replace(BEFORE, collector_url="https://x", token_file=token, tls_ca=ca)
+    found: list[str | None] = []
+
+    async def use(transports: Sequence[Transport]) -> None:
+        found.append(transports[0]._credentials.authorization)
+
+    way = Way(SystemClock())
+    with pytest.raises(StartError):
+        await way.begin(settings)
+    for _ in range(2):
+        token.write_text(Token.new(Scope.INGEST).text)
+        await way.replace(settings, use)
+    await way.close()
+    assert len(set(found)) == 2 and None not in found
+
+
+async def test_a_shipper_that_is_redirected_loses_nothing_and_sends_nothing_twice(
+    stub_collector: Any, until_true: Callable[..., Any]
+) -> None:
+    other = type(stub_collector)()
+    await other.start()
+    spool = Spool(None, bytes_max=10**9, clock=SystemClock(), boot="boot-1")
+    sealed, counters = asyncio.Event(), Counters()
+
+    def put(number: int) -> None:
+        for _ in range(number):
+            spool.put(encode({"host_samples": [{"ts": 1, "node": "n", "simulated": False}]}), 1)
+        sealed.set()
+
+    async with (
+        open_transport(stub_collector.url, SystemClock()) as one,
+        open_transport(other.url, SystemClock()) as two,
+        asyncio.TaskGroup() as group,
+    ):
+        shipper = Shipper(
+            AsyncSpool(spool, Worker("spool")), [one], clock=SystemClock(), counters=counters,
+            sealed=sealed, on_refused=lambda _: None,
+        )  # fmt: skip
+        task = group.create_task(shipper.run())
+        put(200)
+        await until_true(lambda: counters.batches_acknowledged > 10)
+        await shipper.redirect([two])
+        at_first = len(stub_collector.requests)
+        put(5)
+        await until_true(lambda: spool.count == 0)
+        task.cancel()
+    await other.stop()
+    assert len(stub_collector.requests) == at_first
+    sequences = [
+        int(h["Gpuwarden-Sequence"]) for s in (stub_collector, other) for h, _ in s.requests
+    ]
+    assert sorted(sequences) == list(range(1, 206))
+
+
+async def test_after_a_redirection_the_next_try_does_not_wait(
+    stub_collector: Any, until_true: Callable[..., Any]
+) -> None:
+    """It was waiting for a minute and more after many failures."""
+    spool = Spool(None, bytes_max=10**9, clock=SystemClock(), boot="boot-1")
+    spool.put(encode({"host_samples": [{"ts": 1, "node": "n", "simulated": False}]}), 1)
+    sealed, counters = asyncio.Event(), Counters()
+    async with (
+        open_transport("http://127.0.0.1:1", SystemClock()) as nobody,
+        open_transport(stub_collector.url, SystemClock()) as somebody,
+        asyncio.TaskGroup() as group,
+    ):
+        shipper = Shipper(
+            AsyncSpool(spool, Worker("spool")), [nobody], clock=SystemClock(), counters=counters,
+            sealed=sealed, on_refused=lambda _: None, backoff_max_s=3600,
+        )  # fmt: skip
+        shipper._failures = 20  # so that the pause after the next failure is half an hour or so
+        shipper._is_reachable.clear()
+        task = group.create_task(shipper.run())
+        sealed.set()
+        await until_true(lambda: counters.tries_failed > 20)
+        await shipper.redirect([somebody])
+        await until_true(lambda: spool.count == 0)
+        task.cancel()
+    assert counters.batches_acknowledged == 1

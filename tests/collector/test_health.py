@@ -1,0 +1,93 @@
+"""A collector's account of itself: a row at the start and each minute, and a document for its doctor."""
+
+import asyncio
+import socket
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from gpuwarden import __version__
+from gpuwarden_collector import control
+from gpuwarden_collector.daemon import running
+from gpuwarden_collector.health import QUESTIONS, Duties
+from gpuwarden_collector.settings import CollectorSettings
+
+
+async def document(folder: Path) -> dict[str, Any]:
+    said = await asyncio.to_thread(control.ask, folder, "health", 20.0)
+    assert said is not None
+    return said
+
+
+async def test_each_start_leaves_a_row(start: Any) -> None:
+    for starts in (1, 2):
+        async with start() as collector:
+            rows = await collector.querier.query("FROM collector_samples ORDER BY ts")
+            assert len(rows.rows) == starts
+    row = rows.records()[-1]
+    assert (row["version"], row["host"]) == (__version__, socket.gethostname())
+    assert (row["batches"], row["ingest_lag_seconds"], row["rules"]) == (0, None, None)
+    assert row["disk_free_bytes"] > 0 and row["certificate_ends_at"] is None
+
+
+async def test_the_document_has_what_came_since_the_last_row(
+    start: Any, wire: Any, post: Any, tmp_path: Path
+) -> None:
+    async with start() as collector:
+        for second in (-90, -80, -10):
+            stream = wire.stream("gpu_samples", [wire.gpu_row(second=second)])
+            assert (await post(collector.url, stream, second + 100, encoding=None))[0] == 204
+        await post(collector.url, b"rubbish", 999, encoding=None)
+        found = await document(tmp_path)
+    sample = found["sample"]
+    assert (sample["batches"], sample["refused_batches"], sample["commit_failures"]) == (3, 1, 0)
+    assert sample["ingest_lag_seconds"] == 80.0
+    assert found["is_alive"] and not found["is_failing"]
+    assert all(isinstance(found[name], list) for name in QUESTIONS), found
+
+
+async def test_the_document_tells_of_the_fleet(
+    start: Any, wire: Any, post: Any, clock: Any, tmp_path: Path
+) -> None:
+    def node(name: str, version: str) -> dict[str, Any]:
+        return {
+            "node": name,
+            "agent_id": "a",
+            "boot_id": "b",
+            "agent_version": version,
+            "simulated": True,
+        }
+
+    ahead = {
+        "ts": wire.now + timedelta(seconds=20),
+        "node": "n1",
+        "simulated": True,
+        "load_1m": 1.0,
+    }
+    async with start() as collector:
+        for number, stream in enumerate(
+            [wire.stream("nodes", [node("n1", "0.1.0")]), wire.stream("nodes", [node("n2", "0.2.0")]),
+             wire.stream("host_samples", [ahead])], 1,
+        ):  # fmt: skip
+            assert (await post(collector.url, stream, number, encoding=None))[0] == 204
+        assert (await document(tmp_path))["clocks"] == [
+            {"nodes": 1, "ahead": 1, "ahead_s": 20.0, "example": "n1"}
+        ]
+        clock.advance(120)
+        found = await document(tmp_path)
+    assert found["nodes"][0]["nodes"] == found["nodes"][0]["silent"] == 2
+    assert sorted(found["nodes"][0]["silent_names"]) == ["n1", "n2"]
+    assert [(row["version"], row["nodes"]) for row in found["versions"]] == [
+        ("0.1.0", 1),
+        ("0.2.0", 1),
+    ]
+
+
+async def test_what_else_the_process_does_is_in_the_row(tmp_path: Path, clock: Any) -> None:
+    settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1)
+    duties = Duties(64, ("a", "b"), ("chat",), 7)
+    async with running(settings, clock, duties=lambda: duties) as collector:
+        (row,) = (await collector.querier.query("FROM collector_samples")).records()
+    assert [row[n] for n in ("rules", "rules_failing", "receivers_failing", "messages_waiting")] == [
+        64, "a, b", "chat", 7,
+    ]  # fmt: skip

@@ -1,0 +1,45 @@
+"""A store is looked at without being changed, and what would keep a collector from starting is said."""
+
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from gpuwarden.life import StartError
+from gpuwarden_collector.store.address import CATALOGUE, FOLDER
+from gpuwarden_collector.store.database import FILE_NAME, SCHEMA_VERSION, Database, Limits
+from gpuwarden_collector.store.look import look
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    Database.open(tmp_path, Limits(threads=1)).close()
+    return tmp_path
+
+
+def test_a_store_has_its_version_and_an_empty_folder_none(store: Path, tmp_path: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+    assert look(store) == SCHEMA_VERSION
+    assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
+    assert look(tmp_path / "nothing") is None
+
+
+def test_a_newer_store_is_refused_with_both_versions_and_left_as_it_is(store: Path) -> None:
+    with duckdb.connect(store / FILE_NAME) as db:
+        db.execute("UPDATE internal.schema_version SET version = version + 1")
+    content = (store / FILE_NAME).read_bytes()
+    for opening in (look, lambda folder: Database.open(folder, Limits(threads=1))):
+        with pytest.raises(StartError) as refused:
+            opening(store)
+        text = str(refused.value)
+        assert f"schema version {SCHEMA_VERSION + 1}" in text
+        assert "install the newer gpuwarden again" in text and "\n" not in text
+    assert (store / FILE_NAME).read_bytes() == content
+
+
+@pytest.mark.parametrize("damaged", [FILE_NAME, f"{FOLDER}/{CATALOGUE}"])
+def test_damage_is_one_line_with_the_command_that_looks_closer(store: Path, damaged: str) -> None:
+    (store / damaged).write_bytes(b"no database at all " * 1000)
+    with pytest.raises(StartError, match="collector check") as refused:
+        look(store)
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,19 @@
+"""The collector's own table: no agent may send it, and absent is absent."""
+
+from gpuwarden.collector_samples import COLLECTOR_SAMPLES
+from gpuwarden.schema import TABLES, UPSERTED, WIRE_TABLES
+
+
+def test_it_is_stored_as_samples_are_and_comes_from_no_agent() -> None:
+    name = COLLECTOR_SAMPLES.name
+    assert TABLES[name] is COLLECTOR_SAMPLES
+    assert name not in WIRE_TABLES and name not in UPSERTED
+    assert not COLLECTOR_SAMPLES.from_agent
+
+
+def test_only_counts_and_identity_must_have_a_value() -> None:
+    required = {c.name for c in COLLECTOR_SAMPLES.columns if c.required}
+    assert required == {
+        "ts", "collector", "host", "version", "batches", "refused_batches", "commit_failures",
+        "task_failures",
+    }  # fmt: skip

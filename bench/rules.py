@@ -1,78 +1,99 @@
-"""Time of one evaluation of each built-in rule over a large fleet, and of the alerts' step.
+"""Cost of one evaluation of each built-in rule over a large fleet, and of all of them together.
 
-    python bench/rules.py [--gpus 1000] [--runs 5] [--seconds 1200] [--rules gpu_hung,xid_critical] [--keep FILE]
+    python -m bench.rules [--gpus 1000] [--runs 5] [--seconds 900] [--rules gpu_hung,xid_critical] [--keep FILE]
 
-A DuckDB file with two threads holds made-up samples: a quarter of the GPUs idle and held, a quarter
-starved by their loader, the rest busy; host samples for each node, process samples every ten seconds.
-Four hours of minutes are rolled up from them as the collector does. The slower tables reach as far back as the rules look: health an hour, links and ports five minutes,
-hours of rollups a week, and a week of events, a hundred a node. Every row has all columns that the
-rules read, as a whole fleet of NVIDIA's newest would. CPU s is of both
-threads: half of it is the time on two cores that nobody else uses. The last lines add up one evaluation
-of all, and what they take of a core when each runs on its interval.
+A DuckDB file holds made-up samples: a quarter of the GPUs idle and held, a quarter starved by their loader, a quarter
+busy at their power cap, the rest busy. Two hours and more of minutes are rolled up from them as the
+collector does. The slower tables reach as far back as the rules look: health an hour, links and ports
+five minutes, hours of rollups a week, and a week of events, a hundred a node. Every row has all columns
+that the rules read, as a whole fleet of NVIDIA's newest would.
+
+CPU s is of all threads. Alerts are there already, as they mostly are; `plan` is the part that does not grow
+with the fleet, `step` the part in Python. The last lines add up one evaluation of all, one after the
+other and as many at a time as the engine's lanes let through, and what they take of a core when each runs on its interval.
 """
 
 import argparse
+import queue
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.schema import TABLES, create_sql, views_sql
 from gpuwarden_collector.store.rollup_sql import Span, rollup_sql
-from gpuwarden_rules.language import builtin_rules
-from gpuwarden_rules.state import step
+from gpuwarden_rules.language import Rule, builtin_rules
+from gpuwarden_rules.state import State, step
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-SECONDS = 1200
-"""No rule reads raw samples further back than 15 minutes."""
-MINUTES = 240
-GPUS_PER_NODE = 8
+SECONDS = 900
+"""Of `gpu_samples`, `host_samples` and `process_samples`: no rule looks further back than ten minutes."""
+MINUTES = 160
+"""Of rollups: `gpu_idle_held` looks furthest back."""
 
-GPU_ROWS = """
+NAMES = """
+CREATE OR REPLACE TEMP TABLE named AS
+SELECT g, 'GPU-' || md5(g::VARCHAR)::UUID AS gpu_uuid, (g % 8)::INTEGER AS gpu,
+    'gpu-node-' || lpad((g // 8)::VARCHAR, 6, '0') AS node
+FROM range($gpus) t(g)
+"""
+"""What identifies a GPU is as long as it is in a fleet."""
+COMMON = "$now - to_seconds(s) AS ts, node, gpu, gpu_uuid, true AS simulated"
+
+GPU_ROWS = f"""
 INSERT INTO gpu_samples BY NAME
 SELECT
-    $now - to_seconds(s) AS ts, 'n' || (g // 8) AS node, (g % 8)::INTEGER AS gpu, 'GPU-' || g AS gpu_uuid,
-    true AS simulated,
+    {COMMON},
     CASE g % 4 WHEN 0 THEN 0 WHEN 1 THEN 35 + random() * 10 ELSE 95 + random() * 5 END AS util_percent,
     85899345920 AS memory_total_bytes, 40000000000 AS memory_used_bytes,
-    400 + random() * 50 AS power_watts, 700 AS power_limit_watts, 60 + random() AS temperature_celsius,
-    1980 AS sm_clock_mhz, 0 AS clocks_event_reasons, 0 AS power_violation_seconds_total,
+    500 + random() * 50 AS power_watts, 700 AS power_limit_watts, 60 + random() AS temperature_celsius,
+    70 AS memory_temperature_celsius,
+    1900 + random() * 80 AS sm_clock_mhz, CASE g % 4 WHEN 2 THEN 4 ELSE 0 END AS clocks_event_reasons,
+    CASE g % 4 WHEN 2 THEN $seconds - s ELSE 7 END AS power_violation_seconds_total,
     0 AS thermal_violation_seconds_total, 0 AS sw_thermal_seconds_total,
-    0 AS hw_thermal_seconds_total, 0 AS hw_power_brake_seconds_total
-FROM range($gpus) t(g), range($seconds) u(s)
+    0 AS hw_thermal_seconds_total, 0 AS hw_power_brake_seconds_total,
+    (7200 - s) * 1000000 AS pcie_tx_bytes_total, (7200 - s) * 1000000 AS pcie_rx_bytes_total,
+    (7200 - s) * 2000000 AS nvlink_tx_bytes_total, (7200 - s) * 2000000 AS nvlink_rx_bytes_total
+FROM range($seconds - 1, -1, -1) u(s), named
 """
-PROCESS_ROWS = """
+PROCESS_ROWS = f"""
 INSERT INTO process_samples BY NAME
 SELECT
-    $now - to_seconds(s) AS ts, 'n' || (g // 8) AS node, (g % 8)::INTEGER AS gpu, 'GPU-' || g AS gpu_uuid,
-    true AS simulated, 1000 + g AS pid, 'python' AS process_name, 'alice' AS username,
-    $now - INTERVAL 1 DAY AS started_at, 40000000000 AS gpu_memory_bytes, CASE g % 4 WHEN 0 THEN 1 ELSE 300 END AS cpu_percent, CASE g % 4 WHEN 0 THEN 1 ELSE 40 END AS main_cpu_percent,
+    {COMMON}, 1000 + g AS pid, 'python' AS process_name, 'alice' AS username,
+    'python train.py --config run.yaml --epochs 90' AS command, '/user.slice/' || g AS cgroup,
+    $now - INTERVAL 1 DAY AS started_at, 40000000000 AS gpu_memory_bytes, 'S' AS state,
+    CASE g % 4 WHEN 0 THEN 1 ELSE 300 END AS cpu_percent, CASE g % 4 WHEN 0 THEN 1 ELSE 40 END AS main_cpu_percent,
     CASE g % 4 WHEN 0 THEN 0 ELSE 4 END AS loader_workers, CASE g % 4 WHEN 0 THEN NULL ELSE 97 END AS loader_cpu_percent, 100 AS loader_saturated_percent,
-    0 AS loader_blocked_percent, 128 AS cpus_allowed
-FROM range($gpus) t(g), range(0, $seconds, 10) u(s)
+    0 AS loader_blocked_percent, 4 AS loader_started_total, 128 AS cpus_allowed, 7 AS read_bytes_total,
+    7 AS read_chars_total, 7 AS write_bytes_total
+FROM range($seconds - 10, -1, -10) u(s), named
 """
 HOST_ROWS = """
 INSERT INTO host_samples BY NAME
-SELECT $now - to_seconds(s) AS ts, 'n' || n AS node, true AS simulated, 20 AS cpu_util_percent,
-    80 AS cpu_idle_percent, 0 AS cpu_iowait_percent, 1 AS psi_io_some_percent
-FROM range($nodes) t(n), range($seconds) u(s)
+SELECT $now - to_seconds(s) AS ts, node, true AS simulated, 20 AS cpu_util_percent,
+    80 AS cpu_idle_percent, 0 AS cpu_iowait_percent, 1 AS psi_io_some_percent,
+    1 AS psi_cpu_some_percent, 5 AS disk_busy_percent
+FROM range($seconds - 1, -1, -1) u(s), named WHERE gpu = 0
 """
 OTHER_ROWS = (
-    """
+    f"""
 INSERT INTO gpu_detail_samples BY NAME
-SELECT $now - to_seconds(s) AS ts, 'n' || (g // 8) AS node, (g % 8)::INTEGER AS gpu, 'GPU-' || g AS gpu_uuid,
-    true AS simulated, 16 AS pcie_width, 5 AS pcie_generation, 3 AS pcie_replays_total,
-    18 AS nvlinks_active, 30 AS temperature_margin_celsius, 40 AS fan_percent
-FROM range($gpus) t(g), range(0, 1800, 10) u(s)
+SELECT {COMMON}, 16 AS pcie_width, 5 AS pcie_generation, 3 AS pcie_replays_total,
+    18 AS nvlinks_active, 30 AS temperature_margin_celsius, 40 AS fan_percent,
+    60 AS sm_active_percent, 40 AS tensor_active_percent, 30 AS dram_active_percent
+FROM range(1790, -1, -10) u(s), named
 """,
-    """
+    f"""
 INSERT INTO gpu_health_samples BY NAME
-SELECT $now - to_seconds(s) AS ts, 'n' || (g // 8) AS node, (g % 8)::INTEGER AS gpu, 'GPU-' || g AS gpu_uuid,
-    true AS simulated, 'none' AS recovery_action, 'completed' AS fabric_state,
+SELECT {COMMON}, 'none' AS recovery_action, 'completed' AS fabric_state,
     'success' AS fabric_status, 'healthy' AS fabric_health, 0 AS ecc_corrected_volatile_total,
     0 AS ecc_uncorrected_volatile_total, 0 AS ecc_uncorrected_aggregate_total,
     0 AS sram_uncorrected_aggregate_total, false AS sram_threshold_exceeded,
@@ -80,77 +101,88 @@ SELECT $now - to_seconds(s) AS ts, 'n' || (g // 8) AS node, (g % 8)::INTEGER AS 
     g % 1000 = 0 AS remap_failed, 0 AS remap_banks_none, 0 AS remap_banks_low,
     0 AS retired_pages_corrected_total, 0 AS retired_pages_uncorrected_total,
     false AS retired_pages_pending, false AS memory_unrepairable, true AS inforom_valid
-FROM range($gpus) t(g), range(0, 3600, 60) u(s)
+FROM range(3540, -1, -60) u(s), named
 """,
-    """
+    f"""
 INSERT INTO link_samples BY NAME
-SELECT $now - to_seconds(s) AS ts, 'n' || (g // 8) AS node, (g % 8)::INTEGER AS gpu, 'GPU-' || g AS gpu_uuid,
-    true AS simulated, 'nvlink' AS link_type, l AS link, true AS active, 0 AS replay_errors_total,
+SELECT {COMMON}, 'nvlink' AS link_type, l AS link, true AS active, 0 AS replay_errors_total,
     0 AS recovery_errors_total, 0 AS crc_flit_errors_total, 0 AS crc_data_errors_total
-FROM range(0, 300, 10) u(s), range($gpus) t(g), range(18) v(l)
+FROM range(140, -1, -10) u(s), named, range(18) v(l)
 """,
     """
 INSERT INTO infiniband_samples BY NAME
-SELECT $now - to_seconds(s) AS ts, 'n' || n AS node, true AS simulated, 'mlx5_' || d AS device, 1 AS port,
+SELECT $now - to_seconds(s) AS ts, node, true AS simulated, 'mlx5_' || d AS device, 1 AS port,
     'InfiniBand' AS link_layer, 'active' AS state, 'LinkUp' AS physical_state
-FROM range($nodes) t(n), range(8) v(d), range(0, 300, 10) u(s)
+FROM named, range(8) v(d), range(140, -1, -10) u(s) WHERE gpu = 0
 """,
-    """
+    f"""
 INSERT INTO coverage BY NAME
-SELECT $now - to_seconds(s) AS ts, 'n' || n AS node, true AS simulated, 'gpu' || p AS probe, t.name AS table_name,
+SELECT {COMMON}, 'gpu' || gpu AS probe, t.name AS table_name,
     60 AS expected, 60 AS taken, 0 AS missed, 0 AS skipped, 0 AS late, 0 AS failed
-FROM range($nodes) r(n), range(8) v(p), range(0, 900, 60) u(s),
+FROM named, range(840, -1, -60) u(s),
     (VALUES ('gpu_samples'), ('gpu_detail_samples'), ('gpu_health_samples'), ('link_samples')) t(name)
 """,
     """
 INSERT INTO gpu_1h BY NAME
-SELECT date_trunc('hour', $now::TIMESTAMP) - to_hours(h::INTEGER) AS ts, 'n' || (g // 8) AS node,
-    'GPU-' || g AS gpu_uuid, (g % 8)::INTEGER AS gpu, true AS simulated, 3600 AS samples,
+SELECT date_trunc('hour', $now::TIMESTAMP) - to_hours(h::INTEGER) AS ts, node,
+    gpu_uuid, gpu, true AS simulated, 3600 AS samples,
     360 AS detail_samples, 60 AS health_samples, 18 AS nvlinks_active_max, 16 AS pcie_width_max,
-    5 AS pcie_generation_max
-FROM range(1, 169) u(h), range($gpus) t(g)
+    5 AS pcie_generation_max, CASE g % 4 WHEN 0 THEN 0 WHEN 1 THEN 40 ELSE 97 END AS util_percent_avg,
+    CASE g % 4 WHEN 0 THEN 0 WHEN 1 THEN 45 ELSE 100 END AS util_percent_p95,
+    CASE g % 4 WHEN 0 THEN 3600 ELSE 0 END AS idle_seconds, 3600 - idle_seconds AS busy_seconds,
+    40000000000 AS memory_used_bytes_max, 85899345920 AS memory_total_bytes_last
+FROM range(168, 0, -1) u(h), named
+""",
+    """
+INSERT INTO diagnoses BY NAME
+SELECT gpu_uuid AS subject, 'gpu' AS kind,
+    CASE g % 4 WHEN 0 THEN 'idle_held' WHEN 1 THEN 'loader_workers' ELSE 'compute_bound' END AS bottleneck,
+    1 AS confidence, 'Too few data-loader workers: each is busy, and cores are idle.' AS summary,
+    'num_workers 3 -> 10; 20 cores are idle.' AS advice, '[]' AS evidence, '[]' AS misses,
+    CASE g % 4 WHEN 0 THEN 1 WHEN 1 THEN 0.6 ELSE 0.02 END AS stall, 1.77 AS usd_per_hour, node, gpu,
+    'process ' || g AS job, 'alice' AS owner, 1 AS gpus, $now::TIMESTAMP - INTERVAL 5 HOUR AS began_at,
+    $now::TIMESTAMP - INTERVAL 2 MINUTE AS seen_at, true AS simulated
+FROM named
 """,
     """
 INSERT INTO events BY NAME
-SELECT $now - to_seconds(6000 * e) AS ts, 'n' || n AS node, 0 AS gpu, 'GPU-' || 8 * n AS gpu_uuid,
-    true AS simulated, kind[1 + (n + e) % 8] AS kind, 'warning' AS severity, 'Something happened' AS message,
+SELECT $now - to_seconds(6000 * e) AS ts, node, gpu, gpu_uuid,
+    true AS simulated, kind[1 + (g // 8 + e) % 8] AS kind, 'warning' AS severity, 'Something happened' AS message,
     '{"action": "RESTART_APP", "xid": 31, "pid": 4711, "device": "mlx5_0", "port": 1}' AS details
-FROM range($nodes) t(n), range(100) u(e), (SELECT ['slowdown_began', 'slowdown_ended', 'probe_failed',
-    'probe_recovered', 'xid', 'agent_gap', 'port_down', 'port_up'] AS kind)
+FROM named, range(99, -1, -1) u(e), (SELECT ['slowdown_began', 'slowdown_ended', 'probe_failed',
+    'probe_recovered', 'xid', 'agent_gap', 'port_down', 'port_up'] AS kind) WHERE gpu = 0
 """,
 )
 INVENTORY = (
     (
-        "INSERT INTO gpus BY NAME SELECT 'GPU-' || g AS gpu_uuid, 'n' || (g // 8) AS node, g % 8 AS gpu,"
+        "INSERT INTO gpus BY NAME SELECT gpu_uuid, node, gpu,"
         " 'NVIDIA H100 80GB HBM3' AS model, 2.95 AS usd_per_hour, 1980 AS sm_clock_max_mhz,"
         " 'nvidia' AS vendor, 18 AS nvlinks, 700 AS power_limit_default_watts,"
+        " 5 AS pcie_generation_max, 16 AS pcie_width_max, 90 AS temperature_gpu_max_celsius,"
         " true AS persistence_mode, $now AS last_seen_at,"
-        " true AS simulated FROM range($gpus) t(g)"
+        " true AS simulated FROM named"
     ),
     (
-        "INSERT INTO nodes BY NAME SELECT 'n' || n AS node, 'a' AS agent_id, 'b' AS boot_id, 64 AS cpus,"
-        " 64 AS cpu_cores, 8 AS gpus, $now AS last_seen_at, true AS simulated FROM range($nodes) t(n)"
+        "INSERT INTO nodes BY NAME SELECT node, 'a' AS agent_id, 'b' AS boot_id, 64 AS cpus,"
+        " 64 AS cpu_cores, 8 AS gpus, $now AS last_seen_at, true AS simulated FROM named WHERE gpu = 0"
     ),
 )
 
 
-def filled(path: Path, gpus: int, seconds: int) -> duckdb.DuckDBPyConnection:
+def filled(
+    path: Path, gpus: int, seconds: int, memory: str, threads: int
+) -> duckdb.DuckDBPyConnection:
     """A database with so many seconds of a fleet; one that is there is taken as it is."""
     is_new = not path.exists()
-    db = duckdb.connect(str(path), config={"threads": 2, "memory_limit": "4GiB"})
+    db = duckdb.connect(str(path), config={"threads": threads, "memory_limit": memory})
     db.execute("SET TimeZone = 'UTC'")
     if not is_new:
         return db
     for table in TABLES.values():
         db.execute(create_sql(table))
     db.execute(views_sql())
-    values = {
-        "now": NOW.replace(tzinfo=None),
-        "gpus": gpus,
-        "nodes": -(-gpus // GPUS_PER_NODE),
-        "seconds": seconds,
-    }
-    for sql in (*INVENTORY, GPU_ROWS, PROCESS_ROWS, HOST_ROWS, *OTHER_ROWS):
+    values = {"now": NOW.replace(tzinfo=None), "gpus": gpus, "seconds": seconds}
+    for sql in (NAMES, *INVENTORY, GPU_ROWS, PROCESS_ROWS, HOST_ROWS, *OTHER_ROWS):
         db.execute(sql, {k: v for k, v in values.items() if f"${k}" in sql})
     roll_up(db)
     db.execute("CHECKPOINT")
@@ -164,14 +196,41 @@ def roll_up(db: duckdb.DuckDBPyConnection) -> None:
         if rollup.made_of is None:
             name = rollup.table.name
             span = Span(end - timedelta(minutes=1), end)
-            db.execute(f"INSERT INTO {name} BY NAME {rollup_sql(rollup, span)}")
-            db.execute(
-                f"INSERT INTO {name} SELECT {name}.* REPLACE (ts - to_minutes(m::INTEGER) AS ts) "
-                f"FROM {name}, range(1, {MINUTES}) t(m) ORDER BY ts"
-            )
+            db.execute(f"CREATE OR REPLACE TEMP TABLE minute AS {rollup_sql(rollup, span)}")
+            for back in reversed(range(MINUTES)):
+                db.execute(
+                    f"INSERT INTO {name} BY NAME"
+                    f" SELECT * REPLACE (ts - INTERVAL {back} MINUTE AS ts) FROM minute"
+                )
 
 
-def records(db: duckdb.DuckDBPyConnection) -> list[dict]:
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one evaluation of a rule takes; `cpu_s` is of all threads, the step included."""
+
+    rule: Rule
+    wall_s: float
+    cpu_s: float
+    plan_ms: float
+    step_ms: float
+    rows: int
+    alerts: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rule.name:26} {self.wall_s:9.2f} {self.cpu_s:8.2f} {self.plan_ms:8.1f}"
+            f" {self.step_ms:8.1f} {self.rows:7d} {self.alerts:7d}"
+        )
+
+
+def bindings_of(rule: Rule) -> dict[str, Any]:
+    return {
+        k: v.replace(tzinfo=None) if isinstance(v, datetime) else v
+        for k, v in rule.bindings(NOW).items()
+    }
+
+
+def records(db: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     names = [column[0] for column in db.description or ()]
     return [
         {
@@ -182,51 +241,88 @@ def records(db: duckdb.DuckDBPyConnection) -> list[dict]:
     ]
 
 
+def evaluated(db: duckdb.DuckDBPyConnection, rule: Rule, before: State) -> tuple[State, int, float]:
+    """State after an evaluation, rows of the SQL, and seconds that the step took."""
+    rows = records(db.execute(rule.sql, bindings_of(rule)))
+    began = time.perf_counter()
+    state, _ = step(before, rows, rule, NOW)
+    return state, len(rows), time.perf_counter() - began
+
+
+def cost_of(db: duckdb.DuckDBPyConnection, rule: Rule, runs: int) -> tuple[Cost, State]:
+    """Medians over some evaluations, the alerts of which are there already."""
+    state, rows, _ = evaluated(db, rule, State())
+    walls, cpus, steps = [], [], []
+    for _ in range(runs):
+        wall_began, cpu_began = time.perf_counter(), time.process_time()
+        state, rows, step_s = evaluated(db, rule, state)
+        walls.append(time.perf_counter() - wall_began)
+        cpus.append(time.process_time() - cpu_began)
+        steps.append(step_s)
+    cpu_began = time.process_time()
+    db.execute(f"EXPLAIN {rule.sql}", bindings_of(rule)).fetchall()
+    plan_s = time.process_time() - cpu_began
+    wall_s, cpu_s, step_s = (statistics.median(taken) for taken in (walls, cpus, steps))
+    return Cost(rule, wall_s, cpu_s, 1e3 * plan_s, 1e3 * step_s, rows, len(state)), state
+
+
+def together_s(
+    db: duckdb.DuckDBPyConnection, rules: Sequence[Rule], states: Mapping[str, State], lanes: int
+) -> tuple[float, float]:
+    """Wall and CPU seconds of all rules at once, so many at a time, as the engine's lanes do."""
+    cursors: queue.SimpleQueue[duckdb.DuckDBPyConnection] = queue.SimpleQueue()
+    for _ in range(lanes):
+        cursors.put(db.cursor())
+
+    def evaluate(rule: Rule) -> None:
+        cursor = cursors.get()
+        evaluated(cursor, rule, states[rule.name])
+        cursors.put(cursor)
+
+    wall_began, cpu_began = time.perf_counter(), time.process_time()
+    with ThreadPoolExecutor(lanes) as pool:
+        list(pool.map(evaluate, rules))
+    return time.perf_counter() - wall_began, time.process_time() - cpu_began
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Fill, measure, print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--gpus", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=SECONDS, help="of samples a second")
     parser.add_argument("--rules", help="names, separated by commas; default: all")
     parser.add_argument("--keep", type=Path, help="database to keep, and to take if it is there")
+    parser.add_argument("--memory", default="4GiB", help="that DuckDB may use")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="of DuckDB; a collector has one for two CPUs"
+    )
+    parser.add_argument("--lanes", type=int, default=2, help="rules at a time in the last lines")
     args = parser.parse_args()
     wanted = set(args.rules.split(",")) if args.rules else None
     rules = [rule for rule in builtin_rules() if wanted is None or rule.name in wanted]
     with tempfile.TemporaryDirectory() as folder:
-        db = filled(args.keep or Path(folder) / "fleet.duckdb", args.gpus, args.seconds)
+        path = args.keep or Path(folder) / "fleet.duckdb"
+        db = filled(path, args.gpus, args.seconds, args.memory, args.threads)
         print(
-            f"{args.gpus} GPUs x {args.seconds} s: {args.gpus * args.seconds:,} rows of gpu_samples"
+            f"{'rule':26} {'wall s':>9} {'CPU s':>8} {'plan ms':>8} {'step ms':>8} {'rows':>7} {'alerts':>7}"
         )
-        print(f"{'rule':26} {'median s':>9} {'CPU s':>8} {'alerts':>7} {'step ms':>8}")
-        total_s = total_cpu_s = steady = 0.0
-        lines: list[tuple[float, str]] = []
+        costs, states = [], {}
         for rule in rules:
-            bindings = {
-                k: v.replace(tzinfo=None) if isinstance(v, datetime) else v
-                for k, v in rule.bindings(NOW).items()
-            }
-            times, cpu_times = [], []
-            for _ in range(args.runs):
-                began, cpu_began = time.perf_counter(), time.process_time()
-                db.execute(rule.sql, bindings)
-                rows = records(db)
-                times.append(time.perf_counter() - began)
-                cpu_times.append(time.process_time() - cpu_began)
-            began = time.perf_counter()
-            state, _ = step({}, rows, rule, NOW)
-            step_ms = (time.perf_counter() - began) * 1000
-            median_s, cpu_s = statistics.median(times), statistics.median(cpu_times)
-            total_s += median_s + step_ms / 1000
-            total_cpu_s += cpu_s + step_ms / 1000
-            steady += (cpu_s + step_ms / 1000) / rule.interval_s
-            lines.append(
-                (
-                    cpu_s,
-                    f"{rule.name:26} {median_s:9.2f} {cpu_s:8.2f} {len(state):7d} {step_ms:8.1f}",
-                )
-            )
-        print(*(line for _, line in sorted(lines, reverse=True)), sep="\n")
-        print(f"{'all rules once':26} {total_s:9.2f} {total_cpu_s:8.2f}")
+            cost, states[rule.name] = cost_of(db, rule, args.runs)
+            costs.append(cost)
+        print(*sorted(costs, key=lambda cost: -cost.cpu_s), sep="\n")
+        print(
+            f"one after the other: {sum(c.wall_s for c in costs):.2f} s,"
+            f" {sum(c.cpu_s for c in costs):.2f} s of CPU,"
+            f" of which planning {sum(c.plan_ms for c in costs) / 1e3:.2f}"
+            f" and steps {sum(c.step_ms for c in costs) / 1e3:.2f}"
+        )
+        dearest_first = [cost.rule for cost in sorted(costs, key=lambda cost: -cost.wall_s)]
+        runs = [together_s(db, dearest_first, states, args.lanes) for _ in range(args.runs)]
+        wall_s, cpu_s = (statistics.median(taken) for taken in zip(*runs, strict=True))
+        print(f"{args.lanes} at a time: {wall_s:.2f} s, {cpu_s:.2f} s of CPU")
+        steady = sum(cost.cpu_s / cost.rule.interval_s for cost in costs)
         print(f"on their intervals: {100 * steady:.0f} % of a core")
 
 

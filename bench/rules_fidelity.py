@@ -3,21 +3,24 @@
     python -m bench.rules_fidelity [--nodes 64] [--hours 168] [--seed 1]
 
 Readings come every 15 s (gpu, host) and every minute (the rest), an hour at a time; rollups are the
-collector's own SQL, events the agent's own edges, the inventory that of each instant. Every rule is looked at
+collector's own SQL, events the agent's own edges, diagnoses the collector's own, the inventory that of each
+instant. Every rule is looked at
 every five minutes, and around each change as often as it would be live, at least every minute; its alerts
 live as live ones do. The exit code is 1 where a fault was late or missed or an alert was false. All faults
-and what each must raise are in bench/fidelity/scenarios.py.
+and what each must raise are in bench/fidelity/scenarios.py. SIGTERM ends it with the hour, and judges what was
+lived so far.
 """
 
 import argparse
 import asyncio
 import json
 import resource
+import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from datetime import datetime
+from datetime import datetime, timedelta
 from multiprocessing import get_context
 
 from bench.fidelity import scenarios, verdict
@@ -25,15 +28,20 @@ from bench.fidelity.fleet import START_MS, Fleet, Hour
 from bench.fidelity.warehouse import HOUR_S, Warehouse
 
 from gpuwarden.alert import Alert
-from gpuwarden.clock import from_ms
-from gpuwarden_rules.backtest import RESOLUTION_S, Look, between, look_s_of, looks
+from gpuwarden.clock import SystemClock, from_ms
+from gpuwarden.diagnosis import Diagnosis
+from gpuwarden_rules.backtest import RESOLUTION_S, between, look_s_of, looks
+from gpuwarden_rules.diagnosis import episodes
+from gpuwarden_rules.diagnosis.observe import observe
+from gpuwarden_rules.diagnosis.service import diagnoses_of
 from gpuwarden_rules.language import Rule, builtin_rules
-from gpuwarden_rules.state import State, sighted, step
+from gpuwarden_rules.looking import Look, Looker
+from gpuwarden_rules.state import State, step
 
 CALM_LOOK_S = 900.0
 """Between two looks while nothing is wrong anywhere, nor was within the hour before."""
-OFTEN_S = {"agent_stale": 60.0, "node_down": 60.0}
-"""Rules that have no window, and speak of what is over in minutes."""
+DIAGNOSIS_S, CALM_DIAGNOSIS_S = 120.0, 300.0
+"""The same of the diagnosis, which a collector makes every fifteen seconds."""
 
 _fleet: Fleet | None = None
 
@@ -44,19 +52,27 @@ class Course:
     def __init__(self, rule: Rule, warehouse: Warehouse) -> None:
         self.rule = rule
         self.episodes: dict[tuple[str, datetime], Alert] = {}
-        self.queries = 0
         self.seconds = 0.0
-        self._warehouse = warehouse
+        self._looker = Looker(rule, warehouse, SystemClock())
+        # The warehouse knows when a node was last heard of as of one instant only.
+        self._is_single = "last_seen_at" in rule.sql
         self._state = State()
         self._previous: Look | None = None
 
+    @property
+    def queries(self) -> int:
+        """Asked so far."""
+        return self._looker.queries
+
     async def follow(self, since: datetime, until: datetime, *, is_calm: bool = False) -> None:
         """Look from one instant to another, where the next call goes on."""
-        look_s = OFTEN_S.get(self.rule.name, look_s_of(self.rule))
+        look_s = look_s_of(self.rule)
         look_s = max(look_s, CALM_LOOK_S) if is_calm else look_s
         resolution_s = min(look_s, max(RESOLUTION_S, self.rule.interval_s))
         began = time.perf_counter()
-        async for found in looks(self._look, since, until, look_s, resolution_s):
+        async for found in looks(
+            self._looks, since, until, look_s, resolution_s, lambda: self._looker.at_once
+        ):
             if self._previous is not None and found.at <= self._previous.at:
                 continue
             due = between(self._state, self._previous, found.at, self.rule)
@@ -68,12 +84,35 @@ class Course:
             self._previous = found
         self.seconds += time.perf_counter() - began
 
-    async def _look(self, at: datetime) -> Look:
-        if self._previous is not None and at == self._previous.at:
-            return self._previous
-        self.queries += 1
-        rows = (await self._warehouse.query(self.rule.sql, self.rule.bindings(at))).records()
-        return Look(at, rows, sighted(rows, self.rule, at))
+    async def _looks(self, instants: Sequence[datetime]) -> list[Look]:
+        known = [self._previous] if self._previous and instants[0] == self._previous.at else []
+        rest = instants[len(known) :]
+        if self._is_single:
+            return known + [look for at in rest for look in await self._looker.at([at])]
+        return known + await self._looker.at(rest)
+
+
+class Diagnosing:
+    """The diagnosis of the fleet on its way through the week, as the collector keeps it."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self.seconds = 0.0
+        self._warehouse = warehouse
+        self._state = episodes.State()
+
+    async def follow(self, since: datetime, until: datetime, *, is_calm: bool = False) -> None:
+        """Look from one instant to another, and keep what was found."""
+        began = time.perf_counter()
+        every = timedelta(seconds=CALM_DIAGNOSIS_S if is_calm else DIAGNOSIS_S)
+        changed: list[Diagnosis] = []
+        at = since + every
+        while at <= until:
+            looked = diagnoses_of(await observe(self._warehouse, at), at)
+            self._state, news = episodes.step(self._state, looked, at)
+            changed += news
+            at += every
+        self._warehouse.keep(changed)
+        self.seconds += time.perf_counter() - began
 
 
 def _begin(nodes: int, hours: float, seed: int) -> None:
@@ -101,17 +140,23 @@ def _hours(nodes: int, hours: float, seed: int) -> Iterator[tuple[int, int, Hour
             yield begin_s, end_s, hour
 
 
-def replay(nodes: int, hours: float, seed: int, *, progress: bool = False) -> list[Course]:
-    """All rules through all hours."""
+def replay(
+    nodes: int, hours: float, seed: int, *, progress: bool = False
+) -> tuple[list[Course], Diagnosing, float]:
+    """All rules through all hours, the diagnosis that one of them rests on, and the hours that were lived."""
+    told_to_stop = []
+    signal.signal(signal.SIGTERM, lambda *_: told_to_stop.append(True))
     inventory = Fleet(nodes, seed, ()).describe()
     warehouse = Warehouse(inventory)
     courses = [Course(rule, warehouse) for rule in builtin_rules()]
+    diagnosing = Diagnosing(warehouse)
     incidents = scenarios.plan(nodes, hours, seed)
     began = time.perf_counter()
     for begin_s, end_s, hour in _hours(nodes, hours, seed):
         warehouse.load(hour, begin_s)
         since, until = from_ms(START_MS + begin_s * 1000), from_ms(START_MS + end_s * 1000)
         is_calm = scenarios.is_calm(incidents, begin_s - HOUR_S, end_s)
+        asyncio.run(diagnosing.follow(since, until, is_calm=is_calm))
         for course in courses:
             asyncio.run(course.follow(since, until, is_calm=is_calm))
         if progress:
@@ -122,7 +167,13 @@ def replay(nodes: int, hours: float, seed: int, *, progress: bool = False) -> li
                 f" {fired} alerts, {peak_mib} MiB",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
-    return courses
+        if told_to_stop:
+            return courses, diagnosing, end_s / HOUR_S
+    return courses, diagnosing, hours
+
+
+def _dearest(courses: Sequence[Course]) -> Sequence[Course]:
+    return sorted(courses, key=lambda course: -course.seconds)[:5]
 
 
 def main() -> int:
@@ -134,21 +185,23 @@ def main() -> int:
     parser.add_argument("--quiet", action="store_true", help="no line for each hour")
     args = parser.parse_args()
     began = time.perf_counter()
-    courses = replay(args.nodes, args.hours, args.seed, progress=not args.quiet)
+    courses, diagnosing, hours = replay(args.nodes, args.hours, args.seed, progress=not args.quiet)
     incidents = scenarios.plan(args.nodes, args.hours, args.seed)
     episodes = [alert for course in courses for alert in course.episodes.values()]
     rules = [course.rule for course in courses]
-    found = verdict.judge(incidents, episodes, rules, round(args.hours * HOUR_S * 1000))
+    found = verdict.judge(incidents, episodes, rules, round(hours * HOUR_S * 1000))
     print(verdict.table(found))
     figures = {
         "nodes": args.nodes,
         "gpus": sum(scenarios.gpus_of(n) for n in range(args.nodes)),
-        "hours": args.hours,
+        "hours": hours,
         "seed": args.seed,
-        "incidents": len(incidents),
+        "incidents": sum(i.begin_ms < hours * HOUR_S * 1000 for i in incidents),
         **found.figures(),
         "queries": sum(course.queries for course in courses),
         "query_seconds": round(sum(course.seconds for course in courses), 1),
+        "diagnosis_seconds": round(diagnosing.seconds, 1),
+        "dearest": {c.rule.name: round(c.seconds, 1) for c in _dearest(courses)},
         "wall_seconds": round(time.perf_counter() - began, 1),
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }

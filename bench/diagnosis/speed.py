@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import duckdb
-from bench.rules import GPU_ROWS, HOST_ROWS, PROCESS_ROWS
+from bench.rules import GPU_ROWS, HOST_ROWS, NAMES, PROCESS_ROWS
 
 from gpuwarden.schema import TABLES, create_sql, views_sql
 from gpuwarden_rules.diagnosis.observe import seen_of
@@ -24,14 +24,12 @@ from gpuwarden_rules.diagnosis.window_sql import features_params, features_sql
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECONDS = 600
-GPUS_PER_NODE = 8
-
 MINUTES = """
 INSERT INTO gpu_1m BY NAME
-SELECT $now - to_seconds(s) AS ts, 'n' || (g // 8) AS node, (g % 8)::INTEGER AS gpu, 'GPU-' || g AS gpu_uuid,
+SELECT $now - to_seconds(s) AS ts, node, gpu, gpu_uuid,
     true AS simulated, 60 AS samples, 6 AS detail_samples, 1 AS health_samples, 100 AS util_percent_max, 90 AS util_percent_min, 99 AS util_percent_p95,
     120 AS power_watts_min
-FROM range($gpus) t(g), range(60, 3600, 60) u(s)
+FROM named, range(60, 3600, 60) u(s)
 """
 
 
@@ -41,11 +39,10 @@ def fill(db: duckdb.DuckDBPyConnection, gpus: int) -> None:
         db.execute(create_sql(table))
     db.execute(views_sql())
     naive = NOW.replace(tzinfo=None)
-    params = {"now": naive, "seconds": SECONDS}
-    db.execute(GPU_ROWS, {**params, "gpus": gpus})
-    db.execute(PROCESS_ROWS, {**params, "gpus": gpus})
-    db.execute(HOST_ROWS, {**params, "nodes": gpus // GPUS_PER_NODE})
-    db.execute(MINUTES, {"now": naive, "gpus": gpus})
+    db.execute(NAMES, {"gpus": gpus})
+    for rows in (GPU_ROWS, PROCESS_ROWS, HOST_ROWS):
+        db.execute(rows, {"now": naive, "seconds": SECONDS})
+    db.execute(MINUTES, {"now": naive})
 
 
 def _now() -> tuple[float, float]:

@@ -88,6 +88,8 @@ def judge(
             score.muted += 1
     for incident in incidents:
         for rule, limit_min in incident.scenario.expects.items():
+            if incident.begin_ms + limit_min * MINUTE_MS > end_ms:
+                continue  # it is not due yet
             _expect(incident, rule, limit_min, episodes, scores[rule], wrong)
     return Verdict(scores, confusion, wrong)
 

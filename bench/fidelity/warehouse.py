@@ -4,7 +4,7 @@ Inventory says what it said at the instant of the question: when a node was last
 silences, not from the rows that are there already.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,8 +12,10 @@ import pyarrow as pa
 from bench.fidelity.fleet import SCHEMAS, START_MS, Hour, Silence
 
 from gpuwarden.clock import from_ms
-from gpuwarden.query import Result
+from gpuwarden.diagnosis import Diagnosis
+from gpuwarden.query import Result, timestamp_sql
 from gpuwarden.rollups import GPU_1H, GPU_1M, PROCESS_1M
+from gpuwarden_collector.diagnoses import row_of
 from gpuwarden_collector.store.rollup_sql import Span, rollup_sql
 from gpuwarden_rules.testing import MemoryDatabase
 
@@ -43,8 +45,7 @@ FROM {table}_described t
 
 
 class Warehouse:
-    """A Querier whose inventory is that of the instant `now`, which every query must bind or have bound
-    before."""
+    """A Querier whose inventory is that of the instant `now`, bound by this query or the latest that did."""
 
     def __init__(self, inventory: Mapping[str, list[Mapping[str, Any]]]) -> None:
         self.db = MemoryDatabase()
@@ -71,6 +72,19 @@ class Warehouse:
             earlier = from_ms(START_MS + (begin_s - HOUR_S) * 1000)
             self._roll("gpu_1h", rollup_sql(GPU_1H, Span(earlier, begin)))
         self._forget(begin)
+
+    def keep(self, diagnoses: Sequence[Diagnosis]) -> None:
+        """Insert or update diagnoses by (subject, began_at); the last of several counts."""
+        latest = {(d.subject, d.began_at): d for d in diagnoses}
+        known = "SELECT unnest($subjects), unnest($begun)::TIMESTAMP"
+        self.db.run(
+            f"DELETE FROM diagnoses WHERE (subject, began_at) IN ({known})",
+            {
+                "subjects": [subject for subject, _ in latest],
+                "begun": [at.replace(tzinfo=None) for _, at in latest],
+            },
+        )
+        self.db.insert("diagnoses", [row_of(d) for d in latest.values()])
 
     def _insert(self, name: str, table: pa.Table) -> None:
         columns = [f.name for f in SCHEMAS[name] if table[f.name].null_count < table.num_rows]
@@ -111,6 +125,7 @@ class Warehouse:
         row_limit: int | None = None,
     ) -> Result:
         """The Querier port."""
-        now: datetime = (params or {})["now"]
-        self.db.execute(f"SET VARIABLE now = TIMESTAMP '{now.replace(tzinfo=None)}'")
+        now: datetime | None = (params or {}).get("now")
+        if now is not None:
+            self.db.execute(f"SET VARIABLE now = {timestamp_sql(now)}")
         return await self.db.query(sql, params, timeout_s=timeout_s, row_limit=row_limit)

@@ -440,6 +440,8 @@ class Maintainer:
         except (StoreUnavailableError, RowsRefusedError) as error:
             self._failed("alerts", "alerts", str(error))
             return
-        if gone:
-            self._stats.dropped_rows["alerts", Reason.AGE.value] += gone
-            log.info("alerts were dropped by age", extra={"rows": gone, "before": str(before)})
+        for table, rows in gone.items():
+            if rows:
+                self._stats.dropped_rows[table, Reason.AGE.value] += rows
+                extra = {"table": table, "rows": rows, "before": str(before)}
+                log.info("what was over was dropped by age", extra=extra)

@@ -431,6 +431,26 @@ async def test_past_alerts_go_by_age(opened: Open, real_clock: ManualClock) -> N
         with store.database.reading() as cursor:
             left = cursor.execute("SELECT fingerprint FROM alerts ORDER BY 1").fetchall()
         assert left == [("1",), ("2",)]
+        assert store.stats.dropped_rows == {("alerts", "age"): 1}
+
+
+async def test_silences_that_ended_go_by_age(opened: Open, real_clock: ManualClock) -> None:
+    now = real_clock.now().replace(tzinfo=None)
+    ages_days = {"old": 366, "old acknowledgement": 366, "younger": 364, "holds": -1}
+    async with opened() as store:
+        with store.database.maintaining() as cursor:
+            for silence_id, age in ages_days.items():
+                fingerprint = "f" if "acknowledgement" in silence_id else None
+                cursor.execute(
+                    "INSERT INTO silences BY NAME SELECT $1 AS id, '[]' AS matchers, $2 AS fingerprint, "
+                    "'alice' AS author, '' AS comment, $3 AS starts_at, $4 AS ends_at",
+                    [silence_id, fingerprint, now - timedelta(days=400), now - timedelta(days=age)],
+                )
+        await store.maintainer.run_once()
+        with store.database.reading() as cursor:
+            left = cursor.execute("SELECT id FROM silences ORDER BY 1").fetchall()
+        assert left == [("holds",), ("younger",)]
+        assert store.stats.dropped_rows == {("silences", "age"): 2}
 
 
 async def test_sealing_and_maintenance_take_turns(opened: Open, real_clock: ManualClock) -> None:

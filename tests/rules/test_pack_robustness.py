@@ -4,7 +4,7 @@ Goal: what is absent neither fires an alert nor ends one. Method: every firing c
 metric absent at a time, or without its newest samples, against what the whole data gave.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,25 +14,24 @@ import pytest
 
 from gpuwarden.alert import fingerprint
 from gpuwarden.metrics import METRICS
+from gpuwarden.rollups import REASONS, ROLLUPS
 from gpuwarden_rules.language import Rule, builtin_paths
 from gpuwarden_rules.testing import Case, MemoryDatabase, load_cases
 from gpuwarden_rules.testing.cases import START
 
 MAY_FIRE_WITHOUT = {
-    # A GPU that never says whether it is throttled, as some AMD parts, can still wait for data.
-    ("gpu_data_loader_bound", "clocks_event_reasons"),
     # Without the counter the bits serve, which are a coarser glance at the same.
     ("gpu_thermal_throttle_hw", "hw_thermal_seconds_total"),
     # Drawing more than its peers excuses a GPU; one that does not say has no excuse.
     ("temperature_peer_outlier", "power_watts"),
+    # Little power is evidence enough where nothing tells what the SMs do.
+    ("busy_not_working", "sm_active_percent"),
+    ("busy_not_working", "dram_active_percent"),
 }
 MAY_CLEAR_WITHOUT = {
-    # Without pin_memory there is no such thread: absent is what it looks like.
-    ("gpu_data_loader_bound", "pin_cpu_percent"),
-    # Two processes of unknown size may share the GPU.
-    ("gpu_data_loader_bound", "gpu_memory_bytes"),
     # Utilization of 100 is work, unless the memory is known to be empty.
     ("gpu_idle_free", "memory_used_bytes"),
+    ("job_partially_idle", "memory_used_bytes"),
 }
 
 
@@ -66,14 +65,28 @@ def holding(database: MemoryDatabase, rule: Rule, at_s: float) -> dict[str, bool
     return found
 
 
-def metrics_in(case: Case, rule: Rule) -> list[tuple[str, str]]:
-    return [
-        (table, metric.name)
-        for table, metrics in METRICS.items()
-        for metric in metrics
-        if metric.name in rule.sql
-        and any(row.get(metric.name) is not None for row in case.rows.get(table, ()))
-    ]
+def absences_in(case: Case, rule: Rule) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Metrics that the case has and the rule reads: table, metric, and the columns that tell of it."""
+    for table, metrics in METRICS.items():
+        for metric in metrics:
+            if metric.name in rule.sql and has_any(case, table, metric.name):
+                yield table, metric.name, (metric.name,)
+    for table, rollup in ROLLUPS.items():
+        told: dict[str, list[str]] = {}
+        for part in rollup.parts:
+            for summary in part.summaries:
+                told.setdefault(summary.source, []).append(summary.column.name)
+            if part.has_activity:
+                told["util_percent"] += ["idle_seconds", "busy_seconds"]
+                told["clocks_event_reasons"] = [column.name for column in REASONS.values()]
+        for metric_name, columns in told.items():
+            read = [c for c in columns if c in rule.sql and has_any(case, table, c)]
+            if read:
+                yield table, metric_name, tuple(read)
+
+
+def has_any(case: Case, table: str, column: str) -> bool:
+    return any(row.get(column) is not None for row in case.rows.get(table, ()))
 
 
 @pytest.mark.parametrize(
@@ -86,9 +99,9 @@ def test_an_absent_metric_neither_fires_nor_clears(name: str, case: Case) -> Non
     before = holding(database, rule, at_s)
     true = {key for key, holds in before.items() if holds}
     problems = []
-    for table, metric in metrics_in(case, rule):
+    for table, metric, columns in absences_in(case, rule):
         database.execute("BEGIN")
-        database.execute(f"UPDATE {table} SET {metric} = NULL")
+        database.execute(f"UPDATE {table} SET {', '.join(f'{c} = NULL' for c in columns)}")
         after = holding(database, rule, at_s)
         database.execute("ROLLBACK")
         if {k for k, holds in after.items() if holds} - true and (

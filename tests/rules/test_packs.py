@@ -1,9 +1,11 @@
 """The built-in rules: every case of every `*.test.yaml` beside them, and what all must have."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from gpuwarden.diagnosis import INPUT_BOUND, Bottleneck
 from gpuwarden_rules.language import builtin_paths, builtin_rules
 from gpuwarden_rules.testing import Case, load_cases, run_case
 
@@ -33,3 +35,9 @@ def test_every_rule_has_a_firing_and_a_quiet_case() -> None:
 @pytest.mark.parametrize("rule", builtin_rules(), ids=lambda rule: rule.name)
 def test_a_rule_says_nothing_over_empty_tables(rule, database, clock) -> None:
     assert database.run(rule.sql, rule.bindings(clock.now())).rows == []
+
+
+def test_the_data_loader_rule_speaks_of_all_classes_that_wait_for_data() -> None:
+    (rule,) = [rule for rule in builtin_rules() if rule.name == "gpu_data_loader_bound"]
+    named = set(re.findall(r"'([a-z_]+)'", rule.sql)) & {b.value for b in Bottleneck}
+    assert named == {b.value for b in INPUT_BOUND} | {Bottleneck.UNKNOWN.value}

@@ -227,14 +227,22 @@ def checkpoint_catalogue(cursor: duckdb.DuckDBPyConnection) -> None:
         cursor.execute(f"CHECKPOINT {METADATA}")
 
 
-def forget_alerts(connection: duckdb.DuckDBPyConnection, before: datetime) -> int:
-    """Delete alerts and diagnoses that were over before that; how many. For the thread that writes."""
-    over = ("alerts WHERE state = 'resolved' AND resolved_at < $1", "diagnoses WHERE ended_at < $1")
+def forget_alerts(connection: duckdb.DuckDBPyConnection, before: datetime) -> dict[str, int]:
+    """Delete alerts, diagnoses and silences that were over before that; how many rows of each table.
+
+    For the thread that writes.
+    """
+    over = {
+        "alerts": "state = 'resolved' AND resolved_at < $1",
+        "diagnoses": "ended_at < $1",
+        "silences": "ends_at < $1",
+    }
+    at = [before.replace(tzinfo=None)]
     with translating():
-        return sum(
-            int(_one(connection, f"DELETE FROM {rows}", [before.replace(tzinfo=None)]))
-            for rows in over
-        )
+        return {
+            table: int(_one(connection, f"DELETE FROM {table} WHERE {is_over}", at))
+            for table, is_over in over.items()
+        }
 
 
 def _one(cursor: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[Any] = ()) -> Any:

@@ -7,12 +7,13 @@ they took, so that they never crowd out ingest.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from typing import Any
 
 from gpuwarden.clock import Clock, from_ms, to_ms
-from gpuwarden.diagnosis import Diagnosis, DiagnosisStore
+from gpuwarden.diagnosis import Bottleneck, Diagnosis, DiagnosisStore
 from gpuwarden.query import Querier
 from gpuwarden_rules.diagnosis import episodes
 from gpuwarden_rules.diagnosis.classify import classify
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 15.0
 CAUGHT_UP = timedelta(minutes=15)
-"""How much of the time in which nobody looked is looked at afterwards."""
+"""How much of the time in which there was nothing to look at is looked at afterwards: agents bring it along."""
 REST_FACTOR = 4.0
 SAVE_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
@@ -58,6 +59,8 @@ class Diagnoser:
         self._clock = clock
         self._state = episodes.State()
         self._unsaved: dict[tuple[str, datetime], Diagnosis] = {}
+        self._is_behind = True
+        """Nobody was heard of at the latest look: what comes then may have much to tell of before."""
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="diagnosis")
         self.looks = 0
         self.failures = 0
@@ -114,9 +117,6 @@ class Diagnoser:
         self._threads.shutdown(wait=False)
 
     async def _keep_looking(self, stop: asyncio.Event) -> None:
-        for at in self.missed():
-            if not stop.is_set():
-                await self.look(at)
         while not stop.is_set():
             await self.look()
             rest_s = max(LOOK_S, REST_FACTOR * (self.last_seconds or 0.0))
@@ -134,37 +134,46 @@ class Diagnoser:
         except Exception as error:  # noqa: BLE001 - without them episodes begin anew, which is no reason to stop
             self._failed("diagnoses of before cannot be read", error)
 
-    def missed(self) -> list[datetime]:
-        """When nobody looked before now; the windows of these looks lie end to end."""
-        now, step = self._clock.now(), timedelta(seconds=WINDOW_S)
-        seen_at = max((d.seen_at for d in self.open), default=now - CAUGHT_UP)
-        at, instants = max(seen_at, now - CAUGHT_UP) + step, []
-        while at < now:
-            instants.append(at)
-            at += step
-        return instants
-
-    async def look(self, at: datetime | None = None) -> list[Diagnosis]:
-        """Look once, now or at an instant after the latest look; what changed.
-
-        Failures are counted and logged, never raised.
-        """
+    async def look(self) -> list[Diagnosis]:
+        """Look once; what changed. Failures are counted and logged, never raised."""
         started_s = self._clock.monotonic()
-        now = from_ms(to_ms(at or self._clock.now()))
+        now = from_ms(to_ms(self._clock.now()))
         changed: list[Diagnosis] = []
         self.looks += 1
         try:
             rows = await read_rows(self._querier, now)
-            loop = asyncio.get_running_loop()
-            # A second of work for ten thousand GPUs, for which ingest does not wait.
-            looked = await loop.run_in_executor(
-                self._threads, lambda: diagnoses_of(seen_of(rows, now), now)
-            )
-            self._state, changed = episodes.step(self._state, looked, now)
+            if rows and self._is_behind:
+                for at in self._missed(now):
+                    found = await self._judge(await read_rows(self._querier, at), at)
+                    # Windows that are empty in part say nothing of before.
+                    known = [d for d in found if d.bottleneck is not Bottleneck.UNKNOWN]
+                    changed += self._step(known, at)
+            self._is_behind = not rows
+            changed += self._step(await self._judge(rows, now), now)
             await self._save(changed)
         except Exception as error:  # noqa: BLE001 - one look's failure must not stop the others
             self._failed("diagnosis failed", error)
         self.last_seconds = self._clock.monotonic() - started_s
+        return changed
+
+    def _missed(self, now: datetime) -> Iterator[datetime]:
+        """When nobody looked before now; the windows of these looks lie end to end."""
+        step = timedelta(seconds=WINDOW_S)
+        latest = max((d.seen_at for d in self.open), default=now - CAUGHT_UP)
+        at = max(latest, now - CAUGHT_UP) + step
+        while at < now:
+            yield at
+            at += step
+
+    async def _judge(self, rows: Sequence[dict[str, Any]], at: datetime) -> list[Diagnosis]:
+        loop = asyncio.get_running_loop()
+        # A second of work for ten thousand GPUs, for which ingest does not wait.
+        return await loop.run_in_executor(
+            self._threads, lambda: diagnoses_of(seen_of(rows, at), at)
+        )
+
+    def _step(self, looked: Sequence[Diagnosis], at: datetime) -> list[Diagnosis]:
+        self._state, changed = episodes.step(self._state, looked, at)
         return changed
 
     async def _save(self, changed: Sequence[Diagnosis]) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -68,31 +68,19 @@ async def test_a_look_saves_what_it_found_and_the_next_one_only_what_changed(
     assert "gpuwarden_diagnosis_looks_total 2\n" in figures
 
 
-async def test_what_was_missed_is_looked_at_afterwards(
-    starved: MemoryDatabase, clock: ManualClock
+async def test_what_agents_bring_along_is_looked_at_once_they_are_back(
+    database: MemoryDatabase, clock: ManualClock
 ) -> None:
-    """Windows of two minutes, end to end; of an hour without a look the last quarter."""
-    fresh = Diagnoser(starved, Kept(), clock)
-    assert fresh.missed() == [END - timedelta(minutes=m) for m in (13, 11, 9, 7, 5, 3, 1)]
-    (found,) = await fresh.look(END - timedelta(seconds=5))
-    assert found.began_at == END - timedelta(seconds=5)
-    assert fresh.missed() == []
-    clock.advance(300)
-    assert fresh.missed() == [END + timedelta(seconds=s) for s in (115, 235)]
-    clock.advance(3600)
-    assert len(fresh.missed()) == 7
-
-
-async def test_it_catches_up_before_it_goes_on(starved: MemoryDatabase, clock: ManualClock) -> None:
-    store, stop = Kept(), asyncio.Event()
+    """Windows of two minutes, end to end, of the last quarter of an hour."""
+    store = Kept()
+    diagnoser = Diagnoser(database, store, clock)
+    assert await diagnoser.look() == []
+    busy = {"loader_workers": 2, "loader_cpu_percent": 97.0, "loader_saturated_percent": 100.0}
+    Scene(loop(0.3, 0.4), process=busy).insert(database)
     clock.advance(60)
-    diagnoser = Diagnoser(starved, store, clock)
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(diagnoser.run(stop))
-        await store.has_saved.wait()
-        stop.set()
+    await diagnoser.look()
     (episode,) = store.rows.values()
-    assert episode.began_at == END - timedelta(minutes=2)
+    assert (episode.bottleneck, episode.began_at) == (Bottleneck.LOADER_WORKERS, END)
 
 
 async def test_a_restart_does_not_begin_anew(starved: MemoryDatabase, clock: ManualClock) -> None:

@@ -7,6 +7,7 @@ collector has limits of time and rows: what fails together is asked for in halve
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,7 +29,7 @@ TOGETHER_FIRST, TOGETHER_MAX = 24, 288
 LONG_S = 4.0
 """A query that takes longer is large enough: collectors end those that take much longer."""
 COMPARED = 3
-"""So many of the first answers with rows are compared with a query of one instant."""
+"""So many of the first answers with rows, and of those without any, are compared with a query of one instant."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -94,7 +95,7 @@ class Looker:
         self._plan = plan
         self._timeout_s = timeout_s
         self._most = TOGETHER_MAX
-        self._compared = 0
+        self._compared: Counter[bool] = Counter()
         self._reaches: dict[tuple[tuple[str, Any], ...], timedelta | None] = {}
 
     async def at(self, instants: Sequence[datetime]) -> list[Look]:
@@ -138,14 +139,16 @@ class Looker:
         for row in await self._rows(rows_of):
             rows[row.pop(_NUMBER)].append(row)
         looks = [self._look(at, found) for at, found in zip(instants, rows, strict=True)]
-        await self._compare(max(looks, key=lambda look: len(look.rows)))
+        by_rows = sorted(looks, key=lambda look: len(look.rows))
+        for look in (by_rows[0], by_rows[-1]):
+            await self._compare(look)
         return looks
 
     async def _compare(self, look: Look) -> None:
         """See that a query of its own finds the same; else no two instants are asked for together."""
-        if not look.rows or self._compared >= COMPARED:
+        if self._compared[bool(look.rows)] >= COMPARED:
             return
-        self._compared += 1
+        self._compared[bool(look.rows)] += 1
         if (await self._alone(look.at)).sighted != look.sighted:
             log.warning("rule is replayed look by look", extra={"rule": self._rule.name})
             self._most = 1

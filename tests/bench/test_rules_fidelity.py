@@ -84,6 +84,15 @@ def test_an_alert_that_no_fault_explains_is_false_unless_its_cause_keeps_it_quie
     assert judged(*caught, alert("straggler", 13, 60)).scores["straggler"].false == 1
 
 
+def test_what_is_not_due_by_the_end_is_not_missed() -> None:
+    lost = RULES["gpu_lost"], RULES["xid_critical"]
+    found = verdict.judge([incident(begin_min=10)], [], lost, 12 * MINUTE_MS)
+    assert {name: score.faults for name, score in found.scores.items()} == {
+        "gpu_lost": 0,
+        "xid_critical": 1,
+    }
+
+
 @pytest.fixture(scope="module")
 def short() -> tuple[list[Incident], list[Alert]]:
     """One H100 node, whose GPU 1 is lost for a quarter of an hour, half an hour long."""

@@ -94,15 +94,16 @@ async def test_many_instants_are_one_query(hosts) -> None:
     assert [look.at for look in found] == minutes(5, 20, 38, 40, 75)
     assert nodes(found) == [["n2"], ["n1", "n2"], ["n1", "n2"], ["n2"], []]
     assert found[1].rows[0].keys() == {"node", "value"}
-    # How far back the rule reads, all instants, and one of them by itself to compare.
+    # How far back the rule reads, all instants, and two of them by themselves to compare.
     assert [sorted(params) for params in querier.asked] == [
         ["window"],
         ["above", "looks", "looks_from", "looks_until", "window"],
         ["above", "now", "window"],
+        ["above", "now", "window"],
     ]
     assert querier.asked[1]["looks_from"] == minutes(-5)[0]
     assert querier.asked[1]["looks_until"] == minutes(75)[0]
-    assert (looker.looks, looker.queries) == (5, 3)
+    assert (looker.looks, looker.queries) == (5, 4)
 
 
 async def test_what_takes_too_long_together_is_asked_for_in_halves(hosts) -> None:
@@ -141,6 +142,18 @@ async def test_a_rule_whose_answers_together_are_wrong_is_asked_one_by_one(hosts
     found = await looker.at(minutes(5, 20, 30))
     assert nodes(found) == [["n2"], ["n1", "n2"], ["n1", "n2"]]
     assert looker.at_once == 1
+
+
+async def test_that_nothing_is_found_together_is_compared_as_well(hosts) -> None:
+    """The fault: a database that loses all rows."""
+
+    class Faulty(Counting):
+        async def query(self, sql, params=None, **limits) -> Result:
+            found = await super().query(sql, params, **limits)
+            return Result(found.columns, found.types, []) if "looks" in params else found
+
+    looker = Looker(rule_of(), Faulty(hosts), ManualClock(START))
+    assert nodes(await looker.at(minutes(5, 20, 30))) == [["n2"], ["n1", "n2"], ["n1", "n2"]]
 
 
 async def test_a_wrong_query_is_an_error_in_the_end(hosts) -> None:

@@ -8,12 +8,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from gpuwarden import logs
 from gpuwarden.clock import Clock
 from gpuwarden.life import StartError
-from gpuwarden.settings import SettingsError
+from gpuwarden.settings import SettingsError, changed
 from gpuwarden_agent.credentials import Access
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_agent.transport import Transport, open_transport
@@ -45,10 +45,9 @@ class Difference:
 
 def difference(before: AgentSettings, after: AgentSettings) -> Difference:
     """What changed, by whether it can change live."""
-    names = [f.name for f in fields(AgentSettings)]
-    changed = [name for name in names if getattr(before, name) != getattr(after, name)]
-    live = tuple(name for name in changed if name in LIVE)
-    return Difference(live, tuple(name for name in changed if name not in LIVE))
+    names = changed(before, after)
+    live = tuple(name for name in names if name in LIVE)
+    return Difference(live, tuple(name for name in names if name not in LIVE))
 
 
 Use = Callable[[Sequence[Transport]], Awaitable[None]]

@@ -75,7 +75,10 @@ def _run(args: argparse.Namespace) -> int:
     from gpuwarden_cli.services import run_collector
     from gpuwarden_collector.settings import CollectorSettings
 
-    return run_collector(load_settings(CollectorSettings, "collector", args).settings)
+    def load() -> CollectorSettings:
+        return load_settings(CollectorSettings, "collector", args).settings
+
+    return run_collector(load(), load)
 
 
 def _config(args: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 in order: sources first, then rules, then the store."""
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwarden import life, logs
 from gpuwarden.clock import Clock, SystemClock
+from gpuwarden.settings import SettingsError, changed
 
 if TYPE_CHECKING:
     from aiohttp.web import AbstractRouteDef
@@ -29,6 +31,11 @@ if TYPE_CHECKING:
     from gpuwarden_collector.settings import CollectorSettings
     from gpuwarden_rules.book import Book
     from gpuwarden_rules.keeper import Keeper
+
+log = logging.getLogger(__name__)
+
+LOGGING = frozenset({"log_level", "log_format"})
+"""Settings of the collector that take effect on a reload; the files that others name are read again."""
 
 
 def say(line: str = "") -> None:
@@ -138,8 +145,21 @@ def book_of(folders: Sequence[Path]) -> "Book":
         raise life.StartError(f"{error.problems[0]}{rest}") from error
 
 
-def run_collector(settings: "CollectorSettings") -> int:
-    """`gpuwarden collector run`."""
+def reread(running: "CollectorSettings", load: "Callable[[], CollectorSettings]") -> None:
+    """Take up how to log, and name the settings that are others now and need a restart."""
+    try:
+        settings = load()
+    except SettingsError as error:
+        log.error("settings not reloaded; the old ones go on", extra={"problem": str(error)})
+        return
+    logs.setup(settings.log_level, settings.log_format)
+    later = [name for name in changed(running, settings) if name not in LOGGING]
+    if later:
+        log.warning("needs a restart", extra={"settings": ", ".join(later)})
+
+
+def run_collector(settings: "CollectorSettings", load: "Callable[[], CollectorSettings]") -> int:
+    """`gpuwarden collector run`; `load` reads the settings anew, on SIGHUP."""
     logs.setup(settings.log_level, settings.log_format)
 
     async def main(stop: asyncio.Event) -> None:
@@ -150,6 +170,7 @@ def run_collector(settings: "CollectorSettings") -> int:
             def reload_all() -> None:
                 reload.set()
                 collector.reload()
+                reread(settings, load)
 
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_all)
             life.notify(f"READY=1\nSTATUS=listening on {collector.url}")

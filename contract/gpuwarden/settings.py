@@ -52,6 +52,12 @@ def setting(
     return field(default=default, metadata=metadata)
 
 
+def changed(before: S, after: S) -> tuple[str, ...]:
+    """Names of the settings that are others now."""
+    names = before.__dataclass_fields__
+    return tuple(name for name in names if getattr(before, name) != getattr(after, name))
+
+
 def default_of(f: Field[Any]) -> Any:
     """The default of a field made by `setting()`."""
     return f.default_factory() if f.default_factory is not MISSING else f.default

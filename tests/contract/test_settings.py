@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.settings import SettingsError, load, setting
+from gpuwarden.settings import SettingsError, changed, load, setting
 
 
 @dataclass(frozen=True)
@@ -92,3 +92,8 @@ def test_false_is_false_however_it_is_written(value, style) -> None:
     text = getattr("true" if value else "false", style)()
     loaded = load(Example, "x", env={"GPUWARDEN_X_VERBOSE": text})
     assert loaded.settings.verbose is value
+
+
+def test_what_changed_is_named() -> None:
+    assert changed(Example(), Example()) == ()
+    assert changed(Example(), Example(level="debug", workers=4)) == ("level", "workers")

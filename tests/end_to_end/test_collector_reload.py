@@ -78,4 +78,15 @@ def test_what_is_right_is_taken_and_what_is_wrong_stays(world: Any, tmp_path: Pa
     of_the_rule = [m for m in told("one") if m["title"].endswith("fleet: always")]
     assert len(of_the_rule) == 1
     assert lines("notify_file reloaded")
+
+    # Settings that cannot change while it runs are named; a file that is wrong is one line.
+    right = config.read_text()
+    config.write_text(f"{right}keep_samples_days = 3\n")
+    collector.popen.send_signal(signal.SIGHUP)
+    world.wait_for(lambda: bool(lines("needs a restart")), "what changed is named", collector)
+    assert "settings=keep_samples_days" in lines("needs a restart")[0]
+    config.write_text(f"{right}keep_samples_days = -1\n")
+    collector.popen.send_signal(signal.SIGHUP)
+    world.wait_for(lambda: bool(lines("settings not reloaded")), "they are refused", collector)
+    assert f"{config}:4" in lines("settings not reloaded")[0]
     assert collector.stop() == 0

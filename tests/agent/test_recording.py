@@ -104,7 +104,9 @@ def test_a_damaged_byte_costs_its_block_and_what_follows(data) -> None:
     at = data.draw(st.integers(len(blocks[0]) + 10, len(whole) - len(blocks[2]) - 1))
     whole[at] ^= data.draw(st.integers(1, 255))
     read = list(read_blocks(io.BytesIO(bytes(whole)), "f"))
-    assert [block.entries for block in read] == [tuple(several[0])]
+    # Some bits of gzip mean nothing: the padding behind the last symbol.
+    left = [block.entries for block in read]
+    assert left in ([tuple(several[0])], [tuple(entries) for entries in several])
 
 
 @given(st.binary(max_size=200))

@@ -44,6 +44,7 @@ loads = st.builds(
     power_limit_share=st.floats(0.3, 1),
     cooling_factor=st.floats(1, 4),
     clock_share_max=st.floats(0.3, 1),
+    cooling_swing=st.floats(0, 1),
 )
 
 

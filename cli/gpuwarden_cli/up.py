@@ -157,11 +157,15 @@ class Voice:
 
     def __init__(self) -> None:
         self._said = 0
+        self._states: dict[str, AlertState] = {}
 
     def on_change(self, alert: Alert) -> None:
         """Called by the rules engine at each change of an alert's state."""
         if alert.state is AlertState.PENDING or self._said > ALERTS_SAID_MAX:
             return
+        if self._states.get(alert.fingerprint) is alert.state:
+            return  # it is muted now, or no more
+        self._states[alert.fingerprint] = alert.state
         self._said += 1
         if self._said > ALERTS_SAID_MAX:
             say("… and so on: `gpuwarden alerts list`")

@@ -15,7 +15,6 @@ from bench.fidelity.scenarios import (
     placements,
 )
 
-from gpuwarden.metric import Type
 from gpuwarden.models import model_named
 from gpuwarden.schema import TABLES
 from gpuwarden_agent.edges import NOTHING, observe
@@ -24,26 +23,14 @@ from gpuwarden_agent.probe import Row
 from gpuwarden_agent.simulator import FaultKind, SimulatedNode
 from gpuwarden_agent.xid_events import row_of
 from gpuwarden_agent.xid_lines import parse
+from gpuwarden_collector.decode import arrow_schema
 
 START_MS = 1_763_683_200_000
 FAST_S, SLOW_S = 15, 60
 """Seconds between two readings of gpu_samples and host_samples, and of all other tables."""
 CALM_LINKS_S = 600
 """Seconds between two readings of the links of a node on which no link fails."""
-ARROW = {
-    Type.TIMESTAMP: pa.timestamp("ms"),
-    Type.STRING: pa.string(),
-    Type.BOOL: pa.bool_(),
-    Type.INT16: pa.int16(),
-    Type.INT32: pa.int32(),
-    Type.INT64: pa.int64(),
-    Type.FLOAT32: pa.float32(),
-    Type.FLOAT64: pa.float64(),
-}
-SCHEMAS = {
-    name: pa.schema([(c.name, ARROW[c.type]) for c in table.columns])
-    for name, table in TABLES.items()
-}
+SCHEMAS = {name: arrow_schema(table.columns) for name, table in TABLES.items()}
 AGENT_FAULTS: Mapping[str, Mapping[str, int]] = {
     "slow": {"taken": 2, "late": 2},
     "starved": {"taken": 2, "missed": 2},

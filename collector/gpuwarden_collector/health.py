@@ -20,7 +20,7 @@ from gpuwarden.query import Querier, QueryError
 from gpuwarden_collector.decode import arrow_schema
 from gpuwarden_collector.disk import Budget
 from gpuwarden_collector.stats import Levels, Stats
-from gpuwarden_collector.store.commit import Changes
+from gpuwarden_collector.store.commit import Changes, naive
 from gpuwarden_collector.store.database import SCHEMA_VERSION
 from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.writer import Writer, WriterStopped
@@ -129,8 +129,8 @@ class Health:
             "disk_free_bytes_min": self._budget.free_bytes_min,
             "disk_used_bytes": disk.used_bytes if disk else None,
             "refusal": levels.disk_refusal,
-            "certificate_ends_at": _naive(levels.certificate_ends_at),
-            "authority_ends_at": _naive(levels.authority_ends_at),
+            "certificate_ends_at": naive(levels.certificate_ends_at),
+            "authority_ends_at": naive(levels.authority_ends_at),
             "rules": duties.rules,
             "rules_failing": ", ".join(duties.rules_failing) or None,
             "receivers_failing": ", ".join(duties.receivers_failing) or None,
@@ -163,10 +163,6 @@ class Health:
         tasks = stats.seal_failures + stats.rollup_failures + stats.maintenance_failures.total()
         totals = (stats.batches, stats.refused.total(), stats.commit_failures, tasks)
         return dict(zip(_COUNTS, totals, strict=True))
-
-
-def _naive(instant: datetime | None) -> datetime | None:
-    return instant.replace(tzinfo=None) if instant else None
 
 
 def _plain(value: Any) -> Any:

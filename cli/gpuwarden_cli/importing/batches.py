@@ -20,22 +20,13 @@ from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.table import Column, Table
 from gpuwarden.wire import TABLE_KEY
 from gpuwarden_cli.importing.model import Rows, Tally
+from gpuwarden_collector.decode import ARROW_TYPES
 
 BATCH_ROWS = 65_536
 NAME_BYTES_MAX = 256
 TEXT_BYTES_MAX = 65_536
 """What the collector admits."""
 
-TYPES = {
-    Type.TIMESTAMP: pa.timestamp("ms"),
-    Type.STRING: pa.string(),
-    Type.BOOL: pa.bool_(),
-    Type.INT16: pa.int16(),
-    Type.INT32: pa.int32(),
-    Type.INT64: pa.int64(),
-    Type.FLOAT32: pa.float32(),
-    Type.FLOAT64: pa.float64(),
-}
 _WHOLE = frozenset({Type.INT16, Type.INT32, Type.INT64, Type.TIMESTAMP})
 _UNKEYED = frozenset({"events", "nodes", "gpus"})
 """Tables in which a key may stand twice."""
@@ -142,13 +133,13 @@ def _typed(table: Table, rows: Rows, tally: Tally) -> Any:
         elif column.name == "simulated":
             columns["simulated"] = pa.array(np.zeros(count, bool))
         elif column.required:
-            columns[column.name] = pa.nulls(count, TYPES[column.type])
+            columns[column.name] = pa.nulls(count, ARROW_TYPES[column.type])
     return pa.table(columns)
 
 
 def _array(table: Table, column: Column, values: Any, tally: Tally) -> Any:
     """Values in the column's type; what does not fit it is absent and counted."""
-    wanted = TYPES[column.type]
+    wanted = ARROW_TYPES[column.type]
     try:
         if isinstance(values, pa.Array | pa.ChunkedArray):
             return values.cast(wanted)

@@ -87,11 +87,11 @@ def commit(database: Database, changes: Changes) -> None:
                 connection.execute("INSERT INTO internal.late (node, ts) FROM incoming")
         for name, keys in changes.heard.items():
             with _incoming(connection, keys):
-                connection.execute(_heard_sql(name), [_naive(changes.heard_at)])
+                connection.execute(_heard_sql(name), [naive(changes.heard_at)])
         if changes.forget_ledger_before is not None:
             connection.execute(
                 "DELETE FROM internal.ledger WHERE heard_at < $1",
-                [_naive(changes.forget_ledger_before)],
+                [naive(changes.forget_ledger_before)],
             )
         connection.execute("COMMIT")
     except duckdb.Error as error:
@@ -171,5 +171,6 @@ def _heard_sql(name: str) -> str:
     return f"UPDATE {name} SET last_seen_at = $1 WHERE {key} IN (SELECT {key} FROM incoming)"
 
 
-def _naive(instant: datetime | None) -> datetime | None:
+def naive(instant: datetime | None) -> datetime | None:
+    """As the store has it: UTC, without saying so."""
     return instant.replace(tzinfo=None) if instant else None

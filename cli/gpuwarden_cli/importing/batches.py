@@ -229,6 +229,11 @@ def _wrong(table: Table, column: Column, values: Any, latest_ms: int) -> tuple[A
 
 def _outside(values: Any, limits: Sequence[float]) -> Any:
     low, high = limits
+    if pa.types.is_integer(values.type):
+        # Arrow would compare as floats, which not every whole number has an equal among.
+        most = (1 << (values.type.bit_width - 1)) - 1
+        low = pa.scalar(math.ceil(max(low, -most - 1)), values.type)
+        high = pa.scalar(math.floor(min(high, most)), values.type)
     return pc.or_(pc.less(values, low), pc.greater(values, high))
 
 

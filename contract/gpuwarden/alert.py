@@ -60,10 +60,14 @@ class Alert:
 
     def usd_so_far(self, now: datetime) -> float | None:
         """What it has cost up to `now` (or until it resolved)."""
-        if self.usd_per_hour is None:
-            return None
-        until = self.resolved_at or now
-        return self.usd_per_hour * (until - self.began_at).total_seconds() / 3600
+        return usd_between(self.usd_per_hour, self.began_at, self.resolved_at or now)
+
+
+def usd_between(usd_per_hour: float | None, began_at: datetime, until: datetime) -> float | None:
+    """What a condition has cost; None where its price is unknown."""
+    if usd_per_hour is None:
+        return None
+    return usd_per_hour * (until - began_at).total_seconds() / 3600
 
 
 class AlertStore(Protocol):
@@ -92,5 +96,9 @@ class AlertStore(Protocol):
 
 def fingerprint(rule: str, labels: Mapping[str, str]) -> str:
     """Identity of a rule's alert for a label set: 16 hex digits, the same in every process."""
-    text = json.dumps([rule, sorted(labels.items())], ensure_ascii=False, separators=(",", ":"))
+    text = _ENCODER.encode([rule, sorted(labels.items())])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+"""`json.dumps` would make one each time, which is most of the time that it takes."""

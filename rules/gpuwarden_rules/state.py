@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from gpuwarden.alert import Alert, AlertState, Severity, fingerprint
+from gpuwarden.alert import Alert, AlertState, Severity, fingerprint, usd_between
 from gpuwarden_rules.language import Rule
 from gpuwarden_rules.texts import TEXT_CHARS_MAX, usd
 
@@ -220,16 +220,22 @@ def _seen(
     fires = now - active_at >= timedelta(seconds=rule.for_s)
     is_firing = fires or (before is not None and before.state is AlertState.FIRING)
     fired_at = before.fired_at if before else None
-    alert = Alert(
+    usd_per_hour = _number(row, "usd_per_hour")
+    values = {**rule.params, **row, **_offered(usd_per_hour, began_at, now)}
+    try:
+        summary, remedy = rule.summary.render(values), rule.remedy.render(values)
+    except (LookupError, ValueError) as error:
+        raise RowsError(str(error.args[0])) from error
+    return Alert(
         fingerprint=key,
         rule=rule.name,
         severity=_severity(row) or rule.severity,
         state=AlertState.FIRING if is_firing else AlertState.PENDING,
         labels=labels,
-        summary="",
-        remedy="",
+        summary=summary,
+        remedy=remedy,
         value=_number(row, "value"),
-        usd_per_hour=_number(row, "usd_per_hour"),
+        usd_per_hour=usd_per_hour,
         began_at=began_at,
         active_at=active_at,
         fired_at=fired_at or (now if is_firing else None),
@@ -238,26 +244,19 @@ def _seen(
         muted=before.muted if before else None,
         simulated=row.get("simulated") is True,
     )
-    values = {**rule.params, **row, **_offered(alert, now)}
-    try:
-        return replace(
-            alert, summary=rule.summary.render(values), remedy=rule.remedy.render(values)
-        )
-    except (LookupError, ValueError) as error:
-        raise RowsError(str(error.args[0])) from error
 
 
-def _offered(alert: Alert, now: datetime) -> dict[str, Any]:
+def _offered(usd_per_hour: float | None, began_at: datetime, now: datetime) -> dict[str, Any]:
     """Values that texts may use beside the row's: see `language.OFFERED`."""
-    now = max(now, alert.began_at)  # a clock that went back costs nothing
-    so_far = alert.usd_so_far(now)
-    if alert.usd_per_hour is None or so_far is None:
+    now = max(now, began_at)  # a clock that went back costs nothing
+    so_far = usd_between(usd_per_hour, began_at, now)
+    if usd_per_hour is None or so_far is None:
         cost = "cost unknown"
     else:
-        cost = f"{usd(so_far)} so far, {usd(alert.usd_per_hour)}/h"
+        cost = f"{usd(so_far)} so far, {usd(usd_per_hour)}/h"
     return {
-        "active": now - alert.began_at,
-        "usd_per_hour": alert.usd_per_hour,
+        "active": now - began_at,
+        "usd_per_hour": usd_per_hour,
         "usd_so_far": so_far,
         "cost": cost,
     }

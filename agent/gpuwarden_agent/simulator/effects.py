@@ -56,6 +56,12 @@ _OVER_AFTER_REBOOT = frozenset(
 )
 
 
+_OF_THE_PLACE = frozenset(
+    {FaultKind.JOB, FaultKind.HANG, FaultKind.MEMORY_LEAK, FaultKind.BOARD_REPLACED}
+)
+"""What another board has as well: the job does it, or the one who replaces it."""
+
+
 class Outage(NamedTuple):
     """A job at an instant: whether it is away, and when it last began anew."""
 
@@ -76,11 +82,15 @@ class Effects:
     """The faults of one node."""
 
     def __init__(self, faults: Sequence[Fault], gpus: int) -> None:
-        self.faults = _until_reboots(faults)
+        self.faults = _until_replaced(_until_reboots(faults))
         self._reboots = [f for f in self.faults if f.kind is FaultKind.REBOOT]
         self._of_node = [f for f in self.faults if f.gpu is None]
         self._of_gpu = tuple(
             tuple(f for f in self.faults if f.gpu == index) for index in range(gpus)
+        )
+        self._boards_ms = tuple(
+            sorted(f.begin_ms for f in self._kinds(index, FaultKind.BOARD_REPLACED))
+            for index in range(gpus)
         )
         self._resets_ms = tuple(sorted(self._resets(index)) for index in range(gpus))
         self._reborn: dict[tuple[int, int, int], Job] = {}
@@ -114,7 +124,12 @@ class Effects:
         """When the driver last began anew with the GPU; None: before the first tick."""
         return max((reset for reset in self._resets_ms[gpu] if reset <= at_ms), default=None)
 
+    def boards(self, gpu: int, at_ms: int) -> Sequence[int]:
+        """When another board took the place of the one before, up to an instant."""
+        return [replaced_ms for replaced_ms in self._boards_ms[gpu] if replaced_ms <= at_ms]
+
     def _resets(self, gpu: int) -> Iterator[int]:
+        yield from self._boards_ms[gpu]
         for fault in self._of_gpu[gpu]:
             if fault.kind in (FaultKind.GPU_LOST, FaultKind.ROW_REMAP) and fault.end_ms is not None:
                 yield fault.end_ms
@@ -229,13 +244,14 @@ class Effects:
     def health(self, gpu: int, at_ms: int) -> HealthTrouble:
         """What has happened to the GPU's memory."""
         loaded_ms = self.loaded_ms(gpu, at_ms) or 0
+        new_ms = max(self.boards(gpu, at_ms), default=0)
         volatile = lifetime = Errors()
         corrected = uncorrected = pages = 0
         is_pending = has_failed = False
         kinds: set[FaultKind] = set()
         action = None
         for fault in self._of_gpu[gpu]:
-            if fault.begin_ms > at_ms:
+            if not new_ms <= fault.begin_ms <= at_ms:
                 continue
             match fault.kind:
                 case FaultKind.ECC_CORRECTED | FaultKind.ECC_UNCORRECTED:
@@ -346,6 +362,20 @@ def _until_reboots(faults: Sequence[Fault]) -> tuple[Fault, ...]:
             for reboot_ms in reboots:
                 if fault.begin_ms < reboot_ms and fault.is_active(reboot_ms):
                     fault = replace(fault, end_ms=reboot_ms)
+        ended.append(fault)
+    return tuple(ended)
+
+
+def _until_replaced(faults: Sequence[Fault]) -> tuple[Fault, ...]:
+    """What a board has goes with it."""
+    ended = []
+    for fault in faults:
+        for other in faults:
+            is_of_place = other.kind is FaultKind.BOARD_REPLACED and other.gpu == fault.gpu
+            if not is_of_place or fault.kind in _OF_THE_PLACE:
+                continue
+            if fault.begin_ms < other.begin_ms and fault.is_active(other.begin_ms):
+                fault = replace(fault, end_ms=other.begin_ms)
         ended.append(fault)
     return tuple(ended)
 

@@ -52,6 +52,7 @@ class FaultKind(StrEnum):
     MEMORY_UNREPAIRABLE = "memory_unrepairable"
     RECOVERY = "recovery"
     FABRIC_DOWN = "fabric_down"
+    BOARD_REPLACED = "board_replaced"
 
 
 class Lasts(StrEnum):
@@ -168,6 +169,7 @@ SPECS: Mapping[FaultKind, FaultSpec] = {
         }
     ),
     FaultKind.FABRIC_DOWN: FaultSpec({}),
+    FaultKind.BOARD_REPLACED: FaultSpec({}, lasts=Lasts.MOMENT),
 }
 
 

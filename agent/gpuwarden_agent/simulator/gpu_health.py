@@ -5,7 +5,7 @@ come whenever it likes; `HealthTrouble` has what a script adds.
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gpuwarden_agent.probe import Row
@@ -65,6 +65,11 @@ class Memory:
     errors_before: int
     """Corrected in the device's life before the driver was loaded."""
     banks: int | None
+
+
+def make_new_memory(device: Device, seed: str) -> Memory:
+    """The same of a device that nobody has used; times count from when it was put in."""
+    return replace(make_memory(device, seed), days_up=0.0, errors_before=0)
 
 
 def make_memory(device: Device, seed: str) -> Memory:

@@ -298,9 +298,12 @@ def _absent_columns(model: GpuModel, generation: Generation) -> tuple[str, ...]:
     return tuple(absent)
 
 
-def make_device(model: GpuModel, seed: str, index: int, gpus: int) -> Device:
-    """The device at `index` of a node with `gpus` devices; the same seed gives the same device."""
-    rng = random.Random(f"device/{seed}/{index}")
+def make_device(model: GpuModel, seed: str, index: int, gpus: int, board: int = 0) -> Device:
+    """The device at `index` of a node with `gpus` devices; the same seed gives the same device.
+
+    `board`: how many boards were in its place before.
+    """
+    rng = random.Random(f"device/{seed}/{index}" + (f"/{board}" if board else ""))
     generation = generation_of(model)
     uuid, serial = _uuid(rng), f"{rng.randrange(10**12, 2 * 10**12)}"
     # ECC of GDDR memory takes a sixteenth of it; HBM keeps its check bits beside the data.

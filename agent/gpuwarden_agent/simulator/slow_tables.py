@@ -33,7 +33,8 @@ class SlowTables:
         host: bool,
     ) -> None:
         """`host`: the node's InfiniBand is simulated, too."""
-        self._devices = devices
+        self._devices = list(devices)
+        self._identity = identity
         self._effects = effects
         self._usual = [gpu_detail.template(device) for device in devices]
         self._replays = [gpu_detail.usual_replays(device, identity) for device in devices]
@@ -64,6 +65,13 @@ class SlowTables:
             carried = int(self._rng.uniform(1e12, 4e14)) if is_first else 0
             seen = states[self._gpu_beside(number)].nvlink_tx_bytes
             self._ports.append(Port(carried, seen))
+
+    def replaced(self, gpu: int, device: Device) -> None:
+        """Another board is in the place of a GPU."""
+        self._devices[gpu] = device
+        self._usual[gpu] = gpu_detail.template(device)
+        self._memories[gpu] = gpu_health.make_new_memory(device, f"{self._identity}/{device.uuid}")
+        self._link_templates[gpu] = links.link_templates(device, self._devices)
 
     def loaded(self, gpu: int, state: GpuState, at_ms: int) -> None:
         """The driver began anew with a GPU."""
@@ -108,10 +116,12 @@ class SlowTables:
         """Rows of gpu_health_samples."""
         rows = []
         for gpu in gpus:
+            new_s = max(self._effects.boards(gpu, at_ms), default=0) / 1000
             loaded_ms = self._effects.loaded_ms(gpu, at_ms)
-            loaded_s = BEFORE_S if loaded_ms is None else loaded_ms / 1000
+            loaded_s = BEFORE_S if loaded_ms is None else loaded_ms / 1000 - new_s
             trouble = self._effects.health(gpu, at_ms)
-            rows.append(gpu_health.health_row(self._memories[gpu], at_ms / 1000, loaded_s, trouble))
+            elapsed_s = at_ms / 1000 - new_s
+            rows.append(gpu_health.health_row(self._memories[gpu], elapsed_s, loaded_s, trouble))
         return rows
 
     def link_rows(

@@ -115,6 +115,44 @@ def test_a_row_remap_is_pending_until_the_reset_that_ends_it(start_ms: int) -> N
     assert len(after["process_samples"]) == 4
 
 
+def test_another_board_has_its_own_name_and_none_of_the_troubles_of_the_one_before(
+    start_ms: int,
+) -> None:
+    watched = Watched(
+        start_ms,
+        fault(FaultKind.ECC_UNCORRECTED, 50, place="sram", errors=4),
+        fault(FaultKind.ROW_REMAP_FAILED, 55),
+        fault(FaultKind.THERMAL_THROTTLE, 60),
+        fault(FaultKind.GPU_LOST, 600),
+        of_node(FaultKind.REBOOT, 900, 1200),
+        fault(FaultKind.BOARD_REPLACED, 1000),
+        fault(FaultKind.ECC_UNCORRECTED, 1500, errors=3),
+    )
+    before = watched.at(120)
+    assert row(before, "gpu_health_samples")["remap_failed"] is True
+    assert len(watched.at(700)["gpu_samples"]) == 3
+    known = {gpu["gpu"]: gpu for gpu in watched.node.describe()["gpus"]}
+    assert not watched.at(1100)
+    after = watched.at(1210)
+    kinds = [event["kind"] for event in after["events"]]
+    assert "probe_recovered" not in kinds, "it is not the one that was lost"
+    health = row(after, "gpu_health_samples")
+    assert (health["remap_failed"], health["sram_threshold_exceeded"]) == (False, False)
+    assert health["sram_uncorrected_aggregate_total"] == 0
+    assert health["dram_corrected_aggregate_total"] <= 1
+    assert row(watched.at(1400), "gpu_samples")["temperature_celsius"] < 75  # type: ignore[operator]
+    last = watched.at(1510)
+    assert row(last, "gpu_health_samples")["dram_uncorrected_aggregate_total"] == 3
+    now = {gpu["gpu"]: gpu for gpu in watched.node.describe()["gpus"]}
+    for gpu in range(4):
+        is_other = gpu == 1
+        assert (now[gpu]["gpu_uuid"] != known[gpu]["gpu_uuid"]) is is_other
+        assert (now[gpu]["serial"] != known[gpu]["serial"]) is is_other
+        assert now[gpu]["pci_bus_id"] == known[gpu]["pci_bus_id"]
+    for table in ("gpu_samples", "gpu_detail_samples", "process_samples", "link_samples"):
+        assert row(last, table)["gpu_uuid"] == now[1]["gpu_uuid"]
+
+
 def test_a_failed_remap_stays(start_ms: int) -> None:
     watched = Watched(start_ms, fault(FaultKind.ROW_REMAP_FAILED, 60))
     assert row(watched.first, "gpu_health_samples")["remap_failed"] is False

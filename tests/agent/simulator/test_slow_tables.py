@@ -61,7 +61,9 @@ def scripts(draw: st.DrawFn) -> tuple[GpuModel, list[Fault]]:
 
 def resets_of(faults: list[Fault]) -> list[int]:
     kinds = (FaultKind.GPU_LOST, FaultKind.ROW_REMAP, FaultKind.REBOOT)
-    return [fault.end_ms for fault in faults if fault.kind in kinds and fault.end_ms is not None]
+    ends = [fault.end_ms for fault in faults if fault.kind in kinds and fault.end_ms is not None]
+    # What a board has ends with it.
+    return ends + [f.begin_ms for f in faults if f.kind is FaultKind.BOARD_REPLACED]
 
 
 @settings(max_examples=80, deadline=None)

@@ -12,7 +12,7 @@ from gpuwarden.wire import BatchId
 from gpuwarden_collector import inventory
 from gpuwarden_collector.decode import STORED_SCHEMAS, Decoded, Part
 from gpuwarden_collector.doubtful import doubtful_rows
-from gpuwarden_collector.inventory import Item, Source
+from gpuwarden_collector.inventory import Item, Place, Source
 from gpuwarden_collector.late import late_windows
 from gpuwarden_collector.ledger import RANGES_MAX, Stored, from_text, to_text
 from gpuwarden_collector.prices import PriceBook
@@ -43,6 +43,8 @@ class Known:
     items: dict[str, dict[str, Item]] = field(default_factory=lambda: {"nodes": {}, "gpus": {}})
     heard: dict[str, set[str]] = field(default_factory=lambda: {"nodes": set(), "gpus": set()})
     """Keys heard of since `last_seen_at` was last written."""
+    places: dict[Place, str] = field(default_factory=dict)
+    """gpu_uuid of the board that was last told of there."""
     closed_until: datetime | None = None
     """Sample rows from before that (naive UTC) are late: their windows are to be noted."""
     has_peers: bool = False
@@ -91,6 +93,7 @@ class Plan:
     outcomes: Sequence[Outcome]
     ledger: Mapping[LedgerKey, Entry]
     items: Mapping[str, Mapping[str, Item]]
+    places: Mapping[Place, str]
     heard: Mapping[str, set[str]]
     rows: Mapping[str, int]
     newest: datetime | None
@@ -108,6 +111,7 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
     """Which of the batches are new, and everything that storing them means. Changes nothing."""
     ledger: dict[LedgerKey, Entry] = {}
     items: dict[str, dict[str, Item]] = {name: {} for name in _INVENTORY}
+    places: dict[Place, str] = {}
     outcomes: list[Outcome] = []
     fresh: list[Batch] = []
     for batch in batches:
@@ -120,7 +124,7 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
             ledger[key] = Entry(stored.having(batch.id.sequence), now)
             if not outcome.is_duplicate:
                 fresh.append(batch)
-                _take_inventory(known, items, batch, prices, now)
+                _take_inventory(known, items, places, batch, prices, now)
     tables = _concatenated(fresh)
     changes = Changes(
         appended=tables,
@@ -144,7 +148,7 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
     if imported:
         tables = _concatenated(live)
     heard, newest = _heard(tables, live), _newest(tables)
-    return Plan(changes, outcomes, ledger, items, heard, rows, newest, imported)
+    return Plan(changes, outcomes, ledger, items, places, heard, rows, newest, imported)
 
 
 def _doubtful(batches: Sequence[Batch]) -> Any | None:
@@ -176,6 +180,7 @@ def _outcome(batch: BatchId, entry: Entry | None, ledger_keys: int) -> Outcome:
 def _take_inventory(
     known: Known,
     items: dict[str, dict[str, Item]],
+    places: dict[Place, str],
     batch: Batch,
     prices: PriceBook,
     now: datetime,
@@ -196,6 +201,33 @@ def _take_inventory(
                 row = inventory.priced(item.row, at.row if at else None, prices)
                 item = Item(row, item.source)
             items[name][key] = item
+            if name == "gpus" and not source.is_import:
+                _settle(known, items["gpus"], places, key, before)
+
+
+def _settle(
+    known: Known,
+    items: dict[str, Item],
+    places: dict[Place, str],
+    key: str,
+    before: Item | None,
+) -> None:
+    """Note that a board is where it says, and which one was there before."""
+    item = items[key]
+    place = inventory.place_of(item.row)
+    holder_key = None if place is None else places.get(place) or known.places.get(place)
+    if place is None:
+        return
+    if item.row.get("replaced_by"):
+        items[key] = item = Item({**item.row, "replaced_by": None}, item.source)
+    if holder_key == key:
+        return
+    holder = items.get(holder_key or "") or known.items["gpus"].get(holder_key or "")
+    if holder and item.source and item.source.is_before(holder.source):
+        return
+    places[place] = key
+    if holder_key and holder and inventory.replaces(item, before, holder):
+        items[holder_key] = Item({**holder.row, "replaced_by": key}, holder.source)
 
 
 def _changed(known: Mapping[str, Item], items: Mapping[str, Item]) -> dict[str, Item]:
@@ -276,6 +308,12 @@ def loaded(
     for name, rows in inventory_rows.items():
         key = _HEARD_COLUMNS[name]
         known.items[name] = {row[key]: Item(row) for row in rows}
+    # Boards that nobody has told of but history are not there.
+    told = {k: i for k, i in known.items["gpus"].items() if i.row.get("last_seen_at")}
+    for key, item in sorted(told.items(), key=lambda one: one[1].row["last_seen_at"]):
+        place = inventory.place_of(item.row)
+        if place is not None and item.row.get("replaced_by") is None:
+            known.places[place] = key
     return known
 
 
@@ -285,6 +323,7 @@ def apply(known: Known, done: Plan) -> None:
     for name in _INVENTORY:
         known.items[name].update(done.items[name])
         known.heard[name] |= done.heard[name]
+    known.places.update(done.places)
 
 
 def expired(known: Known, now: datetime) -> list[LedgerKey]:

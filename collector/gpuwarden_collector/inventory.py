@@ -12,6 +12,8 @@ from gpuwarden.models import find_model
 from gpuwarden_collector.prices import PriceBook, price_of
 
 Row = dict[str, Any]
+Place = tuple[str, str]
+"""Node and PCI address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,12 @@ class Source:
     sequence: int
     is_import: bool = False
     """Whether it told of the past."""
+
+    def is_before(self, other: "Source | None") -> bool:
+        """Whether the same agent said the other thing later."""
+        if other is None or other.agent_id != self.agent_id:
+            return False
+        return self.sequence < other.sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +50,32 @@ def merged(known: Item | None, said: Row, source: Source, now: datetime) -> Item
     if source.is_import and known.row.get("last_seen_at") is not None:
         row = {**said, **{name: value for name, value in known.row.items() if value is not None}}
         return Item(known.row if row == known.row else row, last)
-    if last and last.agent_id == source.agent_id and source.sequence < last.sequence:
+    if last is not None and source.is_before(last):
         said = {name: value for name, value in said.items() if known.row.get(name) is None}
         source = last
     row = {**known.row, **said}
     # `last_seen_at` alone is written in bulk; a row that has not changed is not written again.
     seen_at = None if source.is_import else now
     return Item(known.row if row == known.row else {**row, "last_seen_at": seen_at}, source)
+
+
+def place_of(row: Row) -> Place | None:
+    """Where a board is; None: it does not say, or is a part of one."""
+    node, address = row.get("node"), row.get("pci_bus_id")
+    is_part = row.get("mig_instance") is not None or row.get("parent_gpu_uuid") is not None
+    return None if is_part or node is None or address is None else (node, address)
+
+
+def replaces(item: Item, before: Item | None, holder: Item) -> bool:
+    """Whether a board that an agent tells of has replaced `holder`, the last one told of at its place.
+
+    `before`: what was known of it. One that was at another address of the same node has not: boards are
+    numbered anew when one of them is gone, and that one is lost.
+    """
+    place = place_of(item.row)
+    if place is None or place_of(holder.row) != place:
+        return False
+    return before is None or before.row["node"] != item.row["node"] or place_of(before.row) == place
 
 
 def priced(row: Row, node: Row | None, book: PriceBook) -> Row:

@@ -326,6 +326,7 @@ INVENTORY_EXTRA: dict[str, tuple[Column, ...]] = {
         Column(
             "usd_per_kwh", Type.FLOAT64, "Price of a kWh with what its PUE adds; NULL: unknown."
         ),
+        Column("replaced_by", Type.STRING, "The board (gpu_uuid) in its place since; NULL: none."),
         Column("first_seen_at", Type.TIMESTAMP, "When the collector first heard of it."),
         Column("last_seen_at", Type.TIMESTAMP, "When the collector last heard of it."),
     ),

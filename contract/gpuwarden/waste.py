@@ -157,7 +157,8 @@ def waste_sql(scope: Scope) -> str:
 _DEVICES = (
     "SELECT gpu_uuid, node, gpu, model, simulated, usd_per_hour, usd_per_kwh, sm_clock_max_mhz, "
     "date_trunc('minute', first_seen_at) AS known_from, "
-    f"last_seen_at + to_days({FORGOTTEN_AFTER_DAYS}) AS known_until "
+    "CASE WHEN replaced_by IS NULL "
+    f"THEN last_seen_at + to_days({FORGOTTEN_AFTER_DAYS}) ELSE last_seen_at END AS known_until "
     "FROM gpus WHERE mig_instance IS NULL AND parent_gpu_uuid IS NULL"
 )
 

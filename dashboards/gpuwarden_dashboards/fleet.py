@@ -22,7 +22,7 @@ SELECT
     sum(usd_per_hour) AS usd_per_hour,
     sum(usd_per_hour) FILTER (util_percent < {IDLE_BELOW_PERCENT}) AS usd_per_hour_idle,
     (SELECT count(*) FROM nodes) AS nodes,
-    (SELECT count(*) FROM gpus WHERE mig_instance IS NULL) AS gpus_known
+    (SELECT count(*) FROM gpus WHERE mig_instance IS NULL AND replaced_by IS NULL) AS gpus_known
 FROM gpus_now
 WHERE mig_instance IS NULL
 """

@@ -268,6 +268,14 @@ def test_a_gpu_is_counted_from_its_first_minute_until_it_is_forgotten(
         assert sum(row["seconds"] for row in found) == seconds
 
 
+def test_a_board_that_was_replaced_is_counted_until_it_was_last_heard_of(
+    database: MemoryDatabase,
+) -> None:
+    gone = {"replaced_by": "GPU-b", "last_seen_at": HOUR + timedelta(minutes=30)}
+    put(database, gpus=[{**GPU, **gone}], gpu_1m=minutes(span=range(30)))
+    assert labelled(database) == {"productive": 1800}
+
+
 def test_imported_history_counts_where_it_has_samples(database: MemoryDatabase) -> None:
     put(
         database,

@@ -152,7 +152,14 @@ def _append_sql(hot: str, rows: int) -> str:
 def _upsert_sql(name: str) -> str:
     table = TABLES[name]
     names = [column.name for column in stored_columns(table)]
-    changed = ", ".join(f"{n} = excluded.{n}" for n in names if n not in table.key)
+    changed = ", ".join(
+        # Who changes a row need not have heard of the thing itself.
+        f"{n} = greatest({name}.{n}, excluded.{n})"
+        if n == "last_seen_at"
+        else f"{n} = excluded.{n}"
+        for n in names
+        if n not in table.key
+    )
     return (
         f"INSERT INTO {name} ({', '.join(names)}) SELECT {', '.join(names)} FROM incoming "
         f"ON CONFLICT ({', '.join(table.key)}) DO UPDATE SET {changed}"

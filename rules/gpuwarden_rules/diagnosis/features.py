@@ -77,7 +77,7 @@ class Features:
     loader_cores_share: float | None = _feature("share", "cores that the workers may use, of the process's", "loader_cpus_allowed / cpus_allowed", _TREE)
     loader_cores_each: float | None = _feature("cores", "cores for each worker", "loader_cpus_allowed / workers", _TREE)
     loader_fill: float | None = _feature("share", "CPU that the workers use, of what they may", "workers x CPU of each / cores that they may use", _TREE)
-    idle_cores: float | None = _feature("cores", "idle cores that the job may use", "least of affinity and cgroup limit less the tree's CPU, and the node's idle CPUs shared among its starved GPUs", f"{_TREE}, {_HOST}, nodes.cpus")
+    idle_cores: float | None = _feature("cores", "idle cores that the job may use", "least of affinity and cgroup limit less the tree's CPU, and the node's idle CPUs (waiting for I/O is idle) shared among its GPUs that wait while their processes compute", f"{_TREE}, {_HOST}, nodes.cpus")
     cgroup_throttled: float | None = _feature("share", "time that its CPU limit held it back", _RATE, f"{_TREE}.cgroup_cpu_throttled_seconds_total")
     read_rate: float | None = _feature("bytes_per_second", "read from disks", _RATE, f"{_TREE}.read_bytes_total")
     chars_rate: float | None = _feature("bytes_per_second", "read by system calls", _RATE, f"{_TREE}.read_chars_total")

@@ -36,6 +36,8 @@ _PCIE_REACHABLE = 0.8
 _NVLINK_BYTES_PER_SECOND, _NVLINK5_BYTES_PER_SECOND = 25e9, 50e9
 _QUIET_BELOW, _SPINNING_FROM, _SPINNING_POWER_MAX = 5.0, 95.0, 0.30
 _STARVED_FROM = 0.2
+_COMPUTES_FROM = 20.0
+"""Percent of a core."""
 _ALIKE = 0.1
 """Shares of the time that measure the same within their errors."""
 
@@ -76,7 +78,7 @@ def seen_of(rows: Sequence[Row], now: datetime) -> list[Seen]:
     starved = Counter(
         row["node"]
         for row, shape in zip(rows, found, strict=True)
-        if (shape.values.get("stall") or 0) >= _STARVED_FROM and row["holders"]
+        if _may_take_cores(row, shape.values)
     )
     workers: Counter[str] = Counter()
     for row in rows:
@@ -90,6 +92,13 @@ def seen_of(rows: Sequence[Row], now: datetime) -> list[Seen]:
         Seen(_place(row), Features(**values), now)
         for row, values in zip(rows, measured, strict=True)
     ]
+
+
+def _may_take_cores(row: Row, values: Mapping[str, float | None]) -> bool:
+    """It waits, works at times, and its processes compute; one that stands still needs no core."""
+    waits = (values.get("stall") or 0) >= _STARVED_FROM and not _is_quiet(values)
+    computes = row["tree_cpu"] is None or row["tree_cpu"] >= _COMPUTES_FROM
+    return waits and computes and bool(row["holders"])
 
 
 def _place(row: Row) -> Place:
@@ -195,7 +204,8 @@ def _idle_cores(row: Row, starved: int) -> float | None:
         bounds = [row[name] for name in ("cpus_allowed", "cpu_limit") if row[name] is not None]
         left += [bound - row["tree_cpu"] / 100 for bound in bounds]
     if row["cpus"] is not None and row["host_cpu"] is not None:
-        idle = row["cpus"] * (1 - (row["host_cpu"] + (row["iowait"] or 0)) / 100)
+        # A core that waits for I/O is free for others.
+        idle = row["cpus"] * (1 - row["host_cpu"] / 100)
         left.append(idle / max(starved, 1))
     return max(0.0, float(min(left))) if left else None
 
@@ -220,7 +230,7 @@ def _add_peers(rows: Sequence[Row], measured: Sequence[Values]) -> None:
             values |= shares
 
 
-def _is_quiet(values: Values) -> bool:
+def _is_quiet(values: Mapping[str, float | None]) -> bool:
     p95 = values.get("util_p95")
     return p95 is not None and p95 < _QUIET_BELOW
 

@@ -254,7 +254,12 @@ STARVED: tuple[Candidate, ...] = (
             _NO_WORKERS,
             _NOT_A_SERVER,
             # A loop that sleeps while it waits for the GPU computes only while the GPU waits for it.
-            some(least("main_cpu", "main_busy"), least("main_in_stall", "main_in_stall")),
+            some(
+                least("main_cpu", "main_busy"),
+                least("main_in_stall", "main_in_stall"),
+                # Nobody can say when it computes; but it reads the data, and no other thread does anything.
+                every(least("main_cpu", "main_some"), least("chars_rate", "reads")),
+            ),
             some(least("chars_rate", "reads"), least("tree_cpu", "tree_busy")),
             below("busy_threads", "several"),
         ),
@@ -294,7 +299,9 @@ STARVED: tuple[Candidate, ...] = (
             least("loader_cpu", "loader_light"),
             below("loader_cpu", "loader_full"),
             below("loader_saturated", "saturated"),
-            below("autocorrelation", "irregular"),
+            # Unevenly in time, or among the workers: some are full, though all together are not.
+            some(below("autocorrelation", "irregular"), least("loader_saturated", "uneven")),
+            unless(least("network_per_worker", "network_per_worker")),
             below("main_cpu", "main_busy"),
         ),
         (least("idle_cores", "one"), below("psi_io", "pressure_io")),

@@ -58,6 +58,7 @@ class Thresholds:
     pin_full: float = 85
     irregular: float = 0.40
     uneven_stall: float = 0.40
+    uneven: float = 25
     pause: float = 8
     pause_write: float = 30e6
     little_write: float = 10e6

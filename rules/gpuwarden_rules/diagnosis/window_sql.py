@@ -119,7 +119,7 @@ _OWNERS = f"""
 
 _HOSTS = f"""
     SELECT
-        node, avg(cpu_util_percent) AS host_cpu, avg(cpu_iowait_percent) AS iowait,
+        node, avg(cpu_util_percent) AS host_cpu,
         avg(psi_cpu_some_percent) AS psi_cpu, avg(psi_io_some_percent) AS psi_io,
         avg(disk_busy_percent) AS disk_busy, {_rate("network_rx_bytes_total")} AS network_rate,
         (max(nfs_read_seconds_total) - min(nfs_read_seconds_total))

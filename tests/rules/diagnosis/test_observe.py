@@ -200,17 +200,23 @@ async def test_an_evaluation_is_one_also_where_the_main_thread_sleeps_while_the_
 
 
 @pytest.mark.parametrize(
-    ("main_cpu", "loads"),
+    ("main_cpu", "reads", "loads"),
     [
-        (62.0, True),  # as much as the GPU waits: it computes meanwhile
-        (40.0, False),  # as much as the GPU works: it may spin meanwhile
-        (5.0, False),
+        (62.0, 50e6, True),  # as much as the GPU waits: it computes meanwhile
+        (40.0, 50e6, True),  # as much as the GPU works: it may spin meanwhile, but who else reads?
+        (40.0, 1e3, False),
+        (5.0, 50e6, False),
     ],
 )
 async def test_a_main_thread_that_sleeps_while_the_gpu_works_is_told_from_one_that_spins(
-    database: MemoryDatabase, main_cpu: float, loads: bool
+    database: MemoryDatabase, main_cpu: float, reads: float, loads: bool
 ) -> None:
-    process = {**NO_WORKERS, "main_cpu_percent": main_cpu, "cpu_percent": main_cpu + 2}
+    process = {
+        **NO_WORKERS,
+        "main_cpu_percent": main_cpu,
+        "cpu_percent": main_cpu + 2,
+        "read_chars_total": rate(reads),
+    }
     scene = Scene(loop(0.3, 0.4), process=process)
     found = await verdict(database, scene)
     assert (found.bottleneck is Bottleneck.LOADER_MAIN) is loads
@@ -236,6 +242,36 @@ async def test_on_a_full_node_idle_workers_lack_no_cores_and_traffic_is_not_blam
     process = {"loader_cpu_percent": 1.0, "loader_idle_percent": 100.0, "read_bytes_total": 0}
     found = await verdict(database, Scene(loop(0.3, 0.4), host=host, process=process))
     assert found.bottleneck is Bottleneck.UNKNOWN
+
+
+async def test_cores_are_shared_by_those_that_would_take_them(database: MemoryDatabase) -> None:
+    """An idle GPU, a server that sleeps and a core that waits for a disk leave all that is idle to the one that loads."""
+    host = {"cpu_util_percent": 90.0, "cpu_iowait_percent": 9.0}
+    busy = {"loader_cpu_percent": 98.0, "loader_saturated_percent": 100.0}
+    asleep = {**NO_WORKERS, "main_cpu_percent": 1.0, "cpu_percent": 2.0}
+    Scene(loop(0.3, 0.4), host=host, process=busy).insert(database)
+    Scene([0.0] * 140, host=host, process=busy, index=1).insert(database)
+    Scene(loop(0.3, 0.4), host=host, process=asleep, index=2).insert(database)
+    cores = {s.place.gpu: s.features.idle_cores for s in await observe(database, END)}
+    assert cores[0] == pytest.approx(0.1 * 64)
+
+
+async def test_workers_of_whom_some_are_full_are_fed_unevenly_though_in_step(
+    database: MemoryDatabase,
+) -> None:
+    """Every sixth batch takes long and always meets the same of two workers."""
+    process = {
+        "loader_workers": 2,
+        "loader_cpu_percent": 57.0,
+        "loader_saturated_percent": 50.0,
+        "loader_idle_percent": 0.0,
+    }
+    series = [100.0 if second % 8 < 6 else 10.0 for second in range(140)]
+    evenly = {**process, "loader_saturated_percent": 0.0}
+    scenes = {"some": Scene(series, process=process), "none": Scene(series, process=evenly)}
+    found = await verdicts(database, scenes)
+    assert found["some"].bottleneck is Bottleneck.PREFETCH
+    assert found["none"].bottleneck is Bottleneck.UNKNOWN
 
 
 async def test_a_server_that_nobody_knows_is_not_called_a_small_batch(

@@ -50,6 +50,18 @@ class Silence:
     end_ms: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Board:
+    """Another board in the place of one; times in milliseconds since the epoch."""
+
+    row: Row
+    """Of `gpus`."""
+    since_ms: int
+    replaced_uuid: str
+    replaced_ms: int
+    """When the one before was last heard of."""
+
+
 @dataclass(slots=True)
 class Hour:
     """What a fleet sent."""
@@ -57,6 +69,8 @@ class Hour:
     tables: dict[str, pa.Table]
     silences: list[Silence]
     """Those that began or ended."""
+    boards: list[Board] = field(default_factory=list)
+    """Those that were put in."""
 
 
 @dataclass(slots=True)
@@ -67,7 +81,12 @@ class Host:
     seed: int
     incidents: Sequence[Incident]
     node: SimulatedNode = field(init=False)
+    price: float = field(init=False)
+    gpus: list[Row] = field(init=False)
+    """Rows of `gpus`."""
     silence: Silence | None = None
+    boards: list[Board] = field(default_factory=list)
+    """Put in since they were taken from here."""
     seen: Any = NOTHING
     link_times: Sequence[tuple[int, int]] = ()
     """When the links are read as often as a link fails, in milliseconds since the beginning."""
@@ -79,6 +98,8 @@ class Host:
             self.name, gpus, model, self.seed, placements(gpus), script=faults,
             stride_ms=FAST_S * 1000,
         )  # fmt: skip
+        self.price = round(random.Random(f"price/{self.number}").uniform(1, 3), 2)
+        self.gpus = self.inventory()["gpus"]
         links = [f for f in faults if f.kind is FaultKind.NVLINK_DOWN]
         self.link_times = [(f.begin_ms - 600_000, (f.end_ms or 0) + 600_000) for f in links]
 
@@ -101,6 +122,7 @@ class Host:
             self.silence.end_ms = ts_ms
             silences.append(self.silence)
             events += _came_back(self.silence)
+            self._look_for_boards(self.silence)
             self.silence = None
         for table, read in reading.items():
             for row in read:
@@ -118,6 +140,26 @@ class Host:
             rows.setdefault("events", []).append(
                 {**row, "ts": own_ms + offset, "node": self.name, "simulated": True}
             )
+
+    def _look_for_boards(self, silence: Silence) -> None:
+        """Nobody replaces one while the node is up."""
+        before, self.gpus = self.gpus, self.inventory()["gpus"]
+        for old, new in zip(before, self.gpus, strict=True):
+            if new["gpu_uuid"] != old["gpu_uuid"]:
+                since_ms = silence.end_ms or 0
+                self.boards.append(Board(new, since_ms, old["gpu_uuid"], silence.begin_ms))
+
+    def inventory(self) -> dict[str, list[Row]]:
+        """Rows of `nodes` and `gpus` as they are now."""
+        described = self.node.describe()
+        gpus: Row = {"usd_per_hour": self.price}
+        if model_of(self.number) == "T4-16GB":
+            gpus["persistence_mode"] = False
+        more: dict[str, Row] = {"nodes": {"agent_id": "a", "boot_id": "b"}, "gpus": gpus}
+        return {
+            table: [{**row, **more[table], "node": self.name, "simulated": True} for row in rows]
+            for table, rows in described.items()
+        }
 
     def _due(self, since_ms: int) -> set[str]:
         due = {"gpu_samples", "host_samples", "events"}
@@ -180,18 +222,9 @@ class Fleet:
     def describe(self) -> dict[str, list[Row]]:
         """Rows of `nodes` and `gpus`."""
         found: dict[str, list[Row]] = {"nodes": [], "gpus": []}
-        rng = random.Random("prices")
         for host in self.hosts:
-            price = round(rng.uniform(1, 3), 2)
-            for table, rows in host.node.describe().items():
-                more: Row = {"agent_id": "a", "boot_id": "b"} if table == "nodes" else {}
-                if table == "gpus":
-                    more = {"usd_per_hour": price}
-                    if model_of(host.number) == "T4-16GB":
-                        more["persistence_mode"] = False
-                found[table] += [
-                    {**row, **more, "node": host.name, "simulated": True} for row in rows
-                ]
+            for table, rows in host.inventory().items():
+                found[table] += rows
         return found
 
     def read(self, begin_s: int, end_s: int) -> Hour:
@@ -204,4 +237,7 @@ class Fleet:
         tables = {
             name: pa.Table.from_pylist(of_table, SCHEMAS[name]) for name, of_table in rows.items()
         }
-        return Hour(tables, silences)
+        boards = [board for host in self.hosts for board in host.boards]
+        for host in self.hosts:
+            host.boards.clear()
+        return Hour(tables, silences, boards)

@@ -7,7 +7,7 @@ serves), and once all have run, again with the roles of the H100 nodes and the G
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuwarden_agent.simulator import Fault, FaultKind, Placement, Workload
 
@@ -60,6 +60,8 @@ class Scenario:
     is_of_node: bool = False
     stands_in: Mapping[str, str] = field(default_factory=dict)
     """By expected rule another that owns the fault where it is worse; either is right."""
+    is_mended: bool = False
+    """The boards that it broke are replaced once the round is over."""
     agent: str = ""
     """What the agent itself suffers, in place of the hardware; see `fleet.AGENT_FAULTS`."""
 
@@ -101,6 +103,11 @@ def fault(
     return Scenario(name or kind.value, minutes, (Order(kind, gpus=gpus),), within, may)
 
 
+def mended(scenario: Scenario) -> Scenario:
+    """The same, after which the boards are replaced."""
+    return replace(scenario, is_mended=True)
+
+
 def with_options(scenario: Scenario, name: str, **options: object) -> Scenario:
     """The same with the fault told more."""
     first = scenario.orders[0]
@@ -136,6 +143,7 @@ SRAM = Scenario(
     (Order(K.ECC_UNCORRECTED, {"place": "sram", "errors": 4}),),
     {"ecc_uncorrectable": 3, "ecc_sram_threshold": 3},
     lasts=True,
+    is_mended=True,
 )
 REBOOTS = Scenario(
     "an Xid after each of two reboots",
@@ -147,6 +155,7 @@ REBOOTS = Scenario(
     {"xid_critical": 1, "agent_stale": 13, "xid_after_reboots": 62},
     lasts=True,
     is_of_node=True,
+    is_mended=True,
 )
 MANY_JOBS = Scenario(
     "Xids of three jobs",
@@ -157,6 +166,7 @@ MANY_JOBS = Scenario(
     ),
     {"xid_application": 6, "xid_many_jobs": 142},
     lasts=True,
+    is_mended=True,
 )
 WARM = Scenario(
     "warm",
@@ -180,6 +190,8 @@ WORN_PASTE = Scenario(
     60,
     (Order(K.THERMAL_THROTTLE, {"resistance": 1.6, "swing": 0.0}),),
     {"temperature_peer_outlier": 45},
+    # Boards whose cooling was poor before come to their limit.
+    (*HEAT, "gpu_thermal_throttle_hw"),
 )
 LEAK = Scenario(
     "memory leak", 85, (Order(K.MEMORY_LEAK, {"full_after": 90 * MINUTE_MS}),), {"vram_growth": 70}
@@ -192,6 +204,17 @@ FEW_ERRORS = Scenario(
 FEW_REPLAYS = Scenario(
     "a few pcie replays", 20, (Order(K.PCIE_DEGRADED, {"replays_per_minute": 4}),), {}
 )
+MAINTENANCE = Scenario(
+    "boards replaced",
+    15,
+    (Order(K.REBOOT, gpus="none"), Order(K.BOARD_REPLACED, at_min=5, gpus="all")),
+    {"node_down": 7, "agent_stale": 4},
+    ("gpu_idle_free",),
+    is_of_node=True,
+)
+"""Nobody told of it before; the boards that are gone are not lost."""
+MAINTENANCE_MIN = 600.0
+"""After the begin of a round of faults, when all of it is over."""
 QUICK_REBOOT = Scenario("quick reboot", 0.5, (Order(K.REBOOT, gpus="none"),), {}, is_of_node=True)
 """Harmless: nothing may be said of them."""
 
@@ -212,10 +235,10 @@ PARTS: dict[str, tuple[Scenario, ...]] = {
         job(W.IDLE_HELD, 50, gpu_idle_held=38),
         FATAL_ECC,
     ),
-    "a serve": (SHORT_IDLE, job(W.SMALL, 110, low_utilization=75), LEAK),
+    "a serve": (SHORT_IDLE, job(W.SMALL, 110, low_utilization=80), LEAK),
     "b quad": (
         job(W.COMM_BOUND, 60, comm_bound=40),
-        fault(K.GPU_LOST, 30, "gpu_idle_free", gpu_lost=5, xid_critical=1),
+        mended(fault(K.GPU_LOST, 30, "gpu_idle_free", gpu_lost=5, xid_critical=1)),
         with_options(
             fault(K.NVLINK_DOWN, 25, "nvlink_errors", nvlink_down=8), "nvlink down", link=4
         ),
@@ -271,11 +294,11 @@ PARTS: dict[str, tuple[Scenario, ...]] = {
         ),
         Scenario(
             "remap failed", 10, (Order(K.ROW_REMAP_FAILED),), {"row_remap_failed": 3},
-            ("row_remap_spares_low",), lasts=True,
+            ("row_remap_spares_low",), lasts=True, is_mended=True,
         ),
         Scenario(
             "unrepairable memory", 10, (Order(K.MEMORY_UNREPAIRABLE),), {"memory_unrepairable": 3},
-            lasts=True,
+            lasts=True, is_mended=True,
         ),
     ),
     "d node": (
@@ -294,9 +317,11 @@ PARTS: dict[str, tuple[Scenario, ...]] = {
         Scenario("missed readings", 20, (), {"coverage_low": 12}, agent="starved"),
         Scenario("spool full", 5, (), {"agent_loses_data": 2}, agent="loses"),
         fault(K.NFS_SLOW, 45, gpus="none", gpu_data_loader_bound=20),
-        fault(
-            K.GPU_LOST, 15, "gpu_lost", "gpu_idle_free", name="all GPUs lost", gpus="every",
-            driver_down=5, xid_critical=1,
+        mended(
+            fault(
+                K.GPU_LOST, 15, "gpu_lost", "gpu_idle_free", name="all GPUs lost", gpus="every",
+                driver_down=5, xid_critical=1,
+            )
         ),
         fault(K.REBOOT, 25, "gpu_idle_free", name="node down", gpus="none", node_down=7,
               agent_stale=4),
@@ -308,12 +333,12 @@ PARTS: dict[str, tuple[Scenario, ...]] = {
     "T4 pair": (fault(K.POWER_CAPPED, 30, "gpu_power_cap_loss", power_limit_lowered=14),),
     "T4 solo": (
         Scenario("20 pages retired", 20, (Order(K.PAGES_RETIRED, {"pages": 20}),),
-                 {"retired_pages": 3}, lasts=True),
+                 {"retired_pages": 3}, lasts=True, is_mended=True),
         Scenario("61 pages retired", 20, (Order(K.PAGES_RETIRED, {"pages": 41}),),
-                 {"retired_pages_exhausted": 3}, ("retired_pages",), lasts=True),
+                 {"retired_pages_exhausted": 3}, ("retired_pages",), lasts=True, is_mended=True),
     ),
     "T4 serve": (fault(K.POWER_BRAKE, 20, name="brake of one GPU", gpu_power_brake=6),),
-    "A6000 serve": (job(W.SMALL, 1620, low_utilization=75, oversized_gpu=1560),),
+    "A6000 serve": (job(W.SMALL, 1620, low_utilization=80, oversized_gpu=1560),),
     "A6000 solo": (
         with_options(fault(K.FAN_STUCK, 45, fan_fault=36), "fan at full speed", percent=100),
     ),
@@ -376,6 +401,7 @@ def plan(nodes: int, hours: float, seed: int) -> list[Incident]:
             incidents.append(Incident(given, node_name(number), None, (), 0, end_ms))
         busy_until_ms: dict[str, int] = {}
         for begin_ms, role, cycle in _cycles(number, end_ms, seed):
+            broken: set[int] = set()
             for part_name, scenarios in PARTS.items():
                 if part_name.split()[0] == role:
                     part = part_name.split()[1]
@@ -383,6 +409,9 @@ def plan(nodes: int, hours: float, seed: int) -> list[Incident]:
                         found = [*_in_turn(number, part, scenarios, begin_ms, cycle)]
                         incidents += found
                         busy_until_ms[part] = found[-1].end_ms
+                        broken.update(*(_broken(i, gpus_of(number)) for i in found))
+            if broken:
+                incidents.append(_maintenance(number, broken, begin_ms))
     kept = [
         i for i in incidents if i.end_ms + LINGER_MIN * MINUTE_MS <= end_ms or i.end_ms == end_ms
     ]
@@ -426,6 +455,21 @@ def _in_turn(
         begin_ms = end_ms + round(settle_min * MINUTE_MS)
 
 
+def _broken(incident: Incident, gpus: int) -> set[int]:
+    """GPUs whose boards are to be replaced."""
+    if not incident.scenario.is_mended:
+        return set()
+    faults = faults_of(incident, gpus)
+    return {f.gpu for f in faults if f.gpu is not None and f.kind is not K.JOB}
+
+
+def _maintenance(number: int, broken: set[int], begin_ms: int) -> Incident:
+    begin_ms += round(MAINTENANCE_MIN * MINUTE_MS)
+    end_ms = begin_ms + round(MAINTENANCE.minutes * MINUTE_MS)
+    part = tuple(sorted(broken))
+    return Incident(MAINTENANCE, node_name(number), None, part, begin_ms, end_ms)
+
+
 def faults_of(incident: Incident, gpus: int) -> Iterator[Fault]:
     """What the simulator is told for an incident."""
     for order in incident.scenario.orders:
@@ -445,4 +489,6 @@ def faults_of(incident: Incident, gpus: int) -> Iterator[Fault]:
             yield Fault(order.kind, begin_ms, end_ms, gpu, dict(order.options))  # type: ignore[arg-type]
 
 
-_MOMENTS = (K.XID, K.ECC_UNCORRECTED, K.ROW_REMAP_FAILED, K.PAGES_RETIRED, K.MEMORY_UNREPAIRABLE)
+_MOMENTS = (
+    K.XID, K.ECC_UNCORRECTED, K.ROW_REMAP_FAILED, K.PAGES_RETIRED, K.MEMORY_UNREPAIRABLE, K.BOARD_REPLACED,
+)  # fmt: skip

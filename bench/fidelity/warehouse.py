@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-from bench.fidelity.fleet import SCHEMAS, START_MS, Hour, Silence
+from bench.fidelity.fleet import SCHEMAS, START_MS, Board, Hour, Silence
 
 from gpuwarden.clock import from_ms
 from gpuwarden.diagnosis import Diagnosis
@@ -36,12 +36,16 @@ KEPT_S: Mapping[str, int] = {
 }
 """How far back any rule looks, and some; the rest is kept: a week of events and hours is small."""
 LAST_SEEN = """
-CREATE VIEW {table} AS SELECT t.* REPLACE (
+CREATE VIEW {table} AS SELECT t.* REPLACE (least(t.last_seen_at,
     coalesce((SELECT min(s.begin_at) FROM absences s WHERE s.node = t.node
               AND s.begin_at <= getvariable('now') AND (s.end_at IS NULL OR s.end_at > getvariable('now'))),
-             getvariable('now'))::TIMESTAMP AS last_seen_at)
+             getvariable('now'))::TIMESTAMP) AS last_seen_at{more})
 FROM {table}_described t
+WHERE coalesce(t.first_seen_at <= getvariable('now'), true)
 """
+REPLACED = """,
+    CASE WHEN t.last_seen_at <= getvariable('now') THEN t.replaced_by END AS replaced_by"""
+"""Without the boards that are yet to come; those that were replaced were heard of until then."""
 
 
 class Warehouse:
@@ -54,16 +58,17 @@ class Warehouse:
         )
         self.db.execute("SET threads = 1")  # the next hour is simulated on the other core
         self._silences: dict[tuple[str, int], Silence] = {}
-        for table in ("nodes", "gpus"):
+        for table, more in (("nodes", ""), ("gpus", REPLACED)):
             self.db.insert(table, inventory[table])
             self.db.execute(f"ALTER TABLE {table} RENAME TO {table}_described")
-            self.db.execute(LAST_SEEN.format(table=table))
+            self.db.execute(LAST_SEEN.format(table=table, more=more))
 
     def load(self, hour: Hour, begin_s: int) -> None:
         """Take in the rows of an hour that begins so long after the beginning, and roll them up."""
         for name, table in hour.tables.items():
             self._insert(name, table)
         self._silence(hour.silences)
+        self._replace(hour.boards)
         begin = from_ms(START_MS + begin_s * 1000)
         end = from_ms(START_MS + (begin_s + HOUR_S) * 1000)
         for rollup in (GPU_1M, PROCESS_1M):
@@ -106,6 +111,16 @@ class Warehouse:
             end = f"make_timestamp_ms({silence.end_ms})" if silence.end_ms else "NULL"
             self.db.execute(
                 f"INSERT INTO absences VALUES ('{silence.node}', make_timestamp_ms({silence.begin_ms}), {end})"
+            )
+
+    def _replace(self, boards: Iterable[Board]) -> None:
+        for board in boards:
+            since = from_ms(board.since_ms)
+            self.db.insert("gpus_described", [{**board.row, "first_seen_at": since}])
+            last = timestamp_sql(from_ms(board.replaced_ms))
+            self.db.execute(
+                f"UPDATE gpus_described SET last_seen_at = {last}, replaced_by = '{board.row['gpu_uuid']}'"
+                f" WHERE gpu_uuid = '{board.replaced_uuid}'"
             )
 
     def _forget(self, begin: datetime) -> None:

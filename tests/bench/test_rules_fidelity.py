@@ -66,6 +66,45 @@ def test_faults_on_one_part_of_a_node_do_not_meet() -> None:
                 assert one.end_ms < other.begin_ms or other.end_ms < one.begin_ms
 
 
+def test_boards_that_broke_for_good_are_replaced_when_nothing_else_is_wrong() -> None:
+    planned = scenarios.plan(16, 60, 1)
+    replaced = [i for i in planned if i.scenario is scenarios.MAINTENANCE]
+    assert {i.node for i in replaced} >= {"node-002", "node-006"}
+    for one in replaced:
+        beside = [i for i in planned if i.node == one.node and i is not one and i.scenario.minutes]
+        assert not [i for i in beside if i.begin_ms < one.end_ms and one.begin_ms < i.end_ms]
+    broken = {
+        (i.node, gpu)
+        for i in planned
+        if i.scenario.is_mended and i.begin_ms < 20 * 60 * MINUTE_MS
+        for gpu in i.part[:1]
+    }
+    assert broken <= {(i.node, gpu) for i in replaced for gpu in i.part}
+
+
+def test_a_board_is_in_the_inventory_from_when_it_was_put_in_and_the_one_before_until_then() -> (
+    None
+):
+    order = Order(FaultKind.BOARD_REPLACED, at_min=4)
+    reboot = Order(FaultKind.REBOOT, gpus="none")
+    replaced = incident(Scenario("replaced", 8, (reboot, order), {}), begin_min=20)
+    fleet = Fleet(1, 1, [replaced])
+    warehouse = Warehouse(fleet.describe())
+    warehouse.load(fleet.read(0, HOUR_S), 0)
+
+    def seen(minutes: float) -> dict[str, float]:
+        at = from_ms(START_MS) + timedelta(minutes=minutes)
+        sql = "SELECT gpu_uuid, last_seen_at FROM gpus WHERE gpu = 1 AND $now IS NOT NULL"
+        found = asyncio.run(warehouse.query(sql, {"now": at})).rows
+        return {uuid: (last - from_ms(START_MS)).total_seconds() / 60 for uuid, last in found}
+
+    (old,) = seen(10)
+    assert seen(24) == {old: 19.75}
+    later = seen(40)
+    assert len(later) == 2
+    assert (later.pop(old), [*later.values()]) == (19.75, [40])
+
+
 def test_an_alert_in_time_is_caught_and_one_that_comes_late_or_never_is_said() -> None:
     found = judged(alert("gpu_lost", 17))
     assert (found.scores["gpu_lost"].late, found.scores["xid_critical"].missed) == (1, 1)

@@ -119,22 +119,26 @@ def macro_f1(several: Sequence[Judged]) -> float:
 
 
 def by_class(several: Sequence[Judged]) -> Table:
-    """Precision, recall and F1."""
-    table: Table = [["class", "verdicts", "precision", "recall", "F1"]]
+    """The confusion matrix without its zeros, precision, recall and F1."""
+    table: Table = [["class", "verdicts", "was called", "precision", "recall", "F1"]]
     decided = [verdict for verdict in several if not verdict.scenario.is_undecidable]
     numbers = Counter(verdict.scenario.truth for verdict in decided)
+    called: dict[Bottleneck, Counter[Bottleneck]] = defaultdict(Counter)
+    for verdict in decided:
+        called[verdict.scenario.truth][verdict.said] += 1
     for kind, (precision, recall) in sorted(scores(several).items()):
         shown = "-" if precision is None else f"{precision:.2f}"
         table.append(
             [
                 f"`{kind.value}`",
                 str(numbers[kind]),
+                ", ".join(f"`{said.value}` {n}" for said, n in called[kind].most_common()),
                 shown,
                 f"{recall:.2f}",
                 f"{f1(precision, recall):.2f}",
             ]
         )
-    table.append(["macro", str(len(decided)), "", "", f"{macro_f1(several):.2f}"])
+    table.append(["macro", str(len(decided)), "", "", "", f"{macro_f1(several):.2f}"])
     return table
 
 

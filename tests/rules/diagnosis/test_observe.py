@@ -256,6 +256,41 @@ async def test_cores_are_shared_by_those_that_would_take_them(database: MemoryDa
     assert cores[0] == pytest.approx(0.1 * 64)
 
 
+@pytest.mark.parametrize(
+    ("idle_cores", "expected"),
+    [(0.9, Bottleneck.LOADER_WORKERS), (0.5, Bottleneck.LOADER_CORES)],
+)
+async def test_most_of_a_core_is_room_for_one_more_worker(
+    database: MemoryDatabase, idle_cores: float, expected: Bottleneck
+) -> None:
+    host = {"cpu_util_percent": 100 * (1 - idle_cores / 64)}
+    process = {"loader_workers": 2, **BUSY, "cpu_percent": 240.0}
+    found = await verdict(database, Scene(loop(0.3, 0.4), host=host, process=process))
+    assert found.bottleneck is expected
+
+
+@pytest.mark.parametrize(
+    ("pinned_to", "expected"),
+    [(2, Bottleneck.LOADER_AFFINITY), (6, Bottleneck.LOADER_CORES)],
+)
+async def test_workers_on_few_of_the_cores_of_their_process_are_pinned(
+    database: MemoryDatabase, pinned_to: int, expected: Bottleneck
+) -> None:
+    """With six of its eight cores the job lacks cores, whoever chose the six."""
+    process = {
+        **BUSY,
+        "loader_workers": 16,
+        "loader_cpu_percent": 100.0 * pinned_to / 16,
+        "loader_saturated_percent": 0.0,
+        "cpu_percent": 100.0 * pinned_to + 50,
+        "cpus_allowed": 8,
+        "loader_cpus_allowed": pinned_to,
+    }
+    host = {"psi_cpu_some_percent": 60.0}
+    found = await verdict(database, Scene(loop(0.3, 0.4), host=host, process=process))
+    assert found.bottleneck is expected
+
+
 async def test_workers_of_whom_some_are_full_are_fed_unevenly_though_in_step(
     database: MemoryDatabase,
 ) -> None:

@@ -7,6 +7,7 @@ collector has limits of time and rows: what fails together is asked for in halve
 
 import logging
 import re
+import statistics
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ TOGETHER_FIRST, TOGETHER_MAX = 24, 288
 """Instants of the first query and of any; as long as none fails or takes long, the next has twice as many."""
 LONG_S = 4.0
 """A query that takes longer is large enough: collectors end those that take much longer."""
+LOSS_FROM = 1.5
+"""A query that takes so many times as long as its instants would one by one is the wrong way to ask."""
 COMPARED = 3
 """So many of the first answers with rows, and of those without any, are compared with a query of one instant."""
 
@@ -96,6 +99,8 @@ class Looker:
         self._timeout_s = timeout_s
         self._most = TOGETHER_MAX
         self._compared: Counter[bool] = Counter()
+        self._alone_s: list[float] = []
+        """How long the queries took that an answer was compared with."""
         self._reaches: dict[tuple[tuple[str, Any], ...], timedelta | None] = {}
 
     async def at(self, instants: Sequence[datetime]) -> list[Look]:
@@ -114,10 +119,17 @@ class Looker:
                 self._most = min(self._most, len(part) // 2)
                 self.at_once = self._most
             else:
-                if self._clock.monotonic() - began_s < LONG_S:
+                took_s = self._clock.monotonic() - began_s
+                if len(part) > 1 and self._is_loss(took_s / len(part)):
+                    self.at_once = self._most = 1
+                elif took_s < LONG_S:
                     self.at_once = min(2 * self.at_once, self._most)
         self.looks += len(found)
         return found
+
+    def _is_loss(self, each_s: float) -> bool:
+        """Whether an instant costs more among others than by itself."""
+        return bool(self._alone_s) and each_s > LOSS_FROM * statistics.median(self._alone_s)
 
     async def _alone(self, at: datetime) -> Look:
         async def rows_of(rule: Rule) -> list[dict[str, Any]]:
@@ -149,7 +161,10 @@ class Looker:
         if self._compared[bool(look.rows)] >= COMPARED:
             return
         self._compared[bool(look.rows)] += 1
-        if (await self._alone(look.at)).sighted != look.sighted:
+        began_s = self._clock.monotonic()
+        alone = await self._alone(look.at)
+        self._alone_s.append(self._clock.monotonic() - began_s)
+        if alone.sighted != look.sighted:
             log.warning("rule is replayed look by look", extra={"rule": self._rule.name})
             self._most = 1
             raise RowsError("instants asked for together differ from one asked for alone")

@@ -144,6 +144,27 @@ async def test_a_rule_whose_answers_together_are_wrong_is_asked_one_by_one(hosts
     assert looker.at_once == 1
 
 
+@pytest.mark.parametrize(("together_s", "is_kept"), [(30.0, True), (40.0, False)])
+async def test_what_takes_longer_together_than_one_by_one_is_asked_one_by_one(
+    hosts, together_s: float, is_kept: bool
+) -> None:
+    """A query of one instant takes a second: 24 of them, and two to compare with."""
+    clock = ManualClock(START)
+
+    class Slow(Counting):
+        async def query(self, sql, params=None, *, timeout_s=None, row_limit=None) -> Result:
+            clock.advance(together_s if "looks" in params else 1.0)
+            return await super().query(sql, params, timeout_s=timeout_s, row_limit=row_limit)
+
+    counting = Slow(hosts)
+    looker = Looker(rule_of(), counting, clock)
+    looks = await looker.at(minutes(*range(24)))
+    assert looker.at_once == (24 if is_kept else 1)
+    looks += await looker.at(minutes(*range(24, 48)))
+    assert sum("looks" in asked for asked in counting.asked) == (2 if is_kept else 1)
+    assert nodes(looks) == nodes(await Looker(rule_of(), hosts, clock).at(minutes(*range(48))))
+
+
 async def test_that_nothing_is_found_together_is_compared_as_well(hosts) -> None:
     """The fault: a database that loses all rows."""
 

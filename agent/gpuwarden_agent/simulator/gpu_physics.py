@@ -188,7 +188,7 @@ def _clocks(
         keeps_clocks = load.has_context and generation.idle_pstate == 0
         return 1.0, 0 if keeps_clocks else IDLE, base
     share, reasons = 1.0, 0
-    if full > limit_watts:
+    if base + dynamic * load.clock_share_max**2 > limit_watts:  # locked clocks need no cap
         share = math.sqrt(max(limit_watts - base, 0.0) / dynamic)
         reasons |= POWER_CAP
     if core >= generation.throttle_celsius - HYSTERESIS_KELVIN:

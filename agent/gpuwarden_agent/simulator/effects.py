@@ -82,7 +82,7 @@ class Effects:
     """The faults of one node."""
 
     def __init__(self, faults: Sequence[Fault], gpus: int) -> None:
-        self.faults = _until_replaced(_until_reboots(faults))
+        self.faults = _ended_early(faults)
         self._reboots = [f for f in self.faults if f.kind is FaultKind.REBOOT]
         self._of_node = [f for f in self.faults if f.gpu is None]
         self._of_gpu = tuple(
@@ -127,6 +127,10 @@ class Effects:
     def boards(self, gpu: int, at_ms: int) -> Sequence[int]:
         """When another board took the place of the one before, up to an instant."""
         return [replaced_ms for replaced_ms in self._boards_ms[gpu] if replaced_ms <= at_ms]
+
+    def new_ms(self, gpu: int, at_ms: int) -> int:
+        """When the board that is there was put in; 0: it was there before the first tick."""
+        return max(self.boards(gpu, at_ms), default=0)
 
     def _resets(self, gpu: int) -> Iterator[int]:
         yield from self._boards_ms[gpu]
@@ -244,7 +248,7 @@ class Effects:
     def health(self, gpu: int, at_ms: int) -> HealthTrouble:
         """What has happened to the GPU's memory."""
         loaded_ms = self.loaded_ms(gpu, at_ms) or 0
-        new_ms = max(self.boards(gpu, at_ms), default=0)
+        new_ms = self.new_ms(gpu, at_ms)
         volatile = lifetime = Errors()
         corrected = uncorrected = pages = 0
         is_pending = has_failed = False
@@ -353,31 +357,24 @@ class Effects:
         return any(f.kind is FaultKind.SHM_FULL and f.is_active(at_ms) for f in self._of_node)
 
 
-def _until_reboots(faults: Sequence[Fault]) -> tuple[Fault, ...]:
-    """A reboot ends what needs one."""
-    reboots = sorted(f.begin_ms for f in faults if f.kind is FaultKind.REBOOT)
+def _ended_early(faults: Sequence[Fault]) -> tuple[Fault, ...]:
+    """A reboot ends what needs one, and what a board has goes with it."""
+    enders = [f for f in faults if f.kind in (FaultKind.REBOOT, FaultKind.BOARD_REPLACED)]
+    enders.sort(key=lambda ender: ender.begin_ms)
     ended = []
     for fault in faults:
-        if fault.kind in _OVER_AFTER_REBOOT:
-            for reboot_ms in reboots:
-                if fault.begin_ms < reboot_ms and fault.is_active(reboot_ms):
-                    fault = replace(fault, end_ms=reboot_ms)
+        for ender in enders:
+            at_ms = ender.begin_ms
+            if _ends(ender, fault) and fault.begin_ms < at_ms and fault.is_active(at_ms):
+                fault = replace(fault, end_ms=at_ms)
         ended.append(fault)
     return tuple(ended)
 
 
-def _until_replaced(faults: Sequence[Fault]) -> tuple[Fault, ...]:
-    """What a board has goes with it."""
-    ended = []
-    for fault in faults:
-        for other in faults:
-            is_of_place = other.kind is FaultKind.BOARD_REPLACED and other.gpu == fault.gpu
-            if not is_of_place or fault.kind in _OF_THE_PLACE:
-                continue
-            if fault.begin_ms < other.begin_ms and fault.is_active(other.begin_ms):
-                fault = replace(fault, end_ms=other.begin_ms)
-        ended.append(fault)
-    return tuple(ended)
+def _ends(ender: Fault, fault: Fault) -> bool:
+    if ender.kind is FaultKind.REBOOT:
+        return fault.kind in _OVER_AFTER_REBOOT
+    return ender.gpu == fault.gpu and fault.kind not in _OF_THE_PLACE
 
 
 def _flapping(fault: Fault, since_ms: int, at_ms: int) -> tuple[bool, int]:

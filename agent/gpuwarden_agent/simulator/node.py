@@ -86,7 +86,6 @@ class SimulatedNode:
         self._start_ms = 0
         self._last_ms: int | None = None
         self._asked: list[tuple[Job, Demand]] = []
-        self._boards = [0] * gpus
         self._gpu_states: dict[int, GpuState] = {}
         self._tree_states: dict[int, TreeState] = {}
         self._tree_jobs: dict[int, Job] = {}
@@ -241,7 +240,9 @@ class SimulatedNode:
         start_ms, effects = self._start_ms, self._effects
         after, until = after_ms - start_ms, until_ms - start_ms
         for gpu, load in self._loads(until_ms):
-            self._replace_board(gpu, until)
+            boards = effects.boards(gpu, until)
+            if boards and boards[-1] > after:
+                self._replace_board(gpu, len(boards))
             if effects.was_reset(gpu, after, until):
                 state = gpu_physics.restart(self._devices[gpu], load, until_ms / 1000, self._rng)
                 self._gpu_states[gpu] = state
@@ -252,14 +253,11 @@ class SimulatedNode:
                 load_of_all = self._host_load()
                 self._host_state = host_physics.restart(self._size, load_of_all, self._rng)
 
-    def _replace_board(self, gpu: int, at_ms: int) -> None:
-        """Put in the board that is due there."""
-        board = len(self._effects.boards(gpu, at_ms))
-        if board != self._boards[gpu]:
-            self._boards[gpu] = board
-            device = make_device(self._model, self._identity, gpu, len(self._devices), board)
-            self._devices[gpu] = device
-            self._slow.replaced(gpu, device)
+    def _replace_board(self, gpu: int, board: int) -> None:
+        """Put in another one; `board`: how many were there before."""
+        device = make_device(self._model, self._identity, gpu, len(self._devices), board)
+        self._devices[gpu] = device
+        self._slow.replaced(gpu, device)
 
     def _step(self, at_ms: int, dt: float) -> None:
         at_s, rng, states, devices = at_ms / 1000, self._rng, self._gpu_states, self._devices
@@ -335,8 +333,7 @@ class SimulatedNode:
             record = scripted_events.FIRST_RECORD + self._events_told
             self._events_told += 1
             assert due.fault.gpu is not None, "events are of GPUs"
-            boards = self._effects.boards(due.fault.gpu, ts_ms - self._start_ms)
-            if due.fault.begin_ms < max(boards, default=0):
+            if due.fault.begin_ms < self._effects.new_ms(due.fault.gpu, ts_ms - self._start_ms):
                 continue  # it is another board by now, and the node was not there to tell
             device, culprit = self._devices[due.fault.gpu], self._culprit(due.fault.gpu)
             at_ms = self._start_ms + due.at_ms

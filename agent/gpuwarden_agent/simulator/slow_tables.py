@@ -116,7 +116,7 @@ class SlowTables:
         """Rows of gpu_health_samples."""
         rows = []
         for gpu in gpus:
-            new_s = max(self._effects.boards(gpu, at_ms), default=0) / 1000
+            new_s = self._effects.new_ms(gpu, at_ms) / 1000
             loaded_ms = self._effects.loaded_ms(gpu, at_ms)
             loaded_s = BEFORE_S if loaded_ms is None else loaded_ms / 1000 - new_s
             trouble = self._effects.health(gpu, at_ms)

@@ -161,8 +161,8 @@ class Voice:
 
     def on_change(self, alert: Alert) -> None:
         """Called by the rules engine at each change of an alert's state."""
-        if alert.state is AlertState.PENDING or self._said > ALERTS_SAID_MAX:
-            return
+        if alert.fired_at is None or self._said > ALERTS_SAID_MAX:
+            return  # it is pending, or was and is over
         if self._states.get(alert.fingerprint) is alert.state:
             return  # it is muted now, or no more
         self._states[alert.fingerprint] = alert.state

@@ -28,6 +28,7 @@ ALERT = Alert(
     usd_per_hour=2.95,
     began_at=NOW,
     active_at=NOW,
+    fired_at=NOW,
     seen_at=NOW,
     simulated=True,
 )
@@ -54,7 +55,7 @@ def test_data_goes_where_the_desktop_standard_says(monkeypatch) -> None:
 
 def test_the_first_alert_says_what_to_do_the_next_are_a_line(capsys) -> None:
     voice = Voice()
-    voice.on_change(replace(ALERT, state=AlertState.PENDING))
+    voice.on_change(replace(ALERT, state=AlertState.PENDING, fired_at=None))
     voice.on_change(ALERT)
     voice.on_change(replace(ALERT, state=AlertState.RESOLVED))
     assert capsys.readouterr().out.splitlines() == [
@@ -71,6 +72,11 @@ def test_a_flood_of_alerts_ends_with_where_the_rest_is(capsys) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == ALERTS_SAID_MAX + 2
     assert "gpuwarden alerts list" in lines[-1]
+
+
+def test_an_alert_that_was_over_before_it_fired_is_not_said(capsys) -> None:
+    Voice().on_change(replace(ALERT, state=AlertState.RESOLVED, fired_at=None))
+    assert capsys.readouterr().out == ""
 
 
 def test_an_alert_that_still_fires_is_not_said_again(capsys) -> None:

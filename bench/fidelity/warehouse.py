@@ -43,9 +43,10 @@ CREATE VIEW {table} AS SELECT t.* REPLACE (least(t.last_seen_at,
 FROM {table}_described t
 WHERE coalesce(t.first_seen_at <= getvariable('now'), true)
 """
+"""Without the boards that are yet to come; those that were replaced were heard of until then."""
 REPLACED = """,
     CASE WHEN t.last_seen_at <= getvariable('now') THEN t.replaced_by END AS replaced_by"""
-"""Without the boards that are yet to come; those that were replaced were heard of until then."""
+"""Who has replaced a board is known from then on."""
 
 
 class Warehouse:

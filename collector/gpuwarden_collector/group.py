@@ -215,18 +215,18 @@ def _settle(
     """Note that a board is where it says, and which one was there before."""
     item = items[key]
     place = inventory.place_of(item.row)
-    holder_key = None if place is None else places.get(place) or known.places.get(place)
     if place is None:
         return
+    holder_key = places.get(place) or known.places.get(place) or ""
     if item.row.get("replaced_by"):
         items[key] = item = Item({**item.row, "replaced_by": None}, item.source)
     if holder_key == key:
         return
-    holder = items.get(holder_key or "") or known.items["gpus"].get(holder_key or "")
+    holder = items.get(holder_key) or known.items["gpus"].get(holder_key)
     if holder and item.source and item.source.is_before(holder.source):
         return
     places[place] = key
-    if holder_key and holder and inventory.replaces(item, before, holder):
+    if holder and inventory.replaces(item, before, holder):
         items[holder_key] = Item({**holder.row, "replaced_by": key}, holder.source)
 
 

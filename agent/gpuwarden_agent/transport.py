@@ -68,7 +68,8 @@ class Transport:
         """Send a body and wait for the answer. `again`: headers that say that it is sent once more, as
         happens when a kept connection has ended.
 
-        Raises NoAnswerError, or TimeoutError after `timeout_s`. Cancelling closes the connection.
+        Raises NoAnswerError, of which NoConnectionError says that nothing was sent, or TimeoutError after
+        `timeout_s`. Cancelling closes the connection.
         """
         if (authorization := self._credentials.authorization) is not None:
             headers = {**headers, "Authorization": authorization}
@@ -94,7 +95,11 @@ class Transport:
             has_begun = connection.exchange.has_answer_begun
             if not may_ask_again(was_kept=kept is not None, has_answer_begun=has_begun):
                 raise
-        connection = await self._connected(timeout_s)
+        try:
+            connection = await self._connected(timeout_s)
+        except NoConnectionError as error:
+            # Over the kept one it may have arrived before the server went.
+            raise NoAnswerError(str(error)) from error
         return await connection.ask(path, {**headers, **again}, body)
 
     def _kept(self) -> "_Connection | None":

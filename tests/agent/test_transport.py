@@ -16,7 +16,7 @@ from aiohttp import web
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.life import StartError
-from gpuwarden_agent.exchange import Answer, NoAnswerError
+from gpuwarden_agent.exchange import Answer, NoAnswerError, NoConnectionError
 from gpuwarden_agent.transport import Transport, open_transport
 
 NO_CONTENT = b"HTTP/1.1 204 No Content\r\n\r\n"
@@ -212,6 +212,29 @@ async def test_a_fresh_connection_that_breaks_is_not_tried_again() -> None:
         with pytest.raises(NoAnswerError, match="Connection reset by peer"):
             await post(transport)
     assert server.connections == 1
+
+
+async def test_a_server_that_takes_a_request_and_goes_may_have_it() -> None:
+    """Nobody listens when it is tried once more, yet the kept connection had carried all of it."""
+    taken: list[bytes] = []
+
+    async def take_and_go(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(NO_CONTENT)
+        taken.append(await read_request(reader))
+        listening.close()
+        reset(writer)
+
+    listening = await asyncio.start_server(take_and_go, "127.0.0.1", 0)
+    host, port = listening.sockets[0].getsockname()
+    async with open_transport(f"http://{host}:{port}", SystemClock()) as transport:
+        assert (await post(transport)).status == 204
+        with pytest.raises(NoAnswerError, match="refused") as raised:
+            await post(transport)
+        assert not isinstance(raised.value, NoConnectionError)
+        assert taken == [BODY]
+        with pytest.raises(NoConnectionError):
+            await post(transport)
 
 
 async def test_what_was_not_asked_for_ends_an_idle_connection() -> None:

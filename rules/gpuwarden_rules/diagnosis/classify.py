@@ -79,6 +79,11 @@ def _unexplained(place: Place, features: Features, thresholds: Thresholds) -> st
         return "the agent of this node reports no processes, so that only the GPU's side is known"
     if features.processes == 0:
         return "it works, but no process is to be seen on it (containers without host pids?)"
+    if (restarts := features.unseen_turnovers or 0) >= thresholds.two and stall < thresholds.stall:
+        return (
+            f"workers were started anew in {restarts:.0f} readings, and utilization is read too seldom"
+            " to see what that costs"
+        )
     if stall >= thresholds.stall:
         return f"the GPU waits {100 * stall:.0f} % of the time, and nothing measured says for what"
     return f"the GPU is busy {100 * (1 - stall):.0f} % of the time, and nothing stands out"

@@ -136,6 +136,8 @@ def _measured(row: Row, shape: Shape, starved: int, node_workers: int) -> Values
             values["gap_write"] = gap_write(shape.pauses, writes, TREE_STEP_S)
         if shape.pauses:
             values["gap_main"] = gap_mean(shape.pauses, pairs(row["mains"]), TREE_STEP_S)
+    elif row["has_turnover"]:
+        values["unseen_turnovers"] = float(len(row["turnover_ages"] or ()))
     values |= _of_device(row) | _of_loader(row)
     values["busy_threads"] = _quotient(values.get("tree_cpu"), values.get("main_cpu"))
     values["main_in_stall"] = _main_in_stall(values)

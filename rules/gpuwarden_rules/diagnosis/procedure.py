@@ -39,6 +39,8 @@ _CORES_GONE = some(
 )
 _MAIN_FULL = some(least("main_cpu", "main_full"), least("main_in_stall", "main_in_stall"))
 _NOT_A_SERVER = below("server", "one")
+# Each restart of the workers is a pause, and a few readings between pauses look like no pause at all.
+_NO_UNSEEN_PAUSE = unless(least("unseen_turnovers", "two"))
 _LINKS_QUIET = every(
     unless(least("nvlink_share", "link_nothing")), unless(least("pcie_share", "pcie_nothing"))
 )
@@ -399,12 +401,13 @@ OTHER: tuple[Candidate, ...] = (
         every(
             least("duty", "busy"),
             some(least("power_share", "high_power"), least("tensor_active", "tensor_busy")),
+            _NO_UNSEEN_PAUSE,
         ),
         (least("duty", "full"), least("sm_active", "sm_half")),
     ),
     Candidate(
         Bottleneck.BUSY,
-        least("duty", "full"),
+        every(least("duty", "full"), _NO_UNSEEN_PAUSE),
         (least("power_share", "half_power"), least("sm_active", "sm_half")),
     ),
 )

@@ -336,6 +336,26 @@ async def test_workers_started_in_every_pause_are_epochs(database: MemoryDatabas
     assert found.bottleneck is Bottleneck.EPOCH_RESTART
 
 
+@pytest.mark.parametrize(
+    ("every_s", "restarts", "expected"),
+    [
+        (10, (26, 56, 86, 116), Bottleneck.UNKNOWN),
+        (10, (26,), Bottleneck.COMPUTE_BOUND),
+        (1, (26, 56, 86, 116), Bottleneck.COMPUTE_BOUND),
+    ],
+)
+async def test_workers_started_between_few_readings_may_have_cost_a_pause(
+    database: MemoryDatabase, every_s: int, restarts: tuple[int, ...], expected: Bottleneck
+) -> None:
+    """Seen each second there is none; seen each ten nobody knows."""
+    started = dict.fromkeys(restarts, 8)
+    scene = Scene(loop(0.3, 0.98), every_s=every_s, started=started, power=0.9)
+    found = await verdict(database, scene)
+    assert found.bottleneck is expected
+    is_told = "workers were started anew in 4 readings, and" in (found.reason or "")
+    assert is_told is (expected is Bottleneck.UNKNOWN)
+
+
 async def test_uneven_batches_want_more_prefetching(database: MemoryDatabase) -> None:
     series = loop(1.7, 0.72, jitter=0.95)
     scene = Scene(series, process={"loader_cpu_percent": 62.0, "loader_saturated_percent": 20.0})

@@ -11,6 +11,8 @@ PAST_S = 3600
 """How far back minutes are looked at."""
 WRITE_FROM = 10_000_000
 """Lowest write rate, in bytes a second, that a reading is marked for."""
+COMMAND_CHARACTERS = 80
+"""Most of a command that a job is named by."""
 SERVERS = "vllm|sglang|tritonserver|ollama|text-generation|llama-server|torchserve|tensorflow_model_server|trtllm-serve|lmdeploy"
 """Names of inference servers, as a regular expression."""
 
@@ -99,10 +101,15 @@ _TREES = f"""
     GROUP BY gpu_uuid, pid
 """
 
+# Commands that differ far behind are different jobs, so that a long one keeps a mark of its whole.
+_SHORT_COMMAND = (
+    f"CASE WHEN length(command) <= {COMMAND_CHARACTERS} THEN command "
+    f"ELSE left(command, {COMMAND_CHARACTERS - 8}) || '… ' || left(md5(command), 6) END"
+)
 _OWNERS = f"""
     SELECT
         *, coalesce(scheduled, coalesce(owner || '''s ', '')
-                    || coalesce(left(command, 80), process_name, 'pid ' || pid) || ' on ' || node) AS job,
+                    || coalesce({_SHORT_COMMAND}, process_name, 'pid ' || pid) || ' on ' || node) AS job,
         count(*) OVER g AS holders,
         count(DISTINCT coalesce(scheduled, owner || command, pid::VARCHAR)) OVER g AS owners,
         coalesce(regexp_matches(lower(concat_ws(' ', process_name, command)), '{SERVERS}'), false)

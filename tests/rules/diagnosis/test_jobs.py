@@ -4,13 +4,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.rules.diagnosis.scenes import END
+from tests.rules.diagnosis.scenes import END, Scene, loop
 
 from gpuwarden.diagnosis import Bottleneck
 from gpuwarden_rules.diagnosis.classify import Verdict, classify
 from gpuwarden_rules.diagnosis.features import Features, Place, Seen
 from gpuwarden_rules.diagnosis.jobs import Judged, judge_jobs
+from gpuwarden_rules.diagnosis.observe import observe
 from gpuwarden_rules.diagnosis.words import diagnosis_of, diagnosis_of_job
+from gpuwarden_rules.testing import MemoryDatabase
 
 WORKING = Features(
     coverage=1.0, duty=0.98, stall=0.02, util_p5=95.0, util_p95=100.0, power_share=0.8, workers=8.0,
@@ -107,3 +109,16 @@ def test_a_job_nobody_knows_anything_of_is_unknown() -> None:
     ]  # fmt: skip
     _, (view,) = judge_jobs(unknown)
     assert view.bottleneck is Bottleneck.UNKNOWN
+
+
+async def test_processes_of_one_command_are_a_job_and_a_long_command_counts_to_its_end(
+    database: MemoryDatabase,
+) -> None:
+    path = "/data/experiments/2026/ablation-of-everything/venv/bin/python train.py --seed 1 --lr "
+    commands = ["python train.py", "python train.py", path + "1e-3", path + "1e-3", path + "1e-4"]
+    for index, command in enumerate(commands):
+        Scene(loop(0.3, 0.9), index=index, process={"command": command}).insert(database)
+    jobs = [seen.place.job for seen in await observe(database, END)]
+    assert jobs[0] == jobs[1] == "ann's python train.py on n1"
+    assert jobs[2] == jobs[3] != jobs[4]
+    assert all(job is not None and len(job) <= len("ann's ") + 80 + len(" on n1") for job in jobs)

@@ -37,6 +37,12 @@ _CORES_GONE = some(
     least("cgroup_throttled", "cgroup_throttled"),
     least("psi_cpu", "pressure_cpu"),
 )
+_WORKERS_PINNED = every(
+    least("workers", "two"),
+    below("loader_cores_each", "cores_each"),
+    below("loader_cores_share", "cores_share"),
+    least("loader_fill", "fill"),
+)
 _MAIN_FULL = some(least("main_cpu", "main_full"), least("main_in_stall", "main_in_stall"))
 _NOT_A_SERVER = below("server", "one")
 # Each restart of the workers is a pause, and a few readings between pauses look like no pause at all.
@@ -202,14 +208,7 @@ STARVED: tuple[Candidate, ...] = (
     ),
     Candidate(
         Bottleneck.LOADER_AFFINITY,
-        every(
-            _STALLS,
-            least("workers", "two"),
-            _NOT_BLOCKED,
-            below("loader_cores_each", "cores_each"),
-            below("loader_cores_share", "cores_share"),
-            least("loader_fill", "fill"),
-        ),
+        every(_STALLS, _NOT_BLOCKED, _WORKERS_PINNED),
         (below("main_cpu", "main_busy"), below("host_cpu", "main_busy")),
     ),
     Candidate(
@@ -219,6 +218,8 @@ STARVED: tuple[Candidate, ...] = (
             _HAS_WORKERS,
             _NOT_BLOCKED,
             _CORES_GONE,
+            # Those that fill the few cores that they are pinned to need others first.
+            unless(every(_WORKERS_PINNED, unless(least("cgroup_throttled", "cgroup_throttled")))),
             some(
                 _WORKERS_BUSY,
                 least("loader_fill", "fill"),

@@ -21,8 +21,14 @@ if not DATA.exists():
 
 
 @pytest.fixture(scope="module")
-def recordings() -> list[Recording]:
-    return [recording for recording in load_all(DATA) if not recording.run.is_loaded]
+def every_recording() -> list[Recording]:
+    return load_all(DATA)
+
+
+@pytest.fixture(scope="module")
+def recordings(every_recording: list[Recording]) -> list[Recording]:
+    """Those of nodes that did nothing else."""
+    return [recording for recording in every_recording if not recording.run.is_loaded]
 
 
 def wrong(several: list[Judged]) -> list[str]:
@@ -38,6 +44,14 @@ def test_with_all_data_verdicts_are_right(recordings: list[Recording]) -> None:
     found = verdicts(recordings)[0]
     assert wrong(found) == []
     assert macro_f1(found) >= MACRO_F1_MIN
+
+
+def test_work_of_others_on_the_node_makes_no_verdict_wrong(
+    every_recording: list[Recording],
+) -> None:
+    loaded = [recording for recording in every_recording if recording.run.is_loaded]
+    assert loaded
+    assert wrong(verdicts(loaded)[0]) == []
 
 
 @pytest.mark.parametrize("loss", [name for name in LOSSES if name != "all data"])

@@ -286,7 +286,7 @@ async def test_workers_on_few_of_the_cores_of_their_process_are_pinned(
         "cpus_allowed": 8,
         "loader_cpus_allowed": pinned_to,
     }
-    host = {"psi_cpu_some_percent": 60.0}
+    host = {"psi_cpu_some_percent": 60.0, "cpu_util_percent": 99.5}
     found = await verdict(database, Scene(loop(0.3, 0.4), host=host, process=process))
     assert found.bottleneck is expected
 

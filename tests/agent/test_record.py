@@ -43,14 +43,17 @@ async def test_what_probes_say_is_in_the_file_tick_for_tick(tmp_path, fake_probe
     assert (header.node, header.label, header.interval_s) == ("n1", "two", 0.05)
     assert [(p.name, p.gpu_uuid) for p in header.probes] == [("host", None), ("gpu0", "GPU-1")]
     samples = [e for e in entries if isinstance(e, Samples)]
-    assert [e.ts_ms for e in samples if e.probe == "gpu0"] == gpu.read_at
+    said = [e.ts_ms for e in samples if e.probe == "gpu0"]
+    # The end may interrupt the last reading on a machine that is busy: it is counted then.
+    assert said in (gpu.read_at, gpu.read_at[:-1])
+    assert len(said) + tally.failed == tally.ticks
     assert [e.ts_ms for e in samples if e.probe == "host"] == host.read_at
     assert all(e.rows == gpu.answer(e.ts_ms) for e in samples if e.probe == "gpu0")
     (described,) = [e for e in entries if isinstance(e, Described) and e.probe == "gpu0"]
     assert described.rows == gpu.inventory
     assert entries[-1] == Ended(host.read_at[-1], tally.ticks, tally.missed)
     assert tally.ticks + tally.missed >= 10
-    assert tally.rows == {"host_samples": len(host.read_at), "gpu_samples": len(gpu.read_at)}
+    assert tally.rows == {"host_samples": len(host.read_at), "gpu_samples": len(said)}
     assert tally.bytes_written == path.stat().st_size
     assert host.closed == gpu.closed == 1
 

@@ -40,6 +40,12 @@ class Coverage:
         """Whether any table is to be read now."""
         return bool(self._pending)
 
+    @property
+    def unread(self) -> int:
+        """What was due at a tick and not read, since the last row: also what an end interrupted."""
+        counted = (self._tallies[table] for table in self._tallies.keys() - UNCOUNTED)
+        return sum(tally.expected - tally.taken - tally.missed for tally in counted)
+
     def tick(self, ts_ms: int, missed_ticks: int = 0) -> None:
         """See what is due at this tick: what was due before and not read yet still is."""
         for table, cadence_s in self._cadences.items():

@@ -53,6 +53,8 @@ class ProbeRunner:
         self._worker = Worker(f"probe-{probe.name}")
         self._asked = asyncio.Event()
         self._is_busy = False
+        self._is_overdue = False
+        """The call that runs is past its deadline."""
         self._ts_ms = 0
         self._due: frozenset[str] = frozenset()
         self._coverage = Coverage(probe.tables, interval_ms)
@@ -104,11 +106,12 @@ class ProbeRunner:
         )
 
     async def close(self) -> None:
-        """Give the source back, unless a call of it still runs."""
+        """Give the source back, after the call that may still run; a stuck one keeps it."""
         if not self.probe.blocking:
             self.probe.close()
             return
-        if not self._is_busy:
+        if not self._is_overdue:
+            # On the probe's thread, so after a call whose reader was cancelled in the middle of it.
             closing = self._worker.submit(self.probe.close)
             done, _ = await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
             for future in done:
@@ -140,10 +143,12 @@ class ProbeRunner:
             outcome, reading = future.result()
             self._settle(outcome, reading, take, due)
             return
+        self._is_overdue = True
         self._settle(Overdue(self._deadline_s), None, take, due)
         self.is_idle.set()
         while not done:
             done, _ = await asyncio.wait({future}, timeout=DESCRIBE_EVERY_S)
+        self._is_overdue = False
         if due is not None:
             self._counters.readings_late[self.probe.name] += 1
         log.info(

@@ -119,6 +119,24 @@ async def test_leaving_does_not_wait_for_a_stuck_call(
         assert probe.closed == 0, "methods of one probe never run at the same time"
 
 
+async def test_a_source_is_closed_after_the_call_that_leaving_interrupted(
+    fake_probe: Any, taken: Taken, until_true: Callable[..., Any]
+) -> None:
+    probe = fake_probe(blocking=True)
+    runner = make(probe, taken, deadline_s=10)
+    with hanging(probe):
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(runner.run())
+            runner.tick(1000)
+            await until_true(lambda: probe.read_at == [1000])
+            task.cancel()
+        closing = asyncio.ensure_future(runner.close())
+        await asyncio.sleep(0.01)
+        assert probe.closed == 0, "methods of one probe never run at the same time"
+    await closing
+    assert probe.closed == 1
+
+
 @pytest.mark.parametrize("is_blocking", [False, True])
 async def test_a_failing_source_is_told_once_by_its_kind_and_not_asked_what_it_is(
     fake_probe: Any, taken: Taken, until_true: Callable[..., Any], is_blocking: bool

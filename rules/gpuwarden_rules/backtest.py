@@ -18,6 +18,7 @@ from itertools import pairwise
 from gpuwarden.alert import Alert, AlertState
 from gpuwarden.clock import Clock
 from gpuwarden.query import Querier
+from gpuwarden_rules.hearing import hearing_of
 from gpuwarden_rules.language import Rule
 from gpuwarden_rules.looking import Look, Looker, Rows
 from gpuwarden_rules.overrides import Plan
@@ -69,7 +70,8 @@ async def replay(
     variants = [replace(rule, params=dict(v.params)) for v in plan.variants] if plan else [rule]
     look_s = look_s or min(map(look_s_of, variants), default=look_s_of(rule))
     resolution_s = min(look_s, max(RESOLUTION_S, rule.interval_s))
-    looker = Looker(rule, querier, clock, plan=plan, timeout_s=timeout_s)
+    hearing = await hearing_of(rule, querier, since, until)
+    looker = Looker(rule, querier, clock, plan=plan, hearing=hearing, timeout_s=timeout_s)
     state, began = State(), []
     over: dict[tuple[str, datetime], Alert] = {}
     previous: Look | None = None

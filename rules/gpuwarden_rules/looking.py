@@ -18,6 +18,7 @@ from gpuwarden.clock import Clock
 from gpuwarden.query import Querier, QueryError, Result
 from gpuwarden.schema import TABLES
 from gpuwarden_rules import sqltext
+from gpuwarden_rules.hearing import Hearing
 from gpuwarden_rules.language import Rule
 from gpuwarden_rules.overrides import Plan
 from gpuwarden_rules.state import RowsError, sighted
@@ -46,19 +47,8 @@ _LOWER_BOUND = re.compile(
     r"\bts\s*>=?\s*\$now\s*(?:::\s*timestamp\s*)?-\s*(to_seconds\s*\([^()]*\)|interval\s+\d+\s+\w+)",
     re.IGNORECASE,
 )
-_MENTION = re.compile(r"\b(?:from|join)\s+(\w+)", re.IGNORECASE)
-_SAID = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
-"""Texts and comments."""
-_NAMED = re.compile(r"(?:\bwith|,)\s*(\w+)\s+as\s*(?:(?:not\s+)?materialized\s*)?\(", re.IGNORECASE)
-"""Names that WITH gives."""
 _MEMBERS = re.compile(r"\b(?:in|any|all)\s*\((?=\s*(?:select|from)\b)", re.IGNORECASE)
 """Where a subquery begins that something may be in."""
-_READ = re.compile(r"\b(from|join)\s+(\w+)\b", re.IGNORECASE)
-_NO_ALIAS = re.compile(
-    r"\s*(?:\)|(?:where|group|having|qualify|window|order|limit|offset|union|except|intersect|on|using|select"
-    r"|join|inner|left|right|full|cross|semi|anti|asof|natural|positional)\b)",
-    re.IGNORECASE,
-)
 _TABLE_WHERE = re.compile(
     r"\bfrom\s+(\w+)(?:\s+\w+)?\s+where\b(?!.*\b(?:from|select|group|having|qualify)\b)",
     re.IGNORECASE | re.DOTALL,
@@ -78,7 +68,10 @@ class Look:
 
 
 class Looker:
-    """Looks at one rule's condition; `plan` is what overrides make of the rule."""
+    """Looks at one rule's condition.
+
+    `plan` is what overrides make of the rule; `hearing`: the inventory is that of each instant, not of now.
+    """
 
     def __init__(
         self,
@@ -87,6 +80,7 @@ class Looker:
         clock: Clock,
         *,
         plan: Plan | None = None,
+        hearing: Hearing | None = None,
         timeout_s: float | None = None,
     ) -> None:
         self.queries = self.looks = 0
@@ -96,6 +90,7 @@ class Looker:
         self._querier = querier
         self._clock = clock
         self._plan = plan
+        self._hearing = hearing
         self._timeout_s = timeout_s
         self._most = TOGETHER_MAX
         self._compared: Counter[bool] = Counter()
@@ -133,18 +128,23 @@ class Looker:
 
     async def _alone(self, at: datetime) -> Look:
         async def rows_of(rule: Rule) -> list[dict[str, Any]]:
-            return (await self._query(rule.sql, rule.bindings(at))).records()
+            sql, more = self._heard(rule.sql)
+            bound = {**rule.bindings(at), **more}
+            if "$now" in sql:
+                bound["now"] = at
+            return (await self._query(sql, bound)).records()
 
         return self._look(at, await self._rows(rows_of))
 
     async def _together(self, instants: Sequence[datetime]) -> list[Look]:
         async def rows_of(rule: Rule) -> list[dict[str, Any]]:
             reach = await self._reach(rule)
-            params: dict[str, Any] = {k: v for k, v in rule.params.items() if k in rule.parameters}
+            sql, more = self._heard(rule.sql)
+            params = {**more, **{k: v for k, v in rule.params.items() if k in rule.parameters}}
             params["looks"] = ",".join(map(_text, instants))
             if reach is not None:
                 params["looks_from"], params["looks_until"] = min(instants) - reach, max(instants)
-            sql = together(rule.sql, is_bounded=reach is not None)
+            sql = together(sql, is_bounded=reach is not None)
             return (await self._query(sql, params)).records()
 
         rows: list[list[dict[str, Any]]] = [[] for _ in instants]
@@ -155,6 +155,13 @@ class Looker:
         for look in (by_rows[0], by_rows[-1]):
             await self._compare(look)
         return looks
+
+    def _heard(self, sql: str) -> tuple[str, Mapping[str, Any]]:
+        """The rule's SQL over the inventory as it was, and what that needs bound."""
+        if self._hearing is None:
+            return sql, {}
+        sql = self._hearing.sql(sql)
+        return sql, self._hearing.bindings(sql)
 
     async def _compare(self, look: Look) -> None:
         """See that a query of its own finds the same; else no two instants are asked for together."""
@@ -239,22 +246,18 @@ def _tied(sql: str) -> str:
     Without one, DuckDB 1.5 takes such a subquery for the same at all instants: x is in it when it was at
     any of them. Where a condition on a table alone has it, DuckDB is right, and quicker without.
     """
-    plain = _SAID.sub(lambda said: " " * len(said[0]), sql)
-    named = {name.lower() for name in _NAMED.findall(plain)}
+    plain = sqltext.plain(sql)
+    named = sqltext.named(plain)
     reads = {
-        read.start(): read
+        read
         for members in _MEMBERS.finditer(plain)
         if not _is_of_a_table(plain[: members.start()], named)
-        for read in _READ.finditer(plain, members.end(), _closing(plain, members.end()))
-        if read[2].lower() in named
+        for read in sqltext.reads(plain, members.end(), _closing(plain, members.end()))
+        if read.name in named
     }
-    pieces, end = [], 0
-    for offset, read in sorted(reads.items()):
-        alias = f" AS {read[2]}" if _NO_ALIAS.match(plain, read.end()) else ""
-        tied = f'{read[1]} (FROM {read[2]} WHERE "_looks"."at" IS NOT NULL){alias}'
-        pieces += [sql[end:offset], tied]
-        end = read.end()
-    return "".join([*pieces, sql[end:]])
+    return sqltext.reading(
+        sql, reads, lambda name: f'(FROM {name} WHERE "_looks"."at" IS NOT NULL)'
+    )
 
 
 def _is_of_a_table(before: str, named: Container[str]) -> bool:
@@ -283,8 +286,7 @@ def lower_bounds(sql: str) -> list[str]:
 
 def mentioned(sql: str) -> list[str]:
     """Tables with a time that the SQL reads, each as often as it does."""
-    names = (name.lower() for name in _MENTION.findall(_SAID.sub("", sql)))
-    return [name for name in names if name in _TIMED]
+    return [read.name for read in sqltext.reads(sqltext.plain(sql)) if read.name in _TIMED]
 
 
 def _text(instant: datetime) -> str:

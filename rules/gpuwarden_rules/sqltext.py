@@ -1,4 +1,4 @@
-"""What a rule's SQL mentions, read from its text: parameters, and what a replay could not repeat.
+"""What a rule's SQL mentions, read from its text: parameters, tables, and what a replay could not repeat.
 
 A rule must give the same answer for the same `$now` today and next year, so it may ask neither the
 clock nor chance. Strings, quoted names and comments are skipped; the SQL itself is checked by
@@ -6,7 +6,7 @@ binding it to the schema (`testing.check`).
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 _TOKENS = re.compile(
@@ -44,6 +44,16 @@ _LIVE_VIEWS = frozenset({"gpus_now", "gpu_health_now", "links_now", "nodes_now",
 _CALLED = frozenset({"now", "today", "random", "setseed", "uuid", "uuidv4", "uuidv7"})
 """Words that also serve as column names: they count only when called."""
 
+_SAID = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
+"""Texts and comments."""
+_NAMED = re.compile(r"(?:\bwith|,)\s*(\w+)\s+as\s*(?:(?:not\s+)?materialized\s*)?\(", re.IGNORECASE)
+_READ = re.compile(r"\b(?:from|join)\s+(\w+)\b", re.IGNORECASE)
+_NO_ALIAS = re.compile(
+    r"\s*(?:[,)]|(?:where|group|having|qualify|window|order|limit|offset|union|except|intersect|on|using|select"
+    r"|join|inner|left|right|full|cross|semi|anti|asof|natural|positional)\b|\Z)",
+    re.IGNORECASE,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
@@ -51,6 +61,16 @@ class Parameter:
 
     name: str
     offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A name behind FROM or JOIN, in lower case, and where it stands."""
+
+    name: str
+    begin: int
+    end: int
+    has_alias: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +86,33 @@ def parameters(sql: str) -> Iterator[Parameter]:
     for match in _TOKENS.finditer(sql):
         if match["parameter"]:
             yield Parameter(match["parameter"], match.start())
+
+
+def plain(sql: str) -> str:
+    """The SQL with blanks for its texts and comments: every offset stays."""
+    return _SAID.sub(lambda said: " " * len(said[0]), sql)
+
+
+def named(plain: str) -> frozenset[str]:
+    """Names that WITH gives, in lower case."""
+    return frozenset(name.lower() for name in _NAMED.findall(plain))
+
+
+def reads(plain: str, begin: int = 0, end: int | None = None) -> Iterator[Read]:
+    """What FROM and JOIN read between two offsets; the second and later of `FROM a, b` are not seen."""
+    for match in _READ.finditer(plain, begin, len(plain) if end is None else end):
+        has_alias = _NO_ALIAS.match(plain, match.end()) is None
+        yield Read(match[1].lower(), match.start(1), match.end(1), has_alias)
+
+
+def reading(sql: str, reads: Iterable[Read], other: Callable[[str], str]) -> str:
+    """The SQL with these reads made from `other(name)`, under the name they had."""
+    pieces, end = [], 0
+    for read in sorted(reads, key=lambda read: read.begin):
+        name = sql[read.begin : read.end]
+        pieces += [sql[end : read.begin], other(name), "" if read.has_alias else f" AS {name}"]
+        end = read.end
+    return "".join([*pieces, sql[end:]])
 
 
 def problems(sql: str) -> Iterator[SqlProblem]:

@@ -5,7 +5,8 @@
 A DuckDB file holds made-up samples: a quarter of the GPUs idle and held, a quarter starved by their loader, a quarter
 busy at their power cap, the rest busy. Two hours and more of minutes are rolled up from them as the
 collector does. The slower tables reach as far back as the rules look: health an hour, links and ports
-five minutes, hours of rollups a week, and a week of events, a hundred a node. Every row has all columns
+five minutes, hours of rollups a week, and a week of events, a hundred a node. One GPU in ten has a link that once had
+errors. Every row has all columns
 that the rules read, as a whole fleet of NVIDIA's newest would.
 
 CPU s is of all threads. Alerts are there already, as they mostly are; `plan` is the part that does not grow
@@ -105,7 +106,8 @@ FROM range(3540, -1, -60) u(s), named
 """,
     f"""
 INSERT INTO link_samples BY NAME
-SELECT {COMMON}, 'nvlink' AS link_type, l AS link, true AS active, 0 AS replay_errors_total,
+SELECT {COMMON}, 'nvlink' AS link_type, l AS link, true AS active,
+    if(g % 10 = 0 AND l = 3, 5, 0) AS replay_errors_total,
     0 AS recovery_errors_total, 0 AS crc_flit_errors_total, 0 AS crc_data_errors_total
 FROM range(140, -1, -10) u(s), named, range(18) v(l)
 """,

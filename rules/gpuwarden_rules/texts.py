@@ -54,7 +54,7 @@ class Text:
     def render(self, values: Mapping[str, Any]) -> str:
         """The text for one row. Raises LookupError or ValueError naming the field that failed."""
         return "".join(
-            piece if isinstance(piece, str) else _rendered(piece, values) for piece in self.pieces
+            [piece if isinstance(piece, str) else _rendered(piece, values) for piece in self.pieces]
         ).strip()
 
 
@@ -107,9 +107,11 @@ def _field(inner: str, offset: int) -> Field | TextProblem:
 
 
 def _rendered(field: Field, values: Mapping[str, Any]) -> str:
-    if field.name not in values:
-        raise LookupError(f"the text uses {{{field.name}}}, which the SQL does not return")
-    value = values[field.name]
+    try:
+        value = values[field.name]
+    except KeyError as error:
+        message = f"the text uses {{{field.name}}}, which the SQL does not return"
+        raise LookupError(message) from error
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return UNKNOWN
     if not field.form:
@@ -137,6 +139,8 @@ def _number(value: Any) -> float | None:
 
 def _plain(value: Any) -> str:
     match value:
+        case str():
+            return _printable(value)
         case bool():
             return "yes" if value else "no"
         case timedelta():
@@ -146,10 +150,12 @@ def _plain(value: Any) -> str:
         case float():
             return f"{value:.2f}".rstrip("0").rstrip(".")
         case _:
-            text = str(value)[:TEXT_CHARS_MAX]
-            if text.isprintable():
-                return text
-            return "".join(c if c.isprintable() else "?" for c in text)
+            return _printable(str(value))
+
+
+def _printable(text: str) -> str:
+    text = text[:TEXT_CHARS_MAX]
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def usd(amount: float) -> str:

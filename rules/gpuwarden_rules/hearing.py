@@ -6,17 +6,17 @@ neither had been. A batch that came late has filled the minutes in which nobody 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuwarden.query import Querier
 from gpuwarden_rules import sqltext
 from gpuwarden_rules.language import Rule
 from gpuwarden_rules.state import RowsError
 
-SILENCES_MAX = 20_000
+SILENCES_MAX = 50_000
 LOOKED_BACK = timedelta(days=8)
 """A node that was silent for longer before the replay begins is one that was taken away."""
 
@@ -67,12 +67,19 @@ _GPUS = """(
 _INVENTORY = {"nodes": _NODES, "gpus": _GPUS}
 
 
+class Silence(NamedTuple):
+    """A node was not heard of between two instants."""
+
+    node: str
+    from_at: datetime
+    until_at: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class Hearing:
     """How the SQL of one rule reads the inventory of the past."""
 
-    silences: str
-    """JSON: the node and the ends of each."""
+    silences: Sequence[Silence] = ()
 
     def sql(self, sql: str) -> str:
         """The SQL, with `nodes` and `gpus` as they were at `$now`."""
@@ -85,9 +92,17 @@ class Hearing:
         ]
         return sqltext.reading(sql, found, lambda name: _INVENTORY[name.lower()])
 
-    def bindings(self, sql: str) -> Mapping[str, Any]:
-        """What that SQL mentions besides the rule's own parameters."""
-        return {"silences": self.silences} if "$silences" in sql else {}
+    def bindings(self, sql: str, instants: Sequence[datetime]) -> Mapping[str, Any]:
+        """What that SQL, asked of these instants, mentions besides the rule's own parameters."""
+        if "$silences" not in sql:
+            return {}
+        first, last = min(instants), max(instants)
+        told = [
+            {"node": s.node, "from_at": _text(s.from_at), "until_at": _text(s.until_at)}
+            for s in self.silences
+            if s.from_at <= last and s.until_at > first
+        ]
+        return {"silences": json.dumps(told)}
 
 
 async def hearing_of(
@@ -101,16 +116,12 @@ async def hearing_of(
     if _COLUMN not in plain:
         return None
     if not any(read.name == "nodes" for read in sqltext.reads(plain)):
-        return Hearing("[]")
+        return Hearing()
     bound = {"since": since - LOOKED_BACK, "until": until}
     result = await querier.query(_SILENCES, bound, row_limit=SILENCES_MAX)
     if result.truncated:
         raise RowsError(f"nodes fell silent more than {SILENCES_MAX:,} times; shorten --since")
-    silences = [
-        {"node": node, "from_at": _text(from_at), "until_at": _text(until_at)}
-        for node, from_at, until_at in result.rows
-    ]
-    return Hearing(json.dumps(silences))
+    return Hearing([Silence(*row) for row in result.rows])
 
 
 def _text(instant: datetime) -> str:

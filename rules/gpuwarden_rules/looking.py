@@ -128,7 +128,7 @@ class Looker:
 
     async def _alone(self, at: datetime) -> Look:
         async def rows_of(rule: Rule) -> list[dict[str, Any]]:
-            sql, more = self._heard(rule.sql)
+            sql, more = self._heard(rule.sql, [at])
             bound = {**rule.bindings(at), **more}
             if "$now" in sql:
                 bound["now"] = at
@@ -139,7 +139,7 @@ class Looker:
     async def _together(self, instants: Sequence[datetime]) -> list[Look]:
         async def rows_of(rule: Rule) -> list[dict[str, Any]]:
             reach = await self._reach(rule)
-            sql, more = self._heard(rule.sql)
+            sql, more = self._heard(rule.sql, instants)
             params = {**more, **{k: v for k, v in rule.params.items() if k in rule.parameters}}
             params["looks"] = ",".join(map(_text, instants))
             if reach is not None:
@@ -156,12 +156,12 @@ class Looker:
             await self._compare(look)
         return looks
 
-    def _heard(self, sql: str) -> tuple[str, Mapping[str, Any]]:
+    def _heard(self, sql: str, instants: Sequence[datetime]) -> tuple[str, Mapping[str, Any]]:
         """The rule's SQL over the inventory as it was, and what that needs bound."""
         if self._hearing is None:
             return sql, {}
         sql = self._hearing.sql(sql)
-        return sql, self._hearing.bindings(sql)
+        return sql, self._hearing.bindings(sql, instants)
 
     async def _compare(self, look: Look) -> None:
         """See that a query of its own finds the same; else no two instants are asked for together."""

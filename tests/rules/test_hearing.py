@@ -145,15 +145,24 @@ async def test_silences_are_the_minutes_between_those_heard(heard: set[int], is_
     )
     hearing = await hearing_of(RULES["node_down"], database, START, minute(240))
     assert hearing is not None
-    assert [
-        (datetime.fromisoformat(s["from_at"]), datetime.fromisoformat(s["until_at"]))
-        for s in json.loads(hearing.silences)
-    ] == [
-        (minute(a + 1).replace(tzinfo=None), minute(b).replace(tzinfo=None))
-        for a, b in pairwise(sorted(heard))
-        if b > a + 1
+    assert [(s.from_at, s.until_at) for s in hearing.silences] == [
+        (minute(a + 1), minute(b)) for a, b in pairwise(sorted(heard)) if b > a + 1
     ]
     database.close()
+
+
+async def test_only_silences_of_the_instants_are_sent(fleet) -> None:
+    hearing = await hearing_of(RULES["node_down"], fleet, START, minute(360))
+    assert hearing is not None
+
+    def sent(*instants: float) -> list[str]:
+        bound = hearing.bindings("$silences", [minute(m) for m in instants])
+        return [s["node"] for s in json.loads(bound["silences"])]
+
+    assert sent(10) == ["n5"]
+    assert sent(10, 70) == ["n2", "n5"]
+    assert sent(100, 199) == []
+    assert hearing.bindings("$now", [minute(10)]) == {}
 
 
 async def test_a_rule_that_asks_nothing_of_the_kind_reads_what_it_says(fleet) -> None:
@@ -172,7 +181,7 @@ async def test_names_that_with_gives_texts_and_aliases_stay(fleet) -> None:
     assert "main.gpus" not in told
     assert "'from nodes' AS said" in told
     assert told.endswith("-- from nodes\n")
-    bound = {"now": minute(10), **hearing.bindings(told)}
+    bound = {"now": minute(10), **hearing.bindings(told, [minute(10)])}
     assert fleet.run(told, bound).rows == []
 
 

@@ -240,8 +240,8 @@ def _forked(name: str, torch: Any) -> int:
     with contextlib.suppress(OSError):
         os.setpgid(pid, pid)
     if pid:
-        say(pid=pid)
         return pid
+    say(pid=os.getpid())  # by the one that says "ready" next: nobody must hear of that first
     os.close(0)
     os.open(os.devnull, os.O_RDONLY)
     try:

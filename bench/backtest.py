@@ -3,7 +3,7 @@
     python -m bench.week /tmp/week [--gpus 1000] [--hours 168]
     python -m bench.backtest /tmp/week [--hours 168] [--rules gpu_idle_held,gpu_power_brake]
 
-The store is one that `bench.week` made; it is asked through the collector's own door for queries, with its limits of
+The store is one that `bench.week` made, or was stopped at. It is asked through the collector's own door for queries, with its limits of
 time, rows and memory, and one thread for every two cores. CPU seconds are of all threads. The last lines add up all
 rules, and have the most memory that the process ever held.
 """
@@ -14,8 +14,6 @@ import resource
 import time
 from datetime import timedelta
 from pathlib import Path
-
-from bench.week import UNTIL
 
 from gpuwarden.clock import SystemClock
 from gpuwarden_collector.query import SqlQuerier
@@ -31,8 +29,9 @@ async def measure(store: Path, hours: float | None, rules: list[Rule], threads: 
     querier = SqlQuerier(database, Stats(), clock)
     first = await first_sample_at(querier)
     assert first is not None, "the store is empty"
-    since = max(first, UNTIL - timedelta(hours=hours)) if hours else first
-    span_s = (UNTIL - since).total_seconds()
+    until = (await querier.query("SELECT max(ts) FROM gpu_1h")).rows[0][0] + timedelta(hours=1)
+    since = max(first, until - timedelta(hours=hours)) if hours else first
+    span_s = (until - since).total_seconds()
     print(f"{span_s / 3600:g} h")
     print(
         f"{'rule':26} {'looks':>6} {'queries':>7} {'fired':>6} {'s':>7} {'CPU s':>7} {'x real time':>12}"
@@ -40,7 +39,7 @@ async def measure(store: Path, hours: float | None, rules: list[Rule], threads: 
     total_s = total_cpu_s = 0.0
     for rule in rules:
         began_s, cpu_began_s = time.perf_counter(), time.process_time()
-        done = await replay(rule, querier, since, UNTIL, clock)
+        done = await replay(rule, querier, since, until, clock)
         wall_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_began_s
         total_s, total_cpu_s = total_s + wall_s, total_cpu_s + cpu_s
         print(

@@ -6,8 +6,7 @@ A DuckDB file holds made-up samples: a quarter of the GPUs idle and held, a quar
 busy at their power cap, the rest busy. Two hours and more of minutes are rolled up from them as the
 collector does. The slower tables reach as far back as the rules look: health an hour, links and ports
 five minutes, hours of rollups a week, and a week of events, a hundred a node. One GPU in ten has a link that once had
-errors. Every row has all columns
-that the rules read, as a whole fleet of NVIDIA's newest would.
+errors. Every row has all columns that the rules read, as a whole fleet of NVIDIA's newest would.
 
 CPU s is of all threads. Alerts are there already, as they mostly are; `plan` is the part that does not grow
 with the fleet, `step` the part in Python. The last lines add up one evaluation of all, one after the

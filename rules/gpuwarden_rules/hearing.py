@@ -6,10 +6,10 @@ neither had been. A batch that came late has filled the minutes in which nobody 
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from gpuwarden.query import Querier
 from gpuwarden_rules import sqltext
@@ -81,28 +81,29 @@ class Hearing:
 
     silences: Sequence[Silence] = ()
 
-    def sql(self, sql: str) -> str:
-        """The SQL, with `nodes` and `gpus` as they were at `$now`."""
-        plain = sqltext.plain(sql)
+    def heard(self, rule: Rule, instants: Sequence[datetime]) -> Rule:
+        """The rule, asked of these instants, with `nodes` and `gpus` as they were at `$now`."""
+        plain = sqltext.plain(rule.sql)
         own = sqltext.named(plain)
         found = [
             read
             for read in sqltext.reads(plain)
             if read.name in _INVENTORY and read.name not in own
         ]
-        return sqltext.reading(sql, found, lambda name: _INVENTORY[name.lower()])
-
-    def bindings(self, sql: str, instants: Sequence[datetime]) -> Mapping[str, Any]:
-        """What that SQL, asked of these instants, mentions besides the rule's own parameters."""
-        if "$silences" not in sql:
-            return {}
+        sql = sqltext.reading(rule.sql, found, lambda name: _INVENTORY[name.lower()])
         first, last = min(instants), max(instants)
         told = [
-            {"node": s.node, "from_at": _text(s.from_at), "until_at": _text(s.until_at)}
+            {
+                "node": s.node,
+                "from_at": sqltext.instant(s.from_at),
+                "until_at": sqltext.instant(s.until_at),
+            }
             for s in self.silences
             if s.from_at <= last and s.until_at > first
         ]
-        return {"silences": json.dumps(told)}
+        params = {**rule.params, "silences": json.dumps(told)}
+        names = frozenset(parameter.name for parameter in sqltext.parameters(sql))
+        return replace(rule, sql=sql, params=params, parameters=names)
 
 
 async def hearing_of(
@@ -122,7 +123,3 @@ async def hearing_of(
     if result.truncated:
         raise RowsError(f"nodes fell silent more than {SILENCES_MAX:,} times; shorten --since")
     return Hearing([Silence(*row) for row in result.rows])
-
-
-def _text(instant: datetime) -> str:
-    return instant.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")

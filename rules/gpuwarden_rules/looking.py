@@ -11,7 +11,7 @@ import statistics
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from gpuwarden.clock import Clock
@@ -128,23 +128,20 @@ class Looker:
 
     async def _alone(self, at: datetime) -> Look:
         async def rows_of(rule: Rule) -> list[dict[str, Any]]:
-            sql, more = self._heard(rule.sql, [at])
-            bound = {**rule.bindings(at), **more}
-            if "$now" in sql:
-                bound["now"] = at
-            return (await self._query(sql, bound)).records()
+            rule = self._heard(rule, [at])
+            return (await self._query(rule.sql, rule.bindings(at))).records()
 
         return self._look(at, await self._rows(rows_of))
 
     async def _together(self, instants: Sequence[datetime]) -> list[Look]:
         async def rows_of(rule: Rule) -> list[dict[str, Any]]:
             reach = await self._reach(rule)
-            sql, more = self._heard(rule.sql, instants)
-            params = {**more, **{k: v for k, v in rule.params.items() if k in rule.parameters}}
-            params["looks"] = ",".join(map(_text, instants))
+            rule = self._heard(rule, instants)
+            params: dict[str, Any] = {k: v for k, v in rule.params.items() if k in rule.parameters}
+            params["looks"] = ",".join(map(sqltext.instant, instants))
             if reach is not None:
                 params["looks_from"], params["looks_until"] = min(instants) - reach, max(instants)
-            sql = together(sql, is_bounded=reach is not None)
+            sql = together(rule.sql, is_bounded=reach is not None)
             return (await self._query(sql, params)).records()
 
         rows: list[list[dict[str, Any]]] = [[] for _ in instants]
@@ -156,12 +153,8 @@ class Looker:
             await self._compare(look)
         return looks
 
-    def _heard(self, sql: str, instants: Sequence[datetime]) -> tuple[str, Mapping[str, Any]]:
-        """The rule's SQL over the inventory as it was, and what that needs bound."""
-        if self._hearing is None:
-            return sql, {}
-        sql = self._hearing.sql(sql)
-        return sql, self._hearing.bindings(sql, instants)
+    def _heard(self, rule: Rule, instants: Sequence[datetime]) -> Rule:
+        return self._hearing.heard(rule, instants) if self._hearing else rule
 
     async def _compare(self, look: Look) -> None:
         """See that a query of its own finds the same; else no two instants are asked for together."""
@@ -287,7 +280,3 @@ def lower_bounds(sql: str) -> list[str]:
 def mentioned(sql: str) -> list[str]:
     """Tables with a time that the SQL reads, each as often as it does."""
     return [read.name for read in sqltext.reads(sqltext.plain(sql)) if read.name in _TIMED]
-
-
-def _text(instant: datetime) -> str:
-    return instant.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")

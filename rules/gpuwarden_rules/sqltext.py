@@ -8,6 +8,7 @@ binding it to the schema (`testing.check`).
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 _TOKENS = re.compile(
     r"""
@@ -86,6 +87,11 @@ def parameters(sql: str) -> Iterator[Parameter]:
     for match in _TOKENS.finditer(sql):
         if match["parameter"]:
             yield Parameter(match["parameter"], match.start())
+
+
+def instant(at: datetime) -> str:
+    """The instant as a text that DuckDB reads as a TIMESTAMP in UTC."""
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
 
 
 def plain(sql: str) -> str:

@@ -1,6 +1,7 @@
 """A replay knows when nodes and GPUs were last heard of at each instant, not as of now."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -156,13 +157,13 @@ async def test_only_silences_of_the_instants_are_sent(fleet) -> None:
     assert hearing is not None
 
     def sent(*instants: float) -> list[str]:
-        bound = hearing.bindings("$silences", [minute(m) for m in instants])
-        return [s["node"] for s in json.loads(bound["silences"])]
+        rule = hearing.heard(RULES["node_down"], [minute(m) for m in instants])
+        return [s["node"] for s in json.loads(rule.bindings(minute(0))["silences"])]
 
     assert sent(10) == ["n5"]
     assert sent(10, 70) == ["n2", "n5"]
     assert sent(100, 199) == []
-    assert hearing.bindings("$now", [minute(10)]) == {}
+    assert "silences" not in hearing.heard(RULES["gpu_lost"], [minute(10)]).bindings(minute(10))
 
 
 async def test_a_rule_that_asks_nothing_of_the_kind_reads_what_it_says(fleet) -> None:
@@ -176,13 +177,13 @@ async def test_names_that_with_gives_texts_and_aliases_stay(fleet) -> None:
     )
     hearing = await hearing_of(RULES["node_down"], fleet, START, minute(360))
     assert hearing is not None
-    told = hearing.sql(sql)
+    rule = hearing.heard(replace(RULES["node_down"], sql=sql), [minute(10)])
+    told = rule.sql
     assert told.count("FROM main.nodes n LEFT JOIN") == 2
     assert "main.gpus" not in told
     assert "'from nodes' AS said" in told
     assert told.endswith("-- from nodes\n")
-    bound = {"now": minute(10), **hearing.bindings(told, [minute(10)])}
-    assert fleet.run(told, bound).rows == []
+    assert fleet.run(told, rule.bindings(minute(10))).rows == []
 
 
 async def test_too_many_silences_are_an_error_that_says_what_to_do(

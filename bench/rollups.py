@@ -5,6 +5,7 @@ python bench/rollups.py --gpus 10000
 
 import argparse
 import asyncio
+import contextlib
 import json
 import resource
 import tempfile
@@ -123,7 +124,9 @@ class Bench:
             self.figures[what] = {"s": round(seconds, 2), "cpu_s": round(cpu, 2)}
 
     def _ingest(self, *, is_busy: bool) -> Any:
-        return _Ingest(self.database, self.gpus, self.figures) if is_busy else _Nothing()
+        return (
+            _Ingest(self.database, self.gpus, self.figures) if is_busy else contextlib.nullcontext()
+        )
 
     def _weigh(self) -> None:
         for name in ("gpu_1m", "gpu_1h", "host_1m", "process_1m"):
@@ -133,14 +136,6 @@ class Bench:
             size = sum(file.stat().st_size for file in files)
             if rows and rows[0] and size:
                 self.figures[f"{name}_bytes_a_row"] = round(size / rows[0], 1)
-
-
-class _Nothing:
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        pass
 
 
 class _Ingest:

@@ -73,6 +73,7 @@ H100_IDLE: dict[str, Any] = {
     "graphics_clock_mhz": 345,
     "video_clock_mhz": 765,
     "fans": 0,
+    "fan_percent": lambda fan: 30,
     "margin_celsius": 46,
     "pcie_generation": 5,
     "pcie_width": 16,

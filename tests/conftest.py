@@ -1,10 +1,38 @@
 """What all tests share."""
 
+import importlib
 import os
+import pkgutil
 
+import pytest
 from hypothesis import settings
+
+PACKAGES = (
+    "gpuwarden",
+    "gpuwarden_agent",
+    "gpuwarden_cli",
+    "gpuwarden_collector",
+    "gpuwarden_dashboards",
+    "gpuwarden_rules",
+)
+IS_JUDGED = bool(os.environ.get("CI"))
 
 # Timing is measured in bench/, never asserted: a busy machine must not fail a property. Examples are
 # new ones each time for whoever works here, and the same ones where a change is judged.
-settings.register_profile("gpuwarden", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.register_profile("gpuwarden", deadline=None, derandomize=IS_JUDGED)
 settings.load_profile("gpuwarden")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Where a change is judged, load every module, whichever tests a process is given.
+
+    Hypothesis draws on constants of the modules that are loaded: what a test before has happened
+    to load would make other examples.
+    """
+    if not (IS_JUDGED and session.items):
+        return
+    for name in PACKAGES:
+        package = importlib.import_module(name)
+        for module in pkgutil.walk_packages(package.__path__, f"{name}."):
+            if not module.name.endswith(".__main__"):
+                importlib.import_module(module.name)

@@ -12,7 +12,7 @@ from gpuwarden_cli.importing.cells import CellColumn, LineBlock, split, told
 from gpuwarden_cli.importing.instants import Instants
 from gpuwarden_cli.importing.inventory import AGENT
 from gpuwarden_cli.importing.model import Origin, Rows, Tally, UnreadableError, Value
-from gpuwarden_cli.importing.smi_csv import note_zone
+from gpuwarden_cli.importing.smi_csv import fields_in, note_zone
 from gpuwarden_cli.importing.values import Converter, flag, plain
 
 BLOCK_ROWS = 20_000
@@ -53,12 +53,16 @@ def _lacking(table: Table, names: Sequence[str]) -> list[str]:
 
 
 def is_header(line: str) -> bool:
-    """Whether a line of CSV has the names of a table's columns, and none of nvidia-smi's."""
+    """Whether a line of CSV names a table's columns, more of them than fields of nvidia-smi.
+
+    `driver_version` is both.
+    """
     names = [cell.strip().strip('"') for cell in split(line, ",")]
     try:
-        return table_of(names) is not None
+        table = table_of(names)
     except UnreadableError:
         return True
+    return table is not None and len({*table.names} & {*names}) > fields_in(line)
 
 
 def read_csv(lines: Iterator[str], origin: Origin, tally: Tally) -> Iterator[Rows]:

@@ -14,7 +14,7 @@ PARQUET_BYTES_MAX = 2 * 1024**3
 """Largest Parquet file that is taken from a pipe or an archive: it must be held whole."""
 _XML = re.compile(r"<nvidia_smi_log[\s>]")
 _CARD = re.compile(r'"card\d{1,4}"\s*:')
-_DCGM = re.compile(r"(?:# (?:HELP|TYPE) )?DCGM_[A-Z0-9_]+[ {]")
+_DCGM = re.compile(r"\s*(?:#\s*(?:HELP|TYPE)\s+)?DCGM_[A-Z0-9_]+[\s{]")
 
 
 def _read_rocm(lines: Iterator[str], origin: Origin, tally: Tally) -> Iterator[Rows]:

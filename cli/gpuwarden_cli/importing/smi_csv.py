@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpuwarden_cli.importing.cells import CellColumn, LineBlock, filled, split, times, told
+from gpuwarden_cli.importing.identity import Identities, Told
 from gpuwarden_cli.importing.instants import Instants
 from gpuwarden_cli.importing.inventory import Inventory
 from gpuwarden_cli.importing.model import (
@@ -22,7 +23,6 @@ from gpuwarden_cli.importing.model import (
     Tally,
     UnreadableError,
     Value,
-    place_uuid,
 )
 from gpuwarden_cli.importing.smi_fields import (
     ALWAYS_TOLD,
@@ -103,12 +103,21 @@ def _layout(names: Sequence[str], delimiter: str, units: tuple[str, ...]) -> Lay
     if is_apps:
         # A process's own name is "name" too, and not its GPU's.
         full = tuple("process_name" if n == "name" else canonical(n) for n in names)
-    known = {name for name in full if name in CSV_FIELDS or name in _KEYS}
-    reasons = {name for name in full if name.startswith((EVENT_REASONS, "ecc.", "clocks."))}
-    if not known | reasons and not (is_apps and has_memory):
+    if not _known(full) and not (is_apps and has_memory):
         return None
     has_no_table = is_pages or (is_apps and not has_memory)
     return Layout(full, delimiter, units, is_apps, has_no_table)
+
+
+def _known(names: Iterable[str]) -> set[str]:
+    families = (EVENT_REASONS, "ecc.", "clocks.")
+    return {n for n in names if n in CSV_FIELDS or n in _KEYS or n.startswith(families)}
+
+
+def fields_in(header: str) -> int:
+    """How many cells of a header are known fields of nvidia-smi."""
+    layout = layout_of(header, is_first=True)
+    return len(_known(layout.names)) if layout else 0
 
 
 def layout_of_fields(names: Iterable[str]) -> Layout:
@@ -183,6 +192,7 @@ class _File:
         self._origin = origin
         self._tally = tally
         self._instants = Instants(origin.zone, day_first=origin.day_first)
+        self._gpus = Identities()
         self.inventory = Inventory()
         self._reasons_told = 0xFFFF
         self._has_reasons = False
@@ -193,9 +203,11 @@ class _File:
         if not numbers:
             return
         times = self._times(layout, cells, numbers)
-        if times.null_count:
-            kept = pc.is_valid(times)
+        identity = self._identity(layout, cells, numbers)
+        kept = pc.and_(pc.is_valid(times), pc.is_valid(identity["gpu_uuid"]))
+        if not pc.all(kept).as_py():
             times, cells = times.filter(kept), [column.filter(kept) for column in cells]
+            identity = {name: column.filter(kept) for name, column in identity.items()}
             numbers = pa.array(numbers).filter(kept).to_pylist()
             if not numbers:
                 return
@@ -208,7 +220,6 @@ class _File:
             )
         if not layout.is_apps:
             self._add_reasons(layout, cells, numbers, values)
-        identity = self._identity(layout, cells, numbers)
         for table in sorted({table for table, _ in values} - {GPUS}):
             own = {column: v for (name, column), v in values.items() if name == table}
             yield Rows(table, {"ts": times, **identity, **own})
@@ -247,29 +258,31 @@ class _File:
         hosts = pa.nulls(count) if self._origin.node else column(HOST, text)
         names = pc.unique(hosts).to_pylist()
         named = {host: self._origin.node_or(host) for host in names}
-        nodes = [named[host] for host in hosts.to_pylist()]
+        nodes = pa.array([named[host] for host in hosts.to_pylist()], pa.string())
         indices, uuids = column(INDEX, converter("count")), column(UUID, text)
         if uuids.null_count:
-            places = column(BUS_ID, bus_id)
-            self._note_identity(places, indices)
-            uuids = [
-                uuid or place_uuid(place, index, node)
-                for uuid, place, index, node in zip(
-                    uuids.to_pylist(), places.to_pylist(), indices.to_pylist(), nodes, strict=True
-                )
-            ]
+            told = (nodes, uuids, column(BUS_ID, bus_id), indices)
+            lines = map(Told._make, zip(*(each.to_pylist() for each in told), strict=True))
+            is_only = not {UUID, BUS_ID, INDEX} & {*layout.names}
+            uuids = pa.array(self._gpus.uuids(lines, is_only=is_only), pa.string())
+            self._note_identity(layout)
+            for number, is_named in zip(numbers, uuids.is_valid().to_pylist(), strict=True):
+                if not is_named:
+                    self._tally.skip("no GPU is named", number)
         return {"node": nodes, "gpu": indices, "gpu_uuid": uuids}
 
-    def _note_identity(self, places: Any, indices: Any) -> None:
-        if not places.null_count:
-            how = "the GPU's PCI bus id and its node stand for it"
-        elif not indices.null_count:
-            how = "the GPU's index and its node stand for it"
+    def _note_identity(self, layout: Layout) -> None:
+        if UUID in layout.names:
+            note = "not all lines have a uuid: a PCI bus id or an index says which GPU is meant"
+        elif BUS_ID in layout.names:
+            note = "no uuid in the file: the GPU's PCI bus id and its node stand for it"
+        elif INDEX in layout.names:
+            note = "no uuid in the file: the GPU's index and its node stand for it"
         else:
-            how = (
-                "neither bus id nor index either: all lines are taken for the same GPU of the node"
+            note = (
+                "no uuid, bus id or index in the file: all lines are taken for one GPU of the node"
             )
-        self._tally.note(f"no uuid in the file: {how}")
+        self._tally.note(note)
 
     def _add_reasons(
         self, layout: Layout, cells: Sequence[Any], numbers: Sequence[int], values: Values
@@ -302,10 +315,8 @@ class _File:
         values: Values,
         identity: dict[str, Any],
     ) -> None:
-        uuids = identity["gpu_uuid"]
-        uuids = uuids if isinstance(uuids, list) else uuids.to_pylist()
-        last = {uuid: row for row, uuid in enumerate(uuids)}
-        nodes = {node: row for row, node in enumerate(identity["node"])}
+        last = {uuid: row for row, uuid in enumerate(identity["gpu_uuid"].to_pylist())}
+        nodes = {node: row for row, node in enumerate(identity["node"].to_pylist())}
         columns: dict[str, Any] = {}
         for name, convert in ((BUS_ID, bus_id), (DRIVER, text), (COUNT, converter("count"))):
             if (at := layout.at(name)) is not None:
@@ -322,7 +333,9 @@ class _File:
             gpu["memory_total_bytes"] = None if total is None else total[row].as_py()
             gpu |= {"pci_bus_id": told_of(BUS_ID, row), "vendor": "nvidia"}
             gpu["gpu"] = identity["gpu"][row].as_py()
-            self.inventory.add_gpu(uuid, identity["node"][row], gpu)
+            node = identity["node"][row].as_py()
+            self._gpus.learn(Told(node, uuid, gpu["pci_bus_id"], gpu["gpu"]))
+            self.inventory.add_gpu(uuid, node, gpu)
         for node, row in nodes.items():
             facts = {"driver_version": told_of(DRIVER, row), "gpus": told_of(COUNT, row)}
             self.inventory.add_node(node, facts)

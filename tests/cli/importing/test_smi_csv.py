@@ -122,6 +122,31 @@ def test_a_gpu_without_uuid_is_named_by_its_place_and_said(imported, fields, val
     assert any(note.startswith("no uuid") for note in found.tally.notes)
 
 
+def test_a_gpu_that_is_lost_keeps_its_identity_and_a_line_that_names_none_is_left_out(
+    imported,
+) -> None:
+    text = (
+        "timestamp, pci.bus_id, index, uuid, temperature.gpu\n"
+        "2026/07/14 09:00:44.579, 00000000:3B:00.0, 2, GPU-1, 50\n"
+        "2026/07/14 09:00:44.579, 00000000:5B:00.0, 3, GPU-2, 40\n"
+        "2026/07/14 09:00:45.579, 00000000:3B:00.0, [GPU is lost], [GPU is lost], 51\n"
+        "2026/07/14 09:00:45.579, [Unknown Error], 3, [Unknown Error], 41\n"
+        "2026/07/14 09:00:46.579, 00000000:7B:00.0, 4, [Unknown Error], 42\n"
+        "2026/07/14 09:00:47.579, [Unknown Error], [Unknown Error], [Unknown Error], 43\n"
+    )
+    found = imported(read, text)
+    assert [(r["gpu_uuid"], r["temperature_celsius"]) for r in found["gpu_samples"]] == [
+        ("GPU-1", 50),
+        ("GPU-2", 40),
+        ("GPU-1", 51),
+        ("GPU-2", 41),
+        ("pci-0000:7b:00.0@n1", 42),
+    ]
+    assert {r["gpu_uuid"] for r in found["gpus"]} == {"GPU-1", "GPU-2", "pci-0000:7b:00.0@n1"}
+    assert found.tally.skipped["no GPU is named"].line == 7
+    assert any(note.startswith("not all lines have a uuid") for note in found.tally.notes)
+
+
 def test_processes_are_named_without_arguments(imported) -> None:
     text = (
         "timestamp, gpu_name, gpu_uuid, pid, process_name, used_gpu_memory [MiB]\n"

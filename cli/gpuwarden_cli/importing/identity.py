@@ -1,4 +1,4 @@
-"""Says which GPU each line of nvidia-smi's CSV is about, also where a line does not tell its UUID."""
+"""Says which GPU is meant where nvidia-smi does not tell its UUID."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from gpuwarden_cli.importing.model import Value, place_uuid
 
 
 class Told(NamedTuple):
-    """What a line says of its GPU; `gpu` is the index."""
+    """What is said of a GPU; `gpu` is its index."""
 
     node: str
     uuid: str | None
@@ -28,19 +28,19 @@ class Identities:
                 if place is not None:
                     self._uuids[told.node, place] = told.uuid
 
-    def uuids(self, lines: Iterable[Told], *, is_only: bool) -> list[str | None]:
-        """UUIDs, or what stands for them; None where a line names no GPU.
-
-        `is_only` says that no line can, as the file has no field for it: all are of one GPU.
-        """
+    def uuids(self, lines: Iterable[Told]) -> list[str | None]:
+        """Each as by `uuid`; any of the lines may tell where a GPU is."""
         held = list(lines)
         for told in held:
             self.learn(told)
-        return [told.uuid or self._stand_in(told, is_only) for told in held]
+        return [self.uuid(told) for told in held]
 
-    def _stand_in(self, told: Told, is_only: bool) -> str | None:
+    def uuid(self, told: Told) -> str | None:
+        """The GPU's UUID, or what stands for it; None where no GPU is named."""
+        if told.uuid:
+            return told.uuid
         places = [place for place in (told.pci_bus_id, told.gpu) if place is not None]
-        if not places and not is_only:
-            return None
         known = (self._uuids.get((told.node, place)) for place in places)
-        return next(filter(None, known), None) or place_uuid(told.pci_bus_id, told.gpu, told.node)
+        if (found := next(filter(None, known), None)) or not places:
+            return found
+        return place_uuid(told.pci_bus_id, told.gpu, told.node)

@@ -23,6 +23,7 @@ from gpuwarden_cli.importing.model import (
     Tally,
     UnreadableError,
     Value,
+    place_uuid,
 )
 from gpuwarden_cli.importing.smi_fields import (
     ALWAYS_TOLD,
@@ -260,11 +261,15 @@ class _File:
         named = {host: self._origin.node_or(host) for host in names}
         nodes = pa.array([named[host] for host in hosts.to_pylist()], pa.string())
         indices, uuids = column(INDEX, converter("count")), column(UUID, text)
-        if uuids.null_count:
+        if not {UUID, BUS_ID, INDEX} & {*layout.names}:
+            self._tally.note(
+                "no uuid, bus id or index in the file: all lines are taken for one GPU of the node"
+            )
+            uuids = pa.array([place_uuid(None, None, node) for node in nodes.to_pylist()])
+        elif uuids.null_count:
             told = (nodes, uuids, column(BUS_ID, bus_id), indices)
             lines = map(Told._make, zip(*(each.to_pylist() for each in told), strict=True))
-            is_only = not {UUID, BUS_ID, INDEX} & {*layout.names}
-            uuids = pa.array(self._gpus.uuids(lines, is_only=is_only), pa.string())
+            uuids = pa.array(self._gpus.uuids(lines), pa.string())
             self._note_identity(layout)
             for number, is_named in zip(numbers, uuids.is_valid().to_pylist(), strict=True):
                 if not is_named:
@@ -274,14 +279,9 @@ class _File:
     def _note_identity(self, layout: Layout) -> None:
         if UUID in layout.names:
             note = "not all lines have a uuid: a PCI bus id or an index says which GPU is meant"
-        elif BUS_ID in layout.names:
-            note = "no uuid in the file: the GPU's PCI bus id and its node stand for it"
-        elif INDEX in layout.names:
-            note = "no uuid in the file: the GPU's index and its node stand for it"
         else:
-            note = (
-                "no uuid, bus id or index in the file: all lines are taken for one GPU of the node"
-            )
+            place = "PCI bus id" if BUS_ID in layout.names else "index"
+            note = f"no uuid in the file: the GPU's {place} and its node stand for it"
         self._tally.note(note)
 
     def _add_reasons(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
+from gpuwarden_cli.importing.identity import Identities, Told
 from gpuwarden_cli.importing.instants import Instants
 from gpuwarden_cli.importing.inventory import Inventory
 from gpuwarden_cli.importing.model import (
@@ -94,6 +95,7 @@ class _File:
     tally: Tally
     instants: Instants = field(init=False)
     inventory: Inventory = field(default_factory=Inventory)
+    gpus: Identities = field(default_factory=Identities)
     tables: dict[str, list[Row]] = field(default_factory=dict)
     count: int = 0
 
@@ -170,10 +172,11 @@ class _Gpu:
         self._node = file.origin.node_or(plain(_said(gpu, "hostname")))
         bus = self._read("pci_bus_id", gpu.get("id") or _said(gpu, "pci/pci_bus_id"), bus_id)
         self._bus_id = bus
-        uuid = plain(_said(gpu, "uuid"))
-        if uuid is None:
-            file.tally.note("no uuid in the file: the GPU's PCI bus id and its node stand for it")
-        self._uuid = uuid or place_uuid(bus, index, self._node)
+        told = Told(self._node, plain(_said(gpu, "uuid")), bus, None if bus else index)
+        file.gpus.learn(told)
+        self._uuid = file.gpus.uuid(told) or place_uuid(None, None, self._node)
+        if told.uuid is None:
+            file.tally.note("a GPU does not tell its uuid: its PCI bus id says which is meant")
 
     def take(self) -> None:
         """Add its rows to the file's."""

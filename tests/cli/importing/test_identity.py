@@ -19,15 +19,10 @@ from gpuwarden_cli.importing.identity import Identities, Told
 )
 def test_a_line_is_of_the_gpu_that_was_at_its_place(told: Told, uuid: str | None) -> None:
     known = Told("n1", "GPU-1", "0000:3b:00.0", 2)
-    assert Identities().uuids([told, known], is_only=False)[0] == uuid
-
-
-def test_where_no_line_can_name_a_gpu_all_are_of_one() -> None:
-    lines = [Told("n1", None, None, None)] * 2
-    assert Identities().uuids(lines, is_only=True) == ["gpu-0@n1"] * 2
+    assert Identities().uuids([told, known])[0] == uuid
 
 
 def test_what_was_read_before_is_remembered() -> None:
     gpus = Identities()
     gpus.learn(Told("n1", "GPU-1", None, 0))
-    assert gpus.uuids([Told("n1", None, None, 0)], is_only=False) == ["GPU-1"]
+    assert gpus.uuids([Told("n1", None, None, 0)]) == ["GPU-1"]

@@ -56,6 +56,15 @@ def test_documents_of_a_loop_are_read_one_after_another(imported) -> None:
     assert [row["ts"] for row in found["gpu_samples"]] == [1691149470000, 1691149471000]
 
 
+def test_a_gpu_that_is_lost_keeps_its_identity(imported) -> None:
+    lost = DOCUMENT.replace("11:44:30", "11:44:31").replace("GPU-1", "GPU is lost")
+    found = imported(read, DOCUMENT + lost)
+    assert [row["gpu_uuid"] for row in found["gpu_samples"]] == ["GPU-1", "GPU-1"]
+    assert [row["gpu_uuid"] for row in found["gpus"]] == ["GPU-1"]
+    (alone,) = imported(read, lost)["gpus"]
+    assert alone["gpu_uuid"] == "pci-0000:3b:00.0@n1"
+
+
 def test_a_document_that_was_cut_short_is_counted_and_the_next_is_read(imported) -> None:
     found = imported(read, DOCUMENT[:400] + "\n" + DOCUMENT + DOCUMENT[:300])
     assert len(found["gpu_samples"]) == 1

@@ -39,8 +39,9 @@ class Identities:
         """The GPU's UUID, or what stands for it; None where no GPU is named."""
         if told.uuid:
             return told.uuid
-        places = [place for place in (told.pci_bus_id, told.gpu) if place is not None]
-        known = (self._uuids.get((told.node, place)) for place in places)
-        if (found := next(filter(None, known), None)) or not places:
-            return found
-        return place_uuid(told.pci_bus_id, told.gpu, told.node)
+        # An index may have been another GPU's before the machine was started anew; a bus id stays.
+        place = told.gpu if told.pci_bus_id is None else told.pci_bus_id
+        if place is None:
+            return None
+        known = self._uuids.get((told.node, place))
+        return known or place_uuid(told.pci_bus_id, told.gpu, told.node)

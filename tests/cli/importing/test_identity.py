@@ -12,7 +12,7 @@ from gpuwarden_cli.importing.identity import Identities, Told
         (Told("n1", None, "0000:3b:00.0", 7), "GPU-1"),
         (Told("n1", None, None, 2), "GPU-1"),
         (Told("n1", None, None, 3), "gpu-3@n1"),
-        (Told("n1", None, "0000:5b:00.0", None), "pci-0000:5b:00.0@n1"),
+        (Told("n1", None, "0000:5b:00.0", 2), "pci-0000:5b:00.0@n1"),
         (Told("n2", None, "0000:3b:00.0", 2), "pci-0000:3b:00.0@n2"),
         (Told("n1", None, None, None), None),
     ],

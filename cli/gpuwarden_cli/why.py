@@ -24,6 +24,7 @@ WIDTH = 100
 BINS = 60
 TIMELINE = timedelta(minutes=30)
 EVIDENCE_MAX = 8
+ALERTS_MAX = 5
 NAMES_MAX = 8
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -55,6 +56,12 @@ SELECT node || '/' || gpu AS name FROM gpus WHERE gpu IS NOT NULL ORDER BY last_
 _SINCE = """
 SELECT min(began_at) AS began_at FROM diagnoses
 WHERE subject = $subject AND bottleneck = $bottleneck AND ended_at IS NULL
+"""
+_ALERTS = """
+SELECT severity, rule, began_at, usd_per_hour, muted FROM alerts
+WHERE (gpu_uuid = $gpu_uuid OR (gpu_uuid IS NULL AND node = $node))
+    AND fired_at <= $now::TIMESTAMP AND coalesce(resolved_at > $now::TIMESTAMP, true)
+ORDER BY list_position(['critical', 'warning', 'info'], severity), began_at, rule
 """
 _TIMELINE = """
 WITH bins AS (
@@ -150,6 +157,7 @@ async def _show_gpu(
         print(f"{place.job}{owner}{process}")
     print()
     await _show_verdict(querier, diagnosis, now)
+    await _show_alerts(querier, place.node, place.gpu_uuid, now)
     await _show_timeline(querier, place.gpu_uuid, bool(one.seen.features.workers), now)
 
 
@@ -193,6 +201,26 @@ async def _show_verdict(querier: "Querier", diagnosis: "Diagnosis", now: datetim
     if diagnosis.advice:
         print("\nWhat to do")
         _say(diagnosis.advice, "  ")
+
+
+async def _show_alerts(querier: "Querier", node: str, gpu_uuid: str, now: datetime) -> None:
+    """What fires of the GPU and of its node: it may have begun before the window of the verdict."""
+    from gpuwarden.alert import usd_between
+    from gpuwarden_rules.texts import usd
+
+    params = {"gpu_uuid": gpu_uuid, "node": node, "now": now}
+    rows = (await querier.query(_ALERTS, params)).records()
+    if rows:
+        print("\nAlerts")
+    for row in rows[:ALERTS_MAX]:
+        cost = usd_between(row["usd_per_hour"], row["began_at"], now)
+        spent = "" if cost is None else f", {usd(cost)} so far"
+        muted = f" (muted: {row['muted']})" if row["muted"] else ""
+        print(
+            f"  {row['severity']:<8}  {row['rule']} since {row['began_at']:%Y-%m-%d %H:%M} UTC{spent}{muted}"
+        )
+    if len(rows) > ALERTS_MAX:
+        print(f"  and {len(rows) - ALERTS_MAX} more: `gpuwarden alerts list`")
 
 
 async def _show_timeline(

@@ -58,6 +58,39 @@ async def test_since_when_is_what_the_table_says(
     assert "Since 2026-01-01 10:00 UTC." in capsys.readouterr().out
 
 
+async def test_alerts_of_the_gpu_and_its_node_stand_beside_the_verdict(
+    fleet: MemoryDatabase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def alert(rule: str, **row: object) -> dict[str, object]:
+        began_at = END - timedelta(hours=2)
+        return {
+            "fingerprint": rule, "rule": rule, "severity": "warning", "state": "firing", "labels": "{}",
+            "summary": "", "remedy": "", "began_at": began_at, "active_at": began_at, "fired_at": began_at,
+            "seen_at": END, "simulated": True, "node": "n1", "gpu_uuid": "GPU-n1-0", **row,
+        }  # fmt: skip
+
+    rows = [
+        alert("gpu_idle_held", usd_per_hour=2.95),
+        alert("port_down", severity="critical", gpu_uuid=None, muted="silence of bob"),
+        alert("pending", fired_at=None, state="pending"),
+        alert("over", state="resolved", resolved_at=END - timedelta(minutes=1)),
+        alert("of_another_gpu", gpu_uuid="GPU-n1-1"),
+        alert("of_another_node", gpu_uuid=None, node="n2"),
+    ]
+    fleet.insert("alerts", rows)
+    await tell(fleet, "n1/0", END, "table")
+    alerts = capsys.readouterr().out.partition("\nAlerts\n")[2].partition("\n\n")[0]
+    assert alerts.splitlines() == [
+        "  critical  port_down since 2026-01-01 10:00 UTC (muted: silence of bob)",
+        "  warning   gpu_idle_held since 2026-01-01 10:00 UTC, $5.90 so far",
+    ]
+    await tell(fleet, "n1/0", END - timedelta(seconds=90), "table")
+    assert "  warning   over since" in capsys.readouterr().out
+    fleet.insert("alerts", [alert(f"more{number}", fired_at=END) for number in range(5)])
+    await tell(fleet, "n1/0", END, "table")
+    assert "  and 2 more: `gpuwarden alerts list`\n" in capsys.readouterr().out
+
+
 async def test_a_job_names_the_rank_that_holds_it_up(
     fleet: MemoryDatabase, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -204,12 +204,17 @@ class _File:
         if not numbers:
             return
         times = self._times(layout, cells, numbers)
+        if times.null_count:
+            cells, numbers = _rows_of(times.is_valid(), cells, numbers)
+            times = times.drop_null()
+            if not numbers:
+                return
         identity = self._identity(layout, cells, numbers)
-        kept = pc.and_(pc.is_valid(times), pc.is_valid(identity["gpu_uuid"]))
-        if not pc.all(kept).as_py():
-            times, cells = times.filter(kept), [column.filter(kept) for column in cells]
-            identity = {name: column.filter(kept) for name, column in identity.items()}
-            numbers = pa.array(numbers).filter(kept).to_pylist()
+        if identity["gpu_uuid"].null_count:
+            named = identity["gpu_uuid"].is_valid()
+            cells, numbers = _rows_of(named, cells, numbers)
+            times = times.filter(named)
+            identity = {name: column.filter(named) for name, column in identity.items()}
             if not numbers:
                 return
         values: Values = {}
@@ -347,6 +352,13 @@ class _File:
                 continue
             if count := told(cells[at]):
                 self._tally.unmapped[name] += count
+
+
+def _rows_of(
+    kept: Any, cells: Sequence[Any], numbers: Sequence[int]
+) -> tuple[list[Any], list[int]]:
+    """Cells and line numbers of the lines that are kept."""
+    return [column.filter(kept) for column in cells], pa.array(numbers).filter(kept).to_pylist()
 
 
 def _fill(values: Values, key: tuple[str, str], said: Any) -> None:

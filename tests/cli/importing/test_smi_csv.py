@@ -147,6 +147,17 @@ def test_a_gpu_that_is_lost_keeps_its_identity_and_a_line_that_names_none_is_lef
     assert any(note.startswith("not all lines have a uuid") for note in found.tally.notes)
 
 
+def test_a_line_is_left_out_for_one_reason(imported) -> None:
+    text = (
+        "timestamp, hostname, index, temperature.gpu\n"
+        "2026/07/14 09:00:44.579, gpu-07, 0, 50\n"
+        "[Unknown Error], [Unknown Error], [Unknown Error], 51\n"
+    )
+    found = imported(read, text, node=None)
+    assert [row["node"] for row in found["gpu_samples"]] == ["gpu-07"]
+    assert [skipped.count for skipped in found.tally.skipped.values()] == [1]
+
+
 def test_processes_are_named_without_arguments(imported) -> None:
     text = (
         "timestamp, gpu_name, gpu_uuid, pid, process_name, used_gpu_memory [MiB]\n"

@@ -3,10 +3,11 @@
 import argparse
 import sys
 
+from gpuwarden.alert import WORST_FIRST
 from gpuwarden_cli.client import ask
 from gpuwarden_cli.output import render, terminal_width
 
-_ALERTS = """
+_ALERTS = f"""
 SELECT
     severity, state, rule, node, gpu, summary,
     round(usd_per_hour, 2) AS usd_per_hour,
@@ -14,10 +15,10 @@ SELECT
         coalesce(resolved_at, now()::TIMESTAMP)) / 3.6e6, 2) AS usd_so_far,
     began_at, fired_at, resolved_at, owner, muted, unknown_since, fingerprint, simulated
 FROM alerts
-WHERE {condition}
+WHERE {{condition}}
 ORDER BY
     CASE state WHEN 'firing' THEN 0 WHEN 'pending' THEN 1 ELSE 2 END,
-    CASE severity WHEN 'critical' THEN 0 WHEN 'warning' THEN 1 ELSE 2 END,
+    {WORST_FIRST},
     usd_so_far DESC NULLS LAST, node, gpu
 """
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from gpuwarden.alert import WORST_FIRST, usd_between
 from gpuwarden.clock import SystemClock
 from gpuwarden_cli.output import ABSENT, render, terminal_width
 
@@ -57,11 +58,11 @@ _SINCE = """
 SELECT min(began_at) AS began_at FROM diagnoses
 WHERE subject = $subject AND bottleneck = $bottleneck AND ended_at IS NULL
 """
-_ALERTS = """
+_ALERTS = f"""
 SELECT severity, rule, began_at, usd_per_hour, muted FROM alerts
 WHERE (gpu_uuid = $gpu_uuid OR (gpu_uuid IS NULL AND node = $node))
     AND fired_at <= $now::TIMESTAMP AND coalesce(resolved_at > $now::TIMESTAMP, true)
-ORDER BY list_position(['critical', 'warning', 'info'], severity), began_at, rule
+ORDER BY {WORST_FIRST}, began_at, rule
 """
 _TIMELINE = """
 WITH bins AS (
@@ -205,7 +206,6 @@ async def _show_verdict(querier: "Querier", diagnosis: "Diagnosis", now: datetim
 
 async def _show_alerts(querier: "Querier", node: str, gpu_uuid: str, now: datetime) -> None:
     """What fires of the GPU and of its node: it may have begun before the window of the verdict."""
-    from gpuwarden.alert import usd_between
     from gpuwarden_rules.texts import usd
 
     params = {"gpu_uuid": gpu_uuid, "node": node, "now": now}

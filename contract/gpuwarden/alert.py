@@ -20,6 +20,10 @@ class Severity(StrEnum):
     CRITICAL = "critical"
 
 
+WORST_FIRST = f"list_position({[severity.value for severity in reversed(Severity)]}, severity)"
+"""SQL that rows with a severity are ordered by."""
+
+
 class AlertState(StrEnum):
     """Prometheus's words. Inactive alerts are not kept."""
 

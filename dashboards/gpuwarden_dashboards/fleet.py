@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from gpuwarden.alert import WORST_FIRST
 from gpuwarden.query import Querier
 
 NODES_MAX = 200
@@ -59,7 +60,7 @@ SELECT rule, severity, node, gpu, summary, remedy, began_at, fired_at, usd_per_h
 FROM alerts_now
 WHERE state = 'firing'
 ORDER BY
-    CASE severity WHEN 'critical' THEN 0 WHEN 'warning' THEN 1 ELSE 2 END,
+    {WORST_FIRST},
     usd_so_far DESC NULLS LAST, fired_at
 LIMIT {ALERTS_MAX}
 """

@@ -3,18 +3,11 @@
 import importlib
 import os
 import pkgutil
+import tomllib
 
 import pytest
 from hypothesis import settings
 
-PACKAGES = (
-    "gpuwarden",
-    "gpuwarden_agent",
-    "gpuwarden_cli",
-    "gpuwarden_collector",
-    "gpuwarden_dashboards",
-    "gpuwarden_rules",
-)
 IS_JUDGED = bool(os.environ.get("CI"))
 
 # Timing is measured in bench/, never asserted: a busy machine must not fail a property. Examples are
@@ -31,7 +24,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """
     if not (IS_JUDGED and session.items):
         return
-    for name in PACKAGES:
+    project = tomllib.loads((session.config.rootpath / "pyproject.toml").read_text())
+    for name in project["tool"]["importlinter"]["root_packages"]:
         package = importlib.import_module(name)
         for module in pkgutil.walk_packages(package.__path__, f"{name}."):
             if not module.name.endswith(".__main__"):

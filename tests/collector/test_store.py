@@ -286,3 +286,10 @@ def test_a_database_that_duckdb_declares_invalid_is_opened_again(
     commit(database, rows)
     assert count(database) == 200
     database.close()
+
+
+@pytest.mark.parametrize("name", ["cursor", "params", "pa"])
+def test_a_name_in_a_query_is_no_variable_of_the_process(database: Database, name: str) -> None:
+    reading = Reading(database)
+    with reading.opened(), pytest.raises(QueryError, match=f"{name} does not exist"):
+        reading.run(f"SELECT * FROM {name}", {}, 10)

@@ -316,6 +316,9 @@ def _connect(path: Path, limits: Limits, address: Address) -> duckdb.DuckDBPyCon
         "checkpoint_threshold": _CHECKPOINT_THRESHOLD,
         "temp_directory": f"{path}.tmp",
         "max_temp_directory_size": limits.temp,
+        # Names of tables are never those of variables of this process; without access to files
+        # DuckDB does not look there either.
+        "python_enable_replacements": False,
     }
     connection = duckdb.connect(config=config)
     try:

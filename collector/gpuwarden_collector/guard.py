@@ -1,65 +1,75 @@
-"""Decides whether a parsed query may run: pure, from the syntax tree.
+"""Decides whether a parsed query may run: pure, from the syntax tree of the text that runs.
 
 Exactly one statement, SELECT or EXPLAIN of a SELECT (DESCRIBE, SHOW and SUMMARIZE are SELECTs to
-DuckDB). A SELECT can still call functions that read the catalogue or maintain the database, so
-table functions are on an allow-list. The database refuses writes and files by itself as well: the
-transaction is read-only and external access is off.
+DuckDB). A SELECT can still read files and the lake's own tables, call functions that maintain the
+database, and in a cluster ask PostgreSQL, so functions, tables and what SHOW shows are on lists of
+what is allowed (`sql_names.py`). The database refuses writes by itself as well: the transaction is
+read-only and external access is off, but for the lake's folder.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuwarden.query import QueryError
+from gpuwarden_collector.sql_names import FUNCTIONS, INFORMATION, TABLE_FUNCTIONS, TABLES
 from gpuwarden_collector.store.reading import Parsed
 
-TABLE_FUNCTIONS = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree"})
+CATALOGS = frozenset({"", "gpuwarden"})
+"""The store's own, and none: DuckDB looks in the store first."""
 SCHEMAS = frozenset({"", "main", "information_schema"})
-SYSTEM_PREFIXES = ("duckdb_", "pragma_", "pg_", "sqlite_")
-FORBIDDEN_FUNCTIONS = frozenset(
-    {
-        "currval",
-        "current_setting",
-        "getenv",
-        "getvariable",
-        "json_serialize_plan",
-        "nextval",
-        "setseed",
-        "sleep_ms",
-        "write_log",
-    }
-)
+SHOWN = frozenset({"tables", "databases", "schemas", "variables", "__show_tables_expanded"})
+"""What SHOW and a DESCRIBE of nothing list; the last is SHOW ALL TABLES."""
+_WITH_NAME = re.compile(r"(?!duckdb_|pragma_|pg_|sqlite_)[\w -]+")
+"""Names that a WITH may give. Where one does not reach, DuckDB looks for a table of its own or for a
+file of that name: these are names of neither."""
 TEXT_FILLERS = {"repeat": 1, "lpad": 1, "rpad": 1}
 """Functions that make a text as long as the argument at that position says; DuckDB's memory limit
 does not see it and no interrupt ends it."""
 FILLED_CHARACTERS_MAX = 10_000
 SQL_CHARACTERS_MAX = 100_000
+_NAME_CHARACTERS_MAX = 100
+_SELECT_WORDS = frozenset({"", "SELECT", "FROM", "WITH", "VALUES", "TABLE", "PIVOT", "UNPIVOT"})
 
 
-def check_length(sql: str) -> None:
-    """Raise QueryError for a text too long to be parsed."""
+def check_text(sql: str) -> None:
+    """Raise QueryError for a text that is not to be parsed."""
     if len(sql) > SQL_CHARACTERS_MAX:
         raise QueryError(f"the query has {len(sql)} characters; most is {SQL_CHARACTERS_MAX}")
+    if "\0" in sql:
+        raise QueryError("the query has a NUL character: leave it out")
 
 
 def check(parsed: Parsed) -> None:
     """Raise QueryError, naming what is not allowed."""
-    if not parsed.kinds:
-        raise QueryError("the query is empty")
-    if len(parsed.kinds) > 1:
-        hint = "; PIVOT must name its values: PIVOT ... ON column IN (...)" * (
-            parsed.kinds == ("CREATE", "SELECT")
-        )
-        raise QueryError(f"only one statement is allowed, this has {len(parsed.kinds)}{hint}")
-    kind = parsed.kinds[0]
-    if kind not in ("SELECT", "EXPLAIN"):
-        raise QueryError(f"only SELECT and EXPLAIN are allowed, not {kind}")
-    if parsed.tree is None:
-        what = "EXPLAIN of anything but a SELECT" if kind == "EXPLAIN" else "PRAGMA"
-        raise QueryError(f"{what} is not allowed; DESCRIBE, SHOW TABLES and SUMMARIZE are")
-    for node in _nodes(parsed.tree):
-        reason = _forbidden(node)
+    if parsed.selects is None:
+        raise QueryError(_not_a_select(parsed))
+    if not parsed.selects:
+        is_explain = parsed.word == "EXPLAIN"
+        raise QueryError("EXPLAIN needs a SELECT after it" if is_explain else "the query is empty")
+    if len(parsed.selects) > 1:
+        raise QueryError(f"only one statement is allowed, this has {len(parsed.selects)}")
+    tree = parsed.selects[0]
+    names = {name.lower() for node in _nodes(tree) for name in _with_names(node)}
+    for node in _nodes(tree):
+        reason = _forbidden(node, names)
         if reason:
             raise QueryError(reason)
+
+
+def _not_a_select(parsed: Parsed) -> str:
+    """Why a text that is not all SELECT is refused; what else it holds is not looked at."""
+    if parsed.word == "PRAGMA":
+        return "PRAGMA is not allowed; DESCRIBE, SHOW TABLES and SUMMARIZE are"
+    if parsed.word != "EXPLAIN" and parsed.word not in _SELECT_WORDS:
+        return f"only SELECT and EXPLAIN are allowed, not {_short(parsed.word)}"
+    if re.search(r"\bPIVOT\b", parsed.sql, re.IGNORECASE):
+        return (
+            "only one SELECT is allowed; PIVOT must name its values: PIVOT ... ON column IN (...)"
+        )
+    if parsed.word == "EXPLAIN":
+        return "EXPLAIN of anything but a SELECT is not allowed; DESCRIBE, SHOW TABLES and SUMMARIZE are"
+    return "only one statement is allowed, SELECT or EXPLAIN of a SELECT"
 
 
 def _nodes(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -74,36 +84,80 @@ def _nodes(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             waiting.extend(item)
 
 
-def _forbidden(node: Mapping[str, Any]) -> str | None:
-    match node.get("type"):
-        case "TABLE_FUNCTION":
-            name = str(node.get("function", {}).get("function_name", "")).lower()
-            if name not in TABLE_FUNCTIONS:
-                allowed = ", ".join(sorted(TABLE_FUNCTIONS))
-                return f"table function {name}() is not allowed; allowed are {allowed}"
-        case "BASE_TABLE" | "SHOW_REF":
-            return _forbidden_table(node)
-        case "FUNCTION":
-            return _forbidden_function(node)
+def _with_names(node: Mapping[str, Any]) -> Iterator[str]:
+    for named in (node.get("cte_map") or {}).get("map", ()):
+        yield str(named["key"])
+
+
+def _forbidden(node: Mapping[str, Any], names: set[str]) -> str | None:
+    # By what a node holds rather than by its type, so that no other type can hold the same.
+    for name in _with_names(node):
+        if not _WITH_NAME.fullmatch(name.lower()):
+            return (
+                f"a WITH may not name a query {_short(name)}: choose a name of letters, digits, _, "
+                "- and blanks that does not begin like a table of DuckDB's own"
+            )
+    if node.get("type") == "TABLE_FUNCTION":
+        return _forbidden_table_function(node.get("function") or {})
+    if "function_name" in node:
+        return _forbidden_function(node)
+    if node.get("type") == "SHOW_REF":
+        return _forbidden_show(node)
+    if "table_name" in node:
+        return _forbidden_table(node, names)
     return None
 
 
-def _forbidden_table(node: Mapping[str, Any]) -> str | None:
-    schema = str(node.get("schema_name", "")).lower()
-    catalog = str(node.get("catalog_name", "")).lower()
-    name = str(node.get("table_name", "")).lower()
-    if schema not in SCHEMAS or catalog in ("system", "temp"):
-        where = ".".join(part for part in (catalog, schema) if part)
-        return f"schema {where} is not open to queries; tables are in main"
-    if name.startswith(SYSTEM_PREFIXES):
-        return f"{name} is not open to queries; see information_schema.tables and .columns"
+def _forbidden_table_function(function: Mapping[str, Any]) -> str | None:
+    name = str(function.get("function_name", "")).lower()
+    place = (function.get("catalog") or "", str(function.get("schema") or "").lower())
+    if name not in TABLE_FUNCTIONS or place not in (("", ""), ("", "main")):
+        allowed = ", ".join(sorted(TABLE_FUNCTIONS))
+        return f"table function {_short(name)}() is not allowed; allowed are {allowed}"
     return None
+
+
+def _forbidden_table(node: Mapping[str, Any], names: set[str]) -> str | None:
+    catalog, schema = _place(node)
+    if reason := _forbidden_place(catalog, schema):
+        return reason
+    name = str(node["table_name"]).lower()
+    allowed = INFORMATION if schema == "information_schema" else TABLES
+    if name in allowed or (not schema and name in names):
+        return None
+    return (
+        f"table {_short(name)} does not exist or is not open to queries; SHOW TABLES lists those "
+        "that are"
+    )
+
+
+def _forbidden_show(node: Mapping[str, Any]) -> str | None:
+    if node.get("query") is not None:
+        return None  # DESCRIBE or SUMMARIZE of a query, which is judged like any other
+    if node.get("show_type") == "SHOW_FROM":
+        return _forbidden_place(*_place(node))
+    name = str(node.get("table_name", "")).strip('"').lower()
+    return None if name in SHOWN else f"SHOW {_short(name)} is not allowed; SHOW TABLES is"
+
+
+def _place(node: Mapping[str, Any]) -> tuple[str, str]:
+    """Catalog and schema of a table, "" where it names none."""
+    catalog, schema = node.get("catalog_name"), node.get("schema_name")
+    return str(catalog or "").lower(), str(schema or "").lower()
+
+
+def _forbidden_place(catalog: str, schema: str) -> str | None:
+    if catalog in CATALOGS and schema in SCHEMAS:
+        return None
+    place = ".".join(part for part in (catalog, schema) if part)
+    return f"schema {_short(place)} is not open to queries; tables are in main"
 
 
 def _forbidden_function(node: Mapping[str, Any]) -> str | None:
-    name = str(node.get("function_name", "")).lower()
-    if name in FORBIDDEN_FUNCTIONS or name.startswith(SYSTEM_PREFIXES):
-        return f"function {name}() is not allowed"
+    # A schema says nothing: DuckDB writes x.upper() as upper() of the schema x.
+    name = str(node["function_name"]).lower()
+    if name not in FUNCTIONS and name not in TABLE_FUNCTIONS:
+        return f"function {_short(name)}() is not allowed, or there is none of this name"
     position = TEXT_FILLERS.get(name)
     if position is not None:
         length = _constant(node.get("children", []), position)
@@ -112,7 +166,11 @@ def _forbidden_function(node: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _constant(children: list[Mapping[str, Any]], position: int) -> object:
+def _constant(children: Sequence[Mapping[str, Any]], position: int) -> object:
     if position >= len(children):
         return None
     return children[position].get("value", {}).get("value")
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME_CHARACTERS_MAX else name[:_NAME_CHARACTERS_MAX] + "..."

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from gpuwarden_collector.answers import python_rows
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.store.database import Database
 from gpuwarden_collector.store.errors import StoreUnavailableError
-from gpuwarden_collector.store.reading import Interrupted, Reading, Rows
+from gpuwarden_collector.store.reading import Interrupted, Parsed, Reading, Rows
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ class SqlQuerier:
         self._rows_max = rows_max
         self._slots = asyncio.Semaphore(queries_max)
         self._threads = ThreadPoolExecutor(queries_max, "query")
-        self._known: dict[str, frozenset[str]] = {}
+        self._known: dict[str, Parsed] = {}
 
     async def query(
         self,
@@ -128,29 +129,30 @@ class SqlQuerier:
         params: Mapping[str, Any],
         row_limit: int,
     ) -> T:
-        guard.check_length(sql)
+        guard.check_text(sql)
         try:
             with reading.opened():
-                names = self._parameters(reading, sql)
+                judged = self._judged(reading, sql)
+                names = judged.parameters
                 missing = sorted(names - params.keys())
                 if missing:
                     raise QueryError(f"the query needs values for ${', $'.join(missing)}")
-                rows = reading.run(sql, {name: params[name] for name in names}, row_limit)
+                rows = reading.run(judged.sql, {name: params[name] for name in names}, row_limit)
                 return work(rows)
         except StoreUnavailableError as error:
             raise QueryError(f"the database cannot be read now: {error}") from error
 
-    def _parameters(self, reading: Reading, sql: str) -> frozenset[str]:
-        """Parameters of a query that may run; it is parsed and judged once. Raises QueryError."""
-        names = self._known.get(sql)
-        if names is None:
+    def _judged(self, reading: Reading, sql: str) -> Parsed:
+        """A query that may run; it is parsed and judged once. Raises QueryError."""
+        judged = self._known.get(sql)
+        if judged is None:
             parsed = reading.parse(sql)
             guard.check(parsed)
-            names = parsed.parameters
+            judged = replace(parsed, selects=())  # the trees are large, and no longer needed
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
-            self._known[sql] = names
-        return names
+            self._known[sql] = judged
+        return judged
 
     def _release(self, future: "asyncio.Future[Any]") -> None:
         # Looked at here, so that an abandoned query's error is not reported as unheard of.

@@ -153,6 +153,8 @@ async def test_sql_answers_in_the_form_that_is_asked_for(
         ("DELETE FROM gpus", 400, "only SELECT and EXPLAIN are allowed, not DELETE"),
         ("SELECT 1; SELECT 2", 400, "only one statement"),
         ("SELECT * FROM glob('*')", 400, "table function glob() is not allowed"),
+        ("PRAGMA table_info(current_setting('temp_directory'))", 400, "PRAGMA is not allowed;"),
+        ("FROM 'lake/x.duckdb'", 400, "table lake/x.duckdb does not exist or is not open to"),
         ("", 400, "the query is empty"),
         ("SELECT count(*) FROM range(1000000000) a, range(1000000000) b", 504, "longer than"),
         ("x" * 2_000_000, 413, "most is 1048576"),

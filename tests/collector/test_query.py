@@ -1,8 +1,10 @@
 """Queries answer with Python values, keep their limits, and never write."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -132,6 +134,37 @@ async def _failure(querier: SqlQuerier, sql: str) -> QueryError:
 )
 async def test_wrong_queries_say_what_is_wrong(querier: SqlQuerier, sql: str, reason: str) -> None:
     assert reason in str(await _failure(querier, sql))
+
+
+async def test_a_query_cannot_delete_files_of_the_lake(
+    querier: SqlQuerier, database: Database
+) -> None:
+    lost = Path(database.lake_root) / "main" / "lost.parquet"
+    lost.parent.mkdir(parents=True, exist_ok=True)
+    lost.write_bytes(b"PAR1")
+    call = "ducklake_delete_orphaned_files('lake', cleanup_all => true)"
+    for sql in (
+        f"SELECT * FROM {call}",
+        f"EXPLAIN\u00a0ANALYZE\u00a0SELECT\u00a0$$ SELECT $$, * FROM {call} -- $$",
+    ):
+        assert "delete_orphaned_files() is not allowed" in str(await _failure(querier, sql))
+    assert lost.exists()
+
+
+async def test_an_explained_query_runs_as_it_was_judged(querier: SqlQuerier) -> None:
+    sql = "-- why\n EXPLAIN\u00a0ANALYZE\u2003SELECT $a::INTEGER + $b"
+    for _ in range(2):
+        (row,) = (await querier.query(sql, {"a": 1, "b": 2, "c": 3})).rows
+        assert row[0] == "analyzed_plan"
+    (row,) = (await querier.query("EXPLAIN (FORMAT json) FROM gpus")).rows
+    assert row[0] == "physical_plan"
+    assert json.loads(row[1])
+
+
+async def test_a_refused_statement_does_not_hold_a_thread_up(querier: SqlQuerier) -> None:
+    # A statement that ran would be ended by the limit of time, and say so.
+    sql = "PRAGMA json_execute_serialized_sql(sleep_ms(60000)::VARCHAR)"
+    assert "PRAGMA is not allowed" in str(await _failure(querier, sql))
 
 
 async def test_instants_differ_as_durations(querier: SqlQuerier) -> None:

@@ -1,7 +1,6 @@
 """Parses SQL and runs one query on a reading cursor, bounded in rows and bytes."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -13,10 +12,9 @@ import pyarrow as pa
 from gpuwarden.query import QueryError
 from gpuwarden_collector.store.database import Database
 from gpuwarden_collector.store.errors import lost_file, one_line
+from gpuwarden_collector.store.statement import split
 
-_WORD = re.compile(rb"\w+|.", re.DOTALL)
-_ANALYZE = (b"ANALYZE", b"ANALYSE")
-_OPTIONS = (*_ANALYZE, b"FORMAT")
+_NOT_A_SELECT = "Only SELECT statements"
 _CHUNK_ROWS = 2_048  # DuckDB's own vector size, so the row limit costs at most one vector more
 RESULT_BYTES_MAX = 64 * 1024 * 1024
 
@@ -25,11 +23,13 @@ RESULT_BYTES_MAX = 64 * 1024 * 1024
 class Parsed:
     """What the guard decides on."""
 
-    kinds: tuple[str, ...]
-    """Kind of each statement, in DuckDB's words: SELECT, EXPLAIN, INSERT..."""
-    tree: Mapping[str, Any] | None
-    """Syntax tree of the SELECT, for EXPLAIN of what it explains; None where there is none."""
+    word: str
+    """First word of the query, in capitals: the kind of statement that it seems to be."""
+    selects: tuple[Mapping[str, Any], ...] | None
+    """Syntax tree of each statement, for EXPLAIN of what it explains; None: not all are SELECT."""
     parameters: frozenset[str]
+    sql: str
+    """The text to run: the one that the trees are of, behind an EXPLAIN if it is to be explained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,11 @@ class Reading:
                 cursor.interrupt()
 
     def parse(self, sql: str) -> Parsed:
-        """Parse without running anything. Raises QueryError on a syntax error."""
-        return parse(self._open(), sql)
+        """Parse without running anything. Raises QueryError on a syntax error, Interrupted."""
+        try:
+            return parse(self._open(), sql)
+        except duckdb.InterruptException as error:
+            raise Interrupted("the query was interrupted") from error
 
     def run(self, sql: str, params: Mapping[str, Any], row_limit: int) -> Rows:
         """The first `row_limit` rows. Raises QueryError, Interrupted."""
@@ -92,45 +95,40 @@ class Reading:
 
 
 def parse(cursor: duckdb.DuckDBPyConnection, sql: str) -> Parsed:
-    """Parse without running anything. Raises QueryError on a syntax error."""
+    """Parse without running anything. Raises QueryError on a syntax error.
+
+    The text is given to nothing but json_serialize_sql: it reads a text as running it would, odd
+    blanks included, and knows SELECT alone. `extract_statements` would run arguments of a PRAGMA.
+    """
+    statement = split(sql)
+    tree = _serialized(cursor, statement.select)
+    if tree is None:
+        return Parsed(statement.word, None, frozenset(), statement.sql)
+    selects = tuple(tree["statements"])
+    names = frozenset(named["key"] for s in selects for named in s["named_param_map"])
+    return Parsed(statement.word, selects, names, statement.sql)
+
+
+def _serialized(cursor: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any] | None:
+    """DuckDB's syntax tree; None where a statement is not a SELECT."""
     try:
-        statements = cursor.extract_statements(sql)
+        row = cursor.execute("SELECT json_serialize_sql($1)", [sql]).fetchone()
+    except duckdb.InterruptException:
+        raise
     except duckdb.Error as error:
         raise QueryError(one_line(error)) from error
-    kinds = tuple(statement.type.name for statement in statements)
-    parameters = frozenset(name for s in statements for name in s.named_parameters)
-    if len(kinds) != 1:
-        return Parsed(kinds, None, parameters)
-    select = _explained(sql) if kinds == ("EXPLAIN",) else sql
-    row = cursor.execute("SELECT json_serialize_sql($1)", [select]).fetchone()
     try:
-        tree: dict[str, Any] = json.loads(row[0]) if row else {"error": True}
+        tree: dict[str, Any] = json.loads(row[0] if row else "")
     except RecursionError as error:
         raise QueryError("the query is nested too deeply") from error
-    # An empty text serializes too, as no statement.
-    is_select = not tree.get("error") and len(tree["statements"]) == 1
-    return Parsed(kinds, tree if is_select else None, parameters)
-
-
-def _explained(sql: str) -> str:
-    """The statement that an EXPLAIN is about; "" when it cannot be told.
-
-    The guard judges this text and DuckDB runs the whole, so only what cannot be misread counts:
-    EXPLAIN [ANALYZE] statement, or EXPLAIN (options) statement. Parentheses are options only if an
-    option stands first in them; they may as well hold the statement itself.
-    """
-    encoded = sql.encode()
-    starts = [offset for offset, kind in duckdb.tokenize(sql) if kind != duckdb.token_type.comment]
-    words = [found[0].upper() for s in starts if (found := _WORD.match(encoded, s))]
-    try:
-        at = words.index(b"EXPLAIN") + 1
-        if words[at] in _ANALYZE:
-            at += 1
-        elif words[at] == b"(" and words[at + 1] in _OPTIONS:
-            at = words.index(b")", at) + 1
-        return encoded[starts[at] :].decode("utf-8", "replace")
-    except (IndexError, ValueError):
-        return ""
+    except ValueError as error:
+        raise QueryError("the query cannot be judged: write it in another way") from error
+    if not tree["error"]:
+        return tree
+    message = str(tree["error_message"])
+    if message.startswith(_NOT_A_SELECT):
+        return None
+    raise QueryError(message.partition("\n")[0][:500])
 
 
 def _run(

@@ -1,0 +1,79 @@
+"""Splits a query into EXPLAIN, where it begins with that, and what is explained: pure, from text.
+
+What runs is `Statement.sql`, an EXPLAIN that is written here before the very text that is judged. A
+beginning that is misread is therefore refused or explained in another way, and never runs anything
+that was not judged.
+"""
+
+import re
+from dataclasses import dataclass
+
+# DuckDB makes blanks of all these before it reads the text.
+_BLANK = "[ \t\n\f\r\u00a0\u2000-\u200b\u202f\u205f\u2060\u3000\ufeff]"
+_NAME_GOES_ON = r"(?![\w$])"
+_ANALYZE = f"ANALY[ZS]E{_NAME_GOES_ON}"
+_FORMAT = f"FORMAT{_BLANK}++(?:'[a-z]+'|[a-z]+)"
+_OPTION = f"(?:{_ANALYZE}|{_FORMAT})"
+# Possessive (++, *+), so that a long text that nearly fits takes no longer than one that does.
+_GAP = re.compile(rf"(?:{_BLANK}|--[^\r\n]*+|/\*.*?\*/)*+", re.DOTALL)
+_START = re.compile(f"(?:{_BLANK}|;)*+")
+_WORD = re.compile(r"[A-Za-z_]\w*+")
+_EXPLAIN = re.compile(f"EXPLAIN{_NAME_GOES_ON}", re.IGNORECASE)
+_ANALYZED = re.compile(_ANALYZE, re.IGNORECASE)
+_OPTIONS = re.compile(
+    rf"\({_BLANK}*+({_OPTION}(?:{_BLANK}*+,{_BLANK}*+{_OPTION})*+){_BLANK}*+\)", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A query in two parts."""
+
+    word: str
+    """Its first word, in capitals; "" where it begins with none."""
+    explain: str
+    """EXPLAIN and its options, in words of our own; "" where it is no EXPLAIN."""
+    select: str
+    """The rest as it was written, which is to be judged."""
+
+    @property
+    def sql(self) -> str:
+        """What runs."""
+        return self.explain + self.select
+
+
+def split(sql: str) -> Statement:
+    """The parts of a query."""
+    at = _begin(sql)
+    word = _WORD.match(sql, at)
+    named = word[0].upper() if word else ""
+    found = _EXPLAIN.match(sql, at)
+    if found is None:
+        return Statement(named, "", sql)
+    explain, at = "EXPLAIN ", _after(_GAP, sql, found.end())
+    if analyzed := _ANALYZED.match(sql, at):
+        explain, at = "EXPLAIN ANALYZE ", analyzed.end()
+    elif options := _OPTIONS.match(sql, at):
+        explain, at = f"EXPLAIN ({_options(options[1])}) ", options.end()
+    return Statement(named, explain, sql[at:])
+
+
+def _begin(sql: str) -> int:
+    """Where the first statement begins: empty ones before it are none."""
+    at = -1
+    following = 0
+    while at != following:
+        at, following = following, _after(_START, sql, _after(_GAP, sql, following))
+    return at
+
+
+def _after(pattern: re.Pattern[str], sql: str, at: int) -> int:
+    found = pattern.match(sql, at)
+    return found.end() if found else at
+
+
+def _options(written: str) -> str:
+    options = [found[0] for found in re.finditer(_OPTION, written, re.IGNORECASE)]
+    forms = [re.findall("[a-z]+", option, re.IGNORECASE)[-1] for option in options]
+    named = [f for f in forms if f.upper() not in ("ANALYZE", "ANALYSE")]
+    return ", ".join(["ANALYZE"] * (len(named) < len(options)) + [f"FORMAT {f}" for f in named])

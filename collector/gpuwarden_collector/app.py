@@ -34,6 +34,8 @@ SQL_WAIT_S = 30.0
 SQL_SEND_S = 30.0
 """Most time that a client may take to receive its rows."""
 
+_RETRY_AFTER_S = 5
+
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -88,7 +90,7 @@ class Api:
             case Durable():
                 return web.Response(status=204)
             case Refused(status, reason):
-                answer = error_response(status, reason)
+                answer = error_response(status, reason, _RETRY_AFTER_S if status == 503 else None)
             case Never(reason):
                 answer = error_response(422, reason)
             case Later(reason, retry_after_s):

@@ -130,7 +130,7 @@ async def running(
         querier = _querier(stack, settings, database, stats, clock, settings.queries_max)
         rules_querier = _querier(stack, settings, database, stats, clock, RULE_QUERIES_MAX)
         bodies = BodyReader(settings.body_bytes_in_flight_max, settings.body_timeout_s)
-        intake = _intake(stack, settings, clock)
+        intake = _intake(stack, settings, clock, stats)
         ingest = Ingest(writer, bodies, intake, stats, clock, lambda: disk.refusal)
         levels = partial(_levels, writer, bodies, database, disk, desk)
         identity, budget = database.collector, disk.budget
@@ -234,9 +234,15 @@ def _querier(
     return querier
 
 
-def _intake(stack: AsyncExitStack, settings: CollectorSettings, clock: Clock) -> Intake:
-    past_s, future_s = settings.ts_past_max_s, settings.ts_future_max_s
-    intake = Intake(clock, ts_past_max_s=past_s, ts_future_max_s=future_s)
+def _intake(
+    stack: AsyncExitStack, settings: CollectorSettings, clock: Clock, stats: Stats
+) -> Intake:
+    intake = Intake(
+        clock,
+        ts_past_max_s=settings.ts_past_max_s,
+        ts_future_max_s=settings.ts_future_max_s,
+        faults=stats.faults,
+    )
     stack.callback(intake.close)
     return intake
 

@@ -51,7 +51,8 @@ STORED_SCHEMAS = {name: arrow_schema(stored_columns(t)) for name, t in WIRE_TABL
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The batch is wrong and stays wrong: the HTTP status and one sentence."""
+    """The batch is wrong and stays wrong: the HTTP status and one sentence. Of the statuses only 503
+    has it sent again."""
 
     status: int
     reason: str
@@ -131,6 +132,8 @@ def decode_content(content: bytes) -> Decoded | Refused:
         return _decode(content)
     except BodyError as error:
         return Refused(error.status, error.reason)
+    except MemoryError:
+        raise  # Arrow's own too, which says nothing of the body
     except ARROW_ERRORS as error:
         return Refused(400, f"the body is not valid Arrow: {first_line(error)}")
 
@@ -176,10 +179,8 @@ def _read_stream(stream: Any, number: int) -> tuple[str, Any, list[str], int]:
         reader = pa.ipc.open_stream(stream, options=options)
     data = reader.read_all()
     _held_bytes(name, data, stream.size)
-    try:
-        data.validate(full=True)
-    except ARROW_ERRORS as error:
-        raise BodyError(400, f"{name} is not valid Arrow: {first_line(error)}") from error
+    if reason := invalid(name, data):
+        raise BodyError(400, reason)
     conformed = _conformed_table(WIRE_TABLES[name], data)
     return name, conformed, left_out, conformed.nbytes
 
@@ -286,6 +287,20 @@ def _without_dictionary(where: str, values: Any) -> Any:
     if total_bytes > DECODED_BYTES_MAX:
         raise BodyError(413, f"{where} holds more than {DECODED_BYTES_MAX} bytes of text")
     return values.cast(value_type)
+
+
+def invalid(name: str, data: Any) -> str | None:
+    """Which column of a table `name` is damaged, or holds texts that are none; None: all is well."""
+    try:
+        data.validate(full=True)
+    except ARROW_ERRORS as error:
+        for column, values in zip(data.schema.names, data.columns, strict=True):
+            try:
+                values.validate(full=True)
+            except ARROW_ERRORS as own:
+                return f"{name}.{column[:64]} is not valid Arrow: {first_line(own)}"
+        return f"{name} is not valid Arrow: {first_line(error)}"
+    return None
 
 
 def first_line(error: Exception) -> str:

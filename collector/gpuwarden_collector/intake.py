@@ -8,19 +8,29 @@ one wrong batch never decides about another.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from gpuwarden.clock import Clock
 from gpuwarden_collector.access.nodes import NodeColumns
 from gpuwarden_collector.admission import Window, checked, refusal, window
-from gpuwarden_collector.decode import Decoded, Part, Refused, content_of, decode_content
+from gpuwarden_collector.decode import (
+    Decoded,
+    Part,
+    Refused,
+    content_of,
+    decode_content,
+    first_line,
+)
+from gpuwarden_collector.faults import Faults
 from gpuwarden_collector.together import Joined, Openings, Stream, plain_streams
+
+T = TypeVar("T")
 
 DECODES_MAX = 2
 """Threads that decode; each may hold several times `DECODED_BYTES_MAX`."""
@@ -47,27 +57,54 @@ class Body:
 
 
 def admit(
-    bodies: Sequence[Body], admitted: Window, openings: Openings | None = None
+    bodies: Sequence[Body],
+    admitted: Window,
+    openings: Openings | None = None,
+    faults: Faults | None = None,
 ) -> list[Decoded | Refused]:
     """Each body decoded and admitted, or why not. `openings` is what earlier calls have learned.
 
     Ends early, but not before the first, once the decoded tables hold much memory; the rest of the
     bodies has no result then.
     """
-    openings = openings or Openings()
+    openings, faults = openings or Openings(), faults or Faults()
     contents: list[bytes | Refused] = []
     held_bytes = 0
     for body in bodies:
-        content = content_of(body.content, body.encoding)
+        content = _guarded(faults, partial(content_of, body.content, body.encoding))
         contents.append(content)
         if not isinstance(content, Refused):
             held_bytes += len(content)
         if held_bytes > _HELD_BYTES_MAX:
             break
-    results = _together(contents, admitted, openings) if len(contents) > 1 else None
-    if results is None:
-        results = _alone(contents, admitted, openings)
-    return _of_own_nodes(bodies, results)
+    if len(contents) > 1:
+        try:
+            results = _together(contents, admitted, openings)
+            if results is not None:
+                return _of_own_nodes(bodies, results)
+        except Exception as error:  # noqa: BLE001  whichever body it comes from, the others are good
+            faults.note("decode_together", error)
+    return _alone(bodies, contents, admitted, openings, faults)
+
+
+def _guarded(faults: Faults, work: Callable[[], T | Refused]) -> T | Refused:
+    """What is found of one body; its refusal where looking at it raises an exception.
+
+    422, though the fault is the collector's: it would come again however often the body did, and the
+    agent would never get to what it has to send after it. Only memory may be there another time.
+    """
+    try:
+        return work()
+    except MemoryError as error:
+        faults.note("decode", error)
+        return Refused(503, "the collector had no memory for the batch: give it more")
+    except Exception as error:  # noqa: BLE001  one body must not decide about the next
+        faults.note("decode", error)
+        return Refused(
+            422,
+            f"the collector failed on the batch ({type(error).__name__}: {first_line(error)}): "
+            "please report this with the stack trace in its log",
+        )
 
 
 def _of_own_nodes(
@@ -83,21 +120,35 @@ def _of_own_nodes(
 
 
 def _alone(
-    contents: Sequence[bytes | Refused], admitted: Window, openings: Openings
+    bodies: Sequence[Body],
+    contents: Sequence[bytes | Refused],
+    admitted: Window,
+    openings: Openings,
+    faults: Faults,
 ) -> list[Decoded | Refused]:
     results: list[Decoded | Refused] = []
     held_bytes = 0
-    for content in contents:
+    for body, content in zip(bodies, contents, strict=False):
         if held_bytes > _HELD_BYTES_MAX:
             break
-        result = content if isinstance(content, Refused) else decode_content(content)
+        result: Decoded | Refused
+        if isinstance(content, Refused):
+            result = content
+        else:
+            result = _guarded(faults, partial(_one, body, content, admitted, openings))
         if isinstance(result, Decoded):
-            result = refusal(result.tables, admitted) or result
-        if isinstance(result, Decoded) and isinstance(content, bytes):
             held_bytes += result.memory_bytes
-            openings.learn(content)
         results.append(result)
     return results
+
+
+def _one(body: Body, content: bytes, admitted: Window, openings: Openings) -> Decoded | Refused:
+    result = decode_content(content)
+    if isinstance(result, Decoded):
+        result = refusal(result.tables, admitted) or result
+    if isinstance(result, Decoded):
+        openings.learn(content)
+    return _of_own_nodes([body], [result])[0]
 
 
 def _together(
@@ -179,8 +230,16 @@ _Waiting = tuple[Body, "asyncio.Future[Decoded | Refused]"]
 class Intake:
     """Hands bodies to the threads and their results back; belongs to the event loop."""
 
-    def __init__(self, clock: Clock, *, ts_past_max_s: float, ts_future_max_s: float) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        ts_past_max_s: float,
+        ts_future_max_s: float,
+        faults: Faults | None = None,
+    ) -> None:
         self._clock = clock
+        self._faults = faults or Faults()
         self._ts_past_max_s = ts_past_max_s
         self._ts_future_max_s = ts_future_max_s
         self._waiting: deque[_Waiting] = deque()
@@ -219,8 +278,9 @@ class Intake:
             if taken[0][0].is_import:
                 admitted = Window(0, admitted.most_ms)
             self._running += 1
+            bodies = [body for body, _ in taken]
             job = asyncio.get_running_loop().run_in_executor(
-                self._threads, admit, [body for body, _ in taken], admitted, self._openings
+                self._threads, admit, bodies, admitted, self._openings, self._faults
             )
             job.add_done_callback(partial(self._finish, taken))
 

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from json import JSONDecodeError, loads
+from json import loads
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,7 @@ def _fits(entry: Entry, gpu: Row, model: GpuModel | None, node: Row | None) -> b
 def _labels(node: Row | None) -> dict[str, str]:
     try:
         labels = loads((node or {}).get("labels") or "{}")
-    except JSONDecodeError:
+    except (ValueError, RecursionError):  # also of numbers and nesting beyond what Python reads
         return {}
     return {str(k): str(v) for k, v in labels.items()} if isinstance(labels, dict) else {}
 
@@ -137,7 +137,7 @@ def _priced(entry: Entry, model: GpuModel | None, node: Row | None, energy: Ener
     if entry.instance_usd_per_hour is not None:
         gpus = entry.instance_gpus or of_node
         said = f"{entry.where}: instance of {entry.instance_usd_per_hour:g} USD/h"
-        if not gpus:
+        if gpus is None or gpus < 1:
             return Priced(None, f"{said} with an unknown number of GPUs")
         return Priced(entry.instance_usd_per_hour / gpus, f"{said} with {gpus} GPUs")
     assert entry.owned is not None
@@ -149,7 +149,7 @@ def _owned(
 ) -> Priced:
     gpus = owned.gpus or of_node
     said = f"{where}: owned, {owned.cost_usd:g} USD over {owned.life_years:g} years"
-    if not gpus:
+    if gpus is None or gpus < 1:
         return Priced(None, f"{said}, unknown number of GPUs")
     usd = owned.cost_usd / gpus / (owned.life_years * HOURS_A_YEAR)
     said += f", {gpus} GPUs" if gpus > 1 else ""

@@ -1,4 +1,5 @@
-"""What the collector counts about itself, and its Prometheus text. Touched on the event loop only."""
+"""What the collector counts about itself, and its Prometheus text. Touched on the event loop only, but
+for the faults, which any thread may note."""
 
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from gpuwarden_collector.disk import Usage
+from gpuwarden_collector.faults import Faults
 from gpuwarden_collector.retention import oldest_days
 from gpuwarden_collector.store.maintain import Lake
 
@@ -91,6 +93,7 @@ class Stats:
     """Requests that were not let in, by reason."""
     malformed_requests: int = 0
     """Requests that are not HTTP."""
+    faults: Faults = field(default_factory=Faults)
 
     @property
     def rows_total(self) -> int:
@@ -143,13 +146,14 @@ def _lines(stats: Stats, levels: Levels) -> Iterator[str]:
         ("unknown_columns_total", "Batches with unknown columns.", "table", stats.unknown_columns),
         ("query_errors_total", "Queries that failed.", "reason", stats.query_errors),
         ("denied_requests_total", "Requests not let in.", "reason", stats.denied),
+        ("faults_total", "Unexpected exceptions.", "doing", stats.faults.counts),
         ("sealed_rows_total", "Rows moved to the lake.", "table", stats.sealed_rows),
         ("rolled_rows_total", "Rows of new windows.", "table", stats.rolled_rows),
         ("maintenance_tasks_total", "Tasks done.", "task", stats.maintenance_tasks),
         ("maintenance_seconds_total", "Time they took.", "task", stats.maintenance_seconds),
         ("maintenance_failures_total", "Tasks that failed.", "task", stats.maintenance_failures),
     ):
-        samples = [(f'{{{label}="{key}"}}', n) for key, n in sorted(counter.items())]
+        samples = [(f'{{{label}="{key}"}}', n) for key, n in sorted(counter.copy().items())]
         yield from _family(name, "counter", meaning, samples)
     is_full = levels.disk_refusal is not None
     for name, meaning, level in (

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from gpuwarden.clock import Clock
+from gpuwarden_collector.decode import first_line
 from gpuwarden_collector.group import (
     LEDGER_KEPT_FOR,
     Batch,
@@ -268,8 +269,10 @@ class Writer:
         try:
             return list(self._try(batches, now))
         except RowsRefusedError as error:
+            # An admitted batch that cannot be stored is a bug, if only of what admits it.
+            doing = "store" if len(group) == 1 else "store_together"
+            self._stats.faults.note(doing, error.__cause__ or error)
             if len(group) == 1:
-                log.error("the store refused an admitted batch", extra={"reason": str(error)})
                 return [Never(f"the store cannot take the rows: {error}")]
         # One batch is at fault: each on its own, so that it does not hold up the others.
         return [outcome for waiting in group for outcome in self._outcomes([waiting], now)]
@@ -280,7 +283,7 @@ class Writer:
         """Commit batches in one transaction. Raises RowsRefusedError."""
         try:
             self._settle_doubt()
-            planned = plan(self._known, batches, self._prices, now)
+            planned = self._plan(batches, now)
             if not planned.is_empty:
                 self._commit(planned.changes)
         except StoreUnavailableError as error:
@@ -295,6 +298,14 @@ class Writer:
         self._on_loop(self._count, planned, now)
         self._progress_at = self._clock.monotonic()
         return planned.outcomes
+
+    def _plan(self, batches: Sequence[Batch], now: datetime) -> Plan:
+        """Raises RowsRefusedError whatever the batches bring out: planning changes nothing, so what they
+        are is all that can be at fault, and a batch that ended the thread would be sent again."""
+        try:
+            return plan(self._known, batches, self._prices, now)
+        except Exception as error:
+            raise RowsRefusedError(_failed_on(error)) from error
 
     def _take_prices(self, prices: PriceBook) -> int:
         changed = reprice(self._database, self._known, prices)
@@ -312,6 +323,12 @@ class Writer:
         except StoreUnavailableError:
             self._is_doubtful = True
             raise
+        except RowsRefusedError:
+            raise
+        except Exception as error:
+            # Nobody knows where it stopped.
+            self._is_doubtful = True
+            raise RowsRefusedError(_failed_on(error)) from error
 
     def _close_windows(self, until: datetime) -> None:
         close_windows(self._database.writing, until)
@@ -372,6 +389,8 @@ class Writer:
             self._settle_doubt()
             self._commit(changes)
         except (StoreUnavailableError, RowsRefusedError) as error:
+            if isinstance(error, RowsRefusedError):
+                self._stats.faults.note("housekeeping", error.__cause__ or error)
             log.debug("housekeeping put off", extra={"reason": str(error)})
             return False
         return True
@@ -410,6 +429,12 @@ class Writer:
 
     def _count_failure(self) -> None:
         self._stats.commit_failures += 1
+
+
+def _failed_on(error: Exception) -> str:
+    return (
+        f"{type(error).__name__}: {first_line(error)}; please report this with the collector's log"
+    )
 
 
 def _settle(answer: asyncio.Future[Any], result: Any, error: Exception | None) -> None:

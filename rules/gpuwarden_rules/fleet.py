@@ -86,7 +86,7 @@ async def places(querier: Querier) -> Places:
 def _labels(text: str | None) -> frozenset[tuple[str, str]]:
     try:
         found = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return frozenset()
     return (
         frozenset((str(k), str(v)) for k, v in found.items())

@@ -101,7 +101,7 @@ def test_damaged_text_is_refused(wire: Any) -> None:
     refused = refusal({"gpu_samples": table}, window(wire.now, 60, 60))
     assert refused is not None
     assert refused.status == 400
-    assert refused.reason.startswith("gpu_samples is not valid Arrow")
+    assert refused.reason.startswith("gpu_samples.node is not valid Arrow")
 
 
 def test_a_key_that_stands_twice_is_refused_by_name(wire: Any) -> None:

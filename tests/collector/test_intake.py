@@ -1,14 +1,19 @@
 """Bodies decoded together get the answers that each would get alone."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import gpuwarden_collector.intake as intake_module
 from gpuwarden.clock import ManualClock
 from gpuwarden_collector.admission import window
 from gpuwarden_collector.decode import Decoded, Refused
+from gpuwarden_collector.faults import Faults
 from gpuwarden_collector.intake import Body, Intake, admit
 from gpuwarden_collector.together import Openings
 
@@ -113,3 +118,75 @@ async def test_history_may_be_of_any_age_and_lets_nothing_old_in_beside_it(
     results = await asyncio.gather(*(intake.admit(body) for body in bodies))
     assert [type(result) for result in results] == [Decoded, Refused, Refused, Decoded]
     intake.close()
+
+
+def poisoned(function: Any, error: Exception) -> Callable[..., Any]:
+    """Raises on tables with rows of the node `poison`, whether alone or among others'."""
+
+    def wrapped(tables: Any, *rest: Any) -> Any:
+        for table in tables.values():
+            if "poison" in table["node"].to_pylist():
+                raise error
+        return function(tables, *rest)
+
+    return wrapped
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (pa.ArrowInvalid("a\nstack"), 422),
+        (ZeroDivisionError("division"), 422),
+        (RecursionError("deep"), 422),
+        (MemoryError(), 503),
+        (pa.lib.ArrowMemoryError("malloc of size 64 failed"), 503),
+    ],
+)
+def test_a_body_that_raises_is_refused_alone(
+    wire: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    for name in ("checked", "refusal"):
+        found = getattr(intake_module, name)
+        monkeypatch.setattr(intake_module, name, poisoned(found, error))
+    good = [Body(wire.stream("gpu_samples", [wire.gpu_row(gpu)]), "") for gpu in range(4)]
+    bad = Body(wire.stream("gpu_samples", [wire.gpu_row(4, node="poison")]), "")
+    admitted, openings, faults = window(wire.now, 3600, 300), Openings(), Faults()
+    admit(good[:1], admitted, openings)
+    for _ in range(10):
+        results = admit([*good[:2], bad, *good[2:]], admitted, openings, faults)
+        assert [type(r) for r in results] == [Decoded, Decoded, Refused, Decoded, Decoded]
+        refused = results[2]
+        assert isinstance(refused, Refused)
+        assert refused.status == status
+        assert "\n" not in refused.reason
+    assert faults.counts == {"decode_together": 10, "decode": 10}
+
+
+def test_reading_whose_rows_they_are_may_raise_for_one_alone(
+    wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusal(self: Any, batch: Decoded, node: str) -> None:
+        if node == "poison":
+            raise OverflowError(node)
+
+    monkeypatch.setattr(intake_module.NodeColumns, "refusal", refusal)
+    bodies = [
+        Body(wire.stream("gpu_samples", [wire.gpu_row()]), "", False, node)
+        for node in ("n1", "poison", "n1")
+    ]
+    results = admit(bodies, window(wire.now, 3600, 300))
+    assert [type(r) for r in results] == [Decoded, Refused, Decoded]
+
+
+@pytest.mark.parametrize("value", [-(2**63), -(2**63) + 1, -(2**53) - 1, -1])
+def test_an_integer_that_no_float_is_equal_to_is_refused_with_its_column(
+    wire: Any, value: int
+) -> None:
+    body = Body(wire.stream("gpu_samples", [wire.gpu_row(memory_used_bytes=value)]), "")
+    good = Body(wire.stream("gpu_samples", [wire.gpu_row(1)]), "")
+    faults = Faults()
+    results = admit([good, body, good], window(wire.now, 3600, 300), Openings(), faults)
+    assert [type(r) for r in results] == [Decoded, Refused, Decoded]
+    assert isinstance(results[1], Refused)
+    assert "gpu_samples.memory_used_bytes: 1 rows are outside" in results[1].reason
+    assert not faults.counts

@@ -62,7 +62,15 @@ def test_the_first_entry_that_fits_counts(file: Any) -> None:
     )
     # What does not fit is left to [prices], and then to the catalogue.
     assert price_of(H100, None, book) == Priced(1.0, "[prices] H100")
-    assert price_of(H100, {**NODE, "labels": "{broken"}, book).usd_per_hour == 1.0
+    for odd in (
+        "{broken",
+        "[" * 65_536,
+        '{"a":' * 10_000,
+        '{"a": ' + "9" * 5_000 + "}",
+        "[1]",
+        "\0",
+    ):
+        assert price_of(H100, {**NODE, "labels": odd}, book).usd_per_hour == 1.0
     assert price_of({"model": "NVIDIA A100-SXM4-80GB"}, NODE, book).usd_per_hour == 1.95
 
 
@@ -80,9 +88,10 @@ def test_owned_hardware_costs_its_life_and_its_power(file: Any) -> None:
 
 def test_what_cannot_be_divided_has_no_price(file: Any) -> None:
     text = '[[price]]\nnode = "n*"\ninstance_usd_per_hour = 10\n'
-    price = price_of({"model": "NVIDIA H100", "node": "n1"}, None, load_book(file(text), {}))
-    assert price.usd_per_hour is None
-    assert price.basis is not None and price.basis.endswith("unknown number of GPUs")
+    for node in (None, {"gpus": None}, {"gpus": 0}, {"gpus": -(2**31)}):
+        price = price_of({"model": "NVIDIA H100", "node": "n1"}, node, load_book(file(text), {}))
+        assert price.usd_per_hour is None
+        assert price.basis is not None and price.basis.endswith("unknown number of GPUs")
 
 
 def test_owned_hardware_of_an_unknown_model_needs_its_watts(file: Any) -> None:

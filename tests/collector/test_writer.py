@@ -10,11 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import gpuwarden_collector.store.commit as commit_module
 from gpuwarden.clock import ManualClock
 from gpuwarden.query import QueryError
 from gpuwarden.wire import BatchId
 from gpuwarden_collector.decode import STORED_SCHEMAS, Decoded
 from gpuwarden_collector.group import Batch, Durable, Later, Never
+from gpuwarden_collector.prices import Entry, PriceBook
 from gpuwarden_collector.query import SqlQuerier
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.store.commit import Changes, load_rows
@@ -120,7 +122,97 @@ async def test_a_bad_batch_does_not_hold_up_good_ones(
         outcomes = await asyncio.gather(*(writer.store(b) for b in [*good[:3], bad, *good[3:]]))
     assert [type(outcome) for outcome in outcomes] == [Durable] * 3 + [Never] + [Durable] * 2
     assert stored(database) == (5, 5)
-    assert "refused an admitted batch" in caplog.text
+    assert "kept to the batch that it came from" in caplog.text
+
+
+async def store_with_one(writer: Writer, bad: Batch, wire: Any) -> list[Any]:
+    good = [batch(wire, n, agent="good") for n in range(1, 6)]
+    every = [*good[:3], bad, *good[3:]]
+    return list(await asyncio.gather(*(writer.store(b) for b in every)))
+
+
+ONE_REFUSED = [Durable] * 3 + [Never] + [Durable] * 2
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("x"), RecursionError("y"), KeyError("z")])
+async def test_a_batch_that_cannot_be_planned_is_refused_alone(
+    run: Run,
+    wire: Any,
+    database: Database,
+    stats: Stats,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    def merged(known: Any, said: Any, *rest: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr("gpuwarden_collector.inventory.merged", merged)
+    node = {"node": "n", "agent_id": "a", "boot_id": "b", "simulated": True}
+    tables = {"nodes": wire.table("nodes", [node])}
+    async with run() as writer:
+        for sequence in range(1, 9):
+            bad = Batch(BatchId("bad", "b", sequence), Decoded.of(tables, 10))
+            outcomes = await store_with_one(writer, bad, wire)
+            assert [type(outcome) for outcome in outcomes] == ONE_REFUSED
+        assert writer.is_alive()
+    assert stored(database) == (5, 5)
+    assert stats.faults.counts["store"] == 8
+    traced = [r for r in caplog.records if r.exc_info]
+    assert len(traced) == 1
+    assert len([r for r in caplog.records if "kept to the batch" in r.getMessage()]) < 8
+
+
+async def test_a_commit_that_raises_anything_undoes_all_of_it(
+    run: Run, wire: Any, database: Database, stats: Stats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where Arrow itself cannot put a table together."""
+    append = commit_module._append_sql
+
+    def fails(hot: str, rows: int) -> str:
+        if rows in (7, 12):  # the bad batch alone, and among the good ones
+            raise pa.ArrowInvalid("offset overflow")
+        return append(hot, rows)
+
+    monkeypatch.setattr(commit_module, "_append_sql", fails)
+    async with run() as writer:
+        outcomes = await store_with_one(writer, batch(wire, 9, rows=7, agent="bad"), wire)
+        assert [type(outcome) for outcome in outcomes] == ONE_REFUSED
+        with pytest.raises(RowsRefusedError, match="offset overflow"):
+            table = wire.table("gpu_samples", wire.gpu_rows(7, [1]))
+            await writer.write(Changes(appended={"gpu_samples": table}))
+        assert await writer.store(batch(wire, 10)) == Durable()
+        assert not writer.is_failing()
+    assert stored(database) == (6, 6)
+
+
+async def test_bytes_that_are_no_text_do_not_hold_up_the_fleet(
+    run: Run, wire: Any, database: Database, stats: Stats
+) -> None:
+    """Admission refuses them; should it ever not, their sender must not be asked to send them again."""
+    table = wire.table("gpu_samples", [wire.gpu_row()])
+    raw = pa.array([b"\xff\xfe"], pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 1, raw.buffers())
+    table = table.set_column(table.schema.get_field_index("node"), "node", text)
+    async with run() as writer:
+        bad = Batch(BatchId("bad", "b", 1), Decoded.of({"gpu_samples": table}, 10))
+        outcomes = await store_with_one(writer, bad, wire)
+    assert [type(outcome) for outcome in outcomes] == ONE_REFUSED
+    assert stored(database) == (5, 5)
+
+
+@pytest.mark.parametrize("labels", ["[" * 65_536, '{"a": ' + "9" * 5_000 + "}"])
+async def test_labels_that_python_cannot_read_have_no_price_and_end_nothing(
+    run: Run, wire: Any, database: Database, labels: str
+) -> None:
+    node = {"node": "n", "agent_id": "a", "boot_id": "b", "simulated": True, "labels": labels}
+    gpu = {"gpu_uuid": "GPU-9", "node": "n", "simulated": True}
+    tables = {"nodes": wire.table("nodes", [node]), "gpus": wire.table("gpus", [gpu])}
+    prices = PriceBook((Entry("here", labels={"team": "x"}, usd_per_hour=1.0),))
+    async with run(prices=prices) as writer:
+        assert await writer.store(Batch(BatchId("a", "b", 1), Decoded.of(tables, 10))) == Durable()
+        await writer.take_prices(prices)  # as each start does
+    assert [row["labels"] for row in load_rows(database, "nodes")] == [labels]
 
 
 FullDisk = Callable[[], AbstractContextManager[None]]

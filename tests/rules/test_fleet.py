@@ -54,6 +54,7 @@ async def test_places_have_model_node_and_labels(database) -> None:
         [
             {**node, "node": "n1", "labels": '{"team": "vision"}'},
             {**node, "node": "n2", "labels": "not JSON"},
+            {**node, "node": "deep", "labels": "[" * 65_536},
         ],
     )
     gpu = {"gpu": 0, "simulated": False}
@@ -70,6 +71,7 @@ async def test_places_have_model_node_and_labels(database) -> None:
     assert found.gpus["GPU-a"] == found.nodes["n1"] == Place("n1", "NVIDIA H100", vision)
     assert found.gpus["GPU-b"] == Place("n2", "L4")
     assert found.nodes["n2"] == Place("n2")  # of two models
+    assert found.nodes["deep"] == Place("deep")
     assert found.of({"node": "n3"}) == Place("n3")
     assert found.of({}) == Place()
 

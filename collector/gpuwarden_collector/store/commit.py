@@ -16,7 +16,12 @@ import pyarrow as pa
 
 from gpuwarden.schema import TABLES, stored_columns
 from gpuwarden_collector.store.database import ROW_GROUP_ROWS, Database
-from gpuwarden_collector.store.errors import StoreUnavailableError, one_line, translated
+from gpuwarden_collector.store.errors import (
+    RowsRefusedError,
+    StoreUnavailableError,
+    one_line,
+    translated,
+)
 from gpuwarden_collector.store.generations import hot_table
 
 # Within COMMIT it comes as a TransactionException, of which only the text tells.
@@ -94,11 +99,16 @@ def commit(database: Database, changes: Changes) -> None:
                 [naive(changes.forget_ledger_before)],
             )
         connection.execute("COMMIT")
-    except duckdb.Error as error:
+    except BaseException as error:
         with suppress(duckdb.Error):
             connection.execute("ROLLBACK")
+        if not isinstance(error, duckdb.Error):
+            raise
         if isinstance(error, duckdb.OutOfMemoryException) or _OUT_OF_MEMORY.search(str(error)):
             raise OutOfMemoryError(one_line(error)) from error
+        if isinstance(error, duckdb.InvalidInputException):
+            # Nothing but rows goes in here: bytes that are no UTF-8, for one.
+            raise RowsRefusedError(one_line(error)) from error
         raise translated(error) from error
 
 

@@ -1,0 +1,45 @@
+"""What was kept from ending the process is counted each time, and told in a bounded number of lines."""
+
+import pytest
+
+from gpuwarden_collector.decode import decode_content
+from gpuwarden_collector.faults import Faults
+
+
+def raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as caught:  # noqa: BLE001  whichever it is
+        return caught
+
+
+def test_a_place_is_traced_once_and_told_again_as_often_as_its_number_doubles(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    faults = Faults()
+    for _ in range(1_000):
+        faults.note("decode", raised(ValueError("x\ny")))
+    faults.note("store", raised(KeyError("another")))
+    assert faults.counts == {"decode": 1_000, "store": 1}
+    assert [r.times for r in caplog.records] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1]
+    assert [bool(r.exc_info) for r in caplog.records] == [True] + [False] * 9 + [True]
+    assert {r.reason for r in caplog.records} == {"x", "'another'"}
+
+
+def test_any_number_of_places_is_told_in_a_bounded_number_of_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    faults = Faults()
+    for number in range(1_000):
+        kind = type(f"Odd{number}Error", (Exception,), {})
+        faults.note("decode", raised(kind("")))
+    assert faults.counts["decode"] == 1_000
+    assert len(caplog.records) < 120
+
+
+def test_the_place_is_the_collectors_own(caplog: pytest.LogCaptureFixture) -> None:
+    faults = Faults()
+    with pytest.raises(TypeError) as caught:
+        decode_content(3)  # type: ignore[arg-type]
+    faults.note("decode", caught.value)
+    assert "TypeError at frames.py:" in caplog.records[0].exception

@@ -261,7 +261,13 @@ async def _keep_store(
     sealer = Sealer(database, writer, stats, clock, policy)
     stack.push_async_callback(sealer.stop)
     budget = Budget(settings.disk_bytes_max, settings.disk_free_bytes_min)
-    disk = Disk(settings.data_dir, budget, reusable=database.reusable_bytes)
+    disk = Disk(
+        settings.data_dir,
+        budget,
+        reusable=database.reusable_bytes,
+        spill_dir=lambda: database.spill_dir,
+        limit_spill=database.limit_spill,
+    )
     disk.look()
     maintainer = Maintainer(
         database,
@@ -339,7 +345,9 @@ def _ending_with(ended: "asyncio.Future[None]") -> Iterator[None]:
 
 def _open(settings: CollectorSettings, prices: PriceBook) -> tuple[Database, Known]:
     """The database and what it holds, prices as the settings have them now."""
-    limits = Limits(settings.memory_limit, settings.temp_limit, settings.threads)
+    limits = Limits(
+        settings.memory_limit, settings.temp_limit, settings.threads, settings.spill_dir
+    )
     try:
         address = address_of(settings.data_dir, settings.catalog, settings.data, os.environ)
     except AddressError as error:

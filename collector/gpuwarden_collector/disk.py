@@ -7,6 +7,10 @@ again some way back, so that the answer does not flicker.
 What the database's file has taken and does not use is written to again before the file grows; it never
 shrinks while rows come in. So it counts as free, up to half of `free_bytes_min`: the lake's files, which
 cannot use it, need room too.
+
+What queries spill is theirs for a moment: it is not used, and what it takes of the file system counts as
+free, so no row goes for it and no batch is refused. In turn they may spill no more than leaves
+`free_bytes_min` free.
 """
 
 import logging
@@ -34,9 +38,11 @@ class Usage:
     free_bytes: int
     """Of the file system, for this user."""
     used_bytes: int
-    """By the data folder."""
+    """By the data folder, but for what is spilled there."""
     reusable_bytes: int = 0
     """Of those, unused within the database's file."""
+    spill_bytes: int = 0
+    """Of the same file system, taken by what queries spill now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,8 @@ def _used(usage: Usage) -> int:
 
 
 def _free(usage: Usage, budget: Budget) -> int:
-    return usage.free_bytes + min(usage.reusable_bytes, budget.free_bytes_min // 2)
+    reusable_bytes = min(usage.reusable_bytes, budget.free_bytes_min // 2)
+    return usage.free_bytes + usage.spill_bytes + reusable_bytes
 
 
 def size_text(size_bytes: int) -> str:
@@ -93,8 +100,9 @@ def free_bytes(folder: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def folder_bytes(folder: Path) -> int:
-    """Bytes on disk of all files below; what vanishes meanwhile does not count."""
+def folder_bytes(folder: Path, but: Path | None = None) -> int:
+    """Bytes on disk of all files below, but for those of one folder; what vanishes meanwhile does not
+    count."""
     total, waiting = 0, [os.fspath(folder)]
     while waiting:
         try:
@@ -102,6 +110,8 @@ def folder_bytes(folder: Path) -> int:
         except OSError:
             continue
         for entry in entries:
+            if but is not None and entry.name == but.name and Path(entry.path).samefile(but):
+                continue
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(entry.path)
                 continue
@@ -110,6 +120,14 @@ def folder_bytes(folder: Path) -> int:
             except OSError:
                 continue
     return total
+
+
+def _device(folder: Path) -> int | None:
+    """The file system that a folder is in; None: the folder is not there."""
+    try:
+        return folder.stat().st_dev
+    except OSError:
+        return None
 
 
 class Disk:
@@ -122,12 +140,17 @@ class Disk:
         *,
         free: Callable[[Path], int] = free_bytes,
         reusable: Callable[[], int] = int,
+        spill_dir: Callable[[], Path | None] = lambda: None,
+        limit_spill: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`reusable`: bytes of the database's file that are unused."""
+        """`reusable`: bytes of the database's file that are unused. `spill_dir`: the folder that queries
+        spill to. `limit_spill`: told how many bytes they may spill in all."""
         self._data_dir = data_dir
         self.budget = budget
         self._free = free
         self._reusable = reusable
+        self._spill_dir = spill_dir
+        self._limit_spill = limit_spill
         self._looks = 0
         self.usage: Usage | None = None
         """None: it could not be read."""
@@ -139,23 +162,41 @@ class Disk:
         every = _WALK_EVERY_IN_BUDGET if self.budget.bytes_max else _WALK_EVERY
         is_thorough = is_thorough or self._looks % every == 0
         self._looks += 1
+        spill_dir = self._spill_dir()
         try:
-            free = self._free(self._data_dir)
+            free, spill = self._free_and_spill(spill_dir)
         except OSError as error:
             if self.usage is not None:
                 log.error("free space cannot be read", extra={"reason": str(error)})
             self.usage = self.refusal = None
             return
         if is_thorough or self.usage is None:
-            self.usage = Usage(free, folder_bytes(self._data_dir), self._reusable())
+            used = folder_bytes(self._data_dir, spill_dir)
+            self.usage = Usage(free, used, self._reusable(), spill)
         else:
-            self.usage = replace(self.usage, free_bytes=free)
+            self.usage = replace(self.usage, free_bytes=free, spill_bytes=spill)
         was_refusing = self.refusal is not None
         self.refusal = refusal(self.usage, self.budget, is_refusing=was_refusing)
         if self.refusal and not was_refusing:
             log.error("batches are refused; agents keep them", extra={"reason": self.refusal})
         elif was_refusing and not self.refusal:
             log.warning("batches are taken again", extra={"free": size_text(free)})
+
+    def _free_and_spill(self, spill_dir: Path | None) -> tuple[int, int]:
+        """Free bytes of the data folder's file system, and those that spill takes of it. Bounds spill.
+
+        Raises OSError.
+        """
+        if spill_dir is None:
+            return self._free(self._data_dir), 0
+        before = folder_bytes(spill_dir)
+        free = self._free(self._data_dir)
+        # A query may end, and let go of all, between two looks: the disk must not seem short for that.
+        spill = max(before, folder_bytes(spill_dir))
+        is_here = _device(spill_dir) in (None, _device(self._data_dir))
+        spill_free = free if is_here else self._free(spill_dir)
+        self._limit_spill(max(0, spill + spill_free - self.budget.free_bytes_min))
+        return free, spill if is_here else 0
 
     @property
     def is_short(self) -> bool:

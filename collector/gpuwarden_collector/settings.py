@@ -52,7 +52,13 @@ class CollectorSettings:
         30.0, "Most time that a request body may take to arrive.", least=0.1, most=600
     )
     memory_limit: str = setting("2GiB", "Most memory that DuckDB uses, such as 512MiB or 8GiB.")
-    temp_limit: str = setting("10GiB", "Most disk that large queries may use for spilling.")
+    temp_limit: str = setting(
+        "10GiB",
+        "Most disk that large queries may use for spilling; disk_free_bytes_min stays free.",
+    )
+    spill_dir: Path | None = setting(
+        None, "Folder that large queries spill to; none: spill in data_dir."
+    )
     threads: int = setting(0, "Threads of DuckDB; 0: one for every two CPUs.", least=0, most=1024)
     query_timeout_s: float = setting(30.0, "Most time that a query may take.", least=0.1, most=3600)
     query_rows_max: int = setting(100_000, "Most rows that a query returns.", least=1)

@@ -198,6 +198,8 @@ def _room_lines(stats: Stats, disk: Usage | None) -> Iterator[str]:
         meaning = "Free space of the data folder's file system."
         yield from _family("disk_free_bytes", "gauge", meaning, [("", disk.free_bytes)])
         yield from _family("disk_used_bytes", "gauge", "Data folder.", [("", disk.used_bytes)])
+        meaning = "What queries spill to the data folder's file system."
+        yield from _family("disk_spill_bytes", "gauge", meaning, [("", disk.spill_bytes)])
     if stats.lake is None:
         return
     oldest = oldest_days(stats.lake.parts)

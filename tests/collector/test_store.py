@@ -165,7 +165,9 @@ def test_a_folder_may_have_any_name_and_holds_what_spills(tmp_path: Path) -> Non
             assert cursor.execute("SELECT count(*) FROM gpu_samples").fetchone() == (0,)
     finally:
         opened.close()
-    assert row == (str(folder / f"{FILE_NAME}.tmp"),)
+    assert row is not None
+    assert Path(row[0]).parent == folder / "spill"
+    assert not (folder / "spill").exists(), "it was emptied and closed"
 
 
 def test_a_commit_is_all_or_nothing(database: Database, wire: Any) -> None:

@@ -8,6 +8,7 @@ DuckDB invalidates a database after some I/O errors; `Database.recover` opens it
 import logging
 import os
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +21,7 @@ from gpuwarden import __version__
 from gpuwarden.life import StartError
 from gpuwarden.schema import TABLES, UPSERTED, column_sql, create_sql, stored_columns
 from gpuwarden.table import Table
-from gpuwarden_collector.store import lake
+from gpuwarden_collector.store import lake, spill
 from gpuwarden_collector.store.address import Address, local_address
 from gpuwarden_collector.store.coordination import Coordination
 from gpuwarden_collector.store.doubt import HOT_SQL
@@ -84,6 +85,8 @@ class Limits:
     memory: str = "2GiB"
     temp: str = "10GiB"
     threads: int = 0
+    spill_dir: Path | None = None
+    """Where queries spill to; None: a folder in the data folder."""
 
 
 class Database:
@@ -100,7 +103,8 @@ class Database:
         self._cursors: set[duckdb.DuckDBPyConnection] = set()
         self._maintaining: set[duckdb.DuckDBPyConnection] = set()
         self._is_closed = False
-        self.writing = _connect(path, limits, self.address)
+        self.writing, self.spill_dir = _connect(path, limits, self.address)
+        """`spill_dir`: the folder that holds what this opening spills, and nothing else."""
         self.collector = _identity(self.writing)
         """Identity of this collector in the lake."""
         self.generations = generations(self.writing)
@@ -155,6 +159,17 @@ class Database:
         except (duckdb.Error, StoreUnavailableError):
             return 0
         return int(row[0]) if row else 0
+
+    def limit_spill(self, bytes_max: int) -> None:
+        """Let queries spill no more than that in all, nor more than the limit of this database.
+
+        DuckDB does not go below what is spilled already; the next call may.
+        """
+        sql = "SELECT least($1, parse_formatted_bytes($2))"
+        with suppress(duckdb.Error, StoreUnavailableError), self._cursor() as cursor:
+            row = cursor.execute(sql, [bytes_max, self._limits.temp]).fetchone()
+            if row:
+                cursor.execute(f"SET GLOBAL max_temp_directory_size = '{int(row[0])}B'")
 
     @contextmanager
     def reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -216,8 +231,9 @@ class Database:
                     raise StoreUnavailableError("queries hold the invalid database")
                 with suppress(duckdb.Error):
                     self.writing.close()
+                spill.end(self.spill_dir)
                 try:
-                    self.writing = _connect(self._path, self._limits, self.address)
+                    self.writing, self.spill_dir = _connect(self._path, self._limits, self.address)
                 except (duckdb.Error, StartError) as error:
                     raise StoreUnavailableError(one_line(error)) from error
             finally:
@@ -307,24 +323,45 @@ class Database:
         self.coordination.close()
         with suppress(duckdb.Error):
             self.writing.close()
+        spill.end(self.spill_dir)
 
 
-def _connect(path: Path, limits: Limits, address: Address) -> duckdb.DuckDBPyConnection:
+def _connect(
+    path: Path, limits: Limits, address: Address
+) -> tuple[duckdb.DuckDBPyConnection, Path]:
+    """The connection, and the folder that it spills to."""
+    own = spill.begin(path.parent, limits.spill_dir)
+    try:
+        connection = _attached(path, limits, address, own)
+    except BaseException:
+        spill.end(own)
+        raise
+    spill.empty_others(path.parent, own)
+    # Where versions before this one have spilled to.
+    shutil.rmtree(f"{path}.tmp", ignore_errors=True)
+    return connection, own
+
+
+def _attached(
+    path: Path, limits: Limits, address: Address, spill_dir: Path
+) -> duckdb.DuckDBPyConnection:
     config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": limits.memory,
         "threads": limits.threads or max(1, (os.cpu_count() or 1) // 2),
         "checkpoint_threshold": _CHECKPOINT_THRESHOLD,
-        "temp_directory": f"{path}.tmp",
-        "max_temp_directory_size": limits.temp,
+        "temp_directory": str(spill_dir),
         # Names of tables are never those of variables of this process; without access to files
         # DuckDB does not look there either.
         "python_enable_replacements": False,
     }
     connection = duckdb.connect(config=config)
     try:
+        # Given with the configuration it would be shown, and not kept to (1.5.5).
+        connection.execute(f"SET GLOBAL max_temp_directory_size = {_text(limits.temp)}")
         # Only of an attached database can the size of row groups be chosen.
-        text = str(path).replace("'", "''")
-        connection.execute(f"ATTACH '{text}' AS {_NAME} (ROW_GROUP_SIZE {ROW_GROUP_ROWS})")
+        connection.execute(
+            f"ATTACH {_text(str(path))} AS {_NAME} (ROW_GROUP_SIZE {ROW_GROUP_ROWS})"
+        )
         connection.execute(f"USE {_NAME}")
         connection.execute("SET GLOBAL TimeZone = 'UTC'")
         lake.attach(connection, address)
@@ -332,11 +369,17 @@ def _connect(path: Path, limits: Limits, address: Address) -> duckdb.DuckDBPyCon
         allowed = lake.allowed_folders(path.parent, address)
         connection.execute("SET allowed_directories = $1", [allowed])
         connection.execute("SET enable_external_access = false")
+        # `limit_spill` changes it; of those who query only statements that read are taken.
+        connection.execute("SET allowed_configs = ['max_temp_directory_size']")
         connection.execute("SET lock_configuration = true")
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
 
 
 def _create(connection: duckdb.DuckDBPyConnection, path: Path, *, is_shared: bool) -> None:

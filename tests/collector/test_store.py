@@ -246,6 +246,15 @@ def test_a_result_too_large_is_an_error_and_not_a_flood(database: Database) -> N
         reading.run("SELECT repeat('x', 10000) FROM range(100000)", {}, 1_000_000)
 
 
+def test_what_fails_beside_the_writer_is_the_stores_own_error(tmp_path: Path) -> None:
+    """As the look at what is sealed, while a query has the memory: it is looked again."""
+    database = Database.open(tmp_path, Limits(memory="64MiB", temp="0B", threads=1))
+    with pytest.raises(StoreUnavailableError, match="Out of Memory"):  # noqa: SIM117
+        with database.maintaining() as cursor:
+            cursor.execute("SELECT list(x) FROM range(100000000) t(x)").fetchall()
+    database.close()
+
+
 def test_a_query_that_needs_too_much_memory_says_so_and_harms_nothing(
     tmp_path: Path, wire: Any
 ) -> None:

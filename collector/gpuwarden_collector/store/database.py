@@ -33,6 +33,7 @@ from gpuwarden_collector.store.generations import (
     generations,
     hot_table,
 )
+from gpuwarden_collector.store.transaction import translating
 
 log = logging.getLogger(__name__)
 
@@ -289,11 +290,13 @@ class Database:
 
     @contextmanager
     def maintaining(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A cursor for the lake, beside the writer. Raises StoreUnavailableError."""
+        """A cursor for the lake, beside the writer. Raises StoreUnavailableError, and for what DuckDB
+        raises within RowsRefusedError too."""
         with self._cursor() as cursor:
             self._maintaining.add(cursor)
             try:
-                yield cursor
+                with translating():
+                    yield cursor
             finally:
                 self._maintaining.discard(cursor)
 

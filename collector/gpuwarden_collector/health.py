@@ -125,7 +125,7 @@ class Health:
             **{name: counts[name] - self._before[name] for name in _COUNTS},
             "ingest_lag_seconds": median(self._stats.lags) if self._stats.lags else None,
             "queue_bytes": levels.queue_bytes,
-            "disk_free_bytes": disk.free_bytes if disk else None,
+            "disk_free_bytes": disk.free_bytes + disk.spill_bytes if disk else None,
             "disk_free_bytes_min": self._budget.free_bytes_min,
             "disk_used_bytes": disk.used_bytes if disk else None,
             "refusal": levels.disk_refusal,

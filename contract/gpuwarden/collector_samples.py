@@ -28,13 +28,19 @@ COLLECTOR_SAMPLES = Table(
             "nothing was stored.",
         ),
         Column("queue_bytes", Type.INT64, "Decoded batches that wait for the writer."),
-        Column("disk_free_bytes", Type.INT64, "Free space of the data folder's file system."),
+        Column(
+            "disk_free_bytes",
+            Type.INT64,
+            "Free space of the data folder's file system, with what queries spill there for a moment.",
+        ),
         Column(
             "disk_free_bytes_min",
             Type.INT64,
             "Free space below which no batch is taken; below twice it the oldest samples go.",
         ),
-        Column("disk_used_bytes", Type.INT64, "Bytes in the data folder."),
+        Column(
+            "disk_used_bytes", Type.INT64, "Bytes in the data folder, but for what queries spill."
+        ),
         Column("refusal", Type.STRING, "Why no batch is taken; NULL: they are."),
         Column("certificate_ends_at", Type.TIMESTAMP, "End of its certificate; NULL: no TLS."),
         Column(

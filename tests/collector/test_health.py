@@ -9,8 +9,10 @@ from typing import Any
 from gpuwarden import __version__
 from gpuwarden_collector import control
 from gpuwarden_collector.daemon import running
-from gpuwarden_collector.health import QUESTIONS, Duties
+from gpuwarden_collector.disk import Budget, Usage
+from gpuwarden_collector.health import QUESTIONS, Duties, Health
 from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.stats import Levels, Stats
 
 
 async def document(folder: Path) -> dict[str, Any]:
@@ -28,6 +30,23 @@ async def test_each_start_leaves_a_row(start: Any) -> None:
     assert (row["version"], row["host"]) == (__version__, socket.gethostname())
     assert (row["batches"], row["ingest_lag_seconds"], row["rules"]) == (0, None, None)
     assert row["disk_free_bytes"] > 0 and row["certificate_ends_at"] is None
+
+
+def test_a_disk_that_queries_spill_to_is_not_filling(clock: Any) -> None:
+    levels = Levels(0, 0, 0, True, False, disk=Usage(free_bytes=10, used_bytes=5, spill_bytes=7))
+    unused: Any = None
+    health = Health(
+        "c",
+        unused,
+        Stats(),
+        clock,
+        unused,
+        lambda: levels,
+        Budget(bytes_max=0, free_bytes_min=9),
+        Duties,
+    )
+    row = health.row(clock.now())
+    assert (row["disk_free_bytes"], row["disk_used_bytes"]) == (17, 5)
 
 
 async def test_the_document_has_what_came_since_the_last_row(

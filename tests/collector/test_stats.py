@@ -47,7 +47,10 @@ def test_what_is_kept_what_went_and_what_room_there_is() -> None:
     )
     stats = Stats(lake=Lake(parts, Leaving(held_bytes=7), datetime(2026, 3, 2)))  # noqa: DTZ001
     stats.dropped_rows["gpu_samples", "age"] += 3
-    lines = exposition(stats, replace(LEVELS, disk=Usage(8, 9), disk_refusal="full")).splitlines()
+    stats.faults.note("decode", ValueError("x"))
+    lines = exposition(
+        stats, replace(LEVELS, disk=Usage(8, 9, 0, 7), disk_refusal="full")
+    ).splitlines()
     prefix = "gpuwarden_collector_"
     for line in (
         'dropped_rows_total{table="gpu_samples",reason="age"} 3',
@@ -59,6 +62,8 @@ def test_what_is_kept_what_went_and_what_room_there_is() -> None:
         "disk_full 1",
         "disk_free_bytes 8",
         "disk_used_bytes 9",
+        "disk_spill_bytes 7",
+        'faults_total{doing="decode"} 1',
     ):
         assert prefix + line in lines
 

@@ -14,32 +14,31 @@ from gpuwarden_collector.decode import STORED_SCHEMAS, Decoded, Part
 from gpuwarden_collector.doubtful import doubtful_rows
 from gpuwarden_collector.inventory import Item, Place, Source
 from gpuwarden_collector.late import late_windows
-from gpuwarden_collector.ledger import RANGES_MAX, Stored, from_text, to_text
+from gpuwarden_collector.ledger import (
+    NOBODY,
+    RANGES_MAX,
+    Draft,
+    Entry,
+    Ledger,
+    LedgerKey,
+    Stored,
+    from_text,
+    to_text,
+)
 from gpuwarden_collector.prices import PriceBook
-from gpuwarden_collector.store.commit import LEDGER_SCHEMA, Changes
+from gpuwarden_collector.store.commit import FORGOTTEN_SCHEMA, LEDGER_SCHEMA, Changes
 
 LEDGER_KEPT_FOR = timedelta(days=60)
-LEDGER_KEYS_MAX = 500_000
-"""Most (agent, boot) pairs; a fleet of 100,000 nodes that all restart five times in 60 days."""
+_NO_KEY_RETRY_AFTER_S = 60
 _INVENTORY = ("nodes", "gpus")
 _HEARD_COLUMNS = {"nodes": "node", "gpus": "gpu_uuid"}
-
-LedgerKey = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A row of the ledger, and when its agent was last heard of."""
-
-    stored: Stored
-    heard_at: datetime
 
 
 @dataclass(slots=True)
 class Known:
     """What the database holds, as the writer remembers it."""
 
-    ledger: dict[LedgerKey, Entry] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=Ledger)
     items: dict[str, dict[str, Item]] = field(default_factory=lambda: {"nodes": {}, "gpus": {}})
     heard: dict[str, set[str]] = field(default_factory=lambda: {"nodes": set(), "gpus": set()})
     """Keys heard of since `last_seen_at` was last written."""
@@ -58,6 +57,13 @@ class Batch:
     id: BatchId
     decoded: Decoded
     body_bytes: int = 0
+    sender: str = NOBODY
+    """Who was let in with it (see `ledger.py`), whatever the batch says of itself."""
+
+    @property
+    def key(self) -> LedgerKey:
+        """Where the ledger has it."""
+        return self.sender, self.id.agent_id, self.id.boot_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,7 @@ class Plan:
     changes: Changes
     outcomes: Sequence[Outcome]
     ledger: Mapping[LedgerKey, Entry]
+    forgotten: Sequence[LedgerKey]
     items: Mapping[str, Mapping[str, Item]]
     places: Mapping[Place, str]
     heard: Mapping[str, set[str]]
@@ -109,22 +116,17 @@ class Plan:
 
 def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetime) -> Plan:
     """Which of the batches are new, and everything that storing them means. Changes nothing."""
-    ledger: dict[LedgerKey, Entry] = {}
+    draft = Draft(known.ledger, {batch.key for batch in batches}, now)
     items: dict[str, dict[str, Item]] = {name: {} for name in _INVENTORY}
     places: dict[Place, str] = {}
     outcomes: list[Outcome] = []
     fresh: list[Batch] = []
     for batch in batches:
-        key = (batch.id.agent_id, batch.id.boot_id)
-        entry = ledger.get(key) or known.ledger.get(key)
-        outcome = _outcome(batch.id, entry, len(known.ledger) + len(ledger))
+        outcome = _outcome(batch, draft)
         outcomes.append(outcome)
-        if isinstance(outcome, Durable):
-            stored = (entry.stored if entry else Stored()).raised(batch.id.oldest_sequence)
-            ledger[key] = Entry(stored.having(batch.id.sequence), now)
-            if not outcome.is_duplicate:
-                fresh.append(batch)
-                _take_inventory(known, items, places, batch, prices, now)
+        if isinstance(outcome, Durable) and not outcome.is_duplicate:
+            fresh.append(batch)
+            _take_inventory(known, items, places, batch, prices, now)
     tables = _concatenated(fresh)
     changes = Changes(
         appended=tables,
@@ -133,7 +135,8 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
             for name in _INVENTORY
             if (changed := _changed(known.items[name], items[name]))
         },
-        ledger=_ledger_table(ledger) if ledger else None,
+        ledger=_ledger_table(draft.changed) if draft.changed else None,
+        forgotten=_forgotten_table(draft.forgotten) if draft.forgotten else None,
         late=late_windows(tables, known.closed_until),
         doubtful=_doubtful(fresh) if known.has_peers else None,
     )
@@ -148,7 +151,18 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
     if imported:
         tables = _concatenated(live)
     heard, newest = _heard(tables, live), _newest(tables)
-    return Plan(changes, outcomes, ledger, items, places, heard, rows, newest, imported)
+    return Plan(
+        changes,
+        outcomes,
+        draft.changed,
+        draft.forgotten,
+        items,
+        places,
+        heard,
+        rows,
+        newest,
+        imported,
+    )
 
 
 def _doubtful(batches: Sequence[Batch]) -> Any | None:
@@ -161,20 +175,21 @@ def _doubtful(batches: Sequence[Batch]) -> Any | None:
     )
 
 
-def _outcome(batch: BatchId, entry: Entry | None, ledger_keys: int) -> Outcome:
-    if entry is None:
-        if ledger_keys >= LEDGER_KEYS_MAX:
-            return Later(f"{ledger_keys} agents and boots are known, which is the most", 60)
-        return Durable()
-    if entry.stored.has(batch.sequence):
-        return Durable(is_duplicate=True)
-    after = entry.stored.raised(batch.oldest_sequence).having(batch.sequence)
-    if len(after.ranges) > RANGES_MAX:
+def _outcome(batch: Batch, draft: Draft) -> Outcome:
+    """What becomes of a batch; if it is durable, `draft` has it."""
+    entry = draft.get(batch.key)
+    before = entry.stored if entry else Stored()
+    is_duplicate = before.has(batch.id.sequence)
+    after = before.raised(batch.id.oldest_sequence).having(batch.id.sequence)
+    if not is_duplicate and len(after.ranges) > RANGES_MAX:
         return Never(
             f"more than {RANGES_MAX} gaps in this agent's sequences: "
             "Gpuwarden-Oldest-Sequence must say which will never be sent"
         )
-    return Durable()
+    if (reason := draft.refusal(batch.key)) is not None:
+        return Later(reason, _NO_KEY_RETRY_AFTER_S)
+    draft.put(batch.key, after)
+    return Durable(is_duplicate)
 
 
 def _take_inventory(
@@ -185,7 +200,7 @@ def _take_inventory(
     prices: PriceBook,
     now: datetime,
 ) -> None:
-    source = Source(batch.id.agent_id, batch.id.sequence, batch.id.is_import)
+    source = Source(batch.sender, batch.id.agent_id, batch.id.sequence, batch.id.is_import)
     for name in _INVENTORY:
         part = batch.decoded.parts.get(name)
         if part is None:
@@ -285,15 +300,21 @@ def heard_table(name: str, keys: set[str]) -> Any:
 def _ledger_table(ledger: Mapping[LedgerKey, Entry]) -> Any:
     rows = [
         {
+            "sender": sender,
             "agent_id": agent,
             "boot_id": boot,
             "floor": entry.stored.floor,
             "ranges": to_text(entry.stored.ranges),
             "heard_at": _naive(entry.heard_at),
         }
-        for (agent, boot), entry in ledger.items()
+        for (sender, agent, boot), entry in ledger.items()
     ]
     return pa.Table.from_pylist(rows, schema=LEDGER_SCHEMA)
+
+
+def _forgotten_table(keys: Sequence[LedgerKey]) -> Any:
+    columns = [pa.array(names, pa.string()) for names in zip(*keys, strict=True)]
+    return pa.Table.from_arrays(columns, schema=FORGOTTEN_SCHEMA)
 
 
 def loaded(
@@ -301,10 +322,11 @@ def loaded(
 ) -> Known:
     """What rows of the database mean. Their timestamps are naive UTC."""
     known = Known()
-    for row in ledger_rows:
+    for row in sorted(ledger_rows, key=lambda one: one["heard_at"]):
         stored = Stored(row["floor"], from_text(row["ranges"]))
         heard_at = row["heard_at"].replace(tzinfo=UTC)
-        known.ledger[row["agent_id"], row["boot_id"]] = Entry(stored, heard_at)
+        where = (row["sender"], row["agent_id"], row["boot_id"])
+        known.ledger.update({where: Entry(stored, heard_at)})
     for name, rows in inventory_rows.items():
         key = _HEARD_COLUMNS[name]
         known.items[name] = {row[key]: Item(row) for row in rows}
@@ -319,6 +341,7 @@ def loaded(
 
 def apply(known: Known, done: Plan) -> None:
     """Remember a plan that has been written."""
+    known.ledger.forget(done.forgotten)
     known.ledger.update(done.ledger)
     for name in _INVENTORY:
         known.items[name].update(done.items[name])
@@ -328,7 +351,7 @@ def apply(known: Known, done: Plan) -> None:
 
 def expired(known: Known, now: datetime) -> list[LedgerKey]:
     """Agents and boots not heard of for longer than the ledger keeps them."""
-    return [k for k, entry in known.ledger.items() if now - entry.heard_at > LEDGER_KEPT_FOR]
+    return known.ledger.heard_before(now - LEDGER_KEPT_FOR)
 
 
 def _naive(value: Any) -> Any:

@@ -20,7 +20,7 @@ from gpuwarden.wire import (
     WireVersionError,
     batch_id_of,
 )
-from gpuwarden_collector.access.gate import node_of
+from gpuwarden_collector.access.gate import node_of, sender_of
 from gpuwarden_collector.bodies import BodyReader, Busy
 from gpuwarden_collector.decode import Decoded, Refused
 from gpuwarden_collector.group import Batch, Durable, Outcome
@@ -98,7 +98,8 @@ class Ingest:
             return decoded
         self._name_unknown(decoded)
         try:
-            outcome = await self._writer.store(Batch(batch_id, decoded, body_bytes))
+            batch = Batch(batch_id, decoded, body_bytes, sender_of(request))
+            outcome = await self._writer.store(batch)
         except QueueFull as error:
             return Busy(f"the queue is full: {error}")
         except WriterStopped as error:

@@ -18,16 +18,17 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Who spoke: the agent, and the sequence of its batch."""
+    """Who spoke: who was let in, the agent that the batch names, and its sequence."""
 
+    sender: str
     agent_id: str
     sequence: int
     is_import: bool = False
     """Whether it told of the past."""
 
     def is_before(self, other: "Source | None") -> bool:
-        """Whether the same agent said the other thing later."""
-        if other is None or other.agent_id != self.agent_id:
+        """Whether the same agent said the other thing later. Another sender is another agent."""
+        if other is None or (other.sender, other.agent_id) != (self.sender, self.agent_id):
             return False
         return self.sequence < other.sequence
 

@@ -1,18 +1,42 @@
 """Which batches are stored already: pure bookkeeping behind exactly-once ingest.
 
-For each (agent, boot) it keeps a floor, below which nothing will be sent again, and the sequences
-at or above it that are stored, as ranges. Ranges close up as sequences arrive and vanish as the
-floor rises, so a healthy agent costs one short row however long it runs.
+For each (sender, agent, boot) it keeps a floor, below which nothing will be sent again, and the
+sequences at or above it that are stored, as ranges. Ranges close up as sequences arrive and vanish as
+the floor rises, so a healthy agent costs one short row however long it runs.
+
+Agent and boot are what a batch says of itself; the sender is who was let in. What one sender says
+never decides about another's batches, and none can take up more than its share.
 """
 
 from bisect import bisect_right
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 RANGES_MAX = 4_096
 """Most separate ranges of one agent and boot. Only an agent that leaves holes and never says that
 they are final comes near."""
 
+LEDGER_KEYS_MAX = 500_000
+"""Most entries; a fleet of 100,000 nodes that all restart five times in 60 days."""
+NODE_KEYS_MAX = 64
+"""Most agents and boots of a token that is bound to a node."""
+TOKEN_KEYS_MAX = LEDGER_KEYS_MAX // 2
+"""Most of a token for any node, which a whole fleet may share."""
+FORGET_AFTER = timedelta(hours=1)
+"""An agent and boot that was heard of within that time is never forgotten to make room: a batch of it
+may be on its way a second time. Its spool sends the oldest first, so that what comes after many other
+boots of the same sender has been answered."""
+
+NOBODY = ""
+"""The sender where no tokens are asked for, and of what was stored before senders were told apart."""
+_NODE, _TOKEN = "node:", "token:"
+
 Range = tuple[int, int]
+LedgerKey = tuple[str, str, str]
+"""Sender, agent and boot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +92,151 @@ def from_text(text: str) -> tuple[Range, ...]:
     """The inverse of `to_text`."""
     pairs = (pair.partition("-") for pair in text.split())
     return tuple((int(first), int(last)) for first, _, last in pairs)
+
+
+def node_sender(node: str) -> str:
+    """Who sends with a token that is bound to a node: another token of the node is the same sender."""
+    return _NODE + node
+
+
+def token_sender(name: str) -> str:
+    """Who sends with a token for any node."""
+    return _TOKEN + name
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is stored of one sender, agent and boot, and when it was last heard of."""
+
+    stored: Stored
+    heard_at: datetime
+
+
+class Ledger:
+    """Entries by key; of each sender in the order in which they were last heard of."""
+
+    def __init__(self, entries: Mapping[LedgerKey, Entry] | None = None) -> None:
+        self._by_sender: dict[str, OrderedDict[LedgerKey, Entry]] = {}
+        self._count = 0
+        self.update(entries or {})
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ledger) and self._by_sender == other._by_sender
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def get(self, key: LedgerKey) -> Entry | None:
+        """The entry, if there is one."""
+        of_sender = self._by_sender.get(key[0])
+        return None if of_sender is None else of_sender.get(key)
+
+    def count(self, sender: str) -> int:
+        """Entries of a sender."""
+        return len(self._by_sender.get(sender, ()))
+
+    def of(self, sender: str) -> Iterator[tuple[LedgerKey, Entry]]:
+        """Entries of a sender, the one first that was not heard of for longest."""
+        return iter(self._by_sender.get(sender, {}).items())
+
+    def update(self, entries: Mapping[LedgerKey, Entry]) -> None:
+        """Take entries, which were heard of last, in the place of those that are there."""
+        for key, entry in entries.items():
+            of_sender = self._by_sender.setdefault(key[0], OrderedDict())
+            self._count += key not in of_sender
+            of_sender[key] = entry
+            of_sender.move_to_end(key)
+
+    def forget(self, keys: Iterable[LedgerKey]) -> None:
+        """Let entries go."""
+        for key in keys:
+            of_sender = self._by_sender[key[0]]
+            del of_sender[key]
+            self._count -= 1
+            if not of_sender:
+                del self._by_sender[key[0]]
+
+    def heard_before(self, instant: datetime) -> list[LedgerKey]:
+        """Keys that were last heard of before that."""
+        return [
+            key
+            for entries in self._by_sender.values()
+            for key, entry in entries.items()
+            if entry.heard_at < instant
+        ]
+
+
+class Draft:
+    """What a group of batches changes of a ledger, which itself stays as it is."""
+
+    def __init__(self, ledger: Ledger, coming: AbstractSet[LedgerKey], now: datetime) -> None:
+        """`coming`: keys of all batches of the group; none of them is forgotten."""
+        self._ledger = ledger
+        self._coming = coming
+        self._now = now
+        self._grown: Counter[str] = Counter()
+        self._total = len(ledger)
+        self._oldest: dict[str, Iterator[tuple[LedgerKey, Entry]]] = {}
+        self.changed: dict[LedgerKey, Entry] = {}
+        self.forgotten: list[LedgerKey] = []
+
+    def get(self, key: LedgerKey) -> Entry | None:
+        """What counts for a key: its own entry, or else what was stored before senders were told apart."""
+        own = self.changed.get(key) or self._ledger.get(key)
+        return own or self._ledger.get((NOBODY, *key[1:]))
+
+    def refusal(self, key: LedgerKey) -> str | None:
+        """Why there is no room for a key; None: there is, or was made, by forgetting one of the sender."""
+        sender = key[0]
+        if key in self.changed or self._ledger.get(key) is not None:
+            return None
+        count = self._ledger.count(sender) + self._grown[sender]
+        if count >= share_of(sender):
+            whose = "" if sender == NOBODY else f" of {_shown(sender)}"
+            giving = sender
+        elif self._total >= LEDGER_KEYS_MAX:
+            count, whose, giving = self._total, "", NOBODY
+        else:
+            return None
+        if self._forget_of(giving):
+            return None
+        return (
+            f"{count} agents and boots{whose} are known, which is the most, and each has sent within"
+            " the last hour: send it again later, and see what makes so many"
+        )
+
+    def put(self, key: LedgerKey, stored: Stored) -> None:
+        """What is stored of a key from now on; there is room for it."""
+        if key not in self.changed and self._ledger.get(key) is None:
+            self._grown[key[0]] += 1
+            self._total += 1
+        self.changed[key] = Entry(stored, self._now)
+
+    def _forget_of(self, sender: str) -> bool:
+        # Where it stands is remembered: to look through the forgotten ones again for each batch would
+        # take longer with each.
+        oldest = self._oldest.setdefault(sender, self._ledger.of(sender))
+        for key, entry in oldest:
+            if self._now - entry.heard_at < FORGET_AFTER:
+                self._oldest[sender] = iter(())
+                return False
+            if key not in self._coming:
+                self.forgotten.append(key)
+                self._grown[sender] -= 1
+                self._total -= 1
+                return True
+        return False
+
+
+def share_of(sender: str) -> int:
+    """Most entries of a sender."""
+    if sender.startswith(_NODE):
+        return NODE_KEYS_MAX
+    return TOKEN_KEYS_MAX if sender.startswith(_TOKEN) else LEDGER_KEYS_MAX
+
+
+def _shown(sender: str) -> str:
+    kind, _, name = sender.partition(":")
+    return f"{kind} {name}"

@@ -380,8 +380,7 @@ class Writer:
         now = self._clock.now()
         gone = expired(self._known, now)
         if gone and self._quietly(Changes(forget_ledger_before=now - LEDGER_KEPT_FOR)):
-            for key in gone:
-                del self._known.ledger[key]
+            self._known.ledger.forget(gone)
 
     def _quietly(self, changes: Changes) -> bool:
         """Write what can wait for the next time; whether it worked."""

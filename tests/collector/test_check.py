@@ -261,7 +261,7 @@ def test_a_gap_between_lake_and_database_is_found(store: Path) -> None:
 def test_a_ledger_that_makes_no_sense_is_found(store: Path) -> None:
     database = Database.open(store, LIMITS)
     database.writing.execute(
-        "INSERT INTO internal.ledger BY NAME SELECT 'a' AS agent_id, unnest(['b', 'c']) AS boot_id,"
+        "INSERT INTO internal.ledger BY NAME SELECT '' AS sender, 'a' AS agent_id, unnest(['b', 'c']) AS boot_id,"
         " 5 AS floor, unnest(['7-9 3-4', '6-']) AS ranges, now()::TIMESTAMP AS heard_at"
     )
     database.close()

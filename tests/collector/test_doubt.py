@@ -120,6 +120,20 @@ def test_two_events_of_one_instant_are_not_each_others_doubles(peers: Peers, wir
     assert peers.in_lake()[2] == 3
 
 
+def test_the_same_gpu_and_instant_from_another_node_is_no_double(peers: Peers, wire: Any) -> None:
+    """Or who names another's GPU at one collector could have its rows removed at another."""
+    forged = [wire.gpu_row(gpu, 5 + second, node="n2") for second in range(5) for gpu in (0, 1)]
+    tables = {"gpu_samples": wire.table("gpu_samples", forged)}
+    commit(peers.database, Changes(appended=tables))
+    peers.seal(peers.database.roll())
+    peers.seal(peers.store(1, again=True))
+    with peers.database.reading() as cursor:
+        rows = cursor.execute(
+            "SELECT count(*) FROM lake.main.gpu_samples WHERE node = 'n1'"
+        ).fetchone()
+    assert rows == (10,)
+
+
 def test_what_is_doubtful_is_forgotten_with_its_generation(peers: Peers) -> None:
     generation = peers.store(1, again=True)
     peers.seal(generation)

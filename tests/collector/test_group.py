@@ -12,7 +12,6 @@ from gpuwarden_collector.group import (
     LEDGER_KEPT_FOR,
     Batch,
     Durable,
-    Entry,
     Known,
     Later,
     Never,
@@ -21,7 +20,7 @@ from gpuwarden_collector.group import (
     loaded,
     plan,
 )
-from gpuwarden_collector.ledger import RANGES_MAX, Stored
+from gpuwarden_collector.ledger import RANGES_MAX, Entry, Ledger, Stored
 from gpuwarden_collector.prices import PriceBook
 
 
@@ -58,12 +57,12 @@ def test_planning_changes_nothing_until_applied(wire: Any) -> None:
 
 def test_the_oldest_sequence_raises_the_floor(wire: Any) -> None:
     planned = plan(Known(), [batch(wire, 9, oldest=7)], PriceBook(), wire.now)
-    assert planned.ledger["a", "b"].stored == Stored(7, ((9, 9),))
+    assert planned.ledger["", "a", "b"].stored == Stored(7, ((9, 9),))
 
 
 def test_an_agent_that_never_closes_its_gaps_is_told_to(wire: Any) -> None:
     ranges = tuple((n, n) for n in range(3, 3 + 2 * RANGES_MAX, 2))
-    known = Known(ledger={("a", "b"): Entry(Stored(1, ranges), wire.now)})
+    known = Known(ledger=Ledger({("", "a", "b"): Entry(Stored(1, ranges), wire.now)}))
     far = 10 * RANGES_MAX
     refused, raised = (
         plan(known, [batch(wire, far, oldest)], PriceBook(), wire.now).outcomes[0]
@@ -77,8 +76,8 @@ def test_an_agent_that_never_closes_its_gaps_is_told_to(wire: Any) -> None:
 def test_a_full_ledger_puts_new_agents_off_and_keeps_known_ones(
     wire: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuwarden_collector.group.LEDGER_KEYS_MAX", 1)
-    known = Known(ledger={("other", "b"): Entry(Stored(), wire.now)})
+    monkeypatch.setattr("gpuwarden_collector.ledger.LEDGER_KEYS_MAX", 1)
+    known = Known(ledger=Ledger({("", "other", "b"): Entry(Stored(), wire.now)}))
     outcome = plan(known, [batch(wire, 1)], PriceBook(), wire.now).outcomes[0]
     assert isinstance(outcome, Later)
 
@@ -114,16 +113,23 @@ def test_samples_say_which_nodes_and_gpus_were_heard_of(wire: Any) -> None:
 
 def test_what_the_database_holds_is_known_after_loading(wire: Any) -> None:
     naive = wire.now.replace(tzinfo=None)
-    ledger_row = {"agent_id": "a", "boot_id": "b", "floor": 3, "ranges": "5-6", "heard_at": naive}
+    ledger_row = {
+        "sender": "",
+        "agent_id": "a",
+        "boot_id": "b",
+        "floor": 3,
+        "ranges": "5-6",
+        "heard_at": naive,
+    }
     known = loaded([ledger_row], {"nodes": [{"node": "n1"}], "gpus": [{"gpu_uuid": "GPU-0"}]})
-    assert known.ledger == {("a", "b"): Entry(Stored(3, ((5, 6),)), wire.now)}
+    assert known.ledger == Ledger({("", "a", "b"): Entry(Stored(3, ((5, 6),)), wire.now)})
     assert known.items["nodes"]["n1"].row == {"node": "n1"}
 
 
 def test_agents_not_heard_of_for_long_expire(wire: Any) -> None:
-    known = Known(ledger={("a", "b"): Entry(Stored(), wire.now)})
+    known = Known(ledger=Ledger({("", "a", "b"): Entry(Stored(), wire.now)}))
     assert expired(known, wire.now + LEDGER_KEPT_FOR) == []
-    assert expired(known, wire.now + LEDGER_KEPT_FOR + timedelta(seconds=1)) == [("a", "b")]
+    assert expired(known, wire.now + LEDGER_KEPT_FOR + timedelta(seconds=1)) == [("", "a", "b")]
 
 
 def test_history_is_stored_but_says_nothing_about_now(wire: Any) -> None:

@@ -139,6 +139,11 @@ def test_a_database_of_version_1_is_brought_up_to_date(tmp_path: Path) -> None:
         )
         old.execute("INSERT INTO gpu_samples VALUES ('2026-03-01', 'n1', 'GPU-0', true, 300)")
         old.execute("CREATE VIEW gpus_now AS SELECT * FROM gpu_samples")
+        old.execute(
+            "CREATE TABLE internal.ledger (agent_id VARCHAR NOT NULL, boot_id VARCHAR NOT NULL, floor BIGINT"
+            " NOT NULL, ranges VARCHAR NOT NULL, heard_at TIMESTAMP NOT NULL, PRIMARY KEY (agent_id, boot_id))"
+        )
+        old.execute("INSERT INTO internal.ledger VALUES ('a', 'b', 7, '9-9', '2026-03-01')")
     for _ in range(2):
         database = Database.open(tmp_path, LIMITS)
         rows = database.writing.execute(
@@ -148,6 +153,8 @@ def test_a_database_of_version_1_is_brought_up_to_date(tmp_path: Path) -> None:
         assert database.writing.execute("FROM internal.schema_version").fetchall() == [
             (SCHEMA_VERSION,)
         ]
+        ledger = load_rows(database, "internal.ledger")
+        assert [tuple(row.values())[:5] for row in ledger] == [("", "a", "b", 7, "9-9")]
         database.close()
 
 

@@ -12,11 +12,12 @@ import msgspec
 
 from gpuwarden.access import Scope, Token, allows
 from gpuwarden_collector.access.scopes import Holder, Need
+from gpuwarden_collector.ledger import node_sender, token_sender
 
 _NO_DIGEST = "0" * 64
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One token."""
 
     id: str
@@ -29,6 +30,13 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     uses_left: int | None = None
     """Of an enrolment: nodes that it may still bring in."""
     comment: str = ""
+    line: str | None = None
+    """Id of the first token that this one has come from by rotation; None: it is the first."""
+
+    @property
+    def sender(self) -> str:
+        """As whom the ledger knows who sends with it: rotation and another token of the node change nothing."""
+        return token_sender(self.line or self.id) if self.node is None else node_sender(self.node)
 
     def is_over(self, now: datetime) -> bool:
         """Whether its time is over."""
@@ -117,7 +125,10 @@ class Book:
         if old.scope is Scope.ENROLL:
             raise BookError(f"the token {name} is for enrolment; make a new one instead")
         ends_at = min(now + grace, old.expires_at or now + grace)
-        new = msgspec.structs.replace(old, id=fresh.id, sha256=fresh.digest, created_at=now)
+        line = None if old.node is not None else old.line or old.id
+        new = msgspec.structs.replace(
+            old, id=fresh.id, sha256=fresh.digest, created_at=now, line=line
+        )
         return self.with_entry(msgspec.structs.replace(old, expires_at=ends_at)).with_entry(new)
 
     def enrolled(

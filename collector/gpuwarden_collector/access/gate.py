@@ -16,6 +16,7 @@ from gpuwarden.clock import Clock
 from gpuwarden_collector.access.book import Book, Denied, Granted
 from gpuwarden_collector.access.exposure import Exposure
 from gpuwarden_collector.access.scopes import Anyone, need_of
+from gpuwarden_collector.ledger import NOBODY
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +129,12 @@ def node_of(request: web.Request) -> str | None:
     """The only node that the request may speak of; None: any."""
     grant = request.get(GRANT)
     return None if grant is None else grant.entry.node
+
+
+def sender_of(request: web.Request) -> str:
+    """Who the request comes from, as the ledger of what is stored tells senders apart."""
+    grant = request.get(GRANT)
+    return NOBODY if grant is None else grant.entry.sender
 
 
 def token_in(authorization: str) -> str:

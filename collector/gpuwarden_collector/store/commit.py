@@ -30,9 +30,10 @@ _OUT_OF_MEMORY = re.compile(r"failed to (pin block|allocate)|Out of Memory")
 _CHUNK_ROWS_MIN = 4_096
 """Chunks as small as an agent's batch make the insert eight times slower."""
 
-_LEDGER_COLUMNS = ("agent_id", "boot_id", "floor", "ranges", "heard_at")
+_LEDGER_COLUMNS = ("sender", "agent_id", "boot_id", "floor", "ranges", "heard_at")
 LEDGER_SCHEMA = pa.schema(
     [
+        ("sender", pa.string()),
         ("agent_id", pa.string()),
         ("boot_id", pa.string()),
         ("floor", pa.int64()),
@@ -40,6 +41,7 @@ LEDGER_SCHEMA = pa.schema(
         ("heard_at", pa.timestamp("us")),
     ]
 )
+FORGOTTEN_SCHEMA = pa.schema(list(LEDGER_SCHEMA)[:3])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,8 @@ class Changes:
     upserted: Mapping[str, Any] = field(default_factory=dict)
     """Rows of nodes, gpus and alerts, replaced by primary key."""
     ledger: Any | None = None
+    forgotten: Any | None = None
+    """Keys that the ledger lets go of."""
     doubtful: Any | None = None
     """Batches in `appended` that another collector may have as well (see `doubt.py`)."""
     late: Any | None = None
@@ -81,6 +85,12 @@ def commit(database: Database, changes: Changes) -> None:
         if changes.ledger is not None:
             with _incoming(connection, changes.ledger):
                 connection.execute(_LEDGER_UPSERT)
+        if changes.forgotten is not None:
+            with _incoming(connection, changes.forgotten):
+                connection.execute(
+                    "DELETE FROM internal.ledger WHERE (sender, agent_id, boot_id) IN "
+                    "(SELECT (sender, agent_id, boot_id) FROM incoming)"
+                )
         if changes.doubtful is not None:
             with _incoming(connection, changes.doubtful):
                 connection.execute(
@@ -178,7 +188,7 @@ def _upsert_sql(name: str) -> str:
 
 _LEDGER_UPSERT = (
     f"INSERT INTO internal.ledger SELECT {', '.join(_LEDGER_COLUMNS)} FROM incoming "
-    "ON CONFLICT (agent_id, boot_id) DO UPDATE SET "
+    "ON CONFLICT (sender, agent_id, boot_id) DO UPDATE SET "
     "floor = excluded.floor, ranges = excluded.ranges, heard_at = excluded.heard_at"
 )
 

@@ -38,7 +38,7 @@ from gpuwarden_collector.store.transaction import translating
 log = logging.getLogger(__name__)
 
 FILE_NAME = "gpuwarden.duckdb"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _NAME = Path(FILE_NAME).stem
 """What DuckDB calls the database."""
 ROW_GROUP_ROWS = 16_384
@@ -47,18 +47,23 @@ into the log. DuckDB's own 122,880 are more than a group commit has."""
 _CHECKPOINT_THRESHOLD = "256MiB"
 _CLOSE_WAIT_S = 5.0
 
-_INTERNAL_SQL = (
-    """
-CREATE SCHEMA IF NOT EXISTS internal;
-CREATE TABLE IF NOT EXISTS internal.schema_version (version INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS internal.ledger (
+_LEDGER_SQL = """CREATE TABLE IF NOT EXISTS internal.ledger (
+    sender VARCHAR NOT NULL,
     agent_id VARCHAR NOT NULL,
     boot_id VARCHAR NOT NULL,
     floor BIGINT NOT NULL,
     ranges VARCHAR NOT NULL,
     heard_at TIMESTAMP NOT NULL,
-    PRIMARY KEY (agent_id, boot_id)
+    PRIMARY KEY (sender, agent_id, boot_id)
 );
+"""
+_INTERNAL_SQL = (
+    """
+CREATE SCHEMA IF NOT EXISTS internal;
+CREATE TABLE IF NOT EXISTS internal.schema_version (version INTEGER NOT NULL);
+"""
+    + _LEDGER_SQL
+    + """
 CREATE TABLE IF NOT EXISTS internal.identity (collector VARCHAR NOT NULL);
 CREATE TABLE IF NOT EXISTS internal.generations (generation BIGINT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS internal.rollup (
@@ -457,6 +462,16 @@ def _migrate(connection: duckdb.DuckDBPyConnection, version: int | None) -> None
         for name in set(lake.SEALED_TABLES) & existing:
             connection.execute(f"CREATE TABLE {hot_table(name, 1)} AS FROM main.{name}")
             connection.execute(f"DROP TABLE main.{name}")
+    if version in (1, 2):
+        # The ledger did not tell senders apart; what it has is nobody's, and counts for each.
+        connection.execute("CREATE TEMP TABLE ledger_before AS FROM internal.ledger")
+        connection.execute("DROP TABLE internal.ledger")
+        connection.execute(_LEDGER_SQL)
+        connection.execute(
+            "INSERT INTO internal.ledger BY NAME SELECT '' AS sender, "
+            "agent_id, boot_id, floor, ranges, heard_at FROM temp.ledger_before"
+        )
+        connection.execute("DROP TABLE temp.ledger_before")
     connection.execute("UPDATE internal.schema_version SET version = $1", [SCHEMA_VERSION])
 
 

@@ -126,7 +126,8 @@ def _span_of(cursor: duckdb.DuckDBPyConnection, generation: int) -> tuple[Any, A
 
 def _remove_sql(name: str, generation: int) -> str:
     hot = f"hot.{name}_{generation}"
-    key = (*WIRE_TABLES[name].key, *_MORE_KEY.get(name, ()))
+    # A GPU is named by whoever sends: the same instant of it from another node is no double.
+    key = dict.fromkeys(("node", *WIRE_TABLES[name].key, *_MORE_KEY.get(name, ())))
     same = " AND ".join(f"there.{column} IS NOT DISTINCT FROM here.{column}" for column in key)
     return f"""
         DELETE FROM {hot} WHERE rowid IN (

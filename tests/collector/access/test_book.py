@@ -89,6 +89,23 @@ def test_what_takes_a_tokens_place_has_its_rights_and_the_old_one_its_grace() ->
     assert isinstance(book.judged(old.text, Scope.INGEST, NOW + HOUR), Denied)
 
 
+def test_who_sends_is_the_node_or_else_the_line_of_rotated_tokens() -> None:
+    _, bound = made(Scope.INGEST, node="n1")
+    _, again = made(Scope.INGEST, node="n1")
+    assert bound.sender == again.sender == "node:n1"
+    book = Book([bound, first := made(Scope.INGEST)[1], other := made(Scope.INGEST)[1]])
+    name = first.id
+    for _ in range(3):
+        fresh = Token.new(Scope.INGEST)
+        book = book.rotated(name, fresh, NOW, HOUR)
+        name = fresh.id
+        assert (found := book.get(name)) and found.sender == first.sender
+    assert first.sender != other.sender
+    renewed = Token.new(Scope.INGEST)
+    entry = book.rotated(bound.id, renewed, NOW, HOUR).get(renewed.id)
+    assert entry and (entry.sender, entry.line) == ("node:n1", None)
+
+
 def test_a_grace_does_not_lengthen_a_life() -> None:
     old, entry = made(Scope.READ, expires_at=NOW + HOUR)
     book = Book([entry]).rotated(old.id, Token.new(Scope.READ), NOW, 10 * HOUR)

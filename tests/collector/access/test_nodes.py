@@ -1,15 +1,19 @@
 """A node's token sends that node's rows and no others', alone and among others' batches."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.access import Scope
+from gpuwarden.access import Scope, Token
 from gpuwarden_collector.access.nodes import NodeColumns
+from gpuwarden_collector.access.token_file import NAME, edit
 from gpuwarden_collector.decode import Decoded, Part, Refused
+from gpuwarden_collector.store.commit import load_rows
+from gpuwarden_collector.store.database import Database, Limits
 
 NODES = st.lists(st.sampled_from(["n1", "n2", "n3"]), max_size=6)
 
@@ -53,3 +57,38 @@ async def test_rows_of_another_node_are_refused_counted_and_not_stored(
         assert "for node n1, and the batch has rows of node n2" in answers[1][1]
         assert collector.stats.denied == {"node": 1}
         assert collector.stats.refused == {"403": 1}
+
+
+async def test_what_a_node_says_of_itself_swallows_no_batch_of_another(
+    start: Any, grant: Any, bearer: Any, wire: Any, post: Any, data_dir: Any, clock: Any
+) -> None:
+    own, other = grant(Scope.INGEST, node="n1"), grant(Scope.INGEST, node="n2")
+    same = grant(Scope.INGEST, node="n1")
+    fleet = grant(Scope.INGEST)
+    fresh = Token.new(Scope.INGEST)
+    hour = timedelta(hours=1)
+    rotated = lambda book: (book.rotated(fleet.id, fresh, clock.now(), hour), None)
+    edit(data_dir / NAME, rotated)
+    async with start(require_tokens=True) as collector:
+
+        async def send(token: Token, number: int, node: str, oldest: int = 0) -> int:
+            """How many batches were stored by it."""
+            row = wire.gpu_row(0, number % 100, node=node, gpu_uuid=f"GPU-{node}")
+            body = wire.zstd(wire.stream("gpu_samples", [row]))
+            before = collector.stats.batches
+            status, text, _ = await post(
+                collector.url, body, number, oldest=oldest, headers=bearer(token)
+            )
+            assert status == 204, text
+            return int(collector.stats.batches - before)
+
+        assert await send(other, 10**17, "n2", oldest=10**17) == 1
+        assert await send(own, 1, "n1") == 1
+        assert await send(same, 1, "n1") == 0, "another token of the node"
+        assert await send(fleet, 1, "n3") == 1
+        assert await send(fresh, 1, "n3") == 0, "rotated"
+        assert await send(own, 2, "n1") == 1
+    database = Database.open(data_dir, Limits(memory="512MiB", threads=1))
+    rows = load_rows(database, "internal.ledger")
+    database.close()
+    assert {row["sender"] for row in rows} == {"node:n1", "node:n2", f"token:{fleet.id}"}

@@ -1,0 +1,225 @@
+"""What one sender says of itself decides nothing about another's batches, nor fills their ledger."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuwarden.wire import BatchId
+from gpuwarden_collector import ledger
+from gpuwarden_collector.decode import Decoded
+from gpuwarden_collector.group import Batch, Durable, Known, Later, Outcome, apply, plan
+from gpuwarden_collector.ledger import (
+    FORGET_AFTER,
+    NOBODY,
+    NODE_KEYS_MAX,
+    TOKEN_KEYS_MAX,
+    Entry,
+    Ledger,
+    Stored,
+    node_sender,
+    token_sender,
+)
+from gpuwarden_collector.prices import PriceBook
+from gpuwarden_collector.store.commit import load_rows
+from gpuwarden_collector.store.database import Database, Limits
+
+FAR = 10**17
+A, B = node_sender("a"), node_sender("b")
+FLEET = token_sender("t1")
+MINUTE = timedelta(minutes=1)
+
+
+class Collected:
+    """What is known after groups of batches; each batch is its sender, agent, boot and sequence."""
+
+    def __init__(self, wire: Any, known: Known | None = None) -> None:
+        self.known = known or Known()
+        self.now: datetime = wire.now
+        self._tables = {"gpu_samples": wire.table("gpu_samples", [wire.gpu_row()])}
+
+    def send(self, *batches: tuple[str, str, str, int], oldest: int = 0) -> list[Outcome]:
+        """The batches as one group."""
+        group = [
+            Batch(BatchId(agent, boot, n, oldest), Decoded.of(self._tables, 100), 0, sender)
+            for sender, agent, boot, n in batches
+        ]
+        planned = plan(self.known, group, PriceBook(), self.now)
+        apply(self.known, planned)
+        return list(planned.outcomes)
+
+
+@pytest.fixture
+def collected(wire: Any) -> Collected:
+    return Collected(wire)
+
+
+@pytest.mark.parametrize("sender", [A, FLEET, NOBODY])
+@pytest.mark.parametrize("victim", [B, token_sender("t2")])
+def test_a_sequence_of_another_sender_swallows_nothing(
+    collected: Collected, sender: str, victim: str
+) -> None:
+    collected.send((victim, "agent", "boot", 1))
+    forged = collected.send((A, "agent", "boot", FAR), oldest=FAR)
+    assert forged == [Durable()]
+    assert collected.send((victim, "agent", "boot", 2)) == [Durable()]
+    assert collected.send((victim, "agent", "boot", 2)) == [Durable(is_duplicate=True)]
+    assert collected.send((victim, "agent", "next boot", 3)) == [Durable()]
+
+
+def test_nor_in_the_same_group(collected: Collected) -> None:
+    forged, real = (A, "agent", "boot", 7), (B, "agent", "boot", 7)
+    assert collected.send(forged, real, real) == [
+        Durable(),
+        Durable(),
+        Durable(is_duplicate=True),
+    ]
+
+
+def test_what_was_stored_before_senders_were_told_apart_is_stored_for_each(
+    collected: Collected,
+) -> None:
+    """An upgrade, or tokens that are asked for from now on: what is on its way comes again."""
+    collected.send((NOBODY, "agent", "boot", 5), oldest=5)
+    again = Durable(is_duplicate=True)
+    assert collected.send((B, "agent", "boot", 5), (B, "agent", "boot", 6)) == [again, Durable()]
+    assert collected.send((FLEET, "agent", "boot", 6)) == [Durable()]
+    assert collected.send((B, "agent", "boot", 5), (B, "agent", "boot", 6)) == [again, again]
+
+
+def test_invented_agents_and_boots_of_a_node_take_up_its_own_share_alone(
+    collected: Collected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "LEDGER_KEYS_MAX", 2 * NODE_KEYS_MAX)
+    for number in range(4 * NODE_KEYS_MAX):
+        (outcome,) = collected.send((A, f"agent{number}", "boot", 1))
+        assert isinstance(outcome, Durable if number < NODE_KEYS_MAX else Later)
+    assert isinstance(outcome, Later)
+    assert "64 agents and boots of node a are known, which is the most" in outcome.reason
+    assert outcome.retry_after_s > 0
+    assert collected.send((B, "agent", "boot", 1)) == [Durable()]
+    assert collected.send((A, "agent0", "boot", 2)) == [Durable()]
+
+
+def test_nor_does_one_group_that_is_full_of_them(collected: Collected) -> None:
+    many = [(A, "agent", f"boot{n}", 1) for n in range(1000)]
+    outcomes = collected.send(*many, (B, "agent", "boot", 1))
+    assert [isinstance(o, Durable) for o in outcomes].count(True) == NODE_KEYS_MAX + 1
+    assert outcomes[-1] == Durable()
+    assert len(collected.known.ledger) == NODE_KEYS_MAX + 1
+
+
+def test_a_token_for_any_node_leaves_half_of_the_ledger(
+    wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert TOKEN_KEYS_MAX == ledger.LEDGER_KEYS_MAX // 2
+    monkeypatch.setattr(ledger, "TOKEN_KEYS_MAX", 10)
+    monkeypatch.setattr(ledger, "LEDGER_KEYS_MAX", 20)
+    collected = Collected(wire)
+    outcomes = collected.send(*((FLEET, f"agent{n}", "boot", 1) for n in range(50)))
+    assert outcomes.count(Durable()) == 10
+    assert isinstance(outcomes[-1], Later) and "of token t1 are known" in outcomes[-1].reason
+    assert collected.send((B, "agent", "boot", 1)) == [Durable()]
+
+
+def test_a_node_that_reboots_often_is_never_locked_out(collected: Collected) -> None:
+    """The boot that was not heard of for longest is forgotten, and no other."""
+    for number in range(1, 5 * NODE_KEYS_MAX):
+        collected.now += 3 * MINUTE
+        assert collected.send((A, "agent", f"boot{number}", number)) == [Durable()]
+        before = max(1, number - 10)
+        again = (A, "agent", f"boot{before}", before)
+        assert collected.send(again) == [Durable(is_duplicate=True)]
+    assert collected.known.ledger.count(A) == NODE_KEYS_MAX
+
+
+def test_what_was_heard_of_within_the_hour_is_not_forgotten(collected: Collected) -> None:
+    for number in range(NODE_KEYS_MAX):
+        collected.send((A, "agent", f"boot{number}", 1))
+    collected.now += FORGET_AFTER - timedelta(seconds=1)
+    assert isinstance(collected.send((A, "agent", "new", 1))[0], Later)
+    collected.send((A, "agent", "boot0", 2))
+    collected.now += timedelta(seconds=1)
+    assert collected.send((A, "agent", "new", 1)) == [Durable()]
+    assert collected.known.ledger.get((A, "agent", "boot0")) is not None
+    assert collected.known.ledger.get((A, "agent", "boot1")) is None
+
+
+def test_a_boot_that_comes_in_the_same_group_is_not_forgotten_for_another(
+    collected: Collected,
+) -> None:
+    collected.send(*((A, "agent", f"boot{n}", 1) for n in range(NODE_KEYS_MAX)))
+    collected.now += 2 * FORGET_AFTER
+    assert collected.send((A, "agent", "new", 1), (A, "agent", "boot0", 1)) == [
+        Durable(),
+        Durable(is_duplicate=True),
+    ]
+
+
+def test_a_ledger_that_nobody_in_particular_has_filled_makes_room(
+    wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "LEDGER_KEYS_MAX", 2)
+    old = {(NOBODY, "x", f"boot{n}"): Entry(Stored(), wire.now) for n in range(2)}
+    collected = Collected(wire, Known(ledger=Ledger(old)))
+    assert isinstance(collected.send((B, "agent", "boot", 1))[0], Later)
+    collected.now += FORGET_AFTER
+    assert collected.send((B, "agent", "boot", 1)) == [Durable()]
+
+
+SENT = st.lists(
+    st.tuples(
+        st.sampled_from([A, B, FLEET]),
+        st.sampled_from(["x", "y"]),
+        st.integers(1, 6),
+        st.integers(0, 6),
+    ),
+    max_size=40,
+)
+
+
+@given(SENT, st.integers(1, 5))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_senders_side_by_side_get_the_answers_of_each_alone(
+    wire: Any, sent: list[tuple[str, str, int, int]], at_once: int
+) -> None:
+    """Whatever ids, sequences and floors they say, and however they are grouped."""
+
+    def outcomes_of(senders: set[str]) -> list[tuple[str, Outcome]]:
+        known, found = Known(), []
+        mine = [one for one in sent if one[0] in senders]
+        tables = {"gpu_samples": wire.table("gpu_samples", [wire.gpu_row()])}
+        for first in range(0, len(mine), at_once):
+            group = [
+                Batch(BatchId(agent, "b", n, min(n, floor)), Decoded.of(tables, 100), 0, sender)
+                for sender, agent, n, floor in mine[first : first + at_once]
+            ]
+            planned = plan(known, group, PriceBook(), wire.now)
+            apply(known, planned)
+            found += list(zip([b.sender for b in group], planned.outcomes, strict=True))
+        return found
+
+    together = outcomes_of({A, B, FLEET})
+    for sender in (A, B, FLEET):
+        assert [one for one in together if one[0] == sender] == outcomes_of({sender})
+
+
+async def test_what_is_forgotten_is_forgotten_on_disk(
+    start: Any, wire: Any, post: Any, data_dir: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "LEDGER_KEYS_MAX", 2)
+    body = wire.zstd(wire.stream("gpu_samples", [wire.gpu_row()]))
+    async with start() as collector:
+        for boot in ("b1", "b2"):
+            assert (await post(collector.url, body, 1, boot=boot))[0] == 204
+        status, text, headers = await post(collector.url, body, 1, boot="b3")
+        assert (status, headers["Retry-After"]) == (503, "60")
+        assert "2 agents and boots are known" in text
+        clock.advance(3_601)
+        assert (await post(collector.url, body, 1, boot="b3"))[0] == 204
+    database = Database.open(data_dir, Limits(memory="512MiB", threads=1))
+    rows = load_rows(database, "internal.ledger")
+    database.close()
+    assert sorted(row["boot_id"] for row in rows) == ["b2", "b3"]

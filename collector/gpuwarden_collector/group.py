@@ -1,13 +1,16 @@
 """Plans one group commit: pure from waiting batches and what is known to changes and new knowledge."""
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gpuwarden.schema import EVENTS
 from gpuwarden.wire import BatchId
 from gpuwarden_collector import inventory
 from gpuwarden_collector.decode import STORED_SCHEMAS, Decoded, Part
@@ -25,12 +28,14 @@ from gpuwarden_collector.ledger import (
     from_text,
     to_text,
 )
+from gpuwarden_collector.owners import TOLD_EVERY, Claims, Owner, Speaker, Told, gone, stored_owner
 from gpuwarden_collector.prices import PriceBook
 from gpuwarden_collector.store.commit import FORGOTTEN_SCHEMA, LEDGER_SCHEMA, Changes
 
 LEDGER_KEPT_FOR = timedelta(days=60)
 _NO_KEY_RETRY_AFTER_S = 60
 _INVENTORY = ("nodes", "gpus")
+_SEEN = ("first_seen_at", "last_seen_at")
 _HEARD_COLUMNS = {"nodes": "node", "gpus": "gpu_uuid"}
 
 
@@ -44,6 +49,10 @@ class Known:
     """Keys heard of since `last_seen_at` was last written."""
     places: dict[Place, str] = field(default_factory=dict)
     """gpu_uuid of the board that was last told of there."""
+    owners: dict[str, Owner] = field(default_factory=dict)
+    """By gpu_uuid: the node that each GPU belongs to."""
+    told: dict[tuple[str, str], Told] = field(default_factory=dict)
+    """By gpu_uuid and node: what was told of nodes that speak of another's GPU."""
     closed_until: datetime | None = None
     """Sample rows from before that (naive UTC) are late: their windows are to be noted."""
     has_peers: bool = False
@@ -64,6 +73,11 @@ class Batch:
     def key(self) -> LedgerKey:
         """Where the ledger has it."""
         return self.sender, self.id.agent_id, self.id.boot_id
+
+    @property
+    def speaker(self) -> Speaker:
+        """Who says what is in it."""
+        return Speaker(self.sender, self.id.agent_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +116,7 @@ class Plan:
     items: Mapping[str, Mapping[str, Item]]
     places: Mapping[Place, str]
     heard: Mapping[str, set[str]]
+    claims: Claims
     rows: Mapping[str, int]
     newest: datetime | None
     """Newest timestamp of the stored sample rows that are no history."""
@@ -126,8 +141,23 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
         outcomes.append(outcome)
         if isinstance(outcome, Durable) and not outcome.is_duplicate:
             fresh.append(batch)
-            _take_inventory(known, items, places, batch, prices, now)
-    tables = _concatenated(fresh)
+    # History says nothing about who is there now.
+    live = [batch for batch in fresh if not batch.id.is_import]
+    history = [batch for batch in fresh if batch.id.is_import]
+    claims = Claims(known.owners, known.told, now)
+    of_live = claims.without_others(_concatenated(live), _Speakers(live))
+    of_history = claims.without_others(_concatenated(history), _Speakers(history), is_import=True)
+    told = dict.fromkeys(_INVENTORY, 0)
+    heard: dict[str, set[str]] = {name: set() for name in _INVENTORY}
+    for batch in fresh:
+        for name, keys in _take_inventory(known, items, places, claims, batch, prices, now):
+            told[name] += len(keys)
+            if not batch.id.is_import:
+                heard[name].update(keys)
+                heard["nodes"].update(batch.decoded.parts[name].data["node"].to_pylist())
+    tables = _joined(of_live, of_history)
+    if (events := claims.events()) is not None:
+        tables = _joined(tables, {EVENTS.name: events})
     changes = Changes(
         appended=tables,
         upserted={
@@ -141,16 +171,12 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
         doubtful=_doubtful(fresh) if known.has_peers else None,
     )
     rows = {name: table.num_rows for name, table in tables.items()}
+    rows.update({name: count for name, count in told.items() if count})
+    imported = sum(table.num_rows for table in of_history.values())
     for name in _INVENTORY:
-        said = sum(b.decoded.parts[name].rows for b in fresh if name in b.decoded.parts)
-        if said:
-            rows[name] = said
-    # History says nothing about who is there now.
-    live = [batch for batch in fresh if not batch.id.is_import]
-    imported = sum(batch.decoded.rows for batch in fresh if batch.id.is_import)
-    if imported:
-        tables = _concatenated(live)
-    heard, newest = _heard(tables, live), _newest(tables)
+        imported += sum(b.decoded.parts[name].rows for b in history if name in b.decoded.parts)
+    _hear(heard, of_live)
+    newest = _newest(of_live)
     return Plan(
         changes,
         outcomes,
@@ -159,6 +185,7 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
         items,
         places,
         heard,
+        claims,
         rows,
         newest,
         imported,
@@ -196,18 +223,25 @@ def _take_inventory(
     known: Known,
     items: dict[str, dict[str, Item]],
     places: dict[Place, str],
+    claims: Claims,
     batch: Batch,
     prices: PriceBook,
     now: datetime,
-) -> None:
+) -> Iterator[tuple[str, list[str]]]:
+    """Merge what a batch says of nodes and GPUs; keys of those that it may speak of, by table."""
     source = Source(batch.sender, batch.id.agent_id, batch.id.sequence, batch.id.is_import)
     for name in _INVENTORY:
         part = batch.decoded.parts.get(name)
         if part is None:
             continue
         key_column = _HEARD_COLUMNS[name]
+        keys = []
         for said in part.data.to_pylist():
             key = said[key_column]
+            # What history says replaces nothing.
+            if name == "gpus" and not source.is_import and not claims.admits(said, batch.speaker):
+                continue
+            keys.append(key)
             before = items[name].get(key) or known.items[name].get(key)
             item = inventory.merged(before, said, source, now)
             if name == "gpus":
@@ -217,13 +251,15 @@ def _take_inventory(
                 item = Item(row, item.source)
             items[name][key] = item
             if name == "gpus" and not source.is_import:
-                _settle(known, items["gpus"], places, key, before)
+                _settle(known, items["gpus"], places, claims, key, before)
+        yield name, keys
 
 
 def _settle(
     known: Known,
     items: dict[str, Item],
     places: dict[Place, str],
+    claims: Claims,
     key: str,
     before: Item | None,
 ) -> None:
@@ -243,6 +279,7 @@ def _settle(
     places[place] = key
     if holder and inventory.replaces(item, before, holder):
         items[holder_key] = Item({**holder.row, "replaced_by": key}, holder.source)
+        claims.let_go(holder_key, holder.row["node"])
 
 
 def _changed(known: Mapping[str, Item], items: Mapping[str, Item]) -> dict[str, Item]:
@@ -265,15 +302,36 @@ def _concatenated(batches: Sequence[Batch]) -> dict[str, Any]:
     return {name: pa.concat_tables(part.data for part in p) for name, p in found.items()}
 
 
-def _heard(tables: Mapping[str, Any], batches: Sequence[Batch]) -> dict[str, set[str]]:
-    """Nodes and GPUs that any row of the batches names."""
-    heard: dict[str, set[str]] = {name: set() for name in _INVENTORY}
-    said = [b.decoded.parts[n].data for b in batches for n in _INVENTORY if n in b.decoded.parts]
-    for table in (*tables.values(), *said):
+class _Speakers:
+    """Who sent each row of `_concatenated` tables."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self._batches = batches
+        self._by_table: dict[str, tuple[list[int], list[Batch]]] = {}
+
+    def __call__(self, name: str, row: int) -> Speaker:
+        if name not in self._by_table:
+            having = [b for b in self._batches if name in b.decoded.parts]
+            ends = list(accumulate(b.decoded.parts[name].rows for b in having))
+            self._by_table[name] = ends, having
+        ends, having = self._by_table[name]
+        return having[bisect_right(ends, row)].speaker
+
+
+def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    names = dict.fromkeys((*first, *second))
+    return {
+        name: pa.concat_tables([group[name] for group in (first, second) if name in group])
+        for name in names
+    }
+
+
+def _hear(heard: Mapping[str, set[str]], tables: Mapping[str, Any]) -> None:
+    """Add nodes and GPUs that any row names."""
+    for table in tables.values():
         for name, column in _HEARD_COLUMNS.items():
             if column in table.schema.names:
                 heard[name].update(k for k in pc.unique(table[column]).to_pylist() if k)
-    return heard
 
 
 def _newest(tables: Mapping[str, Any]) -> datetime | None:
@@ -336,6 +394,12 @@ def loaded(
         place = inventory.place_of(item.row)
         if place is not None and item.row.get("replaced_by") is None:
             known.places[place] = key
+        if item.row.get("replaced_by") is None:
+            at = known.items["nodes"].get(item.row["node"])
+            seen = {n: item.row[n].replace(tzinfo=UTC) for n in _SEEN if item.row.get(n)}
+            known.owners[key] = stored_owner(
+                item.row | seen, at.row.get("agent_id") if at else None, seen["last_seen_at"]
+            )
     return known
 
 
@@ -347,6 +411,16 @@ def apply(known: Known, done: Plan) -> None:
         known.items[name].update(done.items[name])
         known.heard[name] |= done.heard[name]
     known.places.update(done.places)
+    known.owners.update(done.claims.changed)
+    known.told.update(done.claims.changed_told)
+
+
+def forget_gone(known: Known, now: datetime) -> None:
+    """Let go of what does not matter any more about whom GPUs belong to."""
+    for key in gone(known.owners, now):
+        del known.owners[key]
+    for pair in [pair for pair, told in known.told.items() if now - told.at >= TOLD_EVERY]:
+        del known.told[pair]
 
 
 def expired(known: Known, now: datetime) -> list[LedgerKey]:

@@ -52,6 +52,8 @@ class Stats:
     rows: Counter[str] = field(default_factory=Counter)
     imported_rows: int = 0
     """Of them, those that were read from files."""
+    left_out_rows: Counter[str] = field(default_factory=Counter)
+    """Rows not stored because they are about a GPU of another node, by table."""
     body_bytes: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     """By HTTP status."""
@@ -142,6 +144,7 @@ def _lines(stats: Stats, levels: Levels) -> Iterator[str]:
         yield from _family(name, "counter", meaning, [("", value)])
     for name, meaning, label, counter in (
         ("rows_total", "Rows stored.", "table", stats.rows),
+        ("left_out_rows_total", "Rows about another node's GPU.", "table", stats.left_out_rows),
         ("refused_batches_total", "Batches not stored.", "status", stats.refused),
         ("unknown_columns_total", "Batches with unknown columns.", "table", stats.unknown_columns),
         ("query_errors_total", "Queries that failed.", "reason", stats.query_errors),

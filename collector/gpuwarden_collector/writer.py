@@ -27,6 +27,7 @@ from gpuwarden_collector.group import (
     Plan,
     apply,
     expired,
+    forget_gone,
     heard_table,
     loaded,
     plan,
@@ -344,9 +345,10 @@ class Writer:
             return
         if not is_usable(self._database):
             self._database.recover()
-        heard = self._known.heard
+        before = self._known
         self._known = load_known(self._database)
-        self._known.heard = heard
+        self._known.heard = before.heard
+        self._known.owners, self._known.told = before.owners, before.told
         self._is_doubtful = False
 
     def _carry_out(self, call: _Call) -> None:
@@ -378,6 +380,7 @@ class Writer:
 
     def _expire_ledger(self) -> None:
         now = self._clock.now()
+        forget_gone(self._known, now)
         gone = expired(self._known, now)
         if gone and self._quietly(Changes(forget_ledger_before=now - LEDGER_KEPT_FOR)):
             self._known.ledger.forget(gone)
@@ -422,6 +425,7 @@ class Writer:
         self._stats.duplicates += duplicates
         self._stats.rows.update(planned.rows)
         self._stats.imported_rows += planned.imported_rows
+        self._stats.left_out_rows.update(planned.claims.left_out)
         if planned.newest is not None:
             lag_s = self._stats.ingest_lag_seconds = (now - planned.newest).total_seconds()
             self._stats.lags.append(lag_s)

@@ -92,3 +92,42 @@ async def test_what_a_node_says_of_itself_swallows_no_batch_of_another(
     rows = load_rows(database, "internal.ledger")
     database.close()
     assert {row["sender"] for row in rows} == {"node:n1", "node:n2", f"token:{fleet.id}"}
+
+
+async def test_anothers_gpu_cannot_be_taken_over(
+    start: Any, grant: Any, bearer: Any, wire: Any, post: Any, session: Any, clock: Any
+) -> None:
+    own, other = grant(Scope.INGEST, node="n1"), grant(Scope.INGEST, node="n2")
+    reader = grant(Scope.READ)
+    gpu = {"gpu_uuid": "GPU-0", "simulated": True}
+    async with start(require_tokens=True) as collector:
+
+        async def send(token: Token, number: int, node: str, power_watts: float) -> None:
+            clock.advance(1)
+            row = wire.gpu_row(0, number, node=node, power_watts=power_watts)
+            host = {"ts": row["ts"], "node": node, "simulated": True}
+            body = wire.stream("gpus", [{**gpu, "node": node, "serial": f"of {node}"}])
+            body += wire.stream("gpu_samples", [row]) + wire.stream("host_samples", [host])
+            status, text, _ = await post(
+                collector.url, wire.zstd(body), number, agent=node, headers=bearer(token)
+            )
+            assert status == 204, text
+
+        async def asked(sql: str) -> Any:
+            url = collector.url + "/v1/sql"
+            async with session.post(url, data=sql, headers=bearer(reader)) as answer:
+                return (await answer.json())["rows"]
+
+        await send(own, 1, "n1", 300.0)
+        for number in (2, 3):
+            await send(other, number, "n2", 1.0)
+        assert await asked("SELECT node, power_watts FROM gpu_samples") == [["n1", 300.0]]
+        assert await asked("SELECT node, serial FROM gpus") == [["n1", "of n1"]]
+        assert await asked("SELECT count(*) FROM host_samples WHERE node = 'n2'") == [[2]]
+        events = await asked("SELECT kind, node, gpu_uuid, message FROM events")
+        assert [row[:3] for row in events] == [["gpu_claimed_twice", "n2", "GPU-0"]]
+        assert "node n2 speaks of GPU-0, which node n1 has" in events[0][3]
+        async with session.get(collector.url + "/metrics", headers=bearer(reader)) as answer:
+            metrics = await answer.text()
+        assert 'gpuwarden_collector_left_out_rows_total{table="gpu_samples"} 2' in metrics
+        assert 'gpuwarden_collector_left_out_rows_total{table="gpus"} 2' in metrics

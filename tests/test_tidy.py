@@ -1,4 +1,4 @@
-"""Style as a test: sizes, docstrings, a test file for each module, words that are not ours."""
+"""Style as a test: sizes of functions, docstrings, words that are not ours."""
 
 import ast
 import re
@@ -12,7 +12,6 @@ PARTS = ("contract", "agent", "collector", "rules", "dashboards", "cli", "releas
 SOURCES = sorted(p for part in PARTS for p in (ROOT / part).rglob("*.py"))
 PYTHON = sorted({*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").rglob("*.py")})
 FUNCTION_LINES_MAX = 70
-FILE_LINES_MAX = 500
 
 
 def name_of(path: Path) -> str:
@@ -20,10 +19,9 @@ def name_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=name_of)
-def test_file_and_its_functions_are_short_and_say_what_they_are_for(path: Path) -> None:
+def test_a_file_says_what_it_is_for_and_its_functions_are_short(path: Path) -> None:
     text = path.read_text()
     tree = ast.parse(text)
-    assert text.count("\n") <= FILE_LINES_MAX
     if path.name not in ("conftest.py", "__init__.py") or path in SOURCES:
         assert ast.get_docstring(tree), "say in one sentence what this file is for"
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -33,16 +31,6 @@ def test_file_and_its_functions_are_short_and_say_what_they_are_for(path: Path) 
         if (f.end_lineno or 0) - f.lineno + 1 > FUNCTION_LINES_MAX
     ]
     assert not long
-
-
-def test_every_module_has_a_test_file() -> None:
-    tested = {p.stem.removeprefix("test_") for p in (ROOT / "tests").rglob("test_*.py")}
-    missing = [
-        name_of(p)
-        for p in SOURCES
-        if not p.name.startswith("__") and p.stem not in tested and p.parent.name not in tested
-    ]
-    assert not missing
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)

@@ -9,11 +9,13 @@ import contextlib
 import json
 import resource
 import tempfile
-import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import duckdb
+import pyarrow as pa
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.metrics import METRICS, Kind, Metric, Type
@@ -22,8 +24,10 @@ from gpuwarden_collector.rolling import Roller
 from gpuwarden_collector.sealing import Policy, Sealer
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.store.address import FILES, FOLDER
-from gpuwarden_collector.store.database import Database, Limits
-from gpuwarden_collector.store.generations import hot_table
+from gpuwarden_collector.store.commit import Changes, commit
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.engine import Limits
+from gpuwarden_collector.store.segment import SCHEMAS
 from gpuwarden_collector.writer import Writer, load_known
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -49,8 +53,9 @@ def _value(metric: Metric) -> str:
     return "10 + g % 80 + (second // 30) % 5 + (hash(g, second) % 3)"
 
 
-def fill(connection: Any, generation: int, gpus: int, begin_s: int, end_s: int) -> None:
-    """Samples of the seconds from `begin_s` to `end_s`, in arrival order."""
+def samples(gpus: int, begin_s: int, end_s: int) -> dict[str, Any]:
+    """Rows by table of the seconds from `begin_s` to `end_s`, in arrival order."""
+    found = {}
     for table, every_s in CADENCES.items():
         things = gpus // GPUS_A_NODE if table == "host_samples" else gpus
         node = "g" if table == "host_samples" else f"g // {GPUS_A_NODE}"
@@ -66,10 +71,17 @@ def fill(connection: Any, generation: int, gpus: int, begin_s: int, end_s: int) 
         columns = {n: e for n, e in known.items() if n in TABLES[table].names}
         columns |= {metric.name: _value(metric) for metric in METRICS[table]}
         select = ", ".join(f"{expression} AS {name}" for name, expression in columns.items())
-        connection.execute(
-            f"INSERT INTO {hot_table(table, generation)} BY NAME SELECT {select} "
-            f"FROM range({begin_s}, {end_s}, {every_s}) s(second), range({things}) q(g)"
-        )
+        with duckdb.connect() as connection:
+            made = connection.execute(
+                f"SELECT {select} "
+                f"FROM range({begin_s}, {end_s}, {every_s}) s(second), range({things}) q(g)"
+            ).to_arrow_table()
+        arrays = [
+            made[f.name].cast(f.type) if f.name in columns else pa.nulls(made.num_rows, f.type)
+            for f in SCHEMAS[table]
+        ]
+        found[table] = pa.Table.from_arrays(arrays, schema=SCHEMAS[table])
+    return found
 
 
 def cpu_s() -> float:
@@ -88,17 +100,19 @@ class Bench:
         self.figures: dict[str, Any] = {"gpus": gpus}
 
     async def run(self, minutes: int) -> None:
-        writer = Writer(self.database, load_known(self.database), Stats(), self.clock)
+        writer = Writer(
+            self.database, load_known(self.database, self.clock.now()), Stats(), self.clock
+        )
         writer.start()
-        turn = asyncio.Lock()
-        roller = Roller(self.database, writer, Stats(), self.clock, turn)
+        sealer = Sealer(self.database, writer, Stats(), self.clock, Policy(1e9, 1 << 40))
+        roller = Roller(self.database, writer, Stats(), self.clock, sealer)
         try:
             for minute in range(minutes):
                 await writer.do(lambda m=minute: self._fill(m))  # type: ignore[misc]
                 self.clock.advance(60)
                 if minute == 0:
                     self.clock.advance(90)
-                with self._ingest(is_busy=minute == minutes - 1):
+                async with self._ingest(writer, is_busy=minute == minutes - 1):
                     began_s, cpu = time.perf_counter(), cpu_s()
                     await roller.run_once()
                 what = "minute_with_ingest" if minute == minutes - 1 else "minute"
@@ -107,7 +121,6 @@ class Bench:
             began_s, cpu = time.perf_counter(), cpu_s()
             await roller.run_once()
             self._note(f"hour_of_{minutes}_minutes", time.perf_counter() - began_s, cpu_s() - cpu)
-            sealer = Sealer(self.database, writer, Stats(), self.clock, Policy(1, 1))
             await sealer.run_once(is_forced=True)
         finally:
             await writer.stop()
@@ -115,18 +128,16 @@ class Bench:
         self.database.close()
 
     def _fill(self, minute: int) -> None:
-        generation = self.database.generations[-1]
-        fill(self.database.writing, generation, self.gpus, 60 * minute, 60 * minute + 60)
+        tables = samples(self.gpus, 60 * minute, 60 * minute + 60)
+        commit(self.database, Changes(appended=tables))
 
     def _note(self, what: str, seconds: float, cpu: float) -> None:
         best = self.figures.get(what)
         if best is None or seconds < best["s"]:
             self.figures[what] = {"s": round(seconds, 2), "cpu_s": round(cpu, 2)}
 
-    def _ingest(self, *, is_busy: bool) -> Any:
-        return (
-            _Ingest(self.database, self.gpus, self.figures) if is_busy else contextlib.nullcontext()
-        )
+    def _ingest(self, writer: Writer, *, is_busy: bool) -> Any:
+        return _Ingest(writer, self.gpus, self.figures) if is_busy else contextlib.nullcontext()
 
     def _weigh(self) -> None:
         for name in ("gpu_1m", "gpu_1h", "host_1m", "process_1m"):
@@ -139,31 +150,30 @@ class Bench:
 
 
 class _Ingest:
-    """Another thread that inserts a second of samples at a time, as fast as it can."""
+    """Stores a second of samples at a time, as fast as it can."""
 
-    def __init__(self, database: Database, gpus: int, figures: dict[str, Any]) -> None:
-        self._database = database
+    def __init__(self, writer: Writer, gpus: int, figures: dict[str, Any]) -> None:
+        self._writer = writer
         self._gpus = gpus
         self._figures = figures
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._insert)
+        self._is_over = False
         self._waits: list[float] = []
 
-    def _insert(self) -> None:
+    async def _insert(self) -> None:
         second = 100_000
-        with self._database.maintaining() as cursor:
-            while not self._stop.is_set():
-                began_s = time.perf_counter()
-                fill(cursor, self._database.generations[-1], self._gpus, second, second + 1)
-                self._waits.append(time.perf_counter() - began_s)
-                second += 1
+        while not self._is_over:
+            tables = await asyncio.to_thread(samples, self._gpus, second, second + 1)
+            began_s = time.perf_counter()
+            await self._writer.write(Changes(appended=tables))
+            self._waits.append(time.perf_counter() - began_s)
+            second += 1
 
-    def __enter__(self) -> None:
-        self._thread.start()
+    async def __aenter__(self) -> None:
+        self._task = asyncio.ensure_future(self._insert())
 
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join()
+    async def __aexit__(self, *error: object) -> None:
+        self._is_over = True
+        await self._task
         self._figures["ingest_rows_s"] = round(self._gpus * len(self._waits) / sum(self._waits))
 
 

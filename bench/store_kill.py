@@ -29,7 +29,8 @@ from gpuwarden_collector import daemon, maintenance
 from gpuwarden_collector.decode import WIRE_SCHEMAS
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.store.check import check
-from gpuwarden_collector.store.database import Database, Limits
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.engine import Limits
 
 ROWS = 20
 """Of a batch."""

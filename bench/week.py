@@ -18,8 +18,11 @@ from pathlib import Path
 import duckdb
 
 from gpuwarden.rollups import ROLLUPS
-from gpuwarden_collector.store.database import Database, Limits
+from gpuwarden_collector.store.commit import Changes, commit
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.engine import Limits
 from gpuwarden_collector.store.rollup_sql import Span, rollup_sql
+from gpuwarden_collector.store.segment import SCHEMAS, TABLE_NAMES
 
 UNTIL = datetime(2026, 3, 8, tzinfo=UTC)
 GPUS_A_NODE = 8
@@ -86,7 +89,7 @@ SAMPLES = {
 """An hour of rows, by table."""
 
 
-def _inventory(cursor: duckdb.DuckDBPyConnection, bound: dict) -> None:
+def _inventory(database: Database, bound: dict) -> None:
     """Nodes and GPUs as agents report them."""
     known = {"seen": UNTIL.replace(tzinfo=None), **bound}
     gpus = (
@@ -100,18 +103,20 @@ def _inventory(cursor: duckdb.DuckDBPyConnection, bound: dict) -> None:
     )
     for table, sql in {"gpus": gpus, "nodes": nodes}.items():
         named = {name: value for name, value in known.items() if f"${name}" in sql}
-        cursor.execute(f"INSERT INTO main.{table} BY NAME {sql}", named)
+        with database.reading() as cursor:
+            rows = cursor.execute(
+                f"SELECT * FROM main.{table} WHERE false UNION ALL BY NAME ({sql})", named
+            ).to_arrow_table()
+        commit(database, Changes(upserted={table: rows.cast(SCHEMAS[table])}))
 
 
 def fill(folder: Path, gpus: int, hours: int) -> Iterator[int]:
     """The hours until `UNTIL`, samples and rollups; says which one is written."""
     begin = (UNTIL - timedelta(hours=hours)).replace(tzinfo=None)
     bound = {"gpus": gpus, "nodes": -(-gpus // GPUS_A_NODE), "first": begin, "begin": begin}
-    with _opened(folder) as cursor:
-        _inventory(cursor, bound)
+    with _opened(folder) as (database, cursor):
+        _inventory(database, bound)
         _insert(cursor, SAMPLES, bound)
-    # A store that is opened anew shows what was put into its lake behind its back.
-    with _opened(folder) as cursor:
         _templates(cursor, begin)
         rollups = {
             name: _repeated(name, is_hour=r.made_of is not None) for name, r in ROLLUPS.items()
@@ -124,13 +129,13 @@ def fill(folder: Path, gpus: int, hours: int) -> Iterator[int]:
 
 
 @contextmanager
-def _opened(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+def _opened(folder: Path) -> Iterator[tuple[Database, duckdb.DuckDBPyConnection]]:
     database = Database.open(folder, Limits(memory="4GiB", threads=2))
-    with database.maintaining() as cursor:
+    with database.maintaining(TABLE_NAMES) as cursor:
         for table in (*SAMPLES, *ROLLUPS):
             # Rows are made in the order of the key; to sort them again would take most of the time.
             cursor.execute(f"ALTER TABLE lake.main.{table} RESET SORTED BY")
-        yield cursor
+        yield database, cursor
     database.close()
 
 

@@ -19,9 +19,9 @@ from gpuwarden.clock import SystemClock
 from gpuwarden.metrics import METRICS, Type
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.settings import CollectorSettings
-from gpuwarden_collector.store.database import Database, Limits
-from gpuwarden_collector.store.generations import hot_table
-from gpuwarden_collector.store.lake import SEALED_TABLES, seal
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.engine import Limits
+from gpuwarden_collector.store.lake import seal
 
 _SEALED = "samples moved to the lake"
 
@@ -127,20 +127,16 @@ def fill(data_dir: Path, rows: int, gpus: int, memory: str = "2GiB") -> dict[str
     """Store generated rows of gpu_samples, and seal them as the collector does; what that took."""
     database = Database.open(data_dir, Limits(memory=memory))
     try:
-        hot = hot_table("gpu_samples", database.generations[-1])
-        began_s = time.perf_counter()
-        database.writing.execute(_fill_sql(hot, rows, gpus))
-        filled_s = time.perf_counter() - began_s
-        database.checkpoint()
-        generation = database.roll()
-        sources = {name: hot_table(name, generation) for name in SEALED_TABLES}
-        began_s, cpu_s = time.perf_counter(), time.process_time()
+        segment = database.freeze()
         with database.maintaining() as cursor:
-            seal(cursor, database.collector, generation, sources)
-        took_s = time.perf_counter() - began_s
-        used_s = time.process_time() - cpu_s
-        database.drop(generation)
-        database.checkpoint()
+            began_s = time.perf_counter()
+            cursor.execute(f"CREATE TEMP TABLE filled AS {_fill_sql(rows, gpus)}")
+            filled_s = time.perf_counter() - began_s
+            began_s, cpu_s = time.perf_counter(), time.process_time()
+            seal(cursor, database.collector, segment, {"gpu_samples": "SELECT * FROM filled"})
+            took_s = time.perf_counter() - began_s
+            used_s = time.process_time() - cpu_s
+        database.drop(segment)
     finally:
         database.close()
     return {
@@ -158,7 +154,7 @@ def _filled() -> Sequence[str]:
     return [m.name for m in METRICS["gpu_samples"] if m.type is not Type.BOOL]
 
 
-def _fill_sql(hot: str, rows: int, gpus: int) -> str:
+def _fill_sql(rows: int, gpus: int) -> str:
     """Rows in the order of arrival: second by second, all GPUs. Whole numbers, as sensors give."""
     values = ", ".join(
         f"least(100, 30 + (hash(i % {gpus} * {number + 1}, i // {gpus} // 20) % 40) "
@@ -168,7 +164,7 @@ def _fill_sql(hot: str, rows: int, gpus: int) -> str:
         for number, name in enumerate(_filled())
     )
     return (
-        f"INSERT INTO {hot} BY NAME SELECT "
+        "SELECT "
         f"(now()::TIMESTAMP - INTERVAL 2 DAY) + to_seconds(i // {gpus}) AS ts, "
         f"'old-' || (i % {gpus}) // 8 AS node, (i % 8)::INTEGER AS gpu, "
         f"'GPU-old-' || (i % {gpus}) AS gpu_uuid, true AS simulated, {values} "

@@ -41,8 +41,8 @@ class Plan:
     nodes: int = 16
     rounds: int = 24
     """Simulated nodes whose batches the agents send, and batches of each until they begin anew."""
-    seal_rows: int = 400_000
-    """Rows at which the collector seals while it is measured."""
+    seal_bytes: int = 128 * 1024 * 1024
+    """Bytes at which the collector seals while it is measured."""
     stored_rows: tuple[int, ...] = (10_000_000,)
     same_nodes: int = 16
     same_rounds: int = 72
@@ -55,7 +55,7 @@ QUICK = Plan(
 )
 FULL = Plan(seconds=20, batches=60_000, stored_rows=(10_000_000, 100_000_000), same_rounds=240)
 TINY = Plan(
-    agents=(4,), seconds=0.4, batches=40, connections=4, nodes=1, rounds=2, seal_rows=1_000,
+    agents=(4,), seconds=0.4, batches=40, connections=4, nodes=1, rounds=2, seal_bytes=1024 * 1024,
     stored_rows=(), same_nodes=1, same_rounds=2, queries=1,
 )  # fmt: skip
 """For the test that the whole of it works."""
@@ -118,7 +118,7 @@ def measure_agents(plan: Plan, parent: Path | None) -> list[Row]:
     for agents in plan.agents:
         with (
             folder_in(parent) as folder,
-            ours.collector(folder, seal_rows_max=plan.seal_rows) as child,
+            ours.collector(folder, seal_bytes_max=plan.seal_bytes) as child,
         ):
             rows.append(loads(plan, child, agents, _begin_ms(12)))
             _say(f"{agents} agents: {_brief(rows[-1])}")
@@ -131,7 +131,7 @@ def measure_stored(plan: Plan, parent: Path | None) -> list[Row]:
     for stored in plan.stored_rows:
         with folder_in(parent) as folder:
             filled = ours.fill(folder, stored, min(10_000, stored // 10))
-            with ours.collector(folder, seal_rows_max=plan.seal_rows) as child:
+            with ours.collector(folder, seal_bytes_max=plan.seal_bytes) as child:
                 row = loads(plan, child, plan.agents[0], _begin_ms(12))
             rows.append({"stored_rows": stored, **row, "sealing": filled})
             _say(f"{stored} rows stored: {_brief(row)}")
@@ -206,7 +206,7 @@ def _ours_same(plan: Plan, parent: Path | None, begin_ms: int) -> Row:
             tally = _send_same(plan, child.port, begin_ms, is_remote_write=False)
             used_s = child.cpu_s() - cpu_s
             hot = _timed(plan, questions, child.query)
-        hot_bytes = (folder / "gpuwarden.duckdb").stat().st_size  # closed: nothing in its log
+        hot_bytes = ours.size_bytes(folder / "segments")
         with ours.collector(folder, seal_interval_s=1.0) as child:
             cpu_s = child.cpu_s()
             while not child.figures()["seals"]:

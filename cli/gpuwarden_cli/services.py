@@ -111,7 +111,9 @@ async def collecting(
         async with asyncio.TaskGroup() as group:
             group.create_task(engine.run(stop_rules), name="rules")
             group.create_task(diagnoser.run(stop_rules), name="diagnosis")
-            group.create_task(telling.run(engine, collector.querier, stop_rules), name="notify")
+            group.create_task(
+                telling.run(engine, collector.rules_querier, stop_rules), name="notify"
+            )
             reloading = group.create_task(
                 keeper.reload_whenever(reload or asyncio.Event()), name="reload"
             )

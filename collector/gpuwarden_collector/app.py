@@ -13,15 +13,13 @@ from aiohttp import web
 from gpuwarden.clock import Clock
 from gpuwarden.query import QueryError, QueryTimeoutError
 from gpuwarden.wire import INGEST_PATH
-from gpuwarden_collector.answers import arrow_body, csv_body, json_body
 from gpuwarden_collector.bodies import BodyReader, Busy
 from gpuwarden_collector.decode import Refused
 from gpuwarden_collector.group import Durable, Later, Never
 from gpuwarden_collector.ingest import NO_ROOM_RETRY_AFTER_S, Ingest
-from gpuwarden_collector.query import SqlQuerier
-from gpuwarden_collector.sql_request import SQL_BODY_BYTES_MAX, Form, SqlRequest, sql_request_of
+from gpuwarden_collector.query.querier import SqlQuerier
+from gpuwarden_collector.query.request import SQL_BODY_BYTES_MAX, Form, SqlRequest, sql_request_of
 from gpuwarden_collector.stats import Levels, Stats, exposition
-from gpuwarden_collector.store.reading import Rows
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +62,7 @@ class Api:
         self._levels = levels
         self._more_metrics = more_metrics
         self._guards = () if guard is None else (guard,)
-        # One thread stays free for rules, so that strangers' queries cannot hold up alerts.
-        self._sql_slots = asyncio.Semaphore(max(1, queries_max - 1))
+        self._sql_slots = asyncio.Semaphore(queries_max)
         self._sql_waiting = 0
 
     def application(self, more: Iterable[web.AbstractRouteDef] = ()) -> web.Application:
@@ -137,25 +134,13 @@ class Api:
             self._sql_waiting -= 1
 
     async def _query(self, asked: SqlRequest) -> web.Response:
-        started = self._clock.monotonic()
-
-        def encode(rows: Rows) -> tuple[bytes, bool]:
-            match asked.form:
-                case Form.JSON:
-                    body = json_body(rows, self._clock.monotonic() - started)
-                case Form.CSV:
-                    body = csv_body(rows)
-                case Form.ARROW:
-                    body = arrow_body(rows)
-            return body, rows.truncated
-
-        body, truncated = await self._querier.run(encode, asked.sql, asked.params)
+        answer = await self._querier.run(asked.form.name.lower(), asked.sql, asked.params)
         charset = None if asked.form is Form.ARROW else "utf-8"
         return web.Response(
-            body=body,
+            body=answer.body,
             content_type=asked.form.value,
             charset=charset,
-            headers={"Gpuwarden-Truncated": "true" if truncated else "false"},
+            headers={"Gpuwarden-Truncated": "true" if answer.truncated else "false"},
         )
 
     async def healthz(self, request: web.Request) -> web.Response:

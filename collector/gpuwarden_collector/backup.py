@@ -19,8 +19,11 @@ from gpuwarden_collector.disk import free_bytes, size_text
 from gpuwarden_collector.store.address import FILES, FOLDER
 from gpuwarden_collector.store.check import Report, check
 from gpuwarden_collector.store.copying import STAGING, link_or_copy, snapshot
-from gpuwarden_collector.store.database import FILE_NAME, Database, Limits
+from gpuwarden_collector.store.database import Database, Store
+from gpuwarden_collector.store.engine import Limits
 from gpuwarden_collector.store.errors import StoreUnavailableError
+from gpuwarden_collector.store.segment import FOLDER as SEGMENTS
+from gpuwarden_collector.store.state import FILE_NAME
 
 ASK_S = 3_600.0
 """Most time that the collector may take over a copy."""
@@ -35,7 +38,7 @@ class BackupError(StartError):
 class Copier:
     """Makes copies of the running store, one at a time and none beside sealing or maintenance."""
 
-    def __init__(self, database: Database, clock: Clock, turn: asyncio.Lock) -> None:
+    def __init__(self, database: Store, clock: Clock, turn: asyncio.Lock) -> None:
         self._database = database
         self._clock = clock
         self._turn = turn
@@ -50,7 +53,7 @@ class Copier:
         return {"path": str(path)}
 
 
-def _copied(database: Database, clock: Clock) -> Path:
+def _copied(database: Store, clock: Clock) -> Path:
     folder = database.data_dir / FOLDER / STAGING
     now = clock.now()
     for left in folder.glob("*"):
@@ -89,7 +92,7 @@ def backup(data_dir: Path, destination: Path, clock: Clock) -> Report:
 def restore(source: Path, data_dir: Path) -> Report:
     """Make a store in a folder from a backup, which stays as it is. Raises StartError."""
     _seen_whole(source)
-    for name in (FILE_NAME, FOLDER):
+    for name in (FILE_NAME, FOLDER, SEGMENTS):
         if (data_dir / name).exists():
             raise BackupError(
                 f"{data_dir / name} exists: move it away, or restore to another --data-dir"
@@ -99,8 +102,9 @@ def restore(source: Path, data_dir: Path) -> Report:
         data_dir.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)
         _copy_store(source, partial)
-        # The database comes last: without it there is no store.
-        (partial / FOLDER).rename(data_dir / FOLDER)
+        # The state file comes last: without it there is no store.
+        for folder in (FOLDER, SEGMENTS):
+            (partial / folder).rename(data_dir / folder)
         for path in sorted(partial.glob(f"{FILE_NAME}*"), reverse=True):
             path.rename(data_dir / path.name)
         partial.rmdir()
@@ -139,7 +143,7 @@ def _copy_store(source: Path, target: Path) -> None:
     for folder, folders, names in os.walk(source):
         here = Path(folder)
         if here == source:
-            folders[:] = [FOLDER]
+            folders[:] = [FOLDER, SEGMENTS]
             names = [name for name in names if name.startswith(FILE_NAME)]
         if here == source / FOLDER:
             folders[:] = [FILES]
@@ -150,7 +154,8 @@ def _copy_store(source: Path, target: Path) -> None:
             else:
                 copied.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(here / name, copied)
-    (target / FOLDER).mkdir(parents=True, exist_ok=True)
+    for folder in (FOLDER, SEGMENTS):
+        (target / folder).mkdir(parents=True, exist_ok=True)
 
 
 def _see_empty(destination: Path) -> None:

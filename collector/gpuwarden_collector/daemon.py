@@ -4,10 +4,13 @@ import asyncio
 import errno
 import logging
 import os
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Protocol
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
@@ -21,7 +24,6 @@ from gpuwarden_collector import control, maintenance
 from gpuwarden_collector.access.desk import LOOK_S, Desk
 from gpuwarden_collector.alerts import SqlAlertStore
 from gpuwarden_collector.app import Api
-from gpuwarden_collector.backup import Copier
 from gpuwarden_collector.bodies import BodyReader
 from gpuwarden_collector.diagnoses import SqlDiagnosisStore
 from gpuwarden_collector.disk import Budget, Disk
@@ -29,18 +31,25 @@ from gpuwarden_collector.group import Known
 from gpuwarden_collector.health import SAMPLE_S, Duties, Health
 from gpuwarden_collector.ingest import Ingest
 from gpuwarden_collector.intake import Intake
-from gpuwarden_collector.maintenance import Maintainer
 from gpuwarden_collector.prices import PriceBook, PricesError, load_book
-from gpuwarden_collector.query import SqlQuerier
+from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
+from gpuwarden_collector.query.memory import limits as memory_limits
+from gpuwarden_collector.query.querier import SqlQuerier
+from gpuwarden_collector.query.worker import WorkerSettings
 from gpuwarden_collector.repricing import reprice
 from gpuwarden_collector.retention import Tier
-from gpuwarden_collector.rolling import Roller
-from gpuwarden_collector.sealing import Policy, Sealer
+from gpuwarden_collector.sealing import Policy
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.stats import Levels, Stats
-from gpuwarden_collector.store.address import AddressError, address_of
-from gpuwarden_collector.store.database import Database, Limits
+from gpuwarden_collector.storage_process import DISK_LOOK_S, StorageSettings
+from gpuwarden_collector.store import spill
+from gpuwarden_collector.store.address import Address, AddressError, address_of
+from gpuwarden_collector.store.database import make_data_dir, starting
+from gpuwarden_collector.store.engine import Limits
 from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.store.log import SegmentLog
+from gpuwarden_collector.supervision import LOOK_S as STORAGE_LOOK_S
+from gpuwarden_collector.supervision import StorageProcess
 from gpuwarden_collector.timetable import Timetable
 from gpuwarden_collector.writer import Writer, WriterStopped, load_known
 
@@ -48,12 +57,6 @@ log = logging.getLogger(__name__)
 
 DRAIN_S = 10.0
 """Most time that requests in flight get on stopping, and the writer after them."""
-DISK_LOOK_S = 2.0
-"""How often free space is read."""
-ROLL_LOOK_S = 15.0
-"""How often it is looked whether windows have closed."""
-MAINTAIN_LOOK_S = 5.0
-"""How often maintenance may begin."""
 _LINGER_S = 2.0
 _IDLE_S = 75.0
 """How long a connection may be silent, and a request's head take to arrive; proxies close theirs before."""
@@ -63,8 +66,8 @@ class WriterFailedError(RuntimeError):
     """The writer thread ended by a fault; the process should end and be started again."""
 
 
-RULE_QUERIES_MAX = 4
-"""Queries of rules at the same time: as many as the engine evaluates at once."""
+RULE_PROCESSES = 2
+"""Query processes of rules, diagnosis and the collector's own questions."""
 
 Routes = Callable[[Querier], Iterable[web.AbstractRouteDef]]
 
@@ -117,26 +120,21 @@ async def running(
     async with AsyncExitStack() as stack:
         stats = Stats()
         desk = Desk(settings, clock, stats.denied)
-        prices = load_book(settings.prices_file, settings.prices)
-        database, known = _open(settings, prices)
-        stack.callback(database.close)
-        writer = _writer(settings, database, known, stats, clock, prices)
-        ended = writer.start()
-        stack.push_async_callback(_stop_writer, writer)
-        timetable = await _timetable(stack, desk)
-        disk, commands = await _keep_store(
-            stack, timetable, settings, database, writer, stats, clock
-        )
-        querier = _querier(stack, settings, database, stats, clock, settings.queries_max)
-        rules_querier = _querier(stack, settings, database, stats, clock, RULE_QUERIES_MAX)
+        kept = await _keeping(stack, settings, clock, stats, desk)
+        frames, writer, disk, querier = kept.frames, kept.writer, kept.disk, kept.querier
+        rules_querier = kept.rules_querier
         bodies = BodyReader(settings.body_bytes_in_flight_max, settings.body_timeout_s)
         intake = _intake(stack, settings, clock, stats)
         ingest = Ingest(writer, bodies, intake, stats, clock, lambda: disk.refusal)
-        levels = partial(_levels, writer, bodies, database, disk, desk)
-        identity, budget = database.collector, disk.budget
+        levels = partial(_levels, writer, bodies, frames, disk, desk)
+        identity, budget = frames.state.collector, disk.budget
         health = Health(identity, writer, stats, clock, rules_querier, levels, budget, duties)
-        await _watch_itself(timetable, health)
-        commands["health"] = health.document
+        await _watch_itself(kept.timetable, health)
+        commands: dict[str, control.Command] = {
+            "backup": kept.storage.backup,
+            "maintain": kept.storage.maintain,
+            "health": health.document,
+        }
         await stack.enter_async_context(control.serving(settings.data_dir, commands))
 
         api = Api(
@@ -146,15 +144,15 @@ async def running(
             stats,
             clock,
             levels,
-            queries_max=settings.queries_max,
+            queries_max=settings.query_processes,
             more_metrics=more_metrics,
             guard=desk.middleware,
         )
         app = api.application([*desk.routes, *routes(querier)])
         url = await _listen(stack, settings, app, desk, _http_log(stack, stats))
         log.info("collector listens", extra={"url": url, "data": str(settings.data_dir)})
-        alerts = SqlAlertStore(writer, querier, clock)
-        with _ending_with(ended):
+        alerts = SqlAlertStore(writer, rules_querier, clock)
+        with _ending_with(kept.ended):
             yield Collector(
                 url,
                 querier,
@@ -169,6 +167,44 @@ async def running(
                 partial(_take_prices, settings, writer),
             )
     log.info("collector stopped", extra={"batches": stats.batches, "rows": stats.rows_total})
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What keeps the store: who writes, who moves rows to the lake, and who reads."""
+
+    frames: SegmentLog
+    writer: Writer
+    ended: "asyncio.Future[None]"
+    """Of the writer."""
+    storage: StorageProcess
+    querier: SqlQuerier
+    rules_querier: SqlQuerier
+    timetable: Timetable
+    disk: Disk
+
+
+async def _keeping(
+    stack: AsyncExitStack, settings: CollectorSettings, clock: Clock, stats: Stats, desk: Desk
+) -> _Kept:
+    """Start them, in the order in which each needs the others; they end as the stack unwinds."""
+    prices = load_book(settings.prices_file, settings.prices)
+    address = _address(settings)
+    frames, spill_dir = _frames(stack, settings)
+    storage = await _storage(stack, settings, address, spill_dir, stats, clock)
+    known = await _first_segment(stack, settings, frames, storage, address, prices, clock)
+    writer = _writer(settings, frames, known, stats, clock, prices)
+    ended = writer.start()
+    stack.push_async_callback(_stop_writer, writer)
+    timetable = await _timetable(stack, desk)
+    worker = _worker(settings, address, spill_dir)
+    querier = _querier(stack, settings, worker, stats, clock, settings.query_processes)
+    rules_querier = _querier(stack, settings, worker, stats, clock, RULE_PROCESSES)
+    await storage.begin(writer)
+    stack.push_async_callback(storage.stop)
+    timetable.every(STORAGE_LOOK_S, storage.look)
+    disk = _disk(timetable, settings, spill_dir, (storage, querier, rules_querier))
+    return _Kept(frames, writer, ended, storage, querier, rules_querier, timetable, disk)
 
 
 async def _watch_itself(timetable: Timetable, health: Health) -> None:
@@ -188,14 +224,14 @@ def endpoints_of(app: web.Application) -> list[tuple[str, str]]:
 
 def _writer(
     settings: CollectorSettings,
-    database: Database,
+    frames: SegmentLog,
     known: Known,
     stats: Stats,
     clock: Clock,
     prices: PriceBook,
 ) -> Writer:
     return Writer(
-        database,
+        frames,
         known,
         stats,
         clock,
@@ -217,13 +253,13 @@ async def _timetable(stack: AsyncExitStack, desk: Desk) -> Timetable:
 def _querier(
     stack: AsyncExitStack,
     settings: CollectorSettings,
-    database: Database,
+    worker: WorkerSettings,
     stats: Stats,
     clock: Clock,
     queries_max: int,
 ) -> SqlQuerier:
     querier = SqlQuerier(
-        database,
+        worker,
         stats,
         clock,
         queries_max=queries_max,
@@ -247,51 +283,131 @@ def _intake(
     return intake
 
 
-async def _keep_store(
+def _address(settings: CollectorSettings) -> Address:
+    try:
+        return address_of(settings.data_dir, settings.catalog, settings.data, os.environ)
+    except AddressError as error:
+        raise StartError(str(error)) from error
+
+
+def _frames(stack: AsyncExitStack, settings: CollectorSettings) -> tuple[SegmentLog, Path]:
+    """What batches are appended to, and the folder that this run's processes spill to."""
+    make_data_dir(settings.data_dir)
+    with starting(settings.data_dir):
+        frames = SegmentLog(settings.data_dir)
+    stack.callback(frames.close)
+    spill_dir = spill.begin(settings.data_dir, settings.spill_dir)
+    stack.callback(spill.end, spill_dir)
+    spill.empty_others(settings.data_dir, spill_dir)
+    return frames, spill_dir
+
+
+@asynccontextmanager
+async def _task_group() -> AsyncIterator[asyncio.TaskGroup]:
+    """A group of tasks that raises what its block raises as it is, when nothing else went wrong."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except BaseExceptionGroup as errors:
+        if len(errors.exceptions) > 1:
+            raise
+        raise errors.exceptions[0] from errors.exceptions[0].__cause__
+
+
+async def _storage(
     stack: AsyncExitStack,
-    timetable: Timetable,
     settings: CollectorSettings,
-    database: Database,
-    writer: Writer,
+    address: Address,
+    spill_dir: Path,
     stats: Stats,
     clock: Clock,
-) -> tuple[Disk, dict[str, control.Command]]:
-    """Seal, roll up and maintain the store until the stack unwinds; its disk, and what it does when asked."""
-    policy = Policy(settings.seal_interval_s, settings.seal_rows_max)
-    sealer = Sealer(database, writer, stats, clock, policy)
-    stack.push_async_callback(sealer.stop)
-    budget = Budget(settings.disk_bytes_max, settings.disk_free_bytes_min)
+) -> StorageProcess:
+    group = await stack.enter_async_context(_task_group())
+    asked = StorageSettings(
+        settings.data_dir,
+        address,
+        Limits(settings.memory_limit, settings.temp_limit, settings.threads),
+        spill_dir / "storage",
+        Policy(settings.seal_interval_s, settings.seal_bytes_max),
+        _kept(settings),
+        Budget(settings.disk_bytes_max, settings.disk_free_bytes_min),
+        clock,
+        log.getEffectiveLevel(),
+    )
+    return StorageProcess(asked, stats, group)
+
+
+async def _first_segment(
+    stack: AsyncExitStack,
+    settings: CollectorSettings,
+    frames: SegmentLog,
+    storage: StorageProcess,
+    address: Address,
+    prices: PriceBook,
+    clock: Clock,
+) -> Known:
+    """Begin to write behind what the lake holds; what the store knows, prices as the settings have them."""
+    try:
+        frames.begin(await storage.start())
+        if not address.is_shared:
+            stack.callback(_kept_open(Path(address.catalog)).close)
+        known = load_known(frames, clock.now(), has_peers=address.is_shared)
+        reprice(frames, known, prices)
+    except (OSError, sqlite3.Error, StoreUnavailableError, RowsRefusedError) as error:
+        raise StartError(f"{settings.data_dir}: {error}: see that the disk has space") from error
+    return known
+
+
+def _kept_open(path: Path) -> sqlite3.Connection:
+    """The catalogue, open for as long as the collector runs.
+
+    Its log and the log's index go with the last connection, and who may only read, as query processes
+    may, cannot make them again. This process has no other copy of SQLite that it could disturb.
+    """
+    connection = sqlite3.connect(path, check_same_thread=False)
+    connection.execute("SELECT count(*) FROM ducklake_snapshot").fetchone()
+    return connection
+
+
+class _Spills(Protocol):
+    def limit_spill(self, bytes_max: int) -> None: ...
+
+
+def _disk(
+    timetable: Timetable,
+    settings: CollectorSettings,
+    spill_dir: Path,
+    spilling: Sequence[_Spills],
+) -> Disk:
+    """Looks at the disk by the clock: whether batches are taken, and how much may be spilled."""
+
+    def limit_spill(bytes_max: int) -> None:
+        for one in spilling:
+            one.limit_spill(bytes_max // len(spilling))
+
     disk = Disk(
         settings.data_dir,
-        budget,
-        reusable=database.reusable_bytes,
-        spill_dir=lambda: database.spill_dir,
-        limit_spill=database.limit_spill,
+        Budget(settings.disk_bytes_max, settings.disk_free_bytes_min),
+        spill_dir=lambda: spill_dir,
+        limit_spill=limit_spill,
     )
     disk.look()
-    maintainer = Maintainer(
-        database,
-        writer,
-        stats,
-        clock,
-        disk,
-        _kept(settings),
-        sealer.turn,
-        seal=lambda: sealer.seal_due(is_forced=True),
-        leads=database.coordination.is_leader,
+
+    async def look() -> None:
+        await asyncio.to_thread(disk.look)
+
+    timetable.every(DISK_LOOK_S, look)
+    return disk
+
+
+def _worker(settings: CollectorSettings, address: Address, spill_dir: Path) -> WorkerSettings:
+    memory, data_bytes_max = memory_limits(
+        settings.query_memory_limit, settings.query_memory_bytes_max
     )
-    stack.push_async_callback(maintainer.stop)
-    roller = Roller(database, writer, stats, clock, sealer.turn)
-    stack.push_async_callback(roller.stop)
-    commands: dict[str, control.Command] = {
-        "backup": Copier(database, clock, sealer.turn).copy,
-        "maintain": maintainer.run_as_asked,
-    }
-    timetable.every(sealer.look_s, sealer.seal_due)
-    timetable.every(DISK_LOOK_S, maintainer.look_at_disk)
-    timetable.every(MAINTAIN_LOOK_S, maintainer.run_due)
-    timetable.every(ROLL_LOOK_S, roller.roll_due)
-    return disk, commands
+    limits = Limits(memory, settings.temp_limit, settings.query_threads)
+    return WorkerSettings(
+        settings.data_dir, address, limits, spill_dir, data_bytes_max, RESULT_BYTES_MAX
+    )
 
 
 def _kept(settings: CollectorSettings) -> maintenance.Policy:
@@ -305,12 +421,12 @@ def _kept(settings: CollectorSettings) -> maintenance.Policy:
 
 
 def _levels(
-    writer: Writer, bodies: BodyReader, database: Database, disk: Disk, desk: Desk
+    writer: Writer, bodies: BodyReader, frames: SegmentLog, disk: Disk, desk: Desk
 ) -> Levels:
     return Levels(
         queue_bytes=writer.queue_bytes,
         body_bytes_in_flight=bodies.in_flight_bytes,
-        database_bytes=database.size_bytes,
+        database_bytes=frames.size_bytes,
         is_alive=writer.is_alive(),
         is_failing=writer.is_failing(),
         disk=disk.usage,
@@ -341,25 +457,6 @@ def _ending_with(ended: "asyncio.Future[None]") -> Iterator[None]:
         raise WriterFailedError(f"the writer has ended: {failure!r}") from failure
     finally:
         ended.remove_done_callback(end)
-
-
-def _open(settings: CollectorSettings, prices: PriceBook) -> tuple[Database, Known]:
-    """The database and what it holds, prices as the settings have them now."""
-    limits = Limits(
-        settings.memory_limit, settings.temp_limit, settings.threads, settings.spill_dir
-    )
-    try:
-        address = address_of(settings.data_dir, settings.catalog, settings.data, os.environ)
-    except AddressError as error:
-        raise StartError(str(error)) from error
-    database = Database.open(settings.data_dir, limits, address)
-    try:
-        known = load_known(database)
-        reprice(database, known, prices)
-    except (StoreUnavailableError, RowsRefusedError) as error:
-        database.close()
-        raise StartError(f"{settings.data_dir}: {error}: see that the disk has space") from error
-    return database, known
 
 
 async def _take_prices(settings: CollectorSettings, writer: Writer) -> str | None:

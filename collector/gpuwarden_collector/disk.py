@@ -4,10 +4,6 @@ Three marks: below twice `free_bytes_min` (or above 95 % of `bytes_max`) the old
 below `free_bytes_min` (above `bytes_max`) batches are refused, and agents keep them; they are taken
 again some way back, so that the answer does not flicker.
 
-What the database's file has taken and does not use is written to again before the file grows; it never
-shrinks while rows come in. So it counts as free, up to half of `free_bytes_min`: the lake's files, which
-cannot use it, need room too.
-
 What queries spill is theirs for a moment: it is not used, and what it takes of the file system counts as
 free, so no row goes for it and no batch is refused. In turn they may spill no more than leaves
 `free_bytes_min` free.
@@ -39,8 +35,6 @@ class Usage:
     """Of the file system, for this user."""
     used_bytes: int
     """By the data folder, but for what is spilled there."""
-    reusable_bytes: int = 0
-    """Of those, unused within the database's file."""
     spill_bytes: int = 0
     """Of the same file system, taken by what queries spill now."""
 
@@ -55,35 +49,31 @@ class Budget:
 
 def excess(usage: Usage, leaving_bytes: int, budget: Budget) -> Excess:
     """What must be dropped. `leaving_bytes`: dropped already, and not yet off the disk."""
-    over = _used(usage) - leaving_bytes - int(budget.bytes_max * _NEAR)
-    short = 2 * budget.free_bytes_min - _free(usage, budget) - leaving_bytes
+    over = usage.used_bytes - leaving_bytes - int(budget.bytes_max * _NEAR)
+    short = 2 * budget.free_bytes_min - free_for_rows(usage) - leaving_bytes
     return Excess(max(0, over) if budget.bytes_max else 0, max(0, short))
 
 
 def refusal(usage: Usage, budget: Budget, *, is_refusing: bool) -> str | None:
     """Why no batch is taken; None: they are."""
     free_min = budget.free_bytes_min * (_FREE_AGAIN if is_refusing else 1)
-    if _free(usage, budget) < free_min:
+    if free_for_rows(usage) < free_min:
         return (
             f"the disk has {size_text(usage.free_bytes)} free and disk_free_bytes_min is "
             f"{size_text(budget.free_bytes_min)}: make room on it"
         )
     used_max = budget.bytes_max * (_TAKES_AGAIN if is_refusing else 1)
-    if budget.bytes_max and _used(usage) > used_max:
+    if budget.bytes_max and usage.used_bytes > used_max:
         return (
-            f"the store has {size_text(_used(usage))} and disk_bytes_max is "
+            f"the store has {size_text(usage.used_bytes)} and disk_bytes_max is "
             f"{size_text(budget.bytes_max)}: raise it"
         )
     return None
 
 
-def _used(usage: Usage) -> int:
-    return usage.used_bytes - usage.reusable_bytes
-
-
-def _free(usage: Usage, budget: Budget) -> int:
-    reusable_bytes = min(usage.reusable_bytes, budget.free_bytes_min // 2)
-    return usage.free_bytes + usage.spill_bytes + reusable_bytes
+def free_for_rows(usage: Usage) -> int:
+    """What queries spill leaves soon."""
+    return usage.free_bytes + usage.spill_bytes
 
 
 def size_text(size_bytes: int) -> str:
@@ -139,16 +129,14 @@ class Disk:
         budget: Budget,
         *,
         free: Callable[[Path], int] = free_bytes,
-        reusable: Callable[[], int] = int,
         spill_dir: Callable[[], Path | None] = lambda: None,
         limit_spill: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`reusable`: bytes of the database's file that are unused. `spill_dir`: the folder that queries
-        spill to. `limit_spill`: told how many bytes they may spill in all."""
+        """`spill_dir`: the folder that queries spill to. `limit_spill`: told how many bytes they may spill
+        in all."""
         self._data_dir = data_dir
         self.budget = budget
         self._free = free
-        self._reusable = reusable
         self._spill_dir = spill_dir
         self._limit_spill = limit_spill
         self._looks = 0
@@ -172,7 +160,7 @@ class Disk:
             return
         if is_thorough or self.usage is None:
             used = folder_bytes(self._data_dir, spill_dir)
-            self.usage = Usage(free, used, self._reusable(), spill)
+            self.usage = Usage(free, used, spill_bytes=spill)
         else:
             self.usage = replace(self.usage, free_bytes=free, spill_bytes=spill)
         was_refusing = self.refusal is not None

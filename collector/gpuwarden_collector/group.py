@@ -1,7 +1,7 @@
 """Plans one group commit: pure from waiting batches and what is known to changes and new knowledge."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
@@ -30,13 +30,17 @@ from gpuwarden_collector.ledger import (
 )
 from gpuwarden_collector.owners import TOLD_EVERY, Claims, Owner, Speaker, Told, gone, stored_owner
 from gpuwarden_collector.prices import PriceBook
-from gpuwarden_collector.store.commit import FORGOTTEN_SCHEMA, LEDGER_SCHEMA, Changes
+from gpuwarden_collector.store.commit import Changes
+from gpuwarden_collector.store.segment import BatchKey
 
 LEDGER_KEPT_FOR = timedelta(days=60)
 _NO_KEY_RETRY_AFTER_S = 60
 _INVENTORY = ("nodes", "gpus")
 _SEEN = ("first_seen_at", "last_seen_at")
 _HEARD_COLUMNS = {"nodes": "node", "gpus": "gpu_uuid"}
+
+LedgerRow = tuple[str, str, str, int, str, datetime]
+"""Sender, agent, boot, floor, ranges, heard_at (naive UTC)."""
 
 
 @dataclass(slots=True)
@@ -49,6 +53,8 @@ class Known:
     """Keys heard of since `last_seen_at` was last written."""
     places: dict[Place, str] = field(default_factory=dict)
     """gpu_uuid of the board that was last told of there."""
+    unsaved: set[LedgerKey] = field(default_factory=set)
+    """Entries of the ledger that the state file does not have as they are."""
     owners: dict[str, Owner] = field(default_factory=dict)
     """By gpu_uuid: the node that each GPU belongs to."""
     told: dict[tuple[str, str], Told] = field(default_factory=dict)
@@ -126,7 +132,7 @@ class Plan:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write."""
-        return self.changes.ledger is None
+        return not self.changes.batches
 
 
 def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetime) -> Plan:
@@ -165,8 +171,9 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
             for name in _INVENTORY
             if (changed := _changed(known.items[name], items[name]))
         },
-        ledger=_ledger_table(draft.changed) if draft.changed else None,
-        forgotten=_forgotten_table(draft.forgotten) if draft.forgotten else None,
+        batches=[
+            BatchKey(*batch.key, batch.id.sequence, batch.id.oldest_sequence) for batch in fresh
+        ],
         late=late_windows(tables, known.closed_until),
         doubtful=_doubtful(fresh) if known.has_peers else None,
     )
@@ -350,41 +357,35 @@ def inventory_table(name: str, items: Mapping[str, Item]) -> Any:
     return _rows_table(name, [item.row for item in items.values()])
 
 
-def heard_table(name: str, keys: set[str]) -> Any:
-    """Keys of `nodes` or `gpus`, as `Changes.heard` wants them."""
-    return pa.table({_HEARD_COLUMNS[name]: pa.array(sorted(keys), pa.string())})
-
-
-def _ledger_table(ledger: Mapping[LedgerKey, Entry]) -> Any:
-    rows = [
-        {
-            "sender": sender,
-            "agent_id": agent,
-            "boot_id": boot,
-            "floor": entry.stored.floor,
-            "ranges": to_text(entry.stored.ranges),
-            "heard_at": _naive(entry.heard_at),
-        }
-        for (sender, agent, boot), entry in ledger.items()
+def ledger_rows(known: Known, keys: Iterable[LedgerKey]) -> list[LedgerRow]:
+    """Entries as the state file has them; keys that are forgotten have none."""
+    return [
+        (*key, entry.stored.floor, to_text(entry.stored.ranges), _naive(entry.heard_at))
+        for key in keys
+        if (entry := known.ledger.get(key)) is not None
     ]
-    return pa.Table.from_pylist(rows, schema=LEDGER_SCHEMA)
-
-
-def _forgotten_table(keys: Sequence[LedgerKey]) -> Any:
-    columns = [pa.array(names, pa.string()) for names in zip(*keys, strict=True)]
-    return pa.Table.from_arrays(columns, schema=FORGOTTEN_SCHEMA)
 
 
 def loaded(
-    ledger_rows: Sequence[Mapping[str, Any]], inventory_rows: Mapping[str, Sequence[dict[str, Any]]]
+    ledger: Sequence[Mapping[str, Any]],
+    inventory_rows: Mapping[str, Sequence[dict[str, Any]]],
+    batches: Iterable[BatchKey],
+    now: datetime,
 ) -> Known:
-    """What rows of the database mean. Their timestamps are naive UTC."""
+    """What rows of the state file mean, and batches in segments that it does not know yet. Timestamps of
+    rows are naive UTC."""
     known = Known()
-    for row in sorted(ledger_rows, key=lambda one: one["heard_at"]):
+    for row in sorted(ledger, key=lambda one: one["heard_at"]):
         stored = Stored(row["floor"], from_text(row["ranges"]))
         heard_at = row["heard_at"].replace(tzinfo=UTC)
         where = (row["sender"], row["agent_id"], row["boot_id"])
         known.ledger.update({where: Entry(stored, heard_at)})
+    for batch in batches:
+        where = (batch.sender, batch.agent_id, batch.boot_id)
+        before = known.ledger.get(where)
+        stored = (before.stored if before else Stored()).raised(batch.floor).having(batch.sequence)
+        known.ledger.update({where: Entry(stored, now)})
+        known.unsaved.add(where)
     for name, rows in inventory_rows.items():
         key = _HEARD_COLUMNS[name]
         known.items[name] = {row[key]: Item(row) for row in rows}
@@ -407,6 +408,7 @@ def apply(known: Known, done: Plan) -> None:
     """Remember a plan that has been written."""
     known.ledger.forget(done.forgotten)
     known.ledger.update(done.ledger)
+    known.unsaved.update(done.ledger, done.forgotten)
     for name in _INVENTORY:
         known.items[name].update(done.items[name])
         known.heard[name] |= done.heard[name]

@@ -21,8 +21,8 @@ from gpuwarden_collector.decode import arrow_schema
 from gpuwarden_collector.disk import Budget
 from gpuwarden_collector.stats import Levels, Stats
 from gpuwarden_collector.store.commit import Changes, naive
-from gpuwarden_collector.store.database import SCHEMA_VERSION
 from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.store.state import SCHEMA_VERSION
 from gpuwarden_collector.writer import Writer, WriterStopped
 
 log = logging.getLogger(__name__)

@@ -22,14 +22,14 @@ from gpuwarden_collector.retention import (
     drops,
     is_step,
 )
-from gpuwarden_collector.stats import Stats
+from gpuwarden_collector.stats import StorageStats
 from gpuwarden_collector.store import maintain
-from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.database import Store
 from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.store.files import is_remote, sync_files
-from gpuwarden_collector.store.lake import sealed_generation
 from gpuwarden_collector.store.maintain import Lake
-from gpuwarden_collector.writer import Writer, WriterStopped
+from gpuwarden_collector.store.state import State as StateFile
+from gpuwarden_collector.writer import WriterStopped
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ DAILY_S = 86_400.0
 SHORTLY_S = 5.0
 COMPACT_EVERY_S = 60.0
 COMPACT_AT_BYTES = 16 * 1024 * 1024
-"""What the database may grow beyond double before it is compacted sooner."""
+"""Size of segments and state from which they are sealed sooner when the disk is near full."""
 PUT_OFF_S = 3_600.0
 """A task that failed is left alone for so long, so that it does not hold up the others."""
 STEP_DISTRUSTED_S = 86_400.0
@@ -127,7 +127,7 @@ class State:
     """Whether the disk is near full now."""
     is_clock_trusted: bool = True
     is_whole: bool = True
-    """Whether the lake has all that the database once gave it. If not, files that it does not know
+    """Whether the lake has all that segments once gave it. If not, files that it does not know
     may be what it lacks."""
 
 
@@ -207,14 +207,27 @@ async def _nothing() -> None:
     """Moves nothing."""
 
 
+def forget_alerts(state: StateFile, before: datetime) -> dict[str, int]:
+    """Delete alerts, diagnoses and silences that were over before that; how many rows of each table.
+
+    Raises StoreUnavailableError.
+    """
+    over = {
+        "alerts": "state = 'resolved' AND resolved_at < ?",
+        "diagnoses": "ended_at < ?",
+        "silences": "ends_at < ?",
+    }
+    with state.writing() as writing:
+        return {table: writing.delete(table, is_over, before) for table, is_over in over.items()}
+
+
 class Maintainer:
     """Does the tasks that are due."""
 
     def __init__(
         self,
-        database: Database,
-        writer: Writer,
-        stats: Stats,
+        database: Store,
+        stats: StorageStats,
         clock: Clock,
         disk: Disk,
         policy: Policy,
@@ -226,7 +239,6 @@ class Maintainer:
         """`turn`: held by whoever writes the lake. `seal`: moves to the lake what is hot. `leads`:
         whether it is this collector that maintains the lake, where others share it; it may block."""
         self._database = database
-        self._writer = writer
         self._stats = stats
         self._clock = clock
         self._disk = disk
@@ -240,7 +252,6 @@ class Maintainer:
         self._looked_s: float | None = None
         self._is_stopping = False
         self._synced = -1
-        self._compact_bytes = 0
 
     async def look_at_disk(self) -> None:
         """Read free space and decide whether batches are taken; for a scheduler."""
@@ -281,20 +292,15 @@ class Maintainer:
         return done
 
     async def _compact(self) -> None:
-        """Hot rows take several times the room that they take in the lake, and the database's file
-        keeps that until a checkpoint: before any day goes, that is given back."""
+        """Hot rows take several times the room that they take in the lake: before any day goes, that is
+        given back."""
         now_s = self._clock.monotonic()
-        has_grown = self._database.size_bytes > 2 * self._compact_bytes + COMPACT_AT_BYTES
+        has_grown = self._database.size_bytes > COMPACT_AT_BYTES
         is_due = self._diary.is_due("compact", SHORTLY_S if has_grown else COMPACT_EVERY_S, now_s)
         if self._is_stopping or not is_due:
             return
         self._diary.done_s["compact"] = now_s
         await self._seal()
-        try:
-            await self._writer.do(self._database.checkpoint)
-        except (StoreUnavailableError, RowsRefusedError) as error:
-            self._failed("compact", "compact", str(error))
-        self._compact_bytes = self._database.size_bytes
         await asyncio.to_thread(self._disk.look, is_thorough=True)
 
     async def run_as_asked(self) -> dict[str, Any]:
@@ -355,14 +361,14 @@ class Maintainer:
             self._disk.excess(lake.leaving.bytes) if is_here else Excess(),
             is_short=self._disk.is_short and is_here,
             is_clock_trusted=self._is_clock_trusted(),
-            is_whole=self._database.generations[0] <= sealed + 1,
+            is_whole=self._database.oldest_segment <= sealed + 1,
         )
 
     def _read(self) -> tuple[Lake, int]:
         with self._database.maintaining() as cursor:
             return (
                 maintain.read_lake(cursor, self._database.lake_root),
-                sealed_generation(cursor, self._database.collector),
+                self._database.sealed(cursor),
             )
 
     def _do(self, task: Task, now: datetime) -> dict[str, int]:
@@ -383,7 +389,6 @@ class Maintainer:
                     return {"files": deleted} if deleted else {}
                 case Flush():
                     maintain.flush(cursor)
-                    maintain.checkpoint_catalogue(cursor)
                 case Merge(table):
                     return {"files": maintain.merge(cursor, table)}
                 case DeleteOrphans(before):
@@ -434,9 +439,7 @@ class Maintainer:
         self._diary.done_s["alerts"] = now_s
         before = self._clock.now() - timedelta(days=self._policy.kept_days[Tier.EVENTS])
         try:
-            gone = await self._writer.do(
-                lambda: maintain.forget_alerts(self._database.writing, before)
-            )
+            gone = await asyncio.to_thread(forget_alerts, self._database.state, before)
         except (StoreUnavailableError, RowsRefusedError) as error:
             self._failed("alerts", "alerts", str(error))
             return

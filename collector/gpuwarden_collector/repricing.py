@@ -8,15 +8,15 @@ from gpuwarden_collector.group import Known, inventory_table
 from gpuwarden_collector.inventory import Item
 from gpuwarden_collector.prices import PriceBook, unmatched_prices
 from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.log import FrameLog
 
 log = logging.getLogger(__name__)
 
 
-def reprice(database: Database, known: Known, prices: PriceBook) -> int:
+def reprice(frames: FrameLog, known: Known, prices: PriceBook) -> int:
     """Give every GPU the price that the book has for it; how many have another one now.
 
-    By the owner of the writing connection. Raises StoreUnavailableError and RowsRefusedError, and nothing
+    By the writer, or before it starts. Raises StoreUnavailableError and RowsRefusedError, and nothing
     has changed.
     """
     if unknown := unmatched_prices(prices.by_model, [model.name for model in MODELS]):
@@ -30,6 +30,6 @@ def reprice(database: Database, known: Known, prices: PriceBook) -> int:
         if row != item.row:
             changed[key] = Item(row, item.source)
     if changed:
-        commit(database, Changes(upserted={"gpus": inventory_table("gpus", changed)}))
+        commit(frames, Changes(upserted={"gpus": inventory_table("gpus", changed)}))
         known.items["gpus"].update(changed)
     return len(changed)

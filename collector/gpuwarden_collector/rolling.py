@@ -14,18 +14,23 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from gpuwarden.clock import Clock
-from gpuwarden_collector.stats import Stats
-from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.sealing import Sealer
+from gpuwarden_collector.stats import StorageStats
+from gpuwarden_collector.store.commit import Changes
+from gpuwarden_collector.store.database import Store
 from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.store.rollup import (
+    LATE_MAX,
+    SOURCES,
     Mended,
     Progress,
+    Rolled,
     mend,
-    read_progress,
+    mendable_before,
     roll_hour,
     roll_minutes,
 )
-from gpuwarden_collector.writer import Writer, WriterStopped
+from gpuwarden_collector.writer import UpkeepWriter, WriterStopped
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -99,15 +104,22 @@ class Roller:
     """Rolls up one collector's samples."""
 
     def __init__(
-        self, database: Database, writer: Writer, stats: Stats, clock: Clock, turn: asyncio.Lock
+        self,
+        database: Store,
+        writer: UpkeepWriter,
+        stats: StorageStats,
+        clock: Clock,
+        sealer: Sealer,
     ) -> None:
-        """`turn`: held by whoever writes the lake or begins a generation."""
         self._database = database
         self._writer = writer
         self._stats = stats
         self._clock = clock
-        self._turn = turn
+        self._sealer = sealer
+        self._turn = sealer.turn
         self._announced: datetime | None = None
+        self._said: dict[str, datetime | None] | None = None
+        """How far rollups are; None: it was not read yet."""
         self._mend_number = 0
         self._is_stopping = False
 
@@ -144,9 +156,8 @@ class Roller:
 
     async def _step(self) -> bool:
         """Take a step; False when there is none to take."""
-        progress = await self._beside(read_progress)
+        progress = await asyncio.to_thread(self._progress)
         step = next_step(progress, self._announced, self._mend_number, self._clock.now())
-        generation = self._database.generations[-1]
         began_s = self._clock.monotonic()
         match step:
             case Close(until):
@@ -155,30 +166,55 @@ class Roller:
                 self._mend_number = progress.late_number
                 return True
             case RollMinutes():
-                rows = await self._beside(lambda c: roll_minutes(c, generation, progress))
-                self._stats.rolled_rows.update(rows)
+                await self._append(await self._beside(lambda c: roll_minutes(c, progress)))
             case RollHour():
-                rows = await self._beside(lambda c: roll_hour(c, generation, progress))
-                self._stats.rolled_rows.update(rows)
+                await self._append(await self._beside(lambda c: roll_hour(c, progress)))
             case Mend(number):
-                # What a frozen generation holds can be replaced when the lake has it.
-                if len(self._database.generations) > 1:
+                mended = await self._beside(lambda c: self._mend(c, progress, number))
+                if mended is None:
+                    # What is hot can be replaced when the lake has it.
+                    self._sealer.is_late_waiting = True
                     return False
-                lake_root = self._database.lake_root
-                mended = await self._beside(
-                    lambda c: mend(c, generation, progress, number, lake_root)
-                )
                 self._tell(mended)
             case Wait():
                 return False
         self._stats.rollup_seconds.observe(self._clock.monotonic() - began_s)
         return True
 
+    def _progress(self) -> Progress:
+        newest, oldest = self._database.state.late_numbers()
+        said = self._said = self._said or dict(self._database.start_progress())
+        return Progress(
+            self._database.state.progress()["closed_until"],
+            said["minutes_until"],
+            said["hours_until"],
+            newest,
+            oldest,
+        )
+
+    async def _append(self, rolled: Rolled) -> None:
+        tables = {name: rows for name, rows in rolled.tables.items() if rows.num_rows}
+        await self._writer.write(Changes(appended=tables, progress=rolled.progress))
+        self._said = {**(self._said or {}), **rolled.progress}
+        self._stats.rolled_rows.update({name: rows.num_rows for name, rows in tables.items()})
+
+    def _mend(self, cursor: Any, progress: Progress, number: int) -> Mended | None:
+        """None: nothing that may be computed again yet."""
+        state = self._database.state
+        late = state.late(number, mendable_before(cursor), LATE_MAX)
+        if not late.num_rows:
+            return None
+        # Rows that come meanwhile are noted anew, with a higher number.
+        mended = mend(cursor, late, progress, self._database.lake_root)
+        with state.writing() as writing:
+            writing.forget_late(number, late)
+        return mended
+
     async def _beside(self, work: Callable[[Any], T]) -> T:
         """Do work on a cursor beside the writer's, in a thread."""
 
         def done() -> T:
-            with self._database.maintaining() as cursor:
+            with self._database.maintaining(SOURCES) as cursor:
                 return work(cursor)
 
         return await asyncio.to_thread(done)

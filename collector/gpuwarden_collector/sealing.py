@@ -1,8 +1,8 @@
-"""Moves what is hot to the lake, generation by generation; may be killed at any point.
+"""Moves rows of segments to the lake; may be killed at any point.
 
 `next_step` decides, from what there is; a step that was interrupted is found undone and taken again.
-The writer freezes and drops generations between two commits; sealing itself runs on a thread beside
-it, so that batches go on being committed.
+The writer begins a new segment between two commits; sealing itself runs on a thread beside it, so
+that batches go on being stored.
 """
 
 import asyncio
@@ -12,39 +12,47 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuwarden.clock import Clock
-from gpuwarden_collector.stats import Stats
+from gpuwarden_collector.stats import StorageStats
 from gpuwarden_collector.store.commit import Changes
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.doubt import has_doubtful, news_of_doubles, remove_doubles
+from gpuwarden_collector.store.database import Store
+from gpuwarden_collector.store.doubt import find_spans, note_doubtful, once_sql, seals_elsewhere
+from gpuwarden_collector.store.engine import hot_table
 from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.store.files import sync_files
-from gpuwarden_collector.store.generations import hot_table
-from gpuwarden_collector.store.lake import SEALED_TABLES, seal, sealed_generation
-from gpuwarden_collector.store.rollup import doubles
-from gpuwarden_collector.writer import Writer, WriterStopped
+from gpuwarden_collector.store.lake import seal
+from gpuwarden_collector.store.rollup import ROLLUP_TABLES, doubles
+from gpuwarden_collector.store.segment import TABLE_NAMES
+from gpuwarden_collector.writer import UpkeepWriter, WriterStopped
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 5.0
+LATE_WAIT_S = 300.0
+"""Age of a segment at which it is sealed because rows came late for windows that it holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """Begin a new generation: the one that is written has waited long enough or is large."""
+    """Begin a new segment: the one that is written has waited long enough or is large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Have the state file know what frozen segments have stored: with a segment goes its knowledge."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Copy a frozen generation into the lake."""
+    """Copy the rows of a frozen segment into the lake."""
 
-    generation: int
+    segment: int
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Let go of a generation that the lake holds."""
+    """Delete the segments that the lake holds."""
 
-    generation: int
+    until: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,36 +60,51 @@ class Wait:
     """There is nothing to do."""
 
 
-Step = Freeze | Seal | Drop | Wait
+Step = Freeze | Save | Seal | Drop | Wait
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """When the generation that is written is frozen."""
+    """When the segment that is written is frozen."""
 
     interval_s: float
-    rows_max: int
+    bytes_max: int
 
 
 def next_step(
-    generations: Sequence[int], sealed: int, *, rows: int, age_s: float, policy: Policy
+    frozen: Sequence[int],
+    sealed: int,
+    saved: int,
+    *,
+    written_bytes: int,
+    age_s: float,
+    policy: Policy,
+    is_urgent: bool = False,
 ) -> Step:
-    """What to do next. `generations`: the hot ones, oldest first, the last of which is written and
-    has `rows` rows and is `age_s` old; `sealed`: the newest that the lake holds.
+    """What to do next. `frozen`: segments that are not written any more, oldest first; `sealed`: the
+    newest that the lake holds, `saved`: that the state file knows of; `written_bytes`, `age_s`: of the
+    one that is written. `is_urgent`: something waits for its rows to be in the lake.
     """
-    oldest = generations[0]
-    if len(generations) > 1:
-        return Drop(oldest) if oldest <= sealed else Seal(oldest)
-    if rows and (age_s >= policy.interval_s or rows >= policy.rows_max):
+    if frozen:
+        if saved < frozen[-1]:
+            return Save()
+        return Drop(min(sealed, frozen[-1])) if frozen[0] <= sealed else Seal(frozen[0])
+    is_old = age_s >= (min(policy.interval_s, LATE_WAIT_S) if is_urgent else policy.interval_s)
+    if written_bytes and (is_old or written_bytes >= policy.bytes_max):
         return Freeze()
     return Wait()
 
 
 class Sealer:
-    """Seals one collector's generations."""
+    """Seals one collector's segments."""
 
     def __init__(
-        self, database: Database, writer: Writer, stats: Stats, clock: Clock, policy: Policy
+        self,
+        database: Store,
+        writer: UpkeepWriter,
+        stats: StorageStats,
+        clock: Clock,
+        policy: Policy,
     ) -> None:
         self._database = database
         self._writer = writer
@@ -90,8 +113,10 @@ class Sealer:
         self._policy = policy
         self.turn = asyncio.Lock()
         """Held while the lake is written; what else writes it takes its turn."""
+        self.is_late_waiting = False
+        """Whether rollups wait for hot rows to be in the lake."""
         self._synced = -1
-        self._news = (0, 0)
+        self._seals_elsewhere = 0
         self._is_stopping = False
         self._frozen_at_s = clock.monotonic()
 
@@ -111,25 +136,28 @@ class Sealer:
             while True:
                 if self._is_stopping:
                     return sealed_rows
-                match step := await self._next_step(is_forced=is_forced):
+                match await self._next_step(is_forced=is_forced):
                     case Wait():
                         return sealed_rows
                     case Freeze():
-                        await self._writer.do(self._database.roll)
+                        await self._writer.freeze()
                         self._frozen_at_s = self._clock.monotonic()
                         is_forced = False
-                    case Seal(generation):
-                        sealed_rows += await self._seal(generation)
-                    case Drop(generation):
+                    case Save():
+                        await self._writer.save()
+                    case Seal(segment):
+                        sealed_rows += await self._seal(segment)
+                    case Drop(until):
                         await asyncio.to_thread(self._sync)
-                        await self._note_doubles(generation)
-                        await self._writer.do(lambda: self._database.drop(step.generation))
+                        await self._note_doubles(until)
+                        await asyncio.to_thread(self._database.drop, until)
+                        self.is_late_waiting = False
 
     async def seal_due(self, *, is_forced: bool = False) -> None:
         """`run_once` for a scheduler: what fails is logged and counted, and tried again."""
         try:
             await self.run_once(is_forced=is_forced)
-        except (StoreUnavailableError, RowsRefusedError) as error:
+        except (StoreUnavailableError, RowsRefusedError, OSError) as error:
             self._stats.seal_failures += 1
             log.error("samples could not be moved to the lake", extra={"reason": str(error)})
         except WriterStopped:
@@ -144,69 +172,105 @@ class Sealer:
             pass
 
     async def _next_step(self, *, is_forced: bool) -> Step:
-        generations = list(self._database.generations)
-        rows = await self._writer.do(lambda: self._database.count_rows(generations[-1]))
-        sealed = await asyncio.to_thread(self._sealed)
-        policy = Policy(0.0, 0) if is_forced else self._policy
-        age_s = self._clock.monotonic() - self._frozen_at_s
-        return next_step(generations, sealed, rows=rows, age_s=age_s, policy=policy)
+        sealed, is_doubled = await asyncio.to_thread(self._look)
+        policy = Policy(0.0, 0) if is_forced or is_doubled else self._policy
+        return next_step(
+            self._database.frozen,
+            sealed,
+            int(self._database.state.meta("ledger_until")),
+            written_bytes=self._database.segment_bytes,
+            age_s=self._clock.monotonic() - self._frozen_at_s,
+            policy=policy,
+            is_urgent=self.is_late_waiting,
+        )
 
-    def _sealed(self) -> int:
-        collector = self._database.collector
+    def _look(self) -> tuple[int, bool]:
+        """The newest segment that the lake holds, and whether another collector has sealed what may
+        stand twice until this one has sealed it as well."""
         with self._database.maintaining() as cursor:
-            sealed = sealed_generation(cursor, collector)
-            if self._database.coordination.is_shared:
-                # Before sealing it is done again, in turn; here it is for who reads meanwhile.
-                news = news_of_doubles(cursor, collector)
-                if news != self._news:
-                    for generation in self._database.generations:
-                        if generation > sealed:
-                            self._count_doubles(remove_doubles(cursor, collector, generation))
-                    self._news = news
-            return sealed
+            sealed = self._database.sealed(cursor)
+            if not self._database.coordination.is_shared:
+                return sealed, False
+            seals = seals_elsewhere(cursor, self._database.collector)
+            is_news = seals != self._seals_elsewhere
+            self._seals_elsewhere = seals
+            return sealed, is_news and bool(self._database.state.doubtful().num_rows)
 
     def _sync(self) -> None:
-        # Until the files are on disk for good, the rows must not go from the database.
+        # Until the files are on disk for good, the rows must not go from the segments.
         with self._database.maintaining() as cursor:
             self._synced = sync_files(cursor, self._database.lake_root, self._synced)
 
-    async def _note_doubles(self, generation: int) -> None:
-        """Have what two collectors rolled up be rolled up again. Before its rows go, so that a kill
+    async def _note_doubles(self, until: int) -> None:
+        """Have what two collectors rolled up be rolled up again. Before its segment goes, so that a kill
         does not forget it."""
         if not self._database.coordination.is_shared:
             return
-        found = await asyncio.to_thread(self._doubles, generation)
+        found = await asyncio.to_thread(self._doubles, until)
         if found is not None:
             await self._writer.write(Changes(late=found))
 
-    def _doubles(self, generation: int) -> Any | None:
-        with self._database.maintaining() as cursor:
-            return doubles(cursor, generation)
+    def _doubles(self, until: int) -> Any | None:
+        with self._database.maintaining(ROLLUP_TABLES, after=0, until=until) as cursor:
+            return doubles(cursor)
 
-    async def _seal(self, generation: int) -> int:
+    async def _seal(self, segment: int) -> int:
         began_s = self._clock.monotonic()
-        rows = await asyncio.to_thread(self._copy, generation)
+        rows = await asyncio.to_thread(self._copy, segment)
         seconds = self._clock.monotonic() - began_s
         self._stats.sealed_rows.update(rows)
         self._stats.seal_seconds.observe(seconds)
         log.info(
             "samples moved to the lake",
-            extra={"generation": generation, "rows": sum(rows.values()), "s": round(seconds, 1)},
+            extra={"segment": segment, "rows": sum(rows.values()), "s": round(seconds, 1)},
         )
         return sum(rows.values())
 
-    def _copy(self, generation: int) -> dict[str, int]:
-        sources = {name: hot_table(name, generation) for name in SEALED_TABLES}
+    def _copy(self, segment: int) -> dict[str, int]:
         coordination, collector = self._database.coordination, self._database.collector
-        with self._database.maintaining() as cursor:
+        with self._database.maintaining(TABLE_NAMES, until=segment) as cursor:
+            self._count_damage()
+            counts = {n: self._rows(cursor, hot_table(n)) for n in TABLE_NAMES}
+            sources = {n: f"SELECT * FROM {hot_table(n)}" for n, rows in counts.items() if rows}
             if not coordination.is_shared:
-                return seal(cursor, collector, generation, sources)
-            is_doubtful = has_doubtful(cursor, generation)
-            with coordination.sealing(is_exclusive=is_doubtful) as turn:
-                self._count_doubles(remove_doubles(cursor, collector, generation))
-                return seal(cursor, collector, generation, sources, turn.check)
+                return seal(cursor, collector, segment, sources)
+            doubtful = self._database.state.doubtful(segment)
+            with coordination.sealing(is_exclusive=bool(doubtful.num_rows)) as turn:
+                bounds = self._bounds(cursor, sources)
+                if bounds and find_spans(cursor, collector, doubtful, *bounds):
+                    sources = {n: once_sql(n, hot_table(n)) for n in sources}
+
+                def note() -> None:
+                    note_doubtful(cursor, collector, segment, doubtful)
+                    turn.check()
+
+                sealed = seal(cursor, collector, segment, sources, note)
+            self._count_doubles(sum(counts.values()) - sum(sealed.values()) if sealed else 0)
+            return sealed
+
+    def _rows(self, cursor: Any, name: str) -> int:
+        return int(cursor.execute(f"SELECT count(*) FROM {name}").fetchone()[0])
+
+    def _bounds(
+        self, cursor: Any, sources: Sequence[str] | dict[str, str]
+    ) -> tuple[Any, Any] | None:
+        """First and last instant of the rows to be sealed; None: there are none."""
+        if not sources:
+            return None
+        every = " UNION ALL ".join(f"SELECT ts FROM {hot_table(name)}" for name in sources)
+        first, last = cursor.execute(f"SELECT min(ts), max(ts) FROM ({every})").fetchone()
+        return None if first is None else (first, last)
+
+    def _count_damage(self) -> None:
+        """Say what of a segment cannot be read; the rest of it is sealed."""
+        for damage in self._database.new_damage():
+            self._stats.lost_segment_bytes += damage.end - damage.start
+            log.error(
+                "a part of a segment is damaged and lost; the rest moves to the lake",
+                extra={"segment": damage.number, "from": damage.start, "to": damage.end},
+            )
 
     def _count_doubles(self, rows: int) -> None:
         if rows:
             self._stats.doubled_rows += rows
-            log.info("rows removed that another collector has sealed", extra={"rows": rows})
+            log.info("rows left out that another collector has sealed", extra={"rows": rows})

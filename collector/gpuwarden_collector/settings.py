@@ -31,7 +31,7 @@ class CollectorSettings:
         False,
         "Whether it may listen beyond loopback without TLS, and without tokens but for require_tokens.",
     )
-    data_dir: Path = setting(Path("/var/lib/gpuwarden"), "Folder of the database.")
+    data_dir: Path = setting(Path("/var/lib/gpuwarden"), "Folder of the store.")
     catalog: str | None = setting(
         None,
         "Catalogue of the lake: postgres: and a connection string, for several collectors; none: in data_dir.",
@@ -62,11 +62,26 @@ class CollectorSettings:
     threads: int = setting(0, "Threads of DuckDB; 0: one for every two CPUs.", least=0, most=1024)
     query_timeout_s: float = setting(30.0, "Most time that a query may take.", least=0.1, most=3600)
     query_rows_max: int = setting(100_000, "Most rows that a query returns.", least=1)
-    queries_max: int = setting(4, "Queries that run at the same time.", least=1, most=64)
-    seal_interval_s: float = setting(
-        3600.0, "Seconds after which samples move from the database to the lake.", least=1
+    query_processes: int = setting(
+        2, "People's queries that run at the same time, each in a process.", least=1, most=64
     )
-    seal_rows_max: int = setting(20_000_000, "Rows at which they move before that.", least=1_000)
+    query_memory_limit: str | None = setting(
+        None,
+        "Most memory that DuckDB uses for a query, such as 512MiB; none: an eighth of what there is, at most 1GiB.",
+    )
+    query_memory_bytes_max: int | None = setting(
+        None,
+        "Most private memory of a query process, held by the kernel; 0: no limit; none: 2.5 times"
+        " query_memory_limit and 256 MiB.",
+        least=0,
+    )
+    query_threads: int = setting(1, "Threads of a query.", least=1, most=1024)
+    seal_interval_s: float = setting(
+        3600.0, "Seconds after which samples move from their segment to the lake.", least=1
+    )
+    seal_bytes_max: int = setting(
+        128 * MIB, "Bytes of a segment at which they move before that.", least=MIB
+    )
     keep_samples_days: int = setting(14, "Days that samples are kept.", least=1)
     keep_minutes_days: int = setting(90, "Days that rollups by the minute are kept.", least=1)
     keep_hours_days: int = setting(730, "Days that rollups by the hour are kept.", least=1)

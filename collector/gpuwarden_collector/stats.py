@@ -4,8 +4,9 @@ for the faults, which any thread may note."""
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from functools import partial
 
 from gpuwarden_collector.disk import Usage
 from gpuwarden_collector.faults import Faults
@@ -33,6 +34,13 @@ class Histogram:
         self.buckets[bisect_left(_SECONDS, seconds)] += 1
         self.sum_s += seconds
 
+    def add(self, since: "Histogram", now: "Histogram") -> None:
+        """Add what was observed between two states of another histogram."""
+        pairs = zip(since.buckets, now.buckets, strict=True)
+        for at, (before, after) in enumerate(pairs):
+            self.buckets[at] += after - before
+        self.sum_s += now.sum_s - since.sum_s
+
     def lines(self, name: str) -> Iterator[str]:
         """Exposition lines, without HELP and TYPE."""
         running = 0
@@ -43,8 +51,54 @@ class Histogram:
         yield f"{name}_count {running}"
 
 
-@dataclass(slots=True)
-class Stats:
+@dataclass
+class StorageStats:
+    """Counters of the storage process."""
+
+    sealed_rows: Counter[str] = field(default_factory=Counter)
+    """Rows moved to the lake, by table."""
+    seal_seconds: Histogram = field(default_factory=Histogram)
+    seal_failures: int = 0
+    doubled_rows: int = 0
+    """Rows removed because another collector of the lake has sealed them."""
+    lost_segment_bytes: int = 0
+    """Bytes of segments that were damaged when they were to move to the lake."""
+    rolled_rows: Counter[str] = field(default_factory=Counter)
+    """Rows of new windows, by rollup table."""
+    mended_windows: int = 0
+    """Windows of nodes that were computed again because rows came late."""
+    unmended_windows: int = 0
+    """Windows of nodes that rows came late for after their samples were dropped."""
+    rollup_seconds: Histogram = field(default_factory=Histogram)
+    rollup_failures: int = 0
+    dropped_rows: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Rows that retention let go of, by table and reason."""
+    maintenance_tasks: Counter[str] = field(default_factory=Counter)
+    maintenance_seconds: defaultdict[str, float] = field(
+        default_factory=partial(defaultdict, float)
+    )
+    maintenance_failures: Counter[str] = field(default_factory=Counter)
+    lake: Lake | None = None
+    """The lake when maintenance looked last; None: it has not."""
+
+    def add(self, since: "StorageStats", now: "StorageStats") -> None:
+        """Add what was counted between two states of another process's counters."""
+        for name in (f.name for f in fields(StorageStats)):
+            mine, before, after = (getattr(stats, name) for stats in (self, since, now))
+            match after:
+                case Histogram():
+                    mine.add(before, after)
+                case dict():
+                    for key, count in after.items():
+                        mine[key] += count - before.get(key, 0)
+                case int():
+                    setattr(self, name, mine + after - before)
+                case _:
+                    setattr(self, name, after)
+
+
+@dataclass
+class Stats(StorageStats):
     """Counters since the start."""
 
     batches: int = 0
@@ -69,27 +123,8 @@ class Stats:
     """The same of the groups of batches stored since the collector's last sample of itself."""
     query_seconds: Histogram = field(default_factory=Histogram)
     query_errors: Counter[str] = field(default_factory=Counter)
-    sealed_rows: Counter[str] = field(default_factory=Counter)
-    """Rows moved to the lake, by table."""
-    seal_seconds: Histogram = field(default_factory=Histogram)
-    seal_failures: int = 0
-    doubled_rows: int = 0
-    """Rows removed because another collector of the lake has sealed them."""
-    rolled_rows: Counter[str] = field(default_factory=Counter)
-    """Rows of new windows, by rollup table."""
-    mended_windows: int = 0
-    """Windows of nodes that were computed again because rows came late."""
-    unmended_windows: int = 0
-    """Windows of nodes that rows came late for after their samples were dropped."""
-    rollup_seconds: Histogram = field(default_factory=Histogram)
-    rollup_failures: int = 0
-    dropped_rows: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Rows that retention let go of, by table and reason."""
-    maintenance_tasks: Counter[str] = field(default_factory=Counter)
-    maintenance_seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    maintenance_failures: Counter[str] = field(default_factory=Counter)
-    lake: Lake | None = None
-    """The lake when maintenance looked last; None: it has not."""
+    storage_restarts: int = 0
+    """Times that the storage process has ended and was started again."""
     request_failures: int = 0
     denied: Counter[str] = field(default_factory=Counter)
     """Requests that were not let in, by reason."""
@@ -135,9 +170,11 @@ def _lines(stats: Stats, levels: Levels) -> Iterator[str]:
         ("commit_failures_total", "Group commits that failed.", stats.commit_failures),
         ("seal_failures_total", "Moves to the lake that failed.", stats.seal_failures),
         ("doubled_rows_total", "Rows that another collector has sealed.", stats.doubled_rows),
+        ("lost_segment_bytes_total", "Bytes of damaged segments.", stats.lost_segment_bytes),
         ("rollup_failures_total", "Steps of rolling up that failed.", stats.rollup_failures),
         ("mended_windows_total", "Windows rolled up again.", stats.mended_windows),
         ("unmended_windows_total", "Late windows left as they are.", stats.unmended_windows),
+        ("storage_restarts_total", "Storage processes replaced.", stats.storage_restarts),
         ("request_failures_total", "Requests answered 500.", stats.request_failures),
         ("malformed_requests_total", "Requests that are not HTTP.", stats.malformed_requests),
     ):
@@ -162,7 +199,7 @@ def _lines(stats: Stats, levels: Levels) -> Iterator[str]:
     for name, meaning, level in (
         ("queue_bytes", "Decoded batches waiting for the writer.", levels.queue_bytes),
         ("body_in_flight_bytes", "Request bodies in memory.", levels.body_bytes_in_flight),
-        ("database_bytes", "Database and log on disk.", levels.database_bytes),
+        ("database_bytes", "Segments and state file on disk.", levels.database_bytes),
         ("store_failing", "1 while commits fail, as on a full disk.", int(levels.is_failing)),
         ("writer_alive", "1 while the writer makes progress.", int(levels.is_alive)),
         ("disk_full", "1 while batches are refused for want of room.", int(is_full)),

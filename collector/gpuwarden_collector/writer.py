@@ -9,10 +9,10 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gpuwarden.clock import Clock
 from gpuwarden_collector.decode import first_line
@@ -22,23 +22,24 @@ from gpuwarden_collector.group import (
     Durable,
     Known,
     Later,
+    LedgerRow,
     Never,
     Outcome,
     Plan,
     apply,
     expired,
     forget_gone,
-    heard_table,
+    ledger_rows,
     loaded,
     plan,
 )
+from gpuwarden_collector.ledger import LedgerKey
 from gpuwarden_collector.prices import PriceBook
 from gpuwarden_collector.repricing import reprice
 from gpuwarden_collector.stats import Stats
-from gpuwarden_collector.store.commit import Changes, OutOfMemoryError, commit, is_usable, load_rows
-from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.commit import Changes, commit
 from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError
-from gpuwarden_collector.store.rollup import close_windows, read_progress
+from gpuwarden_collector.store.log import FrameLog
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -51,7 +52,7 @@ STUCK_AFTER_S = 30.0
 _HEARD_INTERVAL_S = 10.0
 _EXPIRY_INTERVAL_S = 3_600.0
 _RETRY_AFTER_S = 5
-_MAKE_ROOM_S = 2.0
+_LEDGER_ROWS = 10_000
 
 
 class QueueFull(Exception):  # noqa: N818  an expected outcome, named like queue.Full
@@ -76,21 +77,41 @@ class _Call:
     answer: asyncio.Future[Any]
 
 
-def load_known(database: Database) -> Known:
-    """What the database holds. Raises StoreUnavailableError."""
-    rows = {name: load_rows(database, name) for name in ("nodes", "gpus")}
-    known = loaded(load_rows(database, "internal.ledger"), rows)
-    known.closed_until = read_progress(database.writing).closed_until
-    known.has_peers = database.address.is_shared
+@dataclass(frozen=True, slots=True)
+class Unsaved:
+    """What segments up to `until` have stored, and maybe later ones, that the state file does not say."""
+
+    until: int
+    ledger: Sequence[LedgerRow]
+    forgotten: Sequence[LedgerKey]
+    progress: Mapping[str, datetime | None]
+
+
+def load_known(log: FrameLog, now: datetime, *, has_peers: bool = False) -> Known:
+    """What the store holds. Raises StoreUnavailableError."""
+    state = log.state
+    rows = {name: state.rows(name) for name in ("nodes", "gpus")}
+    known = loaded(state.rows("ledger"), rows, log.tail.batches, now)
+    known.closed_until = state.progress()["closed_until"]
+    known.has_peers = has_peers
     return known
 
 
+class UpkeepWriter(Protocol):
+    """What those who seal and roll up need of the writer; each may raise as `Writer.do`."""
+
+    async def freeze(self) -> None: ...
+    async def save(self) -> None: ...
+    async def write(self, changes: Changes) -> None: ...
+    async def close_windows(self, until: datetime) -> None: ...
+
+
 class Writer:
-    """Owns the database's writing connection from `start` to `stop`."""
+    """Appends to the segment that is written, from `start` to `stop`."""
 
     def __init__(
         self,
-        database: Database,
+        log: FrameLog,
         known: Known,
         stats: Stats,
         clock: Clock,
@@ -99,7 +120,7 @@ class Writer:
         queue_bytes_max: int = 256 * 1024 * 1024,
         prices: PriceBook | None = None,
     ) -> None:
-        self._database = database
+        self._log = log
         self._known = known
         self._stats = stats
         self._clock = clock
@@ -113,7 +134,6 @@ class Writer:
         self._queue_bytes = 0
         self._is_stopping = False
         self._failed_at: float | None = None
-        self._is_doubtful = False
         self._progress_at = self._heard_at = self._expired_at = clock.monotonic()
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
 
@@ -188,6 +208,20 @@ class Writer:
         belong to are noted. Raises as `do`.
         """
         await self.do(lambda: self._close_windows(until))
+
+    async def freeze(self) -> None:
+        """Begin a new segment. Raises as `do`."""
+        await self.do(self._log.freeze)
+
+    async def save(self) -> None:
+        """Have the state file know what frozen segments have stored, so that they may go. Raises as `do`;
+        what it has not done then, the next call or the next start does."""
+        taken = await self.do(self._take_unsaved)
+        try:
+            await asyncio.to_thread(self._save, taken)
+        except BaseException:
+            await self.do(lambda: self._give_back(taken))
+            raise
 
     async def stop(self, timeout_s: float = 30.0) -> None:
         """Commit what waits and end the thread. Raises TimeoutError."""
@@ -278,19 +312,13 @@ class Writer:
         # One batch is at fault: each on its own, so that it does not hold up the others.
         return [outcome for waiting in group for outcome in self._outcomes([waiting], now)]
 
-    def _try(
-        self, batches: Sequence[Batch], now: datetime, *, is_again: bool = False
-    ) -> Sequence[Outcome]:
-        """Commit batches in one transaction. Raises RowsRefusedError."""
+    def _try(self, batches: Sequence[Batch], now: datetime) -> Sequence[Outcome]:
+        """Commit batches at once. Raises RowsRefusedError."""
         try:
-            self._settle_doubt()
             planned = self._plan(batches, now)
             if not planned.is_empty:
                 self._commit(planned.changes)
         except StoreUnavailableError as error:
-            if isinstance(error, OutOfMemoryError) and not is_again:
-                self._make_room()
-                return self._try(batches, now, is_again=True)
             self._set_failing(str(error))
             self._on_loop(self._count_failure)
             return [Later(f"the store cannot take it now: {error}", _RETRY_AFTER_S)] * len(batches)
@@ -309,58 +337,52 @@ class Writer:
             raise RowsRefusedError(_failed_on(error)) from error
 
     def _take_prices(self, prices: PriceBook) -> int:
-        changed = reprice(self._database, self._known, prices)
+        changed = reprice(self._log, self._known, prices)
         self._prices = prices
         return changed
 
-    def _make_room(self) -> None:
-        """A large query has the memory that a commit needs: samples come first."""
-        ended = self._database.interrupt_readers(_MAKE_ROOM_S)
-        log.warning("queries ended to make room for a commit", extra={"queries": ended})
-
     def _commit(self, changes: Changes) -> None:
         try:
-            commit(self._database, changes)
-        except StoreUnavailableError:
-            self._is_doubtful = True
-            raise
-        except RowsRefusedError:
+            commit(self._log, changes)
+        except (StoreUnavailableError, RowsRefusedError):
             raise
         except Exception as error:
-            # Nobody knows where it stopped.
-            self._is_doubtful = True
+            # What of it was written is told by the next start; the batches are refused.
             raise RowsRefusedError(_failed_on(error)) from error
 
     def _close_windows(self, until: datetime) -> None:
-        close_windows(self._database.writing, until)
+        with self._log.state.writing() as writing:
+            writing.set_meta({"closed_until": until})
         self._known.closed_until = until
 
-    def _settle_doubt(self) -> None:
-        """After a failed commit, take what is stored from the database.
+    def _take_unsaved(self) -> Unsaved:
+        keys, self._known.unsaved = self._known.unsaved, set()
+        forgotten = [key for key in keys if self._known.ledger.get(key) is None]
+        progress = {n: at for n, at in self._log.progress.items() if n != "closed_until"}
+        until = self._log.segment_number - 1
+        return Unsaved(until, ledger_rows(self._known, keys), forgotten, progress)
 
-        DuckDB may have made a transaction durable and failed in the checkpoint that follows; to
-        believe its error would store those batches twice. Raises StoreUnavailableError.
-        """
-        if not self._is_doubtful:
-            return
-        if not is_usable(self._database):
-            self._database.recover()
-        before = self._known
-        self._known = load_known(self._database)
-        self._known.heard = before.heard
-        self._known.owners, self._known.told = before.owners, before.told
-        self._is_doubtful = False
+    def _give_back(self, unsaved: Unsaved) -> None:
+        self._known.unsaved.update((row[0], row[1], row[2]) for row in unsaved.ledger)
+        self._known.unsaved.update(unsaved.forgotten)
+
+    def _save(self, unsaved: Unsaved) -> None:
+        """In pieces, so that a commit that changes the state file waits for one of them at most."""
+        state, rows = self._log.state, unsaved.ledger
+        for start in range(0, len(rows), _LEDGER_ROWS):
+            with state.writing() as writing:
+                writing.save_ledger(rows[start : start + _LEDGER_ROWS])
+        with state.writing() as writing:
+            writing.forget_ledger_keys(unsaved.forgotten)
+            writing.set_meta({"ledger_until": unsaved.until, **unsaved.progress})
 
     def _carry_out(self, call: _Call) -> None:
         error: Exception | None = None
         result: Any = None
         try:
-            self._settle_doubt()
             result = call.work()
         except (StoreUnavailableError, RowsRefusedError) as caught:
             error = caught
-            if isinstance(caught, OutOfMemoryError):
-                self._make_room()
         self._on_loop(_settle, call.answer, result, error)
 
     def _keep_house(self, *, is_last: bool) -> None:
@@ -373,8 +395,8 @@ class Writer:
             self._expire_ledger()
 
     def _write_heard(self) -> None:
-        tables = {n: heard_table(n, keys) for n, keys in self._known.heard.items() if keys}
-        if tables and self._quietly(Changes(heard=tables, heard_at=self._clock.now())):
+        heard = {name: keys for name, keys in self._known.heard.items() if keys}
+        if heard and self._quietly(Changes(heard=heard, heard_at=self._clock.now())):
             for keys in self._known.heard.values():
                 keys.clear()
 
@@ -384,11 +406,11 @@ class Writer:
         gone = expired(self._known, now)
         if gone and self._quietly(Changes(forget_ledger_before=now - LEDGER_KEPT_FOR)):
             self._known.ledger.forget(gone)
+            self._known.unsaved.difference_update(gone)
 
     def _quietly(self, changes: Changes) -> bool:
         """Write what can wait for the next time; whether it worked."""
         try:
-            self._settle_doubt()
             self._commit(changes)
         except (StoreUnavailableError, RowsRefusedError) as error:
             if isinstance(error, RowsRefusedError):

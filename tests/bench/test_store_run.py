@@ -13,7 +13,8 @@ from bench.store.batches import BATCH_S, GPUS, Fleet, simulated
 from bench.store.load import Tally
 
 from gpuwarden_collector.decode import Decoded, decode
-from gpuwarden_collector.store.database import Database, Limits
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.engine import Limits
 
 ROOT = Path(__file__).parents[2]
 

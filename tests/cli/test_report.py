@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.collector.made_up_store import LIMITS, put
 
 from gpuwarden.clock import SystemClock
 from gpuwarden_cli.main import main
 from gpuwarden_cli.report import BY
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.settings import CollectorSettings
-from gpuwarden_collector.store.database import Database, Limits
+from gpuwarden_collector.store.database import Database
 
 NOW = datetime.now(UTC).replace(tzinfo=None)
 HOUR = NOW.replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)
@@ -46,16 +47,12 @@ HOURS = [
 ]
 
 
-def put(data: Path, **tables: list[Row]) -> None:
-    database = Database.open(data, Limits(memory="512MiB", threads=1))
+def stored(data: Path, **tables: list[Row]) -> None:
+    database = Database.open(data, LIMITS)
     for name, rows in tables.items():
         for row in rows:
-            target = name if name == "gpus" else f"hot.{name}_{database.generations[-1]}"
-            names = ", ".join(row)
-            marks = ", ".join(f"${n}" for n in range(1, len(row) + 1))
-            database.writing.execute(
-                f"INSERT INTO {target} ({names}) VALUES ({marks})", list(row.values())
-            )
+            values = ", ".join(f"${n} AS {name}" for n, name in enumerate(row, 1))
+            put(database, name, f"SELECT {values}", list(row.values()))
     database.close()
 
 
@@ -64,7 +61,7 @@ def report(tmp_path: Path, monkeypatch: Any, capsys: Any) -> Report:
     """Runs commands against a collector that has those rows: exit code and output of each."""
 
     def run(*commands: str, **tables: list[Row]) -> list[tuple[int, str]]:
-        put(tmp_path, **tables)
+        stored(tmp_path, **tables)
         answers = []
 
         async def asked() -> None:

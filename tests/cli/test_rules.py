@@ -6,13 +6,14 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.collector.made_up_store import LIMITS, put
 
 from gpuwarden.clock import SystemClock
 from gpuwarden_cli.main import main
 from gpuwarden_cli.rules import paths_of
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.settings import CollectorSettings
-from gpuwarden_collector.store.database import Database, Limits
+from gpuwarden_collector.store.database import Database
 from gpuwarden_rules.language import builtin_paths
 
 
@@ -145,16 +146,19 @@ async def test_a_backtest_replays_what_the_collectors_configuration_names(
     (rules / "overrides.yaml").write_text(OVERRIDES)
     config.write_text(f'rules_dirs = ["{rules}"]\n')
     now = datetime.now(UTC).replace(tzinfo=None)
-    database = Database.open(tmp_path / "store", Limits(memory="512MiB", threads=1))
-    database.writing.execute(
-        f"INSERT INTO hot.host_samples_{database.generations[-1]} BY NAME "
+    database = Database.open(tmp_path / "store", LIMITS)
+    put(
+        database,
+        "host_samples",
         "SELECT $now - to_seconds(10 * s) AS ts, 'n' || n AS node, true AS simulated, "
         "CASE WHEN s BETWEEN 90 AND 179 THEN 90 ELSE 10 END AS cpu_util_percent "
         "FROM range(360) t(s), range(1, 4) u(n)",
         {"now": now},
     )
-    database.writing.execute(
-        "INSERT INTO nodes BY NAME SELECT 'n' || n AS node, 'a' AS agent_id, 'b' AS boot_id, "
+    put(
+        database,
+        "nodes",
+        "SELECT 'n' || n AS node, 'a' AS agent_id, 'b' AS boot_id, "
         "$now AS last_seen_at, true AS simulated FROM range(1, 4) u(n)",
         {"now": now},
     )

@@ -5,14 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.collector.made_up_store import LIMITS, asked
 
 from gpuwarden.life import StartError
 from gpuwarden_collector.store.address import Address, address_of
-from gpuwarden_collector.store.database import Database, Limits
-from gpuwarden_collector.store.generations import hot_table
-from gpuwarden_collector.store.lake import SEALED_TABLES, seal
-
-LIMITS = Limits(memory="512MiB", threads=1)
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.lake import seal
 
 
 @pytest.fixture
@@ -24,8 +22,8 @@ def address(conninfo: str, tmp_path: Path) -> Address:
 def older(tmp_path: Path, address: Address) -> Iterator[Database]:
     """A collector on a lake without a column that there is now."""
     opened = Database.open(tmp_path / "older", LIMITS, address)
-    opened.writing.execute("ALTER TABLE lake.main.events DROP COLUMN details")
-    opened.writing.execute("ALTER TABLE hot.events_1 DROP COLUMN details")
+    with opened.maintaining() as cursor:
+        cursor.execute("ALTER TABLE lake.main.events DROP COLUMN details")
     yield opened
     opened.close()
 
@@ -44,17 +42,15 @@ def test_newer_collectors_add_what_is_missing_while_the_older_goes_on(
     for thread in threads:
         thread.join()
     assert len(opened) == 2
-    older.writing.execute(
-        "INSERT INTO hot.events_1 BY NAME SELECT TIMESTAMP '2026-01-01' AS ts, 'n' AS node, "
-        "false AS simulated, 'agent_start' AS kind, 'info' AS severity, 'hello' AS message"
-    )
     with older.maintaining() as cursor:
-        sources = {name: hot_table(name, 1) for name in SEALED_TABLES}
-        assert seal(cursor, older.collector, 1, sources)["events"] == 1
+        # As its version has the table.
+        hello = (
+            "SELECT TIMESTAMP '2026-01-01' AS ts, 'n' AS node, false AS simulated, "
+            "'agent_start' AS kind, 'info' AS severity, 'hello' AS message"
+        )
+        assert seal(cursor, older.collector, 1, {"events": hello}) == {"events": 1}
     for newer in opened:
-        with newer.reading() as cursor:
-            row = cursor.execute("SELECT message, details FROM events").fetchone()
-        assert row == ("hello", None)
+        assert asked(newer, "SELECT message, details FROM events") == [("hello", None)]
         newer.close()
 
 

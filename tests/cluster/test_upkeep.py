@@ -4,36 +4,30 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+from tests.collector.made_up_store import move_all, put
 
 from gpuwarden_collector.retention import Drop, Reason
 from gpuwarden_collector.store import maintain
 from gpuwarden_collector.store.address import address_of
-from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import Database, Limits
-from gpuwarden_collector.store.generations import hot_table
-from gpuwarden_collector.store.lake import SEALED_TABLES, seal
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.engine import Limits
 
 ROWS = 20
 FIRST = date(2026, 1, 1)
 
 
 def seal_days(database: Database, days: int) -> None:
-    """So many days of rows, in a generation that is sealed."""
+    """So many days of rows, in a segment that is sealed."""
     for day in range(days):
         start = datetime(2026, 1, 1 + day)  # noqa: DTZ001  as columns are: naive UTC
-        rows = {
-            "ts": pa.array([start + timedelta(seconds=s) for s in range(ROWS)], pa.timestamp("ms")),
-            "node": ["n"] * ROWS,
-            "gpu_uuid": ["GPU-0"] * ROWS,
-            "simulated": [True] * ROWS,
-        }
-        commit(database, Changes(appended={"gpu_samples": pa.table(rows)}))
-    generation = database.roll()
-    with database.maintaining() as cursor:
-        sources = {name: hot_table(name, generation) for name in SEALED_TABLES}
-        seal(cursor, database.collector, generation, sources)
-    database.drop(generation)
+        put(
+            database,
+            "gpu_samples",
+            "SELECT $1::TIMESTAMP + to_seconds(s) AS ts, 'n' AS node, 'GPU-0' AS gpu_uuid, "
+            "true AS simulated FROM range($2) t(s)",
+            [start, ROWS],
+        )
+    move_all(database)
 
 
 def counted(database: Database) -> Any:

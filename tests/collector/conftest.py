@@ -26,8 +26,11 @@ from gpuwarden.clock import ManualClock
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
 from gpuwarden_collector.daemon import Collector, running
 from gpuwarden_collector.decode import WIRE_SCHEMAS
+from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
+from gpuwarden_collector.query.worker import WorkerSettings
 from gpuwarden_collector.settings import CollectorSettings
-from gpuwarden_collector.store.database import Database, Limits
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.engine import Limits
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 
@@ -96,6 +99,10 @@ class StuckClock(ManualClock):
         self.may_go.set()
         self.is_stuck = threading.Event()
 
+    def __reduce__(self) -> Any:
+        """In another process nothing gets stuck."""
+        return ManualClock, (super().now(),)
+
     def now(self) -> datetime:
         if threading.current_thread().name == "writer" and not self.may_go.is_set():
             self.is_stuck.set()
@@ -128,6 +135,20 @@ def database(data_dir: Path) -> Iterator[Database]:
     opened = Database.open(data_dir, Limits(memory="512MiB", threads=1))
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def worker_settings(database: Database) -> WorkerSettings:
+    """Of processes that query the test's database."""
+    limits = Limits(memory="256MiB", threads=1)
+    return WorkerSettings(
+        database.data_dir,
+        database.address,
+        limits,
+        database.spill_dir,
+        1 << 30,
+        RESULT_BYTES_MAX,
+    )
 
 
 @contextmanager

@@ -16,7 +16,7 @@ SERVER = "postgres:host=db dbname=gw"
 def test_without_settings_it_is_beside_the_database() -> None:
     address = address_of(HERE, None, None, {})
     assert address == local_address(HERE)
-    assert (address.catalog, address.data) == ("/srv/gw/lake/catalog.ducklake", "/srv/gw/lake/data")
+    assert (address.catalog, address.data) == ("/srv/gw/lake/catalog.sqlite", "/srv/gw/lake/data")
     assert not address.is_shared
 
 

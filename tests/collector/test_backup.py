@@ -1,24 +1,28 @@
 """A backup is the store at one moment, made while batches come, and a restored one is a store."""
 
 import asyncio
+import itertools
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from tests.collector.made_up_store import LIMITS, asked, asked_in, move_all
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_collector.backup import BackupError, backup, restore
+from gpuwarden_collector.ledger import Stored
+from gpuwarden_collector.store import copying
 from gpuwarden_collector.store.address import FILES, FOLDER
 from gpuwarden_collector.store.check import check
 from gpuwarden_collector.store.commit import Changes, commit
 from gpuwarden_collector.store.copying import STAGING, snapshot
-from gpuwarden_collector.store.database import FILE_NAME, Database, Limits
+from gpuwarden_collector.store.database import Database
 from gpuwarden_collector.store.errors import StoreUnavailableError
-from gpuwarden_collector.store.generations import hot_table
-from gpuwarden_collector.store.lake import SEALED_TABLES, seal
-
-LIMITS = Limits(memory="512MiB", threads=1)
+from gpuwarden_collector.store.state import FILE_NAME, State
+from gpuwarden_collector.writer import load_known
 
 
 def put(database: Database, wire: Any, first_s: int = 0, rows: int = 40) -> None:
@@ -29,22 +33,12 @@ def put(database: Database, wire: Any, first_s: int = 0, rows: int = 40) -> None
 def filled(database: Database, wire: Any) -> None:
     """40 rows in the lake, 40 hot."""
     put(database, wire)
-    generation = database.roll()
-    with database.maintaining() as cursor:
-        sources = {name: hot_table(name, generation) for name in SEALED_TABLES}
-        seal(cursor, database.collector, generation, sources)
-    database.drop(generation)
+    move_all(database)
     put(database, wire, 100)
 
 
 def count(folder: Path) -> int:
-    database = Database.open(folder, LIMITS)
-    try:
-        with database.reading() as cursor:
-            row = cursor.execute("SELECT count(util_percent) FROM gpu_samples").fetchone()
-        return int(row[0]) if row else 0
-    finally:
-        database.close()
+    return int(asked_in(folder, "SELECT count(util_percent) FROM gpu_samples")[0][0])
 
 
 def parquet(folder: Path) -> list[Path]:
@@ -84,12 +78,11 @@ async def test_a_backup_under_ingest_has_whole_batches_and_all_that_was_answered
     database = Database.open(destination, LIMITS)
     with database.reading() as cursor:
         rows = cursor.execute("SELECT count(*) FROM gpu_samples").fetchall()[0][0]
-    (floor, ranges) = database.writing.execute(
-        "SELECT floor, ranges FROM internal.ledger"
-    ).fetchall()[0]
+    entry = load_known(database, clock.now()).ledger.get(("", "agent-1", "boot-1"))
     database.close()
+    assert entry is not None
     assert before * 4 <= rows <= (after + 1) * 4
-    assert (floor - 1, ranges) == (rows // 4, ""), "rows and ledger are of one moment"
+    assert entry.stored == Stored(rows // 4 + 1), "rows and ledger are of one moment"
     assert before < answered
 
 
@@ -147,6 +140,40 @@ def test_a_backup_of_nothing_or_a_damaged_one_is_said(
     with pytest.raises(BackupError, match=r"is not whole: .*\.parquet is missing"):
         restore(tmp_path / "copy", tmp_path / "restored")
     assert not (tmp_path / "restored").exists()
+
+
+def test_windows_that_copied_rows_came_late_for_are_in_the_copy(
+    database: Database, wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is stored between the copies of two files."""
+
+    def store(second: int) -> None:
+        rows = wire.table("gpu_samples", wire.gpu_rows(4, [second]))
+        late = pa.table(
+            {"node": ["n1"], "ts": [wire.gpu_row(0, second)["ts"].replace(tzinfo=None)]}
+        )
+        commit(database, Changes(appended={"gpu_samples": rows}, late=late))
+
+    def with_a_batch_after(copy: Any, seconds: Iterator[int]) -> Any:
+        def copied(*arguments: Any) -> Any:
+            result = copy(*arguments)
+            store(next(seconds))
+            return result
+
+        return copied
+
+    seconds = itertools.count()
+    store(next(seconds))
+    for owner, name in ((State, "backup"), (copying.shutil, "copy2"), (copying, "copy_sqlite")):
+        monkeypatch.setattr(owner, name, with_a_batch_after(getattr(owner, name), seconds))
+    staged = snapshot(database, "now")
+    assert next(seconds) > 3
+    copy = Database.open(staged, LIMITS)
+    rows = {(row[0],) for row in asked(copy, "SELECT DISTINCT ts FROM gpu_samples")}
+    noted = copy.state.late(1 << 62, None, 100)["ts"].to_pylist()
+    copy.close()
+    assert rows <= {(ts,) for ts in noted}
+    assert rows
 
 
 def test_a_copy_that_fails_leaves_nothing(

@@ -1,42 +1,35 @@
 """A damaged store: what is said, what goes on, and what `check` repairs."""
 
+import os
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
+from tests.collector.made_up_store import LIMITS, move_all
 
 from gpuwarden.life import StartError
 from gpuwarden.query import QueryError
+from gpuwarden_collector.query.execute import Reading
 from gpuwarden_collector.store.address import CATALOGUE, FILES, FOLDER
 from gpuwarden_collector.store.check import ASIDE, Report, check
 from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import FILE_NAME, Database, Limits
-from gpuwarden_collector.store.generations import hot_table
-from gpuwarden_collector.store.lake import SEALED_TABLES, seal
-from gpuwarden_collector.store.reading import Reading
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.log import held
+from gpuwarden_collector.store.segment import FOLDER as SEGMENTS
+from gpuwarden_collector.store.segment import read_header, segment_path
+from gpuwarden_collector.store.state import FILE_NAME
 
-LIMITS = Limits(memory="512MiB", threads=1)
 DAY_S = 86_400
+SEGMENT = f"{SEGMENTS}/000000000002.seg"
 
 
 def put(database: Database, wire: Any, first_s: int, rows: int = 40) -> None:
     made = wire.gpu_rows(4, range(first_s, first_s + rows // 4))
     commit(database, Changes(appended={"gpu_samples": wire.table("gpu_samples", made)}))
-
-
-def sealed(database: Database) -> None:
-    """All that is hot moves to the lake."""
-    generation = database.roll()
-    with database.maintaining() as cursor:
-        sources = {name: hot_table(name, generation) for name in SEALED_TABLES}
-        seal(cursor, database.collector, generation, sources)
-    database.drop(generation)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +43,7 @@ def kept_store(
     database = Database.open(folder, LIMITS)
     put(database, wire, -DAY_S)
     put(database, wire, 0)
-    sealed(database)
+    move_all(database)
     put(database, wire, 100)
     killed = tmp_path_factory.mktemp("killed")
     shutil.copytree(folder, killed, dirs_exist_ok=True)
@@ -89,18 +82,9 @@ def count(store: Path, where: str = "true") -> int:
 def test_a_store_that_was_killed_has_no_problem(store: Path) -> None:
     report = check(store, reads_all=True)
     assert report.problems == []
-    assert f"{FILE_NAME}: 40 rows that have not moved to the lake" in report.facts
+    assert f"{SEGMENTS}: 1 files, 40 rows" in report.facts
     assert any(fact.startswith("lake: 2 files, 80 rows") for fact in report.facts)
     assert count(store) == 120
-
-
-def test_a_store_from_before_a_table_was_added_has_no_problem(store: Path) -> None:
-    Database.open(store, LIMITS).close()
-    with duckdb.connect(store / FILE_NAME) as db:
-        (newest,) = db.execute("SELECT max(generation) FROM internal.generations").fetchone() or ()
-        db.execute("DROP VIEW main.collector_samples")
-        db.execute(f"DROP TABLE {hot_table('collector_samples', newest)}")
-    assert check(store).problems == []
 
 
 def test_no_store_is_said(tmp_path: Path) -> None:
@@ -109,19 +93,8 @@ def test_no_store_is_said(tmp_path: Path) -> None:
 
 
 def test_a_store_in_use_is_left_alone(store: Path) -> None:
-    script = f"import duckdb; c = duckdb.connect({str(store / FILE_NAME)!r}); print(1, flush=True)"
-    held = subprocess.Popen(
-        [sys.executable, "-c", f"{script}; input()"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert held.stdout and held.stdin
-    held.stdout.readline()
-    try:
-        with pytest.raises(StartError, match=rf"in use by process {held.pid}"):
-            check(store)
-    finally:
-        held.communicate(b"\n")
+    with held(store), pytest.raises(StartError, match=rf"in use by process {os.getpid()}"):
+        check(store)
 
 
 def cut(path: Path) -> None:
@@ -169,84 +142,121 @@ def test_a_collector_does_not_begin_a_new_catalogue_over_the_files_of_a_lost_one
 
 @pytest.mark.parametrize("name", [FILE_NAME, f"{FOLDER}/{CATALOGUE}"])
 def test_a_damaged_database_is_one_line_and_the_other_one_lives(store: Path, name: str) -> None:
-    Database.open(store, LIMITS).close()  # the log goes into the file
+    Database.open(store, LIMITS).close()  # its log goes into the file
     path = store / name
     path.write_bytes(bytes(8192) + path.read_bytes()[8192:])
     with pytest.raises(StartError, match="`gpuwarden collector check --data-dir") as raised:
         Database.open(store, LIMITS)
     assert "\n" not in str(raised.value)
     repaired(store)
-    assert count(store) == (80 if name == FILE_NAME else 40)
+    assert count(store) == (120 if name == FILE_NAME else 40)
     assert check(store).problems == []
 
 
-@pytest.mark.parametrize("name", [f"{FILE_NAME}.wal", f"{FOLDER}/{CATALOGUE}.wal"])
-def test_a_torn_log_is_what_was_committed_before(store: Path, name: str) -> None:
-    log = store / name
-    whole = log.read_bytes()
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [(f"{FILE_NAME}-wal", 120), (f"{FOLDER}/{CATALOGUE}-wal", 40), (SEGMENT, 80)],
+)
+def test_a_torn_log_is_what_was_committed_before(store: Path, name: str, least: int) -> None:
+    # A segment's header was on disk before anything followed it.
+    kept = read_header(store / name).end if name == SEGMENT else 0
+    whole = (store / name).read_bytes()
     chance = random.Random(name)
-    for _ in range(4):
-        copy = Path(shutil.copytree(store, store.with_name("torn"), dirs_exist_ok=True))
-        (copy / name).write_bytes(whole[: chance.randrange(len(whole))])
-        seen = count(copy)
-        assert seen % 40 == 0, "whole commits"
+    seen = set()
+    for cut_at in (kept, *(chance.randrange(kept, len(whole)) for _ in range(3)), len(whole)):
+        copy = Path(shutil.copytree(store, store.with_name("torn")))
+        (copy / name).write_bytes(whole[:cut_at])
+        seen.add(count(copy))
         shutil.rmtree(copy)
+    assert (min(seen), max(seen)) == (least, 120), seen
+    assert all(rows % 40 == 0 for rows in seen), "whole commits"
 
 
-@pytest.mark.parametrize("name", [f"{FILE_NAME}.wal", f"{FOLDER}/{CATALOGUE}.wal"])
-def test_a_damaged_log_is_cut_where_it_is_damaged(store: Path, name: str) -> None:
-    log = store / name
-    content = bytearray(log.read_bytes())
-    at = len(content) - 100
-    content[at : at + 3] = bytes(b ^ 0xFF for b in content[at : at + 3])
-    log.write_bytes(content)
-    with pytest.raises(StartError, match="Corrupt WAL file"):
-        Database.open(store, LIMITS)
-    (problem,) = check(store).problems
-    assert "is damaged at byte" in problem.what
-    assert problem.repair is not None
-    problem.repair()
-    assert count(store) % 40 == 0
-
-
-def test_a_lost_database_leaves_the_lake(store: Path) -> None:
-    (store / FILE_NAME).unlink()
-    (store / f"{FILE_NAME}.wal").unlink()
-    (problem,) = check(store).problems
-    assert "is missing" in problem.what
-    assert count(store) == 80
-
-
-def test_a_database_older_than_its_lake_loses_nothing_that_comes_after(
-    store: Path, wire: Any
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_a_damaged_frame_costs_its_rows_and_those_behind_it_stay(
+    store: Path, wire: Any, is_frozen: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An older copy put back writes a generation that the lake has already."""
-    older = {p.name: p.read_bytes() for p in store.glob(f"{FILE_NAME}*")}
     database = Database.open(store, LIMITS)
-    sealed(database)
+    segment = database.segment_number
+    begin = database.segment_bytes
     put(database, wire, 200)
-    sealed(database)
+    middle = database.segment_bytes
+    put(database, wire, 300)
+    if is_frozen:
+        database.freeze()
+        put(database, wire, 400)
     database.close()
+    path = segment_path(store / SEGMENTS, segment)
+    with path.open("r+b") as file:
+        file.seek(read_header(path).end + (begin + middle) // 2)
+        file.write(b"rot!")
+    (problem,) = check(store).problems
+    assert f"{path.name} is damaged from byte" in problem.what
+    assert problem.repair is None, "there is nothing to set aside"
+    assert count(store) == (200 if is_frozen else 160)
+    assert check(store).problems != []
+    database = Database.open(store, LIMITS)
+    with database.reading():
+        (damage,) = database.new_damage()
+    assert damage.number == segment
+    assert database.new_damage() == [], "said once"
+    move_all(database)
+    database.close()
+    assert count(store) == (200 if is_frozen else 160)
+    assert check(store).problems == []
+
+
+def test_a_segment_with_a_damaged_header_is_set_aside(store: Path) -> None:
+    path = store / SEGMENT
+    path.write_bytes(b"rubbish" + path.read_bytes()[7:])
+    with pytest.raises(StartError, match="`gpuwarden collector check --data-dir"):
+        Database.open(store, LIMITS)
+    assert repaired(store).problems == []
+    assert count(store) == 80
+    assert len(list((store / ASIDE).glob("*.seg.*"))) == 1
+
+
+def test_a_lost_state_file_leaves_all_rows(store: Path) -> None:
     for path in store.glob(f"{FILE_NAME}*"):
         path.unlink()
-    for name, content in older.items():
-        (store / name).write_bytes(content)
-    assert any("older than the lake" in fact for fact in check(store).facts)
+    (problem,) = check(store).problems
+    assert "is missing" in problem.what
+    assert count(store) == 120
+
+
+def test_a_store_older_than_its_lake_loses_nothing_that_comes_after(store: Path, wire: Any) -> None:
+    """An older copy of all but the lake, put back, does not write segments that the lake has already."""
+    older = Path(shutil.copytree(store, store.with_name("older")))
     database = Database.open(store, LIMITS)
-    put(database, wire, 300)
-    for generation in database.generations[:-1]:
-        database.drop(generation)
-    sealed(database)
+    move_all(database)
+    for first_s in (200, 300):
+        put(database, wire, first_s)
+        move_all(database)
     database.close()
-    assert count(store) == 200
+    shutil.rmtree(store / SEGMENTS)
+    shutil.copytree(older / SEGMENTS, store / SEGMENTS)
+    for path in store.glob(f"{FILE_NAME}*"):
+        path.unlink()
+    for path in older.glob(f"{FILE_NAME}*"):
+        shutil.copy(path, store)
+    assert any("all segments are in the lake" in fact for fact in check(store).facts)
+    database = Database.open(store, LIMITS)
+    put(database, wire, 400)
+    move_all(database)
+    put(database, wire, 500)
+    database.close()
+    assert count(store) == 120 + 4 * 40
     assert check(store).problems == []
 
 
-def test_a_gap_between_lake_and_database_is_found(store: Path) -> None:
+def test_a_gap_between_lake_and_segments_is_found(
+    store: Path, wire: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """The catalogue lost a seal that its disk had promised, after the rows were let go of."""
     before = {p.name: p.read_bytes() for p in (store / FOLDER).glob(f"{CATALOGUE}*")}
     database = Database.open(store, LIMITS)
-    sealed(database)
+    move_all(database)
+    put(database, wire, 200)
     database.close()
     for path in (store / FOLDER).glob(f"{CATALOGUE}*"):
         path.unlink()
@@ -254,15 +264,17 @@ def test_a_gap_between_lake_and_database_is_found(store: Path) -> None:
         (store / FOLDER / name).write_bytes(content)
     report = check(store)
     assert [p.repair for p in report.problems] == [None]
-    assert "what was between them is in neither" in report.problems[0].what
+    assert "is missing" in report.problems[0].what
     assert any("1 files that the catalogue does not know" in fact for fact in report.facts)
+    assert count(store) == 120, "the rest can be read"
+    said = [record for record in caplog.records if "rows are lost" in record.getMessage()]
+    assert len(said) == 1
 
 
 def test_a_ledger_that_makes_no_sense_is_found(store: Path) -> None:
     database = Database.open(store, LIMITS)
-    database.writing.execute(
-        "INSERT INTO internal.ledger BY NAME SELECT '' AS sender, 'a' AS agent_id, unnest(['b', 'c']) AS boot_id,"
-        " 5 AS floor, unnest(['7-9 3-4', '6-']) AS ranges, now()::TIMESTAMP AS heard_at"
-    )
+    with database.state.writing() as writing:
+        at = datetime(2026, 3, 1)  # noqa: DTZ001  as the store has it
+        writing.save_ledger([("", "a", "b", 5, "7-9 3-4", at), ("", "a", "c", 5, "6-", at)])
     database.close()
     assert len(check(store).problems) == 2

@@ -1,15 +1,16 @@
-"""Rows reach the store whole, by whichever way DuckDB takes them."""
+"""Rows reach the store whole and as they were sent, however many and in however many pieces."""
 
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.collector.made_up_store import asked
 
 from gpuwarden_collector.decode import WIRE_SCHEMAS
 from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import FILE_NAME, ROW_GROUP_ROWS, Database
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.hot import CHUNK_ROWS
 
 
 def samples(wire: Any, rows: int) -> pa.Table:
@@ -27,15 +28,14 @@ def samples(wire: Any, rows: int) -> pa.Table:
 
 
 def stored(database: Database) -> tuple[int, int, int]:
-    row = database.writing.execute(
-        "SELECT count(*), sum(memory_used_bytes), count(node) FROM gpu_samples"
-    ).fetchone()
-    assert row is not None
-    return row
+    (found,) = asked(
+        database, "SELECT count(*), sum(memory_used_bytes), count(node) FROM gpu_samples"
+    )
+    return found[0], found[1], found[2]
 
 
-@pytest.mark.parametrize("rows", [1, 40, ROW_GROUP_ROWS - 1, ROW_GROUP_ROWS, ROW_GROUP_ROWS + 1])
-@pytest.mark.parametrize("pieces", [1, 7])
+@pytest.mark.parametrize("rows", [1, 40, CHUNK_ROWS, CHUNK_ROWS + 1])
+@pytest.mark.parametrize("pieces", [1, 700])
 def test_each_row_is_stored_once(database: Database, wire: Any, rows: int, pieces: int) -> None:
     whole = samples(wire, rows)
     step = max(1, rows // pieces)
@@ -44,24 +44,15 @@ def test_each_row_is_stored_once(database: Database, wire: Any, rows: int, piece
     assert stored(database) == (rows, rows * (rows - 1) // 2, rows)
 
 
-@pytest.mark.parametrize(
-    ("rows", "is_logged"), [(ROW_GROUP_ROWS - 1, True), (ROW_GROUP_ROWS, False)]
-)
-def test_a_row_group_is_not_written_to_the_log(
-    database: Database, wire: Any, rows: int, is_logged: bool
-) -> None:
-    database.checkpoint()
-    commit(database, Changes(appended={"gpu_samples": samples(wire, rows)}))
-    log_bytes = (database.data_dir / f"{FILE_NAME}.wal").stat().st_size
-    assert (log_bytes > 8 * rows) is is_logged
-
-
 def test_a_table_without_rows_stores_none(database: Database, wire: Any) -> None:
+    before = database.segment_bytes
     commit(database, Changes(appended={"gpu_samples": samples(wire, 0)}))
     assert stored(database)[0] == 0
+    assert database.segment_bytes == before
 
 
-def test_rows_are_in_the_order_of_time_that_they_came_in(database: Database, wire: Any) -> None:
-    commit(database, Changes(appended={"gpu_samples": samples(wire, 1_000)}))
-    (first,) = database.writing.execute("SELECT ts FROM gpu_samples LIMIT 1").fetchone() or (None,)
-    assert first == wire.now.replace(tzinfo=None) + timedelta(0)
+def test_rows_are_in_the_order_that_they_came_in(database: Database, wire: Any) -> None:
+    for part in (samples(wire, 1_000).slice(500), samples(wire, 500)):
+        commit(database, Changes(appended={"gpu_samples": part}))
+    found = [row[0] for row in asked(database, "SELECT memory_used_bytes FROM gpu_samples")]
+    assert found == [*range(500, 1_000), *range(500)]

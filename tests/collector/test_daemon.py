@@ -11,7 +11,7 @@ from gpuwarden.clock import ManualClock
 from gpuwarden.life import StartError
 from gpuwarden_collector.daemon import WriterFailedError, running
 from gpuwarden_collector.settings import CollectorSettings
-from gpuwarden_collector.store.database import FILE_NAME
+from gpuwarden_collector.store.state import FILE_NAME
 
 
 async def test_a_port_in_use_is_named_and_nothing_stays_open(start: Any, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ async def test_requests_in_flight_are_answered_before_it_stops(
         count = await collector.querier.query("SELECT count(*) FROM gpu_samples")
     assert count.rows == [(answered.count(204),)]
     assert answered.count(204) >= 1
-    assert not (tmp_path / f"{FILE_NAME}.wal").exists()
+    assert not (tmp_path / f"{FILE_NAME}-wal").exists()
 
 
 async def test_prices_of_the_settings_are_applied_to_known_gpus_at_start(
@@ -93,6 +93,9 @@ async def test_a_fault_of_the_writer_ends_the_collector(tmp_path: Path, wire: An
         """Goes wrong once the collector runs."""
 
         is_faulty = False
+
+        def __reduce__(self) -> Any:
+            return ManualClock, (super().now(),)
 
         def monotonic(self) -> float:
             if self.is_faulty:

@@ -4,7 +4,9 @@ import asyncio
 import os
 import shutil
 import socket
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +25,9 @@ from gpuwarden_collector.access.token_file import edit
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.doctor import examine
 from gpuwarden_collector.settings import CollectorSettings
-from gpuwarden_collector.store.database import FILE_NAME, Database, Limits
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.engine import Limits
+from gpuwarden_collector.store.state import FILE_NAME
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -77,11 +81,9 @@ def test_where_none_runs_that_is_all_that_is_wrong(host: Host) -> None:
 
 
 def newer(host: Host) -> None:
-    import duckdb
-
     Database.open(host.data, Limits(threads=1)).close()
-    with duckdb.connect(host.data / FILE_NAME) as db:
-        db.execute("UPDATE internal.schema_version SET version = 99")
+    with closing(sqlite3.connect(host.data / FILE_NAME)) as state, state:
+        state.execute("UPDATE meta SET value = 99 WHERE name = 'schema_version'")
 
 
 def damaged(host: Host) -> None:

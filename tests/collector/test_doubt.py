@@ -1,33 +1,33 @@
 """Batches that two collectors stored are in the lake once, whatever the order: real databases, one lake.
 
-The lake is a local one here: two databases take turns at it, as collectors do by its catalogue.
+The lake is a local one here: its collectors take turns at it, as they do by its catalogue.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.collector.made_up_store import asked
 
 from gpuwarden.wire import BatchId
 from gpuwarden_collector.doubtful import doubtful_rows
 from gpuwarden_collector.store.commit import Changes, commit
 from gpuwarden_collector.store.database import Database
 from gpuwarden_collector.store.doubt import (
-    has_doubtful,
-    news_of_doubles,
-    remove_doubles,
+    find_spans,
+    note_doubtful,
+    once_sql,
+    seals_elsewhere,
 )
-from gpuwarden_collector.store.errors import StoreUnavailableError
-from gpuwarden_collector.store.generations import hot_table
-from gpuwarden_collector.store.lake import SEALED_TABLES, seal
+from gpuwarden_collector.store.engine import hot_table
+from gpuwarden_collector.store.lake import seal
 
 
 class Peers:
-    """Collectors of one lake. Their hot tables are generations of one database, whose numbers are
-    apart; what each has noted is told apart by them."""
+    """Collectors of one lake. Each has a segment of one database, and its number in its name."""
 
     def __init__(self, database: Database, wire: Any) -> None:
         self.database = database
@@ -35,7 +35,7 @@ class Peers:
         self.stored: set[int] = set()
 
     def store(self, sequence: int, *, again: bool) -> int:
-        """A collector stores a batch; the generation that it is in."""
+        """A collector stores a batch; the segment that it is in."""
         rows = [
             self._wire.gpu_row(gpu, 5 * sequence + second) for second in range(5) for gpu in (0, 1)
         ]
@@ -50,24 +50,31 @@ class Peers:
         batch = BatchId("agent", "boot", sequence, 0, again)
         commit(self.database, Changes(appended=tables, doubtful=doubtful_rows([(batch, tables)])))
         self.stored.add(sequence)
-        return self.database.roll()
+        return self.database.freeze()
 
-    def seal(self, generation: int) -> None:
-        """As its collector does, whose name is that of the generation."""
-        with self.database.maintaining() as cursor:
-            remove_doubles(cursor, f"collector {generation}", generation)
-            sources = {name: hot_table(name, generation) for name in SEALED_TABLES}
-            seal(cursor, f"collector {generation}", generation, sources)
+    def seal(self, segment: int) -> int:
+        """As its collector does, whose name is that of the segment; rows that were left out."""
+        collector, names = f"collector {segment}", ("gpu_samples", "events")
+        doubtful = self.database.state.doubtful(segment)
+        with self.database.maintaining(names, after=segment - 1, until=segment) as cursor:
+            every = " UNION ALL ".join(f"SELECT ts FROM {hot_table(name)}" for name in names)
+            bounds = cursor.execute(f"SELECT min(ts), max(ts) FROM ({every})").fetchone() or ()
+            hot = cursor.execute(f"SELECT count(*) FROM ({every})").fetchone() or (0,)
+            sources = {name: f"SELECT * FROM {hot_table(name)}" for name in names}
+            if find_spans(cursor, collector, doubtful, *bounds):
+                sources = {name: once_sql(name, hot_table(name)) for name in names}
+            note = partial(note_doubtful, cursor, collector, segment, doubtful)
+            sealed = seal(cursor, collector, segment, sources, note)
+        return int(hot[0]) - sum(sealed.values()) if sealed else 0
 
     def in_lake(self) -> tuple[int, ...]:
-        with self.database.reading() as cursor:
-            row = cursor.execute(
-                "SELECT (SELECT count(*) FROM lake.main.gpu_samples), "
-                "(SELECT count(DISTINCT (gpu_uuid, ts)) FROM lake.main.gpu_samples), "
-                "(SELECT count(*) FROM lake.main.events)"
-            ).fetchone()
-        assert row is not None
-        return row
+        (found,) = asked(
+            self.database,
+            "SELECT (SELECT count(*) FROM lake.main.gpu_samples), "
+            "(SELECT count(DISTINCT (gpu_uuid, ts)) FROM lake.main.gpu_samples), "
+            "(SELECT count(*) FROM lake.main.events)",
+        )
+        return found
 
     def expected(self) -> tuple[int, int, int]:
         return (10 * len(self.stored), 10 * len(self.stored), 2 * len(self.stored))
@@ -93,17 +100,15 @@ def test_what_only_the_second_has_is_kept(peers: Peers) -> None:
     assert peers.in_lake() == peers.expected()
 
 
-def test_the_hot_copy_goes_as_soon_as_the_other_is_sealed(peers: Peers) -> None:
+def test_a_seal_by_another_is_news_and_its_rows_are_left_out(peers: Peers) -> None:
     again = peers.store(1, again=True)
     with peers.database.maintaining() as cursor:
         me = f"collector {again}"
-        before = news_of_doubles(cursor, me)
-        assert has_doubtful(cursor, again)
-        assert remove_doubles(cursor, me, again) == 0
-        peers.seal(peers.store(1, again=False))
-        assert news_of_doubles(cursor, me) != before
-        assert remove_doubles(cursor, me, again) == 12
-        assert remove_doubles(cursor, me, again) == 0
+        before = seals_elsewhere(cursor, me)
+        assert peers.seal(peers.store(1, again=False)) == 0
+        assert seals_elsewhere(cursor, me) == before + 1
+        assert peers.seal(again) == 12
+        assert seals_elsewhere(cursor, me) == before + 1, "its own is none"
 
 
 def test_two_events_of_one_instant_are_not_each_others_doubles(peers: Peers, wire: Any) -> None:
@@ -116,7 +121,7 @@ def test_two_events_of_one_instant_are_not_each_others_doubles(peers: Peers, wir
     tables = {"events": wire.table("events", [event])}
     batch = BatchId("agent", "boot", 2, 0, is_sent_before=True)
     commit(peers.database, Changes(appended=tables, doubtful=doubtful_rows([(batch, tables)])))
-    peers.seal(peers.database.roll())
+    peers.seal(peers.database.freeze())
     assert peers.in_lake()[2] == 3
 
 
@@ -125,23 +130,21 @@ def test_the_same_gpu_and_instant_from_another_node_is_no_double(peers: Peers, w
     forged = [wire.gpu_row(gpu, 5 + second, node="n2") for second in range(5) for gpu in (0, 1)]
     tables = {"gpu_samples": wire.table("gpu_samples", forged)}
     commit(peers.database, Changes(appended=tables))
-    peers.seal(peers.database.roll())
+    peers.seal(peers.database.freeze())
     peers.seal(peers.store(1, again=True))
-    with peers.database.reading() as cursor:
-        rows = cursor.execute(
-            "SELECT count(*) FROM lake.main.gpu_samples WHERE node = 'n1'"
-        ).fetchone()
-    assert rows == (10,)
+    left = asked(peers.database, "SELECT count(*) FROM lake.main.gpu_samples WHERE node = 'n1'")
+    assert left == [(10,)]
 
 
-def test_what_is_doubtful_is_forgotten_with_its_generation(peers: Peers) -> None:
-    generation = peers.store(1, again=True)
-    peers.seal(generation)
-    peers.database.drop(generation)
-    with peers.database.maintaining() as cursor:
-        assert not has_doubtful(cursor, generation)
-        row = cursor.execute("SELECT collector, sequence FROM lake.main.doubtful").fetchone()
-    assert row == (f"collector {generation}", 1)
+def test_what_is_doubtful_is_forgotten_with_its_segment(peers: Peers) -> None:
+    segment = peers.store(1, again=True)
+    later = peers.store(2, again=True)
+    peers.seal(segment)
+    peers.database.drop(segment)
+    assert peers.database.state.doubtful(segment).num_rows == 0
+    assert peers.database.state.doubtful(later).num_rows == 1
+    noted = asked(peers.database, "SELECT collector, sequence FROM lake.main.doubtful")
+    assert noted == [(f"collector {segment}", 1)]
 
 
 Copies = st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=6)
@@ -153,18 +156,14 @@ def test_each_batch_is_there_once_whoever_seals_first(
     peers: Peers, copies: list[tuple[int, bool]], data: st.DataObject
 ) -> None:
     """The first copy of a batch was not sent before, each later one was; they are stored and sealed in
-    any order, a removal may come at any time, and a killed seal is done again."""
+    any order, and a killed seal is done again."""
     start, waiting, seen = max(peers.stored, default=0), [], set()
 
     def seal_one() -> None:
-        generation = waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))
+        segment = waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))
+        peers.seal(segment)
         if data.draw(st.booleans()):
-            with peers.database.maintaining() as cursor:
-                remove_doubles(cursor, f"collector {generation}", generation)
-        peers.seal(generation)
-        if data.draw(st.booleans()):
-            peers.seal(generation)
-        peers.database.drop(generation)
+            assert peers.seal(segment) == 0
 
     for number, is_sealed_now in copies:
         waiting.append(peers.store(start + number, again=number in seen))
@@ -174,10 +173,3 @@ def test_each_batch_is_there_once_whoever_seals_first(
     while waiting:
         seal_one()
     assert peers.in_lake() == peers.expected()
-
-
-def test_a_failure_changes_nothing(peers: Peers) -> None:
-    with peers.database.maintaining() as cursor, pytest.raises(StoreUnavailableError):
-        remove_doubles(cursor, "c", 99)
-    with pytest.raises(duckdb.Error):
-        peers.database.writing.execute("FROM hot.gpu_samples_99")

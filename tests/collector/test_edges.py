@@ -208,7 +208,9 @@ async def test_a_value_at_its_edge_is_stored_or_refused_alone(
     table = WIRE_TABLES[name]
     admitted = window(NOW, 7200, 300)
     openings, stats = Openings(), Stats()
-    writer = Writer(database, load_known(database), stats, clock, commit_interval_s=0.001)
+    writer = Writer(
+        database, load_known(database, clock.now()), stats, clock, commit_interval_s=0.001
+    )
     writer.start()
     stored: list[Case] = []
     waiting = []
@@ -250,7 +252,7 @@ async def test_a_value_at_its_edge_is_stored_or_refused_alone(
     # And so it goes on: rolled up, and into the lake.
     clock.advance(7 * 3600)
     sealer = Sealer(database, writer, stats, clock, Policy(1.0, 1000))
-    await Roller(database, writer, stats, clock, sealer.turn).roll_due()
+    await Roller(database, writer, stats, clock, sealer).roll_due()
     await sealer.seal_due(is_forced=True)
     assert (stats.rollup_failures, stats.seal_failures) == (0, 0)
     assert unequal() == []

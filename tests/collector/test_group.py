@@ -22,6 +22,7 @@ from gpuwarden_collector.group import (
 )
 from gpuwarden_collector.ledger import RANGES_MAX, Entry, Ledger, Stored
 from gpuwarden_collector.prices import PriceBook
+from gpuwarden_collector.store.segment import BatchKey
 
 
 def batch(wire: Any, sequence: int, oldest: int = 0, **tables: list[dict[str, Any]]) -> Batch:
@@ -121,9 +122,22 @@ def test_what_the_database_holds_is_known_after_loading(wire: Any) -> None:
         "ranges": "5-6",
         "heard_at": naive,
     }
-    known = loaded([ledger_row], {"nodes": [{"node": "n1"}], "gpus": [{"gpu_uuid": "GPU-0"}]})
-    assert known.ledger == Ledger({("", "a", "b"): Entry(Stored(3, ((5, 6),)), wire.now)})
+    # Of segments that the state file does not know yet.
+    tail = [BatchKey("", "a", "b", 7, 5), BatchKey("s", "a", "b", 1, 0)]
+    inventory = {"nodes": [{"node": "n1"}], "gpus": [{"gpu_uuid": "GPU-0"}]}
+    later = wire.now + timedelta(hours=1)
+    known = loaded([ledger_row], inventory, tail, later)
+    assert known.ledger == Ledger(
+        {
+            ("", "a", "b"): Entry(Stored(8), later),
+            ("s", "a", "b"): Entry(Stored(2), later),
+        }
+    )
+    assert known.unsaved == {("", "a", "b"), ("s", "a", "b")}
     assert known.items["nodes"]["n1"].row == {"node": "n1"}
+    without = loaded([ledger_row], inventory, [], later)
+    assert without.ledger == Ledger({("", "a", "b"): Entry(Stored(3, ((5, 6),)), wire.now)})
+    assert without.unsaved == set()
 
 
 def test_agents_not_heard_of_for_long_expire(wire: Any) -> None:

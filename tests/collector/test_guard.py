@@ -11,9 +11,11 @@ from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.query import QueryError
-from gpuwarden_collector import guard
-from gpuwarden_collector.store.database import Database, Limits
-from gpuwarden_collector.store.reading import Parsed, Reading
+from gpuwarden_collector.query import guard
+from gpuwarden_collector.query.execute import Reading, Runner
+from gpuwarden_collector.query.parsed import Parsed
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.engine import Engine, Limits
 from gpuwarden_rules.language import Rule, builtin_paths, load_all
 
 
@@ -472,3 +474,44 @@ def test_the_transaction_refuses_writes_even_without_the_guard(
 def test_a_text_too_long_to_parse_is_refused() -> None:
     with pytest.raises(QueryError, match="most is 100000"):
         guard.check_text("x" * 100_001)
+
+
+@pytest.mark.parametrize(
+    ("sql", "may_join"),
+    [
+        ("SELECT 1", False),
+        ("SELECT ts FROM gpu_samples WHERE gpu_uuid = 'x' ORDER BY ts", False),
+        ("SELECT * FROM (SELECT max(ts) FROM GPU_SAMPLES)", False),
+        ("SELECT * FROM gpus_now", True),
+        ("SELECT * FROM gpu_samples JOIN gpus USING (gpu_uuid)", True),
+        ("SELECT * FROM gpu_samples, range(3)", True),
+        ("SELECT * FROM gpu_samples WHERE gpu_uuid IN (SELECT gpu_uuid FROM gpus)", True),
+        ("WITH x AS (FROM gpus) SELECT * FROM x", True),
+        ("SUMMARIZE gpus", True),
+    ],
+)
+def test_only_a_query_of_one_stored_table_has_no_join(
+    database: Database, sql: str, may_join: bool
+) -> None:
+    assert guard.may_join(judge(database, sql)) == may_join
+
+
+def test_joins_are_put_in_order_where_there_may_be_any(database: Database) -> None:
+    engine = Engine(
+        database.data_dir,
+        database.address,
+        database.state,
+        Limits(memory="256MiB", threads=1),
+        is_read_only=True,
+        spill_dir=database.data_dir / "spill" / "x",
+    )
+    runner = Runner(engine)
+    said = []
+    for number, sql in enumerate(
+        ("SELECT count(*) FROM gpu_samples", "SELECT * FROM gpus_now") * 2
+    ):
+        runner.run(number + 1, sql, {}, 10)
+        row = engine.connection.execute("SELECT current_setting('disabled_optimizers')").fetchone()
+        said.append(row and row[0])
+    engine.connection.close()
+    assert said == ["join_order", ""] * 2

@@ -1,14 +1,19 @@
 """A store is looked at without being changed, and what would keep a collector from starting is said."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
-import duckdb
 import pytest
 
 from gpuwarden.life import StartError
 from gpuwarden_collector.store.address import CATALOGUE, FOLDER
-from gpuwarden_collector.store.database import FILE_NAME, SCHEMA_VERSION, Database, Limits
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.engine import Limits
+from gpuwarden_collector.store.log import LOCK_NAME
 from gpuwarden_collector.store.look import look
+from gpuwarden_collector.store.segment import FOLDER as SEGMENTS
+from gpuwarden_collector.store.state import FILE_NAME, SCHEMA_VERSION
 
 
 @pytest.fixture
@@ -18,15 +23,16 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_a_store_has_its_version_and_an_empty_folder_none(store: Path, tmp_path: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    before.pop(store / LOCK_NAME)
     assert look(store) == SCHEMA_VERSION
-    assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
+    assert {path: path.read_bytes() for path in before} == before
     assert look(tmp_path / "nothing") is None
 
 
 def test_a_newer_store_is_refused_with_both_versions_and_left_as_it_is(store: Path) -> None:
-    with duckdb.connect(store / FILE_NAME) as db:
-        db.execute("UPDATE internal.schema_version SET version = version + 1")
+    with closing(sqlite3.connect(store / FILE_NAME)) as state, state:
+        state.execute("UPDATE meta SET value = value + 1 WHERE name = 'schema_version'")
     content = (store / FILE_NAME).read_bytes()
     for opening in (look, lambda folder: Database.open(folder, Limits(threads=1))):
         with pytest.raises(StartError) as refused:
@@ -37,7 +43,9 @@ def test_a_newer_store_is_refused_with_both_versions_and_left_as_it_is(store: Pa
     assert (store / FILE_NAME).read_bytes() == content
 
 
-@pytest.mark.parametrize("damaged", [FILE_NAME, f"{FOLDER}/{CATALOGUE}"])
+@pytest.mark.parametrize(
+    "damaged", [FILE_NAME, f"{FOLDER}/{CATALOGUE}", f"{SEGMENTS}/000000000007.seg"]
+)
 def test_damage_is_one_line_with_the_command_that_looks_closer(store: Path, damaged: str) -> None:
     (store / damaged).write_bytes(b"no database at all " * 1000)
     with pytest.raises(StartError, match="collector check") as refused:

@@ -281,14 +281,14 @@ def test_who_has_what_is_known_again_after_a_restart(fleet: Fleet, wire: Any) ->
     row = {"gpu_uuid": GPU, "node": "b", "first_seen_at": naive, "last_seen_at": naive}
     node = {"node": "b", "agent_id": "one"}
     inventory = {"nodes": [node], "gpus": [row, {"gpu_uuid": "GPU-2", "node": "history"}]}
-    fleet.known = loaded([], inventory)
+    fleet.known = loaded([], inventory, [], fleet.now)
     assert set(fleet.known.owners) == {GPU}
     assert fleet.tell("a", agent="one") == 0
     assert fleet.tell("a", ago=SECOND) == 1, "of the time before"
     assert fleet.tell("b") == 1
-    fleet.known = loaded([], inventory)
+    fleet.known = loaded([], inventory, [], fleet.now)
     assert fleet.tell("a", sender=NOBODY, agent="one") == 1, "another name"
-    fleet.known = loaded([], inventory)
+    fleet.known = loaded([], inventory, [], fleet.now)
     fleet.now += GONE_AFTER
     assert fleet.tell("a") == 1
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.collector.made_up_store import asked
 
 from gpuwarden.wire import BatchId
 from gpuwarden_collector import prices
@@ -101,7 +102,7 @@ def test_what_is_stored_says_who_is_where(fleet: Fleet, wire: Any) -> None:
     fleet.tell("GPU-old")
     fleet.tell("GPU-new")
     rows = [dict(item.row) for item in fleet.known.items["gpus"].values()]
-    fleet.known = loaded([], {"nodes": [], "gpus": rows})
+    fleet.known = loaded([], {"nodes": [], "gpus": rows}, [], wire.now)
     assert fleet.tell("GPU-new") == {"GPU-old": "GPU-new", "GPU-new": None}
     assert fleet.tell("GPU-newer")["GPU-new"] == "GPU-newer"
 
@@ -129,8 +130,7 @@ def test_a_row_that_is_written_again_was_heard_of_no_earlier_than_before(
     def heard(at: Any, **more: Any) -> Any:
         item = Item({**row, "last_seen_at": at, **more})
         commit(database, Changes(upserted={"gpus": inventory_table("gpus", {"GPU-0": item})}))
-        found = database.writing.execute("SELECT last_seen_at, serial FROM gpus").fetchall()
-        return found[0]
+        return asked(database, "SELECT last_seen_at, serial FROM gpus")[0]
 
     assert heard(later)[0] == later.replace(tzinfo=None)
     assert heard(wire.now, serial="s1") == (later.replace(tzinfo=None), "s1")

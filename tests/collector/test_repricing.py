@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from tests.collector.made_up_store import asked, put
+
 from gpuwarden.clock import ManualClock
 from gpuwarden_collector.prices import Entry, PriceBook
 from gpuwarden_collector.repricing import reprice
@@ -10,7 +12,6 @@ from gpuwarden_collector.store.database import Database
 from gpuwarden_collector.writer import Writer, load_known
 
 GPUS = """
-INSERT INTO gpus BY NAME
 SELECT 'GPU-' || g AS gpu_uuid, 'n' || g AS node, g AS gpu, false AS simulated, now()::TIMESTAMP AS first_seen_at,
     now()::TIMESTAMP AS last_seen_at, 1.0 AS usd_per_hour, 'before' AS price_basis
 FROM range(3) t(g)
@@ -19,24 +20,28 @@ BOOK = PriceBook((Entry("p.toml:1", node="n[01]", usd_per_hour=2.5),))
 
 
 def costs(database: Database) -> list[tuple[Any, ...]]:
-    with database.reading() as cursor:
-        sql = "SELECT usd_per_hour, price_basis FROM gpus ORDER BY node"
-        return cursor.execute(sql).fetchall()
+    return asked(database, "SELECT usd_per_hour, price_basis FROM gpus ORDER BY node")
 
 
-def test_gpus_have_the_price_of_the_book_or_none(database: Database) -> None:
-    database.writing.execute(GPUS)
-    known = load_known(database)
+def test_gpus_have_the_price_of_the_book_or_none(database: Database, clock: ManualClock) -> None:
+    put(database, "gpus", GPUS)
+    known = load_known(database, clock.now())
     assert reprice(database, known, BOOK) == 3
     assert [cost for cost, _ in costs(database)] == [2.5, 2.5, None]
     assert {basis for _, basis in costs(database)[:2]} == {"p.toml:1: 2.5 USD/h"}
     # What is remembered is what is stored.
-    assert reprice(database, known, BOOK) == reprice(database, load_known(database), BOOK) == 0
+    assert (
+        reprice(database, known, BOOK)
+        == reprice(database, load_known(database, clock.now()), BOOK)
+        == 0
+    )
 
 
 async def test_a_running_writer_takes_another_book(database: Database, clock: ManualClock) -> None:
-    database.writing.execute(GPUS)
-    writer = Writer(database, load_known(database), Stats(), clock, commit_interval_s=0.01)
+    put(database, "gpus", GPUS)
+    writer = Writer(
+        database, load_known(database, clock.now()), Stats(), clock, commit_interval_s=0.01
+    )
     writer.start()
     assert await writer.take_prices(BOOK) == 3
     assert await writer.take_prices(BOOK) == 0

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.collector.made_up_store import move
 from tests.collector.rollup_reference import Row, hours_of, rolled_up
 from tests.collector.rollup_samples import assert_same, samples, tables_of
 
@@ -28,11 +29,12 @@ from gpuwarden_collector.rolling import (
     closed_until,
     next_step,
 )
-from gpuwarden_collector.sealing import Policy, Sealer
+from gpuwarden_collector.sealing import LATE_WAIT_S, Policy, Sealer
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.store.commit import Changes
 from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.rollup import Progress, doubles
+from gpuwarden_collector.store.engine import hot_table
+from gpuwarden_collector.store.rollup import ROLLUP_TABLES, Progress, doubles
 from gpuwarden_collector.writer import Writer, load_known
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -85,6 +87,9 @@ class DyingCursor:
             raise Killed
         return self._cursor.execute(*arguments)
 
+    def register(self, *arguments: Any) -> Any:
+        return self._cursor.register(*arguments)
+
 
 class DyingDatabase:
     """A database whose maintenance dies at a statement; what a transaction has not committed is
@@ -98,8 +103,8 @@ class DyingDatabase:
         return getattr(self._database, name)
 
     @contextmanager
-    def maintaining(self) -> Iterator[Any]:
-        with self._database.maintaining() as cursor:
+    def maintaining(self, *arguments: Any) -> Iterator[Any]:
+        with self._database.maintaining(*arguments) as cursor:
             yield DyingCursor(cursor, self._left)
 
 
@@ -140,7 +145,7 @@ class Fleet:
             database: Any = self.database
             if dying_at is not None:
                 database = DyingDatabase(database, dying_at)
-            roller = Roller(database, writer, stats, self.clock, asyncio.Lock())
+            roller = Roller(database, writer, stats, self.clock, self._sealer(writer, stats))
             with suppress(Killed):
                 await roller.run_once()
             return stats
@@ -148,14 +153,16 @@ class Fleet:
         result: Stats = await self._with(rolled)
         return result
 
+    def _sealer(self, writer: Writer, stats: Stats) -> Sealer:
+        return Sealer(self.database, writer, stats, self.clock, Policy(1e9, 1 << 40))
+
     async def _seal(self, writer: Writer, stats: Stats) -> None:
-        sealer = Sealer(self.database, writer, stats, self.clock, Policy(60, 1000))
-        await sealer.run_once(is_forced=True)
+        await self._sealer(writer, stats).run_once(is_forced=True)
 
     async def _with(self, work: Callable[[Writer, Stats], Any]) -> Any:
         """Each time a new writer, which knows what the database says."""
         stats = Stats()
-        known = load_known(self.database)
+        known = load_known(self.database, self.clock.now())
         writer = Writer(self.database, known, stats, self.clock, commit_interval_s=0.001)
         writer.start()
         try:
@@ -215,7 +222,8 @@ def test_rollups_equal_one_aggregation_whatever_happened(
     fleet = Fleet(database, clock, clock.now())
 
     async def live() -> None:
-        await fleet.run([*actions, ("pass", 7200.0), ("seal", 0), ("roll", 0)])
+        end = [("pass", 7200.0), ("roll", 0), ("seal", 0), ("roll", 0)]
+        await fleet.run([*actions, *end])
 
     asyncio.run(live())
     fleet.check()
@@ -260,6 +268,9 @@ async def test_late_rows_change_their_window_and_the_next_wherever_it_is(
         await fleet.run([("seal", 0)])
     await fleet.store(gpu_rows(range(30, 60)) + gpu_rows(range(200, 210), node="c"))
     before = fleet.read("gpu_1m")
+    if not is_sealed:
+        assert (await fleet.roll()).mended_windows == 0, "what is hot is not replaced"
+        await fleet.run([("seal", 0)])
     stats = await fleet.roll()
     assert before != fleet.read("gpu_1m")
     assert stats.mended_windows == 8
@@ -289,59 +300,9 @@ async def test_a_window_whose_samples_were_dropped_stays_as_it_is(fleet: Fleet) 
     await fleet.store(gpu_rows(range(7800, 7860)))
     await fleet.run([("pass", 1000.0), ("roll", 0)])
     await fleet.store(gpu_rows(range(7860, 7870), node="b"))
-    assert (await fleet.roll()).mended_windows > 0
-    assert len(fleet.read("gpu_1m")) == 3
-
-
-async def test_windows_in_a_frozen_generation_are_mended_when_the_lake_has_them(
-    fleet: Fleet,
-) -> None:
-    await fleet.store(gpu_rows(range(60)))
-    await fleet.run([("pass", 7200.0), ("roll", 0)])
-    fleet.database.roll()
-    await fleet.store(gpu_rows(range(60), node="b"))
-    assert (await fleet.roll()).mended_windows == 0
     await fleet.run([("seal", 0)])
     assert (await fleet.roll()).mended_windows > 0
-    fleet.check()
-
-
-async def test_what_two_collectors_rolled_up_is_rolled_up_once(fleet: Fleet) -> None:
-    """Another one that shares the lake has samples of the same node, and its own rollup of them."""
-    await fleet.store(gpu_rows(range(70)))
-    await fleet.run([("pass", 7200.0), ("roll", 0)])
-    others = tables_of(gpu_rows(range(70, 120)), fleet.start)["gpu_samples"]
-    fleet.sent["gpu_samples"] += others.to_pylist()
-    with fleet.database.maintaining() as cursor:
-        cursor.register("others", others)
-        cursor.execute("INSERT INTO lake.main.gpu_samples BY NAME FROM others")
-        for name in ("gpu_1m", "gpu_1h"):
-            cursor.execute(f"INSERT INTO lake.main.{name} FROM hot.{name}_1")
-    fleet.database.roll()
-    with pytest.raises(AssertionError, match="twice"):
-        fleet.check()
-
-    async def sealed(writer: Writer, stats: Stats) -> None:
-        sealer = Sealer(fleet.database, writer, stats, fleet.clock, Policy(60, 1000))
-        await sealer._seal(1)
-        with fleet.database.maintaining() as cursor:
-            await writer.write(Changes(late=doubles(cursor, 1)))
-        await sealer.run_once()
-
-    await fleet._with(sealed)
-    await fleet.roll()
-    fleet.check()
-    with fleet.database.maintaining() as cursor:
-        assert doubles(cursor, fleet.database.generations[-1]) is None
-
-
-async def test_a_clock_that_leaps_ahead_and_back_changes_nothing(fleet: Fleet) -> None:
-    await fleet.store(gpu_rows(range(60)))
-    await fleet.run([("pass", 10 * 365 * 86_400.0), ("roll", 0)])
-    fleet.clock = ManualClock(fleet.start + timedelta(minutes=5))
-    await fleet.store(gpu_rows(range(60, 200)))
-    await fleet.roll()
-    fleet.check()
+    assert len(fleet.read("gpu_1m")) == 3
 
 
 Rolling = Callable[[], AbstractAsyncContextManager[Roller]]
@@ -352,9 +313,12 @@ def rolling(database: Database, clock: ManualClock) -> Rolling:
     @asynccontextmanager
     async def running() -> AsyncIterator[Roller]:
         stats = Stats()
-        writer = Writer(database, load_known(database), stats, clock, commit_interval_s=0.001)
+        writer = Writer(
+            database, load_known(database, clock.now()), stats, clock, commit_interval_s=0.001
+        )
         writer.start()
-        roller = Roller(database, writer, stats, clock, asyncio.Lock())
+        sealer = Sealer(database, writer, stats, clock, Policy(1e9, 1 << 40))
+        roller = Roller(database, writer, stats, clock, sealer)
         try:
             yield roller
         finally:
@@ -362,6 +326,63 @@ def rolling(database: Database, clock: ManualClock) -> Rolling:
             await writer.stop()
 
     return running
+
+
+async def test_windows_that_wait_for_their_seal_have_it_come_sooner(
+    rolling: Rolling, fleet: Fleet
+) -> None:
+    await fleet.store(gpu_rows(range(60)))
+    await fleet.run([("pass", 7200.0), ("roll", 0)])
+    await fleet.store(gpu_rows(range(60), node="b"))
+    async with rolling() as roller:
+        assert not roller._sealer.is_late_waiting
+        await roller.run_once()
+        assert roller._sealer.is_late_waiting
+        assert await roller._sealer.run_once() == 0, "not due"
+        fleet.clock.advance(LATE_WAIT_S)
+        assert await roller._sealer.run_once() > 0
+        assert not roller._sealer.is_late_waiting
+        await roller.run_once()
+        assert roller._stats.mended_windows > 0
+    fleet.check()
+
+
+async def test_what_two_collectors_rolled_up_is_rolled_up_once(fleet: Fleet) -> None:
+    """Another one that shares the lake has samples of the same node, and its own rollup of them."""
+    await fleet.store(gpu_rows(range(70)))
+    await fleet.run([("pass", 7200.0), ("roll", 0)])
+    others = tables_of(gpu_rows(range(70, 120)), fleet.start)["gpu_samples"]
+    fleet.sent["gpu_samples"] += others.to_pylist()
+    with fleet.database.maintaining(ROLLUP_TABLES) as cursor:
+        cursor.register("others", others)
+        cursor.execute("INSERT INTO lake.main.gpu_samples BY NAME FROM others")
+        for name in ("gpu_1m", "gpu_1h"):
+            cursor.execute(f"INSERT INTO lake.main.{name} FROM {hot_table(name)}")
+    with pytest.raises(AssertionError, match="twice"):
+        fleet.check()
+
+    async def sealed(writer: Writer, stats: Stats) -> None:
+        await writer.freeze()
+        (segment,) = fleet.database.frozen
+        move(fleet.database, segment)
+        with fleet.database.maintaining(ROLLUP_TABLES, after=0, until=segment) as cursor:
+            await writer.write(Changes(late=doubles(cursor)))
+        await fleet._sealer(writer, stats).run_once()
+        with fleet.database.maintaining(ROLLUP_TABLES) as cursor:
+            assert doubles(cursor) is None
+
+    await fleet._with(sealed)
+    await fleet.roll()
+    fleet.check()
+
+
+async def test_a_clock_that_leaps_ahead_and_back_changes_nothing(fleet: Fleet) -> None:
+    await fleet.store(gpu_rows(range(60)))
+    await fleet.run([("pass", 10 * 365 * 86_400.0), ("roll", 0)])
+    fleet.clock = ManualClock(fleet.start + timedelta(minutes=5))
+    await fleet.store(gpu_rows(range(60, 200)))
+    await fleet.run([("seal", 0), ("roll", 0)])
+    fleet.check()
 
 
 async def test_a_stop_ends_what_runs(rolling: Rolling, fleet: Fleet) -> None:

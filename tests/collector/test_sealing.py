@@ -1,6 +1,7 @@
 """Samples move to the lake whole and once, whoever reads or dies meanwhile."""
 
 import asyncio
+import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -11,79 +12,95 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.collector.made_up_store import LIMITS, counted, move, move_all
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_collector.sealing import Drop, Freeze, Policy, Seal, Sealer, Wait, next_step
+from gpuwarden.wire import BatchId
+from gpuwarden_collector.decode import Decoded
+from gpuwarden_collector.group import Batch, Durable
+from gpuwarden_collector.sealing import Drop, Freeze, Policy, Save, Seal, Sealer, Wait, next_step
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.store.address import FILES, FOLDER
 from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import Database, Limits
+from gpuwarden_collector.store.database import Database
 from gpuwarden_collector.store.errors import StoreUnavailableError
-from gpuwarden_collector.store.generations import hot_table
+from gpuwarden_collector.store.lake import seal
 from gpuwarden_collector.writer import Writer, load_known
 
-POLICY = Policy(interval_s=60, rows_max=1000)
-LIMITS = Limits(memory="512MiB", threads=1)
+POLICY = Policy(interval_s=600, bytes_max=100_000)
 
 
 @pytest.mark.parametrize(
-    ("generations", "sealed", "rows", "age_s", "step"),
+    ("frozen", "sealed", "saved", "written", "age_s", "is_urgent", "step"),
     [
-        ([1], 0, 0, 9999, Wait()),
-        ([1], 0, 10, 59, Wait()),
-        ([1], 0, 10, 60, Freeze()),
-        ([1], 0, 1000, 0, Freeze()),
-        ([1, 2], 0, 9999, 9999, Seal(1)),
-        ([1, 2], 1, 9999, 9999, Drop(1)),
-        ([3, 4, 5], 2, 0, 0, Seal(3)),
-        ([3, 4, 5], 3, 0, 0, Drop(3)),
+        ([], 0, 0, 0, 9999, True, Wait()),
+        ([], 0, 0, 10, 599, False, Wait()),
+        ([], 0, 0, 10, 600, False, Freeze()),
+        ([], 0, 0, 10, 299, True, Wait()),
+        ([], 0, 0, 10, 300, True, Freeze()),
+        ([], 0, 0, 100_000, 0, False, Freeze()),
+        ([1], 0, 0, 9999, 9999, False, Save()),
+        ([1], 1, 0, 9999, 9999, False, Save()),
+        ([1], 0, 1, 9999, 9999, False, Seal(1)),
+        ([1], 1, 1, 9999, 9999, False, Drop(1)),
+        ([3, 4], 2, 4, 0, 0, False, Seal(3)),
+        ([3, 4], 3, 4, 0, 0, False, Drop(3)),
+        ([3, 4], 9, 9, 0, 0, False, Drop(4)),
     ],
 )
 def test_what_is_next(
-    generations: list[int], sealed: int, rows: int, age_s: float, step: object
+    frozen: list[int],
+    sealed: int,
+    saved: int,
+    written: int,
+    age_s: float,
+    is_urgent: bool,
+    step: object,
 ) -> None:
-    assert next_step(generations, sealed, rows=rows, age_s=age_s, policy=POLICY) == step
+    found = next_step(
+        frozen,
+        sealed,
+        saved,
+        written_bytes=written,
+        age_s=age_s,
+        policy=POLICY,
+        is_urgent=is_urgent,
+    )
+    assert found == step
 
 
-@given(st.integers(1, 5), st.integers(0, 4), st.integers(0, 2000), st.floats(0, 100))
-def test_every_start_ends_with_one_generation(
-    count: int, done: int, rows: int, age_s: float
+@given(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4), st.integers(0, 200_000),
+       st.floats(0, 1000))  # fmt: skip
+def test_every_start_ends_without_a_frozen_segment(
+    count: int, sealed: int, saved: int, written: int, age_s: float
 ) -> None:
-    """Whatever a kill left behind, the steps lead out of it, and no generation is lost or moved
-    twice."""
-    generations = list(range(1, count + 1))
-    sealed = min(done, count - 1)
-    moved = []
+    """Whatever a kill left behind, the steps lead out of it, and no segment is lost or moved twice."""
+    frozen, newest = list(range(1, count + 1)), count
+    moved, before = [], sealed
     for _ in range(20):
-        match next_step(generations, sealed, rows=rows, age_s=age_s, policy=POLICY):
+        match next_step(frozen, sealed, saved, written_bytes=written, age_s=age_s, policy=POLICY):
             case Wait():
                 break
             case Freeze():
-                generations.append(generations[-1] + 1)
-                rows, age_s = 0, 0.0
-            case Seal(generation):
-                moved.append(generation)
-                sealed = generation
-            case Drop(generation):
-                assert generation <= sealed
-                generations.remove(generation)
-    assert len(generations) == 1
-    assert moved == sorted(set(moved))
-    assert generations[0] == sealed + 1 or not moved
+                newest += 1
+                frozen.append(newest)
+                written, age_s = 0, 0.0
+            case Save():
+                saved = newest
+            case Seal(segment):
+                assert segment <= saved
+                moved.append(segment)
+                sealed = max(sealed, segment)
+            case Drop(until):
+                assert until <= sealed
+                frozen = [segment for segment in frozen if segment > until]
+    assert frozen == []
+    assert moved == [segment for segment in range(1, newest + 1) if segment > before]
 
 
 def put(database: Database, wire: Any, seconds: range, gpus: int = 4) -> None:
     rows = wire.table("gpu_samples", wire.gpu_rows(gpus, seconds))
     commit(database, Changes(appended={"gpu_samples": rows}))
-
-
-def counted(database: Database) -> tuple[int, int]:
-    with database.reading() as cursor:
-        row = cursor.execute(
-            "SELECT count(*), count(DISTINCT (gpu_uuid, ts)) FROM gpu_samples"
-        ).fetchone()
-    assert row is not None
-    return int(row[0]), int(row[1])
 
 
 def files(data_dir: Path) -> list[Path]:
@@ -97,14 +114,12 @@ Run = Callable[..., AbstractAsyncContextManager[Sealer]]
 def run(database: Database, clock: ManualClock) -> Run:
     @asynccontextmanager
     async def running(policy: Policy = POLICY) -> AsyncIterator[Sealer]:
-        writer = Writer(database, load_known(database), Stats(), clock, commit_interval_s=0.001)
-        writer.start()
-        sealer = Sealer(database, writer, Stats(), clock, policy)
-        try:
-            yield sealer
-        finally:
-            await sealer.stop()
-            await writer.stop()
+        async with writing(database, clock) as writer:
+            sealer = Sealer(database, writer, Stats(), clock, policy)
+            try:
+                yield sealer
+            finally:
+                await sealer.stop()
 
     return running
 
@@ -115,10 +130,10 @@ async def test_rows_move_when_they_are_due_and_are_read_as_before(
     put(database, wire, range(50))
     async with run() as sealer:
         assert await sealer.run_once() == 0, "not due"
-        clock.advance(61)
+        clock.advance(601)
         assert await sealer.run_once() == 200
         assert counted(database) == (200, 200)
-        assert database.generations == [2]
+        assert database.frozen == []
         (file,) = files(data_dir)
         assert "year=2026" in str(file)
         put(database, wire, range(50, 60))
@@ -126,27 +141,6 @@ async def test_rows_move_when_they_are_due_and_are_read_as_before(
         assert await sealer.run_once() == 0
         assert await sealer.run_once(is_forced=True) == 40
         assert counted(database) == (240, 240)
-
-
-async def test_the_lake_is_left_out_of_what_it_has_no_rows_of(
-    run: Run, database: Database, wire: Any
-) -> None:
-    """To look there costs a question to its catalogue for each column."""
-
-    def asks_the_lake(table: str) -> bool:
-        with database.reading() as cursor:
-            plan = cursor.execute(f"EXPLAIN SELECT max(ts) FROM {table}").fetchall()[0][1]
-        return "DUCKLAKE_SCAN" in plan
-
-    put(database, wire, range(50))
-    assert not asks_the_lake("gpu_samples")
-    async with run() as sealer:
-        database.roll()
-        assert asks_the_lake("gpu_samples"), "from now on rows can be there at any moment"
-        assert asks_the_lake("events")
-        await sealer.run_once()
-    assert (asks_the_lake("gpu_samples"), asks_the_lake("events")) == (True, False)
-    assert counted(database) == (200, 200)
 
 
 async def test_late_rows_find_their_day(
@@ -180,7 +174,7 @@ async def test_readers_never_see_a_gap_or_a_double(run: Run, database: Database,
             for _ in range(4):
                 await sealer.run_once(is_forced=True)
                 await asyncio.sleep(0.05)
-                # Generations come and go; what they hold is one row that nobody counts.
+                # Segments come and go; what they hold is one row that nobody counts.
                 row = wire.table("host_samples", [
                     {"ts": wire.now, "node": "n1", "simulated": True}
                 ])  # fmt: skip
@@ -203,7 +197,7 @@ async def test_a_seal_that_fails_changes_nothing_and_is_taken_again(
         assert counted(database) == (2000, 2000)
         assert await sealer.run_once() == 2000
     assert counted(database) == (2000, 2000)
-    assert database.generations == [2]
+    assert database.frozen == []
 
 
 async def test_a_seal_is_ended_when_the_collector_stops(
@@ -217,31 +211,68 @@ async def test_a_seal_is_ended_when_the_collector_stops(
     assert counted(database) == (80_000, 80_000)
 
 
-@pytest.mark.parametrize("when", ["frozen", "sealed"])
-async def test_what_a_kill_left_undone_is_done_after_it(
-    run: Run, database: Database, data_dir: Path, wire: Any, when: str
-) -> None:
-    """A kill between two steps: the next start finds an older generation."""
-    put(database, wire, range(10))
-    database.roll()
-    if when == "sealed":
-        async with run() as sealer:
-            await sealer._seal(1)
-        assert counted(database) == (40, 40)
-    put(database, wire, range(10, 20))
-    database.close()
-    database.__init__(data_dir / "gpuwarden.duckdb", LIMITS)  # type: ignore[misc]
-    assert (database.generations, counted(database)) == ([1, 2], (80, 80))
-    async with run() as sealer:
-        assert await sealer.run_once() == (0 if when == "sealed" else 40)
-    assert (database.generations, counted(database)) == ([2], (80, 80))
+STEPS = ("frozen", "saved", "half sealed", "sealed", "dropped")
 
 
-def test_the_folder_may_be_moved(
-    database: Database, data_dir: Path, clock: ManualClock, wire: Any
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_kill_after_any_step_loses_and_doubles_nothing(
+    run: Run, data_dir: Path, database: Database, clock: ManualClock, wire: Any, step: str
 ) -> None:
+    """The next start finds the files as they are then, and agents send what was not answered again."""
+
+    def batch(sequence: int) -> Batch:
+        rows = wire.table("gpu_samples", wire.gpu_rows(4, [sequence]))
+        return Batch(BatchId("a", "b", sequence), Decoded.of({"gpu_samples": rows}, 100))
+
+    async with writing(database, clock) as writer:
+        for sequence in range(1, 11):
+            await writer.store(batch(sequence))
+        await writer.freeze()
+        if step != "frozen":
+            await writer.save()
+        await writer.store(batch(11))
+        if step in ("sealed", "dropped"):
+            move(database, 1)
+        if step == "half sealed":
+            with pytest.raises(StoreUnavailableError), database.maintaining() as cursor:
+                seal(cursor, database.collector, 1, {"gpu_samples": "FROM gpu_samples"}, fail)
+        if step == "dropped":
+            database.drop(1)
+        killed = Path(shutil.copytree(data_dir, data_dir / "killed"))
+    again = Database.open(killed, LIMITS)
+    assert counted(again) == (44, 44)
+    async with writing(again, clock) as writer:
+        # As a start after a start that was killed as soon as all was sealed.
+        await Sealer(again, writer, Stats(), clock, POLICY).run_once()
+        killed = Path(shutil.copytree(killed, data_dir / "killed again"))
+    again.close()
+    again = Database.open(killed, LIMITS)
+    async with writing(again, clock) as writer:
+        for sequence in range(1, 12):
+            assert await writer.store(batch(sequence)) == Durable(is_duplicate=True)
+    assert counted(again) == (44, 44)
+    again.close()
+
+
+def fail() -> None:
+    raise StoreUnavailableError("the power went")
+
+
+@asynccontextmanager
+async def writing(database: Database, clock: ManualClock) -> AsyncIterator[Writer]:
+    writer = Writer(
+        database, load_known(database, clock.now()), Stats(), clock, commit_interval_s=0.001
+    )
+    writer.start()
+    try:
+        yield writer
+    finally:
+        await writer.stop()
+
+
+def test_the_folder_may_be_moved(database: Database, data_dir: Path, wire: Any) -> None:
     put(database, wire, range(3000))
-    asyncio.run(sealed(database, clock))
+    move_all(database)
     database.close()
     moved = data_dir.with_name(data_dir.name + "-moved")
     data_dir.rename(moved)
@@ -251,18 +282,9 @@ def test_the_folder_may_be_moved(
     moved.rename(data_dir)
 
 
-async def sealed(database: Database, clock: ManualClock) -> None:
-    writer = Writer(database, load_known(database), Stats(), clock, commit_interval_s=0.001)
-    writer.start()
-    await Sealer(database, writer, Stats(), clock, POLICY).run_once(is_forced=True)
-    await writer.stop()
-
-
-def test_time_and_gpu_prune_both_the_lake_and_what_is_hot(
-    database: Database, clock: ManualClock, wire: Any
-) -> None:
+def test_time_and_gpu_prune_both_the_lake_and_what_is_hot(database: Database, wire: Any) -> None:
     put(database, wire, range(3000))
-    asyncio.run(sealed(database, clock))
+    move_all(database)
     put(database, wire, range(3000, 6000))
     hot_from = (wire.now + timedelta(seconds=3001)).replace(tzinfo=None)
     with database.reading() as cursor:
@@ -271,5 +293,5 @@ def test_time_and_gpu_prune_both_the_lake_and_what_is_hot(
         ).fetchall()[0][1]
     assert "EMPTY_RESULT" in plan, "no file of the lake has such rows"
     assert "DUCKLAKE_SCAN" not in plan
-    assert hot_table("gpu_samples", 2).partition(".")[2] in plan
-    assert "ts>=" in plan, "the filter goes down to the hot table"
+    assert "ARROW_SCAN" in plan
+    assert "ts>=" in plan, "the filter goes down to the hot rows"

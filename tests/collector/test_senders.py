@@ -23,8 +23,9 @@ from gpuwarden_collector.ledger import (
     token_sender,
 )
 from gpuwarden_collector.prices import PriceBook
-from gpuwarden_collector.store.commit import load_rows
-from gpuwarden_collector.store.database import Database, Limits
+from gpuwarden_collector.stats import Stats
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.writer import Writer, load_known
 
 FAR = 10**17
 A, B = node_sender("a"), node_sender("b")
@@ -207,19 +208,24 @@ def test_senders_side_by_side_get_the_answers_of_each_alone(
 
 
 async def test_what_is_forgotten_is_forgotten_on_disk(
-    start: Any, wire: Any, post: Any, data_dir: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
+    database: Database, wire: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger, "LEDGER_KEYS_MAX", 2)
-    body = wire.zstd(wire.stream("gpu_samples", [wire.gpu_row()]))
-    async with start() as collector:
-        for boot in ("b1", "b2"):
-            assert (await post(collector.url, body, 1, boot=boot))[0] == 204
-        status, text, headers = await post(collector.url, body, 1, boot="b3")
-        assert (status, headers["Retry-After"]) == (503, "60")
-        assert "2 agents and boots are known" in text
+    known = load_known(database, clock.now())
+    writer = Writer(database, known, Stats(), clock, commit_interval_s=0.001)
+    writer.start()
+
+    async def stored(boot: str) -> Outcome:
+        tables = {"gpu_samples": wire.table("gpu_samples", [wire.gpu_row()])}
+        return await writer.store(Batch(BatchId("agent", boot, 1), Decoded.of(tables, 100)))
+
+    for boot in ("b1", "b2"):
+        assert await stored(boot) == Durable()
+    assert isinstance(await stored("b3"), Later)
+    for _ in range(2):
+        await writer.freeze()
+        await writer.save()
         clock.advance(3_601)
-        assert (await post(collector.url, body, 1, boot="b3"))[0] == 204
-    database = Database.open(data_dir, Limits(memory="512MiB", threads=1))
-    rows = load_rows(database, "internal.ledger")
-    database.close()
-    assert sorted(row["boot_id"] for row in rows) == ["b2", "b3"]
+        assert isinstance(await stored("b3"), Durable)
+    await writer.stop()
+    assert sorted(row["boot_id"] for row in database.state.rows("ledger")) == ["b2", "b3"]

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from gpuwarden.life import StartError
 from gpuwarden_collector.disk import Budget, Disk, Usage, excess, folder_bytes, refusal
 from gpuwarden_collector.retention import Excess
 from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import FILE_NAME, Database, Limits
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.engine import Limits
 
 MIB = 2**20
 SORT = (
@@ -37,11 +38,14 @@ def small(data_dir: Path) -> Iterator[Database]:
 def sorting(database: Database, sql: str = LARGE) -> Iterator[tuple[threading.Thread, list[str]]]:
     """A query that spills, in a thread; what it ended with."""
     ended: list[str] = []
+    running: list[duckdb.DuckDBPyConnection] = []
 
     def work() -> None:
         try:
             with database.reading() as cursor:
+                running.append(cursor)
                 cursor.execute(sql).fetchall()
+                running.clear()
             ended.append("done")
         except duckdb.Error as error:
             ended.append(str(error))
@@ -51,7 +55,9 @@ def sorting(database: Database, sql: str = LARGE) -> Iterator[tuple[threading.Th
     try:
         yield thread, ended
     finally:
-        database.interrupt_readers()
+        for cursor in running:
+            with suppress(duckdb.Error):
+                cursor.interrupt()
         thread.join()
 
 
@@ -154,11 +160,9 @@ def test_who_queries_cannot_raise_the_limit(small: Database) -> None:
 
 
 def test_what_a_killed_process_has_left_goes_at_the_next_start(data_dir: Path) -> None:
-    old = data_dir / f"{FILE_NAME}.tmp"
     left = data_dir / "spill" / "gpuwarden-elsewhere-x1"
-    for folder in (old, left):
-        folder.mkdir(parents=True)
-        (folder / "duckdb_temp_storage_DEFAULT-0.tmp").write_bytes(b"x" * 10_000)
+    left.mkdir(parents=True)
+    (left / "duckdb_temp_storage_DEFAULT-0.tmp").write_bytes(b"x" * 10_000)
     (data_dir / "spill" / "a note").touch()
     database = Database.open(data_dir, Limits(threads=1))
     assert database.spill_dir.is_dir()
@@ -166,7 +170,6 @@ def test_what_a_killed_process_has_left_goes_at_the_next_start(data_dir: Path) -
         "a note",
         database.spill_dir.name,
     ]
-    assert not old.exists()
     database.close()
     assert [p.name for p in (data_dir / "spill").iterdir()] == ["a note"]
 
@@ -174,7 +177,8 @@ def test_what_a_killed_process_has_left_goes_at_the_next_start(data_dir: Path) -
 def test_a_second_start_touches_nothing_of_the_first(data_dir: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
-        "from gpuwarden_collector.store.database import Database, Limits\n"
+        "from gpuwarden_collector.store.database import Database\n"
+        "from gpuwarden_collector.store.engine import Limits\n"
         "d = Database.open(Path(sys.argv[1]), Limits(threads=1))\n"
         "(d.spill_dir / 'kept').touch(); print(d.spill_dir, flush=True); sys.stdin.read()"
     )
@@ -230,7 +234,7 @@ def test_a_query_that_ends_between_two_looks_makes_no_disk_short(tmp_path: Path)
 
     disk = Disk(tmp_path, Budget(0, MIB), free=free, spill_dir=lambda: spill)
     disk.look()
-    assert disk.usage == Usage(0, 0, 0, 3 * MIB)
+    assert disk.usage == Usage(0, 0, 3 * MIB)
     assert disk.excess(0) == Excess()
     disk.look()
     assert disk.excess(0) == Excess(0, 2 * MIB)

@@ -49,7 +49,7 @@ def test_what_is_kept_what_went_and_what_room_there_is() -> None:
     stats.dropped_rows["gpu_samples", "age"] += 3
     stats.faults.note("decode", ValueError("x"))
     lines = exposition(
-        stats, replace(LEVELS, disk=Usage(8, 9, 0, 7), disk_refusal="full")
+        stats, replace(LEVELS, disk=Usage(8, 9, 7), disk_refusal="full")
     ).splitlines()
     prefix = "gpuwarden_collector_"
     for line in (

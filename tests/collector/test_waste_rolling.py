@@ -4,12 +4,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.collector.made_up_store import put
 from tests.collector.test_rolling import HOUR, Fleet, fleet, gpu_rows
 
 from gpuwarden.alert import Alert, AlertState, Severity
 from gpuwarden.waste import FORGOTTEN_AFTER_DAYS, WASTE_1H
 from gpuwarden_collector.alerts import SqlAlertStore, backdated_windows
-from gpuwarden_collector.store.rollup import doubles
+from gpuwarden_collector.store.engine import hot_table
+from gpuwarden_collector.store.rollup import ROLLUP_TABLES, doubles
 from gpuwarden_collector.writer import Writer
 
 __all__ = ["fleet"]
@@ -20,9 +22,11 @@ def known(fleet: Fleet) -> Fleet:
     """The fleet with node a's GPU in the inventory, first and last heard of at the start."""
     start = fleet.start.replace(tzinfo=None)
     uuid = gpu_rows(range(1))[0][1]["gpu_uuid"]
-    fleet.database.writing.execute(
-        "INSERT INTO gpus BY NAME SELECT $1 AS gpu_uuid, 'a' AS node, 0 AS gpu, false AS simulated, "
-        "3.6 AS usd_per_hour, $2::TIMESTAMP AS first_seen_at, $2::TIMESTAMP AS last_seen_at",
+    put(
+        fleet.database,
+        "gpus",
+        "SELECT $1 AS gpu_uuid, 'a' AS node, 0 AS gpu, false AS simulated, 3.6 AS usd_per_hour, "
+        "$2::TIMESTAMP AS first_seen_at, $2::TIMESTAMP AS last_seen_at",
         [uuid, start],
     )
     return fleet
@@ -88,6 +92,8 @@ async def test_samples_that_come_late_change_the_labels_not_the_sum(
     if is_sealed:
         await known.run([("seal", 0)])
     await known.store(gpu_rows(range(60, 120)))
+    if not is_sealed:
+        await known.run([("seal", 0)])
     stats = await known.roll()
     assert stats.mended_windows > 0
     after = seconds(known)
@@ -108,7 +114,7 @@ async def test_an_alert_that_fires_late_labels_the_hours_that_it_began_in(known:
         await SqlAlertStore(writer, nothing_is_asked, known.clock).save([late])
 
     await known._with(saved)
-    await known.roll()
+    await known.run([("seal", 0), ("roll", 0)])
     after = seconds(known)
     hour = known.start.replace(tzinfo=None, minute=0)
     assert after[hour, "hung"] == pytest.approx(300, abs=61)
@@ -132,9 +138,10 @@ def test_hours_that_an_alert_tells_of_are_those_before_the_one_it_fires_in(fleet
 async def test_a_gpu_that_two_collectors_counted_is_found(known: Fleet) -> None:
     await known.store(gpu_rows(range(120)))
     await known.run([("pass", 7200.0), ("roll", 0)])
-    with known.database.maintaining() as cursor:
-        cursor.execute("INSERT INTO lake.main.waste_1h FROM hot.waste_1h_1")
-        assert doubles(cursor, 1) is None
-        cursor.execute("INSERT INTO lake.main.waste_1h FROM hot.waste_1h_1")
-        found = doubles(cursor, 1)
+    with known.database.maintaining(ROLLUP_TABLES) as cursor:
+        copy = f"INSERT INTO lake.main.waste_1h FROM {hot_table('waste_1h')}"
+        cursor.execute(copy)
+        assert doubles(cursor) is None
+        cursor.execute(copy)
+        found = doubles(cursor)
     assert found is not None and set(found["node"].to_pylist()) == {"a"}

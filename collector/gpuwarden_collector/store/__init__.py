@@ -1,5 +1,5 @@
-"""The store: the only code that talks to DuckDB.
+"""The store: segments, state file and lake.
 
-`database` opens it and makes cursors, `commit` writes a group of batches in one transaction,
-`reading` parses and runs queries.
+`database` opens it, `commit` makes a group of batches durable, `engine` shows all of it as tables to
+DuckDB, here and in query processes.
 """

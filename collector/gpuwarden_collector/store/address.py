@@ -13,10 +13,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 FOLDER = "lake"
-CATALOGUE = "catalog.ducklake"
+CATALOGUE = "catalog.sqlite"
 FILES = "data"
 
 _POSTGRES = "postgres:"
+_SQLITE = "sqlite:"
 _URLS = ("postgresql://", "postgres://")
 _WAITS = {
     "application_name": "gpuwarden",
@@ -62,7 +63,7 @@ class Address:
     @property
     def ducklake(self) -> str:
         """The catalogue as DuckLake's ATTACH has it."""
-        return f"ducklake:{_POSTGRES if self.is_shared else ''}{self.catalog}"
+        return f"ducklake:{_POSTGRES if self.is_shared else _SQLITE}{self.catalog}"
 
 
 def local_address(data_dir: Path) -> Address:

@@ -1,11 +1,11 @@
 """Looks over a store that no collector has open, and repairs what can be repaired.
 
-Nothing is deleted: what must go is set aside in `lost/` beside the database.
+Nothing is deleted: what must go is set aside in `lost/` in the data folder.
 """
 
-import re
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,17 @@ import pyarrow.parquet as pq
 from gpuwarden.life import StartError
 from gpuwarden_collector.ledger import from_text
 from gpuwarden_collector.store.address import CATALOGUE, FILES, FOLDER
-from gpuwarden_collector.store.database import FILE_NAME, SCHEMA_VERSION, start_error
 from gpuwarden_collector.store.errors import one_line
 from gpuwarden_collector.store.extensions import load_extension
 from gpuwarden_collector.store.files import LakeFile, live_files, sync
-from gpuwarden_collector.store.generations import generations, hot_table
-from gpuwarden_collector.store.lake import SEALED_TABLES, sealed_generation
+from gpuwarden_collector.store.hot import Segment, end_of
+from gpuwarden_collector.store.lake import METADATA, sealed_segment
+from gpuwarden_collector.store.log import held
+from gpuwarden_collector.store.segment import FOLDER as SEGMENTS
+from gpuwarden_collector.store.segment import SegmentError, segment_numbers, segment_path
+from gpuwarden_collector.store.state import FILE_NAME, SCHEMA_VERSION
 
 ASIDE = "lost"
-_CORRUPT_LOG = re.compile(r"Corrupt WAL file: entry at byte position (\d+)")
-_HOT_SQL = "SELECT table_name FROM duckdb_tables() WHERE schema_name = 'hot'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,54 +53,44 @@ def check(data_dir: Path, *, reads_all: bool = False) -> Report:
 
     Raises StartError when there is none, or a collector has it open.
     """
-    hot_path, catalogue_path = data_dir / FILE_NAME, data_dir / FOLDER / CATALOGUE
-    if not hot_path.exists() and not catalogue_path.exists():
+    state_path, catalogue_path = data_dir / FILE_NAME, data_dir / FOLDER / CATALOGUE
+    if not state_path.exists() and not catalogue_path.exists():
         raise StartError(f"{data_dir} has no store: choose another with --data-dir")
     report = Report()
-    identity, hot = _check_hot(hot_path, report)
-    sealed = _check_lake(data_dir, identity, report, reads_all=reads_all)
-    if hot and sealed is not None:
-        _check_generations(hot, sealed, report)
+    with held(data_dir):
+        identity = _check_state(state_path, report)
+        numbers = _check_segments(data_dir, report)
+        sealed = _check_lake(data_dir, identity, report, reads_all=reads_all)
+        if numbers and sealed is not None:
+            _check_numbers(numbers, sealed, report)
     return report
 
 
-def _check_hot(path: Path, report: Report) -> tuple[str | None, list[int]]:
-    """The collector's identity and its generations."""
+def _check_state(path: Path, report: Report) -> str | None:
+    """The collector's identity."""
     if not path.exists():
-        todo = (
-            "restore a backup, or start the collector: it begins a new one, without its last hours"
-        )
+        todo = "restore a backup, or start the collector: it begins a new one, without inventory and alerts"
         report.problems.append(Problem(f"{path} is missing", todo))
-        return None, []
+        return None
     try:
         with _opened(path) as connection:
-            (version,) = _row(connection, "SELECT max(version) FROM internal.schema_version")
+            (version,) = _row(connection, "SELECT value FROM meta WHERE name = 'schema_version'")
             if version != SCHEMA_VERSION:
                 report.facts.append(f"{path.name} has schema version {version}")
-                return None, []
-            (identity,) = _row(connection, "SELECT collector FROM internal.identity")
+                return None
+            (said,) = _row(connection, "PRAGMA quick_check(1)")
+            if said != "ok":
+                raise sqlite3.DatabaseError(said)
+            (identity,) = _row(connection, "SELECT value FROM meta WHERE name = 'collector'")
             _check_ledger(connection, report)
-            found = generations(connection)
-            there = {f"hot.{name}" for (name,) in connection.execute(_HOT_SQL).fetchall()}
-            rows = sum(
-                _row(connection, f"SELECT count(*) FROM {table}")[0]
-                for generation in found
-                for table in (hot_table(name, generation) for name in SEALED_TABLES)
-                if table in there  # a table that is newer than the store comes with its next start
-            )
-    except duckdb.Error as error:
-        report.problems.append(
-            _damaged(path, error, "all that had not moved to the lake yet", "begins a new one")
-        )
-        return None, []
-    report.facts.append(f"{path.name}: {rows} rows that have not moved to the lake")
-    return str(identity), found
+    except sqlite3.Error as error:
+        report.problems.append(_damaged_state(path, error))
+        return None
+    return str(identity)
 
 
-def _check_ledger(connection: duckdb.DuckDBPyConnection, report: Report) -> None:
-    rows = connection.execute(
-        "SELECT agent_id, boot_id, floor, ranges FROM internal.ledger"
-    ).fetchall()
+def _check_ledger(connection: sqlite3.Connection, report: Report) -> None:
+    rows = connection.execute("SELECT agent_id, boot_id, floor, ranges FROM ledger").fetchall()
     for agent, boot, floor, ranges in rows:
         try:
             spans = from_text(ranges)
@@ -117,6 +108,63 @@ def _check_ledger(connection: duckdb.DuckDBPyConnection, report: Report) -> None
     report.facts.append(f"ledger: {len(rows)} agents' boots")
 
 
+def _check_segments(data_dir: Path, report: Report) -> list[int]:
+    """Numbers of the segments that can be read."""
+    folder = data_dir / SEGMENTS
+    found: dict[int, Segment] = {}
+    for number in segment_numbers(folder):
+        try:
+            found[number] = Segment(folder, number)
+        except (SegmentError, OSError) as error:
+            report.problems.append(_lost_segment(data_dir, segment_path(folder, number), error))
+    rows = torn_bytes = 0
+    for number, segment in found.items():
+        limit = end_of(segment, found.get(number + 1))
+        rows += sum(frame.rows for frame in segment.new_frames(limit, is_abandoned=True))
+        if limit is None:
+            torn_bytes += segment.path.stat().st_size - segment.end
+        for damage in segment.damaged:
+            report.problems.append(
+                Problem(
+                    f"{SEGMENTS}/{segment.path.name} is damaged from byte {damage.start} to {damage.end}",
+                    "restore a backup; else the collector passes over it, and the rows in it are lost",
+                )
+            )
+    report.facts.append(f"{SEGMENTS}: {len(found)} files, {rows} rows")
+    if torn_bytes:
+        report.facts.append(
+            f"{SEGMENTS}: {torn_bytes} bytes of a frame that was being written when the collector ended;"
+            " its batches were never acknowledged"
+        )
+    return sorted(found)
+
+
+def _lost_segment(data_dir: Path, path: Path, error: Exception) -> Problem:
+    return Problem(
+        f"{error}",
+        "restore a backup; --repair sets the file aside: lost are the rows in it",
+        lambda: _put_aside(data_dir, path),
+    )
+
+
+def _put_aside(data_dir: Path, path: Path) -> None:
+    set_aside(data_dir, path)
+
+
+def _damaged_state(path: Path, error: sqlite3.Error) -> Problem:
+    def repair() -> None:
+        for file in sorted(path.parent.glob(f"{path.name}*")):
+            set_aside(path.parent, file)
+
+    return Problem(
+        f"{path} is damaged: {one_line(error)}",
+        "restore a backup; --repair sets it aside, and the collector begins a new one: lost are"
+        " inventory, alerts and diagnoses until agents and rules say them again; batches that agents"
+        " send a second time are stored twice",
+        repair,
+    )
+
+
 def _check_lake(
     data_dir: Path, identity: str | None, report: Report, *, reads_all: bool
 ) -> int | None:
@@ -127,16 +175,14 @@ def _check_lake(
             report.problems.append(_lost_catalogue(data_dir, f"{path} is missing", len(on_disk)))
         return None
     try:
-        with _opened(path) as connection:
-            files = live_files(connection, str(data_dir / FOLDER / FILES), catalogue="main")
+        with closing(duckdb.connect()) as connection:
+            _attach(connection, data_dir)
+            files = live_files(connection, str(data_dir / FOLDER / FILES))
             known = _known_names(connection)
-        sealed = None if identity is None else _sealed(data_dir, identity)
+            sealed = None if identity is None else sealed_segment(connection, identity)
     except duckdb.Error as error:
-        if at := _CORRUPT_LOG.search(str(error)):
-            report.problems.append(_damaged_log(path, int(at[1]), "what was sealed last"))
-        else:
-            what = f"{path} is damaged: {one_line(error)}"
-            report.problems.append(_lost_catalogue(data_dir, what, len(on_disk)))
+        what = f"{path} is damaged: {one_line(error)}"
+        report.problems.append(_lost_catalogue(data_dir, what, len(on_disk)))
         return None
     lost = [(file, wrong) for file in files if (wrong := _wrong(file, reads_all=reads_all))]
     report.problems += [_lost_file(data_dir, file, wrong) for file, wrong in lost]
@@ -151,47 +197,43 @@ def _check_lake(
     return sealed
 
 
-def _check_generations(hot: list[int], sealed: int, report: Report) -> None:
-    if sealed == 0 and hot[0] > 1:
-        report.facts.append(
-            "the lake is newer than the database: what an older one had is not in it"
-        )
-    elif hot[0] > sealed + 1:
+def _check_numbers(numbers: list[int], sealed: int, report: Report) -> None:
+    # A lake that holds none is new: it took the place of one that was lost.
+    begin = sealed + 1 if sealed else numbers[0]
+    missing = sorted(set(range(begin, numbers[-1] + 1)) - set(numbers))
+    if missing:
         report.problems.append(
             Problem(
-                f"the lake ends with generation {sealed} and the database begins with"
-                f" {hot[0]}: what was between them is in neither",
-                "restore a backup; files that the catalogue does not know may hold it, and stay"
+                f"the lake ends with segment {sealed}, and of those behind it number"
+                f" {', '.join(map(str, missing[:10]))} is missing",
+                "restore a backup; files that the catalogue does not know may hold its rows, and stay"
                 " until the next seal",
             )
         )
-    if hot[-1] <= sealed:
-        report.facts.append("the database is older than the lake; the collector goes on behind it")
-    elif hot[0] <= sealed:
+    if numbers[-1] <= sealed:
         report.facts.append(
-            "a generation is in the lake and not yet dropped; the collector drops it"
+            "all segments are in the lake and not yet deleted; the collector does it"
         )
 
 
 def _known_names(connection: duckdb.DuckDBPyConnection) -> set[str]:
     """Names of all files that the catalogue has any use for: they are unique."""
     rows = connection.execute(
-        "SELECT path FROM ducklake_data_file UNION SELECT path FROM ducklake_delete_file "
-        "UNION SELECT path FROM ducklake_files_scheduled_for_deletion"
+        f"SELECT path FROM {METADATA}.ducklake_data_file "
+        f"UNION SELECT path FROM {METADATA}.ducklake_delete_file "
+        f"UNION SELECT path FROM {METADATA}.ducklake_files_scheduled_for_deletion"
     ).fetchall()
     return {path.rpartition("/")[2] for (path,) in rows}
 
 
-def _sealed(data_dir: Path, identity: str) -> int:
-    """The newest generation that the lake has of the collector."""
-    with closing(duckdb.connect()) as connection:
-        load_extension(connection, "ducklake")
-        folder = str(data_dir / FOLDER).replace("'", "''")
-        connection.execute(
-            f"ATTACH 'ducklake:{folder}/{CATALOGUE}' AS lake "
-            f"(DATA_PATH '{folder}/{FILES}', OVERRIDE_DATA_PATH true, READ_ONLY)"
-        )
-        return sealed_generation(connection, identity)
+def _attach(connection: duckdb.DuckDBPyConnection, data_dir: Path) -> None:
+    load_extension(connection, "ducklake")
+    load_extension(connection, "sqlite_scanner")
+    folder = str(data_dir / FOLDER).replace("'", "''")
+    connection.execute(
+        f"ATTACH 'ducklake:sqlite:{folder}/{CATALOGUE}' AS lake "
+        f"(DATA_PATH '{folder}/{FILES}', OVERRIDE_DATA_PATH true, READ_ONLY)"
+    )
 
 
 def _wrong(file: LakeFile, *, reads_all: bool) -> str | None:
@@ -224,7 +266,7 @@ def _lost_file(data_dir: Path, file: LakeFile, wrong: str) -> Problem:
     def repair() -> None:
         if path.exists():
             set_aside(data_dir, path)
-        with closing(duckdb.connect(str(data_dir / FOLDER / CATALOGUE))) as connection:
+        with closing(sqlite3.connect(data_dir / FOLDER / CATALOGUE)) as connection, connection:
             _forget(connection, file)
 
     return Problem(
@@ -234,28 +276,25 @@ def _lost_file(data_dir: Path, file: LakeFile, wrong: str) -> Problem:
     )
 
 
-def _forget(connection: duckdb.DuckDBPyConnection, file: LakeFile) -> None:
-    connection.execute("BEGIN")
+def _forget(connection: sqlite3.Connection, file: LakeFile) -> None:
     if file.is_deletes:
-        connection.execute("DELETE FROM ducklake_delete_file WHERE delete_file_id = $1", [file.id])
-    else:
-        for table in (
-            "ducklake_data_file",
-            "ducklake_delete_file",
-            "ducklake_file_column_stats",
-            "ducklake_file_partition_value",
-        ):
-            connection.execute(f"DELETE FROM {table} WHERE data_file_id = $1", [file.id])
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS gpuwarden_dropped (table_name VARCHAR, day DATE, "
-            '"rows" BIGINT, bytes BIGINT, reason VARCHAR, dropped_at TIMESTAMP)'
-        )
-        connection.execute(
-            "INSERT INTO gpuwarden_dropped VALUES ($1, $2::TIMESTAMP::DATE, $3, $4, 'lost', "
-            "now()::TIMESTAMP)",
-            [file.table, file.newest, file.rows, file.bytes],
-        )
-    connection.execute("COMMIT")
+        connection.execute("DELETE FROM ducklake_delete_file WHERE delete_file_id = ?", [file.id])
+        return
+    for table in (
+        "ducklake_data_file",
+        "ducklake_delete_file",
+        "ducklake_file_column_stats",
+        "ducklake_file_partition_value",
+    ):
+        connection.execute(f"DELETE FROM {table} WHERE data_file_id = ?", [file.id])
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS gpuwarden_dropped (table_name VARCHAR, day DATE, "
+        '"rows" BIGINT, bytes BIGINT, reason VARCHAR, dropped_at TIMESTAMP)'
+    )
+    connection.execute(
+        "INSERT INTO gpuwarden_dropped VALUES (?, date(?), ?, ?, 'lost', datetime('now'))",
+        [file.table, file.newest, file.rows, file.bytes],
+    )
 
 
 def _lost_catalogue(data_dir: Path, what: str, files: int) -> Problem:
@@ -266,40 +305,6 @@ def _lost_catalogue(data_dir: Path, what: str, files: int) -> Problem:
         what,
         f"restore a backup; --repair sets the lake aside, and the collector begins a new one: the"
         f" {files} Parquet files keep their rows, but no query sees them",
-        repair,
-    )
-
-
-def _damaged(path: Path, error: duckdb.Error, lost: str, after: str) -> Problem:
-    if at := _CORRUPT_LOG.search(str(error)):
-        return _damaged_log(path, int(at[1]), "the commits after it")
-    log = path.with_name(f"{path.name}.wal")
-
-    def repair() -> None:
-        for file in (path, log):
-            if file.exists():
-                set_aside(path.parent, file)
-
-    return Problem(
-        f"{path} is damaged: {one_line(error)}",
-        f"restore a backup; --repair sets it aside, and the collector {after}: lost is {lost}",
-        repair,
-    )
-
-
-def _damaged_log(path: Path, position: int, lost: str) -> Problem:
-    log = path.with_name(f"{path.name}.wal")
-
-    def repair() -> None:
-        content = log.read_bytes()
-        data_dir = path.parent if path.name == FILE_NAME else path.parent.parent
-        set_aside(data_dir, log)
-        log.write_bytes(content[:position])
-        sync([log, log.parent])
-
-    return Problem(
-        f"{log} is damaged at byte {position}",
-        f"restore a backup; --repair cuts it there: lost is {lost}",
         repair,
     )
 
@@ -315,21 +320,11 @@ def set_aside(data_dir: Path, path: Path) -> Path:
     return target
 
 
-def _row(
-    connection: duckdb.DuckDBPyConnection, sql: str, parameters: list[object] | None = None
-) -> tuple[Any, ...]:
-    row = connection.execute(sql, parameters or []).fetchone()
-    return tuple(row) if row else ()
+def _row(connection: sqlite3.Connection, sql: str) -> tuple[Any, ...]:
+    row = connection.execute(sql).fetchone()
+    return tuple(row) if row else (None,)
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """The file, for reading. Raises StartError when a process has it open, duckdb.Error."""
-    try:
-        connection = duckdb.connect(str(path), read_only=True)
-    except duckdb.IOException as error:
-        if "Could not set lock" in str(error):
-            raise start_error(path, error) from error
-        raise
-    with closing(connection):
-        yield connection
+def _opened(path: Path) -> "closing[sqlite3.Connection]":
+    """The file, for reading. Raises sqlite3.Error."""
+    return closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True))

@@ -1,28 +1,42 @@
-"""Makes a consistent copy of an open store, while batches are being committed.
+"""Makes a consistent copy of an open store, while batches are being stored.
 
-The database and the lake's catalogue are copied as DuckDB sees them in one transaction each; the
-caller sees to it that nothing is sealed, merged or dropped between the two. The lake's files are
-never changed once they are written, so a hard link is a copy of them.
+The caller sees to it that nothing is sealed, merged or dropped meanwhile: then all may be copied one
+after the other. Segments come before the state file, as a commit writes that one first: a copy of it
+that is ahead of the segments is what a kill leaves. The lake's files are never changed once they are
+written, so a hard link is a copy of them.
 """
 
 import os
 import shutil
-from contextlib import suppress
+import subprocess
+import sys
 from pathlib import Path
 
 import duckdb
 
 from gpuwarden_collector.store.address import CATALOGUE, FILES, FOLDER
-from gpuwarden_collector.store.database import FILE_NAME, Database
+from gpuwarden_collector.store.database import Store
 from gpuwarden_collector.store.errors import StoreUnavailableError, translated
 from gpuwarden_collector.store.files import is_remote, live_files
-from gpuwarden_collector.store.lake import METADATA
+from gpuwarden_collector.store.segment import FOLDER as SEGMENTS
+from gpuwarden_collector.store.segment import segment_numbers, segment_path
+from gpuwarden_collector.store.state import FILE_NAME
 
 STAGING = "backup"
-"""Within the lake's folder, where DuckDB may write: copies that nobody has taken yet."""
+"""Within the lake's folder: copies that nobody has taken yet."""
+
+# In a process of its own: this one reaches the catalogue through DuckDB's copy of SQLite, whose locks
+# would be dropped when a second one lets go of the file.
+_COPY = """
+import sqlite3, sys
+source, target = (sqlite3.connect(path) for path in sys.argv[1:])
+source.backup(target)
+target.execute("PRAGMA journal_mode = WAL")
+target.close()
+"""
 
 
-def snapshot(database: Database, name: str) -> Path:
+def snapshot(database: Store, name: str) -> Path:
     """A copy of the store in a folder of its own within it.
 
     Raises StoreUnavailableError, and then leaves nothing.
@@ -34,10 +48,16 @@ def snapshot(database: Database, name: str) -> Path:
     staging = database.data_dir / FOLDER / STAGING / name
     try:
         (staging / FOLDER / FILES).mkdir(parents=True)
+        (staging / SEGMENTS).mkdir()
         with database.maintaining() as cursor:
-            _copy(cursor, "current_database()", staging / FILE_NAME)
-            _copy(cursor, f"'{METADATA}'", staging / FOLDER / CATALOGUE)
             _link(cursor, database.lake_root, staging / FOLDER / FILES)
+            sealed = database.sealed(cursor)
+        copy_sqlite(Path(database.address.catalog), staging / FOLDER / CATALOGUE)
+        folder = database.data_dir / SEGMENTS
+        for number in segment_numbers(folder):
+            if number > sealed:
+                shutil.copy2(segment_path(folder, number), segment_path(staging / SEGMENTS, number))
+        database.state.backup(staging / FILE_NAME)
     except BaseException as error:
         shutil.rmtree(staging, ignore_errors=True)
         if isinstance(error, duckdb.Error):
@@ -48,16 +68,17 @@ def snapshot(database: Database, name: str) -> Path:
     return staging
 
 
-def _copy(cursor: duckdb.DuckDBPyConnection, source: str, path: Path) -> None:
-    name = cursor.execute(f"SELECT {source}").fetchall()[0][0]
-    text = str(path).replace("'", "''")
-    cursor.execute(f"ATTACH '{text}' AS copied")
-    try:
-        # A transaction of its own, of all tables at one moment; it cannot stand within another.
-        cursor.execute(f'COPY FROM DATABASE "{name}" TO copied')
-    finally:
-        with suppress(duckdb.Error):
-            cursor.execute("DETACH copied")
+def copy_sqlite(source: Path, target: Path) -> None:
+    """Copy an SQLite file as it is at one moment. Raises StoreUnavailableError, OSError."""
+    done = subprocess.run(
+        [sys.executable, "-c", _COPY, str(source), str(target)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        said = done.stderr.strip().rpartition("\n")[2]
+        raise StoreUnavailableError(f"{source} could not be copied: {said}")
 
 
 def _link(cursor: duckdb.DuckDBPyConnection, root: str, target: Path) -> None:

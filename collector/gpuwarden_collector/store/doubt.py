@@ -3,7 +3,7 @@
 An agent says of a batch that it was sent before and not answered (`Gpuwarden-Sent-Before`). The
 collector that gets it stores it as any other and notes it as doubtful: its node, and the time that its
 rows span. Who else has the batch seals it, or has sealed it, as a whole, so its rows are in the lake
-all or none: what stands in the lake within such a span is removed here before it is sealed. A batch
+all or none: what stands in the lake within such a span is left out here when it is sealed. A batch
 that was not sent before is with nobody else, so of two copies one at least is noted, by whoever
 seals first in the lake itself (`lake.main.doubtful`), where the other finds it.
 
@@ -16,22 +16,15 @@ from typing import Any
 import duckdb
 
 from gpuwarden.schema import EVENTS, WIRE_TABLES
-from gpuwarden_collector.store.transaction import transaction, translating
+from gpuwarden_collector.store.transaction import translating
 
-HOT_SQL = """
-CREATE TABLE IF NOT EXISTS internal.doubtful (
-    generation BIGINT NOT NULL, agent_id VARCHAR NOT NULL, boot_id VARCHAR NOT NULL,
-    sequence BIGINT NOT NULL, node VARCHAR NOT NULL,
-    first_ts TIMESTAMP NOT NULL, last_ts TIMESTAMP NOT NULL
-);
-"""
 LAKE_SQL = """CREATE TABLE lake.main.doubtful (
-    collector VARCHAR NOT NULL, generation BIGINT NOT NULL,
+    collector VARCHAR NOT NULL, segment BIGINT NOT NULL,
     agent_id VARCHAR NOT NULL, boot_id VARCHAR NOT NULL, sequence BIGINT NOT NULL,
     node VARCHAR NOT NULL, first_ts TIMESTAMP NOT NULL, last_ts TIMESTAMP NOT NULL
 )"""
 
-_TABLES = tuple(name for name, table in WIRE_TABLES.items() if table.names[0] == "ts")
+_TABLES = frozenset(name for name, table in WIRE_TABLES.items() if table.names[0] == "ts")
 _MORE_KEY = {EVENTS.name: ("message", "details")}
 """Two events may share their key: one instant, one GPU, one kind."""
 
@@ -39,7 +32,7 @@ _MORE_KEY = {EVENTS.name: ("message", "details")}
 _SPANS_SQL = """
 CREATE OR REPLACE TEMP TABLE spans AS
 WITH found AS (
-    SELECT node, first_ts, last_ts FROM internal.doubtful WHERE generation = $generation
+    SELECT node, first_ts, last_ts FROM doubtful_here
     UNION ALL
     SELECT node, first_ts, last_ts FROM lake.main.doubtful
     WHERE collector != $collector AND last_ts >= $first AND first_ts <= $last
@@ -56,85 +49,58 @@ SELECT node, min(first_ts) AS first_ts, max(last_ts) AS last_ts FROM numbered GR
 """
 
 
-def has_doubtful(cursor: duckdb.DuckDBPyConnection, generation: int) -> bool:
-    """Whether a generation has batches that another collector may have. Raises
-    StoreUnavailableError."""
+def seals_elsewhere(cursor: duckdb.DuckDBPyConnection, collector: str) -> int:
+    """How often others have sealed. Raises StoreUnavailableError."""
     with translating():
         row = cursor.execute(
-            "SELECT count(*) FROM internal.doubtful WHERE generation = $1", [generation]
+            "SELECT count(*) FROM lake.main.collectors WHERE collector != $1", [collector]
         ).fetchone()
+    return int(row[0]) if row else 0
+
+
+def find_spans(
+    cursor: duckdb.DuckDBPyConnection, collector: str, doubtful: Any, first: Any, last: Any
+) -> bool:
+    """Note for `once_sql` where others may have the same rows; whether there is any such place.
+
+    `doubtful`: Arrow table of this collector's own doubtful batches; `first`, `last`: instants of all
+    rows to be sealed. Raises StoreUnavailableError.
+    """
+    with translating():
+        cursor.register("doubtful_here", doubtful)
+        cursor.execute(_SPANS_SQL, {"collector": collector, "first": first, "last": last})
+        row = cursor.execute("SELECT count(*) FROM spans").fetchone()
     return bool(row and row[0])
 
 
-def news_of_doubles(cursor: duckdb.DuckDBPyConnection, collector: str) -> tuple[int, int]:
-    """Two numbers, one of which grows when there may be more to remove. Raises
-    StoreUnavailableError."""
-    with translating():
-        row = cursor.execute(
-            "SELECT (SELECT count(*) FROM internal.doubtful), "
-            "(SELECT count(*) FROM lake.main.collectors WHERE collector != $1)",
-            [collector],
-        ).fetchone()
-    assert row is not None
-    return int(row[0]), int(row[1])
-
-
-def remove_doubles(cursor: duckdb.DuckDBPyConnection, collector: str, generation: int) -> int:
-    """Remove from a generation that is not sealed what the lake has of others; rows.
-
-    Raises StoreUnavailableError, and then has changed nothing.
-    """
-    removed = 0
-    with translating():
-        span = _span_of(cursor, generation)
-        if span is None:
-            return 0
-        first, last = span
-        cursor.execute(
-            _SPANS_SQL,
-            {"generation": generation, "collector": collector, "first": first, "last": last},
-        )
-        bounds = cursor.execute("SELECT min(first_ts), max(last_ts) FROM spans").fetchone()
-    if bounds is None or bounds[0] is None:
-        return 0
-    with transaction(cursor):
-        for name in _TABLES:
-            row = cursor.execute(_remove_sql(name, generation), list(bounds)).fetchone()
-            removed += int(row[0]) if row else 0
-    return removed
-
-
-def tell_doubtful(cursor: duckdb.DuckDBPyConnection, collector: str, generation: int) -> None:
-    """Note in the lake what is doubtful in a generation. In the transaction that seals it. Raises
-    duckdb.Error."""
-    if has_doubtful(cursor, generation):
-        cursor.execute(
-            "INSERT INTO lake.main.doubtful SELECT $1, * FROM internal.doubtful "
-            "WHERE generation = $2",
-            [collector, generation],
-        )
-
-
-def _span_of(cursor: duckdb.DuckDBPyConnection, generation: int) -> tuple[Any, Any] | None:
-    """First and last instant of a generation's rows, which DuckDB takes from its statistics."""
-    every = " UNION ALL ".join(
-        f"SELECT min(ts) AS first, max(ts) AS last FROM hot.{name}_{generation}" for name in _TABLES
-    )
-    row = cursor.execute(f"SELECT min(first), max(last) FROM ({every})").fetchone()
-    return None if row is None or row[0] is None else (row[0], row[1])
-
-
-def _remove_sql(name: str, generation: int) -> str:
-    hot = f"hot.{name}_{generation}"
+def once_sql(name: str, hot: str) -> str:
+    """SELECT of the rows of `hot` that no other collector has in the lake; after `find_spans`."""
+    if name not in _TABLES:
+        return f"SELECT * FROM {hot}"
     # A GPU is named by whoever sends: the same instant of it from another node is no double.
     key = dict.fromkeys(("node", *WIRE_TABLES[name].key, *_MORE_KEY.get(name, ())))
     same = " AND ".join(f"there.{column} IS NOT DISTINCT FROM here.{column}" for column in key)
     return f"""
-        DELETE FROM {hot} WHERE rowid IN (
-            SELECT here.rowid FROM {hot} here
-            JOIN spans ON here.node = spans.node AND here.ts BETWEEN first_ts AND last_ts
-            WHERE EXISTS (
-                SELECT 1 FROM lake.main.{name} there
-                WHERE there.ts BETWEEN $1 AND $2 AND {same}
-            )
+        SELECT here.* FROM {hot} here
+        WHERE NOT EXISTS (
+            SELECT 1 FROM lake.main.{name} there
+            WHERE there.ts BETWEEN (SELECT min(first_ts) FROM spans) AND (SELECT max(last_ts) FROM spans)
+                AND {same}
+                AND EXISTS (
+                    SELECT 1 FROM spans
+                    WHERE there.node = spans.node AND there.ts BETWEEN first_ts AND last_ts
+                )
         )"""
+
+
+def note_doubtful(
+    cursor: duckdb.DuckDBPyConnection, collector: str, segment: int, doubtful: Any
+) -> None:
+    """Note in the lake what was doubtful. In the transaction that seals it. Raises duckdb.Error."""
+    if doubtful.num_rows:
+        cursor.register("doubtful_here", doubtful)
+        names = ", ".join(doubtful.schema.names)
+        cursor.execute(
+            f"INSERT INTO lake.main.doubtful SELECT $1, $2, {names} FROM doubtful_here",
+            [collector, segment],
+        )

@@ -1,6 +1,6 @@
 """The lake: sealed samples as Parquet files under a DuckLake catalogue, attached as `lake`.
 
-The catalogue is a file beside the database, or PostgreSQL for several collectors (`address.py`). What
+The catalogue is an SQLite file, or PostgreSQL for several collectors (`address.py`). What
 a collector has sealed stands in the lake itself (`lake.main.collectors`), written by the transaction
 that adds the rows: whoever sees the rows sees that they are sealed. That table and `doubtful` are
 only ever appended to, as collectors that seal at once must not change the same row.
@@ -18,7 +18,7 @@ from gpuwarden.life import StartError
 from gpuwarden.schema import TABLES, UPSERTED, column_sql, stored_columns
 from gpuwarden.table import Table
 from gpuwarden_collector.store.address import FOLDER, Address, S3Keys
-from gpuwarden_collector.store.doubt import LAKE_SQL, tell_doubtful
+from gpuwarden_collector.store.doubt import LAKE_SQL
 from gpuwarden_collector.store.extensions import load_extension
 from gpuwarden_collector.store.transaction import transaction
 
@@ -29,33 +29,35 @@ SEALED_TABLES = tuple(name for name in TABLES if name not in UPSERTED)
 """Tables whose rows move to the lake: all that are only ever appended to."""
 
 
+_BUSY_MS = 20_000
 TRIES_MAX = 8
 """Most tries to make or change the tables of a lake that another collector changes at that moment."""
 
 
-def attach(connection: duckdb.DuckDBPyConnection, address: Address) -> None:
-    """Attach the lake, made if need be, and give it its tables and columns.
+def attach(
+    connection: duckdb.DuckDBPyConnection, address: Address, *, is_read_only: bool = False
+) -> None:
+    """Attach the lake, made if need be, and give it its tables and columns; as it is, `is_read_only`.
 
     Raises duckdb.Error, FileNotFoundError and OSError for a local lake, StartError for any other.
     """
     load_extension(connection, "ducklake")
-    if not address.is_remote:
-        Path(address.data).mkdir(parents=True, exist_ok=True)
-    if not address.is_shared:
-        Path(address.catalog).parent.mkdir(parents=True, exist_ok=True)
-        if not address.is_remote:
-            _refuse_lost_catalogue(address)
-            connection.execute(_attach_sql(address))
+    load_extension(connection, "postgres_scanner" if address.is_shared else "sqlite_scanner")
+    if not is_read_only:
+        _make_folders(address)
+    attach_sql = _attach_sql(address, is_read_only=is_read_only)
+    if not address.is_shared and not address.is_remote:
+        connection.execute(attach_sql)
+        if not is_read_only:
             _create(connection)
-            return
+        return
     try:
-        if address.is_shared:
-            load_extension(connection, "postgres_scanner")
         if address.keys is not None:
             load_extension(connection, "httpfs")
             _tell_keys(connection, address.data, address.keys)
-        _again(connection, lambda: connection.execute(_attach_sql(address)))
-        _again(connection, lambda: _create(connection))
+        _again(connection, lambda: connection.execute(attach_sql))
+        if not is_read_only:
+            _again(connection, lambda: _create(connection))
     except (duckdb.Error, FileNotFoundError) as error:
         raise StartError(
             f"the lake at {address.data} cannot be opened: {_why(error)}: docs/cluster.md has what"
@@ -66,6 +68,15 @@ def attach(connection: duckdb.DuckDBPyConnection, address: Address) -> None:
 def allowed_folders(data_dir: Path, address: Address) -> list[str]:
     """What DuckDB may read and write besides its database."""
     return [str(data_dir / FOLDER), address.data]
+
+
+def _make_folders(address: Address) -> None:
+    if not address.is_remote:
+        Path(address.data).mkdir(parents=True, exist_ok=True)
+    if not address.is_shared:
+        Path(address.catalog).parent.mkdir(parents=True, exist_ok=True)
+        if not address.is_remote:
+            _refuse_lost_catalogue(address)
 
 
 def _refuse_lost_catalogue(address: Address) -> None:
@@ -83,10 +94,15 @@ def _why(error: Exception) -> str:
     return str(error).strip().partition("\n")[0].rpartition('": ')[2][:500]
 
 
-def _attach_sql(address: Address) -> str:
+def _attach_sql(address: Address, *, is_read_only: bool) -> str:
     # The folder beside a database may have been moved: it is where that is, not where it was. Of a
     # shared lake all collectors must say the same, and DuckLake refuses one that does not.
-    options = "" if address.is_shared else ", OVERRIDE_DATA_PATH true"
+    options = ", READ_ONLY" if is_read_only else ""
+    if not address.is_shared:
+        options += f", OVERRIDE_DATA_PATH true, META_BUSY_TIMEOUT {_BUSY_MS}"
+        if not is_read_only:
+            # In WAL mode neither a query nor another program's DuckDB holds up a seal.
+            options += ", META_JOURNAL_MODE 'WAL'"
     return f"ATTACH {_text(address.ducklake)} AS lake (DATA_PATH {_text(address.data)}{options})"
 
 
@@ -123,59 +139,39 @@ def _again(connection: duckdb.DuckDBPyConnection, work: Callable[[], object]) ->
             time.sleep(random.uniform(0.5, 1) * 0.05 * 2**tries)
 
 
-def sealed_generation(connection: duckdb.DuckDBPyConnection, collector: str) -> int:
-    """The newest generation of the collector that the lake holds; 0: none."""
+def sealed_segment(connection: duckdb.DuckDBPyConnection, collector: str) -> int:
+    """The newest segment of the collector that the lake holds; 0: none. Raises duckdb.Error."""
     row = connection.execute(
-        "SELECT max(generation) FROM lake.main.collectors WHERE collector = $1", [collector]
+        "SELECT max(segment) FROM lake.main.collectors WHERE collector = $1", [collector]
     ).fetchone()
     return int(row[0]) if row and row[0] is not None else 0
-
-
-def tables_with_rows(connection: duckdb.DuckDBPyConnection) -> frozenset[str]:
-    """Tables of the lake that have, or once had, rows. Raises duckdb.Error."""
-    rows = connection.execute(
-        f"SELECT table_name FROM {METADATA}.ducklake_table t "
-        f"JOIN {METADATA}.ducklake_table_stats s USING (table_id) WHERE t.end_snapshot IS NULL"
-    ).fetchall()
-    return frozenset(name for (name,) in rows)
-
-
-def is_not_sealed_sql(collector: str, generation: int) -> str:
-    """A condition that holds for as long as the lake does not have the generation."""
-    return (
-        f"{generation} > coalesce((SELECT max(generation) FROM lake.main.collectors "
-        f"WHERE collector = {_text(collector)}), 0)"
-    )
 
 
 def seal(
     cursor: duckdb.DuckDBPyConnection,
     collector: str,
-    generation: int,
+    segment: int,
     sources: Mapping[str, str],
-    check: Callable[[], None] = lambda: None,
+    note: Callable[[], None] = lambda: None,
 ) -> dict[str, int]:
-    """Copy a frozen generation into the lake, all its tables in one transaction; rows by table.
+    """Copy rows into the lake, all tables in one transaction, and that it holds `segment`; rows by table.
 
-    `sources`: the hot table of each sealed table. `check` is called before the end and may raise
-    StoreUnavailableError. A generation that is sealed already changes nothing. Raises
-    StoreUnavailableError or RowsRefusedError, and then has changed nothing.
+    `sources`: SELECT of the rows of each table that has any. `note` is called before the end, in the
+    transaction; it may raise StoreUnavailableError. A segment that is sealed already changes nothing.
+    Raises StoreUnavailableError or RowsRefusedError, and then has changed nothing.
     """
     rows: dict[str, int] = {}
     with transaction(cursor):
-        if sealed_generation(cursor, collector) >= generation:
+        if sealed_segment(cursor, collector) >= segment:
             return rows
         for name, source in sources.items():
-            count = cursor.execute(
-                f"INSERT INTO lake.main.{name} BY NAME SELECT * FROM {source}"
-            ).fetchone()
+            count = cursor.execute(f"INSERT INTO lake.main.{name} BY NAME {source}").fetchone()
             rows[name] = int(count[0]) if count else 0
         cursor.execute(
             "INSERT INTO lake.main.collectors VALUES ($1, $2, now()::TIMESTAMP)",
-            [collector, generation],
+            [collector, segment],
         )
-        tell_doubtful(cursor, collector, generation)
-        check()
+        note()
     return rows
 
 
@@ -206,7 +202,7 @@ def _create(connection: duckdb.DuckDBPyConnection) -> None:
 
 _FIRST = (
     """CREATE TABLE lake.main.collectors (
-        collector VARCHAR NOT NULL, generation BIGINT NOT NULL, sealed_at TIMESTAMP NOT NULL
+        collector VARCHAR NOT NULL, segment BIGINT NOT NULL, sealed_at TIMESTAMP NOT NULL
     )""",
     "CALL lake.set_option('parquet_compression', 'zstd')",
     "CALL lake.set_option('parquet_version', '2')",

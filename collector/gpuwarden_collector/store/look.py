@@ -1,14 +1,16 @@
 """Opens a store's files for reading while no collector runs, to say whether one could."""
 
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import duckdb
-
 from gpuwarden_collector.store.address import CATALOGUE, FOLDER
-from gpuwarden_collector.store.database import FILE_NAME, SCHEMA_VERSION, newer_error, start_error
-
-_VERSION_SQL = "SELECT max(version) FROM internal.schema_version"
+from gpuwarden_collector.store.database import start_error
+from gpuwarden_collector.store.hot import read_tail
+from gpuwarden_collector.store.log import held
+from gpuwarden_collector.store.segment import FOLDER as SEGMENTS
+from gpuwarden_collector.store.segment import SegmentError
+from gpuwarden_collector.store.state import FILE_NAME, SCHEMA_VERSION, newer_error
 
 
 def look(data_dir: Path) -> int | None:
@@ -19,18 +21,25 @@ def look(data_dir: Path) -> int | None:
     path, catalogue = data_dir / FILE_NAME, data_dir / FOLDER / CATALOGUE
     if not path.exists():
         return None
-    version = _one(path, _VERSION_SQL)
-    if version > SCHEMA_VERSION:
-        raise newer_error(path, version)
-    if catalogue.exists():
-        _one(catalogue, "SELECT count(*) FROM ducklake_snapshot")
+    with held(data_dir):
+        version = _one(path, "SELECT value FROM meta WHERE name = 'schema_version'")
+        if version > SCHEMA_VERSION:
+            raise newer_error(path, version)
+        if catalogue.exists():
+            _one(catalogue, "SELECT count(*) FROM ducklake_snapshot")
+        try:
+            read_tail(data_dir / SEGMENTS, 0)
+        except (SegmentError, OSError) as error:
+            raise start_error(data_dir, error) from error
     return version
 
 
 def _one(path: Path, sql: str) -> int:
     try:
-        with closing(duckdb.connect(str(path), read_only=True)) as connection:
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        ) as connection:
             row = connection.execute(sql).fetchone()
-    except duckdb.Error as error:
+    except sqlite3.Error as error:
         raise start_error(path, error) from error
     return int(row[0] or 0) if row else 0

@@ -95,7 +95,7 @@ def read_lake(cursor: duckdb.DuckDBPyConnection, root: str) -> Lake:
             f"FROM {METADATA}.ducklake_files_scheduled_for_deletion"
         ).fetchall()
         oldest = _one(
-            cursor, f"SELECT min(snapshot_time)::TIMESTAMP FROM {METADATA}.ducklake_snapshot"
+            cursor, f"SELECT min(snapshot_time::TIMESTAMP) FROM {METADATA}.ducklake_snapshot"
         )
     sizes = [_size(Path(root, path) if relative else Path(path)) for path, relative, _ in scheduled]
     since = min((at for _, _, at in scheduled), default=None)
@@ -219,30 +219,6 @@ def remove_empty_folders(root: str, before: date) -> None:
         with suppress(OSError):
             for empty in (folder, folder.parent, folder.parent.parent):
                 empty.rmdir()
-
-
-def checkpoint_catalogue(cursor: duckdb.DuckDBPyConnection) -> None:
-    """Move the catalogue's write-ahead log into its file; later when readers are in the way."""
-    with suppress(duckdb.TransactionException), translating():
-        cursor.execute(f"CHECKPOINT {METADATA}")
-
-
-def forget_alerts(connection: duckdb.DuckDBPyConnection, before: datetime) -> dict[str, int]:
-    """Delete alerts, diagnoses and silences that were over before that; how many rows of each table.
-
-    For the thread that writes.
-    """
-    over = {
-        "alerts": "state = 'resolved' AND resolved_at < $1",
-        "diagnoses": "ended_at < $1",
-        "silences": "ends_at < $1",
-    }
-    at = [before.replace(tzinfo=None)]
-    with translating():
-        return {
-            table: int(_one(connection, f"DELETE FROM {table} WHERE {is_over}", at))
-            for table, is_over in over.items()
-        }
 
 
 def _one(cursor: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[Any] = ()) -> Any:

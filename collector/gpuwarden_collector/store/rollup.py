@@ -1,31 +1,34 @@
 """Rolls samples up: new windows as they close, and again those that rows came late for.
 
-How far this is stands in `internal.rollup`, changed in the transaction that adds the rows; windows
-that rows came late for stand in `internal.late`, written by the transaction that adds those rows.
-Rows of rollups are written to the generation that is written, and move to the lake with it. A window
-of a node (a unit) is always computed and replaced whole, wherever it stands, so doing it again
-changes nothing.
+New rows go where samples go, in a frame that also says how far rollups are with it. Windows that rows
+came late for stand in the state file, written before those rows are acknowledged; they are computed
+again in the lake, once it holds the rows that they replace. A window of a node (a unit) is always
+computed and replaced whole, so doing it again changes nothing.
 """
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from gpuwarden.clock import EPOCH
 from gpuwarden.rollups import LOOKBACK_MINUTES, ROLLUPS, Rollup
 from gpuwarden.schema import ALLOCATION_SAMPLES
 from gpuwarden.waste import FORGOTTEN_AFTER_DAYS, WASTE_1H
+from gpuwarden_collector.store.engine import hot_table
 from gpuwarden_collector.store.files import sync_files
-from gpuwarden_collector.store.generations import hot_table
 from gpuwarden_collector.store.lake import METADATA
 from gpuwarden_collector.store.rollup_sql import Span, between, rollup_sql
+from gpuwarden_collector.store.segment import SCHEMAS
 from gpuwarden_collector.store.transaction import transaction, translating
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
+ROLLUP_TABLES = (*ROLLUPS, WASTE_1H.table.name)
 ROWS_MAX = 2_000_000
 """Samples of one table that are rolled up at once; what it needs in memory follows from it."""
 WINDOWS_MAX = 60
@@ -34,7 +37,7 @@ LATE_MAX = 4_000
 
 _MINUTES = tuple(r for r in ROLLUPS.values() if r.made_of is None)
 _HOURS = (*(r for r in ROLLUPS.values() if r.made_of is not None), WASTE_1H)
-_SAMPLES = tuple(part.table for rollup in _MINUTES for part in rollup.parts)
+_SAMPLES = tuple(dict.fromkeys(part.table for rollup in _MINUTES for part in rollup.parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,82 +53,55 @@ class Progress:
     oldest_late_number: int = 0
 
 
-def read_progress(connection: duckdb.DuckDBPyConnection) -> Progress:
-    """How far it is. Raises StoreUnavailableError."""
-    with translating():
-        row = connection.execute(
-            "SELECT closed_until, minutes_until, hours_until, "
-            "(SELECT coalesce(max(number), 0) FROM internal.late), "
-            "(SELECT coalesce(min(number), 0) FROM internal.late) FROM internal.rollup"
-        ).fetchone()
-    assert row is not None
-    return Progress(*row)
+@dataclass(frozen=True, slots=True)
+class Rolled:
+    """What a step has computed: to be appended at once."""
+
+    tables: Mapping[str, Any]
+    """Arrow tables by name."""
+    progress: Mapping[str, datetime]
+    """How far rollups are with them."""
 
 
-def close_windows(connection: duckdb.DuckDBPyConnection, until: datetime) -> None:
-    """Have it stand that rows from before `until` are late. Raises StoreUnavailableError."""
-    with translating():
-        connection.execute("UPDATE internal.rollup SET closed_until = $1", [until])
+SOURCES = (*_SAMPLES, "coverage", ALLOCATION_SAMPLES.name, *ROLLUP_TABLES)
+"""Tables that rollups are computed from."""
 
 
-def roll_minutes(
-    cursor: duckdb.DuckDBPyConnection, generation: int, progress: Progress
-) -> dict[str, int]:
-    """Roll up the first closed minutes that are not yet; rows by table.
-
-    `generation`: the one that is written; it must not be frozen meanwhile. Raises
-    StoreUnavailableError, and then has changed nothing.
-    """
+def roll_minutes(cursor: duckdb.DuckDBPyConnection, progress: Progress) -> Rolled:
+    """The first closed minutes that are not rolled up yet. Raises StoreUnavailableError."""
     closed_until = progress.closed_until
     assert closed_until is not None
-    with transaction(cursor):
+    with translating():
         begin = progress.minutes_until
         if begin is None or closed_until - begin > WINDOWS_MAX * MINUTE:
             found = (_first(cursor, name, begin, closed_until) for name in _SAMPLES)
             begin = min((ts for ts in found if ts is not None), default=closed_until)
         if begin >= closed_until:
-            _set(cursor, minutes_until=closed_until)
-            return {}
+            return Rolled({}, {"minutes_until": closed_until})
         begin = begin.replace(second=0, microsecond=0)
         end, shares = _next_chunk(cursor, begin, closed_until)
-        held_in = generation if _is_hot(cursor, begin) else None
-        rows = {}
-        for rollup in _MINUTES:
-            name = rollup.table.name
-            rows[name] = 0
-            for share in range(shares):
-                span = Span(begin, end, (share, shares), generation=held_in)
-                rows[name] += _insert(cursor, hot_table(name, generation), rollup, span)
-        hours_until = progress.hours_until or begin.replace(minute=0)
-        _set(cursor, minutes_until=end, hours_until=hours_until)
-    return rows
+        is_hot = _is_hot(cursor, begin)
+        spans = [Span(begin, end, (share, shares), is_hot=is_hot) for share in range(shares)]
+        tables = {rollup.table.name: _computed(cursor, rollup, spans) for rollup in _MINUTES}
+    hours_until = progress.hours_until or begin.replace(minute=0)
+    return Rolled(tables, {"minutes_until": end, "hours_until": hours_until})
 
 
-def roll_hour(
-    cursor: duckdb.DuckDBPyConnection, generation: int, progress: Progress
-) -> dict[str, int]:
-    """Roll up the first complete hour that is not yet. As `roll_minutes`."""
+def roll_hour(cursor: duckdb.DuckDBPyConnection, progress: Progress) -> Rolled:
+    """The first complete hour that is not rolled up yet. As `roll_minutes`."""
     begin = progress.hours_until
     assert begin is not None and progress.minutes_until is not None
     complete_until = progress.minutes_until.replace(minute=0)
-    with transaction(cursor):
+    with translating():
         if complete_until - begin > HOUR:
             first = _first(cursor, _HOURS[0].made_of, begin, complete_until) or complete_until
             silent = _first_silent(cursor, begin) or complete_until
             begin = min(first, silent, complete_until - HOUR).replace(minute=0)
         end = begin + HOUR
         shares = -(-60 * _one(cursor, "SELECT count(*) FROM main.gpus") // ROWS_MAX) or 1
-        rows = {}
-        for rollup in _HOURS:
-            name = rollup.table.name
-            rows[name] = sum(
-                _insert(
-                    cursor, hot_table(name, generation), rollup, Span(begin, end, (share, shares))
-                )
-                for share in range(shares)
-            )
-        _set(cursor, hours_until=end)
-    return rows
+        spans = [Span(begin, end, (share, shares)) for share in range(shares)]
+        tables = {rollup.table.name: _computed(cursor, rollup, spans) for rollup in _HOURS}
+    return Rolled(tables, {"hours_until": end})
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,31 +113,34 @@ class Mended:
     left: int
 
 
+def mendable_before(cursor: duckdb.DuckDBPyConnection) -> datetime | None:
+    """Late windows before that have all their rows in the lake, as those that build on them; None: all.
+
+    Raises StoreUnavailableError.
+    """
+    minutes = [hot_table(rollup.table.name) for rollup in _MINUTES]
+    hours = [hot_table(rollup.table.name) for rollup in _HOURS]
+    with translating():
+        minute, hour = (
+            _one(cursor, f"SELECT min(ts) FROM ({' UNION ALL '.join(_ts_of(names))})")
+            for names in (minutes, hours)
+        )
+    found = [hour, minute and minute - LOOKBACK_MINUTES * MINUTE]
+    return min((at for at in found if at is not None), default=None)
+
+
+def _ts_of(names: Iterable[str]) -> Iterator[str]:
+    return (f"SELECT ts FROM {name}" for name in names)
+
+
 def mend(
-    cursor: duckdb.DuckDBPyConnection,
-    generation: int,
-    progress: Progress,
-    number: int,
-    lake_root: str,
+    cursor: duckdb.DuckDBPyConnection, late: Any, progress: Progress, lake_root: str
 ) -> Mended:
-    """Compute some windows again that rows came late for: of those up to `number`, of the oldest
-    hour. The written generation must be the only one meanwhile. Raises StoreUnavailableError; what
-    is not done then is done by the next call.
+    """Compute windows again that rows came late for. `late`: Arrow table of `node` and `ts`, of one
+    hour. Raises StoreUnavailableError; what is not done then is done by the next call.
     """
     with translating():
-        hour = _one(
-            cursor,
-            "SELECT date_trunc('hour', min(ts)) FROM internal.late WHERE number <= $1",
-            [number],
-        )
-        if hour is None:
-            return Mended(0, 0)
-        cursor.execute(
-            "CREATE OR REPLACE TEMP TABLE late AS SELECT DISTINCT node, ts FROM internal.late "
-            f"WHERE number <= $1 AND {between(hour, hour + HOUR)} ORDER BY node, ts "
-            f"LIMIT {LATE_MAX}",
-            [number],
-        )
+        cursor.register("late", late)
         whole_from = _whole_from(cursor)
         left = _one(cursor, "SELECT count(*) FROM late WHERE ts < $1", [whole_from])
         # The first readings of the minutes after it gain from the last of a window.
@@ -178,7 +157,7 @@ def mend(
             "ORDER BY snapshot_id DESC LIMIT 1",
         )
     for rollup in _MINUTES:
-        _replace(cursor, generation, rollup)
+        _replace(cursor, rollup)
     with translating():
         _make_units(
             cursor,
@@ -186,19 +165,13 @@ def mend(
             [progress.hours_until],
         )
     for rollup in _HOURS:
-        _replace(cursor, generation, rollup)
+        _replace(cursor, rollup)
     sync_files(cursor, lake_root, newest)
-    with transaction(cursor):
-        cursor.execute(
-            "DELETE FROM internal.late WHERE number <= $1 "
-            "AND (node, ts) IN (SELECT (node, ts) FROM late)",
-            [number],
-        )
     return Mended(windows, left)
 
 
-def doubles(cursor: duckdb.DuckDBPyConnection, generation: int) -> Any | None:
-    """Windows of nodes that stand twice in the lake, of those in a sealed generation, as
+def doubles(cursor: duckdb.DuckDBPyConnection) -> Any | None:
+    """Windows of nodes that stand twice in the lake, of those that the cursor sees hot, as
     `Changes.late` wants them; None: none. Raises StoreUnavailableError.
 
     Of a lake that collectors share, each rolls up what it sees: a node that went from one to the
@@ -211,11 +184,8 @@ def doubles(cursor: duckdb.DuckDBPyConnection, generation: int) -> Any | None:
             key, is_double = ", ".join(rollup.table.key), "count(*) > 1"
             if rollup is WASTE_1H:
                 key, is_double = "node, gpu_uuid, ts", "sum(seconds) > 3600.5"
-            hot = hot_table(name, generation)
-            begin, end = cursor.execute(f"SELECT min(ts), max(ts) FROM {hot}").fetchone() or (
-                None,
-                None,
-            )
+            bounds = cursor.execute(f"SELECT min(ts), max(ts) FROM {hot_table(name)}").fetchone()
+            begin, end = bounds or (None, None)
             if begin is not None:
                 found.append(
                     f"SELECT node, ts FROM lake.main.{name} WHERE {between(begin, end + MINUTE)} "
@@ -233,40 +203,32 @@ def _make_units(cursor: duckdb.DuckDBPyConnection, select: str, parameters: list
     cursor.execute("ALTER TABLE new_units RENAME TO units")
 
 
-def _replace(cursor: duckdb.DuckDBPyConnection, generation: int, rollup: Rollup) -> None:
-    """Compute the units again, each where its rows are: in the lake, or else hot."""
+def _replace(cursor: duckdb.DuckDBPyConnection, rollup: Rollup) -> None:
+    """Compute the units again, in the lake."""
     name = rollup.table.name
     with translating():
         begin, end = cursor.execute("SELECT min(ts), max(ts) FROM units").fetchone() or (None, None)
-        if begin is None:
-            return
-        end += timedelta(seconds=rollup.window_s)
-        held_in = generation if _is_hot(cursor, begin) else None
-        chosen = f"{between(begin, end)} AND (node, ts) IN (SELECT (node, ts) FROM"
-        in_lake = f"lake.main.{name} WHERE {chosen} units)" if held_in is None else "units LIMIT 0"
+    if begin is None:
+        return
+    end += timedelta(seconds=rollup.window_s)
+    with transaction(cursor):
+        rows = _computed(cursor, rollup, [Span(begin, end, units="units")])
+        cursor.register("computed", rows)
         cursor.execute(
-            f"CREATE OR REPLACE TEMP TABLE sealed_units AS SELECT DISTINCT node, ts FROM {in_lake}"
+            f"DELETE FROM lake.main.{name} "
+            f"WHERE {between(begin, end)} AND (node, ts) IN (SELECT (node, ts) FROM units)"
         )
-        cursor.execute(
-            "CREATE OR REPLACE TEMP TABLE hot_units AS FROM units EXCEPT FROM sealed_units"
-        )
-    targets = {"sealed_units": f"lake.main.{name}", "hot_units": hot_table(name, generation)}
-    for units, target in targets.items():
-        with translating():
-            if not _one(cursor, f"SELECT count(*) FROM {units}"):
-                continue
-        with transaction(cursor):
-            cursor.execute(f"DELETE FROM {target} WHERE {chosen} {units})")
-            _insert(cursor, target, rollup, Span(begin, end, units=units, generation=held_in))
+        cursor.execute(f"INSERT INTO lake.main.{name} BY NAME SELECT * FROM computed")
 
 
-def _insert(cursor: duckdb.DuckDBPyConnection, target: str, rollup: Rollup, span: Span) -> int:
-    count = _one(
-        cursor,
-        f"INSERT INTO {target} BY NAME {rollup_sql(rollup, span)} "
-        f"ORDER BY {', '.join(rollup.table.key)}",
-    )
-    return int(count or 0)
+def _computed(cursor: duckdb.DuckDBPyConnection, rollup: Rollup, spans: Sequence[Span]) -> Any:
+    """Arrow table of a rollup's rows over spans, in the order of its key and the stored types."""
+    schema, order = SCHEMAS[rollup.table.name], ", ".join(rollup.table.key)
+    parts = [
+        cursor.execute(f"{rollup_sql(rollup, span)} ORDER BY {order}").to_arrow_table()
+        for span in spans
+    ]
+    return pa.concat_tables(parts).select(schema.names).cast(schema)
 
 
 def _first(
@@ -297,22 +259,21 @@ def _next_chunk(
 
 
 def _is_hot(cursor: duckdb.DuckDBPyConnection, begin: datetime) -> bool:
-    """Whether all rows since `begin`, and those that it looks back at, are in the generation that is
-    written. False where that is not sure."""
+    """Whether all rows since `begin`, and those that it looks back at, are behind the lake. False where
+    that is not sure."""
     row = cursor.execute(
         f"""
-        SELECT max(try_cast(max_value AS TIMESTAMP)), bool_or(max_value IS NULL),
-            (SELECT count(*) FROM internal.generations)
+        SELECT max(try_cast(max_value AS TIMESTAMP)), bool_or(max_value IS NULL)
         FROM {METADATA}.ducklake_table_column_stats s
         JOIN {METADATA}.ducklake_column c USING (table_id, column_id)
         JOIN {METADATA}.ducklake_table t USING (table_id)
         WHERE column_name = 'ts' AND c.end_snapshot IS NULL AND t.end_snapshot IS NULL
             AND table_name IN (SELECT unnest($1))
         """,
-        [[*_SAMPLES, "coverage", ALLOCATION_SAMPLES.name, *ROLLUPS]],
+        [list(SOURCES)],
     ).fetchone()
-    newest, is_unknown, generations = row or (None, True, 0)
-    if is_unknown or generations != 1:
+    newest, is_unknown = row or (None, True)
+    if is_unknown:
         return False
     return newest is None or newest < begin - LOOKBACK_MINUTES * MINUTE
 
@@ -325,17 +286,12 @@ def _whole_from(cursor: duckdb.DuckDBPyConnection) -> datetime:
         # What came in after a day was dropped is not gone.
         gone = _one(
             cursor,
-            "SELECT max(least(day + INTERVAL 1 DAY, dropped_at)) "
+            "SELECT max(least(day::DATE + INTERVAL 1 DAY, dropped_at::TIMESTAMP)) "
             f"FROM {METADATA}.gpuwarden_dropped WHERE table_name IN (SELECT unnest($1))",
             [list(_SAMPLES)],
         )
     whole_from: datetime = (gone or EPOCH.replace(tzinfo=None)) + LOOKBACK_MINUTES * MINUTE
     return whole_from
-
-
-def _set(cursor: duckdb.DuckDBPyConnection, **instants: datetime) -> None:
-    named = ", ".join(f"{name} = ${number}" for number, name in enumerate(instants, 1))
-    cursor.execute(f"UPDATE internal.rollup SET {named}", list(instants.values()))
 
 
 def _one(cursor: duckdb.DuckDBPyConnection, sql: str, parameters: list[Any] | None = None) -> Any:

@@ -24,7 +24,7 @@ from gpuwarden.rollups import (
     Summary,
 )
 from gpuwarden.waste import WASTE_1H, Scope, waste_sql
-from gpuwarden_collector.store.generations import hot_table
+from gpuwarden_collector.store.engine import hot_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,8 @@ class Span:
     """Which of how many shares of the nodes."""
     units: str | None = None
     """A table of `node` and `ts`: only these windows of these nodes."""
-    generation: int | None = None
-    """The hot generation that has all samples of it, which spares asking the lake; None: they may be
-    anywhere."""
+    is_hot: bool = False
+    """Whether all rows of it are behind the lake, which spares asking that."""
 
     @property
     def nodes(self) -> str:
@@ -51,7 +50,7 @@ class Span:
 
     def table(self, name: str) -> str:
         """Where the rows of a table are."""
-        return f"main.{name}" if self.generation is None else hot_table(name, self.generation)
+        return hot_table(name) if self.is_hot else f"main.{name}"
 
     def rows(self, unit: str) -> str:
         """A condition on samples (`unit`: minute) or minutes (hour) that holds for those of it."""

@@ -12,8 +12,9 @@ from gpuwarden.access import Scope, Token
 from gpuwarden_collector.access.nodes import NodeColumns
 from gpuwarden_collector.access.token_file import NAME, edit
 from gpuwarden_collector.decode import Decoded, Part, Refused
-from gpuwarden_collector.store.commit import load_rows
-from gpuwarden_collector.store.database import Database, Limits
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.engine import Limits
+from gpuwarden_collector.writer import load_known
 
 NODES = st.lists(st.sampled_from(["n1", "n2", "n3"]), max_size=6)
 
@@ -89,9 +90,11 @@ async def test_what_a_node_says_of_itself_swallows_no_batch_of_another(
         assert await send(fresh, 1, "n3") == 0, "rotated"
         assert await send(own, 2, "n1") == 1
     database = Database.open(data_dir, Limits(memory="512MiB", threads=1))
-    rows = load_rows(database, "internal.ledger")
+    known = load_known(database, clock.now())
     database.close()
-    assert {row["sender"] for row in rows} == {"node:n1", "node:n2", f"token:{fleet.id}"}
+    senders = ("node:n1", "node:n2", f"token:{fleet.id}")
+    assert [known.ledger.count(sender) for sender in senders] == [1, 1, 1]
+    assert len(known.ledger) == 3
 
 
 async def test_anothers_gpu_cannot_be_taken_over(

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from tests.collector.made_up_store import LIMITS, put
 
 from gpuwarden.clock import SystemClock, to_ms
 from gpuwarden.waste import LABELS as LABELS_OF_TIME
@@ -13,7 +14,7 @@ from gpuwarden_cli.main import main
 from gpuwarden_cli.remote import RemoteQuerier
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.settings import CollectorSettings
-from gpuwarden_collector.store.database import Database, Limits
+from gpuwarden_collector.store.database import Database
 from gpuwarden_rules.notify.digest import DigestPlan, due_at, is_due, made, read
 
 UNTIL = datetime(2026, 3, 2, 8, tzinfo=UTC)
@@ -121,9 +122,10 @@ async def test_its_sums_are_those_of_the_report_of_the_same_day(
 ) -> None:
     """Over a store that a collector serves: two days of GPUs with all labels, owners and gaps in prices."""
     this_hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-    database = Database.open(tmp_path, Limits(memory="512MiB", threads=1))
-    database.writing.execute(
-        f"INSERT INTO hot.waste_1h_{database.generations[-1]} BY NAME "
+    database = Database.open(tmp_path, LIMITS)
+    put(
+        database,
+        "waste_1h",
         "SELECT $until - to_hours(h) AS ts, 'n' || g // 2 AS node, 'GPU-' || g AS gpu_uuid, g % 2 AS gpu, "
         "label, CASE WHEN g % 3 > 0 THEN 'user' || g % 3 END AS username, g = 7 AS simulated, "
         "hash(g, h, label) % 400 AS seconds, CASE WHEN g <> 4 THEN hash(g, h, label) % 400 / 1000 END AS usd "

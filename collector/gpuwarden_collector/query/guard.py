@@ -3,7 +3,7 @@
 Exactly one statement, SELECT or EXPLAIN of a SELECT (DESCRIBE, SHOW and SUMMARIZE are SELECTs to
 DuckDB). A SELECT can still read files and the lake's own tables, call functions that maintain the
 database, and in a cluster ask PostgreSQL, so functions, tables and what SHOW shows are on lists of
-what is allowed (`sql_names.py`). The database refuses writes by itself as well: the transaction is
+what is allowed (`names.py`). The database refuses writes by itself as well: the transaction is
 read-only and external access is off, but for the lake's folder.
 """
 
@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from gpuwarden import schema
 from gpuwarden.query import QueryError
-from gpuwarden_collector.sql_names import FUNCTIONS, INFORMATION, TABLE_FUNCTIONS, TABLES
-from gpuwarden_collector.store.reading import Parsed
+from gpuwarden_collector.query.names import FUNCTIONS, INFORMATION, TABLE_FUNCTIONS, TABLES
+from gpuwarden_collector.query.parsed import Parsed
 
 CATALOGS = frozenset({"", "gpuwarden"})
 """The store's own, and none: DuckDB looks in the store first."""
@@ -29,6 +30,7 @@ does not see it and no interrupt ends it."""
 FILLED_CHARACTERS_MAX = 10_000
 SQL_CHARACTERS_MAX = 100_000
 _NAME_CHARACTERS_MAX = 100
+_STORED = frozenset(schema.TABLES)
 _SELECT_WORDS = frozenset({"", "SELECT", "FROM", "WITH", "VALUES", "TABLE", "PIVOT", "UNPIVOT"})
 
 
@@ -55,6 +57,28 @@ def check(parsed: Parsed) -> None:
         reason = _forbidden(node, names)
         if reason:
             raise QueryError(reason)
+
+
+def tables(parsed: Parsed) -> set[str]:
+    """Names of tables that a query reads, and of what it calls so itself (WITH)."""
+    return {
+        str(node.get("table_name", "")).lower()
+        for tree in parsed.selects or ()
+        for node in _nodes(tree)
+        if node.get("type") in ("BASE_TABLE", "SHOW_REF")
+    }
+
+
+def may_join(parsed: Parsed) -> bool:
+    """Whether a query may join tables: all do but those that read a single one, which is no view."""
+    read = []
+    for tree in parsed.selects or ():
+        for node in _nodes(tree):
+            if node.get("type") in ("JOIN", "SHOW_REF"):
+                return True
+            if node.get("type") == "BASE_TABLE":
+                read.append(str(node.get("table_name", "")).lower())
+    return len(read) > 1 or not set(read) <= _STORED
 
 
 def _not_a_select(parsed: Parsed) -> str:

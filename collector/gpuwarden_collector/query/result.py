@@ -1,4 +1,4 @@
-"""Result rows as Python values, JSON, CSV and Arrow. Runs in reader threads, never on the loop.
+"""Result rows as Python values, JSON, CSV and Arrow. Runs in query processes and threads, never on the loop.
 
 TIMESTAMP is UTC. JSON has instants as `2026-01-01T00:00:00.000Z`, durations in seconds, blobs in
 hexadecimal; NaN and infinity, which JSON lacks, become null.
@@ -8,7 +8,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -16,9 +16,30 @@ from typing import Any
 import pyarrow as pa
 
 from gpuwarden.query import QueryError
-from gpuwarden_collector.store.reading import Rows
+from gpuwarden_collector.query.parsed import Rows
 
 _PLAIN_TYPES = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_floating)
+
+
+ENCODED_BYTES_MAX = 128 * 1024 * 1024
+"""Twice what rows may have before they are encoded."""
+_CHUNK_ROWS = 2_048
+
+
+def encoded(form: str, rows: Rows, elapsed_s: float, bytes_max: int = ENCODED_BYTES_MAX) -> bytes:
+    """Rows as bytes. `form`: json, csv or arrow. Raises QueryError, also when they are more than that."""
+    match form:
+        case "json":
+            return json_body(rows, elapsed_s, bytes_max)
+        case "csv":
+            return csv_body(rows, bytes_max)
+        case _:
+            return arrow_body(rows, bytes_max)
+
+
+def decoded(body: bytes | bytearray, types: Sequence[str], *, truncated: bool) -> Rows:
+    """Rows that were encoded as `arrow`. Raises pa.ArrowException."""
+    return Rows(pa.ipc.open_stream(body).read_all(), tuple(types), truncated)
 
 
 def python_rows(rows: Rows) -> Sequence[tuple[Any, ...]]:
@@ -40,34 +61,60 @@ def python_rows(rows: Rows) -> Sequence[tuple[Any, ...]]:
     return list(zip(*columns, strict=True)) if columns else []
 
 
-def json_body(rows: Rows, elapsed_s: float) -> bytes:
+def json_body(rows: Rows, elapsed_s: float, bytes_max: int = ENCODED_BYTES_MAX) -> bytes:
     """`{"columns": [{"name", "type"}], "rows": [[...]], "truncated": ..., "elapsed_s": ...}`."""
     names = rows.data.schema.names
-    body = {
-        "columns": [{"name": n, "type": t} for n, t in zip(names, rows.types, strict=True)],
-        "rows": [[_json_cell(cell) for cell in row] for row in python_rows(rows)],
-        "truncated": rows.truncated,
-        "elapsed_s": round(elapsed_s, 6),
-    }
-    return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    columns = [{"name": n, "type": t} for n, t in zip(names, rows.types, strict=True)]
+    body = bytearray(b'{"columns":' + _json(columns) + b',"rows":[')
+    for at, chunk in enumerate(_chunks(rows)):
+        cells = [[_json_cell(cell) for cell in row] for row in python_rows(chunk)]
+        body += (b"," if at else b"") + _json(cells)[1:-1]
+        _bound(len(body), bytes_max, "JSON")
+    end = {"truncated": rows.truncated, "elapsed_s": round(elapsed_s, 6)}
+    body += b"]," + _json(end)[1:]
+    return bytes(body)
 
 
-def csv_body(rows: Rows) -> bytes:
+def csv_body(rows: Rows, bytes_max: int = ENCODED_BYTES_MAX) -> bytes:
     """RFC 4180 with a header line; NULL is an empty field, nested values are JSON."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\r\n")
+    out = io.BytesIO()
+    text = io.TextIOWrapper(out, encoding="utf-8", newline="")
+    writer = csv.writer(text, lineterminator="\r\n")
     writer.writerow(rows.data.schema.names)
-    for row in python_rows(rows):
-        writer.writerow([_csv_cell(cell) for cell in row])
-    return out.getvalue().encode()
+    for chunk in _chunks(rows):
+        for row in python_rows(chunk):
+            writer.writerow([_csv_cell(cell) for cell in row])
+        _bound(out.tell(), bytes_max, "CSV")
+    text.flush()
+    _bound(out.tell(), bytes_max, "CSV")
+    return out.getvalue()
 
 
-def arrow_body(rows: Rows) -> bytes:
+def arrow_body(rows: Rows, bytes_max: int = ENCODED_BYTES_MAX) -> bytes:
     """An Arrow IPC stream with DuckDB's own types."""
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, rows.data.schema) as writer:
         writer.write_table(rows.data)
+    _bound(sink.tell(), bytes_max, "Arrow")
     return sink.getvalue()
+
+
+def _chunks(rows: Rows) -> Iterator[Rows]:
+    """Rows in parts of which the Python values are few enough to hold."""
+    for start in range(0, rows.data.num_rows, _CHUNK_ROWS):
+        yield Rows(rows.data.slice(start, _CHUNK_ROWS), rows.types, rows.truncated)
+
+
+def _bound(size: int, bytes_max: int, form: str) -> None:
+    if size > bytes_max:
+        raise QueryError(
+            f"the answer is larger than {bytes_max // 2**20} MiB as {form}: "
+            "select fewer columns or rows, or aggregate"
+        )
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _column(values: Any, sql_type: str) -> list[Any]:

@@ -1,0 +1,137 @@
+"""Messages over a socket between two processes: a JSON header and bytes behind it.
+
+What a query process says is data and never code: a header is JSON, its body bytes.
+"""
+
+import asyncio
+import json
+import socket
+import struct
+from collections import deque
+from typing import Any
+
+_PREFIX = struct.Struct("<II")
+HEADER_BYTES_MAX = 1024 * 1024
+BODY_BYTES_MAX = 160 * 1024 * 1024
+
+
+class ChannelError(Exception):
+    """The other side has ended, or says what makes no sense."""
+
+
+def packed(header: dict[str, Any], body: bytes = b"") -> bytes:
+    """A message as bytes."""
+    said = json.dumps(header).encode()
+    return _PREFIX.pack(len(said), len(body)) + said + body
+
+
+def send(sock: socket.socket, header: dict[str, Any], body: bytes = b"") -> None:
+    """Send a message. Raises OSError."""
+    said = json.dumps(header).encode()
+    sock.sendall(_PREFIX.pack(len(said), len(body)) + said)
+    if body:
+        sock.sendall(body)
+
+
+def receive(sock: socket.socket) -> tuple[dict[str, Any], bytes]:
+    """The next message. Raises ChannelError, OSError."""
+    sizes = _sizes(_exactly(sock, _PREFIX.size))
+    header = json.loads(_exactly(sock, sizes[0]))
+    return header, _exactly(sock, sizes[1])
+
+
+class Channel(asyncio.BufferedProtocol):
+    """The other side of a query process, on the event loop: messages that arrive, in their order.
+
+    Bytes go where they stay, as a body may be large. Who waits for a message may be cancelled; it is
+    then what the next one waits for.
+    """
+
+    def __init__(self) -> None:
+        self._part = bytearray(_PREFIX.size)
+        self._filled = 0
+        self._body_size = 0
+        self._header: dict[str, Any] | None = None
+        self._is_prefix = True
+        self._messages: deque[tuple[dict[str, Any], bytes | bytearray]] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._failure: ChannelError | None = None
+        self.transport: asyncio.WriteTransport | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more will come."""
+        return self._failure is not None
+
+    async def receive(self) -> tuple[dict[str, Any], bytes | bytearray]:
+        """The next message. Raises ChannelError."""
+        while not self._messages:
+            if self._failure is not None:
+                raise self._failure
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._messages.popleft()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self.transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(self._part)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        try:
+            # A part may be empty: there is no more to wait for then.
+            while self._filled == len(self._part) and not self.is_closed:
+                self._take_part()
+        except (ChannelError, ValueError, RecursionError) as error:
+            self._fail(ChannelError(str(error)))
+            if self.transport is not None:
+                self.transport.abort()
+
+    def eof_received(self) -> None:
+        """The connection is then lost."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(ChannelError(f"the other side has ended: {exc or 'closed'}"))
+
+    def _take_part(self) -> None:
+        part, self._filled = self._part, 0
+        if self._is_prefix:
+            size, self._body_size = _sizes(part)
+            self._is_prefix, self._part = False, bytearray(size)
+        elif self._header is None:
+            self._header = json.loads(part)
+            if not isinstance(self._header, dict):
+                raise ChannelError("a header that is no object")
+            self._part = bytearray(self._body_size)
+        else:
+            self._messages.append((self._header, part))
+            self._header, self._is_prefix, self._part = None, True, bytearray(_PREFIX.size)
+            self._wake()
+
+    def _fail(self, failure: ChannelError) -> None:
+        self._failure = self._failure or failure
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def _sizes(prefix: bytes | bytearray) -> tuple[int, int]:
+    header, body = _PREFIX.unpack(prefix)
+    if header > HEADER_BYTES_MAX or body > BODY_BYTES_MAX:
+        raise ChannelError(f"a message of {header} and {body} bytes")
+    return header, body
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        part = sock.recv(min(size - len(parts), 1 << 20))
+        if not part:
+            raise ChannelError("the other side has ended")
+        parts += part
+    return bytes(parts)

@@ -1,0 +1,299 @@
+"""Parses SQL and runs one query on a reading cursor, bounded in rows and bytes."""
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+import duckdb
+import pyarrow as pa
+
+from gpuwarden.query import QueryError
+from gpuwarden_collector.query import guard
+from gpuwarden_collector.query.parsed import Parsed, Rows
+from gpuwarden_collector.query.statement import split
+from gpuwarden_collector.store.engine import Engine
+from gpuwarden_collector.store.errors import lost_file, one_line
+
+_NOT_A_SELECT = "Only SELECT statements"
+_CHUNK_ROWS = 2_048  # DuckDB's own vector size, so the row limit costs at most one vector more
+RESULT_BYTES_MAX = 64 * 1024 * 1024
+_JUDGED_MAX = 256
+"""Texts whose verdict is remembered: rules and pages ask the same again and again."""
+
+
+_Judged = tuple[Parsed, frozenset[str], bool]
+"""A query that may run, the tables behind the lake that it reads, and whether it may join."""
+
+
+class Interrupted(Exception):  # noqa: N818  an outcome that the caller expects
+    """The query was ended from outside."""
+
+
+class Source(Protocol):
+    """What can be read: an engine, or a store with one."""
+
+    def cursor(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+        """A cursor, outside of a transaction. Raises StoreUnavailableError."""
+        ...
+
+    def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
+        """Begin a transaction that sees the store at one moment. Raises StoreUnavailableError."""
+        ...
+
+
+class Reading:
+    """One query's cursor and read-only transaction, for use in one thread.
+
+    `interrupt` may be called from any thread at any time.
+    """
+
+    def __init__(self, source: Source, known: Engine | None = None) -> None:
+        """`known`: the same, where what it knows of the lake may be used."""
+        self._source = source
+        self._engine = known
+        self._cursor: duckdb.DuckDBPyConnection | None = None
+        self._is_interrupted = False
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Hold a cursor for `parse` and `run`. Raises StoreUnavailableError."""
+        with self._source.cursor() as cursor:
+            self._cursor = cursor
+            try:
+                yield
+            finally:
+                self._cursor = None
+
+    def interrupt(self) -> None:
+        """End what runs, and do not start what has not begun."""
+        self._is_interrupted = True
+        cursor = self._cursor
+        if cursor is not None:
+            with suppress(duckdb.Error):
+                cursor.interrupt()
+
+    def parse(self, sql: str) -> Parsed:
+        """Parse without running anything. Raises QueryError on a syntax error, Interrupted."""
+        with _interruptible():
+            return parse(self._open(), sql)
+
+    def run(
+        self,
+        sql: str,
+        params: Mapping[str, Any],
+        row_limit: int,
+        *,
+        names: Iterable[str] | None = None,
+        bytes_max: int = RESULT_BYTES_MAX,
+    ) -> Rows:
+        """The first `row_limit` rows; `names`: tables that it reads, None: any.
+
+        Raises QueryError, Interrupted, StoreUnavailableError.
+        """
+        engine = self._engine
+        if engine is not None:
+            with _interruptible():
+                mark = engine.begin_as_known(self._open(), names)
+            if mark is not None:
+                is_moment = partial(engine.is_unchanged, mark)
+                rows = self._fetched(sql, params, row_limit, bytes_max, is_moment)
+                if rows is not None:
+                    return rows
+        with _interruptible():
+            self._source.begin(self._open(), names)
+        rows = self._fetched(sql, params, row_limit, bytes_max, lambda: True)
+        assert rows is not None
+        return rows
+
+    def _fetched(
+        self,
+        sql: str,
+        params: Mapping[str, Any],
+        row_limit: int,
+        bytes_max: int,
+        is_moment: Callable[[], bool],
+    ) -> Rows | None:
+        """Rows in the transaction that has begun, which then ends; None: not of one moment."""
+        cursor = self._cursor
+        try:
+            with _interruptible():
+                return _run(self._open(), sql, params, row_limit, bytes_max, is_moment)
+        except QueryError:
+            if is_moment():
+                raise
+            return None
+        finally:
+            if cursor is not None:
+                with suppress(duckdb.Error):
+                    cursor.execute("ROLLBACK")
+
+    def _open(self) -> duckdb.DuckDBPyConnection:
+        if self._is_interrupted or self._cursor is None:
+            raise Interrupted("the query was interrupted before it began")
+        return self._cursor
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        yield
+    except duckdb.InterruptException as error:
+        raise Interrupted("the query was interrupted") from error
+
+
+class Runner:
+    """Runs one query after the other on an engine."""
+
+    def __init__(self, engine: Engine, result_bytes_max: int = RESULT_BYTES_MAX) -> None:
+        self._engine = engine
+        self._bytes_max = result_bytes_max
+        self._spill_bytes_max = -1
+        self._joins = True
+        self._judged: dict[str, _Judged] = {}
+        self._lock = threading.Lock()
+        self._running: tuple[int, Reading] | None = None
+        self._ended = 0
+
+    def run(self, number: int, sql: str, params: Mapping[str, Any], row_limit: int) -> Rows:
+        """Judge and run. `number`: for `interrupt`. Raises QueryError, Interrupted,
+        StoreUnavailableError."""
+        guard.check_text(sql)
+        reading = Reading(self._engine, self._engine)
+        with self._lock:
+            if self._ended == number:
+                raise Interrupted("the query was interrupted before it began")
+            self._running = number, reading
+        try:
+            with reading.opened():
+                judged, names, may_join = self._judge(reading, sql)
+                self._order_joins(may_join)
+                missing = sorted(judged.parameters - params.keys())
+                if missing:
+                    raise QueryError(f"the query needs values for ${', $'.join(missing)}")
+                bound = {name: params[name] for name in judged.parameters}
+                return reading.run(
+                    judged.sql, bound, row_limit, names=names, bytes_max=self._bytes_max
+                )
+        finally:
+            with self._lock:
+                self._running = None
+
+    def limit_spill(self, bytes_max: int) -> None:
+        """Let the queries that follow spill no more than that."""
+        if bytes_max != self._spill_bytes_max:
+            self._engine.limit_spill(bytes_max)
+            self._spill_bytes_max = bytes_max
+
+    def _order_joins(self, is_wanted: bool) -> None:
+        if is_wanted != self._joins:
+            self._engine.order_joins(is_wanted=is_wanted)
+            self._joins = is_wanted
+
+    def interrupt(self, number: int) -> None:
+        """End that query, or do not begin it. From any thread."""
+        with self._lock:
+            running, self._ended = self._running, number
+        if running is not None and running[0] == number:
+            running[1].interrupt()
+
+    def _judge(self, reading: Reading, sql: str) -> _Judged:
+        """Parse and judge it, once."""
+        known = self._judged.get(sql)
+        if known is None:
+            parsed = reading.parse(sql)
+            guard.check(parsed)
+            names = guard.tables(parsed)
+            sources = [self._engine.sources.get(name, frozenset()) for name in names]
+            may_join = guard.may_join(parsed)
+            # The trees are large, and no longer needed.
+            known = replace(parsed, selects=()), frozenset[str]().union(*sources), may_join
+            if len(self._judged) >= _JUDGED_MAX:
+                self._judged.clear()
+            self._judged[sql] = known
+        return known
+
+
+def parse(cursor: duckdb.DuckDBPyConnection, sql: str) -> Parsed:
+    """Parse without running anything. Raises QueryError on a syntax error.
+
+    The text is given to nothing but json_serialize_sql: it reads a text as running it would, odd
+    blanks included, and knows SELECT alone. `extract_statements` would run arguments of a PRAGMA.
+    """
+    statement = split(sql)
+    tree = _serialized(cursor, statement.select)
+    if tree is None:
+        return Parsed(statement.word, None, frozenset(), statement.sql)
+    selects = tuple(tree["statements"])
+    names = frozenset(named["key"] for s in selects for named in s["named_param_map"])
+    return Parsed(statement.word, selects, names, statement.sql)
+
+
+def _serialized(cursor: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any] | None:
+    """DuckDB's syntax tree; None where a statement is not a SELECT."""
+    try:
+        row = cursor.execute("SELECT json_serialize_sql($1)", [sql]).fetchone()
+    except duckdb.InterruptException:
+        raise
+    except duckdb.Error as error:
+        raise QueryError(one_line(error)) from error
+    try:
+        tree: dict[str, Any] = json.loads(row[0] if row else "")
+    except RecursionError as error:
+        raise QueryError("the query is nested too deeply") from error
+    except ValueError as error:
+        raise QueryError("the query cannot be judged: write it in another way") from error
+    if not tree["error"]:
+        return tree
+    message = str(tree["error_message"])
+    if message.startswith(_NOT_A_SELECT):
+        return None
+    raise QueryError(message.partition("\n")[0][:500])
+
+
+def _run(
+    cursor: duckdb.DuckDBPyConnection,
+    sql: str,
+    params: Mapping[str, Any],
+    row_limit: int,
+    bytes_max: int,
+    is_moment: Callable[[], bool],
+) -> Rows | None:
+    try:
+        cursor.execute(sql, dict(params)) if params else cursor.execute(sql)
+        if not is_moment():  # by now it has its view of the lake
+            return None
+        types = tuple(str(column[1]) for column in cursor.description or ())
+        reader = cursor.to_arrow_reader(_CHUNK_ROWS)
+        batches, rows, used_bytes = [], 0, 0
+        for batch in reader:
+            batches.append(batch)
+            rows += batch.num_rows
+            used_bytes += batch.nbytes
+            if used_bytes > bytes_max:
+                raise QueryError(
+                    f"the result is larger than {bytes_max // 2**20} MiB: "
+                    "select fewer columns or rows, or aggregate"
+                )
+            if rows > row_limit:
+                break
+        data = pa.Table.from_batches(batches, schema=reader.schema)
+    except duckdb.InterruptException:
+        raise
+    except duckdb.OutOfMemoryException as error:
+        raise QueryError(
+            f"the query needs more memory than the collector gives it ({one_line(error)}): "
+            "select a shorter time or fewer columns, or aggregate"
+        ) from error
+    except (duckdb.Error, pa.ArrowException, OSError) as error:
+        if file := lost_file(error):
+            raise QueryError(
+                f"{file} is missing or damaged: `gpuwarden collector check` on the collector's host "
+                "says what is lost; queries that do not need it work"
+            ) from error
+        # OSError is how Arrow says that it lacks one of DuckDB's types.
+        raise QueryError(str(error).strip()[:2_000]) from error
+    return Rows(data.slice(0, row_limit), types, rows > row_limit)

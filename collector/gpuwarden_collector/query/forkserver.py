@@ -1,0 +1,183 @@
+"""A process that has imported what queries need and forks query processes on request.
+
+Started once by whoever needs it (`spawn`). A fork takes milliseconds where a new interpreter takes the
+better part of a second, and its processes share the pages of what they have imported. It ends with the
+process that started it, however that ends, and takes all that it has forked with it: they are one
+process group, which it kills; the kernel does so should it be killed itself.
+
+    python -m gpuwarden_collector.query.forkserver FD
+"""
+
+import atexit
+import contextlib
+import gc
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+
+from gpuwarden_collector.query.sandbox import end_with_parent
+
+ANSWER_S = 30.0
+"""Most time that it may take to start and to fork."""
+QUERY, STORAGE = b"q", b"s"
+"""Kinds of processes, as they are asked for."""
+_NAMES = {QUERY: "gpuwarden-query", STORAGE: "gpuwarden-store"}
+_ENVIRONMENT = {
+    # Threads and arenas made before a fork would be of no use, and count against the limit of memory.
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_ARENA_MAX": "2",
+}
+
+
+class ForkServer:
+    """The way to the process; for any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sock: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def spawn(self, end: int, kind: bytes = QUERY) -> int:
+        """Fork a process that holds `end`, one end of a pair of sockets; its process id.
+
+        `end` is closed. Raises OSError.
+        """
+        try:
+            with self._lock:
+                for is_last in (False, True):
+                    try:
+                        return self._forked(self._sock or self._start(), end, kind)
+                    except OSError:
+                        self._stop()
+                        if is_last:
+                            raise
+        finally:
+            os.close(end)
+        raise AssertionError
+
+    def stop(self) -> None:
+        """End it, and with it all that it has forked. The next `spawn` starts another."""
+        with self._lock:
+            self._stop()
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process; None: there is none."""
+        return None if self._process is None else self._process.pid
+
+    def _forked(self, sock: socket.socket, end: int, kind: bytes) -> int:
+        socket.send_fds(sock, [kind], [end])
+        answer = sock.recv(8)
+        if len(answer) != 8:
+            raise ConnectionError("the process that forks query processes has ended")
+        return int.from_bytes(answer, "little")
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                # -P: where this process was started is no place to import from.
+                [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={
+                    **os.environ,
+                    **_ENVIRONMENT,
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                },
+                start_new_session=True,  # Ctrl-C is for whoever started it, who then ends it
+            )
+        ours.settimeout(ANSWER_S)
+        self._sock = ours
+        return ours
+
+    def _stop(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+_server = ForkServer()
+atexit.register(_server.stop)
+
+
+def spawn(end: int) -> int:
+    """Fork a query process by the fork server of this process. As `ForkServer.spawn`."""
+    return _server.spawn(end, QUERY)
+
+
+def spawn_storage(end: int) -> int:
+    """Fork a storage process. As `ForkServer.spawn`."""
+    return _server.spawn(end, STORAGE)
+
+
+def serve(control: socket.socket, works: Mapping[bytes, Callable[[socket.socket], None]]) -> None:
+    """Fork a process for each request until the other side of `control` is closed."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets those that have ended
+    gc.freeze()
+    parent = os.getpid()
+    while True:
+        try:
+            asked, numbers, _, _ = socket.recv_fds(control, 1, 1)
+        except OSError:
+            return
+        if not asked:
+            return
+        if not numbers:
+            continue
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                _work(works[asked], _NAMES[asked], numbers[0], parent)
+                status = 0
+            except BaseException:  # noqa: BLE001  the process ends with it
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        os.close(numbers[0])
+        with contextlib.suppress(OSError):
+            control.sendall(pid.to_bytes(8, "little"))
+
+
+def _work(work: Callable[[socket.socket], None], name: str, number: int, parent: int) -> None:
+    end_with_parent(name, parent)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.closerange(3, number)
+    os.closerange(number + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    work(socket.socket(fileno=number))
+
+
+def main() -> None:
+    """Import and serve."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A service manager may tell all processes to end; those that asked get their answers until the one
+    # that has started this one has ended.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Only now: whoever imports this module to reach the process does not need them.
+    import pyarrow.compute
+    import pyarrow.dataset  # noqa: F401
+
+    from gpuwarden_collector import storage_process
+    from gpuwarden_collector.query import worker
+
+    serve(control, {QUERY: worker.work, STORAGE: storage_process.work})
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,381 @@
+"""Runs read-only SQL in query processes: `gpuwarden.query.Querier`, and encoded answers for HTTP.
+
+A pool has a fixed number of processes, made when they are first needed. One that is late and does
+not heed an interrupt, that has used up its memory or has grown large is ended, and the next query
+gets a new one.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import pickle
+import select
+import shutil
+import signal
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.clock import Clock
+from gpuwarden.query import QueryError, QueryTimeoutError, Result
+from gpuwarden_collector.query.channel import Channel, ChannelError, packed
+from gpuwarden_collector.query.forkserver import spawn
+from gpuwarden_collector.query.result import decoded, python_rows
+from gpuwarden_collector.query.worker import Asked, WorkerSettings
+from gpuwarden_collector.stats import Stats
+
+log = logging.getLogger(__name__)
+
+START_S = 30.0
+"""Most time that a query process may take to open the store."""
+INTERRUPT_S = 1.0
+"""Time that an interrupted query gets to end before its process is killed."""
+END_S = 10.0
+"""Most time that a killed process may take to end: it may have to let go of much memory."""
+_STOPS = "the query was ended: the collector stops"
+IDLE_S = 60.0
+"""A process that has had no query for so long is ended."""
+REFUSE_S = 1.0
+"""How long no process is started after one could not open the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Encoded rows."""
+
+    body: bytes | bytearray
+    types: tuple[str, ...]
+    truncated: bool
+
+
+class QueryProcess:
+    """One process and the way to it."""
+
+    def __init__(self, pid: int, handle: int, channel: Channel, spill: Path) -> None:
+        """`handle`: pidfd of the process; a number alone may be another process's by the time that it is
+        to be killed."""
+        self.pid = pid
+        self._handle = handle
+        self._channel = channel
+        self._spill = spill
+        self._number = 0
+        self._is_spent = False
+        self.is_asked = False
+        """Whether it has a query that it has not answered."""
+
+    @property
+    def asked_number(self) -> int:
+        """Number of the query that it was asked last."""
+        return self._number
+
+    @classmethod
+    async def started(cls, settings: WorkerSettings) -> "QueryProcess":
+        """A process that has opened the store. Raises QueryError."""
+        ours, theirs = socket.socketpair()
+        try:
+            # The thread closes the other end, also where nobody waits for it any more.
+            pid = await asyncio.to_thread(spawn, theirs.detach())
+            handle = os.pidfd_open(pid)
+        except OSError as error:
+            ours.close()
+            raise QueryError(f"no query process could be started: {error}") from error
+        except BaseException:
+            ours.close()
+            raise
+        ours.setblocking(False)
+        _, channel = await asyncio.get_running_loop().create_connection(Channel, sock=ours)
+        process = cls(pid, handle, channel, settings.spill)
+        try:
+            async with asyncio.timeout(START_S):
+                process._send({}, pickle.dumps(settings))
+                header, _ = await channel.receive()
+            if header["kind"] != "ready":
+                raise QueryError(f"the store cannot be read now: {header.get('reason')}")
+        except (ChannelError, TimeoutError) as error:
+            await process.end()
+            raise QueryError("a query process ended before it had opened the store") from error
+        except BaseException:
+            await asyncio.shield(process.end())
+            raise
+        log.debug("query process", extra={"pid": pid, "confined_by": header.get("held")})
+        return process
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it is not to be used again."""
+        return self._is_spent or self._channel.is_closed
+
+    async def ask(self, asked: Asked) -> tuple[dict[str, Any], bytes | bytearray]:
+        """What it answers. Raises ChannelError when it ended. Whoever is cancelled calls `end_query`."""
+        self._number = asked.number
+        self.is_asked = True
+        self._send({"kind": "query"}, pickle.dumps(asked))
+        return await self._answer()
+
+    async def end_query(self) -> None:
+        """End what runs: by an interrupt, or with the process if that does not help."""
+        self._send({"kind": "interrupt", "number": self._number})
+        try:
+            async with asyncio.timeout(INTERRUPT_S):
+                await self._answer()
+        except (TimeoutError, ChannelError):
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once; `end` says when it has ended."""
+        self._is_spent = True
+        with contextlib.suppress(ProcessLookupError):
+            if self._handle >= 0:
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        if self._channel.transport is not None:
+            self._channel.transport.abort()
+
+    async def end(self) -> None:
+        """End it, and remove what it has spilled."""
+        self.kill()
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            await asyncio.to_thread(_bury, handle, self._spill)
+
+    async def _answer(self) -> tuple[dict[str, Any], bytes | bytearray]:
+        while True:
+            header, body = await self._channel.receive()
+            if header.get("number") == self._number:
+                break
+        self.is_asked = False
+        self._is_spent = self._is_spent or bool(header.get("is_spent"))
+        return header, body
+
+    def _send(self, header: dict[str, Any], body: bytes = b"") -> None:
+        if self._channel.transport is not None:
+            self._channel.transport.write(packed(header, body))
+
+
+def _bury(handle: int, spill: Path) -> None:
+    try:
+        select.select([handle], [], [], END_S)
+    finally:
+        os.close(handle)
+    shutil.rmtree(spill, ignore_errors=True)
+
+
+class SqlQuerier:
+    """At most `queries_max` queries at a time; each has a deadline and a row limit."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        stats: Stats,
+        clock: Clock,
+        *,
+        queries_max: int = 2,
+        timeout_s: float = 30.0,
+        rows_max: int = 100_000,
+    ) -> None:
+        """`settings`: its processes spill to folders within `settings.spill`."""
+        self._settings = settings
+        self._stats = stats
+        self._clock = clock
+        self._queries_max = queries_max
+        self._timeout_s = timeout_s
+        self._rows_max = rows_max
+        self._slots = asyncio.Semaphore(queries_max)
+        self._idle: list[QueryProcess] = []
+        self._busy: set[QueryProcess] = set()
+        self._numbers = itertools.count(1)
+        self._ending: set[asyncio.Task[None]] = set()
+        self._refusal: tuple[float, str] | None = None
+        self._is_closed = False
+        self._spill_bytes_max = 1 << 62
+
+    @property
+    def pids(self) -> list[int]:
+        """Ids of its processes."""
+        return sorted(p.pid for p in (*self._idle, *self._busy))
+
+    def limit_spill(self, bytes_max: int) -> None:
+        """Let its processes spill no more than that in all, from their next queries on."""
+        # In whole MiB, as a process is told of every change.
+        self._spill_bytes_max = bytes_max // self._queries_max >> 20 << 20
+
+    async def query(
+        self,
+        sql: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+        row_limit: int | None = None,
+    ) -> Result:
+        answer = await self.run("arrow", sql, params, timeout_s=timeout_s, row_limit=row_limit)
+        return await asyncio.to_thread(_result, answer)
+
+    async def run(
+        self,
+        form: str,
+        sql: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+        row_limit: int | None = None,
+    ) -> Answer:
+        """Rows of the query, encoded as `form` says: json, csv or arrow.
+
+        `timeout_s` and `row_limit` can only be shorter than the settings say. Raises QueryError.
+        """
+        limit_s = min(timeout_s or self._timeout_s, self._timeout_s)
+        rows = min(self._rows_max if row_limit is None else row_limit, self._rows_max)
+        started = self._clock.monotonic()
+        try:
+            asked = Asked(
+                next(self._numbers),
+                sql,
+                _bindable(params or {}),
+                rows,
+                limit_s,
+                self._spill_bytes_max,
+                form,
+            )
+            return await self._within(limit_s, asked)
+        except QueryTimeoutError:
+            self._stats.query_errors["timeout"] += 1
+            raise
+        except QueryError:
+            self._stats.query_errors["wrong"] += 1
+            raise
+        finally:
+            self._stats.query_seconds.observe(self._clock.monotonic() - started)
+
+    async def _within(self, limit_s: float, asked: Asked) -> Answer:
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._slots.acquire()
+        except TimeoutError as error:
+            raise QueryTimeoutError(
+                f"no query could start within {limit_s:g} s: {self._queries_max} run already"
+            ) from error
+        try:
+            process = await self._taken()
+        except BaseException:
+            self._slots.release()
+            raise
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._answer(process, asked)
+        except TimeoutError as error:
+            raise QueryTimeoutError(
+                f"the query took longer than {limit_s:g} s: select a shorter time, or aggregate"
+            ) from error
+        finally:
+            self._give_back(process)
+
+    async def _answer(self, process: QueryProcess, asked: Asked) -> Answer:
+        try:
+            header, body = await process.ask(asked)
+        except asyncio.CancelledError:
+            # A deadline, or a client that has gone: what runs is of no use to anybody.
+            await process.end_query()
+            raise
+        except ChannelError as error:
+            if self._is_closed:
+                raise QueryTimeoutError(_STOPS) from error
+            self._stats.query_errors["killed"] += 1
+            log.warning("a query process ended; a new one is made", extra={"sql": asked.sql[:200]})
+            raise QueryError(
+                "the query ended its process: it needs more memory or time than a query may have; "
+                "select a shorter time or fewer columns, or aggregate"
+            ) from error
+        match header["kind"]:
+            case "rows":
+                return Answer(body, tuple(header["types"]), bool(header["truncated"]))
+            case "interrupted":
+                raise QueryTimeoutError(_STOPS)
+            case _:
+                raise QueryError(str(header.get("reason")))
+
+    async def _taken(self) -> QueryProcess:
+        """A process for one query, for who has a slot. Raises QueryError."""
+        while self._idle:
+            process = self._idle.pop()
+            if not process.is_spent:
+                self._busy.add(process)
+                return process
+            await process.end()  # it was killed, or the process that forked it was
+        process = await self._started()
+        if self._is_closed:
+            await process.end()
+            raise QueryTimeoutError(_STOPS)
+        self._busy.add(process)
+        return process
+
+    async def _started(self) -> QueryProcess:
+        now_s = asyncio.get_running_loop().time()
+        if self._refusal is not None and now_s < self._refusal[0]:
+            raise QueryError(self._refusal[1])
+        spill = self._settings.spill / f"{os.getpid()}-{id(self):x}-{next(self._numbers)}"
+        try:
+            process = await QueryProcess.started(replace(self._settings, spill=spill))
+        except QueryError as error:
+            log.warning("no query process", extra={"reason": str(error)})
+            self._refusal = asyncio.get_running_loop().time() + REFUSE_S, str(error)
+            raise
+        self._refusal = None
+        return process
+
+    def _give_back(self, process: QueryProcess) -> None:
+        """Keep a process for the next query, or end it; the next query has its slot then."""
+        if not (process.is_spent or process.is_asked or self._is_closed):
+            self._busy.discard(process)
+            self._idle.append(process)
+            self._slots.release()
+            loop = asyncio.get_running_loop()
+            loop.call_later(IDLE_S, self._retire, process, process.asked_number)
+            return
+        ending = self._end_soon(process)
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            self._busy.discard(process)
+            self._slots.release()
+
+        ending.add_done_callback(ended)
+
+    def _end_soon(self, process: QueryProcess) -> "asyncio.Task[None]":
+        ending = asyncio.create_task(process.end())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        return ending
+
+    def _retire(self, process: QueryProcess, number: int) -> None:
+        """End a process that nobody has needed since: it holds memory, and another is made in a moment."""
+        if process in self._idle and process.asked_number == number:
+            self._idle.remove(process)
+            self._end_soon(process)
+
+    async def close(self) -> None:
+        """End all processes; queries that run end with an error."""
+        self._is_closed = True
+        processes = (*self._idle, *self._busy)
+        await asyncio.gather(*(process.end() for process in processes), *self._ending)
+        self._idle.clear()
+
+
+def _bindable(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters as DuckDB takes them: instants become naive UTC, to compare with TIMESTAMP."""
+    return {name: _bound(name, value) for name, value in params.items()}
+
+
+def _bound(name: str, value: Any) -> Any:
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise QueryError(f"parameter ${name} is a datetime without time zone: make it aware")
+        return value.astimezone(UTC).replace(tzinfo=None)
+    return value
+
+
+def _result(answer: Answer) -> Result:
+    rows = decoded(answer.body, answer.types, truncated=answer.truncated)
+    return Result(tuple(rows.data.schema.names), rows.types, python_rows(rows), rows.truncated)

@@ -1,0 +1,186 @@
+"""What the kernel refuses a query process: files that are not its own, the network, other programs.
+
+SQL is judged before it runs and DuckDB itself keeps to the lake's folder; this is for a fault in either.
+It cannot be taken back, and holds for all threads and processes that come after. A kernel without it
+(Landlock is of Linux 5.13, its network rules of 6.7) gets the rest. Sources:
+
+- Landlock: https://docs.kernel.org/userspace-api/landlock.html and include/uapi/linux/landlock.h
+- seccomp: https://docs.kernel.org/userspace-api/seccomp_filter.html and include/uapi/linux/seccomp.h
+- numbers of system calls: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
+"""
+
+import ctypes
+import errno
+import os
+import signal
+import stat
+import struct
+import sys
+import sysconfig
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from platform import machine
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_SECCOMP = 22
+_PR_SET_NO_NEW_PRIVS = 38
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_VERSION = 1
+_PATH_BENEATH = 1
+_EXECUTE, _WRITE, _READ, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR, _MAKE_FILE = 1 << 4, 1 << 5, 1 << 7, 1 << 8
+_TRUNCATE = 1 << 14
+_FILE_RIGHTS = _EXECUTE | _WRITE | _READ | _TRUNCATE
+_RIGHTS = ((1, 13), (2, 14), (3, 15), (5, 16))
+"""How many rights a version of Landlock knows, from that version on."""
+_TCP = 0b11
+"""Bind and connect, from version 4 on."""
+_SCOPES = 0b11
+"""Abstract sockets and signals stay within, from version 6 on."""
+
+_FILTER_MODE = 2
+_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | errno.EACCES
+_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+_OF_OTHER_ABI = 0x40000000
+"""From here on, numbers are of x86's third interface."""
+_REFUSED = {
+    "execve": (59, 221),
+    "execveat": (322, 281),
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "kill": (62, 129),
+    "tkill": (200, 130),
+    "pidfd_send_signal": (424, 424),
+    "pidfd_getfd": (438, 438),
+    "io_uring_setup": (425, 425),
+    "open_by_handle_at": (304, 265),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "keyctl": (250, 219),
+}
+_SOCKET = (41, 198)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a process goes on needing."""
+
+    readable: tuple[Path, ...]
+    """Files, and folders with what is beneath them."""
+    writable: tuple[Path, ...]
+    """The same; in a folder files may be made and removed."""
+    network: bool
+
+
+def confine(needs: Needs) -> frozenset[str]:
+    """Give up all else, for good; what the kernel holds to: no_new_privileges, landlock, seccomp.
+
+    Before threads are started: those that run stay as they are.
+    """
+    held = set()
+    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0:
+        held.add("no_new_privileges")
+    if _confine_paths(needs):
+        held.add("landlock")
+    if _refuse_calls(network=needs.network):
+        held.add("seccomp")
+    return frozenset(held)
+
+
+def end_with_parent(name: str, parent: int) -> None:
+    """Be killed when the thread that forked this process ends, and have a name among processes."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    _libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+    if os.getppid() != parent:  # it has ended already
+        os._exit(1)
+
+
+def installation() -> tuple[Path, ...]:
+    """What Python and the libraries of this process read as they run."""
+    paths = {Path(p) for p in (*sys.path, *sysconfig.get_paths().values())}
+    # Where a process was started is on the path, and may be anywhere.
+    paths = {p for p in paths if p.is_absolute() and p not in (Path("/"), Path.home())}
+    system = "/lib /lib64 /usr/lib /usr/lib64 /usr/share/zoneinfo /etc/localtime /proc/self /sys/fs/cgroup /dev/urandom"
+    return (*sorted(paths), *(Path(p) for p in system.split()), Path(os.devnull))
+
+
+def landlock_version() -> int:
+    """Of the running kernel; 0: it has none."""
+    return max(0, int(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)))
+
+
+def _confine_paths(needs: Needs) -> bool:
+    version = landlock_version()
+    if not version:
+        return False
+    rights = (1 << max(bits for since, bits in _RIGHTS if version >= since)) - 1
+    tcp = _TCP if version >= 4 and not needs.network else 0
+    scopes = _SCOPES if version >= 6 else 0
+    said = struct.pack("QQQ", rights, tcp, scopes)[
+        : 24 if version >= 6 else 16 if version >= 4 else 8
+    ]
+    rules = int(_libc.syscall(_CREATE_RULESET, said, ctypes.c_size_t(len(said)), 0))
+    if rules < 0:
+        return False
+    try:
+        reading = _READ | _READ_DIR
+        changing = _WRITE | _TRUNCATE | _MAKE_FILE | _MAKE_DIR | _REMOVE_FILE | _REMOVE_DIR
+        _allow(rules, needs.readable, reading & rights)
+        _allow(rules, needs.writable, (reading | changing) & rights)
+        return int(_libc.syscall(_RESTRICT_SELF, rules, 0)) == 0
+    finally:
+        os.close(rules)
+
+
+def _allow(rules: int, paths: Iterable[Path], rights: int) -> None:
+    for path in paths:
+        with suppress(OSError):  # what is not there is not needed
+            number = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            try:
+                is_folder = stat.S_ISDIR(os.fstat(number).st_mode)
+                given = rights if is_folder else rights & _FILE_RIGHTS
+                rule = struct.pack("=Qi", given, number)
+                _libc.syscall(_ADD_RULE, rules, _PATH_BENEATH, rule, 0)
+            finally:
+                os.close(number)
+
+
+def _refuse_calls(*, network: bool) -> bool:
+    architecture, column = _ARCHITECTURES.get(machine(), (0, 0))
+    if not architecture:
+        return False
+    numbers = [found[column] for found in _REFUSED.values()]
+    if not network:
+        numbers.append(_SOCKET[column])
+    count = len(numbers)
+    # A jump says how many steps to pass over. The last but one allows, the last refuses.
+    steps = [
+        (_LOAD, 0, 0, 4),  # the architecture
+        (_EQUAL, 0, count + 3, architecture),
+        (_LOAD, 0, 0, 0),  # the number
+        (_AT_LEAST, count + 1, 0, _OF_OTHER_ABI),
+        *((_EQUAL, count - at, 0, number) for at, number in enumerate(numbers)),
+        (_RETURN, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _REFUSE),
+    ]
+    code = b"".join(struct.pack("=HBBI", *step) for step in steps)
+    held = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(held))
+    return int(_libc.prctl(_PR_SET_SECCOMP, _FILTER_MODE, program, 0, 0)) == 0

@@ -1,0 +1,68 @@
+"""Puts rows into a store and moves them to its lake, as a collector does, without one that runs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.schema import UPSERTED
+from gpuwarden_collector.store.commit import Changes, commit
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.engine import Limits, hot_table
+from gpuwarden_collector.store.lake import seal
+from gpuwarden_collector.store.segment import SCHEMAS, TABLE_NAMES
+
+LIMITS = Limits(memory="512MiB", threads=1)
+
+
+def put(
+    database: Database, name: str, select: str, parameters: Sequence[Any] | dict[str, Any] = ()
+) -> None:
+    """Store the rows of a SELECT; columns that it leaves out are NULL."""
+    with database.reading([name]) as cursor:
+        rows = cursor.execute(
+            f"SELECT * FROM main.{name} WHERE false UNION ALL BY NAME ({select})", parameters
+        ).to_arrow_table()
+    rows = rows.select(SCHEMAS[name].names).cast(SCHEMAS[name])
+    if name in UPSERTED:
+        commit(database, Changes(upserted={name: rows}))
+    else:
+        commit(database, Changes(appended={name: rows}))
+
+
+def move(database: Database, segment: int, collector: str | None = None) -> dict[str, int]:
+    """Copy a segment's rows to the lake; rows by table."""
+    with database.maintaining(TABLE_NAMES, after=segment - 1, until=segment) as cursor:
+        sources = {name: f"SELECT * FROM {hot_table(name)}" for name in TABLE_NAMES}
+        return seal(cursor, collector or database.collector, segment, sources)
+
+
+def move_all(database: Database) -> None:
+    """Have the lake hold all rows, and no segment."""
+    database.freeze()
+    for segment in database.frozen:
+        move(database, segment)
+        with database.state.writing() as writing:
+            writing.set_meta({"ledger_until": segment})
+        database.drop(segment)
+
+
+def asked(database: Database, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    """Rows of a query."""
+    with database.reading() as cursor:
+        rows: list[tuple[Any, ...]] = cursor.execute(sql, parameters).fetchall()
+        return rows
+
+
+def asked_in(folder: Path, sql: str) -> list[tuple[Any, ...]]:
+    """Rows of a query to the store in a folder that nobody has open."""
+    database = Database.open(folder, LIMITS)
+    try:
+        return asked(database, sql)
+    finally:
+        database.close()
+
+
+def counted(database: Database) -> tuple[int, int]:
+    """Rows of gpu_samples, and those that are different."""
+    (found,) = asked(database, "SELECT count(*), count(DISTINCT (gpu_uuid, ts)) FROM gpu_samples")
+    return int(found[0]), int(found[1])

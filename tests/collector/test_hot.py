@@ -1,0 +1,170 @@
+"""Every row is seen once, while it is written, sealed and deleted, by whoever reads."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.collector import segment_writer
+from tests.collector.made_up_store import LIMITS, asked, asked_in, counted, put
+
+from gpuwarden_collector.store.address import CATALOGUE, FOLDER, local_address
+from gpuwarden_collector.store.commit import Changes, commit
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.engine import Engine
+from gpuwarden_collector.store.hot import CHUNK_ROWS, HotRows, MissingSegmentError
+from gpuwarden_collector.store.lake import seal, sealed_segment
+from gpuwarden_collector.store.segment import FOLDER as SEGMENTS
+from gpuwarden_collector.store.state import FILE_NAME, State
+
+ROW = "SELECT TIMESTAMP '2026-03-01' + to_seconds(n) AS ts, 'n' AS node, 'g' AS gpu_uuid, true AS simulated"
+NUMBERS = "SELECT count(*), max(memory_used_bytes), sum(memory_used_bytes)::BIGINT FROM gpu_samples"
+
+
+@pytest.fixture
+def writer(data_dir: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Another process that stores, seals and deletes all the time."""
+    process = subprocess.Popen(
+        [sys.executable, segment_writer.__file__, str(data_dir)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_each_row_is_seen_once_by_another_process(
+    data_dir: Path, tmp_path_factory: pytest.TempPathFactory, writer: "subprocess.Popen[str]"
+) -> None:
+    """Rows are numbered in the order that they are stored in: none is missing, none is there twice."""
+    state = State(data_dir / FILE_NAME, is_read_only=True)
+    engine = Engine(
+        data_dir,
+        local_address(data_dir),
+        state,
+        LIMITS,
+        is_read_only=True,
+        spill_dir=tmp_path_factory.mktemp("spill"),
+    )
+    seen: list[int] = []
+    sealed: set[int] = set()
+    wrong = []
+
+    def read() -> None:
+        with engine.cursor() as cursor:
+            until_s = time.monotonic() + 4
+            while time.monotonic() < until_s:
+                engine.begin(cursor, ["gpu_samples"])
+                sealed.add(sealed_segment(cursor, state.collector))
+                row = cursor.execute(NUMBERS).fetchone()
+                cursor.execute("ROLLBACK")
+                rows, most, total = (value or 0 for value in row or (0, 0, 0))
+                if rows != most or total != rows * (rows + 1) // 2:
+                    wrong.append((rows, most, total))
+                seen.append(rows)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    engine.connection.close()
+    state.close()
+    stored = int(writer.communicate()[0])
+    assert wrong == []
+    assert len(sealed) > 1, "rows moved meanwhile"
+    assert len(set(seen)) > 3
+    assert max(seen) <= stored
+    assert asked_in(data_dir, NUMBERS) == [(stored, stored, stored * (stored + 1) // 2)]
+
+
+def test_another_programs_duckdb_has_the_sealed_rows_and_holds_up_no_seal(
+    database: Database, data_dir: Path
+) -> None:
+    script = (
+        "import duckdb, sys; from gpuwarden_collector.store.extensions import load_extension; "
+        "c = duckdb.connect(); load_extension(c, 'ducklake'); load_extension(c, 'sqlite_scanner'); "
+        "c.execute(f\"ATTACH 'ducklake:sqlite:{sys.argv[1]}' AS lake (READ_ONLY)\"); "
+        "c.execute('BEGIN'); ask = 'SELECT count(*) FROM lake.main.gpu_samples'; "
+        "print(c.execute(ask).fetchone()[0], flush=True); sys.stdin.readline(); "
+        "print(c.execute(ask).fetchone()[0], flush=True); c.execute('COMMIT'); "
+        "print(c.execute(ask).fetchone()[0], flush=True)"
+    )
+
+    def sealed(rows: int) -> None:
+        put(database, "gpu_samples", f"{ROW} FROM range({rows}) r(n)")
+        segment = database.freeze()
+        with database.maintaining(["gpu_samples"], until=segment) as cursor:
+            seal(cursor, database.collector, segment, {"gpu_samples": "FROM hot_gpu_samples"})
+        database.drop(segment)
+
+    sealed(2_000)
+    put(database, "gpu_samples", f"{ROW} FROM range(5_000, 5_010) r(n)")
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(data_dir / FOLDER / CATALOGUE)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin and process.stdout
+    try:
+        assert process.stdout.readline() == "2000\n", "what is hot it has not"
+        sealed(3_000)
+        assert asked(database, "SELECT count(*) FROM gpu_samples") == [(5_010,)]
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "2000\n", "its transaction sees one moment"
+        assert process.stdout.readline() == "5010\n"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_reader_keeps_what_it_sees_when_segments_go(database: Database) -> None:
+    put(database, "gpu_samples", f"{ROW} FROM range({CHUNK_ROWS}) r(n)")  # mapped, not copied
+    with database.reading() as cursor:
+        assert cursor.execute("SELECT count(ts) FROM gpu_samples").fetchone() == (CHUNK_ROWS,)
+        segment = database.freeze()
+        with database.maintaining(["gpu_samples"], until=segment) as other:
+            seal(other, database.collector, segment, {"gpu_samples": "FROM hot_gpu_samples"})
+        database.drop(segment)
+        again = cursor.execute("SELECT count(ts), count(DISTINCT ts) FROM gpu_samples").fetchone()
+        assert again == (CHUNK_ROWS, CHUNK_ROWS)
+    assert counted(database) == (CHUNK_ROWS, CHUNK_ROWS)
+
+
+def test_small_frames_are_joined_to_few_chunks(database: Database, data_dir: Path) -> None:
+    hot = HotRows(data_dir / SEGMENTS)
+    for number in range(200):
+        rows = segment_writer.rows(1 + segment_writer.ROWS * number)
+        commit(database, Changes(appended={"gpu_samples": rows}))
+        if number % 3 == 0:
+            hot.tables(["gpu_samples"], 0)
+    column = hot.tables(["gpu_samples"], 0)["gpu_samples"]["memory_used_bytes"]
+    assert column.to_pylist() == list(range(1, 1 + 200 * segment_writer.ROWS)), "in their order"
+    assert column.num_chunks <= 8
+
+
+def test_a_segment_that_is_missing_is_not_passed_over_unsaid(
+    database: Database, data_dir: Path
+) -> None:
+    for number in range(3):
+        put(database, "gpu_samples", f"{ROW} FROM range({number}, {number + 1}) r(n)")
+        frozen = database.freeze()
+    hot = HotRows(data_dir / SEGMENTS)
+    assert hot.tables(["gpu_samples"], 0)["gpu_samples"].num_rows == 3
+    assert hot.tables(["gpu_samples"], 0, frozen - 1)["gpu_samples"].num_rows == 2
+    assert hot.tables(["gpu_samples"], 1, frozen - 1)["gpu_samples"].num_rows == 1
+    (data_dir / SEGMENTS / f"{frozen - 1:012d}.seg").unlink()
+    fresh = HotRows(data_dir / SEGMENTS)
+    with pytest.raises(MissingSegmentError):
+        fresh.tables(["gpu_samples"], 0)
+    assert fresh.tables(["gpu_samples"], 0, is_strict=False)["gpu_samples"].num_rows == 2
+    assert fresh.tables(["gpu_samples"], frozen - 1)["gpu_samples"].num_rows == 1

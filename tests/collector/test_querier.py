@@ -1,0 +1,387 @@
+"""Queries answer with Python values, keep their limits, and never write."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import psutil
+import pytest
+from tests.collector.made_up_store import move
+
+from gpuwarden.clock import SystemClock
+from gpuwarden.query import QueryError, QueryTimeoutError
+from gpuwarden_collector.query.forkserver import ForkServer
+from gpuwarden_collector.query.querier import SqlQuerier
+from gpuwarden_collector.query.worker import WorkerSettings
+from gpuwarden_collector.stats import Stats
+from gpuwarden_collector.store.commit import Changes, commit
+from gpuwarden_collector.store.database import Database
+
+ENDLESS = "SELECT count(*) FROM range(100000000) a, range(100000000) b"
+STUBBORN = "SELECT bitstring('1', 2000000000)"
+"""Computes for long, and heeds no interrupt."""
+_TOO_MUCH = "needs more memory|the query ended its process|larger than|longer than"
+
+
+@pytest.fixture
+async def querier(worker_settings: WorkerSettings) -> AsyncIterator[SqlQuerier]:
+    opened = SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=2, timeout_s=20)
+    yield opened
+    await opened.close()
+
+
+async def test_rows_come_with_names_types_and_aware_instants(
+    querier: SqlQuerier, database: Database, wire: Any
+) -> None:
+    rows = wire.table("gpu_samples", wire.gpu_rows(2, [0]))
+    commit(database, Changes(appended={"gpu_samples": rows}))
+    result = await querier.query("SELECT ts, gpu, pstate FROM gpu_samples ORDER BY gpu")
+    assert result.records() == [
+        {"ts": wire.now, "gpu": 0, "pstate": None},
+        {"ts": wire.now, "gpu": 1, "pstate": None},
+    ]
+    assert result.types == ("TIMESTAMP", "INTEGER", "SMALLINT")
+    assert not result.truncated
+
+
+async def test_aware_parameters_compare_with_timestamps_in_any_zone(querier: SqlQuerier) -> None:
+    instant = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    sql = "SELECT $now = TIMESTAMP '2026-03-01 12:00:00' AS same, $now AS now"
+    for now in (instant, instant.astimezone(ZoneInfo("America/New_York"))):
+        result = await querier.query(sql, {"now": now, "unused": 1})
+        assert result.rows == [(True, instant)]
+
+
+@pytest.mark.parametrize(
+    ("params", "reason"),
+    [
+        ({}, r"needs values for \$now"),
+        ({"now": datetime(2026, 1, 1)}, "without time zone"),  # noqa: DTZ001  that is the case
+    ],
+)
+async def test_wrong_parameters_are_named(
+    querier: SqlQuerier, params: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(QueryError, match=reason):
+        await querier.query("SELECT $now", params)
+
+
+async def test_a_query_asked_again_is_judged_as_at_first(querier: SqlQuerier) -> None:
+    sql = "SELECT $a + $b AS sum"
+    for a in (1, 2):
+        assert (await querier.query(sql, {"a": a, "b": 1, "c": 9})).rows == [(a + 1,)]
+        with pytest.raises(QueryError, match=r"values for \$b"):
+            await querier.query(sql, {"a": a})
+        with pytest.raises(QueryError, match="only SELECT"):
+            await querier.query("DROP TABLE gpus")
+    for number in range(300):  # more than are remembered
+        assert (await querier.query(f"SELECT {number}")).rows == [(number,)]
+
+
+async def test_more_rows_than_the_limit_are_cut_and_said(querier: SqlQuerier) -> None:
+    result = await querier.query("SELECT * FROM range(10)", row_limit=4)
+    assert [row[0] for row in result.rows] == [0, 1, 2, 3]
+    assert result.truncated
+    exact = await querier.query("SELECT * FROM range(10)", row_limit=10)
+    assert not exact.truncated
+
+
+async def test_a_query_that_takes_too_long_is_ended_and_frees_its_slot(
+    querier: SqlQuerier,
+) -> None:
+    for _ in range(3):  # more than there are slots
+        with pytest.raises(QueryTimeoutError, match=r"longer than 0\.1 s"):
+            await querier.query(ENDLESS, timeout_s=0.1)
+    assert (await querier.query("SELECT 1")).rows == [(1,)]
+
+
+async def test_queries_beyond_the_slots_wait_for_one(querier: SqlQuerier) -> None:
+    with pytest.raises(ExceptionGroup) as failed:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(2):
+                group.create_task(querier.query(ENDLESS, timeout_s=5))
+            await asyncio.sleep(0)
+            with pytest.raises(QueryTimeoutError, match="no query could start within"):
+                await querier.query("SELECT 1", timeout_s=0.1)
+            raise ZeroDivisionError  # cancels the two
+    assert failed.group_contains(ZeroDivisionError)
+    assert (await querier.query("SELECT 1")).rows == [(1,)]
+
+
+async def _failure(querier: SqlQuerier, sql: str) -> QueryError:
+    with pytest.raises(QueryError) as failed:
+        await querier.query(sql)
+    return failed.value
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("SELECT nothing FROM gpus", 'column "nothing"'),
+        ("SELECT * FROM nothing", "nothing does not exist"),
+        ("SELECT 'x'::INTEGER", "Could not convert"),
+        ("DELETE FROM gpus", "not DELETE"),
+    ],
+)
+async def test_wrong_queries_say_what_is_wrong(querier: SqlQuerier, sql: str, reason: str) -> None:
+    assert reason in str(await _failure(querier, sql))
+
+
+async def test_a_query_cannot_delete_files_of_the_lake(
+    querier: SqlQuerier, database: Database
+) -> None:
+    lost = Path(database.lake_root) / "main" / "lost.parquet"
+    lost.parent.mkdir(parents=True, exist_ok=True)
+    lost.write_bytes(b"PAR1")
+    call = "ducklake_delete_orphaned_files('lake', cleanup_all => true)"
+    for sql in (
+        f"SELECT * FROM {call}",
+        f"EXPLAIN\u00a0ANALYZE\u00a0SELECT\u00a0$$ SELECT $$, * FROM {call} -- $$",
+    ):
+        assert "delete_orphaned_files() is not allowed" in str(await _failure(querier, sql))
+    assert lost.exists()
+
+
+async def test_an_explained_query_runs_as_it_was_judged(querier: SqlQuerier) -> None:
+    sql = "-- why\n EXPLAIN\u00a0ANALYZE\u2003SELECT $a::INTEGER + $b"
+    for _ in range(2):
+        (row,) = (await querier.query(sql, {"a": 1, "b": 2, "c": 3})).rows
+        assert row[0] == "analyzed_plan"
+    (row,) = (await querier.query("EXPLAIN (FORMAT json) FROM gpus")).rows
+    assert row[0] == "physical_plan"
+    assert json.loads(row[1])
+
+
+async def test_a_refused_statement_does_not_hold_a_thread_up(querier: SqlQuerier) -> None:
+    # A statement that ran would be ended by the limit of time, and say so.
+    sql = "PRAGMA json_execute_serialized_sql(sleep_ms(60000)::VARCHAR)"
+    assert "PRAGMA is not allowed" in str(await _failure(querier, sql))
+
+
+async def test_instants_differ_as_durations(querier: SqlQuerier) -> None:
+    result = await querier.query(
+        "SELECT TIMESTAMP '2026-01-02' - TIMESTAMP '2026-01-01', sum(7), 1.25"
+    )
+    assert result.rows == [(timedelta(days=1), 7, 1.25)]
+    assert [type(cell) for cell in result.rows[0]] == [timedelta, int, float]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT len(range(1000000000))",
+        "SELECT len(array_resize([1], 2000000000))",
+        "SELECT len(list_sort(range(500000000)))",
+        "SELECT len(list_sort(range(20000000)))",
+        "SELECT len(format('{:.1000000000f}', 1.0))",
+        "SELECT len(repeat(repeat(repeat('x', 1000), 1000), 1000))",
+        "SELECT len(replace(replace(repeat('x', 10000), 'x', repeat('y', 10000)), 'y', repeat('z', 100)))",
+        "SELECT len(string_agg(repeat('x', 10000), '')) FROM range(1000000)",
+        "SELECT len(array_agg(i)) FROM range(1000000000) t(i)",
+        "WITH RECURSIVE x AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM x, range(10)) SELECT count(*) FROM x",
+        "SELECT repeat('x', 10000) FROM range(100000)",
+        "SELECT histogram(i) FROM range(100000000) t(i)",
+    ],
+)
+async def test_what_needs_too_much_memory_is_refused_and_costs_the_next_query_nothing(
+    querier: SqlQuerier, sql: str
+) -> None:
+    before = psutil.Process().memory_info().rss
+    with pytest.raises(QueryError, match=_TOO_MUCH):
+        await querier.query(sql, timeout_s=5)
+    # A sort of its own, which a process that has no memory left could not do.
+    next_sql = "SELECT count(*) FROM (SELECT DISTINCT hash(i) FROM range(1000000) t(i))"
+    assert (await querier.query(next_sql)).rows == [(1_000_000,)]
+    assert psutil.Process().memory_info().rss < before + 64 * 2**20
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        STUBBORN,
+        ENDLESS,
+        "WITH RECURSIVE x AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM x) SELECT count(*) FROM x",
+        "SELECT count(*) FROM range(1000000000) a(i) JOIN range(1000000000) b(i) USING (i)",
+        "SELECT i FROM range(1000000000) t(i) ORDER BY hash(i) LIMIT 1 OFFSET 900000000",
+        "SELECT count(DISTINCT i) FROM range(1000000000) t(i)",
+    ],
+)
+async def test_what_takes_too_long_ends_soon_after_and_leaves_nothing_on_disk(
+    querier: SqlQuerier, worker_settings: WorkerSettings, sql: str
+) -> None:
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    with pytest.raises(QueryTimeoutError, match=r"longer than 2 s"):
+        await querier.query(sql, timeout_s=2)
+    assert loop.time() - began_s < 10
+    assert (await querier.query("SELECT 1")).rows == [(1,)]
+    await querier.close()
+    assert [p for p in worker_settings.spill.rglob("*") if p.name.startswith("duckdb")] == []
+
+
+async def test_an_answer_is_bounded_when_it_is_encoded(querier: SqlQuerier) -> None:
+    sql = "SELECT repeat(chr(1), 1000) FROM range(60000)"
+    with pytest.raises(QueryError, match="larger than 128 MiB as JSON"):
+        await querier.run("json", sql)
+    assert len((await querier.run("arrow", sql)).body) > 60_000_000
+
+
+async def test_a_process_that_is_killed_costs_its_query_and_no_other(querier: SqlQuerier) -> None:
+    assert (await querier.query("SELECT 1")).rows == [(1,)]
+    (pid,) = querier.pids
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(_failure(querier, ENDLESS))
+        await asyncio.sleep(0.1)
+        os.kill(pid, signal.SIGKILL)
+    assert "the query ended its process" in str(task.result())
+    assert (await querier.query("SELECT 1")).rows == [(1,)]
+    (pid,) = querier.pids
+    os.kill(pid, signal.SIGKILL)  # nobody asks it now
+    await _gone(pid)
+    assert (await querier.query("SELECT 1")).rows == [(1,)]
+
+
+async def test_the_process_that_forks_may_be_killed_at_any_time(
+    worker_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = ForkServer()
+    monkeypatch.setattr("gpuwarden_collector.query.querier.spawn", server.spawn)
+    querier = SqlQuerier(worker_settings, Stats(), SystemClock())
+    for _ in range(2):
+        assert (await querier.query("SELECT 1")).rows == [(1,)]
+        (pid,) = querier.pids
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
+        await _gone(pid)
+    assert (await querier.query("SELECT 1")).rows == [(1,)]
+    (pid,) = querier.pids
+    server.stop()
+    await _gone(pid)
+    await querier.close()
+
+
+async def test_a_pool_never_has_more_processes_than_it_may(querier: SqlQuerier) -> None:
+    before = set(_query_processes())
+    most = 0
+    async with asyncio.TaskGroup() as group:
+        asked = [
+            group.create_task(_either(querier, sql))
+            for sql in (STUBBORN, "SELECT 1", "SELECT len(list_sort(range(20000000)))", ENDLESS) * 2
+        ]
+        while not all(task.done() for task in asked):
+            await asyncio.sleep(0.02)
+            most = max(most, len(set(_query_processes()) - before))
+    assert most == 2
+    assert len(querier.pids) <= 2
+
+
+async def test_who_goes_away_twice_leaves_no_query_behind(querier: SqlQuerier) -> None:
+    for _ in range(3):
+        task = asyncio.ensure_future(querier.query(STUBBORN))
+        await asyncio.sleep(0.3)
+        task.cancel()
+        await asyncio.sleep(0.01)
+        task.cancel()  # while the query is being ended
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert (await querier.query("SELECT 1")).rows == [(1,)]
+
+
+async def test_a_store_that_cannot_be_read_is_one_sentence_and_is_not_tried_without_end(
+    worker_settings: WorkerSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = worker_settings.data_dir / "state.sqlite"
+    querier = SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=2)
+    held = state.rename(state.with_name("away"))
+    said = {str(await _failure(querier, "SELECT 1")) for _ in range(50)}
+    held.rename(state)
+    assert [reason.partition(":")[0] for reason in said] == ["the store cannot be read now"]
+    assert len([r for r in caplog.records if r.getMessage() == "no query process"]) <= 2
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                assert (await querier.query("SELECT 1")).rows == [(1,)]
+                break
+            except QueryError:
+                await asyncio.sleep(0.1)
+    await querier.close()
+
+
+async def test_closing_ends_all_processes_and_what_they_run(
+    worker_settings: WorkerSettings,
+) -> None:
+    querier = SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=2)
+    assert (await querier.query("SELECT 1")).rows == [(1,)]
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(_failure(querier, STUBBORN))
+        group.create_task(_either(querier, "SELECT 1"))
+        await asyncio.sleep(0.5)
+        pids = querier.pids
+        await querier.close()
+    assert "the collector stops" in str(task.result())
+    for pid in pids:
+        await _gone(pid)
+    assert list(worker_settings.spill.glob(f"{os.getpid()}-*")) == []
+
+
+async def test_each_row_is_seen_once_while_rows_move_to_the_lake(
+    querier: SqlQuerier, database: Database, wire: Any
+) -> None:
+    begun, done = [0], [0]
+
+    def store_and_move() -> None:
+        for at in range(12):
+            for part in range(3):
+                rows = wire.table("gpu_samples", wire.gpu_rows(4, [at * 3 + part]))
+                begun[0] += 4
+                commit(database, Changes(appended={"gpu_samples": rows}))
+                done[0] += 4
+                time.sleep(0.02)
+            segment = database.freeze()
+            move(database, segment)
+            time.sleep(0.05 * (at % 3))  # queries may know by then what the lake holds, or not
+            database.drop(segment)
+
+    seen = []
+
+    async def ask(moving: "asyncio.Task[None]") -> None:
+        sql = "SELECT count(*), count(DISTINCT (gpu_uuid, ts)) FROM gpu_samples"
+        while not moving.done():
+            least = done[0]
+            ((count, different),) = (await querier.query(sql)).rows
+            seen.append((least <= count <= begun[0], count == different))
+
+    async with asyncio.TaskGroup() as group:
+        moving = group.create_task(asyncio.to_thread(store_and_move))
+        asking = [group.create_task(ask(moving)) for _ in range(2)]
+    assert all(task.done() for task in asking)
+    assert set(seen) == {(True, True)}
+    assert (await querier.query("SELECT count(*) FROM gpu_samples")).rows == [(144,)]
+
+
+def _query_processes() -> list[int]:
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.name() == "gpuwarden-query":
+                found.append(process.pid)
+    return found
+
+
+async def _either(querier: SqlQuerier, sql: str) -> None:
+    with contextlib.suppress(QueryError):
+        await querier.query(sql, timeout_s=3)
+
+
+async def _gone(pid: int) -> None:
+    async with asyncio.timeout(20):
+        while psutil.pid_exists(pid):  # noqa: ASYNC110  a process of somebody else
+            await asyncio.sleep(0.01)

@@ -1,0 +1,134 @@
+"""What a query process does not need, the kernel refuses it."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.clock import SystemClock
+from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
+from gpuwarden_collector.query.querier import SqlQuerier
+from gpuwarden_collector.query.sandbox import landlock_version
+from gpuwarden_collector.query.worker import WorkerSettings
+from gpuwarden_collector.stats import Stats
+from gpuwarden_collector.store.address import local_address
+from gpuwarden_collector.store.engine import Limits
+from gpuwarden_collector.store.state import State
+
+ATTEMPTS = """
+import json, os, pickle, signal, socket, sys
+from pathlib import Path
+from gpuwarden_collector.query.sandbox import confine
+from gpuwarden_collector.query.worker import needs
+
+settings = pickle.load(sys.stdin.buffer)
+data = settings.data_dir
+settings.spill.mkdir(parents=True, exist_ok=True)
+held = confine(needs(settings))
+
+def attempt(work):
+    try:
+        work()
+    except PermissionError:
+        return "refused"
+    return "done"
+
+print(json.dumps({
+    "held": sorted(held),
+    "read state": attempt(lambda: (data / "state.sqlite").read_bytes()),
+    "read segments": attempt(lambda: list((data / "segments").iterdir())),
+    "read catalogue": attempt(lambda: (data / "lake/catalog.sqlite").read_bytes()),
+    "spill": attempt(lambda: (settings.spill / "x").write_bytes(b"x")),
+    "read tokens": attempt(lambda: (data / "tokens.json").read_bytes()),
+    "read a system file": attempt(lambda: Path("/etc/passwd").read_bytes()),
+    "read another's variables": attempt(lambda: Path(f"/proc/{os.getppid()}/environ").read_bytes()),
+    "write state": attempt(lambda: open(data / "state.sqlite", "r+b")),
+    "write catalogue": attempt(lambda: open(data / "lake/catalog.sqlite", "r+b")),
+    "delete from the lake": attempt(lambda: (data / "lake/data/x.parquet").unlink()),
+    "make a file": attempt(lambda: (data / "new").write_bytes(b"x")),
+    "open a socket": attempt(lambda: socket.socket()),
+    "run a program": attempt(lambda: os.execv("/bin/true", ["true"])),
+    "end another process": attempt(lambda: os.kill(os.getppid(), 0)),
+}))
+"""
+ALLOWED = {"read state", "read segments", "read catalogue", "spill"}
+BY_LANDLOCK = {
+    "read tokens",
+    "read a system file",
+    "write state",
+    "write catalogue",
+    "delete from the lake",
+    "make a file",
+}
+
+
+@pytest.fixture
+def tried(worker_settings: WorkerSettings) -> dict[str, str]:
+    (worker_settings.data_dir / "tokens.json").write_text("{}")
+    (worker_settings.data_dir / "lake/data/x.parquet").write_text("x")
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", ATTEMPTS],
+        input=pickle.dumps(worker_settings),
+        capture_output=True,
+        check=True,
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.skipif(not landlock_version(), reason="this kernel has no Landlock")
+def test_files_that_are_not_its_own_are_refused(tried: dict[str, str]) -> None:
+    assert {name for name in ALLOWED if tried[name] != "done"} == set()
+    assert {name for name in BY_LANDLOCK if tried[name] != "refused"} == set()
+
+
+def test_programs_sockets_and_signals_are_refused(tried: dict[str, str]) -> None:
+    if "seccomp" not in tried["held"]:
+        pytest.skip("this kernel has no seccomp for this machine")
+    assert {name for name in tried if tried[name] == "done"} <= ALLOWED | BY_LANDLOCK
+    assert "no_new_privileges" in tried["held"]
+
+
+async def test_a_query_process_is_confined_and_holds_nothing_of_the_collector(
+    worker_settings: WorkerSettings,
+) -> None:
+    querier = SqlQuerier(worker_settings, Stats(), SystemClock())
+    assert (await querier.query("SELECT count(*) FROM gpu_samples")).rows == [(0,)]
+    (pid,) = querier.pids
+    status, held = _shown(pid)
+    await querier.close()
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    assert len([name for name in held if name.startswith("socket:")]) == 1
+    files = {Path(name).name.partition("-")[0] for name in held if name.startswith("/")}
+    assert files <= {"state.sqlite", "catalog.sqlite", "statm"}
+
+
+async def test_a_catalogue_that_nobody_has_open_can_be_read(data_dir: Path) -> None:
+    state = State(data_dir / "state.sqlite")
+    assert not (data_dir / "lake/catalog.sqlite-shm").exists()
+    limits = Limits(memory="256MiB", threads=1)
+    settings = WorkerSettings(
+        data_dir, local_address(data_dir), limits, data_dir / "spill", 1 << 30, RESULT_BYTES_MAX
+    )
+    querier = SqlQuerier(settings, Stats(), SystemClock())
+    assert (await querier.query("SELECT count(*) FROM gpu_samples")).rows == [(0,)]
+    for name in ("shm", "wal"):  # as who was the last to have it open leaves it
+        (data_dir / f"lake/catalog.sqlite-{name}").unlink()
+    await querier.close()
+    querier = SqlQuerier(settings, Stats(), SystemClock())
+    assert (await querier.query("SELECT count(*) FROM gpu_samples")).rows == [(0,)]
+    await querier.close()
+    state.close()
+
+
+def _shown(pid: int) -> tuple[dict[str, str], list[str]]:
+    """Status of a process, and what its descriptors are of, but for the first three."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    numbers = [n for n in os.listdir(f"/proc/{pid}/fd") if int(n) > 2]
+    held = [os.readlink(f"/proc/{pid}/fd/{n}") for n in numbers]
+    return dict(line.split(":\t", 1) for line in lines), held

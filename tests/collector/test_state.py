@@ -1,0 +1,160 @@
+"""What changes in place is taken over piece by piece as it would be as a whole."""
+
+import sqlite3
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.collector.made_up_store import asked
+
+from gpuwarden_collector.store.commit import Changes, commit
+from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.store.errors import RowsRefusedError
+from gpuwarden_collector.store.segment import SCHEMAS
+from gpuwarden_collector.store.state import FILE_NAME, State
+
+AT = datetime(2026, 3, 1)  # noqa: DTZ001  naive UTC, as the store has it
+
+
+def node(name: str, said: int, seen: int | None) -> dict[str, Any]:
+    return {
+        "node": name, "agent_id": str(said), "boot_id": "b", "simulated": False,
+        "last_seen_at": None if seen is None else AT + timedelta(seconds=seen),
+    }  # fmt: skip
+
+
+def silence(name: str, ends: int) -> dict[str, Any]:
+    at = AT + timedelta(seconds=ends)
+    return {
+        "id": name, "matchers": "[]", "author": "a", "comment": "", "starts_at": AT, "ends_at": at,
+    }  # fmt: skip
+
+
+NAMES = st.sampled_from("abc")
+ACTIONS = st.one_of(
+    st.tuples(st.just("node"), NAMES, st.integers(0, 9), st.none() | st.integers(0, 9)),
+    st.tuples(st.just("see"), st.sets(NAMES, min_size=1), st.integers(0, 9)),
+    st.tuples(st.just("silence"), NAMES, st.integers(0, 9)),
+    st.tuples(st.just("forget"), st.integers(0, 9)),
+    st.just(("look",)),
+)
+
+
+def upserted(name: str, row: dict[str, Any]) -> Changes:
+    return Changes(upserted={name: pa.Table.from_pylist([row], schema=SCHEMAS[name])})
+
+
+def whole(state: State, name: str) -> list[tuple[Any, ...]]:
+    """All rows, read as if for the first time."""
+    return sorted((tuple(row.values()) for row in state.rows(name)), key=repr)
+
+
+def shown(database: Database, name: str) -> list[tuple[Any, ...]]:
+    """Rows as queries see them, which were taken over change by change."""
+    columns = ", ".join(SCHEMAS[name].names)
+    return sorted(asked(database, f"SELECT {columns} FROM {name}"), key=repr)
+
+
+@given(st.lists(ACTIONS, max_size=12))
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_queries_see_what_a_whole_read_gives(database: Database, actions: list[Any]) -> None:
+    for action in [*actions, ("look",)]:
+        match action:
+            case ("node", name, said, seen):
+                commit(database, upserted("nodes", node(name, said, seen)))
+            case ("see", names, at):
+                commit(
+                    database,
+                    Changes(heard={"nodes": names}, heard_at=AT + timedelta(seconds=at)),
+                )
+            case ("silence", name, ends):
+                commit(database, upserted("silences", silence(name, ends)))
+            case ("forget", before):
+                with database.state.writing() as writing:
+                    writing.delete("silences", "ends_at < ?", AT + timedelta(seconds=before))
+            case ("look",):
+                for name in ("nodes", "silences"):
+                    assert shown(database, name) == whole(database.state, name)
+
+
+def test_a_node_was_heard_of_when_it_was_last_said_whatever_changes_its_row(
+    database: Database,
+) -> None:
+    commit(database, upserted("nodes", node("a", 1, 5)))
+
+    def heard(seconds: int) -> timedelta:
+        at = AT + timedelta(seconds=seconds)
+        commit(database, Changes(heard={"nodes": {"a"}}, heard_at=at))
+        ((seen,),) = asked(database, "SELECT last_seen_at FROM nodes")
+        result: timedelta = seen - AT
+        return result
+
+    assert [heard(n).seconds for n in (3, 7, 6)] == [3, 7, 6], "a clock may be put right"
+    commit(database, upserted("nodes", node("a", 2, None)))
+    assert asked(database, "SELECT agent_id, last_seen_at FROM nodes") == [
+        ("2", AT + timedelta(seconds=6))
+    ]
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[State]:
+    opened = State(tmp_path / FILE_NAME)
+    yield opened
+    opened.close()
+
+
+def test_what_is_known_is_not_said_again(state: State) -> None:
+    def write(name: str) -> None:
+        row = pa.Table.from_pylist([silence(name, 5)], schema=SCHEMAS["silences"])
+        with state.writing() as writing:
+            writing.upsert("silences", row)
+
+    write("a")
+    first = state.changes("silences", -1, 0)
+    assert first is not None and first.is_whole and first.rows.num_rows == 1
+    assert state.changes("silences", first.revision, 0) is None
+    write("b")
+    second = state.changes("silences", first.revision, 0)
+    assert second is not None and not second.is_whole
+    assert second.rows["id"].to_pylist() == ["b"]
+    with state.writing() as writing:
+        assert writing.delete("silences", "id = 'a' AND ends_at > ?", AT) == 1
+    third = state.changes("silences", second.revision, 0)
+    assert third is not None and third.is_whole, "which of them went, changes alone cannot say"
+    assert third.rows["id"].to_pylist() == ["b"]
+
+
+def test_a_write_is_all_or_nothing(state: State) -> None:
+    good = pa.Table.from_pylist([silence("a", 5)], schema=SCHEMAS["silences"])
+    bad = pa.Table.from_pylist([{"id": "b"}], schema=SCHEMAS["silences"])
+    with pytest.raises(RowsRefusedError, match="NOT NULL"), state.writing() as writing:
+        writing.upsert("silences", good)
+        writing.upsert("silences", bad)
+    assert state.rows("silences") == []
+    with sqlite3.connect(state.path) as other:
+        assert other.execute("SELECT value FROM meta WHERE name = 'revision'").fetchone() == (0,)
+    other.close()
+
+
+def test_late_windows_are_given_hour_by_hour_and_forgotten_as_of_a_number(state: State) -> None:
+    def note(*minutes: int) -> None:
+        ts = [AT + timedelta(minutes=minute) for minute in minutes]
+        with state.writing() as writing:
+            writing.add_late(pa.table({"node": ["n"] * len(ts), "ts": ts}))
+
+    note(5, 65, 6)
+    newest, oldest = state.late_numbers()
+    assert (newest - oldest, oldest > 0) == (2, True)
+    late = state.late(newest, None, 10)
+    assert late["ts"].to_pylist() == [AT + timedelta(minutes=5), AT + timedelta(minutes=6)]
+    assert state.late(newest, AT + timedelta(minutes=6), 10).num_rows == 1
+    note(5)
+    with state.writing() as writing:
+        writing.forget_late(newest, late)
+    assert state.late(newest, None, 10)["ts"].to_pylist() == [AT + timedelta(minutes=65)]
+    assert state.late(newest + 1, None, 10)["ts"].to_pylist() == [AT + timedelta(minutes=5)]

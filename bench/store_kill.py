@@ -25,8 +25,9 @@ import zstandard
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
-from gpuwarden_collector import daemon, maintenance
+from gpuwarden_collector import daemon
 from gpuwarden_collector.decode import WIRE_SCHEMAS
+from gpuwarden_collector.query import forkserver
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.store.check import check
 from gpuwarden_collector.store.database import Database
@@ -39,13 +40,7 @@ _COUNT = "SELECT count(*), count(DISTINCT (gpu_uuid, ts)) FROM gpu_samples"
 
 async def serve(data_dir: Path) -> None:
     """A collector in a hurry, until it is killed or stdin closes; the first line is its URL."""
-    daemon.MAINTAIN_LOOK_S = 0.25
-    maintenance.LOOK_EVERY_S = 0.25
-    maintenance.HOURLY_S = maintenance.DAILY_S = maintenance.MERGE_EVERY_S = 2.0
-    maintenance.SHORTLY_S = maintenance.PUT_OFF_S = 1.0
-    maintenance.SNAPSHOTS_KEPT = timedelta(seconds=2)
-    # Not shorter than the reader's queries take.
-    maintenance.FILES_KEPT = maintenance.ORPHANS_KEPT = timedelta(seconds=30)
+    forkserver._server = forkserver.ForkServer("bench.hurried")
     settings = CollectorSettings(
         port=0, data_dir=data_dir, threads=1, commit_interval_s=0.02, seal_interval_s=1
     )

@@ -80,12 +80,15 @@ class Child:
         return found
 
     def cpu_s(self) -> float:
-        """CPU seconds so far."""
-        return sum(self._usage.cpu_times()[:2])
+        """CPU seconds so far of all its processes that run."""
+        return sum(sum(process.cpu_times()[:2]) for process in self._processes())
 
-    def rss_mib(self) -> float:
-        """Resident memory now."""
-        return float(self._usage.memory_info().rss) / 2**20
+    def pss_mib(self) -> float:
+        """Memory of all its processes now, shared pages once."""
+        return sum(float(p.memory_full_info().pss) for p in self._processes()) / 2**20
+
+    def _processes(self) -> list[psutil.Process]:
+        return [self._usage, *self._usage.children(recursive=True)]
 
     def query(self, sql: str) -> list[Any]:
         """Rows of a query over HTTP."""

@@ -81,7 +81,7 @@ def loads(plan: Plan, child: ours.Child, agents: int, begin_ms: int) -> Row:
         rate = flat.batches / flat.seconds / 2
         sender.make(min(plan.batches, int(rate * plan.seconds) + 1))
         half = sender.run(connections, plan.seconds, rate)
-    rss_mib = child.rss_mib()
+    rss_mib = child.pss_mib()
     seals = child.figures()["seals"]
     in_seals = while_sealing(half, seals)
     return {

@@ -6,7 +6,6 @@ While it is away batches are stored as ever; segments wait to be sealed.
 import asyncio
 import logging
 import os
-import select
 import signal
 import socket
 from contextlib import suppress
@@ -15,7 +14,7 @@ from typing import Any
 from gpuwarden.life import StartError
 from gpuwarden_collector.ipc import Peer, RemoteError
 from gpuwarden_collector.query.channel import Channel, ChannelError
-from gpuwarden_collector.query.forkserver import spawn_storage
+from gpuwarden_collector.query.forkserver import spawn_storage, wait_ended
 from gpuwarden_collector.stats import Stats, StorageStats
 from gpuwarden_collector.storage_process import StorageSettings
 from gpuwarden_collector.store.errors import StoreUnavailableError
@@ -148,7 +147,7 @@ class StorageProcess:
         if self._handle >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-            select.select([self._handle], [], [], END_S)
+            wait_ended(self._handle, END_S)
             os.close(self._handle)
             self._handle = -1
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -385,3 +386,21 @@ async def _gone(pid: int) -> None:
     async with asyncio.timeout(20):
         while psutil.pid_exists(pid):  # noqa: ASYNC110  a process of somebody else
             await asyncio.sleep(0.01)
+
+
+async def test_processes_end_where_agents_hold_more_than_a_thousand_descriptors(
+    worker_settings: WorkerSettings,
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+    try:
+        querier = SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=1)
+        assert (await querier.query("SELECT 7")).rows == [(7,)]
+        (pid,) = querier.pids
+        await querier.close()
+        assert not psutil.pid_exists(pid)
+    finally:
+        for number in many:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

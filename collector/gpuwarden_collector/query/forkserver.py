@@ -13,6 +13,7 @@ import contextlib
 import gc
 import os
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -40,7 +41,9 @@ _ENVIRONMENT = {
 class ForkServer:
     """The way to the process; for any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = __name__) -> None:
+        """`module`: what is run, which calls `main`."""
+        self._module = module
         self._lock = threading.Lock()
         self._sock: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -85,7 +88,7 @@ class ForkServer:
         with theirs:
             self._process = subprocess.Popen(
                 # -P: where this process was started is no place to import from.
-                [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
+                [sys.executable, "-P", "-m", self._module, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -117,6 +120,14 @@ atexit.register(_server.stop)
 def spawn(end: int) -> int:
     """Fork a query process by the fork server of this process. As `ForkServer.spawn`."""
     return _server.spawn(end, QUERY)
+
+
+def wait_ended(handle: int, timeout_s: float) -> None:
+    """Wait until a process has ended and its files are closed, for a bounded time. `handle`: its pidfd."""
+    # Not select(), which takes no descriptor above 1,023: a collector has one for each agent.
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    poll.poll(timeout_s * 1000)
 
 
 def spawn_storage(end: int) -> int:

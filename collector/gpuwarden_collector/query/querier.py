@@ -11,7 +11,6 @@ import itertools
 import logging
 import os
 import pickle
-import select
 import shutil
 import signal
 import socket
@@ -24,7 +23,7 @@ from typing import Any
 from gpuwarden.clock import Clock
 from gpuwarden.query import QueryError, QueryTimeoutError, Result
 from gpuwarden_collector.query.channel import Channel, ChannelError, packed
-from gpuwarden_collector.query.forkserver import spawn
+from gpuwarden_collector.query.forkserver import spawn, wait_ended
 from gpuwarden_collector.query.result import decoded, python_rows
 from gpuwarden_collector.query.worker import Asked, WorkerSettings
 from gpuwarden_collector.stats import Stats
@@ -158,7 +157,7 @@ class QueryProcess:
 
 def _bury(handle: int, spill: Path) -> None:
     try:
-        select.select([handle], [], [], END_S)
+        wait_ended(handle, END_S)
     finally:
         os.close(handle)
     shutil.rmtree(spill, ignore_errors=True)

@@ -1,0 +1,22 @@
+"""The fork server of a collector that maintains its lake all the time: for `bench.store_kill`."""
+
+from datetime import timedelta
+
+from gpuwarden_collector import maintenance, storage_process
+from gpuwarden_collector.query import forkserver
+
+
+def hurry() -> None:
+    """Make due within seconds what is due by the hour or day."""
+    storage_process.MAINTAIN_LOOK_S = 0.25
+    maintenance.LOOK_EVERY_S = 0.25
+    maintenance.HOURLY_S = maintenance.DAILY_S = maintenance.MERGE_EVERY_S = 2.0
+    maintenance.SHORTLY_S = maintenance.PUT_OFF_S = 1.0
+    maintenance.SNAPSHOTS_KEPT = timedelta(seconds=2)
+    # Not shorter than the reader's queries take.
+    maintenance.FILES_KEPT = maintenance.ORPHANS_KEPT = timedelta(seconds=30)
+
+
+if __name__ == "__main__":
+    hurry()
+    forkserver.main()

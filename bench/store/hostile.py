@@ -1,0 +1,117 @@
+"""Measures what hostile queries do to ingest: 1,000 agents at a fixed rate, alone and beside them.
+
+    python -m bench.store.hostile [--seconds 60] [--rate 700]
+
+Prints the time to an acknowledgement and of `/healthz` for both, memory, and how each query ended.
+"""
+
+import argparse
+import itertools
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Self
+
+from bench.store import ours
+from bench.store.load import Setup, load
+
+AGENTS = 1_000
+ASKING = 3
+"""Who ask at once: more than there are query processes."""
+QUERIES = (
+    "SELECT len(range(1000000000))",
+    "SELECT len(array_resize([1], 2000000000))",
+    "SELECT list_sort(range(500000000))",
+    "SELECT format('{:.1000000000f}', 1.0)",
+    "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r",
+    "SELECT count(*) FROM range(1000000000000) a, range(1000) b",
+    (
+        "SELECT a.range + b.range AS x, md5(a.range::VARCHAR) FROM range(40000) a, range(40000) b "
+        "ORDER BY x DESC OFFSET 800000000 LIMIT 1"
+    ),
+    "SELECT string_agg(md5(range::VARCHAR), '') FROM range(100000000)",
+    "PRAGMA json_execute_serialized_sql(sleep_ms(20000)::VARCHAR)",
+)
+
+
+class Beside:
+    """Asks `/healthz` and, if told to, the queries, in threads, for as long as the block runs."""
+
+    def __init__(self, url: str, *, is_hostile: bool) -> None:
+        self._url = url
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._watch)]
+        if is_hostile:
+            starts = range(0, len(QUERIES), len(QUERIES) // ASKING)
+            self._threads += [threading.Thread(target=self._ask, args=(at,)) for at in starts]
+        self.health_s: list[float] = []
+        self.endings: list[tuple[str, float, str]] = []
+        """Query, seconds, and how it ended."""
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.1):
+            began_s = time.monotonic()
+            urllib.request.urlopen(self._url + "/healthz", timeout=30).read()
+            self.health_s.append(time.monotonic() - began_s)
+
+    def _ask(self, first: int) -> None:
+        for sql in itertools.islice(itertools.cycle(QUERIES), first, None):
+            if self._stop.is_set():
+                return
+            request = urllib.request.Request(self._url + "/v1/sql", sql.encode())
+            began_s = time.monotonic()
+            try:
+                urllib.request.urlopen(request, timeout=120).read()
+                said = "answered"
+            except urllib.error.HTTPError as error:
+                said = f"{error.code} {json.load(error)['error'][:60]}"
+            self.endings.append((sql, time.monotonic() - began_s, said))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--rate", type=float, default=700.0, help="batches a second")
+    asked = parser.parse_args(arguments)
+    begin_ms = int(time.time() * 1000) - 12 * 60_000
+    with (
+        TemporaryDirectory(prefix="gpuwarden-bench-") as folder,
+        ours.collector(Path(folder), seal_bytes_max=64 * 2**20, query_timeout_s=10) as child,
+        load(Setup(child.port, AGENTS, begin_ms, nodes=16, rounds=24)) as sender,
+    ):
+        sender.make(3_000)
+        sender.run(AGENTS, 3)
+        for is_hostile in (False, True):
+            sender.make(int(asked.rate * asked.seconds) + 1)
+            with Beside(child.url, is_hostile=is_hostile) as beside:
+                tally = sender.run(AGENTS, asked.seconds, asked.rate)
+            assert not tally.others, tally.others
+            health_ms = sorted(1000 * s for s in beside.health_s)
+            print(
+                f"{'beside hostile queries' if is_hostile else 'alone'}: {tally.batches} batches, "
+                f"acknowledged p50 {tally.quantile_ms(0.5):.0f} p99 {tally.quantile_ms(0.99):.0f} ms, "
+                f"/healthz p99 {health_ms[int(len(health_ms) * 0.99)]:.0f} "
+                f"longest {health_ms[-1]:.0f} ms, {child.pss_mib():.0f} MiB in all"
+            )
+        for sql, seconds, said in beside.endings:
+            print(f"  {seconds:5.1f} s  {said}  <- {sql[:60]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -267,11 +267,6 @@ class Database(Store):
         """As SegmentLog has it."""
         return self._log.segment_number
 
-    @property
-    def segment_rows(self) -> int:
-        """As SegmentLog has it."""
-        return self._log.segment_rows
-
     def append(self, frame: Frame) -> None:
         """As SegmentLog has it."""
         self._log.append(frame)

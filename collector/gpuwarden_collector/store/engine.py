@@ -25,7 +25,7 @@ from gpuwarden_collector.store.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.store.hot import Damage, HotRows, MissingSegmentError
 from gpuwarden_collector.store.mark import CatalogMark
 from gpuwarden_collector.store.segment import FOLDER, SCHEMAS, TABLE_NAMES, SegmentError
-from gpuwarden_collector.store.state import State
+from gpuwarden_collector.store.state import SEEN_KEYS, State
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,6 @@ _NAME = "gpuwarden"
 """What DuckDB calls the database of the views."""
 _HOT = "hot_"
 _SNAPSHOT_TRIES = 5
-_SEEN = {"nodes": "node", "gpus": "gpu_uuid"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +290,7 @@ class Engine:
         if seen is not None:
             merged = (
                 "SELECT t.* REPLACE (coalesce(s.last_seen_at, t.last_seen_at) AS last_seen_at) "
-                f"FROM ({merged}) t LEFT JOIN seen s ON s.key = t.{_SEEN[name]}"
+                f"FROM ({merged}) t LEFT JOIN seen s ON s.key = t.{SEEN_KEYS[name]}"
             )
         try:
             with self.cursor() as cursor:

@@ -258,7 +258,6 @@ class Tail:
     progress: Mapping[str, Any] | None
     end: int | None
     """Where the newest one ends; None: there is none."""
-    rows: int
 
 
 def read_tail(folder: Path, after: int) -> Tail:
@@ -266,16 +265,15 @@ def read_tail(folder: Path, after: int) -> Tail:
     OSError."""
     batches: list[BatchKey] = []
     progress: dict[str, Any] = {}
-    end, rows = None, 0
+    end = None
     segments = [Segment(folder, n) for n in segment_numbers(folder) if n > after]
     for at, segment in enumerate(segments, 1):
         limit = end_of(segment, segments[at] if at < len(segments) else None)
         for frame in segment.new_frames(limit, is_abandoned=True):
             batches += frame.batches
             progress |= frame.progress or {}
-            rows += frame.rows
         end = segment.end
-    return Tail(batches, progress or None, end, rows)
+    return Tail(batches, progress or None, end)
 
 
 def _conformed(batch: Any, schema: Any) -> Any:

@@ -81,11 +81,6 @@ class SegmentLog:
         return self._progress
 
     @property
-    def segment_rows(self) -> int:
-        """Rows of the segment that is written."""
-        return self._segment.rows if self._segment else 0
-
-    @property
     def size_bytes(self) -> int:
         """Segments and the state file on disk."""
         return hot_bytes(self.state.path.parent)

@@ -170,7 +170,6 @@ class SegmentWriter:
     ) -> None:
         """Creates the file and has it on disk, its name included. Raises OSError."""
         self.number = number
-        self.rows = 0
         self.path = segment_path(folder, number)
         self._salt = secrets.randbits(32)
         header = _header_bytes(number, previous_end, self._salt, collector)
@@ -202,11 +201,10 @@ class SegmentWriter:
 
     def append(self, frame: Frame) -> None:
         """Write a frame and have it on disk. Raises OSError, and then this file ends at `end`."""
-        parts, size, rows = _frame_parts(frame, self._salt)
+        parts, size = _frame_parts(frame, self._salt)
         _write_all(self._file, parts, self.end)
         os.fdatasync(self._file)
         self.end += size
-        self.rows += rows
 
     def close(self) -> None:
         """Let go of the file."""
@@ -307,11 +305,11 @@ def _header_bytes(number: int, previous_end: int | None, salt: int, collector: s
     return header.ljust(_padded(len(header)), b"\0")
 
 
-def _frame_parts(frame: Frame, salt: int) -> tuple[list[Any], int, int]:
-    """Buffers of a frame in their order, their size, and its rows."""
+def _frame_parts(frame: Frame, salt: int) -> tuple[list[Any], int]:
+    """Buffers of a frame in their order, and their size."""
     body: list[Any] = []
     messages: list[tuple[str, int, int, int]] = []
-    position = rows = 0
+    position = 0
     for name, table in frame.tables.items():
         for batch in _batches(table):
             message = batch.serialize()
@@ -319,7 +317,6 @@ def _frame_parts(frame: Frame, salt: int) -> tuple[list[Any], int, int]:
             padding = bytes(_padded(message.size) - message.size)
             body += [message, padding] if padding else [message]
             position += message.size + len(padding)
-            rows += batch.num_rows
     said: dict[str, Any] = {
         "tables": messages,
         "batches": [(b.sender, b.agent_id, b.boot_id, b.sequence, b.floor) for b in frame.batches],
@@ -332,7 +329,7 @@ def _frame_parts(frame: Frame, salt: int) -> tuple[list[Any], int, int]:
         crc = google_crc32c.extend(crc, part)
     head = _FRAME.pack(_FRAME_MAGIC, len(meta), crc, position) + meta
     head = head.ljust(_padded(len(head)), b"\0")
-    return [head, *body], len(head) + position, rows
+    return [head, *body], len(head) + position
 
 
 def _batches(table: Any) -> Iterator[Any]:

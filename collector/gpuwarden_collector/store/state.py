@@ -33,7 +33,6 @@ SCHEMA_VERSION = 3
 LEDGER_COLUMNS = ("sender", "agent_id", "boot_id", "floor", "ranges", "heard_at")
 PROGRESS = ("closed_until", "minutes_until", "hours_until")
 _BUSY_S = 10.0
-_VARIABLES_MAX = 500
 _EPOCH = EPOCH.replace(tzinfo=None)
 _TYPES = {
     Type.STRING: "TEXT",
@@ -41,7 +40,8 @@ _TYPES = {
     Type.FLOAT64: "REAL",
 }  # all else, instants in microseconds too, is INTEGER
 _TABLES = tuple(sorted(UPSERTED))
-_SEEN = {"nodes": "node", "gpus": "gpu_uuid"}
+SEEN_KEYS = {"nodes": "node", "gpus": "gpu_uuid"}
+"""Key of the tables whose rows are heard of."""
 _LATER = "max(last_seen_at, excluded.last_seen_at)"
 _SQL = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -143,7 +143,7 @@ class State:
             changed = self._changes(name, -1)
         rows: list[dict[str, Any]] = changed.rows.to_pylist()
         if changed.last_seen is not None:
-            key = _SEEN[name]
+            key = SEEN_KEYS[name]
             seen = dict(zip(*(c.to_pylist() for c in changed.last_seen.columns), strict=True))
             for row in rows:
                 row["last_seen_at"] = seen.get(row[key], row["last_seen_at"])
@@ -220,11 +220,11 @@ class State:
             f"SELECT {', '.join(names)} FROM {name} WHERE revision > ?", [since]
         ).fetchall()
         seen = None
-        if name in _SEEN:
+        if name in SEEN_KEYS:
             # Of rows that have changed otherwise too: these alone may say an earlier time.
             found = self._connection.execute(
                 "SELECT key, last_seen_at FROM last_seen WHERE name = $1 AND (revision > $2 "
-                f"OR key IN (SELECT {_SEEN[name]} FROM {name} WHERE revision > $2))",
+                f"OR key IN (SELECT {SEEN_KEYS[name]} FROM {name} WHERE revision > $2))",
                 [name, since],
             ).fetchall()
             seen = _table(found, SEEN_SCHEMA)
@@ -285,9 +285,9 @@ class Writing:
             f"ON CONFLICT ({', '.join(table.key)}) DO UPDATE SET {changed}",
             _plain_rows(rows.select(names), self._next_revision()),
         )
-        if name in _SEEN:
+        if name in SEEN_KEYS:
             told = rows.filter(pc.is_valid(rows["last_seen_at"]))
-            self._see(name, _plain_rows(told.select([_SEEN[name], "last_seen_at"])), _LATER)
+            self._see(name, _plain_rows(told.select([SEEN_KEYS[name], "last_seen_at"])), _LATER)
 
     def see(self, name: str, keys: Iterable[str], at: datetime) -> None:
         """Note that nodes or GPUs were heard of: at that time, if a wrong clock said a later one too."""

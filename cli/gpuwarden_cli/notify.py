@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def notify_check(args: argparse.Namespace) -> int:
     """Whether a file of receivers and routes is right; 1 when it is not."""
     from gpuwarden_cli.services import counted
-    from gpuwarden_rules.marks import RuleFileError
+    from gpuwarden_rules.definition.yaml_positions import RuleFileError
     from gpuwarden_rules.notify.settings import load
 
     try:

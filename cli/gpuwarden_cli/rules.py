@@ -17,9 +17,9 @@ from gpuwarden_cli.client import CallError, RefusedError, call
 from gpuwarden_cli.output import render, terminal_width
 
 if TYPE_CHECKING:
-    from gpuwarden_rules.backtest import Replay
-    from gpuwarden_rules.book import Book
-    from gpuwarden_rules.language import Rule
+    from gpuwarden_rules.backtest.replay import Replay
+    from gpuwarden_rules.definition.language import Rule
+    from gpuwarden_rules.definition.rule_set import Book
 
 _REPLAYS_AT_ONCE = 2
 """Of the four queries that a collector runs at a time by default, half are left to others."""
@@ -80,7 +80,7 @@ def rules_check(args: argparse.Namespace) -> int:
 async def _not_here(files: list[Path], url: str | None) -> list[str]:
     """A line for each rule that a running collector's fleet cannot feed."""
     from gpuwarden_cli.remote import RemoteQuerier
-    from gpuwarden_rules import fleet
+    from gpuwarden_rules.evaluation import fleet
 
     rules = _rules(files)
     required = [key for rule in rules for key in rule.requires]
@@ -193,10 +193,10 @@ async def _backtest(
     """Replay the rules, two at a time, and print each in its turn; 1 when one cannot be replayed."""
     from gpuwarden.query import QueryError
     from gpuwarden_cli.remote import RemoteQuerier
-    from gpuwarden_rules import fleet
-    from gpuwarden_rules.backtest import first_sample_at, replay
-    from gpuwarden_rules.overrides import Plan
-    from gpuwarden_rules.state import RowsError
+    from gpuwarden_rules.backtest.replay import first_sample_at, replay
+    from gpuwarden_rules.definition.overrides import Plan
+    from gpuwarden_rules.evaluation import fleet
+    from gpuwarden_rules.evaluation.state import RowsError
 
     querier, clock = RemoteQuerier(args.url), SystemClock()
     until, started = clock.now(), clock.monotonic()
@@ -264,7 +264,7 @@ def _iso(instant: datetime) -> str:
 
 def _print_replay(done: "Replay", seconds: float) -> None:
     from gpuwarden.durations import readable
-    from gpuwarden_rules.texts import usd
+    from gpuwarden_rules.definition.templates import usd
 
     span_s = (done.until - done.since).total_seconds()
     cost = done.usd()
@@ -299,15 +299,15 @@ def _print_replay(done: "Replay", seconds: float) -> None:
 
 
 def _rules(files: list[Path]) -> "list[Rule]":
-    from gpuwarden_rules.language import load_all
-    from gpuwarden_rules.overrides import FILE_NAME
+    from gpuwarden_rules.definition.language import load_all
+    from gpuwarden_rules.definition.overrides import FILE_NAME
 
     return load_all(path for path in paths_of(files, tests=False) if path.name != FILE_NAME)
 
 
 def paths_of(given: list[Path], *, tests: bool) -> list[Path]:
     """Rule files or their tests: those given, folders opened; the built-in pack for none."""
-    from gpuwarden_rules.language import builtin_paths
+    from gpuwarden_rules.definition.language import builtin_paths
 
     folders = given or sorted({path.parent for path in builtin_paths()})
     found: list[Path] = []

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from gpuwarden_collector.daemon import Collector
     from gpuwarden_collector.health import Duties
     from gpuwarden_collector.settings import CollectorSettings
-    from gpuwarden_rules.book import Book
-    from gpuwarden_rules.keeper import Keeper
+    from gpuwarden_rules.definition.rule_set import Book
+    from gpuwarden_rules.evaluation.reload import Keeper
 
 log = logging.getLogger(__name__)
 
@@ -69,11 +69,11 @@ async def collecting(
     from gpuwarden_cli.telling import telling_of
     from gpuwarden_collector.daemon import running
     from gpuwarden_dashboards.routes import routes as page_routes
-    from gpuwarden_rules import routes as rules_routes
     from gpuwarden_rules.diagnosis.service import Diagnoser
-    from gpuwarden_rules.engine import Engine
-    from gpuwarden_rules.exposition import exposition
-    from gpuwarden_rules.keeper import Keeper
+    from gpuwarden_rules.evaluation.engine import Engine
+    from gpuwarden_rules.evaluation.exposition import exposition
+    from gpuwarden_rules.evaluation.reload import Keeper
+    from gpuwarden_rules.http import routes as rules_routes
 
     book = book_of(settings.rules_dirs)
     telling = telling_of(settings, clock)
@@ -136,8 +136,8 @@ def _duties(keeper: "Callable[[], Keeper | None]", telling: "Telling") -> "Dutie
 
 def book_of(folders: Sequence[Path]) -> "Book":
     """The rules that would run. Raises StartError."""
-    from gpuwarden_rules.book import load_book
-    from gpuwarden_rules.marks import RuleFileError
+    from gpuwarden_rules.definition.rule_set import load_book
+    from gpuwarden_rules.definition.yaml_positions import RuleFileError
 
     try:
         return load_book(folders)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gpuwarden.alert import Alert
     from gpuwarden.query import Querier
     from gpuwarden_collector.settings import CollectorSettings
-    from gpuwarden_rules.engine import Engine
+    from gpuwarden_rules.evaluation.engine import Engine
     from gpuwarden_rules.notify.notifier import Notifier
     from gpuwarden_rules.notify.receiver import Receiver
     from gpuwarden_rules.notify.settings import Notify
@@ -123,7 +123,7 @@ def telling_of(settings: "CollectorSettings", clock: Clock) -> Telling:
 
 def notify_of(path: Path) -> "Notify":
     """The file of receivers and routes. Raises StartError with its first problem."""
-    from gpuwarden_rules.marks import RuleFileError
+    from gpuwarden_rules.definition.yaml_positions import RuleFileError
     from gpuwarden_rules.notify.settings import load
 
     try:

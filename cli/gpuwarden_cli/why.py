@@ -206,7 +206,7 @@ async def _show_verdict(querier: "Querier", diagnosis: "Diagnosis", now: datetim
 
 async def _show_alerts(querier: "Querier", node: str, gpu_uuid: str, now: datetime) -> None:
     """What fires of the GPU and of its node: it may have begun before the window of the verdict."""
-    from gpuwarden_rules.texts import usd
+    from gpuwarden_rules.definition.templates import usd
 
     params = {"gpu_uuid": gpu_uuid, "node": node, "now": now}
     rows = (await querier.query(_ALERTS, params)).records()

@@ -14,7 +14,7 @@ from gpuwarden_cli.rules import paths_of
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.store.database import Database
-from gpuwarden_rules.language import builtin_paths
+from gpuwarden_rules.definition.language import builtin_paths
 
 
 def test_the_built_in_pack_is_listed(capsys) -> None:

@@ -12,8 +12,8 @@ from gpuwarden.clock import SystemClock
 from gpuwarden.life import StartError
 from gpuwarden_cli.telling import Telling, notify_of, telling_of
 from gpuwarden_collector.settings import CollectorSettings
-from gpuwarden_rules.engine import Engine
-from gpuwarden_rules.language import parse
+from gpuwarden_rules.definition.language import parse
+from gpuwarden_rules.evaluation.engine import Engine
 from gpuwarden_rules.testing import MemoryDatabase
 
 RULE = """

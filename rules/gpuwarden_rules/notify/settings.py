@@ -34,7 +34,7 @@ from zoneinfo import ZoneInfo
 from yaml.nodes import Node, ScalarNode, SequenceNode
 
 from gpuwarden.durations import seconds_of
-from gpuwarden_rules.marks import Problem, Reader, RuleFileError
+from gpuwarden_rules.definition.yaml_positions import Problem, Reader, RuleFileError
 from gpuwarden_rules.notify.digest import DigestPlan
 from gpuwarden_rules.notify.routing import GROUP_BY, Owners, Policy, Recipient, Route
 from gpuwarden_rules.notify.words import FORMS, Style

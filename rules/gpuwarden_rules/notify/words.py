@@ -11,8 +11,8 @@ from itertools import groupby
 
 from gpuwarden.alert import Alert
 from gpuwarden.durations import readable
+from gpuwarden_rules.definition.templates import usd
 from gpuwarden_rules.notify.message import Digest, Kind, Message, Waster
-from gpuwarden_rules.texts import usd
 
 FORMS = ("text", "markdown", "short")
 SHORT_CHARACTERS_MAX = 160

@@ -10,7 +10,7 @@ from gpuwarden.life import StartError
 from gpuwarden_cli.output import render, terminal_width
 
 if TYPE_CHECKING:
-    from gpuwarden_rules.notify.receiver import Outcome
+    from gpuwarden_rules.notify.receivers.receiver import Outcome
     from gpuwarden_rules.notify.settings import Notify
 
 
@@ -89,7 +89,7 @@ async def _send(notify: "Notify", names: list[str]) -> "list[tuple[str, Outcome]
     from gpuwarden.clock import SystemClock
     from gpuwarden_rules.notify.message import Kind, Message, message_id
     from gpuwarden_rules.notify.notifier import attempt
-    from gpuwarden_rules.notify.receivers import receiver_of
+    from gpuwarden_rules.notify.receivers.factory import receiver_of
 
     clock = SystemClock()
 
@@ -116,7 +116,7 @@ async def _send(notify: "Notify", names: list[str]) -> "list[tuple[str, Outcome]
 
 
 def _said(outcome: "Outcome") -> tuple[bool, str]:
-    from gpuwarden_rules.notify.receiver import Accepted
+    from gpuwarden_rules.notify.receivers.receiver import Accepted
 
     if isinstance(outcome, Accepted):
         return True, outcome.note

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuwarden_collector.settings import CollectorSettings
     from gpuwarden_rules.evaluation.engine import Engine
     from gpuwarden_rules.notify.notifier import Notifier
-    from gpuwarden_rules.notify.receiver import Receiver
+    from gpuwarden_rules.notify.receivers.receiver import Receiver
     from gpuwarden_rules.notify.settings import Notify
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class Telling:
 
     def _read(self, path: Path) -> "tuple[Notify, dict[str, Receiver]]":
         """The file, and its receivers ready to be told. Raises StartError."""
-        from gpuwarden_rules.notify.receivers import receiver_of
+        from gpuwarden_rules.notify.receivers.factory import receiver_of
 
         notify = notify_of(path)
         try:

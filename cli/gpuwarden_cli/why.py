@@ -101,8 +101,8 @@ async def tell(querier: "Querier", target: str, now: datetime, form: str) -> int
     """Print why, as of an instant; the exit code. Raises ValueError where there is nothing to tell."""
     from gpuwarden.diagnosis import HEALTHY
     from gpuwarden_rules.diagnosis.observe import observe
+    from gpuwarden_rules.diagnosis.sentences import diagnosis_of, diagnosis_of_job
     from gpuwarden_rules.diagnosis.service import judged_of
-    from gpuwarden_rules.diagnosis.words import diagnosis_of, diagnosis_of_job
 
     found = (await querier.query(_FIND, {"name": target, "now": now})).records()
     if not found:

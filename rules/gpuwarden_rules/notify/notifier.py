@@ -23,7 +23,7 @@ from gpuwarden_rules.notify import digest
 from gpuwarden_rules.notify.message import Message
 from gpuwarden_rules.notify.outbox import Outbox, OutboxError, Queued
 from gpuwarden_rules.notify.planner import Group, Plan, plan
-from gpuwarden_rules.notify.receiver import (
+from gpuwarden_rules.notify.receivers.receiver import (
     TIMEOUT_S,
     Accepted,
     Later,

@@ -14,8 +14,15 @@ from urllib.parse import quote, unquote
 
 from gpuwarden.alert import Severity
 from gpuwarden_rules.notify.message import Kind, Message
-from gpuwarden_rules.notify.receiver import TIMEOUT_S, Accepted, Later, Outcome, Refused, shortened
-from gpuwarden_rules.notify.words import Style, worded
+from gpuwarden_rules.notify.receivers.receiver import (
+    TIMEOUT_S,
+    Accepted,
+    Later,
+    Outcome,
+    Refused,
+    shortened,
+)
+from gpuwarden_rules.notify.sentences import Style, worded
 
 if TYPE_CHECKING:
     import apprise

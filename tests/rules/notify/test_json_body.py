@@ -8,9 +8,9 @@ from pathlib import Path
 from tests.rules.notify.alerts import START, make_alert
 
 from gpuwarden.alert import AlertState
-from gpuwarden_rules.notify.body import body_of, line_of
+from gpuwarden_rules.notify.json_body import body_of, line_of
 from gpuwarden_rules.notify.message import Digest, Kind, Message, Waster
-from gpuwarden_rules.notify.words import Style
+from gpuwarden_rules.notify.sentences import Style
 
 PAGE = Path(__file__).parents[3] / "docs" / "notifications.md"
 OVER = replace(make_alert(gpu=1), state=AlertState.RESOLVED, resolved_at=START)

@@ -18,10 +18,10 @@ import os
 import aiohttp
 
 from gpuwarden.clock import Clock, to_ms
-from gpuwarden_rules.notify.body import body_of
+from gpuwarden_rules.notify.json_body import body_of
 from gpuwarden_rules.notify.message import Message
-from gpuwarden_rules.notify.receiver import Later, Outcome, outcome_of
-from gpuwarden_rules.notify.words import Style
+from gpuwarden_rules.notify.receivers.receiver import Later, Outcome, outcome_of
+from gpuwarden_rules.notify.sentences import Style
 
 SAID_BYTES_MAX = 4096
 SECRET_PREFIX = "whsec_"

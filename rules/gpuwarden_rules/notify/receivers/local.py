@@ -6,10 +6,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from gpuwarden_rules.notify.body import line_of
+from gpuwarden_rules.notify.json_body import line_of
 from gpuwarden_rules.notify.message import Message
-from gpuwarden_rules.notify.receiver import Accepted, Later, Outcome
-from gpuwarden_rules.notify.words import Style, worded
+from gpuwarden_rules.notify.receivers.receiver import Accepted, Later, Outcome
+from gpuwarden_rules.notify.sentences import Style, worded
 
 
 class LineFile:

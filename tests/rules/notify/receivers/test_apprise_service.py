@@ -9,10 +9,10 @@ from aiohttp import web
 from tests.rules.notify.alerts import START, make_alert
 from tests.rules.notify.hook_server import Hook, hook_server
 
-from gpuwarden_rules.notify.apprise_service import AppriseService, problem_of, without
 from gpuwarden_rules.notify.message import Kind, Message
-from gpuwarden_rules.notify.receiver import Accepted, Later, Refused
-from gpuwarden_rules.notify.words import Style
+from gpuwarden_rules.notify.receivers.apprise_service import AppriseService, problem_of, without
+from gpuwarden_rules.notify.receivers.receiver import Accepted, Later, Refused
+from gpuwarden_rules.notify.sentences import Style
 
 MESSAGE = Message(
     id="a", receiver="chat", kind=Kind.ALERTS, group="g", made_at=START, firing=(make_alert(),),

@@ -5,10 +5,10 @@ from datetime import UTC
 
 from tests.rules.notify.alerts import START, make_alert
 
-from gpuwarden_rules.notify.local import LineFile, Output, append
 from gpuwarden_rules.notify.message import Kind, Message
-from gpuwarden_rules.notify.receiver import Accepted, Later
-from gpuwarden_rules.notify.words import Style
+from gpuwarden_rules.notify.receivers.local import LineFile, Output, append
+from gpuwarden_rules.notify.receivers.receiver import Accepted, Later
+from gpuwarden_rules.notify.sentences import Style
 
 MESSAGE = Message(
     id="abc", receiver="log", kind=Kind.ALERTS, group="g", made_at=START, firing=(make_alert(),)

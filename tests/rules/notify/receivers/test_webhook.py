@@ -14,9 +14,9 @@ from tests.rules.notify.hook_server import hook_server
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_rules.notify.message import Kind, Message
-from gpuwarden_rules.notify.receiver import Accepted, Later, Refused
-from gpuwarden_rules.notify.webhook import Webhook, key_of, signature
-from gpuwarden_rules.notify.words import Style
+from gpuwarden_rules.notify.receivers.receiver import Accepted, Later, Refused
+from gpuwarden_rules.notify.receivers.webhook import Webhook, key_of, signature
+from gpuwarden_rules.notify.sentences import Style
 
 STYLE = Style(UTC)
 MESSAGE = Message(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuwarden_rules.notify.receiver import (
+from gpuwarden_rules.notify.receivers.receiver import (
     AFTER_S_MAX,
     BACKOFF_MAX_S,
     Accepted,

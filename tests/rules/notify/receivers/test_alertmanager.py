@@ -16,10 +16,10 @@ from tests.rules.notify.alerts import make_alert
 
 from gpuwarden.alert import AlertState, Severity
 from gpuwarden.clock import SystemClock
-from gpuwarden_rules.notify.alertmanager import Alertmanager, alerts_of
 from gpuwarden_rules.notify.message import Kind, Message
-from gpuwarden_rules.notify.receiver import Accepted, Later
-from gpuwarden_rules.notify.words import Style
+from gpuwarden_rules.notify.receivers.alertmanager import Alertmanager, alerts_of
+from gpuwarden_rules.notify.receivers.receiver import Accepted, Later
+from gpuwarden_rules.notify.sentences import Style
 
 NAME = "prometheus-alertmanager"
 STYLE = Style(UTC, "https://gpuwarden.example.com")

@@ -11,7 +11,7 @@ from gpuwarden.alert import Alert
 from gpuwarden_rules.notify.message import Digest, Kind, Message, Waster
 from gpuwarden_rules.notify.planner import plan
 from gpuwarden_rules.notify.routing import Policy, Recipient, Route
-from gpuwarden_rules.notify.words import FORMS, SHORT_CHARACTERS_MAX, Style, worded
+from gpuwarden_rules.notify.sentences import FORMS, SHORT_CHARACTERS_MAX, Style, worded
 
 STYLE = Style(UTC)
 S = timedelta(seconds=1)

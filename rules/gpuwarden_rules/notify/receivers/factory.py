@@ -3,32 +3,32 @@
 from pathlib import Path
 
 from gpuwarden.clock import Clock
-from gpuwarden_rules.notify.receiver import Receiver
+from gpuwarden_rules.notify.receivers.receiver import Receiver
+from gpuwarden_rules.notify.sentences import Style
 from gpuwarden_rules.notify.settings import ReceiverPlan
-from gpuwarden_rules.notify.words import Style
 
 
 def receiver_of(plan: ReceiverPlan, style: Style, clock: Clock) -> Receiver:
     """The receiver; what it needs is loaded by then. Raises ValueError, which shows no secret."""
     match plan.kind:
         case "webhook":
-            from gpuwarden_rules.notify.webhook import Webhook
+            from gpuwarden_rules.notify.receivers.webhook import Webhook
 
             return Webhook(plan.target, plan.secret, style, clock)
         case "alertmanager":
-            from gpuwarden_rules.notify.alertmanager import Alertmanager
+            from gpuwarden_rules.notify.receivers.alertmanager import Alertmanager
 
             return Alertmanager(plan.target, style)
         case "apprise":
-            from gpuwarden_rules.notify.apprise_service import AppriseService
+            from gpuwarden_rules.notify.receivers.apprise_service import AppriseService
 
             return AppriseService(plan.target, plan.form, style)
         case "file":
-            from gpuwarden_rules.notify.local import LineFile
+            from gpuwarden_rules.notify.receivers.local import LineFile
 
             return LineFile(Path(plan.target), style)
         case "stdout":
-            from gpuwarden_rules.notify.local import Output
+            from gpuwarden_rules.notify.receivers.local import Output
 
             return Output(plan.form, style)
     raise ValueError(f"receiver {plan.name!r} is of an unknown kind {plan.kind!r}")

@@ -12,12 +12,12 @@ from typing import Any
 import aiohttp
 
 from gpuwarden.alert import Alert
-from gpuwarden_rules.notify.body import instant
+from gpuwarden_rules.notify.json_body import instant
 from gpuwarden_rules.notify.message import Kind, Message
 from gpuwarden_rules.notify.planner import STATE_KEEPER_PACE
-from gpuwarden_rules.notify.receiver import Outcome
-from gpuwarden_rules.notify.webhook import post
-from gpuwarden_rules.notify.words import Style, worded
+from gpuwarden_rules.notify.receivers.receiver import Outcome
+from gpuwarden_rules.notify.receivers.webhook import post
+from gpuwarden_rules.notify.sentences import Style, worded
 
 HOLDS = timedelta(seconds=3 * STATE_KEEPER_PACE.repeat_s)
 TEST_HOLDS = timedelta(minutes=5)

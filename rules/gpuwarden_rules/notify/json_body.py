@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuwarden.alert import Alert
 from gpuwarden_rules.notify.message import Digest, Message
-from gpuwarden_rules.notify.words import Style, worded
+from gpuwarden_rules.notify.sentences import Style, worded
 
 VERSION = 1
 

@@ -6,9 +6,9 @@ import pytest
 from tests.rules.notify.alerts import START
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_rules.notify.receivers import receiver_of
+from gpuwarden_rules.notify.receivers.factory import receiver_of
+from gpuwarden_rules.notify.sentences import Style
 from gpuwarden_rules.notify.settings import KINDS, ReceiverPlan
-from gpuwarden_rules.notify.words import Style
 
 TARGETS = {
     "apprise": "json://localhost",

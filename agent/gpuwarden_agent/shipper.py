@@ -22,7 +22,7 @@ from datetime import datetime
 from typing import assert_never
 
 from gpuwarden.clock import Clock
-from gpuwarden.life import until
+from gpuwarden.lifecycle import until
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, SENT_BEFORE_HEADER, BatchId, headers_of
 from gpuwarden_agent.async_spool import AsyncSpool
 from gpuwarden_agent.counters import Counters

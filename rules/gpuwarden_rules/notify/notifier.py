@@ -17,7 +17,7 @@ from typing import TypeVar, assert_never
 
 from gpuwarden.alert import Alert
 from gpuwarden.clock import Clock, to_ms
-from gpuwarden.life import until
+from gpuwarden.lifecycle import until
 from gpuwarden.query import Querier, QueryError
 from gpuwarden_rules.notify import digest
 from gpuwarden_rules.notify.message import Message

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from gpuwarden_cli.alerts import fingerprint_of
 from gpuwarden_cli.client import CallError
+from gpuwarden_cli.commands.alerts import fingerprint_of
 from gpuwarden_cli.main import main
 
 SILENCE = {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwarden import logs
 from gpuwarden.doctor import FAIL, Check, worst
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_cli.output import render, terminal_width
 
 if TYPE_CHECKING:

@@ -81,7 +81,7 @@ SELECT bin, avg(util_percent) AS util, max(workers) AS cpu FROM bins GROUP BY bi
 
 def why(args: argparse.Namespace) -> int:
     """Print why; 1 where something holds it up or nobody can say, 0 where it is healthy."""
-    from gpuwarden_cli.remote import RemoteQuerier
+    from gpuwarden_cli.remote_querier import RemoteQuerier
 
     now = _instant(args.at)
     return asyncio.run(tell(RemoteQuerier(args.url), args.target, now, args.format))

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 from tests.rules.diagnosis.scenes import END, Scene, loop
 
+from gpuwarden_cli.commands.why import sparkline, tell, why
 from gpuwarden_cli.main import main
-from gpuwarden_cli.why import sparkline, tell, why
 from gpuwarden_rules.testing import MemoryDatabase
 
 STARVING = {"loader_workers": 2, "loader_cpu_percent": 97.0, "loader_saturated_percent": 100.0}

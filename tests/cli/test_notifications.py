@@ -9,8 +9,8 @@ import pytest
 from tests.rules.conftest import MemoryStore
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.life import StartError
-from gpuwarden_cli.telling import Telling, notify_of, telling_of
+from gpuwarden.lifecycle import StartError
+from gpuwarden_cli.notifications import Telling, notify_of, telling_of
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_rules.definition.language import parse
 from gpuwarden_rules.evaluation.engine import Engine

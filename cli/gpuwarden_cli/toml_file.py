@@ -7,7 +7,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from gpuwarden.files import make_folder, write_whole
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 
 
 def set_keys(path: Path, values: Mapping[str, str]) -> bool:

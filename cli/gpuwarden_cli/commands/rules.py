@@ -79,7 +79,7 @@ def rules_check(args: argparse.Namespace) -> int:
 
 async def _not_here(files: list[Path], url: str | None) -> list[str]:
     """A line for each rule that a running collector's fleet cannot feed."""
-    from gpuwarden_cli.remote import RemoteQuerier
+    from gpuwarden_cli.remote_querier import RemoteQuerier
     from gpuwarden_rules.evaluation import fleet
 
     rules = _rules(files)
@@ -125,7 +125,7 @@ def rules_reload(args: argparse.Namespace) -> int:
 
 def rules_explain(args: argparse.Namespace) -> int:
     """The rows, parameters and timeline of an alert."""
-    from gpuwarden_cli.alerts import fingerprint_of
+    from gpuwarden_cli.commands.alerts import fingerprint_of
 
     wanted = fingerprint_of(args.alert, args.url)
     path = f"/v1/alerts/{quote(wanted, safe='')}/explanation"
@@ -179,8 +179,8 @@ def rules_backtest(args: argparse.Namespace) -> int:
 def _book(args: argparse.Namespace) -> "Book":
     """The rules of `--rule`, or else those that a collector with these settings would run, with its
     overrides either way. Raises StartError and RuleFileError."""
-    from gpuwarden_cli.configure import load_settings
     from gpuwarden_cli.services import book_of
+    from gpuwarden_cli.settings import load_settings
     from gpuwarden_collector.settings import CollectorSettings
 
     book = book_of(load_settings(CollectorSettings, "collector", args).settings.rules_dirs)
@@ -192,7 +192,7 @@ async def _backtest(
 ) -> int:
     """Replay the rules, two at a time, and print each in its turn; 1 when one cannot be replayed."""
     from gpuwarden.query import QueryError
-    from gpuwarden_cli.remote import RemoteQuerier
+    from gpuwarden_cli.remote_querier import RemoteQuerier
     from gpuwarden_rules.backtest.replay import first_sample_at, replay
     from gpuwarden_rules.definition.overrides import Plan
     from gpuwarden_rules.evaluation import fleet

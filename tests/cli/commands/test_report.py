@@ -11,8 +11,8 @@ import pytest
 from tests.collector.made_up_store import LIMITS, put
 
 from gpuwarden.clock import SystemClock
+from gpuwarden_cli.commands.report import BY
 from gpuwarden_cli.main import main
-from gpuwarden_cli.report import BY
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.store.database import Database

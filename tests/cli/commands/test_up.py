@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.alert import Alert, AlertState, Severity
-from gpuwarden_cli.up import (
+from gpuwarden_cli.commands.up import (
     ALERTS_SAID_MAX,
     Voice,
     default_data_dir,

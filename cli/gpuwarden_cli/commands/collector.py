@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuwarden_cli import certificates
+from gpuwarden_cli.commands import certificates
 
 if TYPE_CHECKING:
     from gpuwarden_collector.store.check import Report
@@ -71,8 +71,8 @@ def _add_settings(made: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from gpuwarden_cli.configure import load_settings
     from gpuwarden_cli.services import run_collector
+    from gpuwarden_cli.settings import load_settings
     from gpuwarden_collector.settings import CollectorSettings
 
     def load() -> CollectorSettings:
@@ -82,7 +82,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> int:
-    from gpuwarden_cli.configure import load_settings, show
+    from gpuwarden_cli.settings import load_settings, show
     from gpuwarden_collector.settings import CollectorSettings
 
     show(load_settings(CollectorSettings, "collector", args), args.format)
@@ -90,8 +90,8 @@ def _config(args: argparse.Namespace) -> int:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from gpuwarden_cli.configure import load_settings
-    from gpuwarden_cli.doctor import run_collector_doctor
+    from gpuwarden_cli.commands.doctor import run_collector_doctor
+    from gpuwarden_cli.settings import load_settings
     from gpuwarden_collector.settings import CollectorSettings
 
     settings = load_settings(CollectorSettings, "collector", args).settings
@@ -101,14 +101,14 @@ def _doctor(args: argparse.Namespace) -> int:
 
 def _store_of(args: argparse.Namespace) -> Path:
     """The data folder that flags, environment and file mean."""
-    from gpuwarden_cli.configure import load_settings
+    from gpuwarden_cli.settings import load_settings
     from gpuwarden_collector.settings import CollectorSettings
 
     return load_settings(CollectorSettings, "collector", args).settings.data_dir
 
 
 def _check(args: argparse.Namespace) -> int:
-    from gpuwarden.life import StartError
+    from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.store.check import check
 
     report = check(_store_of(args), reads_all=args.read)
@@ -153,7 +153,7 @@ def _restore(args: argparse.Namespace) -> int:
 
 
 def _maintain(args: argparse.Namespace) -> int:
-    from gpuwarden.life import StartError
+    from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.control import ask
 
     store = _store_of(args)

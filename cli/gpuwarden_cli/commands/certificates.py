@@ -37,7 +37,7 @@ def add_flags(made: argparse.ArgumentParser) -> None:
 def init(args: argparse.Namespace) -> int:
     """Make what is missing, or renew. Raises StartError."""
     from gpuwarden.clock import SystemClock
-    from gpuwarden.life import StartError
+    from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.access.authority import AuthorityError, Files, renew
     from gpuwarden_collector.access.authority import init as make
 
@@ -93,7 +93,7 @@ def _lines(files: "Files") -> dict[str, str]:
 
 
 def _write_settings(files: "Files", config: Path, host: str | None) -> None:
-    from gpuwarden_cli.toml_lines import set_keys
+    from gpuwarden_cli.toml_file import set_keys
 
     values = _lines(files) | ({"host": host} if host else {})
     is_changed = set_keys(config, values)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwarden.clock import Clock
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 
 if TYPE_CHECKING:
     from gpuwarden.alert import Alert

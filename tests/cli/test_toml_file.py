@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.life import StartError
-from gpuwarden_cli.toml_lines import set_keys
+from gpuwarden.lifecycle import StartError
+from gpuwarden_cli.toml_file import set_keys
 
 EXAMPLE = """# Settings of the agent.
 # collector_url = "http://127.0.0.1:8750"

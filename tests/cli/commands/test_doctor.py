@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from gpuwarden.doctor import Check
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.doctor import Call
 from gpuwarden_agent.probes.timing import CallReport
-from gpuwarden_cli.doctor import rendered, run_here
+from gpuwarden_cli.commands.doctor import rendered, run_here
 
 CALL = Call(
     "gpu0", CallReport("nvmlX", "power_usage_mw", False, "NOT_SUPPORTED", 0.0123, None, 9, 10)

@@ -13,8 +13,8 @@ from gpuwarden.clock import from_ms
 from gpuwarden.metrics import Type
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.settings import Loaded
+from gpuwarden_cli.commands.recordings import add_flags
 from gpuwarden_cli.output import render
-from gpuwarden_cli.recordings import add_flags
 
 if TYPE_CHECKING:
     from gpuwarden_agent.probe import Row
@@ -62,7 +62,7 @@ def _add_settings(made: argparse.ArgumentParser) -> None:
 
 def _loaded(args: argparse.Namespace) -> "Loaded[AgentSettings]":
     from gpuwarden_agent.settings import AgentSettings
-    from gpuwarden_cli.configure import load_settings
+    from gpuwarden_cli.settings import load_settings
 
     loaded = load_settings(AgentSettings, "agent", args)
     url = os.environ.get("GPUWARDEN_URL")
@@ -81,20 +81,20 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _record(args: argparse.Namespace) -> int:
-    from gpuwarden_cli.recordings import run_record
+    from gpuwarden_cli.commands.recordings import run_record
 
     settings = _loaded(args).settings
     return run_record(settings, args)
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from gpuwarden_cli.doctor import run_doctor
+    from gpuwarden_cli.commands.doctor import run_doctor
 
     return run_doctor(_loaded(args).settings, args.format)
 
 
 def _config(args: argparse.Namespace) -> int:
-    from gpuwarden_cli.configure import show
+    from gpuwarden_cli.settings import show
 
     show(_loaded(args), args.format)
     return 0

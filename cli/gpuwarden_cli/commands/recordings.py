@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuwarden import logs
 from gpuwarden.clock import SystemClock
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 
 if TYPE_CHECKING:
     from gpuwarden_agent.probe import Probe

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 
-from gpuwarden_cli.agent import render_reading
+from gpuwarden_cli.commands.agent import render_reading
 
 TABLES = {
     "gpus": [],

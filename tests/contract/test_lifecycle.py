@@ -10,32 +10,32 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden import life
+from gpuwarden import lifecycle
 
 
 async def test_until_says_whether_it_was_asked_to_stop() -> None:
     stop = asyncio.Event()
-    assert await life.until(stop, 0.001) is False
+    assert await lifecycle.until(stop, 0.001) is False
     stop.set()
-    assert await life.until(stop, 60) is True
+    assert await lifecycle.until(stop, 60) is True
 
 
 async def test_sigterm_asks_to_stop() -> None:
     stop = asyncio.Event()
-    life.stop_on_signals(stop)
+    lifecycle.stop_on_signals(stop)
     os.kill(os.getpid(), signal.SIGTERM)
-    assert await life.until(stop, 5) is True
+    assert await lifecycle.until(stop, 5) is True
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().remove_signal_handler(number)
 
 
 IMPATIENT = """
 import asyncio, os, signal, sys
-from gpuwarden import life
+from gpuwarden import lifecycle
 
 async def main():
     stop = asyncio.Event()
-    life.stop_on_signals(stop)
+    lifecycle.stop_on_signals(stop)
     for pause in map(float, sys.argv[1:]):
         await asyncio.sleep(pause)
         os.kill(os.getpid(), signal.SIGINT)
@@ -55,7 +55,7 @@ def test_only_a_later_ctrl_c_ends_at_once(pauses, code) -> None:
 def test_the_boot_id_is_the_kernels() -> None:
     kernel = Path("/proc/sys/kernel/random/boot_id")
     expected = kernel.read_text().strip() if kernel.exists() else f"process-{os.getpid()}"
-    assert life.boot_id() == expected == life.boot_id()
+    assert lifecycle.boot_id() == expected == lifecycle.boot_id()
 
 
 @pytest.fixture
@@ -70,20 +70,20 @@ def manager(tmp_path, monkeypatch):
 
 
 def test_systemd_hears_what_is_said(manager) -> None:
-    assert life.notify("READY=1") is True
+    assert lifecycle.notify("READY=1") is True
     assert manager.recv(100) == b"READY=1"
 
 
 def test_without_a_service_manager_nobody_hears(monkeypatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    assert life.notify("READY=1") is False
+    assert lifecycle.notify("READY=1") is False
 
 
 def test_the_watchdog_is_fed_at_half_its_time(monkeypatch) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "30000000")
-    assert life.watchdog_interval_s() == 15.0
+    assert lifecycle.watchdog_interval_s() == 15.0
     monkeypatch.setenv("WATCHDOG_PID", "1")
-    assert life.watchdog_interval_s() is None
+    assert lifecycle.watchdog_interval_s() is None
 
 
 async def test_the_watchdog_starves_when_nothing_moves(manager, monkeypatch) -> None:
@@ -97,7 +97,7 @@ async def test_the_watchdog_starves_when_nothing_moves(manager, monkeypatch) -> 
             stop.set()
         return bool(answer)
 
-    await life.feed_watchdog(stop, is_alive)
+    await lifecycle.feed_watchdog(stop, is_alive)
     assert manager.recv(100) == b"WATCHDOG=1"
     manager.setblocking(False)
     with pytest.raises(BlockingIOError):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwarden import life, logs
+from gpuwarden import lifecycle, logs
 from gpuwarden.alert import Alert, AlertState
 from gpuwarden.clock import SystemClock
 from gpuwarden.models import model_named
@@ -40,7 +40,7 @@ def run_up(*, port: int, data: Path, simulate: int | None, model_name: str) -> i
     try:
         model_named(model_name)
     except ValueError as error:
-        raise life.StartError(f"--model: {error}") from error
+        raise lifecycle.StartError(f"--model: {error}") from error
     base = load(CollectorSettings, "collector").settings
     # Whatever the environment says of a collector for others, this one is this machine's own.
     settings = replace(

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_cli.output import render, terminal_width
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def remarks(notify: "Notify") -> list[str]:
 
 def notify_test(args: argparse.Namespace) -> int:
     """Send a test message to the receivers, and say what came back; 1 when one did not take it."""
-    from gpuwarden_cli.telling import notify_of
+    from gpuwarden_cli.notifications import notify_of
 
     notify = notify_of(_file_of(args))
     names = [plan.name for plan in notify.receivers]
@@ -75,7 +75,7 @@ def notify_test(args: argparse.Namespace) -> int:
 
 def _file_of(args: argparse.Namespace) -> Path:
     """The file as given, else the one of the collector's settings. Raises StartError."""
-    from gpuwarden_cli.configure import load_settings
+    from gpuwarden_cli.settings import load_settings
     from gpuwarden_collector.settings import CollectorSettings
 
     path: Path | None = args.file

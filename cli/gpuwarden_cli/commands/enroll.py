@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwarden.access import CA_PATH, ENROLL_PATH, TOKEN_PATH, Scope, Token, read_token
 from gpuwarden.files import Owner, make_folder, write_whole
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 
 if TYPE_CHECKING:
     from gpuwarden_agent.settings import AgentSettings
@@ -260,7 +260,7 @@ def _configure(
     settings: "AgentSettings", args: argparse.Namespace, place: Place, base: str, *, has_ca: bool
 ) -> bool:
     """Write the agent's settings; whether they had to be."""
-    from gpuwarden_cli.toml_lines import set_keys
+    from gpuwarden_cli.toml_file import set_keys
 
     values = {"token_file": str(place.token.absolute())}
     if has_ca:

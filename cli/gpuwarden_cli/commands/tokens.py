@@ -77,7 +77,7 @@ def _add_out(made: argparse.ArgumentParser) -> None:
 
 
 def _settings(args: argparse.Namespace) -> "CollectorSettings":
-    from gpuwarden_cli.configure import load_settings
+    from gpuwarden_cli.settings import load_settings
     from gpuwarden_collector.settings import CollectorSettings
 
     return load_settings(CollectorSettings, "collector", args).settings
@@ -86,7 +86,7 @@ def _settings(args: argparse.Namespace) -> "CollectorSettings":
 def _changed(args: argparse.Namespace, change: "Callable[[Book, datetime], Book]") -> None:
     """Change the file of tokens. Raises StartError."""
     from gpuwarden.clock import SystemClock
-    from gpuwarden.life import StartError
+    from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.access.book import BookError
     from gpuwarden_collector.access.desk import tokens_path
     from gpuwarden_collector.access.token_file import TokenFileError, edit
@@ -104,7 +104,7 @@ def _changed(args: argparse.Namespace, change: "Callable[[Book, datetime], Book]
 def _give(token: "Token", out: Path | None) -> int:
     """Show a token, the only time; or put it into a file."""
     from gpuwarden.files import write_whole
-    from gpuwarden.life import StartError
+    from gpuwarden.lifecycle import StartError
 
     if out is None:
         print(token.text)
@@ -125,7 +125,7 @@ def _give(token: "Token", out: Path | None) -> int:
 
 def _create(args: argparse.Namespace) -> int:
     from gpuwarden.access import Scope, Token
-    from gpuwarden.life import StartError
+    from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.access.book import Entry
 
     scope = Scope(args.scope)
@@ -149,7 +149,7 @@ def _create(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     from gpuwarden.clock import SystemClock
-    from gpuwarden.life import StartError
+    from gpuwarden.lifecycle import StartError
     from gpuwarden_cli.output import render
     from gpuwarden_collector.access.desk import tokens_path
     from gpuwarden_collector.access.token_file import TokenFileError, last_used, load
@@ -197,7 +197,7 @@ def _revoke(args: argparse.Namespace) -> int:
 
 def _rotate(args: argparse.Namespace) -> int:
     from gpuwarden.access import Token
-    from gpuwarden.life import StartError
+    from gpuwarden.lifecycle import StartError
 
     grace = _time(args.grace, "--grace")
     made: list[Token] = []
@@ -215,7 +215,7 @@ def _rotate(args: argparse.Namespace) -> int:
 
 def _enrolment(args: argparse.Namespace) -> int:
     from gpuwarden.access import Scope, Token
-    from gpuwarden.life import StartError
+    from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.access.book import Entry
 
     settings = _settings(args)
@@ -242,7 +242,7 @@ def _enrolment(args: argparse.Namespace) -> int:
 
 def _address(settings: "CollectorSettings") -> str:
     """As the certificate has it. Raises StartError."""
-    from gpuwarden.life import StartError
+    from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.access.tls import certificate_of
 
     if settings.tls_cert is None:
@@ -260,7 +260,7 @@ def _address(settings: "CollectorSettings") -> str:
 
 
 def _fingerprint(settings: "CollectorSettings") -> str | None:
-    from gpuwarden.life import StartError
+    from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.access.tls import certificate_of
 
     if settings.tls_ca is None:
@@ -273,7 +273,7 @@ def _fingerprint(settings: "CollectorSettings") -> str | None:
 
 def _time(text: str, flag: str) -> timedelta:
     from gpuwarden.durations import seconds_of
-    from gpuwarden.life import StartError
+    from gpuwarden.lifecycle import StartError
 
     seconds = seconds_of(text)
     if seconds is None or not 0 <= seconds <= YEARS_MAX * 366 * 86_400:

@@ -23,8 +23,8 @@ from gpuwarden_collector.query.worker import WorkerSettings
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.store.database import Database
 from gpuwarden_collector.store.engine import Limits
-from gpuwarden_rules.backtest import first_sample_at, replay
-from gpuwarden_rules.language import Rule, builtin_rules
+from gpuwarden_rules.backtest.replay import first_sample_at, replay
+from gpuwarden_rules.definition.language import Rule, builtin_rules
 
 
 async def measure(store: Path, hours: float | None, rules: list[Rule], threads: int) -> None:

@@ -30,8 +30,8 @@ import duckdb
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.schema import TABLES, create_sql, views_sql
 from gpuwarden_collector.store.rollup_sql import Span, rollup_sql
-from gpuwarden_rules.language import Rule, builtin_rules
-from gpuwarden_rules.state import State, step
+from gpuwarden_rules.definition.language import Rule, builtin_rules
+from gpuwarden_rules.evaluation.state import State, step
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECONDS = 900

@@ -30,13 +30,13 @@ from bench.fidelity.warehouse import HOUR_S, Warehouse
 from gpuwarden.alert import Alert
 from gpuwarden.clock import SystemClock, from_ms
 from gpuwarden.diagnosis import Diagnosis
-from gpuwarden_rules.backtest import RESOLUTION_S, between, look_s_of, looks
+from gpuwarden_rules.backtest.query import Look, Looker
+from gpuwarden_rules.backtest.replay import RESOLUTION_S, between, look_s_of, looks
+from gpuwarden_rules.definition.language import Rule, builtin_rules
 from gpuwarden_rules.diagnosis import episodes
 from gpuwarden_rules.diagnosis.observe import observe
 from gpuwarden_rules.diagnosis.service import diagnoses_of
-from gpuwarden_rules.language import Rule, builtin_rules
-from gpuwarden_rules.looking import Look, Looker
-from gpuwarden_rules.state import State, step
+from gpuwarden_rules.evaluation.state import State, step
 
 CALM_LOOK_S = 900.0
 """Between two looks while nothing is wrong anywhere, nor was within the hour before."""

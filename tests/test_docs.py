@@ -46,7 +46,7 @@ def anchors(path: Path) -> set[str]:
 
 
 def test_every_endpoint_is_documented() -> None:
-    files = ("collector/gpuwarden_collector/app.py", "rules/gpuwarden_rules/routes.py")
+    files = ("collector/gpuwarden_collector/app.py", "rules/gpuwarden_rules/http/routes.py")
     files += ("collector/gpuwarden_collector/access/routes.py",)
     source = "".join((ROOT / file).read_text() for file in files)
     routes = re.findall(r"web\.(get|post|delete)\((\"[^\"]+\"|\w+)", source)
@@ -68,7 +68,7 @@ def test_every_event_is_documented() -> None:
 
 
 def test_every_rule_has_a_page() -> None:
-    from gpuwarden_rules.language import builtin_rules
+    from gpuwarden_rules.definition.language import builtin_rules
 
     missing = [
         rule.name

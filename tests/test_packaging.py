@@ -63,7 +63,7 @@ def test_the_installed_command_runs_away_from_the_checkout(wheel, tmp_path) -> N
         archive.extractall(site)
     code = (
         f"import sys; sys.path.insert(0, {str(site)!r})\n"
-        "import gpuwarden.schema, gpuwarden_rules.language as language, gpuwarden_cli.main as main\n"
+        "import gpuwarden.schema, gpuwarden_rules.definition.language as language, gpuwarden_cli.main as main\n"
         f"assert language.__file__.startswith({str(site)!r})\n"
         "gpuwarden.schema.views_sql()\n"
         "sys.exit(main.main(['rules', 'list', '--format', 'csv']))"

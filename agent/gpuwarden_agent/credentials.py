@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden.access import read_token
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpuwarden import __version__
 from gpuwarden.clock import Clock
-from gpuwarden.life import feed_watchdog, notify, until
+from gpuwarden.lifecycle import feed_watchdog, notify, until
 from gpuwarden_agent.async_spool import AsyncSpool
 from gpuwarden_agent.batch import OpenBatch
 from gpuwarden_agent.counters import Counters

@@ -27,7 +27,7 @@ from urllib.parse import quote
 from gpuwarden.access import TOKEN_PATH
 from gpuwarden.clock import Clock, from_ms, to_ms
 from gpuwarden.doctor import FAIL, OK, WARN, Check, check_life, check_unit, size_text
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.credentials import Access, Credentials, why_refused
 from gpuwarden_agent.events import span
 from gpuwarden_agent.exchange import Address

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuwarden.clock import Clock, to_ms
-from gpuwarden.life import until
+from gpuwarden.lifecycle import until
 from gpuwarden_agent.async_spool import AsyncSpool
 from gpuwarden_agent.counters import Counters, total
 from gpuwarden_agent.credentials import Access

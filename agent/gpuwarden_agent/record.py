@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from gpuwarden import __version__
 from gpuwarden.clock import Clock, from_ms, to_ms
-from gpuwarden.life import StartError, until
+from gpuwarden.lifecycle import StartError, until
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.probe import Probe, Reading, Row
 from gpuwarden_agent.pseudonyms import Pseudonyms

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from gpuwarden import logs
 from gpuwarden.clock import Clock
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden.settings import SettingsError, changed
 from gpuwarden_agent.credentials import Access
 from gpuwarden_agent.settings import AgentSettings

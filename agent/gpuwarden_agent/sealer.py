@@ -5,7 +5,7 @@ import logging
 import zlib
 
 from gpuwarden.clock import Clock
-from gpuwarden.life import until
+from gpuwarden.lifecycle import until
 from gpuwarden_agent.async_spool import AsyncSpool
 from gpuwarden_agent.batch import OpenBatch, Rows
 from gpuwarden_agent.counters import Counters

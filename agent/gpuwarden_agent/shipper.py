@@ -22,7 +22,7 @@ from datetime import datetime
 from typing import assert_never
 
 from gpuwarden.clock import Clock
-from gpuwarden.life import until
+from gpuwarden.lifecycle import until
 from gpuwarden.wire import (
     BATCH_SECONDS_HEADER,
     CONTENT_TYPE,

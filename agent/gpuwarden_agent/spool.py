@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden.clock import Clock, to_ms
-from gpuwarden.life import StartError, boot_id
+from gpuwarden.lifecycle import StartError, boot_id
 from gpuwarden.wire import BatchId, batch_id_of, headers_of
 from gpuwarden_agent.reserve import RESERVE_BYTES, Reserve
 

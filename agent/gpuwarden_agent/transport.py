@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 
 from gpuwarden import __version__
 from gpuwarden.clock import Clock
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.credentials import Access, Credentials, why_refused
 from gpuwarden_agent.exchange import (
     Address,

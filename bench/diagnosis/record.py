@@ -35,7 +35,7 @@ from bench.diagnosis.stage import (
 )
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden.models import model_named
 from gpuwarden_agent.probe import Probe
 from gpuwarden_agent.probes.host import HostProbe

@@ -13,8 +13,8 @@ from bench.fidelity.scenarios import MINUTE_MS, Incident
 
 from gpuwarden.alert import Alert, AlertState
 from gpuwarden.clock import from_ms, to_ms
-from gpuwarden_rules.language import Rule
-from gpuwarden_rules.muting import reasons
+from gpuwarden_rules.definition.language import Rule
+from gpuwarden_rules.evaluation.muting import reasons
 
 TOLD_AFTER = timedelta(minutes=2)
 """An alert that is not muted for so long is one that people hear of: the first seconds of a cause are not

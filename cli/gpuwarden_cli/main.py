@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from gpuwarden import __version__
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden.settings import SettingsError
-from gpuwarden_cli import alerts, ask
 from gpuwarden_cli.client import CallError, collector_url
+from gpuwarden_cli.commands import alerts, sql
 from gpuwarden_cli.output import FORMATS
 
 EPILOG = """\
@@ -156,7 +156,7 @@ def _port(text: str) -> int:
 
 def _add_up(commands: "Commands[Parser]") -> None:
     def run(args: argparse.Namespace) -> int:
-        from gpuwarden_cli.up import default_data_dir, run_up
+        from gpuwarden_cli.commands.up import default_data_dir, run_up
 
         data = args.data or default_data_dir()
         return run_up(port=args.port, data=data, simulate=args.simulate, model_name=args.model)
@@ -178,14 +178,14 @@ def _add_up(commands: "Commands[Parser]") -> None:
 
 
 def _add_agent(commands: "Commands[Parser]") -> None:
-    from gpuwarden_cli import agent
+    from gpuwarden_cli.commands import agent
 
     group = _group(commands, "agent", "the agent of a GPU host: run it, read once, show settings")
     agent.add_commands(group, _command, _add_format)
 
 
 def _add_collector(commands: "Commands[Parser]") -> None:
-    from gpuwarden_cli import collector
+    from gpuwarden_cli.commands import collector
 
     group = _group(commands, "collector", "the collector: run it, show settings")
     collector.add_commands(group, _command, _add_format)
@@ -229,7 +229,7 @@ def _add_simulate(commands: "Commands[Parser]") -> None:
 
 def _add_sql(commands: "Commands[Parser]") -> None:
     made = _command(
-        commands, "sql", ask.sql, "ask the fleet in SQL (DuckDB's dialect, read only)",
+        commands, "sql", sql.sql, "ask the fleet in SQL (DuckDB's dialect, read only)",
         "First to know: tables gpu_samples, host_samples, process_samples, events, nodes, gpus,"
         " alerts; views gpus_now, nodes_now, alerts_now. SHOW TABLES lists all.",
     )  # fmt: skip
@@ -240,10 +240,12 @@ def _add_sql(commands: "Commands[Parser]") -> None:
 
 def _add_alerts(commands: "Commands[Parser]") -> None:
     group = _group(commands, "alerts", "alerts: what is wrong, since when, what it costs")
-    made = _command(group, "list", ask.alerts_list, "alerts, the costliest of each severity first")
+    made = _command(
+        group, "list", alerts.alerts_list, "alerts, the costliest of each severity first"
+    )
     made.add_argument(
         "--state",
-        choices=ask.ALERT_STATES,
+        choices=alerts.ALERT_STATES,
         default="active",
         help="default active: firing, pending",
     )
@@ -280,7 +282,7 @@ def _add_silence(made: argparse.ArgumentParser, span: str) -> None:
 
 
 def _add_rules(commands: "Commands[Parser]") -> None:
-    from gpuwarden_cli import rules
+    from gpuwarden_cli.commands import rules
 
     group = _group(commands, "rules", "rules: list, check, test, explain and replay them")
     for name, run, text in (
@@ -326,7 +328,7 @@ def _add_rules(commands: "Commands[Parser]") -> None:
 
 
 def _add_why(commands: "Commands[Parser]") -> None:
-    from gpuwarden_cli import why
+    from gpuwarden_cli.commands import why
 
     made = _command(
         commands, "why", why.why, "why a GPU, job or node is slow: evidence, cost, what to change",
@@ -337,7 +339,7 @@ def _add_why(commands: "Commands[Parser]") -> None:
 
 
 def _add_report(commands: "Commands[Parser]") -> None:
-    from gpuwarden_cli import report
+    from gpuwarden_cli.commands import report
 
     group = _group(commands, "report", "reports: where the GPU hours and the money went")
     for name, run, text in (
@@ -355,7 +357,7 @@ def _add_report(commands: "Commands[Parser]") -> None:
 
 
 def _add_notify(commands: "Commands[Parser]") -> None:
-    from gpuwarden_cli import notify
+    from gpuwarden_cli.commands import notify
 
     group = _group(commands, "notify", "notifications: check receivers and routes, send a test")
     made = _command(
@@ -376,7 +378,7 @@ def _add_notify(commands: "Commands[Parser]") -> None:
 
 
 def _add_token(commands: "Commands[Parser]") -> None:
-    from gpuwarden_cli import tokens
+    from gpuwarden_cli.commands import tokens
 
     group = _group(commands, "token", "tokens of the collector on this host: make, list, end them")
     tokens.add_commands(group, _command, _add_format)
@@ -384,7 +386,7 @@ def _add_token(commands: "Commands[Parser]") -> None:
 
 def _add_enroll(commands: "Commands[Parser]") -> None:
     def run(args: argparse.Namespace) -> int:
-        from gpuwarden_cli.enroll import run
+        from gpuwarden_cli.commands.enroll import run
 
         return run(args)
 
@@ -414,7 +416,7 @@ def _add_enroll(commands: "Commands[Parser]") -> None:
 
 def _add_doctor(commands: "Commands[Parser]") -> None:
     def run(args: argparse.Namespace) -> int:
-        from gpuwarden_cli.doctor import run_here
+        from gpuwarden_cli.commands.doctor import run_here
 
         return run_here(args)
 
@@ -427,7 +429,7 @@ def _add_doctor(commands: "Commands[Parser]") -> None:
 
 
 def _add_import(commands: "Commands[Parser]") -> None:
-    from gpuwarden_cli import imports
+    from gpuwarden_cli.importing import flags
 
     def run(args: argparse.Namespace) -> int:
         from gpuwarden_cli.importing.command import run
@@ -439,5 +441,5 @@ def _add_import(commands: "Commands[Parser]") -> None:
         "Reads what nvidia-smi (CSV and XML), rocm-smi (JSON), dcgm-exporter, dmesg and journalctl wrote,"
         " and CSV or Parquet with the tables' column names. What was imported before is not stored twice.",
     )  # fmt: skip
-    imports.add_flags(made)
+    flags.add_flags(made)
     _add_url(made)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuwarden import life, logs
+from gpuwarden import lifecycle, logs
 from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.settings import SettingsError, changed
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from gpuwarden_agent.probe import Probe
     from gpuwarden_agent.sampling.look_again import LookAgain
     from gpuwarden_agent.settings import AgentSettings
-    from gpuwarden_cli.telling import Telling
+    from gpuwarden_cli.notifications import Telling
     from gpuwarden_collector.daemon import Collector
     from gpuwarden_collector.health import Duties
     from gpuwarden_collector.settings import CollectorSettings
-    from gpuwarden_rules.book import Book
-    from gpuwarden_rules.keeper import Keeper
+    from gpuwarden_rules.definition.rule_set import Book
+    from gpuwarden_rules.evaluation.reload import Keeper
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def run_until_signalled(main: Callable[[asyncio.Event], Coroutine[Any, Any, None
 
     async def body() -> None:
         stop = asyncio.Event()
-        life.stop_on_signals(stop)
+        lifecycle.stop_on_signals(stop)
         await main(stop)
 
     asyncio.run(body())
@@ -66,14 +66,14 @@ async def collecting(
     """A collector with rules and page, for as long as the block runs; `reload`, when set, has
     rules, receivers and prices read anew. Raises StartError.
     """
-    from gpuwarden_cli.telling import telling_of
+    from gpuwarden_cli.notifications import telling_of
     from gpuwarden_collector.daemon import running
     from gpuwarden_dashboards.routes import routes as page_routes
-    from gpuwarden_rules import routes as rules_routes
     from gpuwarden_rules.diagnosis.service import Diagnoser
-    from gpuwarden_rules.engine import Engine
-    from gpuwarden_rules.exposition import exposition
-    from gpuwarden_rules.keeper import Keeper
+    from gpuwarden_rules.evaluation.engine import Engine
+    from gpuwarden_rules.evaluation.exposition import exposition
+    from gpuwarden_rules.evaluation.reload import Keeper
+    from gpuwarden_rules.http import routes as rules_routes
 
     book = book_of(settings.rules_dirs)
     telling = telling_of(settings, clock)
@@ -136,15 +136,15 @@ def _duties(keeper: "Callable[[], Keeper | None]", telling: "Telling") -> "Dutie
 
 def book_of(folders: Sequence[Path]) -> "Book":
     """The rules that would run. Raises StartError."""
-    from gpuwarden_rules.book import load_book
-    from gpuwarden_rules.marks import RuleFileError
+    from gpuwarden_rules.definition.rule_set import load_book
+    from gpuwarden_rules.definition.yaml_positions import RuleFileError
 
     try:
         return load_book(folders)
     except RuleFileError as error:
         more = len(error.problems) - 1
         rest = f" (and {counted(more, 'more problem')}: `gpuwarden rules check`)" if more else ""
-        raise life.StartError(f"{error.problems[0]}{rest}") from error
+        raise lifecycle.StartError(f"{error.problems[0]}{rest}") from error
 
 
 def reread(running: "CollectorSettings", load: "Callable[[], CollectorSettings]") -> None:
@@ -175,11 +175,13 @@ def run_collector(settings: "CollectorSettings", load: "Callable[[], CollectorSe
                 reread(settings, load)
 
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_all)
-            life.notify(f"READY=1\nSTATUS=listening on {collector.url}")
+            lifecycle.notify(f"READY=1\nSTATUS=listening on {collector.url}")
             async with asyncio.TaskGroup() as group:
-                group.create_task(life.feed_watchdog(stop, collector.is_alive), name="watchdog")
+                group.create_task(
+                    lifecycle.feed_watchdog(stop, collector.is_alive), name="watchdog"
+                )
                 await stop.wait()
-                life.notify("STOPPING=1")
+                lifecycle.notify("STOPPING=1")
 
     return run_until_signalled(main)
 
@@ -208,7 +210,7 @@ def sources_of(settings: "AgentSettings") -> Sources:
     from gpuwarden_agent.simulator import SimulatedNode, load_script
 
     if settings.backend == "replay":
-        from gpuwarden_cli.recordings import replayed
+        from gpuwarden_cli.commands.recordings import replayed
 
         return Sources(*replayed(settings))
     if settings.backend != "simulator":
@@ -217,7 +219,7 @@ def sources_of(settings: "AgentSettings") -> Sources:
     try:
         model = model_named(settings.simulate_model)
     except ValueError as error:
-        raise life.StartError(f"simulate_model: {error}") from error
+        raise lifecycle.StartError(f"simulate_model: {error}") from error
     name, gpus = settings.node_name, settings.simulate_gpus
     path = settings.simulate_script
     script = load_script(path, {name: gpus}, model).get(name, ()) if path else ()
@@ -264,16 +266,16 @@ def _fleet(
     """The nodes of a fleet by name, and a line on them. Raises StartError."""
     from gpuwarden.models import model_named
     from gpuwarden_agent.simulator import fleet_name, fleet_nodes, load_script
-    from gpuwarden_cli.recordings import replay_nodes
+    from gpuwarden_cli.commands.recordings import replay_nodes
 
     if replay is not None:
         if script is not None:
-            raise life.StartError("--script: faults are for simulated nodes, not for --replay")
+            raise lifecycle.StartError("--script: faults are for simulated nodes, not for --replay")
         return replay_nodes(replay, nodes)
     try:
         model = model_named(model_name)
     except ValueError as error:
-        raise life.StartError(f"--model: {error}") from error
+        raise lifecycle.StartError(f"--model: {error}") from error
     message = f"simulating {counted(nodes, 'node')} with {gpus_per_node} {model.name} each"
     sizes = {fleet_name(number): gpus_per_node for number in range(nodes)}
     faults = load_script(script, sizes, model) if script else {}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.clock import Clock
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.control import NAME, ask
 from gpuwarden_collector.disk import free_bytes, size_text
 from gpuwarden_collector.store.address import FILES, FOLDER

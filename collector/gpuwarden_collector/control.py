@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 
 NAME = "control.sock"
 _LINE_BYTES_MAX = 1_000

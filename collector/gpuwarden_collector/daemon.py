@@ -18,7 +18,7 @@ from aiohttp.http import HttpProcessingError
 from gpuwarden.alert import AlertStore
 from gpuwarden.clock import Clock
 from gpuwarden.diagnosis import DiagnosisStore
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden.query import Querier
 from gpuwarden_collector import control, maintenance
 from gpuwarden_collector.access.desk import LOOK_S, Desk

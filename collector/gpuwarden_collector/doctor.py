@@ -19,7 +19,7 @@ from typing import Any
 from gpuwarden.access import Scope
 from gpuwarden.clock import Clock
 from gpuwarden.doctor import ENDS_SOON, FAIL, OK, WARN, Check, check_life, check_unit, size_text
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_collector import control
 from gpuwarden_collector.access import token_file
 from gpuwarden_collector.access.desk import tokens_path

@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.query.channel import Channel, ChannelError, packed
 from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError
 

@@ -14,7 +14,7 @@ from json import loads
 from pathlib import Path
 from typing import Any
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden.models import GpuModel, find_model
 
 HOURS_A_YEAR = 8766.0

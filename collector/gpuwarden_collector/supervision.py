@@ -11,7 +11,7 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.ipc import Peer, RemoteError
 from gpuwarden_collector.query.channel import Channel, ChannelError
 from gpuwarden_collector.query.forkserver import spawn_storage, wait_ended

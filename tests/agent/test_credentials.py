@@ -8,7 +8,7 @@ import trustme
 
 from gpuwarden.access import Scope, Token
 from gpuwarden.clock import SystemClock
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.credentials import Access, Credentials, why_refused
 from gpuwarden_agent.transport import open_transport
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.clock import ManualClock, SystemClock, to_ms
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.daemon import SEAL_TIMEOUT_S, run
 from gpuwarden_agent.sampling.look_again import keep_looking

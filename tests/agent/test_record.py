@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.probe import ProbeError
 from gpuwarden_agent.pseudonyms import Pseudonyms
 from gpuwarden_agent.record import Recorder, RecordingFile

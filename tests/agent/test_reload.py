@@ -13,7 +13,7 @@ import trustme
 
 from gpuwarden.access import Scope, Token
 from gpuwarden.clock import SystemClock
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden.settings import SettingsError
 from gpuwarden_agent.async_spool import AsyncSpool
 from gpuwarden_agent.counters import Counters

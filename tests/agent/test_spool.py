@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gpuwarden.clock import ManualClock, SystemClock
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.reserve import RESERVE_BYTES
 from gpuwarden_agent.spool import REFUSED_MAX, Spool, SpoolError, open_spool
 

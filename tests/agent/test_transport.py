@@ -15,7 +15,7 @@ import trustme
 from aiohttp import web
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.exchange import Answer, NoAnswerError, NoConnectionError
 from gpuwarden_agent.transport import Transport, open_transport
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_cli import main as command
 from gpuwarden_cli.main import main, parser
 
@@ -53,7 +53,7 @@ def failing(monkeypatch, error: BaseException) -> None:
     def run(_args: argparse.Namespace) -> int:
         raise error
 
-    monkeypatch.setattr(command.ask, "sql", run)
+    monkeypatch.setattr(command.sql, "sql", run)
 
 
 def test_an_error_for_people_is_one_line_also_out_of_a_group(monkeypatch, capsys) -> None:

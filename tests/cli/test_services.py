@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_cli.services import counted, probes_of, run_simulation
 

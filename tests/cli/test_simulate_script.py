@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_cli.main import main
 from gpuwarden_cli.services import probes_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.collector.made_up_store import LIMITS, asked
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.store.address import Address, address_of
 from gpuwarden_collector.store.database import Database
 from gpuwarden_collector.store.lake import seal

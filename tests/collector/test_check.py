@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.collector.made_up_store import LIMITS, move_all
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden.query import QueryError
 from gpuwarden_collector.query.execute import Reading
 from gpuwarden_collector.store.address import CATALOGUE, FILES, FOLDER

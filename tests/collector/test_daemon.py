@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.clock import ManualClock
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.daemon import WriterFailedError, running
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.store.state import FILE_NAME

@@ -16,7 +16,7 @@ from gpuwarden_collector.query.execute import Reading, Runner
 from gpuwarden_collector.query.parsed import Parsed
 from gpuwarden_collector.store.database import Database
 from gpuwarden_collector.store.engine import Engine, Limits
-from gpuwarden_rules.language import Rule, builtin_paths, load_all
+from gpuwarden_rules.definition.language import Rule, builtin_paths, load_all
 
 
 @pytest.fixture(scope="module")

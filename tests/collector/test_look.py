@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.store.address import CATALOGUE, FOLDER
 from gpuwarden_collector.store.database import Database
 from gpuwarden_collector.store.engine import Limits

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.query.memory import IDLE_BYTES, limits, machine_bytes, size_bytes
 
 MIB = 1024 * 1024

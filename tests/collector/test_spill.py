@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.disk import Budget, Disk, Usage, excess, folder_bytes, refusal
 from gpuwarden_collector.retention import Excess
 from gpuwarden_collector.store.commit import Changes, commit

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from tests.collector.made_up_store import LIMITS, asked, asked_in, move_all
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden.query import QueryError
 from gpuwarden.schema import TABLES
 from gpuwarden_collector.decode import STORED_SCHEMAS

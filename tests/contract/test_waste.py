@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuwarden.schema import TABLES
 from gpuwarden.waste import CAUSES, LABELS, WASTE_1H, Scope, waste_sql
-from gpuwarden_rules.language import builtin_rules
+from gpuwarden_rules.definition.language import builtin_rules
 from gpuwarden_rules.testing.database import MemoryDatabase
 
 HOUR = datetime(2026, 3, 1, 10, tzinfo=UTC)

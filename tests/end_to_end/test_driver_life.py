@@ -18,7 +18,8 @@ from tests.end_to_end.conftest import DEADLINE_S, World
 
 AGENT = """
 import asyncio, os, pathlib, sys
-from gpuwarden import life, logs
+from gpuwarden import logs
+from gpuwarden import lifecycle
 from gpuwarden.clock import SystemClock
 from gpuwarden_agent import daemon
 from gpuwarden_agent.probes import discover
@@ -36,7 +37,7 @@ def signs():
 
 async def main():
     stop = asyncio.Event()
-    life.stop_on_signals(stop)
+    lifecycle.stop_on_signals(stop)
     clock = SystemClock()
     state = here / "state"
     found = discover("auto", clock, sys=here / "sys", signs=signs)

@@ -15,7 +15,7 @@ import pytest
 from gpuwarden.alert import fingerprint
 from gpuwarden.metrics import METRICS
 from gpuwarden.rollups import REASONS, ROLLUPS
-from gpuwarden_rules.language import Rule, builtin_paths
+from gpuwarden_rules.definition.language import Rule, builtin_paths
 from gpuwarden_rules.testing import Case, MemoryDatabase, load_cases
 from gpuwarden_rules.testing.cases import START
 

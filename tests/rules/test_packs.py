@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.diagnosis import INPUT_BOUND, Bottleneck
-from gpuwarden_rules.language import builtin_paths, builtin_rules
+from gpuwarden_rules.definition.language import builtin_paths, builtin_rules
 from gpuwarden_rules.testing import Case, load_cases, run_case
 
 FILES = [path.with_name(path.stem + ".test.yaml") for path in builtin_paths()]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden.metrics import METRICS, Kind, Metric
 from gpuwarden_agent.exporter.kept import Kept
 from gpuwarden_agent.probe import Row, Value

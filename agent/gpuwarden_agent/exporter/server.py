@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.exporter.exposition import CONTENT_TYPE
 
 SHUTDOWN_TIMEOUT_S = 1.0

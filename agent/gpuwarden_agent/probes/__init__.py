@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpuwarden.clock import Clock, SystemClock
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.probe import Probe, Value
 from gpuwarden_agent.probes.allocations import allocation_probe
 from gpuwarden_agent.probes.amd import SYS, AmdGpuProbe, Card, driver_version, find_cards

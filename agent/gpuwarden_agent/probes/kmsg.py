@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gpuwarden.clock import Clock, from_ms, to_ms
-from gpuwarden.life import boot_id
+from gpuwarden.lifecycle import boot_id
 from gpuwarden_agent.events import event, span
 from gpuwarden_agent.probe import ProbeError, Reading, Row
 from gpuwarden_agent.xid_events import FALLEN_OFF_BUS, Gpus, row_of

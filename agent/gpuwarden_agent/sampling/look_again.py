@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from gpuwarden.life import until
+from gpuwarden.lifecycle import until
 from gpuwarden_agent.probe import Probe
 from gpuwarden_agent.worker import Worker
 

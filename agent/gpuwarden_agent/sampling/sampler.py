@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpuwarden.clock import Clock, to_ms
-from gpuwarden.life import until
+from gpuwarden.lifecycle import until
 from gpuwarden_agent.batch import OpenBatch
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.edges import NOTHING, observe

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from gpuwarden.clock import Clock
 from gpuwarden.files import Mark, mark_of
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.access import token_file
 from gpuwarden_collector.access.exposure import exposure_of
 from gpuwarden_collector.access.gate import Gate

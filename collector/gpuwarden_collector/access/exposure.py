@@ -6,7 +6,7 @@ import ipaddress
 import socket
 from dataclasses import dataclass
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.settings import CollectorSettings
 
 

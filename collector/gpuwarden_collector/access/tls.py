@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from gpuwarden.files import Mark, mark_of
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 
 log = logging.getLogger(__name__)
 

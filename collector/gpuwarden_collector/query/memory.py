@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 
 IDLE_BYTES = 256 * 1024 * 1024
 """What a process has before its first query, 210 MiB as the kernel counts it, and some room."""

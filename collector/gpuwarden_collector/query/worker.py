@@ -22,7 +22,7 @@ from typing import Any
 
 import duckdb
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden.query import QueryError
 from gpuwarden_collector.query.channel import ChannelError, receive, send
 from gpuwarden_collector.query.execute import Interrupted, Runner

@@ -14,7 +14,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.ledger import from_text
 from gpuwarden_collector.store.address import CATALOGUE, FILES, FOLDER
 from gpuwarden_collector.store.errors import one_line

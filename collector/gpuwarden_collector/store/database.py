@@ -16,7 +16,7 @@ from pathlib import Path
 
 import duckdb
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.store import lake, spill
 from gpuwarden_collector.store.address import Address, local_address
 from gpuwarden_collector.store.coordination import Coordination

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import duckdb
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden.schema import TABLES, UPSERTED, column_sql, stored_columns
 from gpuwarden.table import Table
 from gpuwarden_collector.store.address import FOLDER, Address, S3Keys

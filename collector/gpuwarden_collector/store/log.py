@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.store.errors import StoreUnavailableError
 from gpuwarden_collector.store.hot import Tail, read_tail
 from gpuwarden_collector.store.segment import (

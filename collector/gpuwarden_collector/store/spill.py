@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 
 FOLDER = "spill"
 _NAME = "gpuwarden-"

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from gpuwarden import __version__
 from gpuwarden.clock import EPOCH
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden.metrics import Type
 from gpuwarden.schema import TABLES, UPSERTED, stored_columns
 from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError

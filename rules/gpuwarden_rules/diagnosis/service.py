@@ -20,8 +20,8 @@ from gpuwarden_rules.diagnosis.classify import classify
 from gpuwarden_rules.diagnosis.features import Seen
 from gpuwarden_rules.diagnosis.jobs import JobView, Judged, judge_jobs
 from gpuwarden_rules.diagnosis.observe import read_rows, seen_of
+from gpuwarden_rules.diagnosis.sentences import diagnosis_of, diagnosis_of_job
 from gpuwarden_rules.diagnosis.window_sql import WINDOW_S
-from gpuwarden_rules.diagnosis.words import diagnosis_of, diagnosis_of_job
 
 log = logging.getLogger(__name__)
 

@@ -1,2 +1,2 @@
-"""Tells people what is wrong: what to tell whom and when (`planner.py`), the messages that wait
-(`outbox.py`), how they read (`words.py`), and where they go (`receiver.py` and its kinds)."""
+"""Notifies people of alerts: what to send to whom and when (`planner.py`, `routing.py`), the messages that
+wait (`outbox.py`), their text (`sentences.py`, `json_body.py`), and where they go (`receivers/`)."""

@@ -17,13 +17,13 @@ from typing import TypeVar, assert_never
 
 from gpuwarden.alert import Alert
 from gpuwarden.clock import Clock, to_ms
-from gpuwarden.life import until
+from gpuwarden.lifecycle import until
 from gpuwarden.query import Querier, QueryError
 from gpuwarden_rules.notify import digest
 from gpuwarden_rules.notify.message import Message
 from gpuwarden_rules.notify.outbox import Outbox, OutboxError, Queued
 from gpuwarden_rules.notify.planner import Group, Plan, plan
-from gpuwarden_rules.notify.receiver import (
+from gpuwarden_rules.notify.receivers.receiver import (
     TIMEOUT_S,
     Accepted,
     Later,

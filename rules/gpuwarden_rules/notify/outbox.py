@@ -28,7 +28,7 @@ from pathlib import Path
 import msgspec
 
 from gpuwarden.clock import Clock, to_ms
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_rules.notify.message import Message, from_json, to_json
 from gpuwarden_rules.notify.planner import Group, State
 

@@ -34,10 +34,10 @@ from zoneinfo import ZoneInfo
 from yaml.nodes import Node, ScalarNode, SequenceNode
 
 from gpuwarden.durations import seconds_of
-from gpuwarden_rules.marks import Problem, Reader, RuleFileError
+from gpuwarden_rules.definition.yaml_positions import Problem, Reader, RuleFileError
 from gpuwarden_rules.notify.digest import DigestPlan
 from gpuwarden_rules.notify.routing import GROUP_BY, Owners, Policy, Recipient, Route
-from gpuwarden_rules.notify.words import FORMS, Style
+from gpuwarden_rules.notify.sentences import FORMS, Style
 
 KINDS = ("apprise", "webhook", "alertmanager", "file", "stdout")
 DURATION_S_MAX = 30 * 86400.0
@@ -188,14 +188,14 @@ class _File(Reader):
         elif kind == "file" and not Path(target).is_absolute():
             self.note(node, "the path must be absolute")
         elif kind == "apprise":
-            from gpuwarden_rules.notify.apprise_service import problem_of
+            from gpuwarden_rules.notify.receivers.apprise_service import problem_of
 
             if problem := problem_of(target):
                 self.note(node, problem)
         return target
 
     def _check_secret(self, node: Node, secret: str) -> None:
-        from gpuwarden_rules.notify.webhook import key_of
+        from gpuwarden_rules.notify.receivers.webhook import key_of
 
         try:
             key = key_of(secret)

@@ -24,8 +24,8 @@ from typing import Any
 from yaml.nodes import Node, SequenceNode
 
 from gpuwarden.alert import AlertState
-from gpuwarden_rules.language import Rule, load
-from gpuwarden_rules.marks import Reader, read_text
+from gpuwarden_rules.definition.language import Rule, load
+from gpuwarden_rules.definition.yaml_positions import Reader, read_text
 from gpuwarden_rules.testing.fixtures import Rows, offset_s, rows_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from gpuwarden.clock import EPOCH
 from gpuwarden.query import Querier, QueryError
-from gpuwarden_rules.language import Rule, builtin_rules, column_problems, load, repeated
-from gpuwarden_rules.marks import Problem, RuleFileError
-from gpuwarden_rules.muting import graph_problems
-from gpuwarden_rules.overrides import FILE_NAME, load_overrides
+from gpuwarden_rules.definition.language import Rule, builtin_rules, column_problems, load, repeated
+from gpuwarden_rules.definition.overrides import FILE_NAME, load_overrides
+from gpuwarden_rules.definition.yaml_positions import Problem, RuleFileError
+from gpuwarden_rules.evaluation.muting import graph_problems
 from gpuwarden_rules.testing.database import MemoryDatabase
 
 

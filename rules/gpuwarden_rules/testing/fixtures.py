@@ -19,7 +19,7 @@ from gpuwarden.durations import seconds_of
 from gpuwarden.metrics import Type
 from gpuwarden.schema import TABLES, stored_columns
 from gpuwarden.table import Column, Table
-from gpuwarden_rules.marks import Reader
+from gpuwarden_rules.definition.yaml_positions import Reader
 from gpuwarden_rules.testing.notation import expand
 
 Rows = dict[str, list[dict[str, Any]]]

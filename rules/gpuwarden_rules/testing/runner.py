@@ -15,8 +15,8 @@ from typing import Any
 from gpuwarden.alert import Alert
 from gpuwarden.durations import readable
 from gpuwarden.query import QueryError
-from gpuwarden_rules.language import Rule
-from gpuwarden_rules.state import RowsError, step
+from gpuwarden_rules.definition.language import Rule
+from gpuwarden_rules.evaluation.state import RowsError, step
 from gpuwarden_rules.testing.cases import START, Case, Expectation, Expected, braced, load_cases
 from gpuwarden_rules.testing.database import MemoryDatabase
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden.metrics import METRICS, Kind, Metric, Type
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden_agent.exporter.kept import RATED, Kept, followed

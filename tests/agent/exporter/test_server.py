@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.exporter.latest import Latest
 from gpuwarden_agent.exporter.names import NAME_SETS

@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 READ = """
 import json, os
 from gpuwarden.clock import SystemClock
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.probes import discover
 from gpuwarden_agent.once import read_once
 try:

@@ -10,7 +10,7 @@ from tests.agent.probes.fake_driver import H100_IDLE, MISSING, Fails, FakeDevice
 from tests.agent.probes.fake_nvidia import FakeDriver
 
 from gpuwarden.clock import ManualClock, SystemClock
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.once import read_once
 from gpuwarden_agent.probes import discover
 from gpuwarden_agent.probes import nvml_driver as nvml

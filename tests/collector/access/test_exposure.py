@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.access.exposure import Exposure, exposure_of
 from gpuwarden_collector.settings import CollectorSettings
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.access.tls import ServerTls, certificate_of
 
 V = ssl.TLSVersion

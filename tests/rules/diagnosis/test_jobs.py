@@ -11,7 +11,7 @@ from gpuwarden_rules.diagnosis.classify import Verdict, classify
 from gpuwarden_rules.diagnosis.features import Features, Place, Seen
 from gpuwarden_rules.diagnosis.jobs import Judged, judge_jobs
 from gpuwarden_rules.diagnosis.observe import observe
-from gpuwarden_rules.diagnosis.words import diagnosis_of, diagnosis_of_job
+from gpuwarden_rules.diagnosis.sentences import diagnosis_of, diagnosis_of_job
 from gpuwarden_rules.testing import MemoryDatabase
 
 WORKING = Features(

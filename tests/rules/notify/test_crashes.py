@@ -19,7 +19,7 @@ from pathlib import Path
 from gpuwarden.clock import SystemClock
 from gpuwarden_rules.notify.notifier import Notifier
 from gpuwarden_rules.notify.outbox import Outbox
-from gpuwarden_rules.notify.receivers import receiver_of
+from gpuwarden_rules.notify.receivers.factory import receiver_of
 from gpuwarden_rules.notify.settings import parse
 from tests.rules.notify.alerts import START, make_alert
 

@@ -11,7 +11,7 @@ from tests.collector.made_up_store import LIMITS, put
 from gpuwarden.clock import SystemClock, to_ms
 from gpuwarden.waste import LABELS as LABELS_OF_TIME
 from gpuwarden_cli.main import main
-from gpuwarden_cli.remote import RemoteQuerier
+from gpuwarden_cli.remote_querier import RemoteQuerier
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.store.database import Database

@@ -19,8 +19,8 @@ from gpuwarden_rules.notify.exposition import exposition
 from gpuwarden_rules.notify.message import Message
 from gpuwarden_rules.notify.notifier import KEEP, Notifier
 from gpuwarden_rules.notify.outbox import Outbox
-from gpuwarden_rules.notify.receiver import Accepted, Later, Outcome
-from gpuwarden_rules.notify.receivers import receiver_of
+from gpuwarden_rules.notify.receivers.factory import receiver_of
+from gpuwarden_rules.notify.receivers.receiver import Accepted, Later, Outcome
 from gpuwarden_rules.notify.settings import parse
 
 DEADLINE_S = 30

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from tests.rules.notify.alerts import START, make_alert
 
 from gpuwarden.clock import ManualClock
-from gpuwarden.life import StartError
+from gpuwarden.lifecycle import StartError
 from gpuwarden_rules.notify.message import Kind, Message
 from gpuwarden_rules.notify.outbox import Outbox, OutboxError
 from gpuwarden_rules.notify.planner import Group

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.rules.notify.alerts import make_alert
 
 from gpuwarden.alert import Severity
-from gpuwarden_rules.marks import RuleFileError
+from gpuwarden_rules.definition.yaml_positions import RuleFileError
 from gpuwarden_rules.notify.settings import load, parse
 
 WHOLE = """

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden_rules.marks import RuleFileError
+from gpuwarden_rules.definition.yaml_positions import RuleFileError
 from gpuwarden_rules.testing import load_cases
 
 RULES = """\

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden_rules.language import builtin_paths
+from gpuwarden_rules.definition.language import builtin_paths
 from gpuwarden_rules.testing import MemoryDatabase, check
 
 RULE = "  - {{name: {name}, severity: info, labels: [node], summary: s, remedy: r, sql: '{sql}'}}\n"

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuwarden_rules.marks import Reader
+from gpuwarden_rules.definition.yaml_positions import Reader
 from gpuwarden_rules.testing.fixtures import Rows, rows_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -1,0 +1,1 @@
+"""The commands: flags and output of each; what they run is elsewhere."""

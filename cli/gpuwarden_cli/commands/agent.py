@@ -1,0 +1,158 @@
+"""`gpuwarden agent run|once|doctor|config`, and `record` of `recordings.py`."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gpuwarden import logs
+from gpuwarden.clock import from_ms
+from gpuwarden.metrics import Type
+from gpuwarden.schema import WIRE_TABLES
+from gpuwarden.settings import Loaded
+from gpuwarden_cli.commands.recordings import add_flags
+from gpuwarden_cli.output import render
+
+if TYPE_CHECKING:
+    from gpuwarden_agent.probe import Row
+    from gpuwarden_agent.settings import AgentSettings
+
+
+def add_commands(
+    group: Any,
+    command: Callable[..., argparse.ArgumentParser],
+    add_format: Callable[[argparse.ArgumentParser], None],
+) -> None:
+    """Add the commands to the parser."""
+    for name, run, text in (
+        ("run", _run, "run the agent until it is stopped"),
+        ("once", _once, "one reading of everything that the agent sees"),
+        (
+            "doctor",
+            _doctor,
+            "what the agent can read here, what each call costs, what is in its way",
+        ),
+        ("config", _config, "every setting with its value and where it came from"),
+    ):
+        made = command(group, name, run, text)
+        _add_settings(made)
+        if name != "run":
+            add_format(made)
+    made = command(group, "record", _record, "record what the probes say into a file, to replay it")
+    add_flags(made)
+    _add_settings(made)
+
+
+def _add_settings(made: argparse.ArgumentParser) -> None:
+    """Flags, by hand: the settings' own module needs no import for `--help`."""
+    made.add_argument("--config", metavar="FILE", help="TOML file of settings")
+    made.add_argument(
+        "--backend",
+        help="where GPU readings come from: auto, nvml, simulator or replay (default auto)",
+    )
+    made.add_argument("--collector-url", metavar="URL", help="where batches go")
+    made.add_argument("--state-dir", metavar="DIR", help="where unsent batches are kept")
+    made.add_argument("--node", metavar="NAME", help="name of this node (default: the hostname)")
+    made.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
+    made.add_argument("--log-format", metavar="FORM", help="text or json")
+
+
+def _loaded(args: argparse.Namespace) -> "Loaded[AgentSettings]":
+    from gpuwarden_agent.settings import AgentSettings
+    from gpuwarden_cli.settings import load_settings
+
+    loaded = load_settings(AgentSettings, "agent", args)
+    url = os.environ.get("GPUWARDEN_URL")
+    if url and loaded.sources["collector_url"] == "default":
+        return Loaded(
+            replace(loaded.settings, collector_url=url),
+            {**loaded.sources, "collector_url": "environment GPUWARDEN_URL"},
+        )
+    return loaded
+
+
+def _run(args: argparse.Namespace) -> int:
+    from gpuwarden_cli.services import run_agent
+
+    return run_agent(_loaded(args).settings, lambda: _loaded(args).settings)
+
+
+def _record(args: argparse.Namespace) -> int:
+    from gpuwarden_cli.commands.recordings import run_record
+
+    settings = _loaded(args).settings
+    return run_record(settings, args)
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from gpuwarden_cli.commands.doctor import run_doctor
+
+    return run_doctor(_loaded(args).settings, args.format)
+
+
+def _config(args: argparse.Namespace) -> int:
+    from gpuwarden_cli.settings import show
+
+    show(_loaded(args), args.format)
+    return 0
+
+
+def _once(args: argparse.Namespace) -> int:
+    from gpuwarden.clock import SystemClock
+    from gpuwarden_agent.once import read_once
+    from gpuwarden_cli.services import probes_of
+
+    settings = _loaded(args).settings
+    # What fails becomes a line of `problems`; the log would say it twice.
+    logs.setup("critical")
+    probes, message = probes_of(settings)
+    print(f"gpuwarden agent: {message}", file=sys.stderr)
+    try:
+        reading = read_once(probes, SystemClock(), node=settings.node_name)
+    finally:
+        for probe in probes:
+            probe.close()
+    for problem in reading.problems:
+        print(f"gpuwarden agent: {problem}", file=sys.stderr)
+    print(render_reading(reading.tables, args.format), end="")
+    return 0
+
+
+def render_reading(tables: "Mapping[str, Sequence[Row]]", form: str) -> str:
+    """Rows of each table; as a table one line a column, since rows are wide. Instants are ISO 8601."""
+    tables = {
+        name: [
+            {column: _readable(name, column, value) for column, value in row.items()}
+            for row in rows
+        ]
+        for name, rows in tables.items()
+    }
+    if form == "json":
+        return json.dumps(tables, ensure_ascii=False, indent=2) + "\n"
+    columns = ["table", "row", "column", "value"]
+    cells = [
+        [table, number, name, value]
+        for table, rows in tables.items()
+        for number, row in enumerate(rows)
+        for name, value in row.items()
+    ]
+    if form == "csv":
+        return render(columns, cells, "csv")
+    return "\n".join(_sheet(table, rows) for table, rows in tables.items() if rows)
+
+
+def _readable(table: str, column: str, value: Any) -> Any:
+    if WIRE_TABLES[table].column(column).type is not Type.TIMESTAMP:
+        return value
+    return from_ms(int(value)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _sheet(table: str, rows: "Sequence[Row]") -> str:
+    """One table turned on its side: a line a column, a column a row."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    heads = [str(row.get("gpu", row.get("pid", number))) for number, row in enumerate(rows)]
+    lines = [[name, *(row.get(name) for row in rows)] for name in names]
+    return render([table, *heads], lines, "table")

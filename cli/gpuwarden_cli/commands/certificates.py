@@ -1,0 +1,100 @@
+"""`gpuwarden collector init`: a private authority and the collector's certificate."""
+
+import argparse
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpuwarden_collector.access.authority import Files
+    from gpuwarden_collector.access.tls import Certificate
+
+
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+"""So that questions from the collector's own host need no other name."""
+
+
+def add_flags(made: argparse.ArgumentParser) -> None:
+    """Flags of `collector init`."""
+    made.add_argument(
+        "--name", action="append", metavar="NAME", help="name or address that nodes reach this host by,"
+        " the first the one they are told; may be repeated (default: the host's name)",
+    )  # fmt: skip
+    made.add_argument(
+        "--dir", type=Path, metavar="DIR", help="where to (default: tls in --data-dir)"
+    )
+    made.add_argument(
+        "--renew", action="store_true", help="a new certificate by the same authority, also while the"
+        " collector runs",
+    )  # fmt: skip
+    made.add_argument(
+        "--config", metavar="FILE", help="TOML file to write tls_cert, tls_key, tls_ca to"
+    )
+    made.add_argument("--host", help="write this address to listen on, too, such as 0.0.0.0")
+    made.add_argument("--data-dir", metavar="DIR", help="where samples are kept")
+
+
+def init(args: argparse.Namespace) -> int:
+    """Make what is missing, or renew. Raises StartError."""
+    from gpuwarden.clock import SystemClock
+    from gpuwarden.lifecycle import StartError
+    from gpuwarden_collector.access.authority import AuthorityError, Files, renew
+    from gpuwarden_collector.access.authority import init as make
+
+    files = Files((args.dir or _data_dir(args) / "tls").absolute())
+    now = SystemClock().now()
+    asked = args.name or []
+    try:
+        if args.renew:
+            made = renew(files, [*asked, *LOCAL_NAMES] if asked else [], now)
+        else:
+            is_there = files.cert.exists()
+            names = asked if is_there else [*(asked or _own_names()), *LOCAL_NAMES]
+            made = make(files, names, now)
+    except AuthorityError as error:
+        raise StartError(str(error)) from error
+    _say(files, made, is_new=not args.renew)
+    if args.config and not args.renew:
+        _write_settings(files, Path(args.config), args.host)
+    elif not args.renew:
+        print("add to collector.toml (--config FILE does it):")
+        for name, path in _lines(files).items():
+            print(f'  {name} = "{path}"')
+    return 0
+
+
+def _data_dir(args: argparse.Namespace) -> Path:
+    from gpuwarden.settings import load
+    from gpuwarden_collector.settings import CollectorSettings
+
+    path = Path(args.config) if args.config and Path(args.config).exists() else None
+    flags = {"data_dir": args.data_dir}
+    return load(CollectorSettings, "collector", path=path, flags=flags).settings.data_dir
+
+
+def _own_names() -> list[str]:
+    return list(dict.fromkeys((socket.getfqdn(), socket.gethostname())))
+
+
+def _say(files: "Files", made: "Certificate", *, is_new: bool) -> None:
+    from gpuwarden_collector.access.tls import certificate_of
+
+    if is_new:
+        ca = certificate_of(files.ca)
+        print(f"authority    {files.ca}, until {ca.ends_at:%Y-%m-%d}")
+        print(f"             {ca.fingerprint}")
+        print(f"its key      {files.ca_key}: whoever has it can pose as the collector")
+    print(f"certificate  {files.cert}, until {made.ends_at:%Y-%m-%d}")
+    print(f"             for {', '.join(made.names)}")
+
+
+def _lines(files: "Files") -> dict[str, str]:
+    return {"tls_cert": str(files.cert), "tls_key": str(files.key), "tls_ca": str(files.ca)}
+
+
+def _write_settings(files: "Files", config: Path, host: str | None) -> None:
+    from gpuwarden_cli.toml_file import set_keys
+
+    values = _lines(files) | ({"host": host} if host else {})
+    is_changed = set_keys(config, values)
+    print(f"settings     {config}{'' if is_changed else ' (as it was)'}")

@@ -1,0 +1,171 @@
+"""`gpuwarden collector run|config|doctor|check|backup|restore|maintain`, and `init` of `certificates.py`."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuwarden_cli.commands import certificates
+
+if TYPE_CHECKING:
+    from gpuwarden_collector.store.check import Report
+
+
+def add_commands(
+    group: Any,
+    command: Callable[..., argparse.ArgumentParser],
+    add_format: Callable[[argparse.ArgumentParser], None],
+) -> None:
+    """Add the commands to the parser."""
+    made = command(group, "run", _run, "run the collector with rules and page until it is stopped")
+    _add_settings(made)
+    made = command(
+        group, "init", certificates.init, "make a private authority and a certificate for TLS"
+    )
+    certificates.add_flags(made)
+    made = command(group, "config", _config, "every setting with its value and where it came from")
+    _add_settings(made)
+    add_format(made)
+    made = command(
+        group, "doctor", _doctor, "what is wrong with this collector and its host, and what mends it",
+        "Asks the running collector over its data folder, so run it as root or as the collector's user."
+        " Exits with 1 when something fails.",
+    )  # fmt: skip
+    _add_settings(made)
+    add_format(made)
+    made = command(
+        group, "check", _check, "look over the store while no collector runs, and say what to do",
+        "Exits with 1 when something is wrong and was not repaired.",
+    )  # fmt: skip
+    _add_store(made)
+    made.add_argument(
+        "--repair", action="store_true", help="set aside what is damaged, after saying what is lost"
+    )
+    made.add_argument("--read", action="store_true", help="read every file to its end (slow)")
+    made = command(
+        group, "backup", _backup, "copy the store to a new folder, also while the collector runs"
+    )
+    made.add_argument("destination", type=Path, metavar="DEST", help="a folder that is not there")
+    _add_store(made)
+    made = command(group, "restore", _restore, "make a store of a backup")
+    made.add_argument("source", type=Path, metavar="SRC", help="a folder that `backup` made")
+    _add_store(made)
+    made = command(
+        group, "maintain", _maintain, "have the running collector do now what its store needs"
+    )
+    _add_store(made)
+
+
+def _add_store(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--config", metavar="FILE", help="TOML file of settings")
+    made.add_argument("--data-dir", metavar="DIR", help="where samples are kept")
+
+
+def _add_settings(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--config", metavar="FILE", help="TOML file of settings")
+    made.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    made.add_argument("--port", help="port to listen on (default 8750)")
+    made.add_argument("--data-dir", metavar="DIR", help="where samples are kept")
+    made.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
+    made.add_argument("--log-format", metavar="FORM", help="text or json")
+
+
+def _run(args: argparse.Namespace) -> int:
+    from gpuwarden_cli.services import run_collector
+    from gpuwarden_cli.settings import load_settings
+    from gpuwarden_collector.settings import CollectorSettings
+
+    def load() -> CollectorSettings:
+        return load_settings(CollectorSettings, "collector", args).settings
+
+    return run_collector(load(), load)
+
+
+def _config(args: argparse.Namespace) -> int:
+    from gpuwarden_cli.settings import load_settings, show
+    from gpuwarden_collector.settings import CollectorSettings
+
+    show(load_settings(CollectorSettings, "collector", args), args.format)
+    return 0
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from gpuwarden_cli.commands.doctor import run_collector_doctor
+    from gpuwarden_cli.settings import load_settings
+    from gpuwarden_collector.settings import CollectorSettings
+
+    settings = load_settings(CollectorSettings, "collector", args).settings
+    config = Path(args.config) if args.config else None
+    return run_collector_doctor(settings, config, args.format)
+
+
+def _store_of(args: argparse.Namespace) -> Path:
+    """The data folder that flags, environment and file mean."""
+    from gpuwarden_cli.settings import load_settings
+    from gpuwarden_collector.settings import CollectorSettings
+
+    return load_settings(CollectorSettings, "collector", args).settings.data_dir
+
+
+def _check(args: argparse.Namespace) -> int:
+    from gpuwarden.lifecycle import StartError
+    from gpuwarden_collector.store.check import check
+
+    report = check(_store_of(args), reads_all=args.read)
+    _say_facts(report)
+    left = 0
+    for problem in report.problems:
+        print(f"wrong: {problem.what}\n   do: {problem.todo}")
+        if not args.repair or problem.repair is None:
+            left += 1
+            continue
+        try:
+            problem.repair()
+        except OSError as error:
+            raise StartError(f"{error.filename}: {error.strerror}") from error
+        print(" done: repaired")
+    if not report.problems:
+        print("nothing is wrong")
+    return 1 if left else 0
+
+
+def _say_facts(report: "Report") -> None:
+    for fact in report.facts:
+        print(fact)
+
+
+def _backup(args: argparse.Namespace) -> int:
+    from gpuwarden.clock import SystemClock
+    from gpuwarden_collector.backup import backup
+
+    _say_facts(backup(_store_of(args), args.destination.absolute(), SystemClock()))
+    print(f"backed up and checked: {args.destination}")
+    return 0
+
+
+def _restore(args: argparse.Namespace) -> int:
+    from gpuwarden_collector.backup import restore
+
+    store = _store_of(args)
+    _say_facts(restore(args.source.absolute(), store))
+    print(f"restored and checked: {store}")
+    return 0
+
+
+def _maintain(args: argparse.Namespace) -> int:
+    from gpuwarden.lifecycle import StartError
+    from gpuwarden_collector.control import ask
+
+    store = _store_of(args)
+    try:
+        said = ask(store, "maintain", timeout_s=3_600.0)
+    except OSError as error:
+        raise StartError(f"{store}: {error}: run this as the collector's user") from error
+    if said is None:
+        raise StartError(f"no collector runs on {store}; it maintains its store when it runs")
+    if "error" in said:
+        raise StartError(said["error"])
+    for task in said["tasks"]:
+        print(f"{task}{': failed, see the log' if task in said['put_off'] else ''}")
+    print(f"{len(said['tasks'])} tasks")
+    return 1 if said["put_off"] else 0

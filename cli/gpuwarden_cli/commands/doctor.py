@@ -1,0 +1,135 @@
+"""`gpuwarden doctor`, `agent doctor` and `collector doctor`: what is in the way, and the command that mends it."""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuwarden import logs
+from gpuwarden.doctor import FAIL, Check, worst
+from gpuwarden.lifecycle import StartError
+from gpuwarden_cli.output import render, terminal_width
+
+if TYPE_CHECKING:
+    from gpuwarden_agent.doctor import Call
+    from gpuwarden_agent.settings import AgentSettings
+    from gpuwarden_collector.settings import CollectorSettings
+
+CALL_COLUMNS = ("call", "reading", "source", "supported", "code", "p50 ms", "p99 ms", "tier")
+CHECK_COLUMNS = ("check", "status", "finding")
+PARTS = ("collector", "agent")
+ETC, OPT = Path("/etc/gpuwarden"), Path("/opt/gpuwarden")
+"""Where an installation has its settings and its environments."""
+
+
+def run_here(args: argparse.Namespace, *, etc: Path = ETC, opt: Path = OPT) -> int:
+    """The doctor of each part that is installed here; 1 where one finds that something fails.
+
+    Each runs with its own environment, as neither has the packages of the other. Raises StartError.
+    """
+    here = {part: etc / f"{part}.toml" for part in PARTS if (etc / f"{part}.toml").exists()}
+    if not here:
+        raise StartError(
+            f"neither part is installed here ({etc} has no settings of either); for one that runs in another way:"
+            " `gpuwarden agent doctor` or `gpuwarden collector doctor`, with its --config"
+        )
+    code, documents = 0, {}
+    for part, config in here.items():
+        command = opt / part / "bin" / "gpuwarden"
+        start = [str(command)] if command.exists() else [sys.argv[0]]
+        argv = [*start, part, "doctor", "--config", str(config), "--format", args.format]
+        done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=False)
+        code = max(code, done.returncode)
+        if args.format == "json":
+            documents[part] = _document(part, done)
+        else:
+            print(f"{part}\n{done.stdout}")
+    if documents:
+        print(json.dumps(documents, ensure_ascii=False, indent=2))
+    return code
+
+
+def _document(part: str, done: "subprocess.CompletedProcess[str]") -> Any:
+    try:
+        return json.loads(done.stdout)
+    except ValueError:
+        check = Check(part, FAIL, f"its doctor ended with {done.returncode} and said nothing", "")
+        return {"checks": [asdict(check)]}
+
+
+def run_collector_doctor(settings: "CollectorSettings", config: Path | None, form: str) -> int:
+    """Examine the collector's host and print; 1 where something fails."""
+    from gpuwarden.clock import SystemClock
+    from gpuwarden_collector.doctor import examine
+
+    # What is wrong becomes a line of the table; the log would say it twice.
+    logs.setup("critical")
+    checks = examine(settings, SystemClock(), config)
+    if form == "json":
+        made = {"checks": [asdict(check) for check in checks]}
+        print(json.dumps(made, ensure_ascii=False, indent=2))
+    else:
+        width = terminal_width() if form == "table" else None
+        print(render(CHECK_COLUMNS, _check_cells(checks), form, width=width), end="")
+    return 1 if worst(checks) == FAIL else 0
+
+
+def run_doctor(settings: "AgentSettings", form: str) -> int:
+    """Examine a GPU host and print; 1 where samples are lost or do not arrive."""
+    from gpuwarden.clock import SystemClock
+    from gpuwarden_agent.doctor import check_host, examine
+    from gpuwarden_cli.services import probes_of
+
+    logs.setup("critical")
+    clock = SystemClock()
+    probes, message = probes_of(settings)
+    print(f"gpuwarden agent: {message}", file=sys.stderr)
+    try:
+        calls, answered = examine(probes, clock)
+    finally:
+        for probe in probes:
+            probe.close()
+    has_nvidia = any(probe.name == "kmsg" for probe in probes) or Path("/dev/nvidiactl").exists()
+    checks = [*answered, *check_host(settings, clock, has_nvidia=has_nvidia)]
+    print(rendered(checks, calls, form), end="")
+    return 1 if worst(checks) == FAIL else 0
+
+
+def rendered(checks: Sequence[Check], calls: "Sequence[Call]", form: str) -> str:
+    """Both tables for people; JSON has both, CSV the calls alone."""
+    if form == "json":
+        made = {
+            "checks": [asdict(check) for check in checks],
+            "calls": [{"source": call.source, **asdict(call.report)} for call in calls],
+        }
+        return json.dumps(made, ensure_ascii=False, indent=2) + "\n"
+    cells = [_call_cells(call) for call in calls]
+    if form == "csv":
+        return render(CALL_COLUMNS, cells, form)
+    found = render(CHECK_COLUMNS, _check_cells(checks), form, width=terminal_width())
+    return f"{found}\n{render(CALL_COLUMNS, cells, form)}"
+
+
+def _check_cells(checks: Sequence[Check]) -> list[list[object]]:
+    """The remedy goes with the finding: a column of its own would be empty where all is well."""
+    return [
+        [c.name, c.status, c.finding + (f"; do: {c.remedy}" if c.remedy else "")] for c in checks
+    ]
+
+
+def _call_cells(call: "Call") -> list[object]:
+    report = call.report
+    return [
+        report.call,
+        report.reading,
+        call.source,
+        "yes" if report.supported else "no",
+        report.code,
+        None if report.p50_ms is None else round(report.p50_ms, 3),
+        None if report.p99_ms is None else round(report.p99_ms, 3),
+        f"{report.tier_s} s",
+    ]

@@ -1,0 +1,274 @@
+"""`gpuwarden enroll`: brings this node in. The node makes its token itself and tells the collector its hash alone.
+
+Each step can be done again: a token that waits for its answer is kept beside the place where it belongs, so a
+lost answer costs nothing, and a node that is in already stays as it is.
+"""
+
+import argparse
+import hashlib
+import hmac
+import json
+import os
+import pwd
+import ssl
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuwarden.access import CA_PATH, ENROLL_PATH, TOKEN_PATH, Scope, Token, read_token
+from gpuwarden.files import Owner, make_folder, write_whole
+from gpuwarden.lifecycle import StartError
+
+if TYPE_CHECKING:
+    from gpuwarden_agent.settings import AgentSettings
+
+TIMEOUT_S = 20.0
+ANSWER_BYTES_MAX = 65_536
+CONFIG = Path("/etc/gpuwarden/agent.toml")
+
+
+class RefusedError(StartError):
+    """The collector answered that it will not."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this node keeps what it needs."""
+
+    config: Path
+    token: Path
+    ca: Path
+    owner: Owner | None
+
+    @property
+    def pending(self) -> Path:
+        """A token that the collector may know or not."""
+        return self.token.with_name(f"{self.token.name}.new")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Enroll, and say what was done. Raises StartError."""
+    settings = _settings(args)
+    folder = args.config.parent
+    place = Place(
+        args.config,
+        settings.token_file or folder / "agent.token",
+        settings.tls_ca or folder / "ca.pem",
+        _owner(args.user),
+    )
+    node = args.node or settings.node_name
+    base = _base(args.collector, is_insecure=args.allow_insecure)
+    ca = _fetched_ca(base, args.ca_fingerprint) if args.ca_fingerprint else None
+    link = Link(base, _context(ca, settings.tls_ca))
+    try:
+        is_new = not _is_enrolled(link, place, node)
+        if is_new:
+            make_folder(place.token.parent)
+            _enroll(link, place, node, _one_time_token(args))
+        if ca is not None and _content(place.ca) != ca:
+            write_whole(place.ca, ca, owner=place.owner)
+    except OSError as error:
+        raise StartError(f"{error.filename or place.token}: {error.strerror}") from error
+    is_changed = _configure(settings, args, place, base, has_ca=ca is not None)
+    print(f"{node} is enrolled at {base}" if is_new else f"{node} was enrolled at {base} before")
+    print(f"  token   {place.token}")
+    if ca is not None:
+        print(f"  CA      {place.ca}")
+    print(f"  config  {place.config}{'' if is_changed else ' (as it was)'}")
+    if is_new or is_changed:
+        print("  next    systemctl restart gpuwarden-agent")
+    return 0
+
+
+class Link:
+    """The collector, asked a few things."""
+
+    def __init__(self, base: str, context: ssl.SSLContext) -> None:
+        self.base = base
+        self._context = context
+
+    def ask(
+        self, method: str, path: str, token: Token | None = None, document: Any = None
+    ) -> bytes:
+        """Raises RefusedError, and StartError where nobody answers."""
+        from urllib.error import HTTPError, URLError
+        from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+
+        body = None if document is None else json.dumps(document).encode()
+        headers = {"Content-Type": "application/json"}
+        request = Request(self.base + path, data=body, method=method, headers=headers)
+        if token is not None:
+            request.add_unredirected_header("Authorization", f"Bearer {token.text}")
+        # As the agent ships: past whatever proxy the environment names.
+        opener = build_opener(ProxyHandler({}), HTTPSHandler(context=self._context))
+        try:
+            with opener.open(request, timeout=TIMEOUT_S) as answer:
+                return bytes(answer.read(ANSWER_BYTES_MAX))
+        except HTTPError as error:
+            raise RefusedError(error.code, _said(error)) from error
+        except (URLError, OSError) as error:
+            reason = getattr(error, "reason", error)
+            raise StartError(f"{self.base}: {_why(reason)}") from error
+
+
+def _why(reason: object) -> str:
+    from gpuwarden_agent.credentials import why_refused
+
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return why_refused(reason)
+    if isinstance(reason, ssl.SSLError):
+        return f"it does not speak TLS ({reason.reason})"
+    text = reason.strerror if isinstance(reason, OSError) and reason.strerror else str(reason)
+    return f"no collector answers there ({text.lower()})"
+
+
+def _said(error: Any) -> str:
+    try:
+        return str(json.loads(error.read(ANSWER_BYTES_MAX))["error"])
+    except (ValueError, KeyError, TypeError, OSError):
+        return f"{error.url} answered {error.code} {error.reason}"
+
+
+def _settings(args: argparse.Namespace) -> "AgentSettings":
+    from gpuwarden.settings import load
+    from gpuwarden_agent.settings import AgentSettings
+
+    path = args.config if args.config.exists() else None
+    return load(AgentSettings, "agent", path=path).settings
+
+
+def _owner(user: str) -> Owner | None:
+    """Who reads the files: the agent's user, where root enrolls and there is one."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        found = pwd.getpwnam(user)
+    except KeyError:
+        return os.geteuid(), os.getegid()
+    return found.pw_uid, found.pw_gid
+
+
+def _base(url: str, *, is_insecure: bool) -> str:
+    base = url.rstrip("/")
+    if base.startswith("https://") or (is_insecure and base.startswith("http://")):
+        return base
+    raise StartError(
+        f"--collector {url} must begin with https:// (with --allow-insecure http:// too, and anyone between"
+        " can read the token)"
+    )
+
+
+def _fetched_ca(base: str, fingerprint: str) -> bytes:
+    """The authority's certificate, over a connection that proves nothing: the fingerprint does."""
+    blind = ssl.create_default_context()
+    blind.check_hostname = False
+    blind.verify_mode = ssl.CERT_NONE
+    found = Link(base, blind).ask("GET", CA_PATH)
+    try:
+        der = ssl.PEM_cert_to_DER_cert(found.decode("ascii").strip())
+    except (ValueError, UnicodeDecodeError) as error:
+        raise StartError(f"{base}{CA_PATH} does not answer with one certificate") from error
+    actual, wanted = hashlib.sha256(der).hexdigest(), fingerprint.strip().removeprefix("sha256:")
+    if not hmac.compare_digest(actual.encode(), wanted.replace(":", "").lower().encode()):
+        raise StartError(
+            f"{base} has another authority than --ca-fingerprint names (sha256:{actual}): somebody is between, or the"
+            " line is an old one; nothing was sent"
+        )
+    return ssl.DER_cert_to_PEM_cert(der).encode()
+
+
+def _context(ca: bytes | None, known: Path | None) -> ssl.SSLContext:
+    """Trusts the authority of the fingerprint, else the one that is set, else those of the system."""
+    try:
+        if ca is not None:
+            context = ssl.create_default_context(cadata=ca.decode())
+        else:
+            context = ssl.create_default_context(cafile=known if known and known.exists() else None)
+    except OSError as error:
+        raise StartError(
+            f"{known or 'the authority'}: there is no certificate in PEM form"
+        ) from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def _is_enrolled(link: Link, place: Place, node: str) -> bool:
+    """Whether the token that is here is this node's own at that collector."""
+    if not place.token.exists():
+        return False
+    try:
+        answer = json.loads(link.ask("GET", TOKEN_PATH, read_token(place.token)))
+    except RefusedError:
+        return False
+    except ValueError:
+        return False  # what lies there is no token
+    return bool(answer.get("scope") == Scope.INGEST and answer.get("node") == node)
+
+
+def _one_time_token(args: argparse.Namespace) -> Token:
+    """From --token, a file, standard input or the environment. Raises StartError."""
+    try:
+        if args.token_file is not None and str(args.token_file) != "-":
+            return read_token(args.token_file)
+        is_piped = args.token_file is not None
+        text = sys.stdin.read() if is_piped else args.token or os.environ.get("GPUWARDEN_TOKEN", "")
+        if not text:
+            raise StartError(
+                "no token: `gpuwarden token enrolment` on the collector's host makes the whole line"
+            )
+        token = Token.parse(text.strip())
+    except ValueError as error:
+        raise StartError(str(error)) from error
+    return token
+
+
+def _enroll(link: Link, place: Place, node: str, one_time: Token) -> None:
+    """Make this node's token and have the collector take it up. Raises StartError, OSError."""
+    own = _left_or_new(place.pending)
+    write_whole(place.pending, f"{own.text}\n".encode(), owner=place.owner)
+    document = {"node": node, "id": own.id, "sha256": own.digest}
+    try:
+        link.ask("POST", ENROLL_PATH, one_time, document)
+    except RefusedError as error:
+        if error.status in (400, 401, 403, 409):
+            place.pending.unlink(missing_ok=True)
+        raise
+    place.pending.replace(place.token)
+
+
+def _left_or_new(path: Path) -> Token:
+    """What a try before this one left; else another."""
+    try:
+        return read_token(path)
+    except ValueError:
+        return Token.new(Scope.INGEST)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _configure(
+    settings: "AgentSettings", args: argparse.Namespace, place: Place, base: str, *, has_ca: bool
+) -> bool:
+    """Write the agent's settings; whether they had to be."""
+    from gpuwarden_cli.toml_file import set_keys
+
+    values = {"token_file": str(place.token.absolute())}
+    if has_ca:
+        values["tls_ca"] = str(place.ca.absolute())
+    if not settings.collector_urls:
+        values["collector_url"] = base
+    elif base not in settings.collector_urls:
+        print(f"gpuwarden: {base} is not among collector_urls of {place.config}", file=sys.stderr)
+    if args.node:
+        values["node"] = args.node
+    return set_keys(place.config, values)

@@ -1,0 +1,123 @@
+"""`gpuwarden notify test|check`."""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuwarden.lifecycle import StartError
+from gpuwarden_cli.output import render, terminal_width
+
+if TYPE_CHECKING:
+    from gpuwarden_rules.notify.receivers.receiver import Outcome
+    from gpuwarden_rules.notify.settings import Notify
+
+
+def notify_check(args: argparse.Namespace) -> int:
+    """Whether a file of receivers and routes is right; 1 when it is not."""
+    from gpuwarden_cli.services import counted
+    from gpuwarden_rules.definition.yaml_positions import RuleFileError
+    from gpuwarden_rules.notify.settings import load
+
+    try:
+        notify = load(args.file)
+    except RuleFileError as error:
+        if args.format == "table":
+            print(error, file=sys.stderr)
+        else:
+            rows = [[p.path, p.line, p.column, p.message] for p in error.problems]
+            print(render(["file", "line", "column", "problem"], rows, args.format), end="")
+        return 1
+    if args.format != "table":
+        print(render(["file", "line", "column", "problem"], [], args.format), end="")
+        return 0
+    receivers = counted(len(notify.receivers), "receiver")
+    print(f"{args.file} is right: {receivers}, {counted(len(notify.policy.routes), 'route')}")
+    for line in remarks(notify):
+        print(line)
+    return 0
+
+
+def remarks(notify: "Notify") -> list[str]:
+    """What is allowed and perhaps not meant."""
+    routes = notify.policy.routes
+    used = {name for route in routes for name in route.receivers}
+    used |= {name for digest in notify.digests for name in digest.receivers}
+    lines = [
+        f"note: no route leads to {plan.name!r}"
+        for plan in notify.receivers
+        if plan.name not in used
+    ]
+    if all(route.match for route in routes):
+        lines.append(
+            "note: alerts that match no route are told to nobody; end with one without `match`"
+        )
+    return lines
+
+
+def notify_test(args: argparse.Namespace) -> int:
+    """Send a test message to the receivers, and say what came back; 1 when one did not take it."""
+    from gpuwarden_cli.notifications import notify_of
+
+    notify = notify_of(_file_of(args))
+    names = [plan.name for plan in notify.receivers]
+    wanted = args.receiver or names
+    for name in wanted:
+        if name not in names:
+            raise StartError(f"--receiver {name}: unknown; known: {', '.join(names)}")
+    outcomes = asyncio.run(_send(notify, wanted))
+    rows = [[name, *_said(outcome)] for name, outcome in outcomes]
+    columns = ["receiver", "took_it", "answer"]
+    print(render(columns, rows, args.format, width=terminal_width()), end="")
+    return 0 if all(row[1] for row in rows) else 1
+
+
+def _file_of(args: argparse.Namespace) -> Path:
+    """The file as given, else the one of the collector's settings. Raises StartError."""
+    from gpuwarden_cli.settings import load_settings
+    from gpuwarden_collector.settings import CollectorSettings
+
+    path: Path | None = args.file
+    path = path or load_settings(CollectorSettings, "collector", args).settings.notify_file
+    if path is None:
+        raise StartError("no file of receivers: give --file, or set notify_file of the collector")
+    return path
+
+
+async def _send(notify: "Notify", names: list[str]) -> "list[tuple[str, Outcome]]":
+    from gpuwarden.clock import SystemClock
+    from gpuwarden_rules.notify.message import Kind, Message, message_id
+    from gpuwarden_rules.notify.notifier import attempt
+    from gpuwarden_rules.notify.receivers.factory import receiver_of
+
+    clock = SystemClock()
+
+    async def send(name: str) -> "Outcome":
+        plan = next(plan for plan in notify.receivers if plan.name == name)
+        now = clock.now()
+        is_personal = notify.policy.recipients[name].is_personal
+        owners = notify.policy.owners
+        message = Message(
+            id=message_id("test", name, now.isoformat()),
+            receiver=name,
+            kind=Kind.TEST,
+            group="test",
+            made_at=now,
+            address=(owners.nobody or owners.address("test")) if is_personal else None,
+        )
+        receiver = receiver_of(plan, notify.style, clock)
+        try:
+            return await attempt(receiver, message)
+        finally:
+            await receiver.close()
+
+    return list(zip(names, await asyncio.gather(*map(send, names)), strict=True))
+
+
+def _said(outcome: "Outcome") -> tuple[bool, str]:
+    from gpuwarden_rules.notify.receivers.receiver import Accepted
+
+    if isinstance(outcome, Accepted):
+        return True, outcome.note
+    return False, outcome.reason

@@ -1,0 +1,316 @@
+"""`gpuwarden rules list|check|test|explain|backtest|reload`."""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import textwrap
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from gpuwarden.clock import SystemClock
+from gpuwarden_cli.client import CallError, RefusedError, call
+from gpuwarden_cli.output import render, terminal_width
+
+if TYPE_CHECKING:
+    from gpuwarden_rules.backtest.replay import Replay
+    from gpuwarden_rules.definition.language import Rule
+    from gpuwarden_rules.definition.rule_set import Book
+
+_REPLAYS_AT_ONCE = 2
+"""Of the four queries that a collector runs at a time by default, half are left to others."""
+_LISTED = ("rule", "state", "severity", "firing", "pending", "unknown", "interval_s", "for_s")
+
+
+def rules_list(args: argparse.Namespace) -> int:
+    """Rules of the collector with their figures; of files, or without a collector the built-in ones."""
+    rows = None if args.files else _running(args.url)
+    if rows is None:
+        columns = ["rule", "severity", "interval_s", "for_s", "keep_firing_for_s", "summary"]
+        rows = [
+            {name: getattr(rule, name) for name in columns[2:5]}
+            | {"rule": rule.name, "severity": rule.severity.value, "summary": str(rule.summary)}
+            for rule in _rules(args.files)
+        ]
+    elif args.format == "table":
+        columns = [*_LISTED, "note"]
+        rows = [{**row, "note": row["reason"] or row["summary"]} for row in rows]
+    else:
+        columns = list(rows[0]) if rows else []
+    cells = [[row[column] for column in columns] for row in rows]
+    print(render(columns, cells, args.format, width=terminal_width()), end="")
+    return 0
+
+
+def _running(url: str | None) -> list[dict[str, Any]] | None:
+    """What the collector says of its rules; None where none answers."""
+    try:
+        found: list[dict[str, Any]] = call("GET", "/v1/rules", url=url, timeout_s=10)["rules"]
+    except CallError as error:
+        if url is not None or isinstance(error, RefusedError):
+            raise
+        print(f"gpuwarden: {error}; this is the built-in pack", file=sys.stderr)
+        return None
+    return found
+
+
+def rules_check(args: argparse.Namespace) -> int:
+    """Whether rule files are right: language, and SQL against the tables. 1 when one is not."""
+    from gpuwarden_rules.testing.check import check
+
+    paths = paths_of(args.files, tests=False)
+    problems = asyncio.run(check(paths))
+    if args.format != "table":
+        rows = [[p.path, p.line, p.column, p.message] for p in problems]
+        print(render(["file", "line", "column", "problem"], rows, args.format), end="")
+    elif problems:
+        print("\n".join(map(str, problems)), file=sys.stderr)
+    else:
+        print(f"{len(paths)} rule files are right")
+    if not problems and (args.url or os.environ.get("GPUWARDEN_URL")):
+        for line in asyncio.run(_not_here(args.files, args.url)):
+            print(line, file=sys.stderr)
+    return 1 if problems else 0
+
+
+async def _not_here(files: list[Path], url: str | None) -> list[str]:
+    """A line for each rule that a running collector's fleet cannot feed."""
+    from gpuwarden_cli.remote_querier import RemoteQuerier
+    from gpuwarden_rules.evaluation import fleet
+
+    rules = _rules(files)
+    required = [key for rule in rules for key in rule.requires]
+    absent = await fleet.absent_columns(RemoteQuerier(url), required, SystemClock().now())
+    return [
+        f"{rule.path}:{rule.line}: {rule.name} cannot run here because {reason}"
+        for rule in rules
+        if (reason := fleet.cannot_run(rule, absent))
+    ]
+
+
+def rules_test(args: argparse.Namespace) -> int:
+    """Run the cases of `*.test.yaml` files; 1 when one fails."""
+    from gpuwarden_rules.testing.runner import run_file
+
+    results = [result for path in paths_of(args.files, tests=True) for result in run_file(path)]
+    failed = [result for result in results if not result.passed]
+    if args.format == "table":
+        for result in results:
+            print(f"{'ok  ' if result.passed else 'FAIL'} {Path(result.path).name}: {result.name}")
+            if not result.passed:
+                print(
+                    textwrap.indent(f"at {result.path}:{result.line}\n{result.difference}", "     ")
+                )
+        print(f"{len(results) - len(failed)} passed, {len(failed)} failed")
+    else:
+        rows = [[r.path, r.line, r.name, r.passed, r.difference or None] for r in results]
+        print(render(["file", "line", "case", "passed", "difference"], rows, args.format), end="")
+    return 1 if failed else 0
+
+
+def rules_reload(args: argparse.Namespace) -> int:
+    """Have the collector read its rule folders anew; 1 when they are wrong and the old ones go on."""
+    try:
+        found = call("POST", "/v1/rules/reload", {}, url=args.url)
+    except RefusedError as error:
+        print(f"gpuwarden: {error}", file=sys.stderr)
+        return 1
+    print(f"{found['rules']} rules and {found['overrides']} overrides")
+    return 0
+
+
+def rules_explain(args: argparse.Namespace) -> int:
+    """The rows, parameters and timeline of an alert."""
+    from gpuwarden_cli.commands.alerts import fingerprint_of
+
+    wanted = fingerprint_of(args.alert, args.url)
+    path = f"/v1/alerts/{quote(wanted, safe='')}/explanation"
+    found = call("GET", path, url=args.url)
+    if args.format == "json":
+        print(json.dumps(found, ensure_ascii=False, indent=2))
+        return 0
+    alert = found["alert"]
+    print(f"{alert['state'].upper()} {alert['severity']}: {alert['summary']}")
+    print(f"  rule         {alert['rule']}")
+    print(f"  what to do   {' '.join(alert['remedy'].split())}")
+    if alert["muted"]:
+        print(f"  notifies     nobody: {alert['muted']}")
+    for name, value in found["params"].items():
+        print(f"  ${name} = {value}")
+    for entry in found["rows"]:
+        print(f"\nthe row {entry['when']}, {_time(entry['at'])}")
+        for name, value in (entry["row"] or {}).items():
+            print(f"  {name:24} {'–' if value is None else value}")
+        if not entry["row"]:
+            print(f"  {entry.get('problem') or 'none: the condition does not hold'}")
+    print("\nwhat happened")
+    for entry in found["timeline"]:
+        print(f"  {_time(entry['at'])}  {entry['what']}")
+    return 0
+
+
+def _time(text: str) -> str:
+    return text.replace("T", " ").replace(".000Z", "Z").removesuffix("Z")
+
+
+def rules_backtest(args: argparse.Namespace) -> int:
+    """When rules would have fired over stored history."""
+    from gpuwarden.durations import seconds_of
+
+    span_s = seconds_of(args.since)
+    if not span_s:
+        raise ValueError(f"--since {args.since} is not a duration; write 6h or 7d")
+    look_s = seconds_of(args.every) if args.every else None
+    if args.every and not look_s:
+        raise ValueError(f"--every {args.every} is not a duration; write 30s or 5m")
+    book = _book(args)
+    unknown = sorted(set(args.names) - {rule.name for rule in book.rules})
+    if unknown:
+        raise ValueError(f"no rule is called {unknown[0]!r}; `gpuwarden rules list` has them")
+    wanted = [rule for rule in book.rules if not args.names or rule.name in args.names]
+    book = replace(book, rules=tuple(wanted))
+    return asyncio.run(_backtest(book, timedelta(seconds=span_s), look_s, args))
+
+
+def _book(args: argparse.Namespace) -> "Book":
+    """The rules of `--rule`, or else those that a collector with these settings would run, with its
+    overrides either way. Raises StartError and RuleFileError."""
+    from gpuwarden_cli.services import book_of
+    from gpuwarden_cli.settings import load_settings
+    from gpuwarden_collector.settings import CollectorSettings
+
+    book = book_of(load_settings(CollectorSettings, "collector", args).settings.rules_dirs)
+    return replace(book, rules=tuple(_rules(args.rule))) if args.rule else book
+
+
+async def _backtest(
+    book: "Book", span: timedelta, look_s: float | None, args: argparse.Namespace
+) -> int:
+    """Replay the rules, two at a time, and print each in its turn; 1 when one cannot be replayed."""
+    from gpuwarden.query import QueryError
+    from gpuwarden_cli.remote_querier import RemoteQuerier
+    from gpuwarden_rules.backtest.replay import first_sample_at, replay
+    from gpuwarden_rules.definition.overrides import Plan
+    from gpuwarden_rules.evaluation import fleet
+    from gpuwarden_rules.evaluation.state import RowsError
+
+    querier, clock = RemoteQuerier(args.url), SystemClock()
+    until, started = clock.now(), clock.monotonic()
+    first = await first_sample_at(querier)
+    if first is None:
+        print("gpuwarden: the collector has no samples to replay", file=sys.stderr)
+        return 0
+    since = max(until - span, first)
+    places = await fleet.places(querier) if book.overrides else None
+    turns = asyncio.Semaphore(_REPLAYS_AT_ONCE)
+
+    async def replayed(rule: "Rule") -> "tuple[Replay | Exception, float]":
+        concerning = [override for override in book.overrides if override.concerns(rule)]
+        plan = Plan(rule, concerning, places) if places and concerning else None
+        async with turns:
+            began = clock.monotonic()
+            try:
+                done = await replay(rule, querier, since, until, clock, plan=plan, look_s=look_s)
+            except (QueryError, RowsError, CallError) as error:
+                return error, 0.0
+            return done, clock.monotonic() - began
+
+    failed = 0
+    async with asyncio.TaskGroup() as tasks:
+        replays = {rule.name: tasks.create_task(replayed(rule)) for rule in book.rules}
+        for name, task in replays.items():
+            done, seconds = await task
+            if isinstance(done, Exception):
+                failed += 1
+                reason = " ".join(str(done).partition("\n\n")[0].split())
+                print(f"gpuwarden: {name} cannot be replayed: {reason}", file=sys.stderr)
+            elif args.format == "json":
+                _print_lines(done)
+            else:
+                _print_replay(done, seconds)
+    if args.format != "json" and len(replays) > 1:
+        seconds = clock.monotonic() - started
+        print(
+            f"{len(replays)} rules in {seconds:.1f} s,"
+            f" {(until - since).total_seconds() / max(seconds, 1e-3):,.0f} times real time"
+        )
+    return 1 if failed else 0
+
+
+def _print_lines(done: "Replay") -> None:
+    """A JSON object a line for each time that it would have fired."""
+    for alert in done.episodes:
+        line = {
+            "rule": alert.rule,
+            "severity": alert.severity.value,
+            "labels": dict(alert.labels),
+            "owner": alert.owner,
+            "began_at": alert.began_at,
+            "fired_at": alert.fired_at,
+            "resolved_at": alert.resolved_at,
+            "usd": alert.usd_so_far(done.until),
+            "summary": alert.summary,
+        }
+        print(json.dumps(line, ensure_ascii=False, default=_iso), flush=True)
+
+
+def _iso(instant: datetime) -> str:
+    return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _print_replay(done: "Replay", seconds: float) -> None:
+    from gpuwarden.durations import readable
+    from gpuwarden_rules.definition.templates import usd
+
+    span_s = (done.until - done.since).total_seconds()
+    cost = done.usd()
+    times = "once" if len(done.episodes) == 1 else f"{len(done.episodes)} times"
+    print(
+        f"{done.rule.name} would have fired {times} in {readable(span_s)}"
+        f"{'' if cost is None else f', at a cost of {usd(cost)}'}"
+    )
+    rows = []
+    for alert in done.episodes:
+        lasted = (alert.resolved_at or done.until) - (alert.fired_at or alert.active_at)
+        amount = alert.usd_so_far(done.until)
+        rows.append(
+            [
+                f"{alert.fired_at:%Y-%m-%d %H:%M}",
+                readable(lasted.total_seconds()) + ("" if alert.resolved_at else ", goes on"),
+                ", ".join(f"{k} {v}" for k, v in alert.labels.items() if k != "gpu_uuid"),
+                alert.owner,
+                None if amount is None else usd(amount),
+                alert.summary,
+            ]
+        )
+    if rows:
+        columns = ["fired", "for", "where", "owner", "cost", "summary"]
+        print(render(columns, rows, "table", width=terminal_width()), end="")
+    print(
+        f"({done.looks} looks by {done.queries} queries, at most {readable(done.look_s)} apart, changes to"
+        f" within {readable(done.resolution_s)}; {seconds:.1f} s,"
+        f" {span_s / max(seconds, 1e-3):,.0f} times real time)\n",
+        flush=True,
+    )
+
+
+def _rules(files: list[Path]) -> "list[Rule]":
+    from gpuwarden_rules.definition.language import load_all
+    from gpuwarden_rules.definition.overrides import FILE_NAME
+
+    return load_all(path for path in paths_of(files, tests=False) if path.name != FILE_NAME)
+
+
+def paths_of(given: list[Path], *, tests: bool) -> list[Path]:
+    """Rule files or their tests: those given, folders opened; the built-in pack for none."""
+    from gpuwarden_rules.definition.language import builtin_paths
+
+    folders = given or sorted({path.parent for path in builtin_paths()})
+    found: list[Path] = []
+    for path in folders:
+        found += sorted(path.rglob("*.yaml")) if path.is_dir() else [path]
+    return [path for path in found if path.name.endswith(".test.yaml") == tests]

@@ -1,0 +1,287 @@
+"""`gpuwarden token create|list|revoke|rotate|enrolment`: on the collector's host, in its file of tokens."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpuwarden.access import Token
+    from gpuwarden_collector.access.book import Book
+    from gpuwarden_collector.settings import CollectorSettings
+
+YEARS_MAX = 100
+OLD_KEPT = timedelta(days=30)
+"""How long a token that is over stays in the list."""
+
+
+def add_commands(
+    group: Any,
+    command: Callable[..., argparse.ArgumentParser],
+    add_format: Callable[[argparse.ArgumentParser], None],
+) -> None:
+    """Add the commands to the parser."""
+    made = command(group, "create", _create, "make a token, and show it this once")
+    made.add_argument(
+        "--scope", required=True, choices=("ingest", "read", "admin"), help="what it allows"
+    )
+    whose = made.add_mutually_exclusive_group()
+    whose.add_argument("--node", metavar="NAME", help="the node whose rows it may send (ingest)")
+    whose.add_argument(
+        "--any-node", action="store_true", help="rows of any node, as for imports (ingest)"
+    )
+    made.add_argument("--expires", metavar="TIME", help="such as 90d (default: it does not)")
+    made.add_argument("--comment", default="", metavar="TEXT", help="who has it, for the list")
+    _add_out(made)
+    made = command(group, "list", _list, "tokens, never their secrets")
+    add_format(made)
+    _add_store(made)
+    made = command(group, "revoke", _revoke, "end tokens, within seconds")
+    made.add_argument("ids", nargs="+", metavar="ID", help="as `gpuwarden token list` shows it")
+    _add_store(made)
+    made = command(group, "rotate", _rotate, "make a token that takes the place of another")
+    made.add_argument("id", metavar="ID", help="as `gpuwarden token list` shows it")
+    made.add_argument(
+        "--grace", default="1h", metavar="TIME", help="how long the old one goes on (default 1h)"
+    )
+    _add_out(made)
+    made = command(
+        group,
+        "enrolment",
+        _enrolment,
+        "make the line that brings a node in: `gpuwarden enroll ...`",
+    )
+    made.add_argument("--valid", default="1h", metavar="TIME", help="for how long (default 1h)")
+    made.add_argument(
+        "--uses", type=int, default=1, metavar="N", help="for how many nodes (default 1)"
+    )
+    made.add_argument(
+        "--collector", metavar="URL", help="the collector's address (default: by its certificate)"
+    )
+    _add_store(made)
+
+
+def _add_store(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--config", metavar="FILE", help="TOML file of the collector")
+    made.add_argument("--data-dir", metavar="DIR", help="where samples are kept")
+    made.add_argument("--tokens-file", metavar="FILE", help="default: tokens.json in --data-dir")
+
+
+def _add_out(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--out", type=Path, metavar="FILE", help="write it here, mode 0600, show nothing"
+    )
+    _add_store(made)
+
+
+def _settings(args: argparse.Namespace) -> "CollectorSettings":
+    from gpuwarden_cli.settings import load_settings
+    from gpuwarden_collector.settings import CollectorSettings
+
+    return load_settings(CollectorSettings, "collector", args).settings
+
+
+def _changed(args: argparse.Namespace, change: "Callable[[Book, datetime], Book]") -> None:
+    """Change the file of tokens. Raises StartError."""
+    from gpuwarden.clock import SystemClock
+    from gpuwarden.lifecycle import StartError
+    from gpuwarden_collector.access.book import BookError
+    from gpuwarden_collector.access.desk import tokens_path
+    from gpuwarden_collector.access.token_file import TokenFileError, edit
+
+    now = SystemClock().now().replace(microsecond=0)
+    try:
+        edit(
+            tokens_path(_settings(args)),
+            lambda book: (change(book.without_old(now, OLD_KEPT), now), None),
+        )
+    except (BookError, TokenFileError) as error:
+        raise StartError(str(error)) from error
+
+
+def _give(token: "Token", out: Path | None) -> int:
+    """Show a token, the only time; or put it into a file."""
+    from gpuwarden.files import write_whole
+    from gpuwarden.lifecycle import StartError
+
+    if out is None:
+        print(token.text)
+        print(
+            f"this is shown once; revoke it with `gpuwarden token revoke {token.id}`",
+            file=sys.stderr,
+        )
+        return 0
+    try:
+        write_whole(out, f"{token.text}\n".encode())
+    except OSError as error:
+        raise StartError(
+            f"{out}: {error.strerror}: the token {token.id} was made and is lost; revoke it"
+        ) from error
+    print(f"token {token.id} is in {out}")
+    return 0
+
+
+def _create(args: argparse.Namespace) -> int:
+    from gpuwarden.access import Scope, Token
+    from gpuwarden.lifecycle import StartError
+    from gpuwarden_collector.access.book import Entry
+
+    scope = Scope(args.scope)
+    if (scope is Scope.INGEST) != bool(args.node or args.any_node):
+        raise StartError(
+            "--scope ingest needs --node NAME or --any-node, and no other scope has them"
+        )
+    lasts = _time(args.expires, "--expires") if args.expires else None
+    token = Token.new(scope)
+
+    def change(book: "Book", now: datetime) -> "Book":
+        ends_at = None if lasts is None else now + lasts
+        entry = Entry(
+            token.id, scope, token.digest, now, args.node, expires_at=ends_at, comment=args.comment
+        )
+        return book.with_entry(entry)
+
+    _changed(args, change)
+    return _give(token, args.out)
+
+
+def _list(args: argparse.Namespace) -> int:
+    from gpuwarden.clock import SystemClock
+    from gpuwarden.lifecycle import StartError
+    from gpuwarden_cli.output import render
+    from gpuwarden_collector.access.desk import tokens_path
+    from gpuwarden_collector.access.token_file import TokenFileError, last_used, load
+
+    path = tokens_path(_settings(args))
+    try:
+        entries, used = load(path).entries, last_used(path)
+    except TokenFileError as error:
+        raise StartError(str(error)) from error
+    now = SystemClock().now()
+    rows = [
+        [
+            e.id,
+            str(e.scope),
+            e.node,
+            "over" if e.is_over(now) else "used up" if e.uses_left == 0 else "valid",
+            _instant(e.created_at),
+            _instant(e.expires_at),
+            _instant(used.get(e.id)),
+            e.uses_left,
+            e.comment or None,
+        ]
+        for e in entries
+    ]
+    columns = [
+        "id",
+        "scope",
+        "node",
+        "state",
+        "created",
+        "expires",
+        "last used",
+        "uses left",
+        "comment",
+    ]
+    print(render(columns, rows, args.format), end="")
+    return 0
+
+
+def _revoke(args: argparse.Namespace) -> int:
+    _changed(args, lambda book, _now: book.revoked(args.ids))
+    print(f"revoked: {', '.join(args.ids)}")
+    return 0
+
+
+def _rotate(args: argparse.Namespace) -> int:
+    from gpuwarden.access import Token
+    from gpuwarden.lifecycle import StartError
+
+    grace = _time(args.grace, "--grace")
+    made: list[Token] = []
+
+    def change(book: "Book", now: datetime) -> "Book":
+        old = book.get(args.id)
+        if old is None:
+            raise StartError(f"there is no token {args.id}: `gpuwarden token list` shows all")
+        made.append(Token.new(old.scope))
+        return book.rotated(args.id, made[0], now, grace)
+
+    _changed(args, change)
+    return _give(made[0], args.out)
+
+
+def _enrolment(args: argparse.Namespace) -> int:
+    from gpuwarden.access import Scope, Token
+    from gpuwarden.lifecycle import StartError
+    from gpuwarden_collector.access.book import Entry
+
+    settings = _settings(args)
+    lasts = _time(args.valid, "--valid")
+    if args.uses < 1:
+        raise StartError(f"--uses {args.uses} must be at least 1")
+    url, fingerprint = args.collector or _address(settings), _fingerprint(settings)
+    token = Token.new(Scope.ENROLL)
+
+    def change(book: "Book", now: datetime) -> "Book":
+        entry = Entry(
+            token.id, Scope.ENROLL, token.digest, now, expires_at=now + lasts, uses_left=args.uses
+        )
+        return book.with_entry(entry)
+
+    _changed(args, change)
+    pin = f" --ca-fingerprint {fingerprint}" if fingerprint else ""
+    # In the environment, which other users of the node do not see, and not in the process list.
+    print(f"GPUWARDEN_TOKEN={token.text} gpuwarden enroll --collector {url}{pin}")
+    nodes = "one node" if args.uses == 1 else f"{args.uses} nodes"
+    print(f"run it as root on the node; it is good for {nodes} and {args.valid}", file=sys.stderr)
+    return 0
+
+
+def _address(settings: "CollectorSettings") -> str:
+    """As the certificate has it. Raises StartError."""
+    from gpuwarden.lifecycle import StartError
+    from gpuwarden_collector.access.tls import certificate_of
+
+    if settings.tls_cert is None:
+        raise StartError(
+            "the collector has no TLS: run `gpuwarden collector init`, or say its address with --collector"
+        )
+    try:
+        names = certificate_of(settings.tls_cert).names
+    except ValueError as error:
+        raise StartError(f"{error}: see tls_cert") from error
+    if not names:
+        raise StartError(f"{settings.tls_cert} has no names: say the address with --collector")
+    host = f"[{names[0]}]" if ":" in names[0] else names[0]
+    return f"https://{host}:{settings.port}"
+
+
+def _fingerprint(settings: "CollectorSettings") -> str | None:
+    from gpuwarden.lifecycle import StartError
+    from gpuwarden_collector.access.tls import certificate_of
+
+    if settings.tls_ca is None:
+        return None
+    try:
+        return certificate_of(settings.tls_ca).fingerprint
+    except ValueError as error:
+        raise StartError(f"{error}: see tls_ca") from error
+
+
+def _time(text: str, flag: str) -> timedelta:
+    from gpuwarden.durations import seconds_of
+    from gpuwarden.lifecycle import StartError
+
+    seconds = seconds_of(text)
+    if seconds is None or not 0 <= seconds <= YEARS_MAX * 366 * 86_400:
+        raise StartError(
+            f"{flag} {text}: say how long as 30m, 2h or 90d, at most {YEARS_MAX} years"
+        )
+    return timedelta(seconds=seconds)
+
+
+def _instant(at: datetime | None) -> str | None:
+    return None if at is None else f"{at:%Y-%m-%d %H:%M:%SZ}"

@@ -1,0 +1,134 @@
+"""Notification as part of the collector's process: from its settings to a running notifier."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuwarden.clock import Clock
+from gpuwarden.lifecycle import StartError
+
+if TYPE_CHECKING:
+    from gpuwarden.alert import Alert
+    from gpuwarden.query import Querier
+    from gpuwarden_collector.settings import CollectorSettings
+    from gpuwarden_rules.evaluation.engine import Engine
+    from gpuwarden_rules.notify.notifier import Notifier
+    from gpuwarden_rules.notify.receivers.receiver import Receiver
+    from gpuwarden_rules.notify.settings import Notify
+
+log = logging.getLogger(__name__)
+
+
+class Telling:
+    """Tells of an engine's alerts, or nothing where nobody is to be told."""
+
+    def __init__(self, path: Path | None, data_dir: Path, clock: Clock) -> None:
+        """`path`: the file of receivers and routes. Raises StartError."""
+        self._path = path
+        self._data_dir = data_dir
+        self._clock = clock
+        self._asked = self._read(path) if path else None
+        self._ending = asyncio.Event()
+        self._notifier: Notifier | None = None
+
+    def wake(self, alert: "Alert") -> None:
+        """An alert changed."""
+        if self._notifier:
+            self._notifier.wake(alert)
+
+    def figures(self) -> str:
+        """Prometheus text for /metrics."""
+        if self._notifier is None:
+            return ""
+        from gpuwarden_rules.notify.exposition import exposition
+
+        return exposition(self._notifier)
+
+    def failing(self) -> tuple[str, ...]:
+        """Receivers whose last message failed."""
+        stats = self._notifier.stats if self._notifier else {}
+        return tuple(name for name, figures in stats.items() if figures.failing)
+
+    def waiting(self) -> int | None:
+        """Messages that wait; None: nobody is told of anything."""
+        return None if self._notifier is None else self._notifier.waiting.total()
+
+    async def reload(self) -> str | None:
+        """Go on with the file as it is now, from the same outbox; what is wrong with it, and then the
+        old one goes on."""
+        if self._path is None:
+            return None
+        try:
+            self._asked = await asyncio.to_thread(self._read, self._path)
+        except StartError as error:
+            log.error(
+                "notify_file not reloaded; the old one goes on", extra={"problem": str(error)}
+            )
+            return str(error)
+        self._ending.set()
+        log.info("notify_file reloaded", extra={"receivers": len(self._asked[1])})
+        return None
+
+    async def run(self, engine: "Engine", querier: "Querier", stop: asyncio.Event) -> None:
+        """Tell until asked to stop."""
+        if self._asked is None:
+            return
+        async with asyncio.TaskGroup() as group:
+            ending = group.create_task(self._end_with(stop), name="notify stop")
+            while not stop.is_set():
+                self._ending = asyncio.Event()
+                before, self._notifier = self._notifier, self._notifier_of(engine, querier)
+                if before:
+                    self._notifier.go_on_counting(before)
+                await self._notifier.run(self._ending)
+            await ending
+
+    async def _end_with(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._ending.set()
+
+    def _notifier_of(self, engine: "Engine", querier: "Querier") -> "Notifier":
+        from gpuwarden_rules.notify.notifier import Notifier
+        from gpuwarden_rules.notify.outbox import FILE_NAME, Outbox
+
+        assert self._asked is not None
+        notify, receivers = self._asked
+        return Notifier(
+            notify,
+            receivers,
+            Outbox(self._data_dir / FILE_NAME, self._clock),
+            lambda: engine.alerts if engine.is_running else None,
+            querier,
+            self._clock,
+        )
+
+    def _read(self, path: Path) -> "tuple[Notify, dict[str, Receiver]]":
+        """The file, and its receivers ready to be told. Raises StartError."""
+        from gpuwarden_rules.notify.receivers.factory import receiver_of
+
+        notify = notify_of(path)
+        try:
+            return notify, {
+                plan.name: receiver_of(plan, notify.style, self._clock) for plan in notify.receivers
+            }
+        except ValueError as error:
+            raise StartError(f"{path}: {error}") from error
+
+
+def telling_of(settings: "CollectorSettings", clock: Clock) -> Telling:
+    """What the settings ask for. Raises StartError."""
+    return Telling(settings.notify_file, settings.data_dir, clock)
+
+
+def notify_of(path: Path) -> "Notify":
+    """The file of receivers and routes. Raises StartError with its first problem."""
+    from gpuwarden_rules.definition.yaml_positions import RuleFileError
+    from gpuwarden_rules.notify.settings import load
+
+    try:
+        return load(path)
+    except RuleFileError as error:
+        more = len(error.problems) - 1
+        rest = f" (and {more} more: `gpuwarden notify check {path}`)" if more else ""
+        raise StartError(f"{error.problems[0]}{rest}") from error

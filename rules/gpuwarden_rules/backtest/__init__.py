@@ -1,0 +1,1 @@
+"""Replays rules over stored history, and explains an alert from it."""

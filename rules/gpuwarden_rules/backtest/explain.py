@@ -1,0 +1,84 @@
+"""Why an alert fires: the row that the rule returned, what it was compared with, and what happened when."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gpuwarden.alert import fingerprint
+from gpuwarden.query import Querier, QueryError
+from gpuwarden_rules.evaluation.engine import Engine
+from gpuwarden_rules.evaluation.state import RowsError, labels_of
+
+EPISODES_MAX = 20
+
+_EPISODES_SQL = f"""
+SELECT rule, state, severity, labels, summary, remedy, value, usd_per_hour, owner, muted,
+       began_at, active_at, fired_at, unknown_since, resolved_at, seen_at
+FROM alerts WHERE fingerprint = $fingerprint ORDER BY active_at DESC LIMIT {EPISODES_MAX}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All that is known of an alert."""
+
+    episodes: list[dict[str, Any]]
+    """Rows of `alerts`, the newest first."""
+    sql: str | None
+    """The rule's SQL; None: the rule is gone, or has none."""
+    params: Mapping[str, Any]
+    """What the SQL was given, overrides applied."""
+    rows: list[tuple[str, datetime, Mapping[str, Any] | str | None]]
+    """When (found, now), the instant, and the row; a text where it cannot be had, None: no row."""
+
+    def timeline(self) -> list[tuple[datetime, str]]:
+        """What happened, oldest first."""
+        happened = []
+        for episode in self.episodes:
+            names = {
+                "began_at": "began, as the samples say",
+                "active_at": "found: pending",
+                "fired_at": "fired",
+                "unknown_since": "unknown: the samples do not say whether it still holds",
+                "resolved_at": "resolved",
+            }
+            if episode["fired_at"] == episode["active_at"]:
+                del names["active_at"]
+            happened += [(at, what) for name, what in names.items() if (at := episode[name])]
+        # Of equal instants the order is that of life.
+        return sorted(happened, key=lambda entry: entry[0])
+
+
+async def explanation(
+    engine: Engine, querier: Querier, wanted: str, now: datetime
+) -> Explanation | None:
+    """The explanation of the alert with this fingerprint; None: there is none. Raises QueryError."""
+    found = (await querier.query(_EPISODES_SQL, {"fingerprint": wanted})).records()
+    if not found:
+        return None
+    rule = next((rule for rule in engine.rules if rule.name == found[0]["rule"]), None)
+    if rule is None:
+        return Explanation(found, None, {}, [])
+    rows: list[tuple[str, datetime, Mapping[str, Any] | str | None]] = []
+    params: dict[str, Any] = dict(rule.params)
+    for when, at in (("when it fired", found[0]["fired_at"]), ("now", now)):
+        if at is None:
+            continue
+        try:
+            row = next(
+                (
+                    row
+                    for row in await engine.rows_at(rule.name, at)
+                    if fingerprint(rule.name, labels_of(row, rule)) == wanted
+                ),
+                None,
+            )
+        except (QueryError, RowsError) as error:
+            rows.append((when, at, str(error)))
+            continue
+        if row is not None:
+            params = {name: row.get(name, value) for name, value in params.items()}
+        shown = {k: v for k, v in row.items() if k not in rule.params} if row is not None else None
+        rows.append((when, at, shown))
+    return Explanation(found, rule.sql, params, rows)

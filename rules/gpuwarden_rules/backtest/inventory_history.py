@@ -1,0 +1,125 @@
+"""What was known at an instant of the past of when nodes and GPUs were last heard of.
+
+`nodes` and `gpus` say when the collector last heard of each, as of now. For a replay, a node was heard of
+all along but while `host_1m` has no minutes of it, and a GPU until now; before it was first heard of,
+neither had been. A batch that came late has filled the minutes in which nobody heard.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from gpuwarden.query import Querier
+from gpuwarden_rules.definition import sql_text as sqltext
+from gpuwarden_rules.definition.language import Rule
+from gpuwarden_rules.evaluation.state import RowsError
+
+SILENCES_MAX = 50_000
+LOOKED_BACK = timedelta(days=8)
+"""A node that was silent for longer before the replay begins is one that was taken away."""
+
+_COLUMN = "last_seen_at"
+_SILENCES = """
+WITH hours AS (
+  SELECT node, date_trunc('hour', ts) AS hour, bit_or(1::BIGINT << minute(ts)) AS heard
+  FROM host_1m WHERE ts > $since AND ts <= $until AND samples > 0
+  GROUP BY node, date_trunc('hour', ts)
+),
+-- Whole hours stay whole: minutes of a fleet's weeks are too many to be put in order.
+spans AS (
+  SELECT node, hour AS from_at, hour + INTERVAL 1 HOUR AS until_at FROM hours WHERE heard = (1::BIGINT << 60) - 1
+  UNION ALL
+  SELECT node, hour + to_minutes(m), hour + to_minutes(m + 1)
+  FROM hours, range(60) minutes(m)
+  WHERE heard <> (1::BIGINT << 60) - 1 AND heard & (1::BIGINT << m) <> 0
+)
+SELECT node, silent_from AS from_at, from_at AS until_at
+FROM (SELECT node, from_at, lag(until_at) OVER (PARTITION BY node ORDER BY from_at) AS silent_from FROM spans)
+WHERE silent_from < from_at
+ORDER BY node, until_at
+"""
+_NODES = """(
+  SELECT
+    n.* REPLACE (
+      CASE WHEN n.first_seen_at > $now::TIMESTAMP THEN NULL
+           ELSE least(n.last_seen_at, coalesce(s.from_at, $now::TIMESTAMP))
+      END AS last_seen_at
+    )
+  FROM main.nodes n LEFT JOIN (
+    SELECT silence.node, silence.from_at
+    FROM (SELECT unnest(from_json($silences,
+      '[{"node": "VARCHAR", "from_at": "TIMESTAMP", "until_at": "TIMESTAMP"}]')) AS silence)
+    WHERE silence.from_at <= $now::TIMESTAMP AND silence.until_at > $now::TIMESTAMP
+  ) s ON s.node = n.node
+)"""
+_GPUS = """(
+  SELECT
+    g.* REPLACE (
+      CASE WHEN g.first_seen_at > $now::TIMESTAMP THEN NULL
+           ELSE least(g.last_seen_at, $now::TIMESTAMP)
+      END AS last_seen_at,
+      CASE WHEN r.first_seen_at > $now::TIMESTAMP THEN NULL ELSE g.replaced_by END AS replaced_by
+    )
+  FROM main.gpus g LEFT JOIN main.gpus r ON r.gpu_uuid = g.replaced_by
+)"""
+_INVENTORY = {"nodes": _NODES, "gpus": _GPUS}
+
+
+class Silence(NamedTuple):
+    """A node was not heard of between two instants."""
+
+    node: str
+    from_at: datetime
+    until_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """How the SQL of one rule reads the inventory of the past."""
+
+    silences: Sequence[Silence] = ()
+
+    def heard(self, rule: Rule, instants: Sequence[datetime]) -> Rule:
+        """The rule, asked of these instants, with `nodes` and `gpus` as they were at `$now`."""
+        plain = sqltext.plain(rule.sql)
+        own = sqltext.named(plain)
+        found = [
+            read
+            for read in sqltext.reads(plain)
+            if read.name in _INVENTORY and read.name not in own
+        ]
+        sql = sqltext.reading(rule.sql, found, lambda name: _INVENTORY[name.lower()])
+        first, last = min(instants), max(instants)
+        told = [
+            {
+                "node": s.node,
+                "from_at": sqltext.instant(s.from_at),
+                "until_at": sqltext.instant(s.until_at),
+            }
+            for s in self.silences
+            if s.from_at <= last and s.until_at > first
+        ]
+        params = {**rule.params, "silences": json.dumps(told)}
+        names = frozenset(parameter.name for parameter in sqltext.parameters(sql))
+        return replace(rule, sql=sql, params=params, parameters=names)
+
+
+async def hearing_of(
+    rule: Rule, querier: Querier, since: datetime, until: datetime
+) -> Hearing | None:
+    """What a replay of the rule needs to know; None: it asks for nothing of the kind.
+
+    Raises QueryError, and RowsError when there were too many silences.
+    """
+    plain = sqltext.plain(rule.sql).lower()
+    if _COLUMN not in plain:
+        return None
+    if not any(read.name == "nodes" for read in sqltext.reads(plain)):
+        return Hearing()
+    bound = {"since": since - LOOKED_BACK, "until": until}
+    result = await querier.query(_SILENCES, bound, row_limit=SILENCES_MAX)
+    if result.truncated:
+        raise RowsError(f"nodes fell silent more than {SILENCES_MAX:,} times; shorten --since")
+    return Hearing([Silence(*row) for row in result.rows])

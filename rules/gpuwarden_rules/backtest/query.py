@@ -1,0 +1,282 @@
+"""What a rule's SQL returns at many instants of the past, by one query where that can be.
+
+The rule's SELECT becomes a LATERAL subquery of a list of instants, with `$now` a column of that list: it is
+planned once, and reads its tables once, for all of them. DuckDB cannot do so with every SELECT, and a
+collector has limits of time and rows: what fails together is asked for in halves, in the end one by one.
+"""
+
+import logging
+import re
+import statistics
+from collections import Counter
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from gpuwarden.clock import Clock
+from gpuwarden.query import Querier, QueryError, Result
+from gpuwarden.schema import TABLES
+from gpuwarden_rules.backtest.inventory_history import Hearing
+from gpuwarden_rules.definition import sql_text as sqltext
+from gpuwarden_rules.definition.language import Rule
+from gpuwarden_rules.definition.overrides import Plan
+from gpuwarden_rules.evaluation.state import RowsError, sighted
+
+log = logging.getLogger(__name__)
+
+ROWS_MAX = 100_000
+TOGETHER_FIRST, TOGETHER_MAX = 24, 288
+"""Instants of the first query and of any; as long as none fails or takes long, the next has twice as many."""
+LONG_S = 4.0
+"""A query that takes longer is large enough: collectors end those that take much longer."""
+LOSS_FROM = 1.5
+"""A query that takes so many times as long as its instants would one by one is the wrong way to ask."""
+COMPARED = 3
+"""So many of the first answers with rows, and of those without any, are compared with a query of one instant."""
+
+Rows = Sequence[Mapping[str, Any]]
+
+_NUMBER = "_look"
+_LOOKS = """FROM (
+  SELECT unnest(instants) AS "at", generate_subscripts(instants, 1) - 1 AS "number"
+  FROM (SELECT string_split($looks, ',')::TIMESTAMP[] AS instants)
+) AS "_looks"
+"""
+_LOWER_BOUND = re.compile(
+    r"\bts\s*>=?\s*\$now\s*(?:::\s*timestamp\s*)?-\s*(to_seconds\s*\([^()]*\)|interval\s+\d+\s+\w+)",
+    re.IGNORECASE,
+)
+_MEMBERS = re.compile(r"\b(?:in|any|all)\s*\((?=\s*(?:select|from)\b)", re.IGNORECASE)
+"""Where a subquery begins that something may be in."""
+_TABLE_WHERE = re.compile(
+    r"\bfrom\s+(\w+)(?:\s+\w+)?\s+where\b(?!.*\b(?:from|select|group|having|qualify)\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+_INNERMOST = re.compile(r"\([^()]*\)")
+_TIMED = frozenset(name for name, table in TABLES.items() if "ts" in table.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the rule's SQL returned at an instant."""
+
+    at: datetime
+    rows: Rows
+    sighted: tuple[frozenset[str], frozenset[str]]
+    """Label sets that hold, and those of which nobody can say."""
+
+
+class Looker:
+    """Looks at one rule's condition.
+
+    `plan` is what overrides make of the rule; `hearing`: the inventory is that of each instant, not of now.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        querier: Querier,
+        clock: Clock,
+        *,
+        plan: Plan | None = None,
+        hearing: Hearing | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        self.queries = self.looks = 0
+        self.at_once = TOGETHER_FIRST
+        """How many instants it is best given at a time."""
+        self._rule = rule
+        self._querier = querier
+        self._clock = clock
+        self._plan = plan
+        self._hearing = hearing
+        self._timeout_s = timeout_s
+        self._most = TOGETHER_MAX
+        self._compared: Counter[bool] = Counter()
+        self._alone_s: list[float] = []
+        """How long the queries took that an answer was compared with."""
+        self._reaches: dict[tuple[tuple[str, Any], ...], timedelta | None] = {}
+
+    async def at(self, instants: Sequence[datetime]) -> list[Look]:
+        """A look at each instant, in their order. Raises QueryError and RowsError."""
+        found: list[Look] = []
+        while len(found) < len(instants):
+            part = instants[len(found) : len(found) + self.at_once]
+            began_s = self._clock.monotonic()
+            try:
+                found += (
+                    await self._together(part) if len(part) > 1 else [await self._alone(part[0])]
+                )
+            except (QueryError, RowsError):
+                if len(part) == 1:
+                    raise
+                self._most = min(self._most, len(part) // 2)
+                self.at_once = self._most
+            else:
+                took_s = self._clock.monotonic() - began_s
+                if len(part) > 1 and self._is_loss(took_s / len(part)):
+                    self.at_once = self._most = 1
+                elif took_s < LONG_S:
+                    self.at_once = min(2 * self.at_once, self._most)
+        self.looks += len(found)
+        return found
+
+    def _is_loss(self, each_s: float) -> bool:
+        """Whether an instant costs more among others than by itself."""
+        return bool(self._alone_s) and each_s > LOSS_FROM * statistics.median(self._alone_s)
+
+    async def _alone(self, at: datetime) -> Look:
+        async def rows_of(rule: Rule) -> list[dict[str, Any]]:
+            rule = self._heard(rule, [at])
+            return (await self._query(rule.sql, rule.bindings(at))).records()
+
+        return self._look(at, await self._rows(rows_of))
+
+    async def _together(self, instants: Sequence[datetime]) -> list[Look]:
+        async def rows_of(rule: Rule) -> list[dict[str, Any]]:
+            reach = await self._reach(rule)
+            rule = self._heard(rule, instants)
+            params: dict[str, Any] = {k: v for k, v in rule.params.items() if k in rule.parameters}
+            params["looks"] = ",".join(map(sqltext.instant, instants))
+            if reach is not None:
+                params["looks_from"], params["looks_until"] = min(instants) - reach, max(instants)
+            sql = together(rule.sql, is_bounded=reach is not None)
+            return (await self._query(sql, params)).records()
+
+        rows: list[list[dict[str, Any]]] = [[] for _ in instants]
+        for row in await self._rows(rows_of):
+            rows[row.pop(_NUMBER)].append(row)
+        looks = [self._look(at, found) for at, found in zip(instants, rows, strict=True)]
+        by_rows = sorted(looks, key=lambda look: len(look.rows))
+        for look in (by_rows[0], by_rows[-1]):
+            await self._compare(look)
+        return looks
+
+    def _heard(self, rule: Rule, instants: Sequence[datetime]) -> Rule:
+        return self._hearing.heard(rule, instants) if self._hearing else rule
+
+    async def _compare(self, look: Look) -> None:
+        """See that a query of its own finds the same; else no two instants are asked for together."""
+        if self._compared[bool(look.rows)] >= COMPARED:
+            return
+        self._compared[bool(look.rows)] += 1
+        began_s = self._clock.monotonic()
+        alone = await self._alone(look.at)
+        self._alone_s.append(self._clock.monotonic() - began_s)
+        if alone.sighted != look.sighted:
+            log.warning("rule is replayed look by look", extra={"rule": self._rule.name})
+            self._most = 1
+            raise RowsError("instants asked for together differ from one asked for alone")
+
+    async def _rows(
+        self, query: Callable[[Rule], Awaitable[list[dict[str, Any]]]]
+    ) -> list[dict[str, Any]]:
+        return await (self._plan.rows(query) if self._plan else query(self._rule))
+
+    def _look(self, at: datetime, rows: Rows) -> Look:
+        return Look(at, rows, sighted(rows, self._rule, at))
+
+    async def _query(self, sql: str, params: Mapping[str, Any]) -> Result:
+        self.queries += 1
+        result = await self._querier.query(
+            sql, params, timeout_s=self._timeout_s, row_limit=ROWS_MAX
+        )
+        if result.truncated:
+            raise RowsError(f"more than {ROWS_MAX} rows; narrow the rule's SQL")
+        return result
+
+    async def _reach(self, rule: Rule) -> timedelta | None:
+        """How far back the rule reads; None where its text does not tell."""
+        key = tuple(sorted(rule.params.items()))
+        if key not in self._reaches:
+            self._reaches[key] = await self._asked_reach(rule)
+        return self._reaches[key]
+
+    async def _asked_reach(self, rule: Rule) -> timedelta | None:
+        bounds = lower_bounds(rule.sql)
+        if not bounds:
+            return None
+        sql = (
+            f"SELECT max(epoch(reach)) FROM (VALUES {', '.join(f'({b})' for b in bounds)}) t(reach)"
+        )
+        named = {p.name for p in sqltext.parameters(sql)}
+        try:
+            found = await self._query(sql, {name: rule.params[name] for name in named})
+        except QueryError:
+            return None
+        return timedelta(seconds=float(found.rows[0][0]))
+
+
+def together(sql: str, *, is_bounded: bool) -> str:
+    """A rule's SELECT over the instants `$looks` (texts, separated by commas); the column `_look` says which one, from 0.
+
+    `is_bounded`: tables have only their rows between `$looks_from` and `$looks_until`, so that what the
+    rule asks of `$now` need not be compared with all that is stored.
+    """
+    shadows = ", ".join(
+        f"{name} AS NOT MATERIALIZED (SELECT * FROM main.{name} "
+        "WHERE ts > $looks_from::TIMESTAMP AND ts <= $looks_until::TIMESTAMP)"
+        for name in sorted(set(mentioned(sql)))
+    )
+    sql = _tied(sql)
+    pieces, end = [], 0
+    for parameter in sqltext.parameters(sql):
+        if parameter.name == "now":
+            pieces.append(sql[end : parameter.offset] + '"_looks"."at"')
+            end = parameter.offset + len("$now")
+    pieces.append(sql[end:])
+    return (
+        (f"WITH {shadows}\n" if is_bounded and shadows else "")
+        + f'SELECT "_looks"."number" AS {_NUMBER}, "_rows".*\n{_LOOKS}, '
+        + f'LATERAL (\n{"".join(pieces)}\n) AS "_rows"'
+    )
+
+
+def _tied(sql: str) -> str:
+    """The SQL with a mention of the instant wherever `x IN (SELECT ...)` reads what WITH names.
+
+    Without one, DuckDB 1.5 takes such a subquery for the same at all instants: x is in it when it was at
+    any of them. Where a condition on a table alone has it, DuckDB is right, and quicker without.
+    """
+    plain = sqltext.plain(sql)
+    named = sqltext.named(plain)
+    reads = {
+        read
+        for members in _MEMBERS.finditer(plain)
+        if not _is_of_a_table(plain[: members.start()], named)
+        for read in sqltext.reads(plain, members.end(), _closing(plain, members.end()))
+        if read.name in named
+    }
+    return sqltext.reading(
+        sql, reads, lambda name: f'(FROM {name} WHERE "_looks"."at" IS NOT NULL)'
+    )
+
+
+def _is_of_a_table(before: str, named: Container[str]) -> bool:
+    """Whether the SELECT that `before` ends in is in its WHERE and reads nothing but a table."""
+    found = _TABLE_WHERE.search(_flat(before).rpartition("(")[2])
+    return found is not None and found[1].lower() not in named
+
+
+def _closing(plain: str, offset: int) -> int:
+    """Where the parenthesis ends that has begun before `offset`."""
+    return offset + _flat(plain[offset:]).find(")")
+
+
+def _flat(plain: str) -> str:
+    """The text with blanks for all that is in parentheses."""
+    while (flatter := _INNERMOST.sub(lambda found: " " * len(found[0]), plain)) != plain:
+        plain = flatter
+    return plain
+
+
+def lower_bounds(sql: str) -> list[str]:
+    """The spans before `$now` from which a rule reads its tables; none where one may be read from further back."""
+    found = _LOWER_BOUND.findall(sql)
+    return found if len(found) >= len(mentioned(sql)) else []
+
+
+def mentioned(sql: str) -> list[str]:
+    """Tables with a time that the SQL reads, each as often as it does."""
+    return [read.name for read in sqltext.reads(sqltext.plain(sql)) if read.name in _TIMED]

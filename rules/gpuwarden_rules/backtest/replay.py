@@ -1,0 +1,176 @@
+"""Replays a rule over stored history: when it would have fired, for whom, and what that cost.
+
+The rule is looked at every few minutes. Where two looks find the same label sets, it is taken to have
+found them all along; where they differ, the time between is halved until the change is known to
+within the rule's interval or a minute. The steps are those of live evaluation, `for` and
+`keep_firing_for` to the second. What begins and ends between two looks is not seen, so looks are not
+further apart than the rule's shortest window, or than `for`, without which nothing fires.
+
+Looks are taken many at a time (`query.py`), those of a stretch first, then those halfway between any two
+that differ, and so on.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+from gpuwarden.alert import Alert, AlertState
+from gpuwarden.clock import Clock
+from gpuwarden.query import Querier
+from gpuwarden_rules.backtest.inventory_history import hearing_of
+from gpuwarden_rules.backtest.query import Look, Looker, Rows
+from gpuwarden_rules.definition.language import Rule
+from gpuwarden_rules.definition.overrides import Plan
+from gpuwarden_rules.evaluation.state import State, Transition, step
+
+LOOK_S = 300.0
+"""Longest time between two looks."""
+RESOLUTION_S = 60.0
+"""How well the time of a change is known, where the rule's interval is shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """How a rule would have fared."""
+
+    rule: Rule
+    since: datetime
+    until: datetime
+    look_s: float
+    resolution_s: float
+    looks: int
+    queries: int
+    """By which so many looks were taken."""
+    episodes: tuple[Alert, ...]
+    """Alerts that fired, by the time they did; those that still fire at `until` are not resolved."""
+
+    def usd(self) -> float | None:
+        """What the conditions cost together; None where none has a price."""
+        costs = [c for alert in self.episodes if (c := alert.usd_so_far(self.until)) is not None]
+        return sum(costs) if costs else None
+
+
+async def replay(
+    rule: Rule,
+    querier: Querier,
+    since: datetime,
+    until: datetime,
+    clock: Clock,
+    *,
+    plan: Plan | None = None,
+    look_s: float | None = None,
+    timeout_s: float | None = None,
+) -> Replay:
+    """Replay a rule over the time from `since` to `until`.
+
+    `plan`: what overrides make of the rule, over the fleet as it is today; None: there are none.
+    `look_s`: longest time between two looks. `clock` tells how long queries take. Raises QueryError and RowsError.
+    """
+    variants = [replace(rule, params=dict(v.params)) for v in plan.variants] if plan else [rule]
+    look_s = look_s or min(map(look_s_of, variants), default=look_s_of(rule))
+    resolution_s = min(look_s, max(RESOLUTION_S, rule.interval_s))
+    hearing = await hearing_of(rule, querier, since, until)
+    looker = Looker(rule, querier, clock, plan=plan, hearing=hearing, timeout_s=timeout_s)
+    state, began = State(), []
+    over: dict[tuple[str, datetime], Alert] = {}
+    previous: Look | None = None
+    async for found in looks(looker.at, since, until, look_s, resolution_s, lambda: looker.at_once):
+        for at, rows in [*between(state, previous, found.at, rule), (found.at, found.rows)]:
+            state, transitions = step(state, rows, rule, at)
+            began += [t.alert for t in transitions if t.alert.state is AlertState.FIRING]
+            over |= _resolved(transitions)
+        previous = found
+    episodes = tuple(
+        over.get(_key(alert)) or _going_on(state, alert) or alert
+        for alert in sorted(began, key=lambda a: (a.fired_at or a.active_at, a.fingerprint))
+    )
+    return Replay(rule, since, until, look_s, resolution_s, looker.looks, looker.queries, episodes)
+
+
+def look_s_of(rule: Rule) -> float:
+    """How far looks may be apart so that nothing that fires falls between them.
+
+    What a window shows stays in it for so long; what does not last for `for` does not fire. Without a
+    window anything may be over soon.
+    """
+    windows = [
+        float(value)
+        for name, value in rule.params.items()
+        if name.endswith("window") and isinstance(value, int | float) and value > 0
+    ]
+    lasts_s = max(min(windows, default=RESOLUTION_S), rule.for_s)
+    return max(rule.interval_s, min(LOOK_S, lasts_s))
+
+
+async def first_sample_at(querier: Querier) -> datetime | None:
+    """Where history begins; None where there is none. Raises QueryError."""
+    tables = ("gpu_samples", "host_samples", "events")
+    oldest = ", ".join(f"(SELECT min(ts) FROM {table})" for table in tables)
+    result = await querier.query(f"SELECT least({oldest}) AS first_at")
+    first: datetime | None = result.rows[0][0]
+    return first
+
+
+async def looks(
+    look: Callable[[Sequence[datetime]], Awaitable[Sequence[Look]]],
+    since: datetime,
+    until: datetime,
+    look_s: float,
+    resolution_s: float,
+    at_once: Callable[[], int],
+) -> AsyncIterator[Look]:
+    """Looks in order of time, closer together around each change; `at_once` of them are asked for
+    at a time, and more where there are changes."""
+    last: Look | None = None
+    while last is None or last.at < until:
+        first = since if last is None else last.at + timedelta(seconds=look_s)
+        count = at_once()
+        instants = [first + timedelta(seconds=look_s * number) for number in range(count)]
+        instants = [at for at in instants if at < until]
+        if len(instants) < count:
+            instants.append(until)
+        known = [*([last] if last else []), *await look(instants)]
+        while middles := _middles(known, resolution_s):
+            known = sorted([*known, *await look(middles)], key=lambda found: found.at)
+        for found in known[1:] if last else known:
+            yield found
+        last = known[-1]
+
+
+def _middles(known: Sequence[Look], resolution_s: float) -> list[datetime]:
+    """Halfway between looks that differ and are further apart than changes are to be known."""
+    return [
+        before.at + (after.at - before.at) / 2
+        for before, after in pairwise(known)
+        if before.sighted != after.sighted and (after.at - before.at).total_seconds() > resolution_s
+    ]
+
+
+def between(
+    state: State, previous: Look | None, until: datetime, rule: Rule
+) -> list[tuple[datetime, Rows]]:
+    """Steps before the look at which something is due by the clock alone: `for` or
+    `keep_firing_for` is over. The rows are those of the look before."""
+    if previous is None:
+        return []
+    due = set()
+    for alert in state.values():
+        if alert.state is AlertState.PENDING:
+            due.add(alert.active_at + timedelta(seconds=rule.for_s))
+        elif alert.fingerprint not in previous.sighted[0]:
+            due.add(alert.seen_at + timedelta(seconds=rule.keep_firing_for_s))
+    return [(at, previous.rows) for at in sorted(due) if previous.at < at < until]
+
+
+def _key(alert: Alert) -> tuple[str, datetime]:
+    return alert.fingerprint, alert.active_at
+
+
+def _resolved(transitions: Sequence[Transition]) -> dict[tuple[str, datetime], Alert]:
+    return {_key(t.alert): t.alert for t in transitions if t.alert.state is AlertState.RESOLVED}
+
+
+def _going_on(state: State, alert: Alert) -> Alert | None:
+    found = state.get(alert.fingerprint)
+    return found if found is not None and found.active_at == alert.active_at else None

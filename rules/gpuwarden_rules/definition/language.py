@@ -1,0 +1,403 @@
+"""Rule files: YAML in, rules out, and every mistake of a file named by line and column.
+
+    rules:
+      - name: gpu_hot                       snake_case, unique
+        severity: warning                   info, warning, critical
+        labels: [node, gpu, gpu_uuid]       result columns that tell alerts of this rule apart
+        interval: 15s                       how often it is evaluated (default 15s)
+        for: 5m                             must hold this long before it fires (default 0s)
+        keep_firing_for: 10m                goes on firing this long after it was last seen (0s)
+        warm_up: 10m                        a job (column job_started_at) this young is not judged
+        params: {above_celsius: 85}         bound as $above_celsius; durations as seconds
+        requires: [gpu_samples.temperature_celsius]   columns without which it says nothing
+        inhibited_by: {node_down: [node]}   notifies nobody while that rule fires for the same node
+        summary: "{node} GPU {gpu} is at {value:.0f} °C"
+        remedy: Check fans and inlet.
+        doc: docs/rules/gpu_hot.md          optional
+        sql: |                              one SELECT; one row is one alert; $now is the time
+          SELECT node, gpu, gpu_uuid, ...
+
+`docs/rules.md` is the full text.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from yaml.nodes import Node
+
+from gpuwarden.alert import Severity
+from gpuwarden.durations import seconds_of
+from gpuwarden.schema import TABLES, stored_columns
+from gpuwarden_rules.definition import sql_text as sqltext
+from gpuwarden_rules.definition import templates as texts
+from gpuwarden_rules.definition.yaml_positions import (
+    Problem,
+    Reader,
+    RuleFileError,
+    Scalar,
+    read_text,
+)
+
+REQUIRED = ("name", "severity", "summary", "remedy", "sql")
+OPTIONAL = (
+    *("labels", "interval", "for", "keep_firing_for", "warm_up", "params", "requires"),
+    *("inhibited_by", "doc"),
+)
+COLUMN_TYPES = {
+    "value": "a number",
+    "usd_per_hour": "a number",
+    "began_at": "TIMESTAMP",
+    "job_started_at": "TIMESTAMP",
+    "owner": "VARCHAR",
+    "severity": "VARCHAR",
+    "simulated": "BOOLEAN",
+    "holds": "BOOLEAN",
+}
+RESERVED = tuple(COLUMN_TYPES)
+"""Result columns with a meaning of their own; none can be a label."""
+OFFERED = ("active", "usd_so_far", "cost")
+"""What the engine adds for texts: time since it began, dollars so far, both amounts in words."""
+
+INTERVAL_S_MIN, INTERVAL_S_MAX = 1.0, 86400.0
+HOLD_S_MAX = 7 * 86400.0
+_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
+_NUMERIC = re.compile(r"(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|REAL|DECIMAL.*)\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A named SQL condition: each row it returns is an alert. Made by `load`."""
+
+    name: str
+    severity: Severity
+    labels: tuple[str, ...]
+    interval_s: float
+    for_s: float
+    keep_firing_for_s: float
+    warm_up_s: float
+    params: Mapping[str, Scalar]
+    requires: tuple[tuple[str, str], ...]
+    """Table and column of what it cannot do without."""
+    inhibited_by: Mapping[str, tuple[str, ...]]
+    """Rules whose firing alerts mute this one's, by name, where these labels are the same."""
+    sql: str
+    summary: texts.Text
+    remedy: texts.Text
+    doc: str | None
+    path: str
+    line: int
+    parameters: frozenset[str]
+    """Names that the SQL mentions with `$`, `now` among them."""
+    marks: Mapping[str, tuple[int, int]] = field(repr=False, compare=False)
+    """Line and column of `name`, `sql`, `labels.column`, `inhibited_by.rule`, `summary@offset`..."""
+
+    def bindings(self, now: datetime) -> dict[str, Any]:
+        """Values for the SQL's parameters, those it mentions and no others."""
+        values = {**self.params, "now": now}
+        return {name: values[name] for name in self.parameters}
+
+    def problem(self, mark: str, message: str) -> Problem:
+        """A problem at one of the rule's `marks`."""
+        line, column = self.marks.get(mark, (self.line, 1))
+        return Problem(self.path, line, column, f"{self.name}: {message}")
+
+
+def load(path: Path) -> list[Rule]:
+    """The rules of a file. Raises RuleFileError with every problem in it."""
+    return parse(read_text(path), str(path))
+
+
+def load_all(paths: Iterable[Path]) -> list[Rule]:
+    """The rules of several files; a name may stand once. Raises RuleFileError for all of them."""
+    rules: list[Rule] = []
+    problems: list[Problem] = []
+    for path in paths:
+        try:
+            rules += load(path)
+        except RuleFileError as error:
+            problems += error.problems
+    if problems := problems + repeated(rules):
+        raise RuleFileError(problems)
+    return rules
+
+
+def builtin_paths() -> list[Path]:
+    """Rule files of the built-in pack, in order."""
+    pack = Path(str(files("gpuwarden_rules") / "packs"))
+    return sorted(p for p in pack.glob("*.yaml") if not p.name.endswith(".test.yaml"))
+
+
+def builtin_rules() -> list[Rule]:
+    """The built-in pack."""
+    return load_all(builtin_paths())
+
+
+def parse(text: str, path: str) -> list[Rule]:
+    """The rules in a file's text; `path` is for messages. Raises RuleFileError."""
+    reader = Reader(path, text)
+    rules: list[Rule] = []
+    root = reader.root()
+    if root is not None and "rules" in (document := reader.fields(root, required=("rules",))):
+        for node in reader.items(document["rules"]):
+            rule = _rule(reader, node)
+            if rule is not None:
+                rules.append(rule)
+    reader.problems += repeated(rules)
+    reader.raise_problems()
+    return rules
+
+
+def repeated(rules: Sequence[Rule]) -> list[Problem]:
+    """A problem for each rule whose name an earlier one has."""
+    first: dict[str, Rule] = {}
+    problems = []
+    for rule in rules:
+        other = first.setdefault(rule.name, rule)
+        if other is not rule:
+            where = f"{other.path}:{other.line}"
+            problems.append(rule.problem("name", f"the name is taken by {where}"))
+    return problems
+
+
+def _rule(reader: Reader, node: Node) -> Rule | None:
+    """The rule, or None where a problem keeps it from being one; all problems are noted."""
+    before = len(reader.problems)
+    nodes = reader.fields(node, required=REQUIRED, optional=OPTIONAL)
+    marks = {key: reader.position(value) for key, value in nodes.items()}
+    name = _name(reader, nodes.get("name"))
+    severity = _severity(reader, nodes.get("severity"))
+    labels = _labels(reader, nodes.get("labels"), marks)
+    params = _params(reader, nodes.get("params"))
+    interval_s = _duration(reader, nodes.get("interval"), 15.0, INTERVAL_S_MIN, INTERVAL_S_MAX)
+    for_s = _duration(reader, nodes.get("for"), 0.0, 0.0, HOLD_S_MAX)
+    keep_s = _duration(reader, nodes.get("keep_firing_for"), 0.0, 0.0, HOLD_S_MAX)
+    warm_up_s = _duration(reader, nodes.get("warm_up"), 0.0, 0.0, HOLD_S_MAX)
+    requires = _requires(reader, nodes.get("requires"), marks)
+    inhibited_by = _inhibited_by(reader, nodes.get("inhibited_by"), labels, marks)
+    summary = _text(reader, "summary", nodes.get("summary"), marks)
+    remedy = _text(reader, "remedy", nodes.get("remedy"), marks)
+    doc = reader.text(nodes["doc"]) if "doc" in nodes else None
+    sql, mentioned = _sql(reader, nodes.get("sql"), params)
+    used = mentioned | {f.name for text in (summary, remedy) for f in text.fields}
+    for key in params.keys() - used:
+        reader.note(nodes["params"], f"parameter {key!r} is used neither in sql nor in a text")
+    if len(reader.problems) > before or severity is None:
+        return None
+    return Rule(
+        name=name,
+        severity=severity,
+        labels=labels,
+        interval_s=interval_s,
+        for_s=for_s,
+        keep_firing_for_s=keep_s,
+        warm_up_s=warm_up_s,
+        params=params,
+        requires=requires,
+        inhibited_by=inhibited_by,
+        sql=sql,
+        summary=summary,
+        remedy=remedy,
+        doc=doc,
+        path=reader.path,
+        line=node.start_mark.line + 1,
+        parameters=frozenset(mentioned),
+        marks=marks,
+    )
+
+
+def _name(reader: Reader, node: Node | None) -> str:
+    name = (reader.text(node) or "") if node else ""
+    if node and name and not _NAME.match(name):
+        reader.note(node, f"name {name!r} must be snake_case, as in gpu_idle_held")
+    return name
+
+
+def _severity(reader: Reader, node: Node | None) -> Severity | None:
+    text = reader.text(node) if node else None
+    if node is None or text is None:
+        return None
+    try:
+        return Severity(text)
+    except ValueError:
+        reader.note(node, f"severity {text!r} must be one of {', '.join(Severity)}")
+        return None
+
+
+def _labels(
+    reader: Reader, node: Node | None, marks: dict[str, tuple[int, int]]
+) -> tuple[str, ...]:
+    labels: list[str] = []
+    for item in reader.items(node) if node else ():
+        label = reader.text(item)
+        if label is None:
+            continue
+        if label in RESERVED or label in OFFERED:
+            reader.note(item, f"column {label!r} is reserved and cannot be a label")
+        elif not _NAME.match(label):
+            reader.note(item, f"label {label!r} must be snake_case")
+        elif label in labels:
+            reader.note(item, f"label {label!r} stands twice")
+        else:
+            labels.append(label)
+            marks[f"labels.{label}"] = reader.position(item)
+    return tuple(labels)
+
+
+def _params(reader: Reader, node: Node | None) -> dict[str, Scalar]:
+    params: dict[str, Scalar] = {}
+    for key, (key_node, value_node) in (reader.entries(node) if node else {}).items():
+        value = reader.scalar(value_node)
+        if key == "now":
+            reader.note(key_node, "$now is bound by the engine")
+        elif not _NAME.match(key):
+            reader.note(key_node, f"parameter {key!r} must be snake_case")
+        elif value is not None:
+            seconds = seconds_of(value) if isinstance(value, str) else None
+            params[key] = value if seconds is None else seconds
+    return params
+
+
+def _requires(
+    reader: Reader, node: Node | None, marks: dict[str, tuple[int, int]]
+) -> tuple[tuple[str, str], ...]:
+    """Columns named as `table.column`, each of which the schema has."""
+    required: list[tuple[str, str]] = []
+    for item in reader.items(node) if node else ():
+        text = reader.text(item)
+        if text is None:
+            continue
+        table, _, column = text.partition(".")
+        if table not in TABLES:
+            known = ", ".join(TABLES)
+            reader.note(item, f"{text!r} is not table.column of a known table: {known}")
+        elif column not in {c.name for c in stored_columns(TABLES[table])}:
+            reader.note(item, f"table {table} has no column {column!r}; see docs/tables.md")
+        elif (table, column) in required:
+            reader.note(item, f"{text!r} stands twice")
+        else:
+            required.append((table, column))
+            marks[f"requires.{text}"] = reader.position(item)
+    return tuple(required)
+
+
+def _inhibited_by(
+    reader: Reader,
+    node: Node | None,
+    labels: tuple[str, ...],
+    marks: dict[str, tuple[int, int]],
+) -> dict[str, tuple[str, ...]]:
+    """Labels that must be the same, by the name of the rule that mutes."""
+    found: dict[str, tuple[str, ...]] = {}
+    for rule, (key, value) in (reader.entries(node) if node else {}).items():
+        equal = [reader.text(item) for item in reader.items(value)]
+        for label in equal:
+            if label is not None and label not in labels:
+                reader.note(value, f"{label!r} is not a label of this rule")
+        found[rule] = tuple(label for label in equal if label is not None)
+        marks[f"inhibited_by.{rule}"] = reader.position(key)
+    return found
+
+
+def _duration(
+    reader: Reader, node: Node | None, default: float, least: float, most: float
+) -> float:
+    if node is None:
+        return default
+    value = reader.scalar(node)
+    seconds = 0.0 if value == 0 and value is not False else None
+    if isinstance(value, str):
+        seconds = seconds_of(value)
+    if value is None:
+        return default
+    if seconds is None:
+        reader.note(node, f"{value!r} is not a duration; write 90s, 10m, 2h or 1d")
+        return default
+    if not least <= seconds <= most:
+        reader.note(node, f"must be between {least:g}s and {most:g}s")
+    return seconds
+
+
+def _text(
+    reader: Reader, key: str, node: Node | None, marks: dict[str, tuple[int, int]]
+) -> texts.Text:
+    source = reader.text(node) if node else None
+    if node is None or source is None:
+        return texts.Text(())
+    text, problems = texts.parse(source)
+    for problem in problems:
+        reader.note(node, problem.message, problem.offset)
+    for part in text.fields:
+        marks[f"{key}@{part.offset}"] = reader.position(node, part.offset)
+    if not source.strip():
+        reader.note(node, f"{key} must not be empty")
+    return text
+
+
+def _sql(reader: Reader, node: Node | None, params: Mapping[str, Scalar]) -> tuple[str, set[str]]:
+    sql = reader.text(node) if node else None
+    if node is None or sql is None:
+        return "", set()
+    for problem in sqltext.problems(sql):
+        reader.note(node, problem.message, problem.offset)
+    mentioned = set()
+    for parameter in sqltext.parameters(sql):
+        if parameter.name not in mentioned and parameter.name not in {*params, "now"}:
+            known = ", ".join(f"${name}" for name in ("now", *params))
+            reader.note(node, f"${parameter.name} has no value; known: {known}", parameter.offset)
+        mentioned.add(parameter.name)
+    if "now" not in mentioned:
+        reader.note(node, "the SQL must use $now, so that the rule can be replayed over history")
+    return sql.rstrip(), mentioned
+
+
+def column_problems(rule: Rule, columns: Mapping[str, str]) -> list[Problem]:
+    """What the SQL's result (DuckDB type by column) lacks for the rule's labels and texts."""
+    problems = [
+        rule.problem(f"labels.{label}", f"label {label!r} is not a column of the SQL's result")
+        for label in rule.labels
+        if label not in columns
+    ]
+    problems += [
+        rule.problem("sql", f"column {name!r} is offered by the engine; name yours otherwise")
+        for name in OFFERED
+        if name in columns
+    ]
+    if rule.warm_up_s and "job_started_at" not in columns:
+        problems.append(rule.problem("warm_up", "warm_up needs the column job_started_at"))
+    for name, kind in COLUMN_TYPES.items():
+        if name in columns and not _is(columns[name], kind):
+            problems.append(
+                rule.problem("sql", f"column {name!r} must be {kind}, not {columns[name]}")
+            )
+    for key, text in (("summary", rule.summary), ("remedy", rule.remedy)):
+        for part in text.fields:
+            message = _field_problem(part, columns, rule)
+            if message:
+                problems.append(rule.problem(f"{key}@{part.offset}", message))
+    return problems
+
+
+def _field_problem(part: texts.Field, columns: Mapping[str, str], rule: Rule) -> str | None:
+    if part.name in OFFERED or part.name in rule.params or part.name == "usd_per_hour":
+        return None
+    if part.name not in columns:
+        known = ", ".join((*columns, *OFFERED))
+        return f"the text uses {{{part.name}}}, which the SQL does not return; known: {known}"
+    kind = columns[part.name]
+    if part.form and not (
+        _is(kind, "a number") or (part.form == "duration" and kind == "INTERVAL")
+    ):
+        return f"{{{part.name}:{part.form}}} needs a number, the column is {kind}"
+    return None
+
+
+def _is(sql_type: str, kind: str) -> bool:
+    # A column that is the literal NULL has no type of its own; DuckDB calls it "NULL" or INTEGER.
+    if sql_type.strip('"') == "NULL":
+        return True
+    return bool(_NUMERIC.match(sql_type)) if kind == "a number" else sql_type == kind

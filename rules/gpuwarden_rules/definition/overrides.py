@@ -1,0 +1,244 @@
+"""Overrides: other parameters, another severity or none of a rule at all, for a part of the fleet.
+
+    overrides:
+      - rules: [gpu_idle_held, "gpu_power_*"]       names or patterns
+        match: {model: "H100*", node: "dgx-*", team: vision}   none: the whole fleet
+        params: {window: 1h}
+        severity: info
+        enabled: false
+
+`model` and `node` are what they say; any other key of `match` is a label of the node. All keys must match,
+`*` and `?` stand for characters. Where several overrides match, the later one counts.
+
+The engine evaluates a rule once for each distinct set of parameters and keeps of each result the
+rows of the nodes and GPUs that have this set, so the rule's SQL need not know of it.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from yaml.nodes import Node
+
+from gpuwarden.alert import Severity
+from gpuwarden.durations import seconds_of
+from gpuwarden_rules.definition.language import Rule
+from gpuwarden_rules.definition.yaml_positions import Problem, Reader, Scalar, read_text
+
+FILE_NAME = "overrides.yaml"
+_KEYS = ("match", "params", "severity", "enabled")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a row is from, as far as overrides look at it."""
+
+    node: str = ""
+    model: str = ""
+    labels: frozenset[tuple[str, str]] = frozenset()
+    """Labels of the node."""
+
+    def value(self, name: str) -> str:
+        """What a key of `match` is compared with; empty where there is nothing."""
+        match name:
+            case "node":
+                return self.node
+            case "model":
+                return self.model
+            case _:
+                return dict(self.labels).get(name, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """One entry of the file."""
+
+    rules: tuple[str, ...]
+    match: Mapping[str, str]
+    params: Mapping[str, Scalar]
+    severity: Severity | None
+    is_enabled: bool | None
+    path: str
+    line: int
+    marks: Mapping[str, tuple[int, int]] = field(repr=False, compare=False)
+    """Line and column of each `rules.pattern` and `params.name`."""
+
+    def concerns(self, rule: Rule) -> bool:
+        """Whether it is about this rule."""
+        return any(fnmatchcase(rule.name, pattern) for pattern in self.rules)
+
+    def applies(self, place: Place) -> bool:
+        """Whether it is about this place."""
+        return all(fnmatchcase(place.value(k), pattern) for k, pattern in self.match.items())
+
+    def problem(self, mark: str, message: str) -> Problem:
+        """A problem at one of its `marks`."""
+        line, column = self.marks.get(mark, (self.line, 1))
+        return Problem(self.path, line, column, message)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A rule as it is at some places."""
+
+    params: tuple[tuple[str, Scalar], ...]
+    severity: Severity | None = None
+    is_enabled: bool = True
+
+    def applied(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The row with what texts and life cycle must know of this variant."""
+        more = {"severity": self.severity.value} if self.severity else {}
+        return {**dict(self.params), **row, **more}
+
+
+def variant_at(rule: Rule, overrides: Iterable[Override], place: Place) -> Variant:
+    """The rule at a place; `overrides` are those that concern it."""
+    params, severity, is_enabled = dict(rule.params), None, True
+    for override in overrides:
+        if override.applies(place):
+            params |= override.params
+            severity = override.severity or severity
+            is_enabled = is_enabled if override.is_enabled is None else override.is_enabled
+    return Variant(tuple(sorted(params.items())), severity, is_enabled)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where every GPU and node of the fleet is."""
+
+    gpus: Mapping[str, Place] = field(default_factory=dict)
+    nodes: Mapping[str, Place] = field(default_factory=dict)
+
+    def of(self, row: Mapping[str, Any]) -> Place:
+        """The place of a rule's row, told by its gpu_uuid or node; an empty one for neither."""
+        place = self.gpus.get(str(row.get("gpu_uuid")))
+        node = str(row.get("node") or "")
+        return place or self.nodes.get(node) or Place(node)
+
+
+class Plan:
+    """How to evaluate one rule over a fleet: its variants, and whose rows are whose."""
+
+    def __init__(self, rule: Rule, overrides: Sequence[Override], places: Places) -> None:
+        self._rule = rule
+        self._overrides = overrides
+        self._places = places
+        self._known: dict[Place, Variant] = {}
+        everywhere = {*places.gpus.values(), *places.nodes.values(), Place()}
+        found = dict.fromkeys(self._at(place) for place in sorted(everywhere, key=repr))
+        self.variants = [variant for variant in found if variant.is_enabled]
+        """Distinct ones that are evaluated."""
+
+    def own(self, variant: Variant, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Of the rows that a variant's evaluation returned, those that are its own."""
+        places = self._places
+        return [variant.applied(row) for row in rows if self._at(places.of(row)) == variant]
+
+    async def rows(
+        self, query: Callable[[Rule], Awaitable[Iterable[Mapping[str, Any]]]]
+    ) -> list[dict[str, Any]]:
+        """What the rule finds, each part of the fleet with the parameters it has; `query` evaluates
+        one variant."""
+        rows: list[dict[str, Any]] = []
+        for variant in self.variants:
+            found = await query(replace(self._rule, params=dict(variant.params)))
+            rows += self.own(variant, found)
+        return rows
+
+    def _at(self, place: Place) -> Variant:
+        variant = self._known.get(place)
+        if variant is None:
+            variant = variant_at(self._rule, self._overrides, place)
+            self._known[place] = variant
+        return variant
+
+
+def load_overrides(path: Path, rules: Sequence[Rule]) -> list[Override]:
+    """The overrides of a file, checked against the rules. Raises RuleFileError."""
+    return parse_overrides(read_text(path), str(path), rules)
+
+
+def parse_overrides(text: str, path: str, rules: Sequence[Rule]) -> list[Override]:
+    """The overrides in a file's text; `path` is for messages. Raises RuleFileError."""
+    reader = Reader(path, text)
+    root = reader.root()
+    nodes = reader.fields(root, required=("overrides",)) if root is not None else {}
+    items = reader.items(nodes["overrides"]) if "overrides" in nodes else []
+    overrides = [_override(reader, item) for item in items]
+    for override in overrides:
+        reader.problems += _misfits(override, rules)
+    reader.raise_problems()
+    return overrides
+
+
+def _override(reader: Reader, node: Node) -> Override:
+    nodes = reader.fields(node, required=("rules",), optional=_KEYS)
+    marks: dict[str, tuple[int, int]] = {}
+    patterns = []
+    for item in reader.items(nodes["rules"]) if "rules" in nodes else ():
+        pattern = reader.text(item)
+        if pattern is not None:
+            patterns.append(pattern)
+            marks[f"rules.{pattern}"] = reader.position(item)
+    if not {"params", "severity", "enabled"} & nodes.keys():
+        reader.note(node, "says nothing: give params, severity or enabled")
+    match: dict[str, str] = {}
+    for key, (_, value) in (reader.entries(nodes["match"]) if "match" in nodes else {}).items():
+        match[key] = reader.text(value) or ""
+    params: dict[str, Scalar] = {}
+    for key, (at, value) in (reader.entries(nodes["params"]) if "params" in nodes else {}).items():
+        scalar = reader.scalar(value)
+        seconds = seconds_of(scalar) if isinstance(scalar, str) else None
+        marks[f"params.{key}"] = reader.position(at)
+        if scalar is not None:
+            params[key] = scalar if seconds is None else seconds
+    enabled = reader.scalar(nodes["enabled"]) if "enabled" in nodes else None
+    if "enabled" in nodes and not isinstance(enabled, bool):
+        reader.note(nodes["enabled"], "enabled must be true or false")
+    return Override(
+        tuple(patterns),
+        match,
+        params,
+        _severity(reader, nodes.get("severity")),
+        enabled if isinstance(enabled, bool) else None,
+        reader.path,
+        node.start_mark.line + 1,
+        marks,
+    )
+
+
+def _severity(reader: Reader, node: Node | None) -> Severity | None:
+    text = reader.text(node) if node else None
+    if node is None or text is None:
+        return None
+    if text not in list(Severity):
+        reader.note(node, f"severity {text!r} must be one of {', '.join(Severity)}")
+        return None
+    return Severity(text)
+
+
+def _misfits(override: Override, rules: Sequence[Rule]) -> list[Problem]:
+    """What no rule knows: patterns without a rule, parameters of other names or kinds."""
+    problems = [
+        override.problem(f"rules.{pattern}", f"no rule is called {pattern!r}")
+        for pattern in override.rules
+        if not any(fnmatchcase(rule.name, pattern) for rule in rules)
+    ]
+    for rule in rules:
+        for name, value in override.params.items() if override.concerns(rule) else ():
+            if name not in rule.params:
+                known = ", ".join(rule.params) or "none"
+                message = f"{rule.name} has no parameter {name!r}; known: {known}"
+                problems.append(override.problem(f"params.{name}", message))
+            elif _kind(value) != _kind(rule.params[name]):
+                message = f"{name} must be {_kind(rule.params[name])}, as in {rule.name}"
+                problems.append(override.problem(f"params.{name}", message))
+    return problems
+
+
+def _kind(value: Scalar) -> str:
+    if isinstance(value, bool):
+        return "true or false"
+    return "a text" if isinstance(value, str) else "a number"

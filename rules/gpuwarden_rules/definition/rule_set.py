@@ -1,0 +1,101 @@
+"""The rule book: the built-in pack, an operator's own folders, and overrides, as one checked set.
+
+A folder holds rule files (`*.yaml`), their tests (`*.test.yaml`, not read here), and maybe
+`overrides.yaml`. A rule there replaces the built-in one of the same name.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpuwarden_rules.definition.language import Rule, builtin_rules, load_all
+from gpuwarden_rules.definition.overrides import FILE_NAME, Override, load_overrides
+from gpuwarden_rules.definition.yaml_positions import Problem, RuleFileError
+from gpuwarden_rules.evaluation.muting import graph_problems
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """Rules that run, and overrides of their parameters."""
+
+    rules: tuple[Rule, ...]
+    overrides: tuple[Override, ...] = ()
+
+
+def load_book(folders: Sequence[Path]) -> Book:
+    """The book that the built-in pack and these folders make. Raises RuleFileError with every problem."""
+    files, override_files, problems = _files(folders)
+    try:
+        own = load_all(files)
+    except RuleFileError as error:
+        raise RuleFileError([*problems, *error.problems]) from error
+    names = {rule.name for rule in own}
+    rules = [rule for rule in builtin_rules() if rule.name not in names] + own
+    problems += _lacking_labels(rules, names)
+    problems += graph_problems(_known(rules, names))
+    overrides: list[Override] = []
+    for path in override_files:
+        try:
+            overrides += load_overrides(path, rules)
+        except RuleFileError as error:
+            problems += error.problems
+    if problems:
+        raise RuleFileError(problems)
+    return Book(tuple(rules), tuple(overrides))
+
+
+def _lacking_labels(rules: Sequence[Rule], own: set[str]) -> list[Problem]:
+    """A problem for each label that built-in rules compare with a rule that an operator's one replaces,
+    and that this one does not have."""
+    replacing = {rule.name: rule for rule in rules if rule.name in own}
+    waiting: dict[tuple[str, str], list[str]] = {}
+    for rule in rules:
+        for name, equal in rule.inhibited_by.items() if rule.name not in own else ():
+            if name in replacing:
+                for label in set(equal) - set(replacing[name].labels):
+                    waiting.setdefault((name, label), []).append(rule.name)
+    return [
+        replacing[name].problem(
+            "labels",
+            f"it replaces the built-in rule, so it needs the label {label!r}, by which it inhibits"
+            f" {', '.join(inhibited)}. Add that label, or give the rule a name of its own and disable the"
+            f" built-in one in {FILE_NAME}",
+        )
+        for (name, label), inhibited in sorted(waiting.items())
+    ]
+
+
+def _known(rules: Iterable[Rule], own: set[str]) -> list[Rule]:
+    """Rules as the graph check takes them.
+
+    A built-in rule may name one that this installation lacks: its own tests see to that. An
+    operator's rule may not, since there it is a slip of the pen. Of labels that an operator's rule took
+    from a built-in one, `_lacking_labels` tells.
+    """
+    found = list(rules)
+    labels = {rule.name: set(rule.labels) for rule in found}
+
+    def has(name: str, equal: tuple[str, ...]) -> bool:
+        return name in labels and (name not in own or labels[name] >= set(equal))
+
+    return [
+        rule
+        if rule.name in own
+        else replace(rule, inhibited_by={k: v for k, v in rule.inhibited_by.items() if has(k, v)})
+        for rule in found
+    ]
+
+
+def _files(folders: Sequence[Path]) -> tuple[list[Path], list[Path], list[Problem]]:
+    rules: list[Path] = []
+    overrides: list[Path] = []
+    problems = []
+    for folder in folders:
+        if not folder.is_dir():
+            problems.append(Problem(str(folder), 1, 1, "there is no such folder of rules"))
+        for path in sorted(folder.glob("*.yaml")):
+            if path.name == FILE_NAME:
+                overrides.append(path)
+            elif not path.name.endswith(".test.yaml"):
+                rules.append(path)
+    return rules, overrides, problems

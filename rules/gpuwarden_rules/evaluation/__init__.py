@@ -1,0 +1,1 @@
+"""Evaluates rules live: state machine, engine, schedule, concurrency, statistics, muting and reload."""

@@ -1,0 +1,106 @@
+"""What the engine asks the fleet itself: which required columns it reports, and where each GPU is."""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from gpuwarden.query import Querier
+from gpuwarden.schema import TABLES
+from gpuwarden_rules.definition.language import Rule
+from gpuwarden_rules.definition.overrides import Place, Places
+
+Required = tuple[str, str]
+"""Table and column."""
+
+RECENT_MINUTES = 15
+ROWS_MAX = 100_000
+UNFORESEEN = frozenset({"events"})
+"""Tables whose rows say nothing about those to come."""
+
+_PLACES_SQL = {
+    "nodes": "SELECT node, labels FROM nodes",
+    "gpus": "SELECT gpu_uuid, node, coalesce(catalogue_model, model, '') AS model FROM gpus",
+}
+
+
+async def absent_columns(
+    querier: Querier, required: Iterable[Required], now: datetime
+) -> dict[Required, str]:
+    """Why rules that need these columns cannot run, by column; what the fleet reports is left out.
+
+    A column is absent where its table has recent rows and none has a value. A table without recent
+    rows is not: nothing is wrong with a fleet that has no processes now. Raises QueryError.
+    """
+    columns = sorted(key for key in set(required) if key[0] not in UNFORESEEN)
+    if not columns:
+        return {}
+    absent: dict[Required, str] = {}
+    for table, keys in groupby(columns, key=itemgetter(0)):
+        names = [column for _, column in keys]
+        # One pass over each table: to open it costs more than to count its columns.
+        counts = ", ".join(f'count("{name}")' for name in names)
+        result = await querier.query(
+            f"SELECT $now IS NOT NULL, count(*), {counts} FROM {table} WHERE {_recent(table)}",
+            {"now": now},
+        )
+        _, rows, *values = result.rows[0]
+        for name, known in zip(names, values, strict=True):
+            if rows and not known:
+                absent[table, name] = f"no {_subject(table)} of the fleet reports {table}.{name}"
+    return absent
+
+
+def is_needed(rule: Rule) -> bool:
+    """Whether the rule depends on what the fleet reports."""
+    return any(table not in UNFORESEEN for table, _ in rule.requires)
+
+
+def cannot_run(rule: Rule, absent: Mapping[Required, str]) -> str | None:
+    """Why the rule cannot run; None where it can."""
+    return "; ".join(absent[key] for key in rule.requires if key in absent) or None
+
+
+async def places(querier: Querier) -> Places:
+    """Where every GPU and node is, as overrides see it. Raises QueryError."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for name, sql in _PLACES_SQL.items():
+        rows[name] = (await querier.query(sql, row_limit=ROWS_MAX)).records()
+    labels = {row["node"]: _labels(row["labels"]) for row in rows["nodes"]}
+    none: frozenset[tuple[str, str]] = frozenset()
+    models: dict[str, set[str]] = {}
+    gpus = {}
+    for row in rows["gpus"]:
+        node, model = row["node"], row["model"]
+        models.setdefault(node, set()).add(model)
+        gpus[row["gpu_uuid"]] = Place(node, model, labels.get(node, none))
+    nodes = {}
+    for node, found in labels.items():
+        of_node = models.get(node, set())
+        nodes[node] = Place(node, next(iter(of_node)) if len(of_node) == 1 else "", found)
+    return Places(gpus, nodes)
+
+
+def _labels(text: str | None) -> frozenset[tuple[str, str]]:
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return frozenset()
+    return (
+        frozenset((str(k), str(v)) for k, v in found.items())
+        if isinstance(found, dict)
+        else frozenset()
+    )
+
+
+def _recent(table: str) -> str:
+    """Rows that say what the fleet reports now; inventory is as it is."""
+    if "ts" not in TABLES[table].names:
+        return "true"
+    return f"ts > $now::TIMESTAMP - INTERVAL {RECENT_MINUTES} MINUTE AND ts <= $now::TIMESTAMP"
+
+
+def _subject(table: str) -> str:
+    return "GPU" if table.startswith("gpu") else "node"

@@ -1,0 +1,68 @@
+"""Keeps an engine on the rules that the folders hold: reads them anew when asked, and goes on with the
+old ones where the new are wrong. So do other parts that are read with them, each for itself."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from gpuwarden_rules.definition.rule_set import Book, load_book
+from gpuwarden_rules.definition.yaml_positions import Problem, RuleFileError
+from gpuwarden_rules.evaluation.engine import Engine
+
+log = logging.getLogger(__name__)
+
+
+Part = Callable[[], Awaitable[str | None]]
+"""Reads its file anew; what is wrong with it, and then the old one goes on. It has logged that."""
+
+
+class ReloadError(ValueError):
+    """Something is wrong and stayed as it was; what is right was taken. The message is one line."""
+
+    def __init__(self, rules: Sequence[Problem], others: Sequence[str]) -> None:
+        self.problems = list(rules)
+        said = [f"the old rules go on: {rules[0]}"] if rules else []
+        said += [f"the old file goes on: {line}" for line in others]
+        super().__init__("; ".join(said))
+
+
+class Keeper:
+    """An engine, the folders that its rules come from, and what else is read anew with them."""
+
+    def __init__(self, engine: Engine, folders: Sequence[Path], also: Sequence[Part] = ()) -> None:
+        self.engine = engine
+        self._folders = tuple(folders)
+        self._also = tuple(also)
+
+    async def reload(self) -> Book:
+        """Read the folders and files anew. Raises ReloadError."""
+        others = [line for part in self._also if (line := await part()) is not None]
+        loop = asyncio.get_running_loop()
+        # Forty rules take a quarter of a second to read, for which ingest does not wait.
+        with ThreadPoolExecutor(1, "rule-files") as threads:
+            try:
+                book = await loop.run_in_executor(threads, load_book, self._folders)
+            except RuleFileError as error:
+                first, *more = error.problems
+                log.error(
+                    "rules not reloaded; the old ones go on",
+                    extra={"problem": str(first), "more_problems": len(more)},
+                )
+                raise ReloadError(error.problems, others) from error
+        await self.engine.reload(book.rules, book.overrides)
+        log.info("rules reloaded", extra={"rules": len(book.rules)})
+        if others:
+            raise ReloadError((), others)
+        return book
+
+    async def reload_whenever(self, asked: asyncio.Event) -> None:
+        """Reload each time that `asked` is set, for as long as it is awaited."""
+        while True:
+            await asked.wait()
+            asked.clear()
+            try:
+                await self.reload()
+            except ReloadError:
+                continue  # logged, and what was there goes on

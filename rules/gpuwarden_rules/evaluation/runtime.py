@@ -1,0 +1,122 @@
+"""A rule under watch: its alerts, what of them has to be saved and told, and its figures."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from gpuwarden.alert import Alert, AlertState
+from gpuwarden_rules.definition.language import Rule
+from gpuwarden_rules.definition.overrides import Override, Places, Plan
+from gpuwarden_rules.evaluation.state import State, Transition
+from gpuwarden_rules.evaluation.statistics import RuleStats
+
+log = logging.getLogger(__name__)
+
+REFRESH_S = 60.0
+"""An alert whose state did not change is saved again at most this often."""
+UNSAVED_MAX = 10_000
+"""Alerts of a rule that wait for a store that fails; above it the oldest episodes are not recorded."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """A rule with all that the engine knows about it."""
+
+    rule: Rule
+    overrides: Sequence[Override] = ()
+    """Those that concern the rule."""
+    stats: RuleStats = field(default_factory=RuleStats)
+    state: State = field(default_factory=State)
+    unsaved: dict[tuple[str, datetime], Alert] = field(default_factory=dict)
+    saved_at: dict[str, datetime] = field(default_factory=dict)
+    untold: list[Alert] = field(default_factory=list)
+    due: asyncio.Event = field(default_factory=asyncio.Event)
+    is_over: bool = False
+    """The rule is gone, or the engine stops."""
+    task: asyncio.Task[None] | None = None
+    _plan: tuple[Places, Plan] | None = None
+
+    def plan(self, places: Places) -> Plan:
+        """How its overrides are evaluated over a fleet; made once for each."""
+        if self._plan is None or self._plan[0] is not places:
+            self._plan = places, Plan(self.rule, self.overrides, places)
+        return self._plan[1]
+
+    def become(self, rule: Rule, overrides: Sequence[Override]) -> None:
+        """Take another version of the rule; alerts stay, the next evaluation judges them."""
+        self.rule, self.overrides, self._plan = rule, overrides, None
+
+    def mark(self, transitions: Sequence[Transition], now: datetime) -> None:
+        """Mark what has to be told and saved: every change of state, and saves long ago."""
+        for transition in transitions:
+            alert = transition.alert
+            self.untold.append(alert)
+            self.unsaved[alert.fingerprint, alert.active_at] = alert
+            if alert.state is AlertState.RESOLVED:
+                self.saved_at.pop(alert.fingerprint, None)
+        for key, alert in self.state.items():
+            saved_at = self.saved_at.get(key)
+            # An interval that is negative: the clock went back.
+            is_old = saved_at and not 0 <= (now - saved_at).total_seconds() < REFRESH_S
+            if is_old and (alert.seen_at == now or alert.unknown_since):
+                self.unsaved[key, alert.active_at] = alert
+        self._drop()
+
+    def mute(self, reasons: Mapping[str, str]) -> None:
+        """Say of each alert why it notifies nobody, and mark those for which that is new."""
+        changed = {
+            key: replace(alert, muted=reasons.get(key))
+            for key, alert in self.state.items()
+            if alert.muted != reasons.get(key)
+        }
+        if changed:
+            self.state = replace(self.state, alerts={**self.state.alerts, **changed})
+            self.unsaved |= {(key, alert.active_at): alert for key, alert in changed.items()}
+            self.untold = [
+                now if (now := changed.get(a.fingerprint)) and now.active_at == a.active_at else a
+                for a in self.untold
+            ]
+
+    def count(self) -> None:
+        """Bring the figures of alerts up to date."""
+        states = [alert.state for alert in self.state.values()]
+        self.stats.pending = states.count(AlertState.PENDING)
+        self.stats.firing = states.count(AlertState.FIRING)
+        self.stats.unknown = len(self.state.unknown)
+        self.stats.muted = sum(alert.muted is not None for alert in self.state.values())
+
+    def saved(self, alerts: Mapping[tuple[str, datetime], Alert], now: datetime) -> None:
+        """These are in the store."""
+        for key, alert in alerts.items():
+            if self.unsaved.get(key) is alert:
+                del self.unsaved[key]
+            if alert.state is not AlertState.RESOLVED:
+                self.saved_at[alert.fingerprint] = now
+
+    def failed(self, error: Exception) -> None:
+        """Count a failure; the first in a row is logged."""
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        if self.stats.last_error is None:
+            log.warning("rule fails", extra={"rule": self.rule.name, "reason": reason})
+        self.stats.failures += 1
+        self.stats.last_error = reason
+
+    def succeeded(self, now: datetime) -> None:
+        """The evaluation worked and its alerts are saved."""
+        if self.stats.last_error is not None:
+            log.info("rule works again", extra={"rule": self.rule.name})
+        self.stats.last_error = None
+        self.stats.last_success_at = now
+
+    def _drop(self) -> None:
+        """Keep what waits for the store within bounds: episodes that are over go first, oldest first."""
+        excess = len(self.unsaved) - max(UNSAVED_MAX, len(self.state))
+        over = [k for k, a in self.unsaved.items() if a.state is AlertState.RESOLVED]
+        dropped = over[: max(0, excess)]
+        for key in dropped:
+            del self.unsaved[key]
+        if dropped and not self.stats.dropped:
+            log.error("alerts that are over are not recorded", extra={"rule": self.rule.name})
+        self.stats.dropped += len(dropped)

@@ -1,0 +1,298 @@
+"""The life of alerts as one pure function: the same for live evaluation, tests and history.
+
+    inactive -> pending -> firing -> resolved
+
+An alert is pending from the evaluation that first finds it, fires once it has been found for the
+rule's `for`, and is resolved by the first evaluation that does not find it later than
+`keep_firing_for` after the last that did. A pending alert that is not found again is resolved
+without having fired (`fired_at` is None). One that comes back begins a new episode.
+
+A row may say `holds`: TRUE (the default) the condition holds; FALSE it does not, as if there were
+no row; NULL nobody can say, or the value is in the band between firing and clearing: a new alert
+does not start, one that exists stays as it is and says since when that is not known. So does a row
+whose job is younger than the rule's `warm_up`.
+
+An alert that has fired and cleared FLAPS_MAX times within FLAP_WINDOW flaps: it goes on firing, and
+its text says so, until it has changed less often.
+
+Where the clock goes back nothing is resolved before it began and nothing costs less than nothing; a
+pending alert waits until its `for` has passed on the clock as it is now.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from gpuwarden.alert import Alert, AlertState, Severity, fingerprint, usd_between
+from gpuwarden_rules.definition.language import Rule
+from gpuwarden_rules.definition.templates import TEXT_CHARS_MAX, usd
+
+FLAPS_MAX = 4
+"""Changes (it fires, it clears) within FLAP_WINDOW from which an alert is held."""
+FLAP_WINDOW = timedelta(hours=1)
+FLAPPING = " Flapping: it came and went so often within an hour that it is held."
+
+
+class Change(NamedTuple):
+    """A firing alert's condition came or went."""
+
+    at: datetime
+    came: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State(Mapping[str, Alert]):
+    """Pending and firing alerts of one rule, by fingerprint, and what else the next step needs."""
+
+    alerts: Mapping[str, Alert] = field(default_factory=dict)
+    changes: Mapping[str, tuple[Change, ...]] = field(default_factory=dict)
+    """Changes of the last hour, by fingerprint, oldest first; also of alerts that are over."""
+    unknown: frozenset[str] = frozenset()
+    """Fingerprints of which the last evaluation could not say whether the condition holds."""
+
+    def __getitem__(self, key: str) -> Alert:
+        return self.alerts[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.alerts)
+
+    def __len__(self) -> int:
+        return len(self.alerts)
+
+
+def restored(alerts: Iterable[Alert]) -> State:
+    """The state that stored episodes make: those that go on, and those lately over."""
+    episodes = list(alerts)
+    changes: dict[str, list[Change]] = {}
+    for alert in episodes:
+        if alert.fired_at:
+            found = changes.setdefault(alert.fingerprint, [])
+            found.append(Change(alert.fired_at, came=True))
+            if alert.resolved_at:
+                found.append(Change(alert.resolved_at, came=False))
+    return State(
+        {a.fingerprint: a for a in episodes if a.state is not AlertState.RESOLVED},
+        {key: tuple(sorted(found)) for key, found in changes.items()},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A change of state: `alert` as it is now; `before` is None for an alert that begins."""
+
+    alert: Alert
+    before: AlertState | None
+
+
+class RowsError(ValueError):
+    """The SQL ran, but its rows cannot be alerts; the message names the rows and what is wrong."""
+
+
+def step(
+    state: Mapping[str, Alert], rows: Sequence[Mapping[str, Any]], rule: Rule, now: datetime
+) -> tuple[State, list[Transition]]:
+    """State after an evaluation at `now` that returned `rows`, and what changed.
+
+    `state` is what the step before returned; {} is the first. An evaluation that failed is no
+    evaluation: do not call this, and the state stays as it is. Raises RowsError.
+    """
+    found, unknown = _found(rows, rule, now)
+    changes = _recent(state, now)
+    after: dict[str, Alert] = {}
+    transitions: list[Transition] = []
+    for key, (labels, row) in found.items():
+        before = state.get(key)
+        alert = _seen(before, key, labels, row, rule, now)
+        if alert.state is AlertState.FIRING and _comes(before, changes.get(key, ())):
+            changes[key] = (*changes.get(key, ()), Change(now, came=True))
+        after[key] = _marked(alert) if _flaps(changes.get(key, ())) else alert
+        if before is None or before.state is not alert.state:
+            transitions.append(Transition(after[key], before.state if before else None))
+    for key, alert in state.items():
+        if key in found:
+            continue
+        if key in unknown:
+            after[key] = replace(alert, unknown_since=alert.unknown_since or now)
+        elif _is_kept(alert, rule, now):
+            # Seen in the future: the clock went back, and `keep_firing_for` counts from here.
+            seen_at = min(alert.seen_at, now)
+            after[key] = replace(alert, seen_at=seen_at, unknown_since=None)
+        elif alert.state is AlertState.FIRING and _flaps(changes.get(key, ())):
+            if changes[key][-1].came:
+                changes[key] = (*changes[key], Change(now, came=False))
+            after[key] = _marked(replace(alert, unknown_since=None))
+        else:
+            if alert.state is AlertState.FIRING:
+                changes[key] = (*changes.get(key, ()), Change(now, came=False))
+            resolved_at = max(now, alert.active_at)
+            over = replace(alert, state=AlertState.RESOLVED, resolved_at=resolved_at)
+            transitions.append(Transition(over, alert.state))
+    return State(after, changes, frozenset(unknown)), transitions
+
+
+def _recent(state: Mapping[str, Alert], now: datetime) -> dict[str, tuple[Change, ...]]:
+    """Changes within the window, by fingerprint; a mapping that is no State has no past."""
+    changes = state.changes if isinstance(state, State) else {}
+    recent = {
+        key: tuple(c for c in found if timedelta(0) <= now - c.at < FLAP_WINDOW)
+        for key, found in changes.items()
+    }
+    return {key: found for key, found in recent.items() if found}
+
+
+def _flaps(changes: Sequence[Change]) -> bool:
+    return len(changes) >= FLAPS_MAX
+
+
+def _comes(before: Alert | None, changes: Sequence[Change]) -> bool:
+    """Whether an alert that fires now did not before, or was held while it was away."""
+    is_new = before is None or before.state is not AlertState.FIRING
+    return is_new or (len(changes) > 0 and not changes[-1].came)
+
+
+def _marked(alert: Alert) -> Alert:
+    return replace(alert, summary=alert.summary.removesuffix(FLAPPING) + FLAPPING)
+
+
+def _found(
+    rows: Sequence[Mapping[str, Any]], rule: Rule, now: datetime
+) -> tuple[dict[str, tuple[dict[str, str], Mapping[str, Any]]], set[str]]:
+    """Rows that hold, by fingerprint, and fingerprints of which nobody can say."""
+    found: dict[str, tuple[dict[str, str], Mapping[str, Any]]] = {}
+    unknown: set[str] = set()
+    for row in rows:
+        holds = row.get("holds", True)
+        if holds is False:
+            continue
+        labels = labels_of(row, rule)
+        key = fingerprint(rule.name, labels)
+        if key in found or key in unknown:
+            named = ", ".join(f"{name}={value}" for name, value in labels.items())
+            raise RowsError(f"two rows have the same labels ({named or 'no labels'})")
+        if holds is None or _is_warming_up(row, rule, now):
+            unknown.add(key)
+        else:
+            found[key] = (labels, row)
+    return found, unknown
+
+
+def sighted(
+    rows: Sequence[Mapping[str, Any]], rule: Rule, now: datetime
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Fingerprints that hold, and those of which nobody can say. Raises RowsError."""
+    found, unknown = _found(rows, rule, now)
+    return frozenset(found), frozenset(unknown)
+
+
+def _is_warming_up(row: Mapping[str, Any], rule: Rule, now: datetime) -> bool:
+    started_at = _instant(row, "job_started_at") if rule.warm_up_s else None
+    return started_at is not None and now - started_at < timedelta(seconds=rule.warm_up_s)
+
+
+def labels_of(row: Mapping[str, Any], rule: Rule) -> dict[str, str]:
+    """The row's labels; one that is NULL is left out, it does not apply."""
+    missing = [name for name in rule.labels if name not in row]
+    if missing:
+        raise RowsError(f"the SQL does not return the label {missing[0]!r}")
+    return {name: str(row[name]) for name in rule.labels if row[name] is not None}
+
+
+def _is_kept(alert: Alert, rule: Rule, now: datetime) -> bool:
+    keep = timedelta(seconds=rule.keep_firing_for_s)
+    unseen = max(now - alert.seen_at, timedelta(0))
+    return alert.state is AlertState.FIRING and unseen < keep
+
+
+def _seen(
+    before: Alert | None,
+    key: str,
+    labels: Mapping[str, str],
+    row: Mapping[str, Any],
+    rule: Rule,
+    now: datetime,
+) -> Alert:
+    active_at = before.active_at if before else now
+    began_at = min(_instant(row, "began_at") or active_at, active_at)
+    if before:
+        began_at = min(began_at, before.began_at)
+    fires = now - active_at >= timedelta(seconds=rule.for_s)
+    is_firing = fires or (before is not None and before.state is AlertState.FIRING)
+    fired_at = before.fired_at if before else None
+    usd_per_hour = _number(row, "usd_per_hour")
+    values = {**rule.params, **row, **_offered(usd_per_hour, began_at, now)}
+    try:
+        summary, remedy = rule.summary.render(values), rule.remedy.render(values)
+    except (LookupError, ValueError) as error:
+        raise RowsError(str(error.args[0])) from error
+    return Alert(
+        fingerprint=key,
+        rule=rule.name,
+        severity=_severity(row) or rule.severity,
+        state=AlertState.FIRING if is_firing else AlertState.PENDING,
+        labels=labels,
+        summary=summary,
+        remedy=remedy,
+        value=_number(row, "value"),
+        usd_per_hour=usd_per_hour,
+        began_at=began_at,
+        active_at=active_at,
+        fired_at=fired_at or (now if is_firing else None),
+        seen_at=now,
+        owner=_word(row, "owner"),
+        muted=before.muted if before else None,
+        simulated=row.get("simulated") is True,
+    )
+
+
+def _offered(usd_per_hour: float | None, began_at: datetime, now: datetime) -> dict[str, Any]:
+    """Values that texts may use beside the row's: see `language.OFFERED`."""
+    now = max(now, began_at)  # a clock that went back costs nothing
+    so_far = usd_between(usd_per_hour, began_at, now)
+    if usd_per_hour is None or so_far is None:
+        cost = "cost unknown"
+    else:
+        cost = f"{usd(so_far)} so far, {usd(usd_per_hour)}/h"
+    return {
+        "active": now - began_at,
+        "usd_per_hour": usd_per_hour,
+        "usd_so_far": so_far,
+        "cost": cost,
+    }
+
+
+def _number(row: Mapping[str, Any], name: str) -> float | None:
+    value = row.get(name)
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise RowsError(f"column {name!r} must be a number, not {value!r:.60}") from error
+    return number if math.isfinite(number) else None
+
+
+def _instant(row: Mapping[str, Any], name: str) -> datetime | None:
+    value = row.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise RowsError(f"column {name!r} must be a TIMESTAMP, not {value!r:.60}")
+    return value
+
+
+def _word(row: Mapping[str, Any], name: str) -> str | None:
+    value = row.get(name)
+    return None if value is None else str(value)[:TEXT_CHARS_MAX]
+
+
+def _severity(row: Mapping[str, Any]) -> Severity | None:
+    word = _word(row, "severity")
+    if word is None:
+        return None
+    try:
+        return Severity(word)
+    except ValueError as error:
+        known = ", ".join(Severity)
+        raise RowsError(f"column 'severity' must be one of {known}, not {word!r:.60}") from error

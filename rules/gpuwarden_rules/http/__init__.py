@@ -1,0 +1,1 @@
+"""Serves rules, silences and explanations over HTTP."""

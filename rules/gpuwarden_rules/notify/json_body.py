@@ -1,0 +1,84 @@
+"""A message as JSON for programs: what webhooks get and files keep. docs/notifications.md has every key."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from gpuwarden.alert import Alert
+from gpuwarden_rules.notify.message import Digest, Message
+from gpuwarden_rules.notify.sentences import Style, worded
+
+VERSION = 1
+
+
+def body_of(message: Message, style: Style) -> dict[str, Any]:
+    """The documented keys. Instants are RFC 3339, UTC; what is unknown is null."""
+    words = worded(message, "text", style)
+    return {
+        "version": VERSION,
+        "id": message.id,
+        "kind": message.kind.value,
+        "status": "firing" if message.firing else "resolved" if message.resolved else None,
+        "severity": message.severity.value if message.severity else None,
+        "made_at": instant(message.made_at),
+        "is_repeat": message.is_repeat,
+        "group": message.group,
+        "labels": dict(message.labels),
+        "title": words.title,
+        "text": words.body,
+        "usd_per_hour": message.usd_per_hour,
+        "usd_so_far": message.usd_so_far,
+        "address": message.address,
+        "news": message.news,
+        "firing_total": message.firing_total,
+        "resolved_total": message.resolved_total,
+        "firing": [_alert(alert, message.made_at) for alert in message.firing],
+        "resolved": [_alert(alert, message.made_at) for alert in message.resolved],
+        "digest": _digest(message.digest) if message.digest else None,
+    }
+
+
+def line_of(message: Message, style: Style) -> str:
+    """The body as one line, without its end."""
+    return json.dumps(body_of(message, style), ensure_ascii=False, separators=(",", ":"))
+
+
+def instant(at: datetime) -> str:
+    """RFC 3339 with milliseconds."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _alert(alert: Alert, now: datetime) -> dict[str, Any]:
+    return {
+        "fingerprint": alert.fingerprint,
+        "rule": alert.rule,
+        "severity": alert.severity.value,
+        "state": alert.state.value,
+        "labels": dict(alert.labels),
+        "summary": alert.summary,
+        "remedy": alert.remedy,
+        "value": alert.value,
+        "usd_per_hour": alert.usd_per_hour,
+        "usd_so_far": alert.usd_so_far(max(now, alert.began_at)),
+        "owner": alert.owner,
+        "began_at": instant(alert.began_at),
+        "fired_at": instant(alert.fired_at) if alert.fired_at else None,
+        "resolved_at": instant(alert.resolved_at) if alert.resolved_at else None,
+        "simulated": alert.simulated,
+    }
+
+
+def _digest(digest: Digest) -> dict[str, Any]:
+    def lines(wasters: Any) -> list[dict[str, Any]]:
+        return [{"name": w.name, "usd": w.usd, "hours": w.hours} for w in wasters]
+
+    return {
+        "since": instant(digest.since),
+        "until": instant(digest.until),
+        "wasted_hours": digest.wasted_hours,
+        "gpu_hours": digest.gpu_hours,
+        "usd": digest.usd,
+        "labels": lines(digest.labels),
+        "wasters": lines(digest.wasters),
+        "alerts": lines(digest.alerts),
+    }

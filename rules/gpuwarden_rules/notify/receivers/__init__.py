@@ -1,0 +1,1 @@
+"""Sends notifications: the port `Receiver` and one module for each kind of it."""

@@ -1,0 +1,79 @@
+"""Alerts to Prometheus's Alertmanager: POST /api/v2/alerts.
+
+Alertmanager groups, silences and repeats by itself, so it is told of every alert at once and again
+every five minutes (`planner.STATE_KEEPER_PACE`). An alert that it was told of holds for three times as
+long: where gpuwarden is gone, it ends by itself.
+"""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import aiohttp
+
+from gpuwarden.alert import Alert
+from gpuwarden_rules.notify.json_body import instant
+from gpuwarden_rules.notify.message import Kind, Message
+from gpuwarden_rules.notify.planner import STATE_KEEPER_PACE
+from gpuwarden_rules.notify.receivers.receiver import Outcome
+from gpuwarden_rules.notify.receivers.webhook import post
+from gpuwarden_rules.notify.sentences import Style, worded
+
+HOLDS = timedelta(seconds=3 * STATE_KEEPER_PACE.repeat_s)
+TEST_HOLDS = timedelta(minutes=5)
+PATH = "/api/v2/alerts"
+
+
+class Alertmanager:
+    """A Receiver that posts to one Alertmanager."""
+
+    def __init__(self, url: str, style: Style) -> None:
+        self._url = url.rstrip("/") + PATH
+        self._style = style
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(self, message: Message) -> Outcome:
+        self._session = self._session or aiohttp.ClientSession()
+        body = json.dumps(alerts_of(message, self._style)).encode()
+        return await post(self._session, self._url, body, {"Content-Type": "application/json"})
+
+    async def close(self) -> None:
+        if self._session:
+            await self._session.close()
+
+
+def alerts_of(message: Message, style: Style) -> list[dict[str, Any]]:
+    """The message as Alertmanager's postableAlerts; a test and a digest are alerts that end soon."""
+    if message.kind is not Kind.ALERTS:
+        words = worded(message, "text", style)
+        return [
+            {
+                "labels": {"alertname": f"gpuwarden_{message.kind.value}", "severity": "info"},
+                "annotations": {"summary": words.title, "description": words.body},
+                "startsAt": instant(message.made_at),
+                "endsAt": instant(message.made_at + TEST_HOLDS),
+            }
+        ]
+    until = message.made_at + HOLDS
+    firing = [_alert(alert, style) | {"endsAt": instant(until)} for alert in message.firing]
+    over = [
+        _alert(alert, style) | {"endsAt": instant(alert.resolved_at or message.made_at)}
+        for alert in message.resolved
+    ]
+    return firing + over
+
+
+def _alert(alert: Alert, style: Style) -> dict[str, Any]:
+    labels = {
+        **alert.labels,
+        "alertname": alert.rule,
+        "severity": alert.severity.value,
+        **({"simulated": "true"} if alert.simulated else {}),
+    }
+    annotations = {"summary": alert.summary, "remedy": alert.remedy}
+    if alert.usd_per_hour is not None:
+        annotations["usd_per_hour"] = f"{alert.usd_per_hour:.2f}"
+    if alert.owner:
+        annotations["owner"] = alert.owner
+    posted = {"labels": labels, "annotations": annotations, "startsAt": instant(alert.began_at)}
+    return posted | ({"generatorURL": style.link} if style.link else {})

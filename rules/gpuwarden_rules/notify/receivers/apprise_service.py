@@ -1,0 +1,128 @@
+"""Messages through apprise: Slack, Teams, PagerDuty, e-mail and a hundred more, by an address.
+
+apprise is loaded by the first receiver that needs it. Its addresses hold secrets: what it says of a
+failure is passed on without any part of the address, and its own log is kept silent.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+from gpuwarden.alert import Severity
+from gpuwarden_rules.notify.message import Kind, Message
+from gpuwarden_rules.notify.receivers.receiver import (
+    TIMEOUT_S,
+    Accepted,
+    Later,
+    Outcome,
+    Refused,
+    shortened,
+)
+from gpuwarden_rules.notify.sentences import Style, worded
+
+if TYPE_CHECKING:
+    import apprise
+
+OWNER = "{owner}"
+"""In an address: whom the message is for."""
+PIECE_CHARACTERS_MIN = 4
+_SEPARATORS = re.compile(r"[/:@?&=,\s]+")
+
+
+class AppriseService:
+    """A Receiver behind an apprise address."""
+
+    def __init__(self, url: str, form: str, style: Style) -> None:
+        """Raises ValueError where apprise does not understand the address; it does not show it."""
+        self._url = url
+        self._form = form
+        self._style = style
+        problem = problem_of(url)
+        if problem:
+            raise ValueError(problem)
+        # A thread of its own: a service that hangs must not delay the others.
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="apprise")
+
+    async def send(self, message: Message) -> Outcome:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._send, message)
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _send(self, message: Message) -> Outcome:
+        import apprise
+
+        if OWNER in self._url and message.address is None:
+            return Refused("the message is for no owner")
+        url = self._url.replace(OWNER, quote(message.address or "", safe="@"))
+        service = _opened(url)
+        if service is None:
+            return Refused(
+                f"with the owner {message.address!r} apprise does not understand the address"
+            )
+        words = worded(message, self._form, self._style)
+        is_markdown = self._form == "markdown"
+        # The body of the short form has all; a title would make it longer.
+        result = service.notify(
+            title="" if self._form == "short" else words.title,
+            body=words.body,
+            notify_type=_type(message),
+            body_format=apprise.NotifyFormat.MARKDOWN if is_markdown else apprise.NotifyFormat.TEXT,
+            timeout=TIMEOUT_S,
+        )
+        if result:
+            return Accepted("sent")
+        said = [entry.message for entry in result.logs() if entry.level in ("WARNING", "ERROR")]
+        return Later(shortened(without(" ".join(said) or "apprise could not send", self._url, url)))
+
+
+def problem_of(url: str) -> str | None:
+    """What is wrong with an address, without showing it; None: nothing that can be seen from here."""
+    if _opened(url.replace(OWNER, "someone")) is not None:
+        return None
+    scheme = url.partition("://")[0]
+    if not re.fullmatch(r"[a-zA-Z0-9+.-]{1,20}", scheme) or scheme == url:
+        return "not an address that apprise understands; it begins as in slack:// or mailtos://"
+    return f"apprise does not understand the address after {scheme}://"
+
+
+def _opened(url: str) -> "apprise.Apprise | None":
+    import apprise
+
+    logging.getLogger("apprise").propagate = False
+    logging.getLogger("apprise").setLevel(logging.WARNING)
+    logging.getLogger("urllib3").setLevel(logging.WARNING)  # its debug lines have the path
+    service = apprise.Apprise(asset=apprise.AppriseAsset(secure_logging=True, app_id="gpuwarden"))
+    return service if service.add(url) else None
+
+
+def _type(message: Message) -> "apprise.NotifyType":
+    import apprise
+
+    if message.kind is Kind.ALERTS and not message.firing:
+        return apprise.NotifyType.SUCCESS
+    match message.severity:
+        case Severity.CRITICAL:
+            return apprise.NotifyType.FAILURE
+        case Severity.WARNING:
+            return apprise.NotifyType.WARNING
+    return apprise.NotifyType.INFO
+
+
+def without(text: str, *urls: str) -> str:
+    """The text with every part of the addresses that could be a secret made unreadable."""
+    pieces = {piece for url in urls for piece in _pieces(url.partition("://")[2])}
+    for piece in sorted(pieces, key=len, reverse=True):
+        text = text.replace(piece, "***")
+    return text
+
+
+def _pieces(address: str) -> Iterable[str]:
+    for piece in _SEPARATORS.split(address):
+        if len(piece) >= PIECE_CHARACTERS_MIN:
+            yield from (piece, unquote(piece))

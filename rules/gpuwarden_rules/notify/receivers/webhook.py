@@ -1,0 +1,91 @@
+"""Messages as a signed POST of JSON, after the Standard Webhooks specification 1.0.0.
+
+    webhook-id         the message's id, the same when it is sent again
+    webhook-timestamp  seconds since the epoch, of this attempt
+    webhook-signature  v1,<base64 of HMAC-SHA256 over "id.timestamp.body">
+
+The secret signs as it is written, or, with the prefix whsec_, as the bytes that it is the base64 of.
+Any answer from 200 to 299 acknowledges.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import os
+
+import aiohttp
+
+from gpuwarden.clock import Clock, to_ms
+from gpuwarden_rules.notify.json_body import body_of
+from gpuwarden_rules.notify.message import Message
+from gpuwarden_rules.notify.receivers.receiver import Later, Outcome, outcome_of
+from gpuwarden_rules.notify.sentences import Style
+
+SAID_BYTES_MAX = 4096
+SECRET_PREFIX = "whsec_"
+
+
+class Webhook:
+    """A Receiver that POSTs to one address."""
+
+    def __init__(self, url: str, secret: str | None, style: Style, clock: Clock) -> None:
+        """`secret`: None leaves the signature out. Raises ValueError where it is no base64."""
+        self._url = url
+        self._key = key_of(secret) if secret else None
+        self._style = style
+        self._clock = clock
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(self, message: Message) -> Outcome:
+        body = json.dumps(body_of(message, self._style), ensure_ascii=False).encode()
+        timestamp = to_ms(self._clock.now()) // 1000
+        headers = {
+            "Content-Type": "application/json",
+            "webhook-id": message.id,
+            "webhook-timestamp": str(timestamp),
+        }
+        if self._key is not None:
+            headers["webhook-signature"] = signature(self._key, message.id, timestamp, body)
+        return await post(self._opened(), self._url, body, headers)
+
+    async def close(self) -> None:
+        if self._session:
+            await self._session.close()
+
+    def _opened(self) -> aiohttp.ClientSession:
+        self._session = self._session or aiohttp.ClientSession()
+        return self._session
+
+
+def key_of(secret: str) -> bytes:
+    """The key that a secret means. Raises ValueError, which does not show it."""
+    if not secret.startswith(SECRET_PREFIX):
+        return secret.encode()
+    try:
+        return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+    except binascii.Error:
+        raise ValueError(f"after {SECRET_PREFIX} comes base64") from None
+
+
+def signature(key: bytes, identity: str, timestamp_s: int, body: bytes) -> str:
+    """The header `webhook-signature`."""
+    signed = f"{identity}.{timestamp_s}.".encode() + body
+    return "v1," + base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
+
+
+async def post(
+    session: aiohttp.ClientSession, url: str, body: bytes, headers: dict[str, str]
+) -> Outcome:
+    """One POST, and what its answer means; nothing of the address is in the reason."""
+    try:
+        async with session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
+            said = (await answer.content.read(SAID_BYTES_MAX)).decode("utf-8", "replace")
+            return outcome_of(answer.status, said, answer.headers.get("Retry-After"))
+    except aiohttp.ClientConnectorError as error:
+        number = error.os_error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.os_error.strerror
+        return Later(f"no connection: {reason or type(error).__name__}")
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        return Later(type(error).__name__)

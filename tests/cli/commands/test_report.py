@@ -1,0 +1,193 @@
+"""`gpuwarden report`: what it shows adds up, and the hour that runs is in it."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.collector.made_up_store import LIMITS, put
+
+from gpuwarden.clock import SystemClock
+from gpuwarden_cli.commands.report import BY
+from gpuwarden_cli.main import main
+from gpuwarden_collector.daemon import running
+from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.store.database import Database
+
+NOW = datetime.now(UTC).replace(tzinfo=None)
+HOUR = NOW.replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)
+Row = dict[str, Any]
+Report = Callable[..., list[tuple[int, str]]]
+
+
+def hour(label: str, seconds: float, **more: Any) -> Row:
+    return {
+        "ts": HOUR,
+        "node": "n1",
+        "gpu_uuid": "GPU-a",
+        "gpu": 0,
+        "model": "NVIDIA H100",
+        "label": label,
+        "seconds": seconds,
+        "usd": seconds / 1000,
+        "simulated": False,
+        **more,
+    }
+
+
+HOURS = [
+    hour("productive", 1800, username="ada", slurm_job_id="55", team="vision", energy_kwh=0.3),
+    hour("idle_held", 600, username="ada", slurm_job_id="55", team="vision"),
+    hour("free", 1200),
+    hour("starved", 900, username="bob", pod="ml/train", gpu_uuid="GPU-b", gpu=1),
+    hour("productive", 2700, username="bob", gpu_uuid="GPU-b", gpu=1, usd=None),
+]
+
+
+def stored(data: Path, **tables: list[Row]) -> None:
+    database = Database.open(data, LIMITS)
+    for name, rows in tables.items():
+        for row in rows:
+            values = ", ".join(f"${n} AS {name}" for n, name in enumerate(row, 1))
+            put(database, name, f"SELECT {values}", list(row.values()))
+    database.close()
+
+
+@pytest.fixture
+def report(tmp_path: Path, monkeypatch: Any, capsys: Any) -> Report:
+    """Runs commands against a collector that has those rows: exit code and output of each."""
+
+    def run(*commands: str, **tables: list[Row]) -> list[tuple[int, str]]:
+        stored(tmp_path, **tables)
+        answers = []
+
+        async def asked() -> None:
+            settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1)
+            async with running(settings, SystemClock()) as collector:
+                monkeypatch.setenv("GPUWARDEN_URL", collector.url)
+                for command in commands:
+                    code = await asyncio.to_thread(main, ["report", *command.split()])
+                    answers.append((code, capsys.readouterr().out))
+
+        asyncio.run(asked())
+        return answers
+
+    return run
+
+
+def table(out: str) -> dict[str, dict[str, str]]:
+    """Lines of the table by their first cell."""
+    head, ruler, *lines = [line for line in out.splitlines()[2:] if line.strip()]
+    edges, at = [], 0
+    for dashes in ruler.split("  "):
+        edges.append((at, at + len(dashes)))
+        at += len(dashes) + 2
+    cells = [[line[a:b].strip() for a, b in edges] for line in [head, *lines] if "GPUs" not in line]
+    return {row[0]: dict(zip(cells[0], row, strict=True)) for row in cells[1:]}
+
+
+def test_lines_add_up_to_the_total(report: Report) -> None:
+    (code, out), (_, short) = report("waste", "waste --top 1", waste_1h=HOURS)
+    assert code == 0
+    found = table(out)
+    assert list(found) == ["(none)", "bob", "ada", "total"]
+    assert found["ada"] == {
+        "user": "ada",
+        "GPU hours": "0.7",
+        "productive": "0.5",
+        "starved": "0",
+        "idle_held": "0.2",
+        "free": "0",
+        "productive %": "75",
+        "cost $": "2.4",
+        "wasted $": "0.6",
+    }
+    assert found["total"]["GPU hours"] == "2"
+    assert found["total"]["productive %"] == "62.5"
+    assert (found["total"]["cost $"], found["total"]["wasted $"]) == ("4.5", "2.7")
+    assert "Some GPUs have no price" in out
+    # What is not among the first lines is summed up.
+    assert list(table(short)) == ["(none)", "2 more", "total"]
+    assert table(short)["2 more"]["GPU hours"] == "1.7"
+
+
+NAMES = {
+    "user": ["(none)", "bob", "ada"],
+    "node": ["n1"],
+    "job": ["(none)", "ml/train", "55"],
+    "team": ["(none)", "vision"],
+    "model": ["NVIDIA H100"],
+    "gpu": ["n1 GPU 0", "n1 GPU 1"],
+}
+
+
+def test_it_can_be_by_any_of_six(report: Report) -> None:
+    assert list(NAMES) == list(BY)
+    commands = [f"waste --by {by} --format json" for by in BY]
+    for by, (code, out) in zip(BY, report(*commands, waste_1h=HOURS), strict=True):
+        rows = json.loads(out)
+        assert (code, [row["name"] for row in rows]) == (0, NAMES[by])
+        assert sum(row["gpu_hours"] for row in rows) == pytest.approx(2)
+
+
+def test_efficiency_says_how_busy_and_what_a_productive_hour_cost(report: Report) -> None:
+    gpu_hour = {
+        "ts": HOUR,
+        "node": "n1",
+        "gpu_uuid": "GPU-a",
+        "simulated": False,
+        "samples": 3600,
+        "detail_samples": 0,
+        "health_samples": 0,
+        "util_percent_avg": 60.0,
+    }
+    ((code, out),) = report("efficiency --by gpu", waste_1h=HOURS, gpu_1h=[gpu_hour])
+    assert code == 0
+    first = table(out)["n1 GPU 0"]
+    assert (first["productive %"], first["util %"], first["SM active %"]) == ("50", "60", "–")
+    assert (first["kWh"], first["$ a productive hour"]) == ("0.3", "7.2")
+
+
+def test_the_hour_that_runs_is_labelled_for_the_report(report: Report) -> None:
+    gpu = {
+        "gpu_uuid": "GPU-a",
+        "node": "n1",
+        "gpu": 0,
+        "model": "NVIDIA H100",
+        "simulated": False,
+        "first_seen_at": HOUR,
+        "last_seen_at": NOW,
+    }
+    minutes = [
+        {
+            "ts": HOUR + timedelta(minutes=m),
+            "node": "n1",
+            "gpu_uuid": "GPU-a",
+            "simulated": False,
+            "samples": 60,
+            "detail_samples": 0,
+            "health_samples": 0,
+            "idle_seconds": 0.0,
+            "busy_seconds": 60.0,
+            "unknown_seconds": 0.0,
+        }
+        for m in range(60, 75)
+    ]
+    stored = [hour("free", 3600)]
+    ((_, out),) = report("waste --by node", gpus=[gpu], gpu_1m=minutes, waste_1h=stored)
+    first = table(out)["n1"]
+    assert (first["GPU hours"], first["free"], first["productive"]) == ("1.2", "1", "0.2")
+
+
+def test_a_fleet_without_rows_is_said(report: Report) -> None:
+    ((code, out),) = report("waste")
+    assert (code, out[:21]) == (0, "No GPU was seen since")
+
+
+@pytest.mark.parametrize("since", ["soon", "0h", "999999999d"])
+def test_a_span_that_is_none_is_refused(capsys: Any, since: str) -> None:
+    assert main(["report", "waste", "--since", since]) == 2
+    assert f"--since {since} is" in capsys.readouterr().err

@@ -1,0 +1,193 @@
+"""`gpuwarden rules` from the command line."""
+
+import asyncio
+import json
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from tests.collector.made_up_store import LIMITS, put
+
+from gpuwarden.clock import SystemClock
+from gpuwarden_cli.commands.rules import paths_of
+from gpuwarden_cli.main import main
+from gpuwarden_collector.daemon import running
+from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.store.database import Database
+from gpuwarden_rules.definition.language import builtin_paths
+
+
+def test_the_built_in_pack_is_listed(capsys) -> None:
+    assert main(["rules", "list", "--format", "json"]) == 0
+    rules = {rule["rule"]: rule for rule in json.loads(capsys.readouterr().out)}
+    assert {"gpu_idle_held", "gpu_data_loader_bound", "gpu_thermal_throttle_hw"} <= rules.keys()
+
+
+def test_the_built_in_pack_is_right_and_its_cases_pass(capsys) -> None:
+    assert main(["rules", "check"]) == 0
+    assert main(["rules", "test", str(builtin_paths()[-1]).replace(".yaml", ".test.yaml")]) == 0
+    assert ", 0 failed" in capsys.readouterr().out
+
+
+def test_a_wrong_rule_file_is_named_with_its_line(tmp_path, capsys) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("rules:\n  - nome: x\n")
+    assert main(["rules", "check", str(path)]) == 1
+    assert f"{path}:2:" in capsys.readouterr().err
+
+
+def test_a_problem_has_its_place_in_fields_for_programs(tmp_path, capsys) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("rules:\n  - nome: x\n")
+    assert main(["rules", "check", str(path), "--format", "json"]) == 1
+    problems = json.loads(capsys.readouterr().out)
+    assert {(p["file"], p["line"]) for p in problems} == {(str(path), 2)}
+
+
+def test_a_case_that_fails_says_what_was_expected_and_what_was(tmp_path, capsys) -> None:
+    pack = next(p for p in paths_of([], tests=True) if p.name == "idle.test.yaml")
+    for path in pack.parent.glob("idle*.yaml"):
+        (tmp_path / path.name).write_text(path.read_text())
+    mine = tmp_path / "idle.test.yaml"
+    mine.write_text(re.sub(r"began: \w+", "began: 1s", mine.read_text()))
+    assert main(["rules", "test", str(mine)]) == 1
+    out = capsys.readouterr().out
+    assert f"at {mine}:" in out
+    assert "FAIL idle.test.yaml: " in out
+
+
+def test_a_folder_stands_for_its_rule_files_or_their_tests(tmp_path) -> None:
+    for name in ("b.yaml", "a.yaml", "a.test.yaml", "notes.txt"):
+        (tmp_path / name).write_text("")
+    assert [p.name for p in paths_of([tmp_path], tests=False)] == ["a.yaml", "b.yaml"]
+    assert [p.name for p in paths_of([tmp_path], tests=True)] == ["a.test.yaml"]
+
+
+@pytest.mark.parametrize("tests", [False, True])
+def test_no_file_stands_for_the_built_in_pack(tests) -> None:
+    assert {p.parent.name for p in paths_of([], tests=tests)} == {"packs"}
+
+
+RULE = {
+    "rule": "gpu_hot",
+    "state": "cannot run",
+    "severity": "warning",
+    "firing": 0,
+    "pending": 0,
+    "unknown": 0,
+    "interval_s": 15.0,
+    "for_s": 0.0,
+    "summary": "hot",
+    "reason": "no GPU of the fleet reports gpu_samples.temperature_celsius",
+}
+
+
+def test_a_collectors_rules_are_listed_with_why_they_cannot_run(answering, capsys) -> None:
+    answering(200, {"rules": [RULE]})
+    assert main(["rules", "list"]) == 0
+    assert RULE["reason"] in capsys.readouterr().out
+    assert main(["rules", "list", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [RULE]
+
+
+def test_a_collector_that_refuses_to_reload_is_the_answer_no(answering, capsys) -> None:
+    answering(422, {"error": "the old rules go on: r.yaml:1:1: x", "status": 422})
+    assert main(["rules", "reload"]) == 1
+    assert "r.yaml:1:1" in capsys.readouterr().err
+    answering(200, {"rules": 40, "overrides": 2})
+    assert main(["rules", "reload"]) == 0
+
+
+@pytest.mark.parametrize("wrong", [["--since", "soon"], ["--every", "x"], ["gpu_hto"]])
+def test_a_backtest_that_is_called_wrong_says_so(wrong, capsys) -> None:
+    assert main(["rules", "backtest", *wrong]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_backtest_of_a_collector_without_history_says_so(answering, capsys) -> None:
+    columns = [{"name": "first_at", "type": "TIMESTAMP"}]
+    answering(200, {"columns": columns, "rows": [[None]], "truncated": False})
+    assert main(["rules", "backtest", "gpu_idle_held"]) == 0
+    assert "no samples to replay" in capsys.readouterr().err
+
+
+OWN = """
+rules:
+  - name: hot_host
+    severity: info
+    labels: [node]
+    params: {window: 2m, above: 50}
+    summary: "{node} at {value:.0f}"
+    remedy: none
+    sql: |
+      SELECT node, max(cpu_util_percent) AS value FROM host_samples
+      WHERE ts > $now::TIMESTAMP - to_seconds($window) AND ts <= $now::TIMESTAMP
+      GROUP BY node HAVING value > $above
+  - name: broken
+    severity: info
+    summary: s
+    remedy: r
+    sql: SELECT nothing FROM host_samples WHERE ts > $now
+"""
+OVERRIDES = """
+overrides:
+  - {rules: [hot_host], match: {node: n2}, params: {above: 95}}
+  - {rules: [hot_host], match: {node: n3}, severity: critical}
+"""
+
+
+async def test_a_backtest_replays_what_the_collectors_configuration_names(
+    tmp_path, monkeypatch, capsys
+) -> None:
+    """Its own rules with their overrides, over a store that a collector serves."""
+    rules, config = tmp_path / "rules", tmp_path / "collector.toml"
+    rules.mkdir()
+    (rules / "own.yaml").write_text(OWN)
+    (rules / "overrides.yaml").write_text(OVERRIDES)
+    config.write_text(f'rules_dirs = ["{rules}"]\n')
+    now = datetime.now(UTC).replace(tzinfo=None)
+    database = Database.open(tmp_path / "store", LIMITS)
+    put(
+        database,
+        "host_samples",
+        "SELECT $now - to_seconds(10 * s) AS ts, 'n' || n AS node, true AS simulated, "
+        "CASE WHEN s BETWEEN 90 AND 179 THEN 90 ELSE 10 END AS cpu_util_percent "
+        "FROM range(360) t(s), range(1, 4) u(n)",
+        {"now": now},
+    )
+    put(
+        database,
+        "nodes",
+        "SELECT 'n' || n AS node, 'a' AS agent_id, 'b' AS boot_id, "
+        "$now AS last_seen_at, true AS simulated FROM range(1, 4) u(n)",
+        {"now": now},
+    )
+    database.close()
+    settings = CollectorSettings(port=0, data_dir=tmp_path / "store", threads=1)
+    async with running(settings, SystemClock()) as collector:
+        monkeypatch.setenv("GPUWARDEN_URL", collector.url)
+        words = [
+            "rules",
+            "backtest",
+            "hot_host",
+            "broken",
+            "--config",
+            str(config),
+            "--since",
+            "1h",
+        ]
+        code = await asyncio.to_thread(main, [*words, "--format", "json"])
+        found = capsys.readouterr()
+    episodes = {line["labels"]["node"]: line for line in map(json.loads, found.out.splitlines())}
+    assert {node: line["severity"] for node, line in episodes.items()} == {
+        "n1": "info",
+        "n3": "critical",
+    }
+    fired_at = datetime.fromisoformat(episodes["n1"]["fired_at"])
+    assert abs(fired_at.replace(tzinfo=None) - (now - timedelta(seconds=1790))) <= timedelta(
+        seconds=61
+    )
+    # One rule that is wrong is named in a line, and does not keep the others from being replayed.
+    assert code == 1
+    (said,) = [line for line in found.err.splitlines() if line.startswith("gpuwarden: ")]
+    assert said.startswith("gpuwarden: broken cannot be replayed: ")

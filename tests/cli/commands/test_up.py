@@ -1,0 +1,89 @@
+"""What `up` decides and says; the whole of it runs in the end-to-end tests."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.alert import Alert, AlertState, Severity
+from gpuwarden_cli.commands.up import (
+    ALERTS_SAID_MAX,
+    Voice,
+    default_data_dir,
+    node_sizes,
+    simulated_gpus,
+)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ALERT = Alert(
+    fingerprint="f",
+    rule="gpu_idle_held",
+    severity=Severity.WARNING,
+    state=AlertState.FIRING,
+    labels={},
+    summary="GPU 3 of n1 idle for 2 h: $5.90 so far",
+    remedy="Stop the job\nor free its memory.",
+    value=None,
+    usd_per_hour=2.95,
+    began_at=NOW,
+    active_at=NOW,
+    fired_at=NOW,
+    seen_at=NOW,
+    simulated=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "real", "simulated"), [(None, 0, 8), (None, 4, 0), (16, 4, 16), (0, 0, 0)]
+)
+def test_gpus_are_simulated_where_there_are_none_or_as_asked(asked, real, simulated) -> None:
+    assert simulated_gpus(asked, real) == simulated
+
+
+@pytest.mark.parametrize(("gpus", "sizes"), [(0, []), (1, [1]), (8, [8]), (12, [8, 4])])
+def test_exactly_the_gpus_asked_for_are_simulated(gpus, sizes) -> None:
+    assert node_sizes(gpus) == sizes
+
+
+def test_data_goes_where_the_desktop_standard_says(monkeypatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "/somewhere")
+    assert default_data_dir() == Path("/somewhere/gpuwarden")
+    monkeypatch.delenv("XDG_DATA_HOME")
+    assert default_data_dir() == Path.home() / ".local/share/gpuwarden"
+
+
+def test_the_first_alert_says_what_to_do_the_next_are_a_line(capsys) -> None:
+    voice = Voice()
+    voice.on_change(replace(ALERT, state=AlertState.PENDING, fired_at=None))
+    voice.on_change(ALERT)
+    voice.on_change(replace(ALERT, state=AlertState.RESOLVED))
+    assert capsys.readouterr().out.splitlines() == [
+        "FIRING warning: GPU 3 of n1 idle for 2 h: $5.90 so far (simulated)",
+        "  what to do: Stop the job or free its memory.",
+        "RESOLVED warning: GPU 3 of n1 idle for 2 h: $5.90 so far (simulated)",
+    ]
+
+
+def test_a_flood_of_alerts_ends_with_where_the_rest_is(capsys) -> None:
+    voice = Voice()
+    for number in range(ALERTS_SAID_MAX + 50):
+        voice.on_change(replace(ALERT, fingerprint=str(number)))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == ALERTS_SAID_MAX + 2
+    assert "gpuwarden alerts list" in lines[-1]
+
+
+def test_an_alert_that_was_over_before_it_fired_is_not_said(capsys) -> None:
+    Voice().on_change(replace(ALERT, state=AlertState.RESOLVED, fired_at=None))
+    assert capsys.readouterr().out == ""
+
+
+def test_an_alert_that_still_fires_is_not_said_again(capsys) -> None:
+    voice = Voice()
+    voice.on_change(ALERT)
+    voice.on_change(replace(ALERT, value=9.0))
+    assert capsys.readouterr().out.count("FIRING") == 1
+    voice.on_change(replace(ALERT, state=AlertState.RESOLVED))
+    voice.on_change(ALERT)
+    assert capsys.readouterr().out.count("FIRING") == 1

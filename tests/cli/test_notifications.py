@@ -1,0 +1,79 @@
+"""Notification as part of the collector: what stops its start, and one alert's whole way."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.rules.conftest import MemoryStore
+
+from gpuwarden.clock import SystemClock
+from gpuwarden.lifecycle import StartError
+from gpuwarden_cli.notifications import Telling, notify_of, telling_of
+from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_rules.definition.language import parse
+from gpuwarden_rules.evaluation.engine import Engine
+from gpuwarden_rules.testing import MemoryDatabase
+
+RULE = """
+rules:
+  - name: always
+    severity: critical
+    interval: 1s
+    summary: It holds.
+    remedy: Do nothing.
+    sql: SELECT 1 AS value WHERE $now IS NOT NULL
+"""
+DEADLINE_S = 30
+
+
+def test_a_wrong_file_stops_the_start_with_one_line(tmp_path) -> None:
+    path = tmp_path / "notify.yaml"
+    path.write_text("receivers: [{name: a}, {name: b}]")
+    with pytest.raises(StartError) as error:
+        notify_of(path)
+    assert str(error.value).startswith(f"{path}:1:13: a receiver has exactly one of")
+    assert str(error.value).endswith(f"(and 1 more: `gpuwarden notify check {path}`)")
+
+
+async def test_without_a_file_nobody_is_told(tmp_path) -> None:
+    telling = telling_of(CollectorSettings(data_dir=tmp_path), SystemClock())
+    await telling.run(None, None, asyncio.Event())
+    assert telling.figures() == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@asynccontextmanager
+async def running(telling: Telling, store: MemoryStore) -> AsyncIterator[None]:
+    """An engine of one rule and what tells of it."""
+    database = MemoryDatabase()
+    engine = Engine(parse(RULE, "r"), database, store, SystemClock(), on_change=telling.wake)
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(engine.run(stop))
+        group.create_task(telling.run(engine, database, stop))
+        try:
+            yield
+        finally:
+            stop.set()
+    database.close()
+
+
+async def test_an_alert_of_an_engine_is_told_once_over_two_runs(tmp_path) -> None:
+    told, path, store = tmp_path / "alerts.jsonl", tmp_path / "notify.yaml", MemoryStore()
+    path.write_text(f"receivers: [{{name: log, file: {told}}}]")
+    settings = CollectorSettings(data_dir=tmp_path / "store", notify_file=path)
+    telling = telling_of(settings, SystemClock())
+    async with running(telling, store):
+        async with asyncio.timeout(DEADLINE_S):
+            while not told.exists() or not told.read_text():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert 'gpuwarden_notify_waiting{receiver="log"}' in telling.figures()
+    message = json.loads(told.read_text().splitlines()[0])
+    assert message["title"] == "CRITICAL fleet: always"
+    assert message["firing"][0]["summary"] == "It holds."
+    assert (tmp_path / "store" / "notify.sqlite").exists()
+    async with running(telling_of(settings, SystemClock()), store):
+        await asyncio.sleep(1.5)
+    assert len(told.read_text().splitlines()) == 1

@@ -1,0 +1,38 @@
+"""Rules read a collector over HTTP as they read a database: with Python's types and clear errors."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gpuwarden.query import QueryError
+from gpuwarden_cli.remote_querier import RemoteQuerier
+
+COLUMNS = [("n", "BIGINT"), ("at", "TIMESTAMP"), ("span", "INTERVAL"), ("x", "VARCHAR")]
+ROW = [1, "2026-01-01T12:00:00.500Z", 90.5, None]
+ANSWER = {
+    "columns": [{"name": name, "type": kind} for name, kind in COLUMNS],
+    "rows": [ROW, ROW],
+    "truncated": False,
+}
+
+
+async def test_values_have_the_types_of_the_database(answering) -> None:
+    asked = answering(200, ANSWER)
+    now = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    result = await RemoteQuerier().query("SELECT $now, $least", {"now": now, "least": 3})
+    at = datetime(2026, 1, 1, 12, 0, 0, 500_000, tzinfo=UTC)
+    assert result.rows == [(1, at, timedelta(seconds=90.5), None)] * 2
+    assert result.types == ["BIGINT", "TIMESTAMP", "INTERVAL", "VARCHAR"]
+    assert asked[0]["params"] == {"now": {"timestamp": "2026-01-01T12:00:00+00:00"}, "least": 3}
+
+
+async def test_more_rows_than_wanted_are_said_to_be_more(answering) -> None:
+    answering(200, ANSWER)
+    result = await RemoteQuerier().query("SELECT 1", row_limit=1)
+    assert (len(result.rows), result.truncated) == (1, True)
+
+
+async def test_a_refusal_is_an_error_of_the_query(answering) -> None:
+    answering(400, {"error": "there is no table x", "status": 400})
+    with pytest.raises(QueryError, match="there is no table x"):
+        await RemoteQuerier().query("SELECT x")

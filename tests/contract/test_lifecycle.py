@@ -1,0 +1,104 @@
+"""Stopping, and what systemd is told."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuwarden import lifecycle
+
+
+async def test_until_says_whether_it_was_asked_to_stop() -> None:
+    stop = asyncio.Event()
+    assert await lifecycle.until(stop, 0.001) is False
+    stop.set()
+    assert await lifecycle.until(stop, 60) is True
+
+
+async def test_sigterm_asks_to_stop() -> None:
+    stop = asyncio.Event()
+    lifecycle.stop_on_signals(stop)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await lifecycle.until(stop, 5) is True
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().remove_signal_handler(number)
+
+
+IMPATIENT = """
+import asyncio, os, signal, sys
+from gpuwarden import lifecycle
+
+async def main():
+    stop = asyncio.Event()
+    lifecycle.stop_on_signals(stop)
+    for pause in map(float, sys.argv[1:]):
+        await asyncio.sleep(pause)
+        os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.sleep(0.1)
+    assert stop.is_set()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(("pauses", "code"), [(("0", "0"), 0), (("0", "1.1"), 130)])
+def test_only_a_later_ctrl_c_ends_at_once(pauses, code) -> None:
+    done = subprocess.run([sys.executable, "-c", IMPATIENT, *pauses], check=False)
+    assert done.returncode == code
+
+
+def test_the_boot_id_is_the_kernels() -> None:
+    kernel = Path("/proc/sys/kernel/random/boot_id")
+    expected = kernel.read_text().strip() if kernel.exists() else f"process-{os.getpid()}"
+    assert lifecycle.boot_id() == expected == lifecycle.boot_id()
+
+
+@pytest.fixture
+def manager(tmp_path, monkeypatch):
+    """A socket such as systemd listens on."""
+    path = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(str(path))
+        sock.settimeout(5)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(path))
+        yield sock
+
+
+def test_systemd_hears_what_is_said(manager) -> None:
+    assert lifecycle.notify("READY=1") is True
+    assert manager.recv(100) == b"READY=1"
+
+
+def test_without_a_service_manager_nobody_hears(monkeypatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    assert lifecycle.notify("READY=1") is False
+
+
+def test_the_watchdog_is_fed_at_half_its_time(monkeypatch) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "30000000")
+    assert lifecycle.watchdog_interval_s() == 15.0
+    monkeypatch.setenv("WATCHDOG_PID", "1")
+    assert lifecycle.watchdog_interval_s() is None
+
+
+async def test_the_watchdog_starves_when_nothing_moves(manager, monkeypatch) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "20000")
+    alive = iter([False, True])
+    stop = asyncio.Event()
+
+    def is_alive() -> bool:
+        answer = next(alive, None)
+        if answer is None:
+            stop.set()
+        return bool(answer)
+
+    await lifecycle.feed_watchdog(stop, is_alive)
+    assert manager.recv(100) == b"WATCHDOG=1"
+    manager.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        manager.recv(100)

@@ -1,0 +1,195 @@
+"""Rule files are read strictly: every mistake is named, by line and column."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.alert import Severity
+from gpuwarden_rules.definition.language import (
+    Rule,
+    builtin_paths,
+    builtin_rules,
+    column_problems,
+    load,
+    load_all,
+    parse,
+)
+from gpuwarden_rules.definition.yaml_positions import RuleFileError
+
+GOOD = """\
+rules:
+  - name: gpu_hot
+    severity: warning
+    labels: [node, gpu]
+    interval: 30s
+    for: 5m
+    keep_firing_for: 1d
+    params: {above: 85, window: 10m, who: root}
+    summary: "{node} GPU {gpu} is at {value:.0f} for {active}, limit {above}"
+    remedy: Check fans.
+    doc: docs/rules/gpu_hot.md
+    sql: |
+      SELECT node, gpu, 1 AS value FROM gpu_samples
+      WHERE ts > $now - to_seconds($window) AND node <> $who
+"""
+
+
+def problems_of(text: str) -> list[str]:
+    with pytest.raises(RuleFileError) as caught:
+        parse(text, "r.yaml")
+    return [str(problem) for problem in caught.value.problems]
+
+
+def changed(old: str, new: str) -> str:
+    assert old in GOOD
+    return GOOD.replace(old, new)
+
+
+def test_a_rule_has_what_its_file_says() -> None:
+    (rule,) = parse(GOOD, "r.yaml")
+    assert (rule.name, rule.severity, rule.labels) == ("gpu_hot", Severity.WARNING, ("node", "gpu"))
+    assert (rule.interval_s, rule.for_s, rule.keep_firing_for_s) == (30, 300, 86400)
+    assert rule.params == {"above": 85, "window": 600.0, "who": "root"}
+    assert (rule.path, rule.line, rule.doc) == ("r.yaml", 2, "docs/rules/gpu_hot.md")
+
+
+def test_what_is_not_said_has_a_default() -> None:
+    sql = "{name: a, severity: info, summary: s, remedy: r, sql: SELECT $now}"
+    (rule,) = parse(f"rules: [{sql}]", "r.yaml")
+    assert (rule.interval_s, rule.for_s, rule.keep_firing_for_s) == (15, 0, 0)
+    assert (rule.labels, rule.params, rule.doc) == ((), {}, None)
+
+
+def test_only_parameters_that_the_sql_mentions_are_bound() -> None:
+    (rule,) = parse(GOOD, "r.yaml")
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert rule.bindings(now) == {"now": now, "window": 600.0, "who": "root"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("gpu_hot\n", "GpuHot\n", "r.yaml:2:11: name 'GpuHot' must be snake_case"),
+        ("severity: warning", "severity: bad", "r.yaml:3:15: severity 'bad' must be one of info"),
+        ("severity: warning", "severity: 1", "r.yaml:3:15: must be a text, not a number"),
+        ("[node, gpu]", "[node, 7]", "r.yaml:4:20: must be a text, not a number"),
+        ("[node, gpu]", "[node, node]", "r.yaml:4:20: label 'node' stands twice"),
+        ("[node, gpu]", "[node, value]", "r.yaml:4:20: column 'value' is reserved"),
+        ("[node, gpu]", "node", "r.yaml:4:13: must be a list, not a text"),
+        ("interval: 30s", "interval: 30", "r.yaml:5:15: 30 is not a duration"),
+        ("interval: 30s", "interval: 10ms", "r.yaml:5:15: must be between 1s and 86400s"),
+        ("for: 5m", "requires: [power]", "r.yaml:6:16: 'power' is not table.column"),
+        ("for: 5m", "requires: [gpus.x]", "r.yaml:6:16: table gpus has no column 'x'"),
+        ("for: 5m", "inhibited_by: {a: [who]}", "r.yaml:6:23: 'who' is not a label"),
+        ("[node, gpu]", "[node, owner]", "r.yaml:4:20: column 'owner' is reserved"),
+        ("for: 5m", "for: 5 minutes", "r.yaml:6:10: '5 minutes' is not a duration"),
+        ("for: 5m", "for: false", "r.yaml:6:10: False is not a duration"),
+        ("for: 5m", "fro: 5m", "r.yaml:6:5: unknown key 'fro'; known: name, severity"),
+        ("above: 85", "above: [1]", "r.yaml:8:21: must be a text, a number or a boolean"),
+        ("above: 85", "above: null", "r.yaml:8:21: must be a text, a number or a boolean"),
+        ("above: 85", "now: 85, above: 1", "r.yaml:8:14: $now is bound by the engine"),
+        ("above: 85", "abvoe: 85, above: 1", "r.yaml:8:13: parameter 'abvoe' is used neither"),
+        ("{value:.0f}", "{value:!}", "r.yaml:9:38: unknown format '!'"),
+        ("Check fans.", "'  '", "r.yaml:10:13: remedy must not be empty"),
+        ("$who", "$whom", "r.yaml:14:57: $whom has no value; known: $now, $above"),
+        ("node <> $who", "random() > 0", "r.yaml:14:49: random is left to chance"),
+        ("ts > $now", "ts > now()", "r.yaml:14:18: now reads the clock"),
+        ("    remedy: Check fans.\n", "", "r.yaml:2:5: key 'remedy' is missing"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(old: str, new: str, problem: str) -> None:
+    assert any(text.startswith(problem) for text in problems_of(changed(old, new))), problems_of(
+        changed(old, new)
+    )
+
+
+def test_sql_without_now_is_refused() -> None:
+    assert any("must use $now" in text for text in problems_of(changed("$now", "ts")))
+
+
+def test_every_mistake_of_a_file_is_told_at_once() -> None:
+    text = changed("warning", "bad").replace("5m", "soon").replace("snake", "x") + GOOD[6:]
+    found = problems_of(text)
+    assert [text.split(": ")[0] for text in found][:2] == ["r.yaml:3:15", "r.yaml:6:10"]
+
+
+def test_a_name_stands_once_in_a_file_and_in_all_files(tmp_path: Path) -> None:
+    assert problems_of(GOOD + GOOD.removeprefix("rules:\n")) == [
+        "r.yaml:15:11: gpu_hot: the name is taken by r.yaml:2"
+    ]
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text(GOOD)
+    with pytest.raises(RuleFileError, match=r"b\.yaml:2:11: gpu_hot: the name is taken"):
+        load_all([tmp_path / "a.yaml", tmp_path / "b.yaml"])
+
+
+def test_a_file_that_is_not_there_or_not_text_is_one_problem(tmp_path: Path) -> None:
+    with pytest.raises(RuleFileError, match="cannot be read: No such file"):
+        load(tmp_path / "none.yaml")
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RuleFileError, match="not UTF-8"):
+        load(tmp_path / "bytes.yaml")
+
+
+@pytest.mark.parametrize("text", ["[]", "rules: 7", "rules: [7]", "rule: []", "a", "rules: [[]]"])
+def test_a_file_of_another_shape_is_refused(text: str) -> None:
+    assert problems_of(text)
+
+
+def test_columns_that_labels_and_texts_need_must_be_there() -> None:
+    (rule,) = parse(GOOD, "r.yaml")
+    assert [str(p) for p in column_problems(rule, {"node": "VARCHAR", "value": "VARCHAR"})] == [
+        "r.yaml:4:20: gpu_hot: label 'gpu' is not a column of the SQL's result",
+        "r.yaml:12:10: gpu_hot: column 'value' must be a number, not VARCHAR",
+        (
+            "r.yaml:9:26: gpu_hot: the text uses {gpu}, which the SQL does not return; "
+            "known: node, value, active, usd_so_far, cost"
+        ),
+        "r.yaml:9:38: gpu_hot: {value:.0f} needs a number, the column is VARCHAR",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "is_right"),
+    [
+        ("value", "DECIMAL(18,3)", True),
+        ("value", "HUGEINT", True),
+        ("usd_per_hour", "VARCHAR", False),
+        ("began_at", "TIMESTAMP", True),
+        ("began_at", "DATE", False),
+        ("began_at", "TIMESTAMP WITH TIME ZONE", False),
+        ("holds", "BOOLEAN", True),
+        ("holds", "INTEGER", False),
+        ("simulated", "BOOLEAN", True),
+        ("simulated", "VARCHAR", False),
+        ("active", "INTEGER", False),
+        ("cost", "VARCHAR", False),
+        ("anything", "VARCHAR[]", True),
+    ],
+)
+def test_reserved_columns_have_a_type(column: str, kind: str, is_right: bool) -> None:
+    (rule,) = parse(GOOD, "r.yaml")
+    columns = {"node": "VARCHAR", "gpu": "INTEGER", "value": "DOUBLE", column: kind}
+    assert (column_problems(rule, columns) == []) == is_right
+
+
+def test_every_rule_of_the_built_in_pack_has_a_page() -> None:
+    rules = builtin_rules()
+    assert {"data_loader", "idle", "throttling"} <= {path.stem for path in builtin_paths()}
+    root = Path(__file__).parents[3]
+    for rule in rules:
+        assert rule.doc == f"docs/rules/{rule.name}.md"
+        page = (root / rule.doc).read_text()
+        assert page.startswith(f"# {rule.name}\n")
+        assert "When it stays quiet" in page
+
+
+def test_a_page_names_every_parameter_and_its_default() -> None:
+    root = Path(__file__).parents[3]
+
+    def missing(rule: Rule) -> list[str]:
+        page = (root / (rule.doc or "")).read_text()
+        return [name for name in rule.params if f"`{name}`" not in page]
+
+    assert {rule.name: missing(rule) for rule in builtin_rules() if missing(rule)} == {}

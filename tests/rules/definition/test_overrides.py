@@ -1,0 +1,99 @@
+"""Overrides change a rule for a part of the fleet, and every slip in them is named by its place."""
+
+import pytest
+
+from gpuwarden_rules.definition.language import Rule, parse
+from gpuwarden_rules.definition.overrides import (
+    Override,
+    Place,
+    Places,
+    Plan,
+    load_overrides,
+    parse_overrides,
+    variant_at,
+)
+from gpuwarden_rules.definition.yaml_positions import RuleFileError
+
+(RULE,) = RULES = parse(
+    """
+rules:
+  - {name: gpu_hot, severity: warning, labels: [node], params: {above: 85, window: 1m, who: x},
+     summary: s, remedy: r, sql: "SELECT $now, $above, $window, $who"}
+""",
+    "r.yaml",
+)
+
+
+def overrides_of(text: str, rules: list[Rule] = RULES) -> list[Override]:
+    return parse_overrides("overrides:\n" + text, "o.yaml", rules)
+
+
+def at(overrides: list[Override], **where: str) -> tuple[object, ...]:
+    labels = frozenset((k, v) for k, v in where.items() if k not in ("node", "model"))
+    place = Place(where.get("node", ""), where.get("model", ""), labels)
+    variant = variant_at(RULE, overrides, place)
+    return dict(variant.params)["above"], variant.severity, variant.is_enabled
+
+
+def test_what_matches_counts_and_the_later_one_more() -> None:
+    overrides = overrides_of("""
+  - {rules: [gpu_hot], match: {model: "H100*"}, params: {above: 90}}
+  - {rules: ["gpu_*"], match: {model: "H100*", team: vision}, severity: critical, params: {above: 95}}
+  - {rules: [gpu_hot], match: {node: "lab-?"}, enabled: false}
+""")
+    assert at(overrides) == (85, None, True)
+    assert at(overrides, model="H100-SXM") == (90, None, True)
+    assert at(overrides, model="H100-SXM", team="vision") == (95, "critical", True)
+    assert at(overrides, node="lab-1", model="H100-SXM") == (90, None, False)
+    assert at(overrides, node="lab-12") == (85, None, True)
+
+
+def test_an_override_without_match_is_for_the_whole_fleet() -> None:
+    overrides = overrides_of("  - {rules: [gpu_hot], params: {window: 5m}}")
+    assert dict(variant_at(RULE, overrides, Place()).params)["window"] == 300.0
+
+
+def test_rows_go_to_the_parameters_of_their_place() -> None:
+    overrides = overrides_of("""
+  - {rules: [gpu_hot], match: {model: A}, params: {above: 90}, severity: info}
+  - {rules: [gpu_hot], match: {node: n3}, enabled: false}
+""")
+    places = Places(
+        {"GPU-1": Place("n1", "A"), "GPU-2": Place("n2", "B"), "GPU-3": Place("n3", "A")},
+        {"n1": Place("n1", "A"), "n2": Place("n2", "B"), "n3": Place("n3", "A")},
+    )
+    plan = Plan(RULE, overrides, places)
+    assert sorted(dict(v.params)["above"] for v in plan.variants) == [85, 90]
+    rows = [{"gpu_uuid": "GPU-1"}, {"gpu_uuid": "GPU-2"}, {"gpu_uuid": "GPU-3"}, {"node": "n1"}, {}]
+    own = {dict(variant.params)["above"]: plan.own(variant, rows) for variant in plan.variants}
+    assert [row.get("gpu_uuid") for row in own[85]] == ["GPU-2", None]
+    assert [(r.get("gpu_uuid"), r.get("node")) for r in own[90]] == [("GPU-1", None), (None, "n1")]
+    assert {row["above"] for row in own[90]} == {90}
+    assert {row["severity"] for row in own[90]} == {"info"}
+    assert "severity" not in own[85][0]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("  - {rules: [gpu_hto], enabled: false}", "o.yaml:2:14: no rule is called 'gpu_hto'"),
+        ("  - {rules: [gpu_hot], params: {abvoe: 1}}", "o.yaml:2:33: gpu_hot has no parameter"),
+        ("  - {rules: [gpu_hot], params: {above: hot}}", "o.yaml:2:33: above must be a number"),
+        ("  - {rules: [gpu_hot], params: {who: 7}}", "o.yaml:2:33: who must be a text"),
+        ("  - {rules: [gpu_hot]}", "o.yaml:2:5: says nothing"),
+        ("  - {rules: [gpu_hot], enabled: 1}", "o.yaml:2:33: enabled must be true or false"),
+        ("  - {rules: [gpu_hot], severity: bad}", "o.yaml:2:34: severity 'bad' must be one of"),
+        ("  - {rules: [gpu_hot], match: {node: 7}, enabled: no}", "o.yaml:2:38: must be a text"),
+        ("  - {rule: gpu_hot}", "o.yaml:2:6: unknown key 'rule'"),
+        ("  7", "o.yaml:2:3: must be a list"),
+    ],
+)
+def test_a_slip_is_named_with_its_place(text: str, problem: str) -> None:
+    with pytest.raises(RuleFileError) as caught:
+        overrides_of(text)
+    assert any(str(p).startswith(problem) for p in caught.value.problems), str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_one_problem(tmp_path) -> None:
+    with pytest.raises(RuleFileError, match="cannot be read: No such file"):
+        load_overrides(tmp_path / "overrides.yaml", RULES)

@@ -1,0 +1,59 @@
+"""What a rule's SQL mentions is read without being fooled by strings and comments."""
+
+import pytest
+
+from gpuwarden_rules.definition import sql_text as sqltext
+
+
+def test_parameters_are_found_outside_of_strings_and_comments() -> None:
+    sql = """SELECT '$no', "$no", $now, $$ $no $$, -- $no
+             /* $no */ $x_1 WHERE a > $now"""
+    assert [p.name for p in sqltext.parameters(sql)] == ["now", "x_1", "now"]
+    assert all(sql[p.offset :].startswith("$" + p.name) for p in sqltext.parameters(sql))
+
+
+@pytest.mark.parametrize(
+    ("sql", "part"),
+    [
+        ("SELECT now()", "reads the clock"),
+        ("SELECT NOW ()", "reads the clock"),
+        ("SELECT Current_Timestamp", "reads the clock"),
+        ("SELECT current_date", "reads the clock"),
+        ("SELECT today()", "reads the clock"),
+        ("SELECT get_current_time()", "reads the clock"),
+        ("SELECT random()", "chance"),
+        ("SELECT gen_random_uuid()", "chance"),
+        ("SELECT * FROM a TABLESAMPLE 10%", "chance"),
+        ("SELECT * FROM a USING  Sample 10", "chance"),
+        ("SELECT * FROM gpus_now", "present only"),
+        ("SELECT * FROM alerts_now", "present only"),
+        ("SELECT ?", "not a named parameter"),
+        ("SELECT $1", "not a named parameter"),
+        ("SELECT 1; DROP TABLE gpus", "one statement"),
+    ],
+)
+def test_sql_that_could_not_be_replayed_is_refused(sql: str, part: str) -> None:
+    messages = [problem.message for problem in sqltext.problems(sql)]
+    assert len(messages) == 1
+    assert part in messages[0]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT $now",
+        "SELECT 'now() random() ; ?'",
+        "SELECT 1 -- now();",
+        "SELECT now, random FROM a",
+        'SELECT "current_timestamp" FROM a',
+        "SELECT sample FROM a JOIN b USING (c)",
+        "SELECT known, nowhere, a.nodes FROM b",
+    ],
+)
+def test_words_that_only_look_like_it_are_let_through(sql: str) -> None:
+    assert list(sqltext.problems(sql)) == []
+
+
+def test_a_problem_stands_where_the_word_is() -> None:
+    sql = "SELECT 1,\n  random()"
+    assert [sql[p.offset :] for p in sqltext.problems(sql)] == ["random()"]

@@ -1,0 +1,445 @@
+"""The engine keeps every rule going, every alert saved, and says what changed once."""
+
+import asyncio
+import logging
+import threading
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwarden.alert import Alert, AlertState
+from gpuwarden.clock import Clock, ManualClock
+from gpuwarden.query import QueryError, QueryTimeoutError, Result
+from gpuwarden_rules.definition.language import Rule, parse
+from gpuwarden_rules.evaluation import engine as engine_module
+from gpuwarden_rules.evaluation import runtime as watch_module
+from gpuwarden_rules.evaluation.engine import Engine, run
+from gpuwarden_rules.testing import MemoryDatabase
+
+PENDING, FIRING, RESOLVED = AlertState.PENDING, AlertState.FIRING, AlertState.RESOLVED
+
+
+def rule_of(name: str = "hot", *, hold: str = "0s", keep: str = "0s", sql: str = "") -> Rule:
+    """A rule over `events` of its own name: an event says that the condition held for a minute."""
+    sql = sql or (
+        "SELECT node, count(*) AS value FROM events WHERE kind = $kind "
+        "AND ts <= $now::TIMESTAMP AND ts > $now::TIMESTAMP - INTERVAL 1 MINUTE GROUP BY node"
+    )
+    params = f"{{kind: {name}}}" if "$kind" in sql else "{}"
+    (rule,) = parse(
+        f"""
+        rules:
+          - {{name: {name}, severity: warning, labels: [node], interval: 30s, for: {hold},
+             keep_firing_for: {keep}, summary: "{name} {{node}} {{active}}", remedy: r,
+             params: {params}, sql: "{sql}"}}
+        """,
+        "r.yaml",
+    )
+    return rule
+
+
+def hold(database: MemoryDatabase, at: datetime, *, node: str = "n1", kind: str = "hot") -> None:
+    row = {"ts": at, "node": node, "kind": kind, "severity": "info", "message": ""}
+    database.insert("events", [{**row, "simulated": False}])
+
+
+def own(engine: Engine) -> list[Alert]:
+    """Its alerts but for those of rules that fail."""
+    return [alert for alert in engine.alerts if alert.rule != "rule_failing"]
+
+
+class Scripted:
+    """A Querier that answers as told: the outside world where it misbehaves."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = list(answers)
+        self.timeouts: list[float | None] = []
+
+    async def query(self, sql, params=None, *, timeout_s=None, row_limit=None) -> Result:
+        self.timeouts.append(timeout_s)
+        answer = self.answers.pop(0) if self.answers else ["n1"]
+        if isinstance(answer, BaseException):
+            raise answer
+        if isinstance(answer, asyncio.Event):
+            await answer.wait()
+            answer = []
+        return Result(["node"], ["VARCHAR"], [(node,) for node in answer], truncated=False)
+
+
+async def test_an_alert_is_saved_and_told_when_it_changes(database, store, clock) -> None:
+    told: list[AlertState] = []
+    engine = Engine(
+        [rule_of(hold="1m")], database, store, clock, on_change=lambda a: told.append(a.state)
+    )
+    await engine.start()
+    for _ in range(4):
+        hold(database, clock.now())
+        await engine.evaluate("hot")
+        clock.advance(30)
+    assert told == [PENDING, FIRING]
+    assert [[a.state for a in save] for save in store.saves] == [[PENDING], [FIRING]]
+    clock.advance(60)
+    await engine.evaluate("hot")
+    assert told == [PENDING, FIRING, RESOLVED]
+    assert engine.alerts == []
+    (kept,) = store.kept.values()
+    assert kept.state is RESOLVED
+
+
+async def test_an_alert_that_goes_on_is_saved_once_a_minute(database, store, clock) -> None:
+    engine = Engine([rule_of()], database, store, clock)
+    for _ in range(13):
+        hold(database, clock.now())
+        await engine.evaluate("hot")
+        clock.advance(10)
+    assert len(store.saves) == 3
+    (kept,) = store.kept.values()
+    assert clock.now() - kept.seen_at == timedelta(seconds=10)
+
+
+async def test_a_new_engine_takes_up_the_alerts_of_the_old(database, store, clock) -> None:
+    """A pending alert does not start anew, and a firing one does not fire twice."""
+    rules = [rule_of("hot", hold="2m"), rule_of("cold")]
+    old = Engine(rules, database, store, clock)
+    for kind in ("hot", "cold"):
+        hold(database, clock.now(), kind=kind)
+        await old.evaluate(kind)
+    clock.advance(120)
+    told: list[Alert] = []
+    new = Engine(rules, database, store, clock, on_change=told.append)
+    await new.start()
+    assert new.stats["hot"].pending == 1
+    assert new.stats["cold"].firing == 1
+    for kind in ("hot", "cold"):
+        hold(database, clock.now(), kind=kind)
+        await new.evaluate(kind)
+    assert [(alert.rule, alert.state) for alert in told] == [("hot", FIRING)]
+    assert told[0].active_at == clock.now() - timedelta(minutes=2)
+    assert len(store.kept) == 2
+
+
+async def test_alerts_of_a_rule_that_is_gone_are_resolved(database, store, clock) -> None:
+    hold(database, clock.now())
+    old = Engine([rule_of()], database, store, clock)
+    await old.evaluate("hot")
+    await Engine([rule_of("cold")], database, store, clock).start()
+    (kept,) = store.kept.values()
+    assert (kept.state, kept.resolved_at) == (RESOLVED, clock.now())
+
+
+async def test_what_has_held_all_along_fires_at_the_first_evaluation(
+    database, store, clock
+) -> None:
+    for seconds in range(0, 600, 30):
+        hold(database, clock.now() - timedelta(seconds=seconds))
+    hold(database, clock.now(), node="just-now")
+    told: list[Alert] = []
+    engine = Engine([rule_of(hold="5m")], database, store, clock, on_change=told.append)
+    await engine.start()
+    await engine.warm_up("hot")
+    await engine.evaluate("hot")
+    assert [(a.labels["node"], a.state) for a in told] == [
+        ("n1", PENDING),
+        ("n1", FIRING),
+        ("just-now", PENDING),
+    ]
+    assert told[1].fired_at == clock.now()
+    assert {a.state for a in store.kept.values()} == {PENDING, FIRING}
+
+
+async def test_a_replay_leaves_alone_what_the_store_knows(database, store, clock) -> None:
+    for seconds in range(0, 1200, 30):
+        hold(database, clock.now() - timedelta(seconds=seconds))
+    old = Engine([rule_of(hold="5m")], database, store, ManualClock(clock.now()))
+    await old.evaluate("hot")
+    engine = Engine([rule_of(hold="5m")], database, store, clock)
+    await engine.start()
+    await engine.warm_up("hot")
+    assert [alert.active_at for alert in engine.alerts] == [clock.now()]
+
+
+async def test_a_replay_is_bounded(store, clock) -> None:
+    querier = Scripted()
+    engine = Engine([rule_of(hold="1d", keep="7d")], querier, store, clock)
+    await engine.warm_up("hot")
+    assert len(querier.timeouts) == engine_module.WARM_UP_EVALUATIONS_MAX
+
+
+async def test_a_rule_without_for_has_nothing_to_replay(store, clock) -> None:
+    querier = Scripted()
+    await Engine([rule_of(keep="1h")], querier, store, clock).warm_up("hot")
+    assert querier.timeouts == []
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        QueryError("Binder Error: no column x\nmore"),
+        QueryTimeoutError("ran longer than 30 s"),
+        ["n1", "n1"],
+        TimeoutError(),
+        ZeroDivisionError("a bug"),
+    ],
+)
+async def test_a_failed_evaluation_changes_nothing(failure, store, clock, caplog) -> None:
+    engine = Engine([rule_of()], Scripted(["n1"], failure, failure, ["n1"]), store, clock)
+    await engine.evaluate("hot")
+    before = own(engine)
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            clock.advance(30)
+            await engine.evaluate("hot")
+        assert own(engine) == before
+        assert engine.stats["hot"].failures == 2
+        assert engine.stats["hot"].last_error
+        await engine.evaluate("hot")
+    assert [record.getMessage() for record in caplog.records] == ["rule fails", "rule works again"]
+    assert engine.stats["hot"].last_error is None
+    assert engine.stats["hot"].evaluations == 4
+
+
+async def test_too_many_rows_fail_the_evaluation(database, store, clock, monkeypatch) -> None:
+    monkeypatch.setattr(engine_module, "ROWS_MAX", 2)
+    engine = Engine([rule_of()], database, store, clock)
+    for node in ("n1", "n2", "n3"):
+        hold(database, clock.now(), node=node)
+    await engine.evaluate("hot")
+    assert own(engine) == []
+    assert engine.stats["hot"].last_error == "more than 2 rows; narrow the rule's SQL"
+
+
+async def test_many_rows_are_as_good_as_few(database, store, clock, monkeypatch) -> None:
+    monkeypatch.setattr(engine_module, "INLINE_ROWS_MAX", 1)
+    engine = Engine([rule_of()], database, store, clock)
+    for node in ("n1", "n2", "n3"):
+        hold(database, clock.now(), node=node)
+    assert len(await engine.evaluate("hot")) == len(engine.alerts) == len(store.kept) == 3
+
+
+async def test_a_full_store_silences_nobody_and_is_tried_again(database, store, clock) -> None:
+    told: list[AlertState] = []
+    engine = Engine([rule_of()], database, store, clock, on_change=lambda a: told.append(a.state))
+    store.is_full = True
+    hold(database, clock.now())
+    await engine.evaluate("hot")
+    assert told == [FIRING]
+    assert engine.stats["hot"].last_error == "[Errno 28] No space left on device"
+    clock.advance(90)
+    await engine.evaluate("hot")
+    store.is_full = False
+    await engine.evaluate("hot")
+    assert told == [FIRING, RESOLVED]
+    (kept,) = store.kept.values()
+    assert kept.state is RESOLVED
+
+
+async def test_a_listener_that_fails_costs_no_alert(database, store, clock) -> None:
+    def listen(alert: Alert) -> None:
+        raise RuntimeError("deaf")
+
+    engine = Engine([rule_of()], database, store, clock, on_change=listen)
+    hold(database, clock.now())
+    await engine.evaluate("hot")
+    assert len(engine.alerts) == len(store.kept) == 1
+    assert engine.stats["hot"].last_error == "deaf"
+
+
+async def reached(condition, *, within_s: float = 10.0) -> None:
+    """Wait for a real condition, with a deadline."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "not reached in time"
+        await asyncio.sleep(0.01)
+
+
+def every_second(rule: Rule) -> Rule:
+    return replace(rule, interval_s=1.0)
+
+
+async def test_rules_run_on_their_interval_until_stopped(database, store, clock: Clock) -> None:
+    stop = asyncio.Event()
+    rules = [every_second(rule_of("hot")), every_second(rule_of("bad", sql="SELECT $now, oops"))]
+    engine = Engine(rules, database, store, clock)
+    hold(database, clock.now())
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(engine.run(stop))
+        await reached(lambda: all(s.evaluations >= 3 for s in engine.stats.values()))
+        stop.set()
+        await asyncio.wait_for(running, 5)
+    assert engine.stats["bad"].failures == engine.stats["bad"].evaluations
+    assert engine.stats["hot"].failures == 0
+    assert {alert.rule for alert in store.kept.values()} == {"hot", "rule_failing"}
+
+
+async def test_a_stop_does_not_wait_for_a_query_that_hangs(store, clock, monkeypatch) -> None:
+    monkeypatch.setattr(engine_module, "STOP_TIMEOUT_S", 0.05)
+    stop, never = asyncio.Event(), asyncio.Event()
+    querier = Scripted(never)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(run([rule_of()], querier, store, clock, stop))
+        await reached(lambda: bool(querier.timeouts))
+        stop.set()
+        await asyncio.wait_for(running, 5)
+
+
+async def test_what_could_not_be_saved_is_saved_at_the_stop(database, store, clock) -> None:
+    stop = asyncio.Event()
+    store.is_full = True
+    hold(database, clock.now())
+    engine = Engine([rule_of()], database, store, clock)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(engine.run(stop))
+        await reached(lambda: engine.stats["hot"].evaluations > 0)
+        store.is_full = False
+        stop.set()
+        await asyncio.wait_for(running, 5)
+    assert len(store.kept) == 1
+
+
+async def test_an_engine_without_rules_waits_for_the_stop(database, store, clock) -> None:
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(run([], database, store, clock, stop))
+        stop.set()
+        await asyncio.wait_for(running, 5)
+
+
+class Replayed:
+    """A Querier that gives the rows of each instant: the same whoever asks, and when."""
+
+    def __init__(self, nodes_at: dict[datetime, list[str] | None]) -> None:
+        self.nodes_at = nodes_at
+
+    async def query(self, sql, params=None, *, timeout_s=None, row_limit=None) -> Result:
+        nodes = self.nodes_at.get(params["now"], [])
+        if nodes is None:
+            raise QueryError("the database is away")
+        return Result(["node"], ["VARCHAR"], [(node,) for node in nodes], truncated=False)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.one_of(st.none(), st.lists(st.sampled_from("ab"), unique=True)), max_size=25),
+    st.sampled_from([("0s", "0s"), ("1m", "0s"), ("0s", "2m"), ("1m", "90s")]),
+)
+async def test_a_restart_between_any_two_evaluations_changes_no_episode(
+    store_type, history: list[list[str] | None], held: tuple[str, str]
+) -> None:
+    start = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    rule = rule_of(hold=held[0], keep=held[1], sql="SELECT node FROM nodes WHERE $now IS NOT NULL")
+    querier = Replayed(
+        {start + timedelta(seconds=30 * i): nodes for i, nodes in enumerate(history)}
+    )
+    kept = []
+    for restarts in (False, True):
+        clock, kept_in, engine = ManualClock(start), store_type(), None
+        for _ in history:
+            if engine is None or restarts:
+                engine = Engine([rule], querier, kept_in, clock)
+                await engine.start()
+            await engine.evaluate("hot")
+            await engine.close()
+            clock.advance(30)
+        kept.append(kept_in.kept)
+    assert kept[0] == kept[1]
+
+
+async def test_a_store_that_fails_for_long_costs_no_unbounded_memory(
+    store, clock, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr(watch_module, "UNSAVED_MAX", 3)
+    answers = [["a"], []] * 6
+    engine = Engine([rule_of()], Scripted(*answers), store, clock)
+    store.is_full = True
+    for _ in range(11):
+        await engine.evaluate("hot")
+        clock.advance(3600)  # so far apart that nothing flaps
+    assert engine.stats["hot"].dropped == 3
+    store.is_full = False
+    await engine.evaluate("hot")
+    assert len(store.kept) == 3
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages.count("alerts that are over are not recorded") == 1
+
+
+async def test_a_store_that_fails_at_the_stop_is_named_and_no_crash(
+    database, store, clock, caplog
+) -> None:
+    hold(database, clock.now())
+    engine = Engine([rule_of()], database, store, clock)
+    store.is_full = True
+    await engine.evaluate("hot")
+    await engine.close()
+    (record,) = [r for r in caplog.records if r.getMessage() == "alerts not saved at stop"]
+    assert (record.alerts, record.reason) == (1, "[Errno 28] No space left on device")
+
+
+async def test_rules_go_on_beside_one_whose_query_hangs(store, clock) -> None:
+    stop, never = asyncio.Event(), asyncio.Event()
+
+    class OneHangs(Scripted):
+        async def query(self, sql, params=None, **limits) -> Result:
+            if "slow" in sql:
+                await never.wait()
+            return await super().query(sql, params, **limits)
+
+    rules = [every_second(rule_of("slow", sql="SELECT slow, $now")), every_second(rule_of("hot"))]
+    engine = Engine(rules, OneHangs(), store, clock)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(engine.run(stop))
+        await reached(lambda: engine.stats["hot"].evaluations >= 2)
+        never.set()
+        stop.set()
+        await asyncio.wait_for(running, 10)
+
+
+async def test_a_quick_rule_waits_neither_for_slow_ones_nor_for_replays(store, clock) -> None:
+    """Slow rules and rules with a past, more than there are places, are all stuck from the start."""
+    stop, never = asyncio.Event(), asyncio.Event()
+
+    class AllHangButOne(Scripted):
+        async def query(self, sql, params=None, **limits) -> Result:
+            if "slow" in sql:
+                await never.wait()
+            return await super().query(sql, params, **limits)
+
+    past = [rule_of(f"past{n}", hold="5m", sql="SELECT slow, $now") for n in range(3)]
+    slow = [rule_of(f"slow{n}", sql="SELECT slow, $now") for n in range(3)]
+    rules = [*past, *slow, every_second(rule_of("hot"))]
+    engine = Engine(rules, AllHangButOne(), store, clock)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(engine.run(stop))
+        await reached(lambda: engine.stats["hot"].evaluations >= 2)
+        assert not any(engine.stats[rule.name].evaluations for rule in (*past, *slow))
+        never.set()
+        stop.set()
+        await asyncio.wait_for(running, 10)
+
+
+async def test_a_stopped_engine_leaves_no_task_thread_or_timer(database, store, clock) -> None:
+    tasks_before, threads_before = asyncio.all_tasks(), set(threading.enumerate())
+    for _ in range(3):
+        stop = asyncio.Event()
+        engine = Engine([every_second(rule_of())], database, store, clock)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(engine.run(stop))
+            await reached(lambda engine=engine: engine.stats["hot"].evaluations > 0)
+            stop.set()
+    assert asyncio.all_tasks() == tasks_before
+    assert set(threading.enumerate()) <= threads_before
+    timers = [h for h in asyncio.get_running_loop()._scheduled if not h.cancelled()]
+    assert not [h for h in timers if "apscheduler" in repr(h)]
+
+
+async def test_time_since_the_last_success_is_known(store, clock) -> None:
+    engine = Engine([rule_of()], Scripted(["n1"], QueryError("no")), store, clock)
+    await engine.evaluate("hot")
+    succeeded_at = clock.now()
+    clock.advance(30)
+    await engine.evaluate("hot")
+    assert engine.stats["hot"].last_success_at == succeeded_at
+    assert engine.stats["hot"].last_at == clock.now()

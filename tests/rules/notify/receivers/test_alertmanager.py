@@ -1,0 +1,113 @@
+"""Alerts in a real Alertmanager (Debian's prometheus-alertmanager)."""
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+from tests.rules.notify.alerts import make_alert
+
+from gpuwarden.alert import AlertState, Severity
+from gpuwarden.clock import SystemClock
+from gpuwarden_rules.notify.message import Kind, Message
+from gpuwarden_rules.notify.receivers.alertmanager import Alertmanager, alerts_of
+from gpuwarden_rules.notify.receivers.receiver import Accepted, Later
+from gpuwarden_rules.notify.sentences import Style
+
+NAME = "prometheus-alertmanager"
+STYLE = Style(UTC, "https://gpuwarden.example.com")
+DEADLINE_S = 30
+
+
+@contextlib.contextmanager
+def running_alertmanager(folder: Path) -> Iterator[str]:
+    """The address of an Alertmanager that tells nobody."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    config = folder / "alertmanager.yml"
+    config.write_text("{route: {receiver: none}, receivers: [{name: none}]}\n")
+    flags = {
+        "config.file": config,
+        "storage.path": folder / "data",
+        "web.listen-address": address,
+        "cluster.listen-address": "",
+    }
+    with (folder / "log").open("wb") as log:
+        command = [NAME, *(f"--{name}={value}" for name, value in flags.items())]
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            yield f"http://{address}"
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+async def active(session: aiohttp.ClientSession, url: str) -> dict[str, dict[str, object]]:
+    """What it believes to fire, by GPU."""
+    async with session.get(f"{url}/api/v2/alerts") as answer:
+        return {alert["labels"].get("gpu", ""): alert for alert in await answer.json()}
+
+
+@pytest.mark.skipif(shutil.which(NAME) is None, reason=f"{NAME} is not on the PATH")
+async def test_a_real_alertmanager_hears_of_begin_and_end(tmp_path) -> None:
+    now = SystemClock().now()
+    alerts = tuple(make_alert(gpu=gpu, at=now, simulated=gpu == 1) for gpu in range(2))
+    message = Message(
+        id="a", receiver="am", kind=Kind.ALERTS, group="g", made_at=now, firing=alerts
+    )
+    with running_alertmanager(tmp_path) as url:
+        receiver = Alertmanager(url + "/", STYLE)
+        async with aiohttp.ClientSession() as session:
+            async with asyncio.timeout(DEADLINE_S):
+                while isinstance(await receiver.send(message), Later):  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            # Again is harmless.
+            assert isinstance(await receiver.send(message), Accepted)
+            found = await active(session, url)
+            assert found.keys() == {"0", "1"}
+            assert found["0"]["labels"] == {
+                "alertname": "gpu_hot", "severity": "critical", "node": "dgx-07", "gpu": "0",
+                "gpu_uuid": "GPU-0",
+            }  # fmt: skip
+            assert found["1"]["labels"]["simulated"] == "true"
+            assert "92 °C" in found["0"]["annotations"]["summary"]
+            over = replace(alerts[0], state=AlertState.RESOLVED, resolved_at=now)
+            end = replace(message, id="b", firing=alerts[1:], resolved=(over,))
+            assert isinstance(await receiver.send(end), Accepted)
+            assert (await active(session, url)).keys() == {"1"}
+            # A digest and a test are alerts that end soon.
+            test = replace(message, kind=Kind.TEST, firing=())
+            assert isinstance(await receiver.send(test), Accepted)
+            assert (await active(session, url)).keys() == {"", "1"}
+        await receiver.close()
+
+
+async def test_an_alertmanager_that_is_away_is_later(tmp_path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        receiver = Alertmanager(f"http://127.0.0.1:{free.getsockname()[1]}", STYLE)
+        message = Message(
+            id="a", receiver="am", kind=Kind.TEST, group="g", made_at=SystemClock().now()
+        )
+        assert isinstance(await receiver.send(message), Later)
+        await receiver.close()
+
+
+def test_what_fires_holds_for_three_repeats_and_what_is_unknown_is_left_out(start) -> None:
+    alert = make_alert(severity=Severity.INFO, usd_per_hour=None, owner="ann")
+    message = Message(
+        id="a", receiver="am", kind=Kind.ALERTS, group="g", made_at=start, firing=(alert,)
+    )
+    (posted,) = alerts_of(message, STYLE)
+    until = (start + timedelta(minutes=15)).isoformat(timespec="milliseconds")
+    assert posted["endsAt"] == until.replace("+00:00", "Z")
+    assert posted["annotations"].keys() == {"summary", "remedy", "owner"}
+    assert posted["generatorURL"] == STYLE.link

@@ -1,0 +1,114 @@
+"""apprise against a real server, and its secrets."""
+
+import json
+import logging
+from datetime import UTC
+
+import pytest
+from aiohttp import web
+from tests.rules.notify.alerts import START, make_alert
+from tests.rules.notify.hook_server import Hook, hook_server
+
+from gpuwarden_rules.notify.message import Kind, Message
+from gpuwarden_rules.notify.receivers.apprise_service import AppriseService, problem_of, without
+from gpuwarden_rules.notify.receivers.receiver import Accepted, Later, Refused
+from gpuwarden_rules.notify.sentences import Style
+
+MESSAGE = Message(
+    id="a", receiver="chat", kind=Kind.ALERTS, group="g", made_at=START, firing=(make_alert(),),
+    labels={"node": "dgx-07"},
+)  # fmt: skip
+
+
+async def send(url: str, message: Message = MESSAGE, form: str = "text"):
+    service = AppriseService(url, form, Style(UTC))
+    try:
+        return await service.send(message)
+    finally:
+        await service.close()
+
+
+def address(hook: Hook, rest: str = "") -> str:
+    return hook.url.replace("http://", "json://") + rest
+
+
+async def test_a_message_arrives_with_its_type() -> None:
+    async with hook_server() as hook:
+        assert await send(address(hook, "/x")) == Accepted("sent")
+    body = json.loads(hook.got[0].body)
+    assert (body["title"], body["type"]) == ("CRITICAL dgx-07: gpu_hot", "failure")
+    assert "Do: Check the fans" in body["message"]
+
+
+async def test_the_short_form_has_no_title() -> None:
+    async with hook_server() as hook:
+        await send(address(hook), form="short")
+    body = json.loads(hook.got[0].body)
+    assert body["title"] == ""
+    assert body["message"].startswith("CRITICAL dgx-07: gpu_hot. GPU 0")
+
+
+async def test_a_message_goes_to_its_owner() -> None:
+    from dataclasses import replace
+
+    async with hook_server() as hook:
+        url = address(hook, "/to/{owner}")
+        assert await send(url, replace(MESSAGE, address="a b@example.com")) == Accepted("sent")
+        assert await send(url) == Refused("the message is for no owner")
+    assert hook.got[0].path == "/to/a%20b@example.com"
+
+
+class Lines(logging.Handler):
+    """What a log would hold."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name != "aiohttp.access":  # the test's own server
+            self.lines.append(record.getMessage())
+
+
+@pytest.fixture
+def logged():
+    lines, root = Lines(), logging.getLogger()
+    before = root.level
+    root.addHandler(lines)
+    root.setLevel(logging.DEBUG)
+    yield lines.lines
+    root.removeHandler(lines)
+    root.setLevel(before)
+
+
+async def test_no_secret_is_in_reason_or_log(logged) -> None:
+    async with hook_server() as hook:
+        hook.answer = lambda request: web.Response(status=403, text="token4711 is wrong")
+        url = hook.url.replace("http://", "json://alice:pass0815@") + "/token4711?secret=hush1234"
+        outcome = await send(url)
+    assert isinstance(outcome, Later)
+    for secret in ("token4711", "pass0815", "hush1234"):
+        assert secret not in str(outcome)
+        assert secret not in "".join(logged)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("token4711", "not an address that apprise understands"),
+        ("slackk://token4711/x", "does not understand the address after slackk://"),
+        ("slack://token4711", "does not understand the address after slack://"),
+        ("", "not an address"),
+    ],
+)
+def test_an_address_that_apprise_does_not_know_is_said_without_it(url, says) -> None:
+    problem = problem_of(url)
+    assert says in problem
+    assert "token4711" not in problem
+    with pytest.raises(ValueError, match="apprise"):
+        AppriseService(url, "text", Style(UTC))
+
+
+def test_parts_of_addresses_are_made_unreadable_also_when_escaped() -> None:
+    said = without("no https://h/p%40ss9/ for p@ss9", "slack://p%40ss9/T1234")
+    assert "ss9" not in said

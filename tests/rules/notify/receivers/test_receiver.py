@@ -1,0 +1,44 @@
+"""What answers mean, and how long to wait after them."""
+
+import pytest
+
+from gpuwarden_rules.notify.receivers.receiver import (
+    AFTER_S_MAX,
+    BACKOFF_MAX_S,
+    Accepted,
+    Later,
+    Refused,
+    backoff_s,
+    outcome_of,
+    shortened,
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (200, Accepted), (204, Accepted), (301, Later), (400, Refused), (401, Later), (403, Later),
+        (404, Later), (408, Later), (413, Refused), (422, Refused), (429, Later), (500, Later),
+        (503, Later),
+    ],
+)  # fmt: skip
+def test_only_answers_about_the_content_refuse_it(status, kind) -> None:
+    assert isinstance(outcome_of(status, ""), kind)
+
+
+def test_the_pause_that_a_receiver_asks_for_is_kept() -> None:
+    assert outcome_of(429, "slow down", "120") == Later("HTTP 429: slow down", 120)
+    assert outcome_of(503, "", "Wed, 21 Oct 2026 07:28:00 GMT") == Later("HTTP 503")
+
+
+def test_pauses_grow_to_a_bound_with_jitter() -> None:
+    assert [backoff_s(n, None, lambda: 1.0) for n in (1, 2, 3, 4)] == [1, 2, 4, 8]
+    assert backoff_s(1, None, lambda: 0.0) == 0.5
+    assert backoff_s(10_000, None, lambda: 1.0) == BACKOFF_MAX_S
+    assert backoff_s(1, 90, lambda: 1.0) == 90
+    assert backoff_s(1, 1e9, lambda: 1.0) == AFTER_S_MAX
+
+
+def test_what_a_receiver_said_is_one_short_line() -> None:
+    assert shortened("a\nb\x1b[31m  c") == "a b [31m c"
+    assert len(shortened("x" * 5000)) == 300

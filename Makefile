@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 TORCH_PYTHON ?= $(CURDIR)/$(BIN)/python
-PARTS := contract agent collector rules dashboards cli
+PARTS := contract agent simulator collector rules dashboards cli
 
 .PHONY: help up test test-systemd bench-diagnosis check fix setup lock docs wheel bundle deb release clean
 

@@ -40,7 +40,7 @@ from gpuwarden.models import model_named
 from gpuwarden_agent.probe import Probe
 from gpuwarden_agent.probes.host import HostProbe
 from gpuwarden_agent.probes.processes import ProcessProbe
-from gpuwarden_agent.record import Recorder, RecordingFile, Tally
+from gpuwarden_simulator.recordings.recorder import Recorder, RecordingFile, Tally
 
 FOLDER = Path("build/diagnosis")
 MODEL = "H100-SXM-80GB"

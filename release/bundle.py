@@ -27,7 +27,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
-LOCK = ROOT / "requirements.lock"
+LOCK = ROOT / "requirements-dev.lock"
 PACKAGES = ("contract", "agent", "simulator", "collector", "rules", "dashboards", "cli")
 EXTRAS = {"agent": ("agent",), "collector": ("collector", "cluster")}
 LEFT_OUT = {"agent": ("gpuwarden_simulator/",), "collector": ()}
@@ -70,7 +70,7 @@ def locked(names: set[str], lock: str) -> dict[str, str]:
             blocks[canonicalize_name(wanted.name)] = words
     missing = sorted(names - blocks.keys())
     if missing:
-        sys.exit(f"requirements.lock lacks {', '.join(missing)}: run `make lock`")
+        sys.exit(f"requirements-dev.lock lacks {', '.join(missing)}: run `make lock`")
     return {name: blocks[name] for name in sorted(names)}
 
 
@@ -195,7 +195,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=[*EXTRAS], help="agent, collector; both")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--wheel", type=Path, help="a wheel of gpuwarden; none: it is built")
-    parser.add_argument("--lock", type=Path, help="default requirements.lock")
+    parser.add_argument("--lock", type=Path, help="default requirements-dev.lock")
     args = parser.parse_args()
     unknown = set(args.parts) - EXTRAS.keys()
     if unknown:

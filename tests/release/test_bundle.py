@@ -4,6 +4,7 @@ import base64
 import hashlib
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -30,7 +31,7 @@ numpy==2.5.5 ; python_full_version >= '3' \\
 
 def test_a_gpu_host_gets_no_database_and_a_collector_gets_its_extensions() -> None:
     agent, collector = (bundle.closure(bundle.EXTRAS[part]) for part in ("agent", "collector"))
-    assert "zstandard" in agent & collector and "yarl" in agent
+    assert "nanoarrow" in agent and "backports-zstd" in agent & collector and "yarl" in agent
     assert not [n for n in agent if n.startswith("duckdb") or n in {"numpy", "pandas", "pyarrow"}]
     assert {"duckdb", "duckdb-extension-httpfs", "duckdb-extension-ducklake"} <= collector
 
@@ -76,6 +77,20 @@ def test_the_lock_is_read_by_name_with_the_marker_that_holds_here() -> None:
 def test_the_lock_has_every_package_of_every_bundle() -> None:
     for extras in bundle.EXTRAS.values():
         bundle.locked(bundle.closure(extras), bundle.LOCK.read_text())
+
+
+def test_what_runs_is_a_part_of_what_development_installs_and_of_the_same_versions() -> None:
+    """`make up` and `make test` share an environment: the second adds, and changes nothing."""
+    lock = (bundle.ROOT / "requirements.lock").read_text()
+    names = bundle.closure(("agent", "collector"))
+    runs, development = (
+        {name: re.sub(" ;[^\\\\]*", " ", pin) for name, pin in bundle.locked(names, text).items()}
+        for text in (lock, bundle.LOCK.read_text())
+    )
+    assert runs == development
+    for name in ("moto", "mypy", "pandas", "pytest", "duckdb-extension-httpfs"):
+        with pytest.raises(SystemExit, match="lacks"):
+            bundle.locked({name}, lock)
 
 
 def test_the_same_entries_are_the_same_bytes_and_run(tmp_path) -> None:

@@ -2,7 +2,7 @@
 
 A recording is JSON, one object a line, in gzip members one after another (`zcat FILE | head`). Each
 member is a block of a few seconds and stands alone, so a file that was cut anywhere (kill -9, full
-disk, power) is good up to its last whole block. The first line is the header. `docs/recordings.md`
+disk, power) is good up to its last whole block. The first line is the header. `docs/simulator.md`
 has every line's form.
 """
 

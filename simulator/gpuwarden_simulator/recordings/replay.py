@@ -1,7 +1,7 @@
 """Plays a recording on the present clock: the recorded node's probes, as probes.
 
 The first tick plays the first recorded one, and time runs on from there. Rows keep their values;
-what changes is listed in `docs/recordings.md`: GPUs get UUIDs of the node that plays them, instants
+what changes is listed in `docs/simulator.md`: GPUs get UUIDs of the node that plays them, instants
 in rows move with the clock, and when the recording begins again, counters go on from where they
 were. What was not recorded (a missed tick, a probe that hung) is not there in the replay either.
 """

@@ -1,191 +1,199 @@
-"""Rolling up a large fleet: time and CPU of a minute and an hour, disk a row, with and without ingest.
+"""What the storage process costs for each batch: CPU of minutes and seals, bytes of what is sealed.
 
-python bench/rollups.py --gpus 10000
+    python -m bench.rollups [--agents 500] [--minutes 4]
+
+Batches are those of `bench.store.batches`, stored as the collector does, in frames of a group commit.
+Minutes are rolled up once while their samples are in segments and once when they are sealed already.
+What was rolled up is compared with the SQL that defines it; a difference ends the run with 1.
 """
 
 import argparse
 import asyncio
-import contextlib
 import json
+import os
+import platform
 import resource
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
+from bench.store.batches import BATCH_S, Fleet, Template, simulated
 
 from gpuwarden.clock import ManualClock
-from gpuwarden.metrics import METRICS, Kind, Metric, Type
-from gpuwarden.schema import TABLES
-from gpuwarden_collector.rolling import Roller
+from gpuwarden.rollups import ROLLUPS
+from gpuwarden_collector.rolling import GRACE, Roller
 from gpuwarden_collector.sealing import Policy, Sealer
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.store.address import FILES, FOLDER
 from gpuwarden_collector.store.commit import Changes, commit
 from gpuwarden_collector.store.database import Database
 from gpuwarden_collector.store.engine import Limits
+from gpuwarden_collector.store.rollup_sql import Span, rollup_sql
 from gpuwarden_collector.store.segment import SCHEMAS
 from gpuwarden_collector.writer import Writer, load_known
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
-GPUS_A_NODE = 8
-CADENCES = {
-    "gpu_samples": 1,
-    "gpu_detail_samples": 10,
-    "gpu_health_samples": 60,
-    "process_samples": 10,
-    "host_samples": 1,
-}
+NODES, ROUNDS = 32, 24
+"""Simulated nodes, and batches of each until they begin anew."""
+FRAME_AGENTS = 100
+"""Batches of one frame."""
+BATCHES_A_MINUTE = 60 // BATCH_S
 
 
-def _value(metric: Metric) -> str:
-    if metric.type is Type.BOOL:
-        return "false"
-    if metric.kind is Kind.COUNTER:
-        slow = metric.cadence_s > 1
-        return "g" if slow else "second * (700 + g % 50) + g"
-    if metric.kind is Kind.FLAGS:
-        return "if(g % 3 = 0, 4, 1)"
-    # A plateau that moves slowly and a little noise, as samples of a GPU have.
-    return "10 + g % 80 + (second // 30) % 5 + (hash(g, second) % 3)"
-
-
-def samples(gpus: int, begin_s: int, end_s: int) -> dict[str, Any]:
-    """Rows by table of the seconds from `begin_s` to `end_s`, in arrival order."""
-    found = {}
-    for table, every_s in CADENCES.items():
-        things = gpus // GPUS_A_NODE if table == "host_samples" else gpus
-        node = "g" if table == "host_samples" else f"g // {GPUS_A_NODE}"
-        known = {
-            "ts": f"TIMESTAMP '{START:%Y-%m-%d %H:%M:%S}' + to_seconds(second)",
-            "node": f"'gpu-node-' || ({node})",
-            "gpu": f"g % {GPUS_A_NODE}",
-            "gpu_uuid": "'GPU-' || md5(g::VARCHAR)",
-            "pid": "4000 + g",
-            "username": "'user' || (g % 40)",
-            "simulated": "true",
+def frames(fleet: Fleet, agents: int, number: int) -> Iterator[dict[str, Any]]:
+    """Tables of all agents' batches of that number, in groups as they are committed."""
+    shift_ms = fleet.shift_ms(number, int(START.timestamp() * 1000))
+    for first in range(0, agents, FRAME_AGENTS):
+        group: dict[str, list[Any]] = {}
+        for agent in range(first, min(first + FRAME_AGENTS, agents)):
+            for name, table in _stamped(fleet.template(agent, number), agent, shift_ms).items():
+                group.setdefault(name, []).append(table)
+        yield {
+            name: pa.concat_tables(tables).combine_chunks()
+            for name, tables in group.items()
+            if name in SCHEMAS
         }
-        columns = {n: e for n, e in known.items() if n in TABLES[table].names}
-        columns |= {metric.name: _value(metric) for metric in METRICS[table]}
-        select = ", ".join(f"{expression} AS {name}" for name, expression in columns.items())
-        with duckdb.connect() as connection:
-            made = connection.execute(
-                f"SELECT {select} "
-                f"FROM range({begin_s}, {end_s}, {every_s}) s(second), range({things}) q(g)"
-            ).to_arrow_table()
-        arrays = [
-            made[f.name].cast(f.type) if f.name in columns else pa.nulls(made.num_rows, f.type)
-            for f in SCHEMAS[table]
-        ]
-        found[table] = pa.Table.from_arrays(arrays, schema=SCHEMAS[table])
-    return found
+
+
+def _stamped(template: Template, agent: int, shift_ms: int) -> dict[str, Any]:
+    raw = pa.py_buffer(template.stamped_raw(agent, shift_ms))
+    return Template(raw).tables
 
 
 def cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    """CPU seconds so far of this process, all threads."""
+    return time.process_time()
 
 
-class Bench:
-    """A store with a fleet's samples."""
+class Run:
+    """A store of its own that is filled, rolled up and sealed."""
 
-    def __init__(self, folder: Path, gpus: int) -> None:
-        self.folder = folder
-        self.gpus = gpus
-        self.clock = ManualClock(START)
-        self.database = Database.open(folder, Limits())
-        self.figures: dict[str, Any] = {"gpus": gpus}
+    def __init__(self, folder: Path, fleet: Fleet, agents: int, minutes: int) -> None:
+        self._folder = folder
+        self._fleet = fleet
+        self._agents = agents
+        self._minutes = minutes
+        self._clock = ManualClock(START)
+        self._database = Database.open(folder, Limits())
+        self.figures: dict[str, Any] = {}
 
-    async def run(self, minutes: int) -> None:
-        writer = Writer(
-            self.database, load_known(self.database, self.clock.now()), Stats(), self.clock
-        )
+    async def measure(self, *, is_sealed_first: bool) -> None:
+        """Fill, roll up each minute as it closes, seal."""
+        database, clock, stats = self._database, self._clock, Stats()
+        writer = Writer(database, load_known(database, clock.now()), stats, clock)
         writer.start()
-        sealer = Sealer(self.database, writer, Stats(), self.clock, Policy(1e9, 1 << 40))
-        roller = Roller(self.database, writer, Stats(), self.clock, sealer)
+        sealer = Sealer(database, writer, stats, clock, Policy(1e9, 1 << 50))
+        roller = Roller(database, writer, stats, clock, sealer)
+        rolled_s, sealed_s, batches = [], 0.0, self._agents * BATCHES_A_MINUTE
         try:
-            for minute in range(minutes):
+            for minute in range(self._minutes):
                 await writer.do(lambda m=minute: self._fill(m))  # type: ignore[misc]
-                self.clock.advance(60)
-                if minute == 0:
-                    self.clock.advance(90)
-                async with self._ingest(writer, is_busy=minute == minutes - 1):
-                    began_s, cpu = time.perf_counter(), cpu_s()
-                    await roller.run_once()
-                what = "minute_with_ingest" if minute == minutes - 1 else "minute"
-                self._note(what, time.perf_counter() - began_s, cpu_s() - cpu)
-            self.clock.advance(3600)
-            began_s, cpu = time.perf_counter(), cpu_s()
-            await roller.run_once()
-            self._note(f"hour_of_{minutes}_minutes", time.perf_counter() - began_s, cpu_s() - cpu)
-            await sealer.run_once(is_forced=True)
+                clock.advance(60 + (GRACE.total_seconds() if minute == 0 else 0))
+                if is_sealed_first:
+                    sealed_s += await self._timed(sealer.run_once(is_forced=True))
+                rolled_s.append(await self._timed(roller.run_once()))
+            sealed_s += await self._timed(sealer.run_once(is_forced=True))
+            clock.advance(3600)
+            hour_s = await self._timed(roller.run_once())
         finally:
             await writer.stop()
-        self._weigh()
-        self.database.close()
+        self.figures = {
+            "minute_us_a_batch": [round(1e6 * s / batches) for s in rolled_s],
+            "seal_us_a_batch": round(1e6 * sealed_s / batches / self._minutes),
+            "sealed_rows_a_cpu_s": round(stats.sealed_rows.total() / sealed_s),
+            "hour_us_a_batch": round(1e6 * hour_s / batches / self._minutes),
+            "rss_most_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        }
+        if not is_sealed_first:
+            self.figures |= self._weigh()
+        self._check()
+        database.close()
 
     def _fill(self, minute: int) -> None:
-        tables = samples(self.gpus, 60 * minute, 60 * minute + 60)
-        commit(self.database, Changes(appended=tables))
+        for number in range(minute * BATCHES_A_MINUTE, (minute + 1) * BATCHES_A_MINUTE):
+            for tables in frames(self._fleet, self._agents, number):
+                commit(self._database, Changes(appended=tables))
 
-    def _note(self, what: str, seconds: float, cpu: float) -> None:
-        best = self.figures.get(what)
-        if best is None or seconds < best["s"]:
-            self.figures[what] = {"s": round(seconds, 2), "cpu_s": round(cpu, 2)}
+    async def _timed(self, work: Any) -> float:
+        began_s = cpu_s()
+        await work
+        return cpu_s() - began_s
 
-    def _ingest(self, writer: Writer, *, is_busy: bool) -> Any:
-        return _Ingest(writer, self.gpus, self.figures) if is_busy else contextlib.nullcontext()
+    def _weigh(self) -> dict[str, Any]:
+        """Bytes of sealed samples a value, and of each table a row."""
+        files = self._folder / FOLDER / FILES / "main"
+        sizes = {
+            name: sum(file.stat().st_size for file in (files / name).rglob("*.parquet"))
+            for name in SCHEMAS
+        }
+        batches = self._agents * BATCHES_A_MINUTE * self._minutes
+        agents = min(self._agents, 4 * NODES)
+        values = sum(
+            self._fleet.template(agent, number).values
+            for agent in range(agents)
+            for number in range(BATCHES_A_MINUTE * self._minutes)
+        )
+        samples = sum(size for name, size in sizes.items() if name not in ROLLUPS)
+        mean_values = values / agents / BATCHES_A_MINUTE / self._minutes
+        with self._database.reading() as cursor:
+            rows = {
+                name: cursor.execute(f"SELECT count(*) FROM {name}").fetchone() for name in sizes
+            }
+        return {
+            "bytes_a_value": round(samples / (batches * mean_values), 3),
+            "bytes_a_row": {
+                name: round(size / count[0], 1)
+                for name, size in sizes.items()
+                if size and (count := rows[name]) and count[0]
+            },
+        }
 
-    def _weigh(self) -> None:
-        for name in ("gpu_1m", "gpu_1h", "host_1m", "process_1m"):
-            files = list((self.folder / FOLDER / FILES).rglob(f"**/{name}/**/*.parquet"))
-            with self.database.reading() as cursor:
-                rows = cursor.execute(f"SELECT count(*) FROM {name}").fetchone()
-            size = sum(file.stat().st_size for file in files)
-            if rows and rows[0] and size:
-                self.figures[f"{name}_bytes_a_row"] = round(size / rows[0], 1)
-
-
-class _Ingest:
-    """Stores a second of samples at a time, as fast as it can."""
-
-    def __init__(self, writer: Writer, gpus: int, figures: dict[str, Any]) -> None:
-        self._writer = writer
-        self._gpus = gpus
-        self._figures = figures
-        self._is_over = False
-        self._waits: list[float] = []
-
-    async def _insert(self) -> None:
-        second = 100_000
-        while not self._is_over:
-            tables = await asyncio.to_thread(samples, self._gpus, second, second + 1)
-            began_s = time.perf_counter()
-            await self._writer.write(Changes(appended=tables))
-            self._waits.append(time.perf_counter() - began_s)
-            second += 1
-
-    async def __aenter__(self) -> None:
-        self._task = asyncio.ensure_future(self._insert())
-
-    async def __aexit__(self, *error: object) -> None:
-        self._is_over = True
-        await self._task
-        self._figures["ingest_rows_s"] = round(self._gpus * len(self._waits) / sum(self._waits))
+    def _check(self) -> None:
+        """What is stored is what the SQL gives, to the last bit."""
+        until = self._clock.now().replace(tzinfo=None)
+        span = Span(START.replace(tzinfo=None), until)
+        with self._database.reading() as cursor:
+            for name, rollup in ROLLUPS.items():
+                columns = ", ".join(rollup.table.names)
+                wanted = f"SELECT {columns} FROM ({rollup_sql(rollup, span)})"
+                got = f"SELECT {columns} FROM {name}"
+                for one, other in ((got, wanted), (wanted, got)):
+                    row = cursor.execute(f"SELECT count(*) FROM ({one} EXCEPT ALL {other})")
+                    found = row.fetchone()
+                    if found is None or found[0]:
+                        raise SystemExit(f"{name}: {found} rows differ from the definition")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gpus", type=int, default=10_000)
-    parser.add_argument("--minutes", type=int, default=6)
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--agents", type=int, default=500)
+    parser.add_argument("--minutes", type=int, default=4)
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), options.gpus)
-        asyncio.run(bench.run(options.minutes))
-        print(json.dumps(bench.figures, indent=2))
+    fleet = simulated(NODES, ROUNDS)
+    figures: dict[str, Any] = {
+        "machine": f"{os.cpu_count()} CPUs, {_model()}, load {os.getloadavg()[0]:.1f}",
+        "batch": {"rows": round(fleet.mean_rows()), "values": round(fleet.mean_values())},
+    }
+    for what, is_sealed_first in (("from segments", False), ("from the lake", True)):
+        with tempfile.TemporaryDirectory(prefix="gpuwarden-bench-") as folder:
+            run = Run(Path(folder), fleet, options.agents, options.minutes)
+            asyncio.run(run.measure(is_sealed_first=is_sealed_first))
+            figures[what] = run.figures
+    json.dump(figures, sys.stdout, indent=1)
+    print()
+
+
+def _model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()
 
 
 if __name__ == "__main__":

@@ -67,11 +67,16 @@ class Template:
 
     def stamped(self, agent: int, shift_ms: int) -> bytes:
         """The body of this batch as of that agent, so much later."""
+        raw = self.stamped_raw(agent, shift_ms)
+        return zstandard.ZstdCompressor(3, write_checksum=True).compress(raw)
+
+    def stamped_raw(self, agent: int, shift_ms: int) -> bytearray:
+        """As `stamped`, not compressed."""
         raw = bytearray(self.raw.replace(_AGENT_MARK, b"%012d" % agent))
         for offset, rows in self._stamps:
             stamps = np.frombuffer(raw, "<i8", rows, offset)
             stamps += shift_ms
-        return zstandard.ZstdCompressor(3, write_checksum=True).compress(raw)
+        return raw
 
 
 @dataclass(frozen=True)

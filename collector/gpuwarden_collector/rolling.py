@@ -24,6 +24,7 @@ from gpuwarden_collector.store.rollup import (
     SOURCES,
     Mended,
     Progress,
+    Readings,
     Rolled,
     mend,
     mendable_before,
@@ -121,6 +122,7 @@ class Roller:
         self._said: dict[str, datetime | None] | None = None
         """How far rollups are; None: it was not read yet."""
         self._mend_number = 0
+        self._readings: Readings | None = None
         self._is_stopping = False
 
     async def run_once(self) -> None:
@@ -166,10 +168,16 @@ class Roller:
                 self._mend_number = progress.late_number
                 return True
             case RollMinutes():
-                await self._append(await self._beside(lambda c: roll_minutes(c, progress)))
+                known, self._readings = self._readings, None
+                rolled = await asyncio.to_thread(self._minutes, progress, known)
+                await self._append(rolled)
+                if not self._database.coordination.is_shared:
+                    self._readings = rolled.readings
             case RollHour():
                 await self._append(await self._beside(lambda c: roll_hour(c, progress)))
             case Mend(number):
+                # Late rows are in minutes that those which follow look back at.
+                self._readings = None
                 mended = await self._beside(lambda c: self._mend(c, progress, number))
                 if mended is None:
                     # What is hot can be replaced when the lake has it.
@@ -197,6 +205,11 @@ class Roller:
         await self._writer.write(Changes(appended=tables, progress=rolled.progress))
         self._said = {**(self._said or {}), **rolled.progress}
         self._stats.rolled_rows.update({name: rows.num_rows for name, rows in tables.items()})
+
+    def _minutes(self, progress: Progress, readings: Readings | None) -> Rolled:
+        with self._database.maintaining() as cursor, self._database.reading_plainly():
+            hot = self._database.hot_rows(cursor, SOURCES)
+            return roll_minutes(cursor, hot, progress, readings)
 
     def _mend(self, cursor: Any, progress: Progress, number: int) -> Mended | None:
         """None: nothing that may be computed again yet."""

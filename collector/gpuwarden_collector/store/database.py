@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
@@ -171,6 +172,25 @@ class Store:
                     yield cursor
             finally:
                 self._maintaining.discard(cursor)
+
+    def hot_rows(
+        self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str]
+    ) -> Mapping[str, Any]:
+        """Arrow tables of the rows behind the lake, which the cursor of `maintaining` then sees as well.
+
+        Raises StoreUnavailableError.
+        """
+        with translating():
+            return self._engine.register(cursor, names, self.sealed(cursor))
+
+    @contextmanager
+    def reading_plainly(self) -> Iterator[None]:
+        """Plans within take less; none of them may join. For who has the turn to write the lake."""
+        self._engine.order_joins(is_wanted=False)
+        try:
+            yield
+        finally:
+            self._engine.order_joins(is_wanted=True)
 
     def new_damage(self) -> list[Damage]:
         """What is damaged in segments and was not told yet."""

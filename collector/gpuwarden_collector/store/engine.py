@@ -238,8 +238,9 @@ class Engine:
         until: int | None = None,
         *,
         is_strict: bool = False,
-    ) -> None:
-        """Let a cursor see rows of the segments behind `after`, up to `until`, as `hot_table(name)`.
+    ) -> Mapping[str, Any]:
+        """Let a cursor see rows of the segments behind `after`, up to `until`, as `hot_table(name)`; the
+        Arrow tables of them.
 
         A segment that is missing is passed over, once with a word in the log, unless `is_strict`: then
         MissingSegmentError. Raises StoreUnavailableError, duckdb.Error.
@@ -254,6 +255,7 @@ class Engine:
             raise StoreUnavailableError(str(error)) from error
         for name, table in tables.items():
             cursor.register(hot_table(name), table)
+        return tables
 
     def _say_gap(self, gap: str) -> None:
         if not self._is_gap_said:

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from gpuwarden.clock import EPOCH
@@ -22,6 +23,13 @@ from gpuwarden.waste import FORGOTTEN_AFTER_DAYS, WASTE_1H
 from gpuwarden_collector.store.engine import hot_table
 from gpuwarden_collector.store.files import sync_files
 from gpuwarden_collector.store.lake import METADATA
+from gpuwarden_collector.store.minutes import (
+    COVERAGE_COLUMNS,
+    columns_of,
+    counters_of,
+    part_rows,
+    rollup_rows,
+)
 from gpuwarden_collector.store.rollup_sql import Span, between, rollup_sql
 from gpuwarden_collector.store.segment import SCHEMAS
 from gpuwarden_collector.store.transaction import transaction, translating
@@ -61,14 +69,32 @@ class Rolled:
     """Arrow tables by name."""
     progress: Mapping[str, datetime]
     """How far rollups are with them."""
+    readings: "Readings | None" = None
+    """What the minutes that follow look back at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """The last readings of counters before an instant, which spare reading samples again."""
+
+    until: datetime
+    tables: Mapping[tuple[str, str, tuple[int, int]], Any]
+    """Arrow tables by rollup, table of samples and share of the nodes."""
 
 
 SOURCES = (*_SAMPLES, "coverage", ALLOCATION_SAMPLES.name, *ROLLUP_TABLES)
 """Tables that rollups are computed from."""
 
 
-def roll_minutes(cursor: duckdb.DuckDBPyConnection, progress: Progress) -> Rolled:
-    """The first closed minutes that are not rolled up yet. Raises StoreUnavailableError."""
+def roll_minutes(
+    cursor: duckdb.DuckDBPyConnection,
+    hot: Mapping[str, Any],
+    progress: Progress,
+    readings: Readings | None = None,
+) -> Rolled:
+    """The first closed minutes that are not rolled up yet. `hot`: Arrow tables of the rows behind the
+    lake, which the cursor sees as well. `readings`: those of the call before; late rows that came
+    since then are not in them. Raises StoreUnavailableError."""
     closed_until = progress.closed_until
     assert closed_until is not None
     with translating():
@@ -82,9 +108,18 @@ def roll_minutes(cursor: duckdb.DuckDBPyConnection, progress: Progress) -> Rolle
         end, shares = _next_chunk(cursor, begin, closed_until)
         is_hot = _is_hot(cursor, begin)
         spans = [Span(begin, end, (share, shares), is_hot=is_hot) for share in range(shares)]
-        tables = {rollup.table.name: _computed(cursor, rollup, spans) for rollup in _MINUTES}
+        source = _Source(cursor, hot)
+        known = readings.tables if readings is not None and readings.until == begin else {}
+        kept: dict[tuple[str, str, tuple[int, int]], Any] = {}
+        tables = {
+            rollup.table.name: _stored(
+                rollup, [_minutes(source, rollup, span, known, kept) for span in spans]
+            )
+            for rollup in _MINUTES
+        }
     hours_until = progress.hours_until or begin.replace(minute=0)
-    return Rolled(tables, {"minutes_until": end, "hours_until": hours_until})
+    until = {"minutes_until": end, "hours_until": hours_until}
+    return Rolled(tables, until, Readings(end, kept))
 
 
 def roll_hour(cursor: duckdb.DuckDBPyConnection, progress: Progress) -> Rolled:
@@ -223,11 +258,86 @@ def _replace(cursor: duckdb.DuckDBPyConnection, rollup: Rollup) -> None:
 
 def _computed(cursor: duckdb.DuckDBPyConnection, rollup: Rollup, spans: Sequence[Span]) -> Any:
     """Arrow table of a rollup's rows over spans, in the order of its key and the stored types."""
-    schema, order = SCHEMAS[rollup.table.name], ", ".join(rollup.table.key)
-    parts = [
-        cursor.execute(f"{rollup_sql(rollup, span)} ORDER BY {order}").to_arrow_table()
-        for span in spans
-    ]
+    order = ", ".join(rollup.table.key)
+    return _stored(
+        rollup,
+        [
+            cursor.execute(f"{rollup_sql(rollup, span)} ORDER BY {order}").to_arrow_table()
+            for span in spans
+        ],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where samples are read from."""
+
+    cursor: duckdb.DuckDBPyConnection
+    hot: Mapping[str, Any]
+    """Tables behind the lake."""
+
+    def read(
+        self, name: str, columns: Sequence[str], begin: datetime, end: datetime, span: Span
+    ) -> Any:
+        """Rows from `begin` to before `end`, of the nodes of the span."""
+        is_whole = span.share[1] == 1
+        where = f"WHERE {between(begin, end)} AND {span.nodes}"
+        found = []
+        if is_whole:
+            found.append(_between(self.hot[name].select(columns), begin, end))
+        if not (is_whole and span.is_hot):
+            # Without the view over both the plan takes half as long.
+            table = f"lake.main.{name}" if is_whole else f"main.{name}"
+            rows = self.cursor.execute(f"SELECT {', '.join(columns)} FROM {table} {where}")
+            found.append(rows.to_arrow_table())
+        return pa.concat_tables(found)
+
+
+def _between(table: Any, begin: datetime, end: datetime) -> Any:
+    """Rows of an Arrow table; chunks are left out or taken whole where that is right."""
+    first, last = (int(np.datetime64(at, "us").astype(np.int64)) for at in (begin, end))
+    found = []
+    for batch in table.to_batches():
+        ts = batch["ts"].cast(pa.int64()).to_numpy()
+        is_within = (ts >= first) & (ts < last)
+        count = int(np.count_nonzero(is_within))
+        if count == len(ts):
+            found.append(batch)
+        elif count:
+            found.append(batch.filter(pa.array(is_within)))
+    return pa.Table.from_batches(found, table.schema)
+
+
+def _minutes(
+    source: _Source,
+    rollup: Rollup,
+    span: Span,
+    known: Mapping[tuple[str, str, tuple[int, int]], Any],
+    kept: dict[tuple[str, str, tuple[int, int]], Any],
+) -> Any:
+    """As `_computed`, of one span. `known`: readings before it that need not be read; `kept`: takes
+    those for the minutes that follow."""
+    made = []
+    for part in rollup.parts:
+        place = rollup.table.name, part.table, span.share
+        names = columns_of(part, rollup)
+        samples = source.read(part.table, names, span.begin, span.end, span)
+        before = known.get(place)
+        if before is None:
+            since = span.begin - LOOKBACK_MINUTES * MINUTE
+            before = source.read(part.table, counters_of(part, rollup), since, span.begin, span)
+        computed = part_rows(part, rollup, samples, before, span.begin)
+        kept[place] = computed.readings
+        made.append(computed.rows)
+    # A row of `coverage` counts the minute that ends with it.
+    least = timedelta(microseconds=1)
+    coverage = source.read("coverage", COVERAGE_COLUMNS, span.begin + least, span.end + least, span)
+    return rollup_rows(rollup, made, coverage)
+
+
+def _stored(rollup: Rollup, parts: Sequence[Any]) -> Any:
+    """All rows in the stored types."""
+    schema = SCHEMAS[rollup.table.name]
     return pa.concat_tables(parts).select(schema.names).cast(schema)
 
 

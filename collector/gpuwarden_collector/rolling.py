@@ -19,6 +19,7 @@ from gpuwarden_collector.stats import StorageStats
 from gpuwarden_collector.store.commit import Changes
 from gpuwarden_collector.store.database import Store
 from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.store.memory import free_memory
 from gpuwarden_collector.store.rollup import (
     LATE_MAX,
     SOURCES,
@@ -209,7 +210,9 @@ class Roller:
     def _minutes(self, progress: Progress, readings: Readings | None) -> Rolled:
         with self._database.maintaining() as cursor, self._database.reading_plainly():
             hot = self._database.hot_rows(cursor, SOURCES)
-            return roll_minutes(cursor, hot, progress, readings)
+            rolled = roll_minutes(cursor, hot, progress, readings)
+        free_memory()
+        return rolled
 
     def _mend(self, cursor: Any, progress: Progress, number: int) -> Mended | None:
         """None: nothing that may be computed again yet."""

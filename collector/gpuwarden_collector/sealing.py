@@ -228,9 +228,10 @@ class Sealer:
 
     def _copy(self, segment: int) -> dict[str, int]:
         coordination, collector = self._database.coordination, self._database.collector
-        with self._database.maintaining(TABLE_NAMES, until=segment) as cursor:
+        with self._database.maintaining() as cursor:
+            tables = self._database.hot_rows(cursor, TABLE_NAMES, until=segment)
             self._count_damage()
-            counts = {n: self._rows(cursor, hot_table(n)) for n in TABLE_NAMES}
+            counts = {n: tables[n].num_rows for n in TABLE_NAMES}
             sources = {n: f"SELECT * FROM {hot_table(n)}" for n, rows in counts.items() if rows}
             if not coordination.is_shared:
                 return seal(cursor, collector, segment, sources)
@@ -247,9 +248,6 @@ class Sealer:
                 sealed = seal(cursor, collector, segment, sources, note)
             self._count_doubles(sum(counts.values()) - sum(sealed.values()) if sealed else 0)
             return sealed
-
-    def _rows(self, cursor: Any, name: str) -> int:
-        return int(cursor.execute(f"SELECT count(*) FROM {name}").fetchone()[0])
 
     def _bounds(
         self, cursor: Any, sources: Sequence[str] | dict[str, str]

@@ -109,6 +109,7 @@ class Store:
         for number in self.frozen:
             if number <= until:
                 segment_path(self._folder, number).unlink(missing_ok=True)
+        self._engine.forget(until)
         with self.state.writing() as writing:
             writing.forget_doubtful(until)
 
@@ -174,14 +175,13 @@ class Store:
                 self._maintaining.discard(cursor)
 
     def hot_rows(
-        self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str]
+        self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str], *, until: int | None = None
     ) -> Mapping[str, Any]:
-        """Arrow tables of the rows behind the lake, which the cursor of `maintaining` then sees as well.
-
-        Raises StoreUnavailableError.
+        """Arrow tables of the rows behind the lake, of the segments up to `until`, which the cursor of
+        `maintaining` then sees as well. Raises StoreUnavailableError.
         """
         with translating():
-            return self._engine.register(cursor, names, self.sealed(cursor))
+            return self._engine.register(cursor, names, self.sealed(cursor), until)
 
     @contextmanager
     def reading_plainly(self) -> Iterator[None]:

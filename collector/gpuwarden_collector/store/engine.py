@@ -24,6 +24,7 @@ from gpuwarden_collector.store.address import Address
 from gpuwarden_collector.store.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.store.hot import Damage, HotRows, MissingSegmentError
 from gpuwarden_collector.store.mark import CatalogMark
+from gpuwarden_collector.store.memory import free_memory
 from gpuwarden_collector.store.segment import FOLDER, SCHEMAS, TABLE_NAMES, SegmentError
 from gpuwarden_collector.store.state import SEEN_KEYS, State
 
@@ -111,6 +112,11 @@ class Engine:
     def damaged(self) -> list[Damage]:
         """What of the segments that were read last is damaged."""
         return self._hot.damaged
+
+    def forget(self, until: int) -> None:
+        """Let go of the rows of segments up to a number, and give memory that is free to the system."""
+        self._hot.forget(until)
+        free_memory()
 
     def limit_spill(self, bytes_max: int) -> None:
         """Let queries spill no more than that in all, nor more than the limit of this engine.

@@ -187,6 +187,14 @@ class HotRows:
             except FileNotFoundError as error:
                 raise MissingSegmentError(str(error)) from error
 
+    def forget(self, until: int) -> None:
+        """Let go of the rows of segments up to a number: the lake holds them."""
+        with self._lock:
+            for number in [n for n in self._segments if n <= until]:
+                del self._segments[number]
+            self._tables.clear()
+            self._version += 1
+
     @property
     def damaged(self) -> list[Damage]:
         """What was passed over in the segments that there are."""

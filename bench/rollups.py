@@ -38,7 +38,7 @@ from gpuwarden_collector.store.segment import SCHEMAS
 from gpuwarden_collector.writer import Writer, load_known
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
-NODES, ROUNDS = 32, 24
+NODES, ROUNDS = 8, 24
 """Simulated nodes, and batches of each until they begin anew."""
 FRAME_AGENTS = 100
 """Batches of one frame."""

@@ -37,7 +37,7 @@ from gpuwarden_collector.store.transaction import transaction, translating
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 ROLLUP_TABLES = (*ROLLUPS, WASTE_1H.table.name)
-ROWS_MAX = 2_000_000
+ROWS_MAX = 1_000_000
 """Samples of one table that are rolled up at once; what it needs in memory follows from it."""
 WINDOWS_MAX = 60
 LATE_MAX = 4_000

@@ -138,8 +138,7 @@ class Engine:
     def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """A cursor, for a thread. Raises StoreUnavailableError."""
         try:
-            cursor = self.connection.cursor()
-            cursor.execute(f"USE {_NAME}")
+            cursor = self.new_cursor()
         except duckdb.Error as error:
             raise StoreUnavailableError(one_line(error)) from error
         try:
@@ -147,10 +146,16 @@ class Engine:
         finally:
             cursor.close()
 
-    def refresh(self) -> None:
-        """Take over what has changed in the state file. Raises StoreUnavailableError."""
+    def new_cursor(self) -> duckdb.DuckDBPyConnection:
+        """A cursor that whoever asks closes, or has for as long as the engine. Raises duckdb.Error."""
+        cursor = self.connection.cursor()
+        cursor.execute(f"USE {_NAME}")
+        return cursor
+
+    def refresh(self, names: Iterable[str] | None = None) -> None:
+        """Take over what has changed in these tables of the state file, None: in all. Raises StoreUnavailableError."""
         with self._lock:
-            for name in sorted(UPSERTED):
+            for name in sorted(UPSERTED if names is None else UPSERTED & set(names)):
                 revision, deleted = self._known.get(name, (-1, 0))
                 changed = self._state.changes(name, revision, deleted)
                 if changed is None:

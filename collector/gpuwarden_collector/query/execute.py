@@ -16,6 +16,7 @@ from gpuwarden.schema import UPSERTED
 from gpuwarden_collector.query import guard
 from gpuwarden_collector.query.newest import NewestRows
 from gpuwarden_collector.query.parsed import Parsed, Rows
+from gpuwarden_collector.query.pruned import PrunedLake, Span, span_of
 from gpuwarden_collector.query.statement import split
 from gpuwarden_collector.store.engine import Engine
 from gpuwarden_collector.store.errors import lost_file, one_line
@@ -41,6 +42,8 @@ class _Judged:
     """Views of newest rows that it reads, if nothing else of what it reads is in lake or segments."""
     state_names: frozenset[str] | None
     """Tables of the state file that it reads beside, should it have such views; None: maybe any."""
+    span: Span | None
+    """Of the time of the rows that it reads; None: that is not known, or it reads more than a table."""
 
 
 class Interrupted(Exception):  # noqa: N818  an outcome that the caller expects
@@ -97,6 +100,16 @@ class Reading:
         with _interruptible():
             return parse(self._open(), sql)
 
+    def span(self, parsed: Parsed) -> Span | None:
+        """What a query that may run says of the time of the rows that it reads. Raises Interrupted."""
+        with _interruptible():
+            try:
+                return span_of(parsed.selects[0], self._open()) if parsed.selects else None
+            except duckdb.InterruptException:
+                raise
+            except duckdb.Error:
+                return None
+
     def run(
         self,
         sql: str,
@@ -110,20 +123,36 @@ class Reading:
 
         Raises QueryError, Interrupted, StoreUnavailableError.
         """
-        engine = self._engine
-        if engine is not None and engine is self._taken:
-            with _interruptible():
-                mark = engine.begin_as_known(self._open(), names)
-            if mark is not None:
-                is_moment = partial(engine.is_unchanged, mark)
-                rows = self._fetched(sql, params, row_limit, bytes_max, is_moment)
-                if rows is not None:
-                    return rows
+        if self._engine is self._taken:
+            rows = self.run_as_known(sql, params, row_limit, names=names, bytes_max=bytes_max)
+            if rows is not None:
+                return rows
         with _interruptible():
             self._taken.begin(self._open(), names)
         rows = self._fetched(sql, params, row_limit, bytes_max, lambda: True)
         assert rows is not None
         return rows
+
+    def run_as_known(
+        self,
+        sql: str,
+        params: Mapping[str, Any],
+        row_limit: int,
+        *,
+        names: Iterable[str] | None,
+        bytes_max: int,
+        mark: bytes | None = None,
+    ) -> Rows | None:
+        """As `run`, by what is known of the lake; None: that is not known, or another than `mark`."""
+        engine = self._engine
+        assert engine is not None
+        with _interruptible():
+            begun = engine.begin_as_known(self._open(), names)
+        if begun is None:
+            return None
+        wanted = begun if mark is None else mark
+        is_moment = partial(engine.is_unchanged, wanted)
+        return self._fetched(sql, params, row_limit, bytes_max, is_moment)
 
     def _fetched(
         self,
@@ -170,6 +199,7 @@ class Runner:
         self._spill_bytes_max = -1
         self._joins = True
         self._newest = NewestRows(engine)
+        self._pruned = PrunedLake(engine)
         self._judged: dict[str, _Judged] = {}
         self._lock = threading.Lock()
         self._running: tuple[int, Reading] | None = None
@@ -199,6 +229,20 @@ class Runner:
             if missing:
                 raise QueryError(f"the query needs values for ${', $'.join(missing)}")
             bound = {name: params[name] for name in judged.parsed.parameters}
+            if judged.span is not None:
+                mark = self._pruned.take(judged.span, bound)
+                if mark is not None:
+                    with reading.opened(self._pruned):
+                        rows = reading.run_as_known(
+                            judged.parsed.sql,
+                            bound,
+                            row_limit,
+                            names=judged.names,
+                            bytes_max=self._bytes_max,
+                            mark=mark,
+                        )
+                    if rows is not None:
+                        return rows
             is_newest = bool(judged.views) and self._newest.take(judged.views, newest)
             names = judged.state_names if is_newest else judged.names
             source: Source = self._newest if is_newest else self._engine
@@ -236,7 +280,8 @@ class Runner:
             return known
         with reading.opened():
             parsed = reading.parse(sql)
-        guard.check(parsed)
+            guard.check(parsed)
+            span = reading.span(parsed)
         read = guard.tables(parsed)
         views = read & KEPT.keys()
         if not guard.is_plainly_named(parsed) or self._sources(read - views):
@@ -248,6 +293,7 @@ class Runner:
             guard.may_join(parsed),
             frozenset(views),
             frozenset(read - views) | beside if read - views <= UPSERTED else None,
+            span,
         )
         if len(self._judged) >= _JUDGED_MAX:
             self._judged.clear()

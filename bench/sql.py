@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -64,36 +65,52 @@ def fill(folder: Path, gpus: int, days: float) -> datetime:
     return end
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked, and what is wrong with an answer (AssertionError)."""
+
+    sql: str
+    check: Check
+
+
 def timed(
-    child: ours.Child, runs: int, ask: Callable[[], None], before: Callable[[], None] | None = None
+    child: ours.Child,
+    runs: int,
+    questions: Sequence[Question],
+    before: Callable[[], None] | None = None,
 ) -> str:
-    """Milliseconds of a question asked again and again."""
-    for _ in range(_WARM):
-        ask()
-    cpu_s, taken_s = child.cpu_s(), []
-    for _ in range(runs):
+    """Milliseconds until all of the questions, asked at once, are answered: again and again."""
+    ways = [Asking(child.port) for _ in questions]
+    found: list[list[list[Any]]] = [[] for _ in questions]
+
+    def one(at: int) -> None:
+        found[at] = ways[at].rows(questions[at].sql)
+
+    cpu_s, taken_s = 0.0, []
+    for run in range(_WARM + runs):
         if before is not None:
             before()
+        if run == _WARM:
+            cpu_s = child.cpu_s()
+        threads = [threading.Thread(target=one, args=(at,)) for at in range(1, len(questions))]
         began_s = time.perf_counter()
-        ask()
+        for thread in threads:
+            thread.start()
+        one(0)
+        for thread in threads:
+            thread.join()
         taken_s.append(time.perf_counter() - began_s)
-    cpu_ms = 1000 * (child.cpu_s() - cpu_s) / runs
-    taken_s.sort()
+        if run == _WARM + runs - 1:
+            cpu_s = child.cpu_s() - cpu_s
+        for question, rows in zip(questions, found, strict=True):
+            question.check(rows)
+    taken_s = sorted(taken_s[_WARM:])
     p50, p90 = (1000 * taken_s[int(runs * part)] for part in (0.5, 0.9))
-    return f"{1000 * taken_s[0]:8.1f} {p50:8.1f} {p90:8.1f} {cpu_ms:8.1f}"
+    return f"{1000 * taken_s[0]:8.1f} {p50:8.1f} {p90:8.1f} {1000 * cpu_s / runs:8.1f}"
 
 
-def asked(asking: Asking, sql: str, check: Check) -> Callable[[], None]:
-    """A question whose answer is checked."""
-
-    def ask() -> None:
-        check(asking.rows(sql))
-
-    return ask
-
-
-def last_hour(gpu: int, end: datetime) -> tuple[str, Check]:
-    """The question and the check of one GPU's last hour."""
+def last_hour(gpu: int, end: datetime) -> Question:
+    """One GPU's last hour."""
     sql = (
         f"SELECT ts, util_percent FROM gpu_samples WHERE gpu_uuid = 'GPU-{gpu}' "
         "AND ts > now() - INTERVAL 1 HOUR ORDER BY ts"
@@ -108,31 +125,7 @@ def last_hour(gpu: int, end: datetime) -> tuple[str, Check]:
         for at, (_, util) in zip(times, rows, strict=True):
             assert util == (gpu + at.replace(tzinfo=UTC).timestamp()) % 100
 
-    return sql, check
-
-
-def at_once(port: int, questions: Sequence[tuple[str, Check]]) -> Callable[[], None]:
-    """All of them by connections of their own."""
-    ways = [(Asking(port), *question) for question in questions]
-
-    def ask() -> None:
-        failures: list[BaseException] = []
-
-        def one(asking: Asking, sql: str, check: Check) -> None:
-            try:
-                check(asking.rows(sql))
-            except BaseException as error:  # noqa: BLE001  raised below
-                failures.append(error)
-
-        threads = [threading.Thread(target=one, args=way) for way in ways]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failures:
-            raise failures[0]
-
-    return ask
+    return Question(sql, check)
 
 
 def _has(count: int) -> Check:
@@ -169,23 +162,17 @@ def few(folder: Path, gpus: int, days: float, runs: int) -> None:
             sender.make(6 + runs)
             sender.run(2, 2)
             _is_ready(child)
-            asking = Asking(child.port)
             live = 2 * GPUS
-            now_sql = "SELECT node, gpu, util_percent FROM gpus_now WHERE node LIKE 'node-%'"
-            print(f"  {'SELECT 1':48}", timed(child, runs, asked(asking, "SELECT 1", _says(1))))
-            print(
-                f"  {f'gpus_now, {live} GPUs':48}",
-                timed(child, runs, asked(asking, now_sql, _has(live))),
+            now = Question(
+                "SELECT node, gpu, util_percent FROM gpus_now WHERE node LIKE 'node-%'", _has(live)
             )
-            changed = timed(child, runs, asked(asking, now_sql, _has(live)), lambda: _one(sender))
-            print(f"  {'gpus_now, a batch stored before each':48}", changed)
-            hour = timed(child, runs, asked(asking, *last_hour(5, end)))
-            print(f"  {'last hour of a GPU':48}", hour)
-            panels = [last_hour(gpu % gpus, end) for gpu in range(PANELS)]
-            print(
-                f"  {'ten panels of an hour at once':48}",
-                timed(child, runs, at_once(child.port, panels)),
-            )
+            hours = [last_hour(gpu % gpus, end) for gpu in range(PANELS)]
+            _show("SELECT 1", timed(child, runs, [Question("SELECT 1", _says(1))]))
+            _show(f"gpus_now, {live} GPUs", timed(child, runs, [now]))
+            changed = timed(child, runs, [now], lambda: _one(sender))
+            _show("gpus_now, a batch stored before each", changed)
+            _show("last hour of a GPU", timed(child, runs, hours[:1]))
+            _show("ten panels of an hour at once", timed(child, runs, hours))
 
 
 def many(folder: Path, gpus: int, runs: int) -> None:
@@ -193,24 +180,21 @@ def many(folder: Path, gpus: int, runs: int) -> None:
     agents = gpus // GPUS
     print(f"{agents * GPUS} GPUs")
     with ours.collector(folder, seal_bytes_max=512 * 2**20) as child:
-        begin_ms = int(time.time() * 1000) - 5_000
+        # Ahead, so that all are still of now when the last has been sent.
+        begin_ms = int(time.time() * 1000) + 120_000
         with load(Setup(child.port, agents, begin_ms, nodes=4, rounds=2)) as sender:
             _is_ready(child)
             sender.make(agents)
             _send(sender)
-            asking = Asking(child.port)
-            everything = asked(
-                asking,
-                "SELECT count(*), count(DISTINCT node) FROM gpus_now",
-                _says(agents * GPUS, agents),
-            )
-            print(f"  {'count of GPUs and nodes':48}", timed(child, runs, everything))
-            top = asked(
-                asking,
-                "SELECT node, avg(util_percent) FROM gpus_now GROUP BY node ORDER BY 2 DESC, 1 LIMIT 10",
-                _has(10),
-            )
-            print(f"  {'top ten nodes':48}", timed(child, runs, top))
+            count = "SELECT count(*), count(DISTINCT node) FROM gpus_now"
+            top = "SELECT node, avg(util_percent) FROM gpus_now GROUP BY node ORDER BY 2 DESC, 1 LIMIT 10"
+            every = Question(count, _says(agents * GPUS, agents))
+            _show("count of GPUs and nodes", timed(child, runs, [every]))
+            _show("top ten nodes", timed(child, runs, [Question(top, _has(10))]))
+
+
+def _show(name: str, figures: str) -> None:
+    print(f"  {name:48}{figures}", flush=True)
 
 
 def _one(sender: Load) -> None:

@@ -7,7 +7,7 @@ import os
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -37,6 +37,8 @@ from gpuwarden_collector.prices import PriceBook, PricesError, load_book
 from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
 from gpuwarden_collector.query.memory import limits as memory_limits
 from gpuwarden_collector.query.querier import SqlQuerier
+from gpuwarden_collector.query.stored import LOOK_S as LATEST_S
+from gpuwarden_collector.query.stored import take_stored
 from gpuwarden_collector.query.worker import WorkerSettings
 from gpuwarden_collector.repricing import reprice
 from gpuwarden_collector.retention import Tier
@@ -49,6 +51,8 @@ from gpuwarden_collector.store.address import Address, AddressError, address_of
 from gpuwarden_collector.store.database import make_data_dir, starting
 from gpuwarden_collector.store.engine import Limits
 from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.store.latest import FOLDER as LATEST
+from gpuwarden_collector.store.latest import LatestRows
 from gpuwarden_collector.store.log import SegmentLog
 from gpuwarden_collector.supervision import LOOK_S as STORAGE_LOOK_S
 from gpuwarden_collector.supervision import StorageProcess
@@ -202,9 +206,15 @@ async def _keeping(
     ended = writer.start()
     stack.push_async_callback(_stop_writer, writer)
     timetable = await _timetable(stack, desk)
-    worker = _worker(settings, address, spill_dir)
-    querier = _querier(stack, settings, worker, stats, clock, settings.query_processes)
-    rules_querier = _querier(stack, settings, worker, stats, clock, RULE_PROCESSES)
+    # What other collectors seal into a shared lake may be newer than what is kept here.
+    latest = None if address.is_shared else LatestRows(spill_dir / LATEST, clock)
+    folder = None if latest is None else latest.folder
+    worker = replace(_worker(settings, address, spill_dir), newest=folder)
+    make = partial(_querier, stack, settings, worker, stats, clock, latest)
+    querier, rules_querier = make(settings.query_processes), make(RULE_PROCESSES)
+    if latest is not None:
+        frames.follow(latest.add)
+        timetable.every(LATEST_S, partial(take_stored, latest, rules_querier))
     await storage.begin(writer)
     stack.push_async_callback(storage.stop)
     timetable.every(STORAGE_LOOK_S, storage.look)
@@ -261,6 +271,7 @@ def _querier(
     worker: WorkerSettings,
     stats: Stats,
     clock: Clock,
+    latest: LatestRows | None,
     queries_max: int,
 ) -> SqlQuerier:
     querier = SqlQuerier(
@@ -270,6 +281,7 @@ def _querier(
         queries_max=queries_max,
         timeout_s=settings.query_timeout_s,
         rows_max=settings.query_rows_max,
+        latest=latest,
     )
     stack.push_async_callback(querier.close)
     return querier

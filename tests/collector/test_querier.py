@@ -333,8 +333,9 @@ async def test_closing_ends_all_processes_and_what_they_run(
     assert list(worker_settings.spill.glob(f"{os.getpid()}-*")) == []
 
 
+@pytest.mark.parametrize("where", ["", "WHERE ts > TIMESTAMP '2026-02-01'"])
 async def test_each_row_is_seen_once_while_rows_move_to_the_lake(
-    querier: SqlQuerier, database: Database, wire: Any
+    where: str, querier: SqlQuerier, database: Database, wire: Any
 ) -> None:
     begun, done = [0], [0]
 
@@ -354,7 +355,7 @@ async def test_each_row_is_seen_once_while_rows_move_to_the_lake(
     seen = []
 
     async def ask(moving: "asyncio.Task[None]") -> None:
-        sql = "SELECT count(*), count(DISTINCT (gpu_uuid, ts)) FROM gpu_samples"
+        sql = "SELECT count(*), count(DISTINCT (gpu_uuid, ts)) FROM gpu_samples " + where
         while not moving.done():
             least = done[0]
             ((count, different),) = (await querier.query(sql)).rows

@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -12,12 +12,17 @@ import duckdb
 import pyarrow as pa
 
 from gpuwarden.query import QueryError
+from gpuwarden.schema import UPSERTED
 from gpuwarden_collector.query import guard
+from gpuwarden_collector.query.newest import NewestRows
 from gpuwarden_collector.query.parsed import Parsed, Rows
+from gpuwarden_collector.query.pruned import PrunedLake, Span, span_of
 from gpuwarden_collector.query.statement import split
 from gpuwarden_collector.store.engine import Engine
 from gpuwarden_collector.store.errors import lost_file, one_line
+from gpuwarden_collector.store.latest import KEPT
 
+NO_FILES: Mapping[str, str] = {}
 _NOT_A_SELECT = "Only SELECT statements"
 _CHUNK_ROWS = 2_048  # DuckDB's own vector size, so the row limit costs at most one vector more
 RESULT_BYTES_MAX = 64 * 1024 * 1024
@@ -25,8 +30,20 @@ _JUDGED_MAX = 256
 """Texts whose verdict is remembered: rules and pages ask the same again and again."""
 
 
-_Judged = tuple[Parsed, frozenset[str], bool]
-"""A query that may run, the tables behind the lake that it reads, and whether it may join."""
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A query that may run."""
+
+    parsed: Parsed
+    names: frozenset[str]
+    """Tables behind the lake that it reads."""
+    may_join: bool
+    views: frozenset[str]
+    """Views of newest rows that it reads, if nothing else of what it reads is in lake or segments."""
+    state_names: frozenset[str] | None
+    """Tables of the state file that it reads beside, should it have such views; None: maybe any."""
+    span: Span | None
+    """Of the time of the rows that it reads; None: that is not known, or it reads more than a table."""
 
 
 class Interrupted(Exception):  # noqa: N818  an outcome that the caller expects
@@ -52,16 +69,18 @@ class Reading:
     """
 
     def __init__(self, source: Source, known: Engine | None = None) -> None:
-        """`known`: the same, where what it knows of the lake may be used."""
+        """`known`: an engine, where what it knows of the lake may be used."""
         self._source = source
         self._engine = known
+        self._taken = source
         self._cursor: duckdb.DuckDBPyConnection | None = None
         self._is_interrupted = False
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
-        """Hold a cursor for `parse` and `run`. Raises StoreUnavailableError."""
-        with self._source.cursor() as cursor:
+    def opened(self, source: Source | None = None) -> Iterator[None]:
+        """Hold a cursor for `parse` and `run`, of that source or its own. Raises StoreUnavailableError."""
+        self._taken = source or self._source
+        with self._taken.cursor() as cursor:
             self._cursor = cursor
             try:
                 yield
@@ -81,6 +100,16 @@ class Reading:
         with _interruptible():
             return parse(self._open(), sql)
 
+    def span(self, parsed: Parsed) -> Span | None:
+        """What a query that may run says of the time of the rows that it reads. Raises Interrupted."""
+        with _interruptible():
+            try:
+                return span_of(parsed.selects[0], self._open()) if parsed.selects else None
+            except duckdb.InterruptException:
+                raise
+            except duckdb.Error:
+                return None
+
     def run(
         self,
         sql: str,
@@ -94,20 +123,36 @@ class Reading:
 
         Raises QueryError, Interrupted, StoreUnavailableError.
         """
-        engine = self._engine
-        if engine is not None:
-            with _interruptible():
-                mark = engine.begin_as_known(self._open(), names)
-            if mark is not None:
-                is_moment = partial(engine.is_unchanged, mark)
-                rows = self._fetched(sql, params, row_limit, bytes_max, is_moment)
-                if rows is not None:
-                    return rows
+        if self._engine is self._taken:
+            rows = self.run_as_known(sql, params, row_limit, names=names, bytes_max=bytes_max)
+            if rows is not None:
+                return rows
         with _interruptible():
-            self._source.begin(self._open(), names)
+            self._taken.begin(self._open(), names)
         rows = self._fetched(sql, params, row_limit, bytes_max, lambda: True)
         assert rows is not None
         return rows
+
+    def run_as_known(
+        self,
+        sql: str,
+        params: Mapping[str, Any],
+        row_limit: int,
+        *,
+        names: Iterable[str] | None,
+        bytes_max: int,
+        mark: bytes | None = None,
+    ) -> Rows | None:
+        """As `run`, by what is known of the lake; None: that is not known, or another than `mark`."""
+        engine = self._engine
+        assert engine is not None
+        with _interruptible():
+            begun = engine.begin_as_known(self._open(), names)
+        if begun is None:
+            return None
+        wanted = begun if mark is None else mark
+        is_moment = partial(engine.is_unchanged, wanted)
+        return self._fetched(sql, params, row_limit, bytes_max, is_moment)
 
     def _fetched(
         self,
@@ -153,14 +198,25 @@ class Runner:
         self._bytes_max = result_bytes_max
         self._spill_bytes_max = -1
         self._joins = True
+        self._newest = NewestRows(engine)
+        self._pruned = PrunedLake(engine)
         self._judged: dict[str, _Judged] = {}
         self._lock = threading.Lock()
         self._running: tuple[int, Reading] | None = None
         self._ended = 0
 
-    def run(self, number: int, sql: str, params: Mapping[str, Any], row_limit: int) -> Rows:
-        """Judge and run. `number`: for `interrupt`. Raises QueryError, Interrupted,
-        StoreUnavailableError."""
+    def run(
+        self,
+        number: int,
+        sql: str,
+        params: Mapping[str, Any],
+        row_limit: int,
+        newest: Mapping[str, str] = NO_FILES,
+    ) -> Rows:
+        """Judge and run. `number`: for `interrupt`; `newest`: files with the newest rows, by table.
+
+        Raises QueryError, Interrupted, StoreUnavailableError.
+        """
         guard.check_text(sql)
         reading = Reading(self._engine, self._engine)
         with self._lock:
@@ -168,15 +224,32 @@ class Runner:
                 raise Interrupted("the query was interrupted before it began")
             self._running = number, reading
         try:
-            with reading.opened():
-                judged, names, may_join = self._judge(reading, sql)
-                self._order_joins(may_join)
-                missing = sorted(judged.parameters - params.keys())
-                if missing:
-                    raise QueryError(f"the query needs values for ${', $'.join(missing)}")
-                bound = {name: params[name] for name in judged.parameters}
+            judged = self._judge(reading, sql)
+            missing = sorted(judged.parsed.parameters - params.keys())
+            if missing:
+                raise QueryError(f"the query needs values for ${', $'.join(missing)}")
+            bound = {name: params[name] for name in judged.parsed.parameters}
+            if judged.span is not None:
+                mark = self._pruned.take(judged.span, bound)
+                if mark is not None:
+                    with reading.opened(self._pruned):
+                        rows = reading.run_as_known(
+                            judged.parsed.sql,
+                            bound,
+                            row_limit,
+                            names=judged.names,
+                            bytes_max=self._bytes_max,
+                            mark=mark,
+                        )
+                    if rows is not None:
+                        return rows
+            is_newest = bool(judged.views) and self._newest.take(judged.views, newest)
+            names = judged.state_names if is_newest else judged.names
+            source: Source = self._newest if is_newest else self._engine
+            with reading.opened(source):
+                self._order_joins(judged.may_join)
                 return reading.run(
-                    judged.sql, bound, row_limit, names=names, bytes_max=self._bytes_max
+                    judged.parsed.sql, bound, row_limit, names=names, bytes_max=self._bytes_max
                 )
         finally:
             with self._lock:
@@ -203,18 +276,33 @@ class Runner:
     def _judge(self, reading: Reading, sql: str) -> _Judged:
         """Parse and judge it, once."""
         known = self._judged.get(sql)
-        if known is None:
+        if known is not None:
+            return known
+        with reading.opened():
             parsed = reading.parse(sql)
             guard.check(parsed)
-            names = guard.tables(parsed)
-            sources = [self._engine.sources.get(name, frozenset()) for name in names]
-            may_join = guard.may_join(parsed)
-            # The trees are large, and no longer needed.
-            known = replace(parsed, selects=()), frozenset[str]().union(*sources), may_join
-            if len(self._judged) >= _JUDGED_MAX:
-                self._judged.clear()
-            self._judged[sql] = known
-        return known
+            span = reading.span(parsed)
+        read = guard.tables(parsed)
+        views = read & KEPT.keys()
+        if not guard.is_plainly_named(parsed) or self._sources(read - views):
+            views = set()
+        beside = frozenset[str]().union(*(KEPT[view].beside for view in views))
+        judged = _Judged(
+            replace(parsed, selects=()),  # the trees are large, and no longer needed
+            self._sources(read),
+            guard.may_join(parsed),
+            frozenset(views),
+            frozenset(read - views) | beside if read - views <= UPSERTED else None,
+            span,
+        )
+        if len(self._judged) >= _JUDGED_MAX:
+            self._judged.clear()
+        self._judged[sql] = judged
+        return judged
+
+    def _sources(self, names: Iterable[str]) -> frozenset[str]:
+        found = (self._engine.sources.get(name, frozenset()) for name in names)
+        return frozenset[str]().union(*found)
 
 
 def parse(cursor: duckdb.DuckDBPyConnection, sql: str) -> Parsed:

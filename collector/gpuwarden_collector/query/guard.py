@@ -69,6 +69,16 @@ def tables(parsed: Parsed) -> set[str]:
     }
 
 
+def is_plainly_named(parsed: Parsed) -> bool:
+    """Whether a query names its tables without a schema, and does not ask what tables there are."""
+    return not any(
+        node.get("type") == "SHOW_REF"
+        or (node.get("type") == "BASE_TABLE" and _place(node) != ("", ""))
+        for tree in parsed.selects or ()
+        for node in _nodes(tree)
+    )
+
+
 def may_join(parsed: Parsed) -> bool:
     """Whether a query may join tables: all do but those that read a single one, which is no view."""
     read = []

@@ -27,6 +27,7 @@ from gpuwarden_collector.query.forkserver import spawn, wait_ended
 from gpuwarden_collector.query.result import decoded, python_rows
 from gpuwarden_collector.query.worker import Asked, WorkerSettings
 from gpuwarden_collector.stats import Stats
+from gpuwarden_collector.store.latest import LatestRows, named_views
 
 log = logging.getLogger(__name__)
 
@@ -175,14 +176,17 @@ class SqlQuerier:
         queries_max: int = 2,
         timeout_s: float = 30.0,
         rows_max: int = 100_000,
+        latest: LatestRows | None = None,
     ) -> None:
-        """`settings`: its processes spill to folders within `settings.spill`."""
+        """`settings`: its processes spill to folders within `settings.spill`. `latest`: the newest rows,
+        which queries of views of such may be answered from."""
         self._settings = settings
         self._stats = stats
         self._clock = clock
         self._queries_max = queries_max
         self._timeout_s = timeout_s
         self._rows_max = rows_max
+        self._latest = latest
         self._slots = asyncio.Semaphore(queries_max)
         self._idle: list[QueryProcess] = []
         self._busy: set[QueryProcess] = set()
@@ -238,6 +242,7 @@ class SqlQuerier:
                 limit_s,
                 self._spill_bytes_max,
                 form,
+                {},
             )
             return await self._within(limit_s, asked)
         except QueryTimeoutError:
@@ -264,13 +269,21 @@ class SqlQuerier:
             raise
         try:
             async with asyncio.timeout(limit_s):
-                return await self._answer(process, asked)
+                files = await self._newest(asked.sql)
+                return await self._answer(process, replace(asked, newest=files))
         except TimeoutError as error:
             raise QueryTimeoutError(
                 f"the query took longer than {limit_s:g} s: select a shorter time, or aggregate"
             ) from error
         finally:
             self._give_back(process)
+
+    async def _newest(self, sql: str) -> Mapping[str, str]:
+        """Files with the newest rows, as of now, that a query may be answered from."""
+        if self._latest is None or not (views := named_views(sql)):
+            return {}
+        files = self._latest.published(views)
+        return await asyncio.to_thread(self._latest.publish, views) if files is None else files
 
     async def _answer(self, process: QueryProcess, asked: Asked) -> Answer:
         try:

@@ -13,6 +13,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from gpuwarden.query import QueryError
@@ -21,6 +22,8 @@ from gpuwarden_collector.query.parsed import Rows
 _PLAIN_TYPES = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_floating)
 
 
+_WIDE = ("HUGEINT", "UHUGEINT")
+_FIRST, _END = np.datetime64("0001-01-01"), np.datetime64("9999-12-31T23:59:59")
 ENCODED_BYTES_MAX = 128 * 1024 * 1024
 """Twice what rows may have before they are encoded."""
 _CHUNK_ROWS = 2_048
@@ -47,17 +50,12 @@ def python_rows(rows: Rows) -> Sequence[tuple[Any, ...]]:
 
     Raises QueryError for what Python's types cannot hold.
     """
-    columns = []
-    for name, values, sql_type in zip(
-        rows.data.schema.names, rows.data.columns, rows.types, strict=True
-    ):
-        try:
-            columns.append(_column(values, sql_type))
-        except (OverflowError, ValueError) as error:  # Arrow's errors are among them
-            raise QueryError(
-                f"column {name} has a {sql_type} outside the years 1 to 9999 or infinite: "
-                "cast it to VARCHAR"
-            ) from error
+    columns = [
+        _python_column(name, values, sql_type)
+        for name, values, sql_type in zip(
+            rows.data.schema.names, rows.data.columns, rows.types, strict=True
+        )
+    ]
     return list(zip(*columns, strict=True)) if columns else []
 
 
@@ -67,7 +65,11 @@ def json_body(rows: Rows, elapsed_s: float, bytes_max: int = ENCODED_BYTES_MAX) 
     columns = [{"name": n, "type": t} for n, t in zip(names, rows.types, strict=True)]
     body = bytearray(b'{"columns":' + _json(columns) + b',"rows":[')
     for at, chunk in enumerate(_chunks(rows)):
-        cells = [[_json_cell(cell) for cell in row] for row in python_rows(chunk)]
+        columns_of_cells = [
+            _json_column(name, values, sql_type)
+            for name, values, sql_type in zip(names, chunk.data.columns, rows.types, strict=True)
+        ]
+        cells = list(zip(*columns_of_cells, strict=True))
         body += (b"," if at else b"") + _json(cells)[1:-1]
         _bound(len(body), bytes_max, "JSON")
     end = {"truncated": rows.truncated, "elapsed_s": round(elapsed_s, 6)}
@@ -117,12 +119,49 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
+def _python_column(name: str, values: Any, sql_type: str) -> list[Any]:
+    """Raises QueryError."""
+    try:
+        return _column(values, sql_type)
+    except (OverflowError, ValueError) as error:  # Arrow's errors are among them
+        raise QueryError(
+            f"column {name} has a {sql_type} outside the years 1 to 9999 or infinite: "
+            "cast it to VARCHAR"
+        ) from error
+
+
+def _json_column(name: str, values: Any, sql_type: str) -> list[Any]:
+    """Cells as JSON has them; instants and numbers, of which most answers are, all at once.
+
+    Raises QueryError.
+    """
+    kind = values.type
+    if pa.types.is_timestamp(kind) and kind.unit in ("us", "ms", "s"):
+        instants = values.combine_chunks().to_numpy(zero_copy_only=False)
+        is_null = np.isnat(instants)
+        known = instants[~is_null]
+        if not known.size or (known.min() >= _FIRST and known.max() < _END):
+            texts = np.datetime_as_string(known.astype("datetime64[ms]"), timezone="UTC")
+            if not is_null.any():
+                return list(texts.tolist())
+            found = np.full(len(instants), None, object)
+            found[~is_null] = texts
+            return list(found)
+    elif pa.types.is_floating(kind):
+        cells: list[Any] = values.to_pylist()
+        return [cell if cell is None or math.isfinite(cell) else None for cell in cells]
+    elif sql_type not in _WIDE and any(is_plain(kind) for is_plain in _PLAIN_TYPES):
+        plain: list[Any] = values.to_pylist()
+        return plain
+    return [_json_cell(cell) for cell in _python_column(name, values, sql_type)]
+
+
 def _column(values: Any, sql_type: str) -> list[Any]:
     kind = values.type
     if pa.types.is_timestamp(kind):
         # Nanoseconds and zones that pandas would be needed for are cut to what datetime holds.
         return _instants(values)
-    if sql_type in ("HUGEINT", "UHUGEINT"):
+    if sql_type in _WIDE:
         # Both come as 128 bits with a sign, which a UHUGEINT does not have.
         wrap = 1 << 128 if sql_type == "UHUGEINT" else 0
         return [None if v is None else int(v) + wrap * (v < 0) for v in values.to_pylist()]

@@ -51,6 +51,8 @@ class WorkerSettings:
     data_bytes_max: int
     """Most private memory, as the kernel counts it; 0: no limit."""
     result_bytes_max: int
+    newest: Path | None = None
+    """Folder of files with the newest rows, to be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Asked:
     spill_bytes_max: int
     form: str
     """How rows are encoded: `json`, `csv`, `arrow`, or `rows` for the process that asks."""
+    newest: Mapping[str, str]
+    """Files with the newest rows, by table."""
 
 
 def work(sock: socket.socket) -> None:
@@ -118,6 +122,7 @@ def needs(settings: WorkerSettings) -> Needs:
         settings.data_dir / FOLDER,
         catalogue.parent,
         Path(settings.address.data),
+        *([settings.newest] if settings.newest else []),
     )
     # Who reads an SQLite file notes there how far. Where nobody has the catalogue open there is none, and
     # reading makes it.
@@ -184,7 +189,7 @@ def _answer(runner: Runner, asked: Asked) -> tuple[dict[str, Any], bytes]:
     began_s = time.monotonic()
     try:
         runner.limit_spill(asked.spill_bytes_max)
-        rows = runner.run(asked.number, asked.sql, asked.params, asked.row_limit)
+        rows = runner.run(asked.number, asked.sql, asked.params, asked.row_limit, asked.newest)
         body = encoded(asked.form, rows, time.monotonic() - began_s)
         return {"kind": "rows", "truncated": rows.truncated, "types": list(rows.types)}, body
     except Interrupted:

@@ -75,6 +75,9 @@ class Engine:
         self._limits = limits
         self._mark = CatalogMark(address)
         self._sealed: tuple[bytes, int] | None = None
+        self._lake_folder = address.data
+        self._files: dict[str, tuple[bytes, list[lake.LakeFile] | None]] = {}
+        self._asked_for: dict[str, bytes] = {}
         config: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": limits.memory,
             "threads": limits.threads or max(1, (os.cpu_count() or 1) // 2),
@@ -144,8 +147,7 @@ class Engine:
     def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """A cursor, for a thread. Raises StoreUnavailableError."""
         try:
-            cursor = self.connection.cursor()
-            cursor.execute(f"USE {_NAME}")
+            cursor = self.new_cursor()
         except duckdb.Error as error:
             raise StoreUnavailableError(one_line(error)) from error
         try:
@@ -153,10 +155,16 @@ class Engine:
         finally:
             cursor.close()
 
-    def refresh(self) -> None:
-        """Take over what has changed in the state file. Raises StoreUnavailableError."""
+    def new_cursor(self) -> duckdb.DuckDBPyConnection:
+        """A cursor that whoever asks closes, or has for as long as the engine. Raises duckdb.Error."""
+        cursor = self.connection.cursor()
+        cursor.execute(f"USE {_NAME}")
+        return cursor
+
+    def refresh(self, names: Iterable[str] | None = None) -> None:
+        """Take over what has changed in these tables of the state file, None: in all. Raises StoreUnavailableError."""
         with self._lock:
-            for name in sorted(UPSERTED):
+            for name in sorted(UPSERTED if names is None else UPSERTED & set(names)):
                 revision, deleted = self._known.get(name, (-1, 0))
                 changed = self._state.changes(name, revision, deleted)
                 if changed is None:
@@ -223,6 +231,30 @@ class Engine:
             _roll_back(cursor)
             raise
         return mark
+
+    def files_as_known(self, name: str) -> tuple[bytes, list[lake.LakeFile]] | None:
+        """Mark of the lake, and the files that hold a table of samples then. Raises duckdb.Error.
+
+        None: they do not hold all of it; or the lake is another one than at the last such call, so that
+        it may not pay to know them.
+        """
+        mark = self._mark.look()
+        if mark is None or self._sealed is None or self._sealed[0] != mark:
+            return None
+        if self._asked_for.get(name) != mark:
+            self._asked_for[name] = mark
+            return None
+        if name not in self._files or self._files[name][0] != mark:
+            cursor = self.new_cursor()
+            try:
+                files = lake.files(cursor, name, self._lake_folder)
+            finally:
+                cursor.close()
+            if not self.is_unchanged(mark):
+                return None
+            self._files[name] = mark, files
+        files = self._files[name][1]
+        return None if files is None else (mark, files)
 
     def is_unchanged(self, mark: bytes) -> bool:
         """Whether nothing was committed to the lake since `begin_as_known` gave the mark."""

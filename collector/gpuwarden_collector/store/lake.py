@@ -10,6 +10,8 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import duckdb
@@ -145,6 +147,59 @@ def sealed_segment(connection: duckdb.DuckDBPyConnection, collector: str) -> int
         "SELECT max(segment) FROM lake.main.collectors WHERE collector = $1", [collector]
     ).fetchone()
     return int(row[0]) if row and row[0] is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFile:
+    """A file of a table of samples, and of when its rows are; None: that is not known."""
+
+    path: str
+    first: datetime | None
+    last: datetime | None
+
+
+def files(cursor: duckdb.DuckDBPyConnection, table: str, folder: str) -> list[LakeFile] | None:
+    """All files that hold rows of a table now; None: not all of its rows, or more than them.
+
+    `folder`: of the lake's files. Raises duckdb.Error.
+    """
+    found = cursor.execute(
+        f"""
+        WITH t AS (
+            SELECT t.table_id, t.path AS folder, t.path_is_relative, s.path AS above, c.column_id
+            FROM {METADATA}.ducklake_table t
+            JOIN {METADATA}.ducklake_schema s ON s.schema_id = t.schema_id AND s.schema_name = 'main'
+            JOIN {METADATA}.ducklake_column c ON c.table_id = t.table_id AND c.column_name = 'ts'
+            WHERE t.table_name = $1 AND t.end_snapshot IS NULL AND s.end_snapshot IS NULL
+                AND c.end_snapshot IS NULL
+        )
+        SELECT
+            t.above || t.folder || f.path AS path, TRY_CAST(v.min_value AS TIMESTAMP),
+            TRY_CAST(v.max_value AS TIMESTAMP),
+            f.path_is_relative AND t.path_is_relative AND f.mapping_id IS NULL
+                AND f.file_format = 'parquet' AND f.data_file_id NOT IN (
+                    SELECT data_file_id FROM {METADATA}.ducklake_delete_file
+                    WHERE end_snapshot IS NULL
+                )
+        FROM t JOIN {METADATA}.ducklake_data_file f ON f.table_id = t.table_id
+        LEFT JOIN {METADATA}.ducklake_file_column_stats v
+            ON v.data_file_id = f.data_file_id AND v.column_id = t.column_id
+        WHERE f.end_snapshot IS NULL
+        """,
+        [table],
+    ).fetchall()
+    inlined = cursor.execute(
+        f"SELECT i.table_name FROM {METADATA}.ducklake_inlined_data_tables i "
+        f"JOIN {METADATA}.ducklake_table t ON t.table_id = i.table_id WHERE t.table_name = $1",
+        [table],
+    ).fetchall()
+    for (name,) in inlined:
+        rows = f'SELECT count(*) FROM {METADATA}."{name}" WHERE end_snapshot IS NULL'
+        if cursor.execute(rows).fetchall() != [(0,)]:
+            return None
+    if not all(is_plain for *_, is_plain in found):
+        return None
+    return [LakeFile(f"{folder.rstrip('/')}/{path}", at, until) for path, at, until, _ in found]
 
 
 def seal(

@@ -6,11 +6,11 @@ are for one thread, the writer.
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.store.errors import StoreUnavailableError
@@ -50,6 +50,7 @@ class SegmentLog:
         """Holds the folder and opens the state file. Raises StartError, sqlite3.Error, SegmentError,
         StoreUnavailableError, OSError."""
         self._folder = data_dir / FOLDER
+        self._follower: Callable[[Mapping[str, Any]], None] = lambda tables: None
         self._lock = _lock(data_dir)
         self._segment: SegmentWriter | None = None
         try:
@@ -94,6 +95,10 @@ class SegmentLog:
             self.last_number, self._previous_end = sealed, None
         self._begin()
 
+    def follow(self, follower: Callable[[Mapping[str, Any]], None]) -> None:
+        """Have it called with the tables of each frame that is on disk from now on."""
+        self._follower = follower
+
     def append(self, frame: Frame) -> None:
         """Write a frame, on disk when it returns. Raises StoreUnavailableError."""
         try:
@@ -108,6 +113,7 @@ class SegmentLog:
             ) from error
         if frame.progress is not None:
             self._progress = {**self._progress, **instants(frame.progress)}
+        self._follower(frame.tables)
 
     def freeze(self) -> int:
         """Begin a new segment; the number of the one that was written. Raises StoreUnavailableError."""

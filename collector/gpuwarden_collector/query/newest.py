@@ -1,0 +1,64 @@
+"""Answers `gpus_now` and its like from the newest rows that the collector keeps (`store/latest.py`).
+
+One cursor stays open, on which the views read a file of such rows and touch neither lake nor segments.
+A query is for it if all else that it reads are tables of the state file, so that nothing it shows may
+be of another moment.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import duckdb
+import pyarrow as pa
+
+from gpuwarden_collector.store.engine import Engine
+from gpuwarden_collector.store.errors import StoreUnavailableError, one_line
+from gpuwarden_collector.store.latest import KEPT, kept_table, read_rows
+from gpuwarden_collector.store.segment import SCHEMAS
+
+
+class NewestRows:
+    """A source of queries for one thread: see `Source` in `execute.py`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._cursor: duckdb.DuckDBPyConnection | None = None
+        self._files: dict[str, str] = {}
+
+    def take(self, views: Iterable[str], files: Mapping[str, str]) -> bool:
+        """Have the views read these files, by table; False: not all of them can be read."""
+        tables = {KEPT[view].table for view in views}
+        if not tables <= files.keys():
+            return False
+        try:
+            cursor = self._cursor or self._open()
+            for name in tables:
+                if self._files.get(name) != files[name]:
+                    cursor.register(kept_table(name), read_rows(files[name]))
+                    self._files[name] = files[name]
+        except (OSError, pa.ArrowException, duckdb.Error):
+            return False
+        return True
+
+    @contextmanager
+    def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """The one that stays."""
+        yield self._cursor or self._open()
+
+    def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
+        """Begin a transaction. `names`: tables of the state file. Raises StoreUnavailableError."""
+        self._engine.refresh(names)
+        try:
+            cursor.execute("BEGIN TRANSACTION READ ONLY")
+        except duckdb.Error as error:
+            raise StoreUnavailableError(one_line(error)) from error
+
+    def _open(self) -> duckdb.DuckDBPyConnection:
+        """Raises duckdb.Error."""
+        cursor = self._engine.new_cursor()
+        for view in KEPT.values():
+            cursor.register(kept_table(view.table), SCHEMAS[view.table].empty_table())
+            # For this cursor it comes before the view of the database.
+            cursor.execute(f"CREATE TEMP VIEW {view.view} AS {view.view_sql}")
+        self._cursor = cursor
+        return cursor

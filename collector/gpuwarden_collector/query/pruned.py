@@ -1,0 +1,223 @@
+"""Reads of the lake only the files that can hold the rows of a time that a query names.
+
+DuckLake asks its catalogue for these files at each query, by several statements that read most of it:
+ten times what the query itself takes where that is about one GPU and an hour. A process that has seen
+the catalogue at a commit knows the files until the next one.
+
+A query is for it if it reads one table, in one place, and says in that place's WHERE from when or until
+when rows are; the lake is a local one; and the table has no deleted rows and none in the catalogue
+itself. Whatever else: the lake is asked.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import duckdb
+
+from gpuwarden.rollups import ROLLUPS
+from gpuwarden_collector.store.engine import Engine, hot_table
+from gpuwarden_collector.store.lake import LakeFile
+from gpuwarden_collector.store.segment import SCHEMAS, TABLE_NAMES
+
+_ROUNDED = timedelta(seconds=1)
+"""More than what is lost where instants are made microseconds."""
+_LATER = timedelta(hours=1)
+"""More than passes between asking for `now()` here and in the query."""
+_PRUNED = frozenset(TABLE_NAMES) - ROLLUPS.keys()
+"""Tables of whose rows none are ever deleted but with their file."""
+_FILES_MAX = 64
+"""With more files DuckLake's own way costs no more."""
+_LOWER = {"COMPARE_GREATERTHAN", "COMPARE_GREATERTHANOREQUALTO"}
+_UPPER = {"COMPARE_LESSTHAN", "COMPARE_LESSTHANOREQUALTO"}
+_STEADY = frozenset({"-", "+", "now", "get_current_timestamp", "today", "date_trunc", "trunc"}) | {
+    f"to_{unit}" for unit in ("weeks", "days", "hours", "minutes", "seconds", "milliseconds")
+}
+"""Functions that are the same for each row of a query."""
+_CLASSES = frozenset({"FUNCTION", "CONSTANT", "CAST", "PARAMETER"})
+_INSTANTS = frozenset({"TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE", "VARCHAR"})
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a query says of the time of its rows."""
+
+    table: str
+    sql: str
+    """SELECT of pairs: the later one of a lower and an upper bound, with the type of each."""
+    parameters: frozenset[str]
+    bounds: tuple[bool, ...]
+    """Of each bound whether it is a lower one."""
+
+
+def span_of(tree: Mapping[str, Any], cursor: duckdb.DuckDBPyConnection) -> Span | None:
+    """From the syntax tree of a query; None: it is not for this. Raises duckdb.Error."""
+    nodes = list(_nodes(tree))
+    tables = [node for node in nodes if node.get("type") in ("BASE_TABLE", "SHOW_REF")]
+    selects = [node for node in nodes if node.get("from_table") in tables]
+    if len(tables) != 1 or len(selects) != 1:
+        return None
+    table = tables[0]
+    name = str(table.get("table_name", "")).lower()
+    is_plain = table["type"] == "BASE_TABLE" and name in _PRUNED
+    if not is_plain or any(table.get(key) for key in _BESIDE):
+        return None
+    bounds = [bound for part in _parts(selects[0].get("where_clause")) for bound in _bounds(part)]
+    if not bounds:
+        return None
+    wanted = [json.dumps(expression) for _, expression in bounds]
+    names = {
+        node["identifier"]
+        for _, expression in bounds
+        for node in _nodes(expression)
+        if node.get("class") == "PARAMETER"
+    }
+    select = json.loads(cursor.execute("SELECT json_serialize_sql('SELECT 1')").fetchall()[0][0])
+    texts = []
+    for expression in wanted:
+        select["statements"][0]["node"]["select_list"] = [json.loads(expression)]
+        row = cursor.execute(
+            "SELECT json_deserialize_sql($1::JSON)", [json.dumps(select)]
+        ).fetchall()[0]
+        texts.append(str(row[0]).removeprefix("SELECT "))
+    sql = "SELECT " + ", ".join(f"typeof({t}), CAST({t} AS TIMESTAMP)" for t in texts)
+    return Span(name, sql, frozenset(names), tuple(is_lower for is_lower, _ in bounds))
+
+
+_BESIDE = ("schema_name", "catalog_name", "sample", "at_clause", "column_name_alias")
+
+
+class PrunedLake:
+    """A source of queries for one thread: see `Source` in `execute.py`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._cursor: duckdb.DuckDBPyConnection | None = None
+        self._shown: dict[str, tuple[str, ...]] = {}
+
+    def take(self, span: Span, params: Mapping[str, Any]) -> bytes | None:
+        """Have a query of that span read only files that matter; the mark of the lake that they are of.
+
+        None: it is to be asked otherwise.
+        """
+        try:
+            known = self._engine.files_as_known(span.table)
+            bounds = None if known is None else self._bounds(span, params)
+            if known is None or bounds is None:
+                return None
+            paths = tuple(file.path for file in known[1] if _may_hold(file, *bounds))
+            if len(paths) > _FILES_MAX:
+                return None
+            self._show(self._cursor or self._open(), span.table, paths)
+        except duckdb.Error:
+            return None
+        return known[0]
+
+    @contextmanager
+    def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """The one that stays."""
+        yield self._cursor or self._open()
+
+    def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
+        """As `Engine.begin`."""
+        self._engine.begin(cursor, names)
+
+    def _bounds(
+        self, span: Span, params: Mapping[str, Any]
+    ) -> tuple[datetime | None, datetime | None] | None:
+        """From when and until when; None: that is not known."""
+        cursor = self._cursor or self._open()
+        bound = {name: params[name] for name in span.parameters}
+        row = cursor.execute(span.sql, bound).fetchall()[0]
+        lower: datetime | None = None
+        upper: datetime | None = None
+        for at, is_lower in enumerate(span.bounds):
+            kind, instant = row[2 * at], row[2 * at + 1]
+            if kind not in _INSTANTS or not isinstance(instant, datetime):
+                return None
+            if is_lower:
+                lower = max(lower or instant, instant)
+            else:
+                upper = min(upper or instant, instant)
+        return lower, upper
+
+    def _show(self, cursor: duckdb.DuckDBPyConnection, name: str, paths: tuple[str, ...]) -> None:
+        """Have the cursor see these files as the table, before the view of the database."""
+        if self._shown.get(name) == paths:
+            return
+        self._shown.pop(name, None)
+        columns = ", ".join(SCHEMAS[name].names)
+        hot = f"SELECT {columns} FROM {hot_table(name)}"
+        listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
+        read = f"read_parquet([{listed}], union_by_name = true, hive_partitioning = false)"
+        lake = f"SELECT {columns} FROM {read} UNION ALL " if paths else ""
+        cursor.register(hot_table(name), SCHEMAS[name].empty_table())
+        cursor.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {lake}{hot}")
+        self._shown[name] = paths
+
+    def _open(self) -> duckdb.DuckDBPyConnection:
+        """Raises duckdb.Error."""
+        self._cursor = self._engine.new_cursor()
+        return self._cursor
+
+
+def _may_hold(file: LakeFile, lower: datetime | None, upper: datetime | None) -> bool:
+    try:
+        is_before = lower is not None and file.last is not None and file.last < lower - _ROUNDED
+        is_behind = upper is not None and file.first is not None and file.first > upper + _LATER
+    except OverflowError:  # there is no such instant
+        return True
+    return not is_before and not is_behind
+
+
+def _parts(condition: Any) -> Sequence[Mapping[str, Any]]:
+    """Conditions all of which must hold."""
+    if not isinstance(condition, dict):
+        return ()
+    if condition.get("type") == "CONJUNCTION_AND":
+        return [part for child in condition["children"] for part in _parts(child)]
+    return [condition]
+
+
+def _bounds(part: Mapping[str, Any]) -> Iterator[tuple[bool, Mapping[str, Any]]]:
+    """Bounds of `ts`, each with whether it is a lower one."""
+    kind = part.get("type")
+    if kind == "COMPARE_BETWEEN" and _is_ts(part["input"]):
+        found = [(True, part["lower"]), (False, part["upper"])]
+    elif kind in _LOWER | _UPPER and _is_ts(part["left"]):
+        found = [(kind in _LOWER, part["right"])]
+    elif kind in _LOWER | _UPPER and _is_ts(part["right"]):
+        found = [(kind in _UPPER, part["left"])]
+    else:
+        return
+    yield from ((is_lower, bound) for is_lower, bound in found if _is_steady(bound))
+
+
+def _is_ts(expression: Mapping[str, Any]) -> bool:
+    if expression.get("class") != "COLUMN_REF":
+        return False
+    return str(expression["column_names"][-1]).lower() == "ts"
+
+
+def _is_steady(expression: Mapping[str, Any]) -> bool:
+    """Whether an expression has one value for a query, as far as is known here."""
+    for node in _nodes(expression):
+        if "class" in node and node["class"] not in _CLASSES:
+            return False
+        if "function_name" in node and str(node["function_name"]).lower() not in _STEADY:
+            return False
+    return True
+
+
+def _nodes(tree: Any) -> Iterator[Mapping[str, Any]]:
+    waiting = [tree]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            yield item
+            waiting.extend(item.values())
+        elif isinstance(item, list):
+            waiting.extend(item)

@@ -1,0 +1,219 @@
+"""The newest rows that are kept are those of the definition of the views, whatever was stored, how and when."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+
+from gpuwarden.clock import Clock, ManualClock, SystemClock
+from gpuwarden.query import Querier
+from gpuwarden_collector.daemon import Collector
+from gpuwarden_collector.store.latest import KEPT, LatestRows, kept_table, named_views, read_rows
+from gpuwarden_collector.store.segment import SCHEMAS
+
+_NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+_SAMPLES = KEPT["gpus_now"]
+Start = Callable[..., AbstractAsyncContextManager[Collector]]
+
+
+def _samples(rows: list[tuple[str, int, float | None]]) -> pa.Table:
+    """GPU, seconds from now and utilization."""
+    at = _NOW.replace(tzinfo=None)
+    return pa.Table.from_pylist(
+        [
+            {
+                "ts": at + timedelta(seconds=second),
+                "node": f"n{value}",
+                "gpu_uuid": gpu,
+                "simulated": True,
+                "util_percent": value,
+            }
+            for gpu, second, value in rows
+        ],
+        schema=SCHEMAS["gpu_samples"],
+    )
+
+
+def _published(latest: LatestRows) -> list[dict[str, Any]]:
+    path = latest.publish(["gpus_now"])["gpu_samples"]
+    assert latest.published(["gpus_now"]) == {"gpu_samples": path}, "nothing is written twice"
+    return sorted(read_rows(path).to_pylist(), key=lambda row: row["gpu_uuid"])
+
+
+_row = st.tuples(
+    st.sampled_from([f"GPU-{n}" for n in range(12)]),
+    st.integers(-3_000, 60),
+    st.none() | st.integers(0, 100).map(float),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    parts=st.lists(st.lists(_row, min_size=1, max_size=30), max_size=8),
+    stored=st.lists(_row, max_size=20),
+    looks=st.sets(st.integers(0, 8)),
+)
+def test_the_newest_row_of_each_key_is_kept(
+    tmp_path_factory: pytest.TempPathFactory, parts: Any, stored: Any, looks: set[int]
+) -> None:
+    latest = LatestRows(tmp_path_factory.mktemp("x") / "latest", ManualClock(_NOW))
+    latest.take_stored(_SAMPLES, [_samples(stored)])
+    best: dict[str, tuple[int, float | None]] = {}
+    ties: set[str] = set()
+    for at, part in enumerate([stored, *parts]):
+        if at:
+            latest.add({"gpu_samples": _samples(part), "events": None})
+        for gpu, second, value in part:
+            if gpu not in best or second > best[gpu][0]:
+                best[gpu] = second, value
+                ties.discard(gpu)
+            elif second == best[gpu][0] and value != best[gpu][1]:
+                ties.add(gpu)
+        if at in looks or at == len(parts):
+            found = {row["gpu_uuid"]: row for row in _published(latest)}
+            assert found.keys() == best.keys()
+            for gpu, (second, value) in best.items():
+                assert found[gpu]["ts"] == (_NOW + timedelta(seconds=second)).replace(tzinfo=None)
+                if gpu not in ties:
+                    assert found[gpu]["util_percent"] == value
+                    assert found[gpu]["node"] == f"n{value}"
+
+
+def test_many_keys_are_merged_as_few_are_and_forgotten_when_they_are_gone(tmp_path: Path) -> None:
+    clock = ManualClock(_NOW)
+    latest = LatestRows(tmp_path / "latest", clock)
+    latest.take_stored(_SAMPLES, [])
+    every = [f"GPU-{n:05}" for n in range(20_000)]
+    latest.add({"gpu_samples": _samples([(gpu, -1, 1.0) for gpu in every])})
+    latest.add({"gpu_samples": _samples([(gpu, 0, 2.0) for gpu in every[::3]])})
+    assert [row["util_percent"] for row in _published(latest)] == [
+        2.0 if at % 3 == 0 else 1.0 for at in range(len(every))
+    ]
+    clock.advance(3_599.5)
+    latest.add({"gpu_samples": _samples([(every[1], 3_599, 3.0)])})
+    assert [row["gpu_uuid"] for row in _published(latest)] == sorted([*every[::3], every[1]])
+    assert len(list((tmp_path / "latest").iterdir())) <= 2
+
+
+def test_nothing_is_given_out_until_what_was_stored_before_is_known(tmp_path: Path) -> None:
+    latest = LatestRows(tmp_path / "latest", ManualClock(_NOW))
+    latest.add({"gpu_samples": _samples([("GPU-1", 0, 1.0)])})
+    assert latest.publish(["gpus_now", "nodes_now"]) == {}
+    latest.take_stored(_SAMPLES, [_samples([("GPU-2", -9, 1.0), ("GPU-1", -9, 2.0)])])
+    assert [row["util_percent"] for row in _published(latest)] == [1.0, 1.0]
+
+
+def test_a_disk_that_takes_no_file_leaves_queries_to_the_definition(tmp_path: Path) -> None:
+    latest = LatestRows(tmp_path / "latest", ManualClock(_NOW))
+    latest.take_stored(_SAMPLES, [_samples([("GPU-1", 0, 1.0)])])
+    (tmp_path / "latest").rmdir()
+    assert latest.publish(["gpus_now"]) == {}
+    (tmp_path / "latest").mkdir()
+    assert len(_published(latest)) == 1
+
+
+def test_the_views_of_the_newest_row_by_one_key_are_found() -> None:
+    assert set(KEPT) == {"gpus_now", "gpu_health_now", "nodes_now"}
+    assert named_views("SELECT * FROM Gpus_Now JOIN nodes_now n ON true") == {
+        "gpus_now",
+        "nodes_now",
+    }
+
+
+class _Fleet:
+    """What a few nodes report, in no order, about GPUs that move between them."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._taken: set[tuple[str, int]] = set()
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        chance = self._random
+        found: dict[str, list[dict[str, Any]]] = {}
+        for table in ("gpu_samples", "gpu_health_samples", "host_samples"):
+            for _ in range(chance.randint(0, 12)):
+                node, gpu = f"n{chance.randint(0, 3)}", f"GPU-{chance.randint(0, 9)}"
+                key = node if table == "host_samples" else gpu
+                # Away from the ends of the minute and of the five that views look back.
+                back_ms = chance.choice(
+                    [chance.randint(-20_000, 20_000), chance.randint(100_000, 200_000), 900_000]
+                )
+                if (table + key, back_ms) in self._taken:
+                    continue
+                self._taken.add((table + key, back_ms))
+                row: dict[str, Any] = {"node": node, "simulated": True, "back_ms": back_ms}
+                if table != "host_samples":
+                    row |= {"gpu_uuid": gpu, "gpu": chance.choice([0, 1, None])}
+                column = {
+                    "gpu_samples": "util_percent",
+                    "gpu_health_samples": "ecc_corrected_volatile_total",
+                    "host_samples": "cpu_util_percent",
+                }[table]
+                found.setdefault(table, []).append({**row, column: chance.choice([None, 1, 90])})
+        return found
+
+
+async def _same_as_defined(querier: Querier) -> None:
+    for view, kept in KEPT.items():
+        defined = kept.view_sql.replace(
+            f"SELECT * FROM {kept_table(kept.table)} WHERE",
+            f"SELECT * FROM ({kept.newest_sql}) WHERE",
+        )
+        rows = [
+            (await querier.query(f"{sql} ORDER BY ALL")).rows for sql in (f"FROM {view}", defined)
+        ]
+        assert rows[0] == rows[1], view
+    joined = await querier.query(
+        "SELECT count(*) FROM gpus_now n JOIN gpu_samples s USING (gpu_uuid) WHERE s.ts > n.ts"
+    )
+    assert joined.rows == [(0,)]
+
+
+async def _kept(querier: Querier) -> bool:
+    """Whether the views are answered from what is kept."""
+    plans = [await querier.query(f"EXPLAIN FROM {view}") for view in KEPT]
+    return all("UNION" not in str(plan.rows) for plan in plans)
+
+
+@pytest.mark.parametrize("seed", [1])
+async def test_views_of_now_say_what_their_definition_says(
+    seed: int, start: Start, wire: Any, post: Any
+) -> None:
+    fleet, sequence, began = _Fleet(seed), 0, datetime.now(UTC)
+    clock: Clock = SystemClock()
+    for _ in range(3):
+        async with start(clock=clock, seal_interval_s=1, query_processes=1) as collector:
+            for turn in range(5):
+                tables: Mapping[str, Any] = fleet.tables()
+                streams = [
+                    wire.stream(
+                        name,
+                        [
+                            {k: v for k, v in row.items() if k != "back_ms"}
+                            | {"ts": began - timedelta(milliseconds=row["back_ms"])}
+                            for row in rows
+                        ],
+                    )
+                    for name, rows in tables.items()
+                ]
+                if streams:
+                    sequence += 1
+                    status, text, _ = await post(
+                        collector.url, wire.zstd(b"".join(streams)), sequence
+                    )
+                    assert status == 204, text
+                await _same_as_defined(collector.querier)
+                if turn == 1:
+                    for _ in range(200):
+                        if await _kept(collector.querier):
+                            break
+                        await asyncio.sleep(0.1)
+            assert await _kept(collector.querier)

@@ -27,6 +27,7 @@ from gpuwarden_collector.app import Api
 from gpuwarden_collector.bodies import BodyReader
 from gpuwarden_collector.diagnoses import SqlDiagnosisStore
 from gpuwarden_collector.disk import Budget, Disk
+from gpuwarden_collector.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.group import Known
 from gpuwarden_collector.health import SAMPLE_S, Duties, Health
 from gpuwarden_collector.ingest import Ingest
@@ -67,9 +68,6 @@ _IDLE_S = 75.0
 class WriterFailedError(RuntimeError):
     """The writer thread ended by a fault; the process should end and be started again."""
 
-
-RULE_PROCESSES = 2
-"""Query processes of rules, diagnosis and the collector's own questions."""
 
 Routes = Callable[[Querier], Iterable[web.AbstractRouteDef]]
 
@@ -204,7 +202,7 @@ async def _keeping(
     timetable = await _timetable(stack, desk)
     worker = _worker(settings, address, spill_dir)
     querier = _querier(stack, settings, worker, stats, clock, settings.query_processes)
-    rules_querier = _querier(stack, settings, worker, stats, clock, RULE_PROCESSES)
+    rules_querier = _querier(stack, settings, worker, stats, clock, settings.rule_processes)
     await storage.begin(writer)
     stack.push_async_callback(storage.stop)
     timetable.every(STORAGE_LOOK_S, storage.look)
@@ -252,6 +250,13 @@ async def _timetable(stack: AsyncExitStack, desk: Desk) -> Timetable:
     timetable = Timetable()
     await stack.enter_async_context(timetable.running())
     timetable.every(LOOK_S, desk.look)
+    memory = Memory()
+    stack.callback(memory.close)
+
+    async def give_back() -> None:
+        await asyncio.to_thread(memory.give_back_if_grown)
+
+    timetable.every(GIVE_BACK_S, give_back)
     return timetable
 
 

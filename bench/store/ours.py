@@ -18,6 +18,7 @@ import psutil
 from gpuwarden.clock import SystemClock
 from gpuwarden.metrics import METRICS, Type
 from gpuwarden_collector.daemon import running
+from gpuwarden_collector.footprint import keep_small
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.store.database import Database
 from gpuwarden_collector.store.engine import Limits
@@ -176,4 +177,5 @@ def _fill_sql(rows: int, gpus: int) -> str:
 
 
 if __name__ == "__main__":
+    keep_small()  # as the command does
     asyncio.run(serve(json.loads(sys.argv[1])))

@@ -27,6 +27,7 @@ from gpuwarden_collector.app import Api
 from gpuwarden_collector.bodies import BodyReader
 from gpuwarden_collector.diagnoses import SqlDiagnosisStore
 from gpuwarden_collector.disk import Budget, Disk
+from gpuwarden_collector.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.group import Known
 from gpuwarden_collector.health import SAMPLE_S, Duties, Health
 from gpuwarden_collector.ingest import Ingest
@@ -71,9 +72,6 @@ _IDLE_S = 75.0
 class WriterFailedError(RuntimeError):
     """The writer thread ended by a fault; the process should end and be started again."""
 
-
-RULE_PROCESSES = 2
-"""Query processes of rules, diagnosis and the collector's own questions."""
 
 Routes = Callable[[Querier], Iterable[web.AbstractRouteDef]]
 
@@ -211,7 +209,7 @@ async def _keeping(
     folder = None if latest is None else latest.folder
     worker = replace(_worker(settings, address, spill_dir), newest=folder)
     make = partial(_querier, stack, settings, worker, stats, clock, latest)
-    querier, rules_querier = make(settings.query_processes), make(RULE_PROCESSES)
+    querier, rules_querier = make(settings.query_processes), make(settings.rule_processes)
     if latest is not None:
         frames.follow(latest.add)
         timetable.every(LATEST_S, partial(take_stored, latest, rules_querier))
@@ -262,6 +260,13 @@ async def _timetable(stack: AsyncExitStack, desk: Desk) -> Timetable:
     timetable = Timetable()
     await stack.enter_async_context(timetable.running())
     timetable.every(LOOK_S, desk.look)
+    memory = Memory()
+    stack.callback(memory.close)
+
+    async def give_back() -> None:
+        await asyncio.to_thread(memory.give_back_if_grown)
+
+    timetable.every(GIVE_BACK_S, give_back)
     return timetable
 
 

@@ -65,6 +65,9 @@ class CollectorSettings:
     query_processes: int = setting(
         2, "People's queries that run at the same time, each in a process.", least=1, most=64
     )
+    rule_processes: int = setting(
+        2, "Queries of rules that run at the same time, each in a process.", least=1, most=64
+    )
     query_memory_limit: str | None = setting(
         None,
         "Most memory that DuckDB uses for a query, such as 512MiB; none: an eighth of what there is, at most 1GiB.",

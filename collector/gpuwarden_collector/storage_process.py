@@ -22,6 +22,7 @@ from typing import Any
 from gpuwarden.clock import Clock
 from gpuwarden_collector.backup import Copier
 from gpuwarden_collector.disk import Budget, Disk
+from gpuwarden_collector.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.ipc import Handler, Peer, RemoteError
 from gpuwarden_collector.maintenance import Maintainer
 from gpuwarden_collector.maintenance import Policy as KeptPolicy
@@ -33,6 +34,7 @@ from gpuwarden_collector.store.address import Address
 from gpuwarden_collector.store.commit import Changes
 from gpuwarden_collector.store.database import Store, starting
 from gpuwarden_collector.store.engine import Limits
+from gpuwarden_collector.store.errors import StoreUnavailableError
 from gpuwarden_collector.store.state import FILE_NAME, State
 from gpuwarden_collector.timetable import Timetable
 from gpuwarden_collector.writer import WriterStopped
@@ -41,6 +43,8 @@ DISK_LOOK_S = 2.0
 """How often free space is read."""
 ROLL_LOOK_S = 15.0
 """How often it is looked whether windows have closed."""
+JOIN_LOOK_S = 10.0
+"""How often rows of segments are joined for who reads them."""
 MAINTAIN_LOOK_S = 5.0
 """How often maintenance may begin."""
 
@@ -94,6 +98,7 @@ class Upkeep:
         self._ended = asyncio.Event()
         self.peer: Peer | None = None
         self._store: Store | None = None
+        self._memory = Memory()
         self.handlers: Mapping[str, Handler] = {
             "open": self._open,
             "begin": self._begin,
@@ -142,6 +147,18 @@ class Upkeep:
         timetable.every(DISK_LOOK_S, maintainer.look_at_disk)
         timetable.every(MAINTAIN_LOOK_S, maintainer.run_due)
         timetable.every(ROLL_LOOK_S, roller.roll_due)
+        timetable.every(JOIN_LOOK_S, self._join)
+        timetable.every(GIVE_BACK_S, self._give_back)
+
+    async def _join(self) -> None:
+        """In its turn: a seal deletes segments and what was joined of them."""
+        assert self._store is not None
+        async with self._sealer.turn:
+            with suppress(StoreUnavailableError):
+                await asyncio.to_thread(self._store.join_hot)
+
+    async def _give_back(self) -> None:
+        await asyncio.to_thread(self._memory.give_back_if_grown)
 
     async def _told_stats(self) -> StorageStats:
         return self._stats

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from gpuwarden_collector.store import joined
 from gpuwarden_collector.store.commit import Changes, commit
 from gpuwarden_collector.store.database import Database
 from gpuwarden_collector.store.engine import Limits, hot_table
@@ -18,6 +19,8 @@ from gpuwarden_collector.store.segment import SCHEMAS
 ROWS = 50
 FRAMES = 7
 """Of a segment."""
+BLOCK_BYTES = 40_000
+"""Two or three frames; whoever reads must have the same."""
 NAME = "gpu_samples"
 
 
@@ -36,8 +39,9 @@ def rows(first: int) -> pa.Table:
 
 
 def keep_sealing(database: Database, is_over: threading.Event) -> None:
-    """Move what is frozen, as a collector's sealer does beside its writer."""
+    """Join and move what is stored, as a collector's storage process does beside its writer."""
     while not is_over.is_set() or database.frozen:
+        database.join_hot()
         for segment in database.frozen:
             with database.maintaining([NAME], until=segment) as cursor:
                 source = {NAME: f"SELECT * FROM {hot_table(NAME)}"}
@@ -48,6 +52,7 @@ def keep_sealing(database: Database, is_over: threading.Event) -> None:
 
 def main(folder: Path) -> None:
     """Store, seal, until stdin is closed."""
+    joined.BLOCK_BYTES = BLOCK_BYTES
     database = Database.open(folder, Limits(memory="512MiB", threads=1))
     is_over, is_told = threading.Event(), threading.Event()
     sealer = threading.Thread(target=keep_sealing, args=(database, is_over))

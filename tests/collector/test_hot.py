@@ -11,6 +11,7 @@ import pytest
 from tests.collector import segment_writer
 from tests.collector.made_up_store import LIMITS, asked, asked_in, counted, put
 
+from gpuwarden_collector.store import joined
 from gpuwarden_collector.store.address import CATALOGUE, FOLDER, local_address
 from gpuwarden_collector.store.commit import Changes, commit
 from gpuwarden_collector.store.database import Database
@@ -41,9 +42,13 @@ def writer(data_dir: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 def test_each_row_is_seen_once_by_another_process(
-    data_dir: Path, tmp_path_factory: pytest.TempPathFactory, writer: "subprocess.Popen[str]"
+    data_dir: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    writer: "subprocess.Popen[str]",
 ) -> None:
     """Rows are numbered in the order that they are stored in: none is missing, none is there twice."""
+    monkeypatch.setattr(joined, "BLOCK_BYTES", segment_writer.BLOCK_BYTES)
     state = State(data_dir / FILE_NAME, is_read_only=True)
     engine = Engine(
         data_dir,
@@ -168,3 +173,78 @@ def test_a_segment_that_is_missing_is_not_passed_over_unsaid(
         fresh.tables(["gpu_samples"], 0)
     assert fresh.tables(["gpu_samples"], 0, is_strict=False)["gpu_samples"].num_rows == 2
     assert fresh.tables(["gpu_samples"], frozen - 1)["gpu_samples"].num_rows == 1
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of two or three frames of `segment_writer.rows`."""
+    monkeypatch.setattr(joined, "BLOCK_BYTES", segment_writer.BLOCK_BYTES)
+
+
+def store_frames(database: Database, first: int, until: int) -> None:
+    for frame in range(first, until):
+        rows = segment_writer.rows(1 + segment_writer.ROWS * frame)
+        commit(database, Changes(appended={"gpu_samples": rows}))
+
+
+def joined_files(data_dir: Path) -> list[str]:
+    return sorted(path.name for path in (data_dir / SEGMENTS).glob("*.rows"))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_rows_are_the_same_when_they_come_from_joined_files(
+    database: Database, data_dir: Path
+) -> None:
+    reader, early = HotRows(data_dir / SEGMENTS), HotRows(data_dir / SEGMENTS)
+    store_frames(database, 0, 12)
+    before = early.tables(["gpu_samples", "events"], 0)
+    assert database.join_hot() == 0, "it may be in the lake soon"
+    written = database.join_hot()
+    assert written > 2
+    assert len(joined_files(data_dir)) == written
+    for rows in (reader, early):
+        after = rows.tables(["gpu_samples", "events"], 0)
+        assert after == before
+        assert after["gpu_samples"].column(0).num_chunks <= written + 2
+    store_frames(database, 12, 30)
+    database.join_hot()
+    assert database.join_hot() > 0
+    numbers = early.tables(["gpu_samples"], 0)["gpu_samples"]["memory_used_bytes"].to_pylist()
+    assert numbers == list(range(1, 1 + 30 * segment_writer.ROWS))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_the_whole_of_a_segment_that_has_ended_is_joined_and_goes_with_it(
+    database: Database, data_dir: Path
+) -> None:
+    store_frames(database, 0, 7)
+    frozen = database.freeze()
+    store_frames(database, 7, 14)
+    database.join_hot()
+    database.join_hot()
+    of_frozen = [name for name in joined_files(data_dir) if int(name.partition("-")[0]) == frozen]
+    assert of_frozen
+    table = HotRows(data_dir / SEGMENTS).tables(["gpu_samples"], frozen - 1, frozen)["gpu_samples"]
+    assert table.num_rows == 7 * segment_writer.ROWS
+    assert table.column(0).num_chunks == len(of_frozen)
+    database.drop(frozen)
+    assert not set(of_frozen) & set(joined_files(data_dir))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_joined_files_that_are_damaged_or_of_an_earlier_run_change_no_rows(
+    database: Database, data_dir: Path
+) -> None:
+    store_frames(database, 0, 12)
+    database.join_hot()
+    database.join_hot()
+    names = joined_files(data_dir)
+    (data_dir / SEGMENTS / names[0]).write_bytes(b"")
+    (data_dir / SEGMENTS / names[1]).write_bytes(bytes(100))
+    numbers = HotRows(data_dir / SEGMENTS).tables(["gpu_samples"], 0)["gpu_samples"]
+    assert numbers["memory_used_bytes"].to_pylist() == list(range(1, 1 + 12 * segment_writer.ROWS))
+    database.close()
+    assert joined_files(data_dir) == []
+    (data_dir / SEGMENTS / names[2]).write_bytes(bytes(100))
+    Database.open(data_dir, LIMITS).close()
+    assert joined_files(data_dir) == []

@@ -34,6 +34,9 @@ def default_data_dir() -> Path:
 
 def run_up(*, port: int, data: Path, simulate: int | None, model_name: str) -> int:
     """Run until Ctrl-C. `simulate`: GPUs to simulate; None: some when the host has none."""
+    from gpuwarden_collector.footprint import keep_small
+
+    keep_small()
     from gpuwarden_agent.probes import discover
     from gpuwarden_collector.settings import CollectorSettings
 
@@ -52,6 +55,7 @@ def run_up(*, port: int, data: Path, simulate: int | None, model_name: str) -> i
         tls_cert=None,
         tls_key=None,
         require_tokens=False,
+        rule_processes=1,  # enough for one machine's GPUs, and a process is 60 MiB
     )
     # Before the event loop: a driver can take its time to load.
     found = discover("auto")

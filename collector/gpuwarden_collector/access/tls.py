@@ -6,12 +6,13 @@ import ssl
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
+from typing import TYPE_CHECKING
 
 from gpuwarden.files import Mark, mark_of
 from gpuwarden.lifecycle import StartError
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,8 @@ class Certificate:
 
 def certificate_of(path: Path) -> Certificate:
     """The first certificate of a PEM file. Raises ValueError: one line with the path."""
+    from cryptography import x509  # only here: a collector without TLS does without 8 MiB
+
     try:
         found = x509.load_pem_x509_certificate(path.read_bytes())
     except OSError as error:
@@ -40,8 +43,11 @@ def certificate_of(path: Path) -> Certificate:
     return described(found)
 
 
-def described(certificate: x509.Certificate) -> Certificate:
+def described(certificate: "x509.Certificate") -> Certificate:
     """What matters of a certificate."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding
+
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except (x509.ExtensionNotFound, ValueError):

@@ -261,6 +261,10 @@ class Runner:
             self._engine.limit_spill(bytes_max)
             self._spill_bytes_max = bytes_max
 
+    def let_go(self) -> None:
+        """Hold no memory that the next query can have again without cost."""
+        self._engine.let_go()
+
     def _order_joins(self, is_wanted: bool) -> None:
         if is_wanted != self._joins:
             self._engine.order_joins(is_wanted=is_wanted)

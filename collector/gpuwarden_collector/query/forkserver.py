@@ -22,6 +22,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 
+from gpuwarden_collector.footprint import keep_small
 from gpuwarden_collector.query.sandbox import end_with_parent
 
 ANSWER_S = 30.0
@@ -179,6 +180,7 @@ def main() -> None:
     # A service manager may tell all processes to end; those that asked get their answers until the one
     # that has started this one has ended.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    keep_small()
     # Only now: whoever imports this module to reach the process does not need them.
     import pyarrow.compute
     import pyarrow.dataset  # noqa: F401

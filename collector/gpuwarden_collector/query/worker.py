@@ -24,6 +24,7 @@ import duckdb
 
 from gpuwarden.lifecycle import StartError
 from gpuwarden.query import QueryError
+from gpuwarden_collector.footprint import Memory
 from gpuwarden_collector.query.channel import ChannelError, receive, send
 from gpuwarden_collector.query.execute import Interrupted, Runner
 from gpuwarden_collector.query.result import encoded
@@ -82,7 +83,7 @@ def work(sock: socket.socket) -> None:
     with suppress(OSError):
         # Where memory is short a query goes first.
         Path("/proc/self/oom_score_adj").write_text("1000")
-    memory = _Memory()
+    memory = _Limit()
     try:
         settings.spill.mkdir(parents=True, exist_ok=True)
         held = confine(needs(settings))
@@ -101,6 +102,9 @@ def work(sock: socket.socket) -> None:
         asked = waiting.get()
         _bound_cpu(asked.limit_s, settings.limits.threads)
         header, body = _answer(runner, asked)
+        if memory.has_grown:
+            runner.let_go()
+            memory.give_back()
         is_spent = bool(header.pop("is_spent", False)) or memory.is_spent
         try:
             send(sock, {"number": asked.number, "is_spent": is_spent, **header}, body)
@@ -132,31 +136,26 @@ def needs(settings: WorkerSettings) -> Needs:
     return Needs(readable, (settings.spill, *shared), network=False)
 
 
-class _Memory:
-    """What this process has, by a file that stays open."""
+class _Limit(Memory):
+    """What this process has in memory, and may have."""
 
     def __init__(self) -> None:
-        self._file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        super().__init__()
         self._data_bytes_max = 0
 
     def limit(self, data_bytes_max: int) -> None:
         """Let it take no more private memory than that, as the kernel counts it; 0: no limit."""
         if data_bytes_max:
             resource.setrlimit(resource.RLIMIT_DATA, (data_bytes_max,) * 2)
-            _, data_bytes = self._bytes()
+            _, data_bytes = self.read()
             # So much stays for the next query that it does not fail for what this one has left.
             self._data_bytes_max = data_bytes + max(0, data_bytes_max - data_bytes) // 4
 
     @property
     def is_spent(self) -> bool:
         """Whether a new process should answer the next query."""
-        rss_bytes, data_bytes = self._bytes()
+        rss_bytes, data_bytes = self.read()
         return rss_bytes > RSS_BYTES_MAX or 0 < self._data_bytes_max < data_bytes
-
-    def _bytes(self) -> tuple[int, int]:
-        """In memory, and private."""
-        words = os.pread(self._file, 200, 0).split()
-        return int(words[1]) * resource.getpagesize(), int(words[5]) * resource.getpagesize()
 
 
 def _runner(settings: WorkerSettings) -> Runner:

@@ -24,6 +24,7 @@ from gpuwarden_collector.store.coordination import Coordination
 from gpuwarden_collector.store.engine import Engine, Limits
 from gpuwarden_collector.store.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.store.hot import Damage, Tail, read_tail
+from gpuwarden_collector.store.joined import remove_joined
 from gpuwarden_collector.store.log import SegmentLog, hot_bytes, progress_of
 from gpuwarden_collector.store.segment import (
     FOLDER,
@@ -110,8 +111,17 @@ class Store:
             if number <= until:
                 segment_path(self._folder, number).unlink(missing_ok=True)
         self._engine.forget(until)
+        with suppress(OSError):
+            remove_joined(self._folder, until)
         with self.state.writing() as writing:
             writing.forget_doubtful(until)
+
+    def join_hot(self) -> int:
+        """Write files of rows behind the lake that all processes can map, for who has the turn; how many.
+
+        Raises StoreUnavailableError."""
+        with self.maintaining() as cursor:
+            return self._engine.join_hot(self.sealed(cursor))
 
     @contextmanager
     def reading(self, names: Iterable[str] | None = None) -> Iterator[duckdb.DuckDBPyConnection]:

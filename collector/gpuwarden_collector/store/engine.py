@@ -295,6 +295,17 @@ class Engine:
             cursor.register(hot_table(name), table)
         return tables
 
+    def join_hot(self, after: int) -> int:
+        """As `HotRows.join`. Raises StoreUnavailableError."""
+        try:
+            return self._hot.join(after)
+        except (MissingSegmentError, SegmentError, OSError) as error:
+            raise StoreUnavailableError(str(error)) from error
+
+    def let_go(self) -> None:
+        """As `HotRows.let_go`."""
+        self._hot.let_go()
+
     def _say_gap(self, gap: str) -> None:
         if not self._is_gap_said:
             self._is_gap_said = True

@@ -2,9 +2,12 @@
 
 Any process that can read the folder may have one. A frame is checked once when it is first seen; small
 frames are joined to larger chunks as they come, as what a query costs follows from the number of
-chunks; large ones stay where they are, in pages of the file that all processes share.
+chunks; large ones stay where they are, in pages of the file that all processes share. Of a block of
+frames that is whole one process writes a file of joined rows (`join`), which all others map instead of
+what they have joined for themselves.
 """
 
+import logging
 import mmap
 import os
 import threading
@@ -15,18 +18,27 @@ from typing import Any
 
 import pyarrow as pa
 
+from gpuwarden_collector.store.joined import (
+    Block,
+    Joined,
+    block_number,
+    joined_blocks,
+    write_joined,
+)
 from gpuwarden_collector.store.segment import (
     SCHEMAS,
-    TABLE_NAMES,
     BatchKey,
     Header,
     ReadFrame,
     frames_of,
     next_frame,
+    numbers_in,
     read_header,
     segment_numbers,
     segment_path,
 )
+
+log = logging.getLogger(__name__)
 
 CHUNK_ROWS = 65_536
 """Chunks of so many rows are not joined any more."""
@@ -63,6 +75,10 @@ class Segment:
         """Whether it is known to end there."""
         self.damaged: list[Damage] = []
         self._mapped: Any | None = None
+
+    def let_go(self) -> None:
+        """Keep no page of the file but those that rows are in; what is needed again is mapped again."""
+        self._mapped = None
 
     def content_at(self, file: int, start: int, size: int) -> Any:
         """A part of the file as a buffer: of the file's own pages if it is large. Raises OSError."""
@@ -162,15 +178,87 @@ class _Rows:
             chunks[-2:] = both.to_batches()
 
 
+class _Block:
+    """Rows of the frames of one block of a segment."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._read: dict[str, _Rows] = {}
+        self._joined: Joined | None = None
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether its rows are in a file of their own."""
+        return self._joined is not None
+
+    @property
+    def tables(self) -> list[str]:
+        """Names of the tables that it has rows of, as read from the segment."""
+        return list(self._read)
+
+    def note(self, name: str, start: int, size: int) -> None:
+        """There is a message more, at a place of the segment."""
+        if name not in self._read:
+            self._read[name] = _Rows(SCHEMAS[name])
+        self._read[name].note(start, size)
+
+    def chunks(self, segment: Segment, name: str) -> list[Any]:
+        """Rows of a table. Raises OSError."""
+        if self._joined is not None:
+            batch = self._joined.batches.get(name)
+            return [] if batch is None else [batch]
+        return self._read[name].chunks(segment, name) if name in self._read else []
+
+    def take(self, joined: Joined) -> None:
+        """Have its rows from a file, instead of what was read."""
+        self._joined = joined
+        self._read.clear()
+
+    def let_go(self) -> None:
+        """Have no page of that file in memory until it is read again."""
+        if self._joined is not None:
+            self._joined.let_go()
+
+
+class _Unsealed:
+    """A segment and its blocks."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.blocks: list[_Block] = []
+
+    @property
+    def whole(self) -> list[_Block]:
+        """Blocks that nothing will be added to."""
+        return self.blocks if self.segment.is_complete else self.blocks[:-1]
+
+    def note(self, frame: ReadFrame) -> None:
+        """Take over where the rows of a frame stand."""
+        number = block_number(frame.start)
+        if not self.blocks or self.blocks[-1].number != number:
+            self.blocks.append(_Block(number))
+        for message in frame.messages:
+            if message.table in SCHEMAS:
+                start = frame.body_start + message.start
+                self.blocks[-1].note(message.table, start, message.size)
+
+    def chunks(self, name: str) -> Iterator[Any]:
+        """Rows of a table. Raises OSError."""
+        for block in self.blocks:
+            yield from block.chunks(self.segment, name)
+
+
 class HotRows:
     """Rows of all segments behind a number; for any thread."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        self._segments: dict[int, tuple[Segment, dict[str, _Rows]]] = {}
+        self._segments: dict[int, _Unsealed] = {}
         self._tables: dict[str, tuple[int, int | None, Any]] = {}
         self._version = 0
+        self._whole: set[Block] = set()
+        self._is_failure_told = False
 
     def tables(
         self, names: Iterable[str], after: int, until: int | None = None, *, is_strict: bool = True
@@ -199,16 +287,57 @@ class HotRows:
     def damaged(self) -> list[Damage]:
         """What was passed over in the segments that there are."""
         with self._lock:
-            return [d for segment, _ in self._segments.values() for d in segment.damaged]
+            return [d for known in self._segments.values() for d in known.segment.damaged]
+
+    def let_go(self) -> None:
+        """Have no page of joined rows in this process's memory until they are read again."""
+        with self._lock:
+            for known in self._segments.values():
+                for block in known.blocks:
+                    block.let_go()
+
+    def join(self, after: int) -> int:
+        """Write files of joined rows for the blocks behind `after` that were whole at the last call
+        already; how many. One process calls it, now and then, while no segment is deleted.
+
+        Where many rows come, the lake has their segment before the second call. Raises SegmentError, OSError.
+        """
+        written = 0
+        with self._lock:
+            self._refresh(after, is_strict=False)
+            whole = {
+                (number, block.number): (known.segment, block)
+                for number, known in self._segments.items()
+                for block in known.whole
+                if not block.is_joined
+            }
+            due, self._whole = whole.keys() & self._whole, set(whole)
+            for key in sorted(due):
+                segment, block = whole[key]
+                try:
+                    write_joined(self._folder, key, _joined(segment, block))
+                except OSError as error:
+                    # Each process has its own copy of the rows then, as before.
+                    if not self._is_failure_told:
+                        log.warning("joined rows cannot be written", extra={"reason": str(error)})
+                    self._is_failure_told = True
+                    return written
+                self._is_failure_told = False
+                written += 1
+            if written:
+                self._refresh(after, is_strict=False)
+        return written
 
     def _refresh(self, after: int, *, is_strict: bool) -> None:
-        numbers = [n for n in segment_numbers(self._folder) if n > after]
+        names = os.listdir(self._folder)
+        numbers = [n for n in numbers_in(names) if n > after]
         missing = set(range(after + 1, numbers[-1] + 1)) - set(numbers) if numbers else set()
         if missing and is_strict:
             raise MissingSegmentError(f"segment {min(missing)} is not in {self._folder}")
         for number in [n for n in self._segments if n <= after]:
             del self._segments[number]
             self._version += 1
+            self._tables.clear()
         try:
             for number in numbers:
                 self._segment(number)
@@ -216,30 +345,38 @@ class HotRows:
                 self._read(number)
         except FileNotFoundError as error:
             raise MissingSegmentError(str(error)) from error
+        self._take_joined(joined_blocks(names))
+
+    def _take_joined(self, blocks: set[Block]) -> None:
+        for number, known in self._segments.items():
+            for block in known.whole:
+                if block.is_joined or (number, block.number) not in blocks:
+                    continue
+                try:
+                    block.take(Joined(self._folder, (number, block.number), SCHEMAS))
+                except (OSError, ValueError):
+                    continue  # the segment has the same
+                known.segment.let_go()
+                self._version += 1
+                self._tables.clear()
 
     def _read(self, number: int) -> None:
         """Take over what a segment has got since it was last read."""
-        segment, rows = self._segments[number]
-        limit = end_of(segment, self._segments.get(number + 1, (None,))[0])
-        if limit is not None and segment.end > limit and not segment.is_complete:
+        known = self._segments[number]
+        follower = self._segments.get(number + 1)
+        limit = end_of(known.segment, follower.segment if follower else None)
+        if limit is not None and known.segment.end > limit and not known.segment.is_complete:
             # Its writer gave up what was read here before it knew that.
-            segment, rows = self._anew(number)
-        for frame in segment.new_frames(limit):
-            for message in frame.messages:
-                if message.table in rows:
-                    rows[message.table].note(frame.body_start + message.start, message.size)
+            known = self._anew(number)
+        for frame in known.segment.new_frames(limit):
+            known.note(frame)
             self._version += 1
 
-    def _chunks(self, number: int, name: str) -> list[Any]:
-        segment, rows = self._segments[number]
-        return rows[name].chunks(segment, name)
-
-    def _segment(self, number: int) -> tuple[Segment, dict[str, _Rows]]:
+    def _segment(self, number: int) -> _Unsealed:
         return self._segments.get(number) or self._anew(number)
 
-    def _anew(self, number: int) -> tuple[Segment, dict[str, _Rows]]:
-        rows = {name: _Rows(SCHEMAS[name]) for name in TABLE_NAMES}
-        self._segments[number] = Segment(self._folder, number), rows
+    def _anew(self, number: int) -> _Unsealed:
+        self._segments[number] = _Unsealed(Segment(self._folder, number))
         self._version += 1
         return self._segments[number]
 
@@ -251,11 +388,21 @@ class HotRows:
             chunk
             for number in sorted(self._segments)
             if number > after and (until is None or number <= until)
-            for chunk in self._chunks(number, name)
+            for chunk in self._segments[number].chunks(name)
         ]
         table = pa.Table.from_batches(chunks, SCHEMAS[name])
         self._tables[name] = self._version, until, table
         return table
+
+
+def _joined(segment: Segment, block: _Block) -> dict[str, Any]:
+    """All rows of a block, one batch a table. Raises OSError."""
+    found = {}
+    for name in block.tables:
+        table = pa.Table.from_batches(block.chunks(segment, name), SCHEMAS[name])
+        if table.num_rows:
+            found[name] = table.combine_chunks().to_batches()[0]
+    return found
 
 
 @dataclass(frozen=True, slots=True)

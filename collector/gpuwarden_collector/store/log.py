@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.store.errors import StoreUnavailableError
 from gpuwarden_collector.store.hot import Tail, read_tail
+from gpuwarden_collector.store.joined import remove_joined
 from gpuwarden_collector.store.segment import (
     FOLDER,
     Frame,
@@ -55,6 +56,7 @@ class SegmentLog:
         self._segment: SegmentWriter | None = None
         try:
             self._folder.mkdir(exist_ok=True)
+            remove_joined(self._folder)
             numbers = segment_numbers(self._folder)
             # With another identity what the lake holds of these segments would not be known.
             known = read_header(segment_path(self._folder, numbers[-1])) if numbers else None
@@ -132,6 +134,8 @@ class SegmentLog:
             self._end()
             if is_empty:
                 path.unlink(missing_ok=True)
+        with suppress(OSError):
+            remove_joined(self._folder)
         self.state.close()
         os.close(self._lock)
 

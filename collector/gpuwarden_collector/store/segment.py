@@ -22,7 +22,7 @@ import json
 import os
 import secrets
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,9 +155,13 @@ def segment_path(folder: Path, number: int) -> Path:
 def segment_numbers(folder: Path) -> list[int]:
     """Numbers of the segments in a folder, oldest first. Raises OSError."""
     try:
-        names = os.listdir(folder)
+        return numbers_in(os.listdir(folder))
     except FileNotFoundError:
         return []
+
+
+def numbers_in(names: Iterable[str]) -> list[int]:
+    """Numbers of the segments among the names of a folder, oldest first."""
     stems = (name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX))
     return sorted(int(stem) for stem in stems if stem.isdigit())
 

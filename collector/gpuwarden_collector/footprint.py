@@ -1,0 +1,82 @@
+"""Keeps a process of the collector small: what its libraries must not import, and how memory is allocated.
+
+For whoever owns the process, before it imports Arrow; never for a library, as it changes the process.
+"""
+
+import ctypes
+import os
+import resource
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+_M_ARENA_MAX = -8
+_ARENAS = 2
+_GROWN_BYTES = 8 * 1024 * 1024
+GIVE_BACK_S = 15.0
+"""How often a process that lives long looks whether it has memory to give back."""
+
+
+class _Absent(MetaPathFinder):
+    """Has `import` find no module of some names, whether or not they are installed."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname in self._names:
+            raise ModuleNotFoundError(f"{fullname} is not used in this process", name=fullname)
+        return None
+
+
+def keep_small() -> None:
+    """Do without pandas, which Arrow imports where it is installed (31 MiB), and have one heap for all.
+
+    glibc gives each thread an arena of its own, and Arrow has an allocator of its own: what one of them
+    has freed the others cannot take.
+    """
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    sys.meta_path.insert(0, _Absent(frozenset({"pandas"})))
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
+
+
+class Memory:
+    """What this process has in memory, by a file that stays open, and gives back when it has grown."""
+
+    def __init__(self) -> None:
+        self._file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        self._rss_bytes = 0
+
+    def read(self) -> tuple[int, int]:
+        """Bytes in memory, and bytes of private memory as the kernel counts them for RLIMIT_DATA."""
+        words = os.pread(self._file, 200, 0).split()
+        page_bytes = resource.getpagesize()
+        return int(words[1]) * page_bytes, int(words[5]) * page_bytes
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether there is much more in memory than after `give_back`."""
+        rss_bytes, _ = self.read()
+        self._rss_bytes = min(self._rss_bytes, rss_bytes)
+        return rss_bytes > self._rss_bytes + _GROWN_BYTES
+
+    def give_back(self) -> None:
+        """Give the kernel back what was freed."""
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
+        self._rss_bytes, _ = self.read()
+
+    def give_back_if_grown(self) -> None:
+        """As `give_back`, where that may be worth its time."""
+        if self.has_grown:
+            self.give_back()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._file)

@@ -1,0 +1,122 @@
+"""Files of joined rows: what one block of a segment holds, a record batch a table, for all processes to map.
+
+A block is the frames that begin within so many bytes of a segment, so that every process has the same
+blocks. Its file says nothing that the segment does not, is not synced, and goes with its segment. Whoever
+uses one must know that the block is whole: that its segment goes on behind it, or has ended.
+
+Layout, little endian, each part padded to 64 bytes:
+
+    "GPUWROWS"  u32 length of JSON  JSON {table: [position, size]}  record batch*
+"""
+
+import json
+import mmap
+import os
+import struct
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+BLOCK_BYTES = 8 * 1024 * 1024
+"""Most that a process holds of a block that is being written, for itself alone."""
+SUFFIX = ".rows"
+_UNFINISHED = ".rows.new"
+_MAGIC = b"GPUWROWS"
+_HEAD = struct.Struct("<8sI")
+_ALIGN = 64
+
+Block = tuple[int, int]
+"""Number of the segment, and of the block in it."""
+
+
+def block_number(frame_start: int) -> int:
+    """Of the block that a frame belongs to which begins there."""
+    return frame_start // BLOCK_BYTES
+
+
+def joined_path(folder: Path, block: Block) -> Path:
+    """The file of a block."""
+    return folder / f"{block[0]:012d}-{block[1]:06d}{SUFFIX}"
+
+
+def joined_blocks(names: Iterable[str]) -> set[Block]:
+    """Blocks whose files are among the names of a folder."""
+    found = set()
+    for name in names:
+        if name.endswith(SUFFIX):
+            segment, _, block = name.removesuffix(SUFFIX).partition("-")
+            if segment.isdigit() and block.isdigit():
+                found.add((int(segment), int(block)))
+    return found
+
+
+def write_joined(folder: Path, block: Block, batches: Mapping[str, Any]) -> None:
+    """Write a block's file: under another name until it is whole. Raises OSError."""
+    messages = {name: batch.serialize() for name, batch in batches.items()}
+    places, position = {}, 0
+    for name, message in messages.items():
+        places[name] = position, message.size
+        position += _padded(message.size)
+    said = json.dumps(places).encode()
+    head = _HEAD.pack(_MAGIC, len(said)) + said
+    path = joined_path(folder, block)
+    unfinished = path.with_suffix(_UNFINISHED)
+    try:
+        number = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        with open(number, "wb", buffering=0) as file:
+            _write(file, head.ljust(_padded(len(head)), b"\0"))
+            for message in messages.values():
+                _write(file, message)
+                _write(file, bytes(_padded(message.size) - message.size))
+        unfinished.rename(path)
+    except OSError:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise
+
+
+class Joined:
+    """Rows of one block, in pages of its file."""
+
+    def __init__(self, folder: Path, block: Block, schemas: Mapping[str, Any]) -> None:
+        """`schemas`: of the tables by name. Raises OSError, ValueError."""
+        path = joined_path(folder, block)
+        with path.open("rb") as file:
+            self._mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        content = pa.py_buffer(self._mapped)
+        if content.size < _HEAD.size or not content.slice(0, 8).equals(pa.py_buffer(_MAGIC)):
+            raise ValueError(f"{path} is no file of joined rows")
+        _, size = _HEAD.unpack_from(content)
+        places = json.loads(content.slice(_HEAD.size, size).to_pybytes())
+        begin = _padded(_HEAD.size + size)
+        self.batches: Mapping[str, Any] = {
+            name: pa.ipc.read_record_batch(content.slice(begin + position, length), schemas[name])
+            for name, (position, length) in places.items()
+        }
+
+    def let_go(self) -> None:
+        """Have no page of the file in this process's memory; what is read again comes from the cache."""
+        self._mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def remove_joined(folder: Path, until: int | None = None) -> None:
+    """Delete the files of segments up to a number; None: all, and what was begun. Raises OSError."""
+    for name in os.listdir(folder):
+        if not name.endswith((SUFFIX, _UNFINISHED)):
+            continue
+        segment = name.partition("-")[0]
+        if until is None or (segment.isdigit() and int(segment) <= until):
+            (folder / name).unlink(missing_ok=True)
+
+
+def _write(file: Any, part: Any) -> None:
+    waiting = memoryview(part).cast("B")
+    while waiting:
+        waiting = waiting[file.write(waiting) :]
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN

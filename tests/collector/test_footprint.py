@@ -1,0 +1,35 @@
+"""What each process of a collector has imported: a module that it does not need is memory that it holds."""
+
+import subprocess
+import sys
+
+UNWANTED = {
+    "ingest": (
+        (
+            "import gpuwarden_cli.services, gpuwarden_collector.daemon, gpuwarden_rules.engine,"
+            " gpuwarden_rules.diagnosis.service, gpuwarden_dashboards.routes"
+        ),
+        ("pandas", "apprise", "cryptography", "pyarrow.dataset", "pyarrow.parquet", "requests"),
+    ),
+    "storage and queries": (
+        (
+            "import pyarrow.compute, pyarrow.dataset, gpuwarden_collector.storage_process,"
+            " gpuwarden_collector.query.worker"
+        ),
+        ("pandas", "apprise", "cryptography", "aiohttp", "yaml", "gpuwarden_rules"),
+    ),
+}
+
+
+def test_processes_load_only_what_they_need() -> None:
+    """As installed here, pandas included, which Arrow would import."""
+    for process, (imports, names) in UNWANTED.items():
+        code = (
+            "from gpuwarden_collector.footprint import keep_small; keep_small()\n"
+            f"{imports}\n"
+            "import sys, pyarrow as pa; pa.array([1])\n"
+            f"print([n for n in {names} if n in sys.modules])"
+        )
+        command = [sys.executable, "-c", code]
+        out = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert out.stdout.strip() == "[]", process

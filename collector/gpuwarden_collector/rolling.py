@@ -177,13 +177,14 @@ class Roller:
             case RollHour():
                 await self._append(await self._beside(lambda c: roll_hour(c, progress)))
             case Mend(number):
-                # Late rows are in minutes that those which follow look back at.
-                self._readings = None
                 mended = await self._beside(lambda c: self._mend(c, progress, number))
                 if mended is None:
                     # What is hot can be replaced when the lake has it.
                     self._sealer.is_late_waiting = True
                     return False
+                # The late rows are in minutes that those which follow look back at. Until now these were
+                # to be computed again.
+                self._readings = None
                 self._tell(mended)
             case Wait():
                 return False

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from gpuwarden.metric import NOT_NEGATIVE, Type
+from gpuwarden.metric import NOT_NEGATIVE, PERCENT, Type
 from gpuwarden.metrics import METRICS, Kind, Metric
 from gpuwarden.rollups import REASONS, ROLLUPS, Rollup
 from gpuwarden.schema import INVENTORY_EXTRA, TABLES, WIRE_TABLES, views_sql
@@ -47,7 +47,7 @@ What a device cannot give is NULL, never 0. [metrics.md](metrics.md) has the sou
 
 - A line with several columns names in its meaning what each of them is about, in their order.
 - "Required": never NULL. Agents may leave out every other column.
-- Range: a metric below 0, or outside the range beside its type, is refused at [ingest](wire.md#what-is-admitted).
+- Range: metrics are 0 or more, `_percent` 0 to 100, or as stated. Others are refused at [ingest](wire.md#what-is-admitted).
 - Arrow types on the wire: timestamp is `timestamp[ms]`, float32 `float`, float64 `double`; the others have their name.
 - An agent may send: {names(list(WIRE_TABLES))}. The collector writes the other tables.
 
@@ -177,11 +177,16 @@ def _differ(one: list[str], other: list[str]) -> list[int]:
 
 def _type(c: Column) -> str:
     required = ", required" if c.required else ""
-    return f"{c.type.value}{required}{_limits(c.limits)}"
+    return f"{c.type.value}{required}{_limits(c)}"
 
 
-def _limits(limits: tuple[float, float] | None) -> str:
-    return "" if limits is None or limits == NOT_NEGATIVE else f", {limits[0]:g} to {limits[1]:g}"
+def _limits(c: Column) -> str:
+    """The range, where it is not what the page says of all columns."""
+    usual = PERCENT if c.name.endswith("_percent") else NOT_NEGATIVE
+    if c.limits is None or c.limits == usual:
+        return ""
+    low, high = c.limits
+    return f", {low:g} or more" if high == float("inf") else f", {low:g} to {high:g}"
 
 
 def _summaries(rollup: Rollup) -> list[str]:

@@ -66,7 +66,7 @@ def test_every_metric_has_its_source_and_every_exported_name() -> None:
 def test_every_setting_command_and_xid_has_its_entry_once() -> None:
     for part, cls in PARTS.items():
         section = page("configure.md").split(f"\n## {part}\n")[1].split("\n## ")[0]
-        assert [f.name for f in fields(cls) if section.count(f"\n| `{f.name}` |") != 1] == []
+        assert [f.name for f in fields(cls) if section.count(f"\n- `{f.name}` (") != 1] == []
     titles = re.findall(r"^## (gpuwarden .*)$", page("commands.md"), re.MULTILINE)
     assert titles == [name for name, _ in command_parsers()]
     lists = re.findall(r"^- ([\d, ]+): ", page("xids.md"), re.MULTILINE)

@@ -6,6 +6,7 @@
 import argparse
 import json
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
@@ -24,24 +25,47 @@ from gpuwarden_rules.diagnosis.features import Features
 from gpuwarden_rules.diagnosis.thresholds import Thresholds
 
 ROOT = Path(__file__).parent.parent
+WIDTH = 110
 PARTS: dict[str, Any] = {"agent": AgentSettings, "collector": CollectorSettings}
 
 
 def pages() -> dict[str, str]:
     """Text of every generated file by its path in the repository."""
     return {
-        "docs/metrics.md": metrics_page(),
-        "docs/tables.md": tables_page(),
-        "docs/configure.md": configure_page(),
-        "docs/commands.md": commands_page(),
+        "docs/metrics.md": wrapped(metrics_page()),
+        "docs/tables.md": wrapped(tables_page()),
+        "docs/configure.md": wrapped(configure_page()),
+        "docs/commands.md": wrapped(commands_page()),
         "docs/xids.md": xids_page(),
         "docs/diagnosis.md": diagnosis_page(),
         **{f"systemd/{part}.toml": example_toml(part) for part in PARTS},
     }
 
 
+def wrapped(page: str) -> str:
+    """The page with paragraphs and list items of at most WIDTH columns."""
+    blocks: list[str] = []
+    for line in page.split("\n"):
+        stands_alone = not line or line.startswith(("|", "#", "<!--", "- "))
+        if stands_alone or not blocks or not blocks[-1] or blocks[-1].startswith(("|", "#", "<")):
+            blocks.append(line)
+        else:
+            blocks[-1] += f" {line}"
+    return "\n".join(
+        block if not block or block.startswith(("|", "#", "<")) else _filled(block)
+        for block in blocks
+    )
+
+
+def _filled(block: str) -> str:
+    indent = "  " if block.startswith("- ") else ""
+    return textwrap.fill(
+        block, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
 def xids_page() -> str:
-    return _between("docs/xids.md", "catalogue", "\n".join(_xid_lists()) + "\n")
+    return _between("docs/xids.md", "catalogue", wrapped("\n".join(_xid_lists()) + "\n"))
 
 
 def _xid_lists() -> Iterator[str]:

@@ -15,7 +15,9 @@ from gpuwarden.xids import XIDS
 from gpuwarden_agent.exporter.names import NAME_SETS, names_of
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").rglob("*.md")]
+)
 
 
 @pytest.mark.parametrize("name", sorted(pages()))

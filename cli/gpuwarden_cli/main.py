@@ -24,7 +24,7 @@ environment:
   GPUWARDEN_TOKEN       the token to show it, or GPUWARDEN_TOKEN_FILE: a file that holds it
   GPUWARDEN_CA          PEM file of the only authority trusted for it (default: the system's)
 
-Exit codes: 0 success, 1 a problem was found, 2 the call was wrong, 78 a setting is wrong.
+Exit codes: 0 success, 1 the answer is no, 2 the call was wrong, 78 a setting is wrong.
 """
 
 
@@ -176,7 +176,7 @@ def _add_up(commands: "Commands[Parser]") -> None:
     )  # fmt: skip
     made.add_argument(
         "--simulate", type=_count, metavar="GPUS",
-        help="number of simulated GPUs (default: 8 where this host has none; 0: none)",
+        help="simulate so many GPUs (default: 8 where this host has none; 0: none)",
     )  # fmt: skip
     made.add_argument("--model", default="H100-SXM-80GB", help="GPU model to simulate")
 
@@ -221,7 +221,7 @@ def _add_simulate(commands: "Commands[Parser]") -> None:
     what.add_argument("--gpus-per-node", type=_count, default=0, help="GPUs of each node")
     what.add_argument("--replay", type=Path, metavar="FILE", help="each node plays this recording")
     made.add_argument("--duration", type=float, metavar="S", help="seconds (default: until Ctrl-C)")
-    made.add_argument("--history", type=_count, default=0, metavar="S", help="begin this long ago")
+    made.add_argument("--history", type=_count, default=0, metavar="S", help="start so far back")
     made.add_argument("--model", default="H100-SXM-80GB", help="GPU model (default H100-SXM-80GB)")
     made.add_argument("--seed", type=int, default=1, help="same seed, same fleet (default 1)")
     made.add_argument("--script", type=Path, metavar="FILE", help="faults to show, as TOML")
@@ -320,14 +320,14 @@ def _add_rules(commands: "Commands[Parser]") -> None:
     made.add_argument("--since", default="7d", metavar="TIME", help="how far back (default 7d)")
     made.add_argument(
         "--every", metavar="TIME",
-        help="longest time between two evaluations (default 5m, or the rule's shortest window)",
+        help="longest time between two looks (default 5m, or the rule's shortest window)",
     )  # fmt: skip
     made.add_argument(
         "--format", choices=("table", "json"), default="table",
         help="table, or json: a line for each time it would have fired (default table)",
     )  # fmt: skip
     _add_url(made)
-    made = _command(group, "reload", rules.rules_reload, "have the collector read its rules again")
+    made = _command(group, "reload", rules.rules_reload, "have the collector read its rules anew")
     _add_url(made)
 
 
@@ -425,7 +425,7 @@ def _add_doctor(commands: "Commands[Parser]") -> None:
         return run_here(args)
 
     made = _command(
-        commands, "doctor", run, "what is wrong with what is installed here, and how to fix it",
+        commands, "doctor", run, "what is wrong with what is installed here, and what mends it",
         "Runs `agent doctor` and `collector doctor`, whichever have settings in /etc/gpuwarden. Exits with 1 when"
         " something fails.",
     )  # fmt: skip

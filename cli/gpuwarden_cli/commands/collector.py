@@ -27,7 +27,7 @@ def add_commands(
     _add_settings(made)
     add_format(made)
     made = command(
-        group, "doctor", _doctor, "what is wrong with this collector and its host, and how to fix it",
+        group, "doctor", _doctor, "what is wrong with this collector and its host, and what mends it",
         "Asks the running collector over its data folder, so run it as root or as the collector's user."
         " Exits with 1 when something fails.",
     )  # fmt: skip
@@ -45,7 +45,7 @@ def add_commands(
     made = command(
         group, "backup", _backup, "copy the store to a new folder, also while the collector runs"
     )
-    made.add_argument("destination", type=Path, metavar="DEST", help="a folder that does not exist")
+    made.add_argument("destination", type=Path, metavar="DEST", help="a folder that is not there")
     _add_store(made)
     made = command(group, "restore", _restore, "make a store of a backup")
     made.add_argument("source", type=Path, metavar="SRC", help="a folder that `backup` made")

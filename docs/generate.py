@@ -6,6 +6,7 @@
 import argparse
 import json
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
@@ -24,24 +25,47 @@ from gpuwarden_rules.diagnosis.features import Features
 from gpuwarden_rules.diagnosis.thresholds import Thresholds
 
 ROOT = Path(__file__).parent.parent
+WIDTH = 110
 PARTS: dict[str, Any] = {"agent": AgentSettings, "collector": CollectorSettings}
 
 
 def pages() -> dict[str, str]:
     """Text of every generated file by its path in the repository."""
     return {
-        "docs/metrics.md": metrics_page(),
-        "docs/tables.md": tables_page(),
-        "docs/configure.md": configure_page(),
-        "docs/commands.md": commands_page(),
+        "docs/metrics.md": wrapped(metrics_page()),
+        "docs/tables.md": wrapped(tables_page()),
+        "docs/configure.md": wrapped(configure_page()),
+        "docs/commands.md": wrapped(commands_page()),
         "docs/xids.md": xids_page(),
         "docs/diagnosis.md": diagnosis_page(),
         **{f"systemd/{part}.toml": example_toml(part) for part in PARTS},
     }
 
 
+def wrapped(page: str) -> str:
+    """The page with paragraphs and list items of at most WIDTH columns."""
+    blocks: list[str] = []
+    for line in page.split("\n"):
+        stands_alone = not line or line.startswith(("|", "#", "<!--", "- "))
+        if stands_alone or not blocks or not blocks[-1] or blocks[-1].startswith(("|", "#", "<")):
+            blocks.append(line)
+        else:
+            blocks[-1] += f" {line}"
+    return "\n".join(
+        block if not block or block.startswith(("|", "#", "<")) else _filled(block)
+        for block in blocks
+    )
+
+
+def _filled(block: str) -> str:
+    indent = "  " if block.startswith("- ") else ""
+    return textwrap.fill(
+        block, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
 def xids_page() -> str:
-    return _between("docs/xids.md", "catalogue", "\n".join(_xid_lists()) + "\n")
+    return _between("docs/xids.md", "catalogue", wrapped("\n".join(_xid_lists()) + "\n"))
 
 
 def _xid_lists() -> Iterator[str]:
@@ -62,7 +86,11 @@ def _xid_text(row: XidInfo, usual: tuple[str, str]) -> str:
     text = re.sub(r"^(CE|NVDEC|NVENC|NVJPG|OFA)\d+", r"\1", row.meaning)  # one line for all engines
     if row.severity != usual[0]:
         text += f" (**{row.severity}**)"
-    return text if row.remedy == usual[1] else f"{text}. To do: {row.remedy}"
+    if row.remedy == usual[1]:
+        return text
+    if row.remedy.startswith(f"{usual[1]}; "):
+        return f"{text}. Also: {row.remedy.removeprefix(usual[1] + '; ')}"
+    return f"{text}. To do: {row.remedy}"
 
 
 def diagnosis_page() -> str:
@@ -103,14 +131,13 @@ def configure_page() -> str:
         "Defaults < TOML file (`--config FILE`) < environment < flags. The variable of a setting is its name in capitals",
         "after `GPUWARDEN_AGENT_` or `GPUWARDEN_COLLECTOR_`: `GPUWARDEN_AGENT_NODE`. An unknown key is an error that names",
         "the known ones. `gpuwarden agent config` and `gpuwarden collector config` show every value in force and where it",
-        "came from. A change needs a restart, except for what [a reload](operate.md#change-settings) takes up.",
+        "came from. In brackets: the default. A change needs a restart, except for what [a reload](operate.md#change-settings) takes up.",
         "",
         "`GPUWARDEN_URL` is the collector that commands ask (and `agent run`, where no setting names one); default:",
         "`http://127.0.0.1:8750`.",
     ]
     for part, cls in PARTS.items():
         lines += ["", f"## {part}", ""]
-        lines += ["| setting | default | meaning |", "| --- | --- | --- |"]
         for f in fields(cls):
             shown = _toml_value(default_of(f)) or "none"
             if f.name == "node":
@@ -118,7 +145,7 @@ def configure_page() -> str:
             meaning = f.metadata["meaning"]
             if f.metadata["choices"]:
                 meaning += f" One of {', '.join(f.metadata['choices'])}."
-            lines.append(f"| `{f.name}` | `{shown}` | {meaning} |")
+            lines.append(f"- `{f.name}` (`{shown}`): {meaning}")
     return "\n".join(lines) + "\n"
 
 
@@ -168,32 +195,39 @@ def commands_page() -> str:
     """Every command with what is its own; what many commands share stands once."""
     commands = {name: (sub, _options(sub)) for name, sub in command_parsers()}
     uses = Counter(item for _, options in commands.values() for item in options.items())
-    shared = {item: count for item, count in uses.items() if count >= SHARED_BY}
+    shared = {item for item, count in uses.items() if count >= SHARED_BY}
+    sets = [tuple(i for i in options.items() if i in shared) for _, options in commands.values()]
+    agent = min((s for s in sets if len(s) > AGENT_OPTIONS), key=len)
     lines = [
         "# Commands",
         NOTICE,
         "",
-        "Exit codes: 0 success, 1 a problem was found, 2 the call was wrong, 78 a setting is wrong.",
+        "Exit codes: 0 success, 1 a problem was found, 2 the call was wrong, 78 a setting is wrong. Every command has `--help`.",
         "",
         "## Options of many commands",
         "",
-        "A command that has one of these names it at its end. Every command has `--help`.",
+        "A command names those that it has at its end. **Agent options**:",
         "",
-        *(f"- `{option}`: {text}" for option, text in shared),
+        *(f"- `{option}`: {text}" for option, text in agent),
+        "",
+        "Others:",
+        "",
+        *(f"- `{option}`: {text}" for option, text in uses if (option, text) in shared - {*agent}),
     ]
-    for name, (sub, options) in commands.items():
-        also = ", ".join(f"`{o.split()[0]}`" for o in options if (o, options[o]) in shared)
-        lines += [
-            "",
-            f"## {name}",
-            "",
-            f"{(sub.description or '').strip()} {f'Also: {also}.' if also else ''}".strip(),
-        ]
+    for (name, (sub, options)), used in zip(commands.items(), sets, strict=True):
+        has_agent = set(agent) <= set(used)
+        also = ["agent options"] if has_agent else []
+        also += [f"`{o.split()[0]}`" for o, t in used if not has_agent or (o, t) not in agent]
+        text = [sub.description.strip()] if sub.description else []
+        text += [f"Also: {', '.join(also)}."] if also else []
+        lines += ["", f"## {name}", "", " ".join(text)]
         own = [f"- `{o}`: {text}" for o, text in options.items() if (o, text) not in shared]
         lines += ["", *own] if own else []
     return "\n".join(lines) + "\n"
 
 
+AGENT_OPTIONS = 5
+"""More shared options than this are those of the agent's commands."""
 SHARED_BY = 4
 """An option with the same help in so many commands stands in the list of shared ones."""
 

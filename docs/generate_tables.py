@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from gpuwarden.metric import NOT_NEGATIVE, Type
+from gpuwarden.metric import NOT_NEGATIVE, PERCENT, Type
 from gpuwarden.metrics import METRICS, Kind, Metric
 from gpuwarden.rollups import REASONS, ROLLUPS, Rollup
 from gpuwarden.schema import INVENTORY_EXTRA, TABLES, WIRE_TABLES, views_sql
@@ -45,8 +45,9 @@ What `gpuwarden sql`, rules and dashboards query, and what agents send. Names, t
 is UTC. The last part of a name is its unit; `_total` marks a counter: only differences of it mean something.
 What a device cannot give is NULL, never 0. [metrics.md](metrics.md) has the source of each metric.
 
+- A line with several columns names in its meaning what each of them is about, in their order.
 - "Required": never NULL. Agents may leave out every other column.
-- Range: a metric below 0, or outside the range beside its type, is refused at [ingest](wire.md#what-is-admitted).
+- Range: metrics are 0 or more, `_percent` 0 to 100, or as stated. Others are refused at [ingest](wire.md#what-is-admitted).
 - Arrow types on the wire: timestamp is `timestamp[ms]`, float32 `float`, float64 `double`; the others have their name.
 - An agent may send: {names(list(WIRE_TABLES))}. The collector writes the other tables.
 
@@ -79,7 +80,7 @@ class Seen:
 
 def tables_page() -> str:
     seen = Seen()
-    lines = [TABLES_HEAD, *_columns_table(list(COMMON))]
+    lines = [TABLES_HEAD, *_columns_list(list(COMMON))]
     for table in TABLES.values():
         lines += ["", f"## {table.name}", "", f"One row per {table.row}. Key: {names(table.key)}."]
         rollup = ROLLUPS.get(table.name)
@@ -94,9 +95,9 @@ def tables_page() -> str:
             of = f"As in [{place}](#{place})" if place else "Common columns"
             lines += [f"{of}: {names(listed)}."]
         if new:
-            lines += ["", *_columns_table(new)]
+            lines += ["", *_columns_list(new)]
         if rollup and any(part.has_activity for part in rollup.parts):
-            lines += [row(_reasons(), "float32", "Time with that bit of `clocks_event_reasons`.")]
+            lines += [f"- {_reasons()} float32: Time with that bit of `clocks_event_reasons`."]
         if rollup:
             lines += ["", *_summaries(rollup)]
         if table.name == "gpus":
@@ -120,18 +121,72 @@ def _views() -> Iterator[str]:
         yield row(f"`{name}`", " ".join(re.findall(r"-- (.*)", comment)))
 
 
-def _columns_table(columns: list[Column]) -> list[str]:
-    lines = [row("column", "type", "meaning"), row("---", "---", "---")]
-    return lines + [row(f"`{c.name}`", _type(c), c.meaning) for c in columns]
+def _columns_list(columns: list[Column]) -> list[str]:
+    """Columns with their meanings; those that differ in one word share a line."""
+    groups: list[Group] = []
+    for column in columns:
+        if not any(group.takes(column) for group in groups):
+            groups.append(Group([column]))
+    return [f"- {names(g.names)} {_type(g.columns[0])}: {g.meaning}" for g in groups]
+
+
+@dataclass
+class Group:
+    """Columns of one type whose names differ in one part, and whose meanings in one word."""
+
+    columns: list[Column]
+    place: tuple[int, int] | None = None
+    """Where name and meaning differ; None: a single column."""
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    @property
+    def meaning(self) -> str:
+        first = self.columns[0].meaning
+        if self.place is None:
+            return first
+        at = self.place[1]
+        words = first.split(" ")
+        end = words[at][-1] if words[at][-1] in ".,:;" else ""
+        others = [c.meaning.split(" ")[at].rstrip(".,:;") for c in self.columns]
+        words[at] = "/".join(others) + end
+        return " ".join(words)
+
+    def takes(self, column: Column) -> bool:
+        """Add the column if it is like the others."""
+        first = self.columns[0]
+        if _type(first) != _type(column):
+            return False
+        places = _differ(first.name.split("_"), column.name.split("_"))
+        words = _differ(first.meaning.split(" "), column.meaning.split(" "))
+        if len(places) != 1 or len(words) != 1 or self.place not in (None, (places[0], words[0])):
+            return False
+        self.place = (places[0], words[0])
+        self.columns.append(column)
+        return True
+
+
+def _differ(one: list[str], other: list[str]) -> list[int]:
+    """Places at which two lists differ; more than one where their lengths do."""
+    if len(one) != len(other):
+        return [0, 1]
+    return [i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b]
 
 
 def _type(c: Column) -> str:
     required = ", required" if c.required else ""
-    return f"{c.type.value}{required}{_limits(c.limits)}"
+    return f"{c.type.value}{required}{_limits(c)}"
 
 
-def _limits(limits: tuple[float, float] | None) -> str:
-    return "" if limits is None or limits == NOT_NEGATIVE else f", {limits[0]:g} to {limits[1]:g}"
+def _limits(c: Column) -> str:
+    """The range, where it is not what the page says of all columns."""
+    usual = PERCENT if c.name.endswith("_percent") else NOT_NEGATIVE
+    if c.limits is None or c.limits == usual:
+        return ""
+    low, high = c.limits
+    return f", {low:g} or more" if high == float("inf") else f", {low:g} to {high:g}"
 
 
 def _summaries(rollup: Rollup) -> list[str]:
@@ -171,9 +226,9 @@ METRICS_HEAD = f"""\
 # Metrics: sources and names in Prometheus
 {NOTICE}
 
-What each metric means stands in [tables.md](tables.md). This page says where it comes from and how the agent's
-[`/metrics`](exporter.md) calls it: our own name, dcgm-exporter's up to 4.8, dcgm-exporter's since 4.9 (once, where both
-are the same). Own names are `_total` counters or gauges in base units.
+What each metric means stands in [tables.md](tables.md). A line here is: column, source, names on the agent's
+[`/metrics`](exporter.md): our own, dcgm-exporter's up to 4.8, and since 4.9 where it differs. `_total` names are counters, the others
+gauges.
 
 "FI n" is field id n of `nvmlDeviceGetFieldValues`, "GPM n" metric n of `nvmlGpmMetricsGet`, and names that begin with `nvml`
 are calls of NVML.
@@ -183,22 +238,21 @@ are calls of NVML.
 def metrics_page() -> str:
     lines = [METRICS_HEAD]
     for table, metrics in METRICS.items():
-        lines += [f"## {table}", "", f"Read every {metrics[0].cadence_s} s.", ""]
-        lines += [row("column", "source", "names in Prometheus"), row("---", "---", "---")]
+        lines += [f"## {table}, every {metrics[0].cadence_s} s", ""]
         lines += [_metric_row(table, m, metrics[0].cadence_s) for m in metrics]
         lines += [*_rates(table), ""]
     xid = names(list(DCGM_XID.values()))
-    lines += ["## Other names", "", row("name", "kind", "label", "meaning")]
-    lines += [row("---", "---", "---", "---")]
-    lines += [row("`gpuwarden_gpu_xids_total`", "counter", "xid", "Xids since the agent's start.")]
-    lines += [row(xid, "gauge", "", "Last Xid of the GPU; 0: none.")]
-    lines += [row(f"`gpuwarden_agent_{c.name}`", c.kind, c.label or "", c.meaning) for c in COUNTS]
+    lines += ["## Other names", ""]
+    lines += ["- `gpuwarden_gpu_xids_total{xid}`: Xids since the agent's start."]
+    lines += [f"- {xid}: Last Xid of the GPU; 0: none."]
+    labels = {c.name: f"{{{c.label}}}" if c.label else "" for c in COUNTS}
+    lines += [f"- `gpuwarden_agent_{c.name}{labels[c.name]}`: {c.meaning}" for c in COUNTS]
     return "\n".join(lines) + "\n"
 
 
 def _metric_row(table: str, m: Metric, cadence_s: int) -> str:
     slower = f" (every {m.cadence_s} s)" if m.cadence_s != cadence_s else ""
-    return row(f"`{m.name}`", m.source + slower, names(_exported(table, m.name)))
+    return f"- `{m.name}`: {m.source}{slower}; {names(_exported(table, m.name))}"
 
 
 def _exported(table: str, metric: str) -> list[str]:
@@ -218,6 +272,6 @@ def _rates(table: str) -> list[str]:
             if e.is_rate:
                 rates.setdefault(e.columns, []).append(e.name)
     return [
-        row(names(columns), "growth a second", names(list(dict.fromkeys(found))))
+        f"- {names(columns)}: growth a second; {names(list(dict.fromkeys(found)))}"
         for columns, found in rates.items()
     ]

@@ -32,7 +32,7 @@ class AgentSettings:
         Path("/var/lib/gpuwarden-agent"), "Folder of the spool; one agent a folder."
     )
     commands: bool = setting(
-        True, "Whether command lines of GPU processes are told, secrets removed."
+        True, "Whether command lines of GPU processes are sent, secrets removed."
     )
     interval_s: float = setting(
         1.0, "Seconds between ticks, aligned to the wall clock.", least=0.1, most=60
@@ -60,16 +60,16 @@ class AgentSettings:
     replay_file: Path | None = setting(
         None, "Recording that backend replay plays (gpuwarden agent record makes one)."
     )
-    replay_loop: bool = setting(True, "Whether a recording that is over begins again.")
+    replay_loop: bool = setting(True, "Whether a recording begins again at its end.")
     simulate_script: Path | None = setting(
-        None, "TOML file of faults that the simulated node has; docs/simulator.md has the language."
+        None, "TOML file of faults of the simulated node (docs/simulator.md)."
     )
     exporter_port: int | None = setting(
-        None, "Port of the Prometheus page; none: off. 9750 is ours.", least=0, most=65535
+        None, "Port of the Prometheus exporter, usually 9750; none: off.", least=0, most=65535
     )
-    exporter_host: str = setting("127.0.0.1", "Address that the Prometheus page listens on.")
+    exporter_host: str = setting("127.0.0.1", "Address that the Prometheus exporter listens on.")
     exporter_names: tuple[str, ...] = setting(
-        ("own",), "Name sets of the Prometheus page: own, dcgm (to 4.8), dcgm49 (since 4.9)."
+        ("own",), "Name sets of the Prometheus exporter: own, dcgm (to 4.8), dcgm49 (since 4.9)."
     )
     log_level: str = setting(
         "info", "Least level that is logged.", choices=("debug", "info", "warning", "error")

@@ -16,16 +16,14 @@ class CollectorSettings:
     host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 for every interface.")
     port: int = setting(8750, "TCP port to listen on; 0 takes a free one.", least=0, most=65535)
     tls_cert: Path | None = setting(
-        None, "PEM file of the certificate and what leads to its authority; none: HTTP without TLS."
+        None, "PEM file of the certificate and its chain; none: HTTP without TLS."
     )
     tls_key: Path | None = setting(None, "PEM file of the certificate's key.")
-    tls_ca: Path | None = setting(
-        None, "PEM file of the authority that nodes are told to trust when they enroll."
-    )
+    tls_ca: Path | None = setting(None, "PEM file of the authority that enrolled nodes trust.")
     tokens_file: Path | None = setting(None, "File of tokens; none: tokens.json in data_dir.")
     require_tokens: bool = setting(
         False,
-        "Whether tokens are asked for on loopback too, as behind a proxy; elsewhere they always are.",
+        "Whether tokens are required on loopback too, as behind a proxy; elsewhere they always are.",
     )
     allow_insecure: bool = setting(
         False,
@@ -114,9 +112,9 @@ class CollectorSettings:
         (), "Folders of your own rules and overrides.yaml, beside the built-in pack."
     )
     notify_file: Path | None = setting(
-        None, "YAML file of who is told of alerts (docs/notifications.md); none: nobody."
+        None, "Notification routing file (docs/notifications.md); none: no notifications."
     )
     log_level: str = setting(
         "info", "Least level that is logged.", choices=("debug", "info", "warning", "error")
     )
-    log_format: str = setting("text", "How the log is written.", choices=("text", "json"))
+    log_format: str = setting("text", "Form of the log on stderr.", choices=("text", "json"))

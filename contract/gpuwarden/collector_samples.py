@@ -57,7 +57,9 @@ COLLECTOR_SAMPLES = Table(
             Type.STRING,
             "Receivers of notifications whose last message failed, separated by commas; NULL: none.",
         ),
-        Column("messages_waiting", Type.INT64, "Notifications that wait; NULL: nobody is told."),
+        Column(
+            "messages_waiting", Type.INT64, "Notifications that wait; NULL: notifications are off."
+        ),
     ),
     from_agent=False,
 )

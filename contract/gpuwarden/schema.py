@@ -316,19 +316,19 @@ WIRE_TABLES: dict[str, Table] = {
 
 INVENTORY_EXTRA: dict[str, tuple[Column, ...]] = {
     "nodes": (
-        Column("first_seen_at", Type.TIMESTAMP, "When the collector first heard of it."),
-        Column("last_seen_at", Type.TIMESTAMP, "When the collector last heard of it."),
+        Column("first_seen_at", Type.TIMESTAMP, "When the collector first received data of it."),
+        Column("last_seen_at", Type.TIMESTAMP, "When the collector last received data of it."),
     ),
     "gpus": (
         Column("catalogue_model", Type.STRING, "Its row in the model catalogue; NULL: unknown."),
         Column("usd_per_hour", Type.FLOAT64, "Price of an hour; NULL: unknown."),
-        Column("price_basis", Type.STRING, "Where that price comes from, in words."),
+        Column("price_basis", Type.STRING, "Where that price comes from, as a sentence."),
         Column(
             "usd_per_kwh", Type.FLOAT64, "Price of a kWh with what its PUE adds; NULL: unknown."
         ),
         Column("replaced_by", Type.STRING, "The board (gpu_uuid) in its place since; NULL: none."),
-        Column("first_seen_at", Type.TIMESTAMP, "When the collector first heard of it."),
-        Column("last_seen_at", Type.TIMESTAMP, "When the collector last heard of it."),
+        Column("first_seen_at", Type.TIMESTAMP, "When the collector first received data of it."),
+        Column("last_seen_at", Type.TIMESTAMP, "When the collector last received data of it."),
     ),
 }
 """Columns that the collector adds to what agents send."""
@@ -365,10 +365,14 @@ ALERTS = Table(
         Column(
             "unknown_since",
             Type.TIMESTAMP,
-            "Since when nobody can say whether it still holds; NULL: the last evaluation could.",
+            "Since when it is unknown whether it still holds; NULL: it is known.",
         ),
         Column("owner", Type.STRING, "Username of whom it concerns; NULL: unknown."),
-        Column("muted", Type.STRING, "Why it notifies nobody; NULL: it notifies."),
+        Column(
+            "muted",
+            Type.STRING,
+            "Why it is not sent: silenced, acknowledged or inhibited; NULL: it is sent.",
+        ),
     ),
     from_agent=False,
 )
@@ -381,7 +385,7 @@ SILENCES = Table(
         Column("id", Type.STRING, "Identity of the silence.", required=True),
         Column("matchers", Type.STRING, "JSON list of its matchers: node=n1.", required=True),
         Column("fingerprint", Type.STRING, "Alert that is acknowledged; NULL: by matchers."),
-        Column("author", Type.STRING, "Who does not want to hear of it.", required=True),
+        Column("author", Type.STRING, "Who made it.", required=True),
         Column("comment", Type.STRING, "Why.", required=True),
         Column("starts_at", Type.TIMESTAMP, "From when it holds.", required=True),
         Column("ends_at", Type.TIMESTAMP, "Until when it holds.", required=True),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.exporter import exporter_page
+from docs.rule_pages import rule_pages
 
 from gpuwarden.diagnosis import MEANINGS
 from gpuwarden.metrics import METRICS, Metric, Type
@@ -45,6 +46,7 @@ def pages() -> dict[str, str]:
         "docs/xids.md": xids_page(),
         "docs/wire.md": wire_page(),
         "docs/diagnosis.md": diagnosis_page(),
+        **rule_pages(),
         **{f"systemd/{part}.toml": example_toml(part) for part in PARTS},
     }
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from gpuwarden.query import Querier
-from gpuwarden_rules.definition import sql_text as sqltext
+from gpuwarden_rules.definition import sql_text
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.evaluation.state import RowsError
 
@@ -83,26 +83,26 @@ class Hearing:
 
     def heard(self, rule: Rule, instants: Sequence[datetime]) -> Rule:
         """The rule, asked of these instants, with `nodes` and `gpus` as they were at `$now`."""
-        plain = sqltext.plain(rule.sql)
-        own = sqltext.named(plain)
+        plain = sql_text.plain(rule.sql)
+        own = sql_text.named(plain)
         found = [
             read
-            for read in sqltext.reads(plain)
+            for read in sql_text.reads(plain)
             if read.name in _INVENTORY and read.name not in own
         ]
-        sql = sqltext.reading(rule.sql, found, lambda name: _INVENTORY[name.lower()])
+        sql = sql_text.reading(rule.sql, found, lambda name: _INVENTORY[name.lower()])
         first, last = min(instants), max(instants)
         told = [
             {
                 "node": s.node,
-                "from_at": sqltext.instant(s.from_at),
-                "until_at": sqltext.instant(s.until_at),
+                "from_at": sql_text.instant(s.from_at),
+                "until_at": sql_text.instant(s.until_at),
             }
             for s in self.silences
             if s.from_at <= last and s.until_at > first
         ]
         params = {**rule.params, "silences": json.dumps(told)}
-        names = frozenset(parameter.name for parameter in sqltext.parameters(sql))
+        names = frozenset(parameter.name for parameter in sql_text.parameters(sql))
         return replace(rule, sql=sql, params=params, parameters=names)
 
 
@@ -113,10 +113,10 @@ async def hearing_of(
 
     Raises QueryError, and RowsError when there were too many silences.
     """
-    plain = sqltext.plain(rule.sql).lower()
+    plain = sql_text.plain(rule.sql).lower()
     if _COLUMN not in plain:
         return None
-    if not any(read.name == "nodes" for read in sqltext.reads(plain)):
+    if not any(read.name == "nodes" for read in sql_text.reads(plain)):
         return Hearing()
     bound = {"since": since - LOOKED_BACK, "until": until}
     result = await querier.query(_SILENCES, bound, row_limit=SILENCES_MAX)

@@ -18,7 +18,7 @@ from gpuwarden.clock import Clock
 from gpuwarden.query import Querier, QueryError, Result
 from gpuwarden.schema import TABLES
 from gpuwarden_rules.backtest.inventory_history import Hearing
-from gpuwarden_rules.definition import sql_text as sqltext
+from gpuwarden_rules.definition import sql_text
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.overrides import Plan
 from gpuwarden_rules.evaluation.state import RowsError, sighted
@@ -138,7 +138,7 @@ class Looker:
             reach = await self._reach(rule)
             rule = self._heard(rule, instants)
             params: dict[str, Any] = {k: v for k, v in rule.params.items() if k in rule.parameters}
-            params["looks"] = ",".join(map(sqltext.instant, instants))
+            params["looks"] = ",".join(map(sql_text.instant, instants))
             if reach is not None:
                 params["looks_from"], params["looks_until"] = min(instants) - reach, max(instants)
             sql = together(rule.sql, is_bounded=reach is not None)
@@ -200,7 +200,7 @@ class Looker:
         sql = (
             f"SELECT max(epoch(reach)) FROM (VALUES {', '.join(f'({b})' for b in bounds)}) t(reach)"
         )
-        named = {p.name for p in sqltext.parameters(sql)}
+        named = {p.name for p in sql_text.parameters(sql)}
         try:
             found = await self._query(sql, {name: rule.params[name] for name in named})
         except QueryError:
@@ -221,7 +221,7 @@ def together(sql: str, *, is_bounded: bool) -> str:
     )
     sql = _tied(sql)
     pieces, end = [], 0
-    for parameter in sqltext.parameters(sql):
+    for parameter in sql_text.parameters(sql):
         if parameter.name == "now":
             pieces.append(sql[end : parameter.offset] + '"_looks"."at"')
             end = parameter.offset + len("$now")
@@ -239,16 +239,16 @@ def _tied(sql: str) -> str:
     Without one, DuckDB 1.5 takes such a subquery for the same at all instants: x is in it when it was at
     any of them. Where a condition on a table alone has it, DuckDB is right, and quicker without.
     """
-    plain = sqltext.plain(sql)
-    named = sqltext.named(plain)
+    plain = sql_text.plain(sql)
+    named = sql_text.named(plain)
     reads = {
         read
         for members in _MEMBERS.finditer(plain)
         if not _is_of_a_table(plain[: members.start()], named)
-        for read in sqltext.reads(plain, members.end(), _closing(plain, members.end()))
+        for read in sql_text.reads(plain, members.end(), _closing(plain, members.end()))
         if read.name in named
     }
-    return sqltext.reading(
+    return sql_text.reading(
         sql, reads, lambda name: f'(FROM {name} WHERE "_looks"."at" IS NOT NULL)'
     )
 
@@ -279,4 +279,4 @@ def lower_bounds(sql: str) -> list[str]:
 
 def mentioned(sql: str) -> list[str]:
     """Tables with a time that the SQL reads, each as often as it does."""
-    return [read.name for read in sqltext.reads(sqltext.plain(sql)) if read.name in _TIMED]
+    return [read.name for read in sql_text.reads(sql_text.plain(sql)) if read.name in _TIMED]

@@ -6,6 +6,7 @@
 {held:bytes}        34.2 GiB
 {saved:usd}         $2.95, $1,204
 {usd_per_hour:usd/h}  $2.95/h
+{gpus:GPU|GPUs}     1 GPU, 3 GPUs
 {{ and }}           braces
 """
 
@@ -19,12 +20,14 @@ from typing import Any
 from gpuwarden.durations import readable
 
 UNKNOWN = "unknown"
+COST_UNKNOWN = "cost unknown"
 TEXT_CHARS_MAX = 500
 """Longest text taken over from a row: names come from processes, which may call themselves anything."""
 
 _PIECES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _FIELD = re.compile(r"([a-z_][a-z0-9_]*)(?::(.*))?\Z")
 _NUMBER = re.compile(r",?(\.\d)?[fg]\Z|,?d\Z")
+_COUNTED = re.compile(r"\s*([^|]*\S)\s*\|\s*([^|]*\S)\s*\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +103,11 @@ def _field(inner: str, offset: int) -> Field | TextProblem:
             offset, f"{{{inner}}} is not a field; write {{column}} or {{column:.0f}}"
         )
     form = match[2] or ""
-    if form and form not in _FORMS and not _NUMBER.match(form):
+    if form and form not in _FORMS and not _NUMBER.match(form) and not _COUNTED.match(form):
         known = ", ".join(_FORMS)
-        return TextProblem(offset, f"unknown format {form!r}; known: {known}, and .0f .1f ,.0f d g")
+        return TextProblem(
+            offset, f"unknown format {form!r}; known: {known}, one|many, and .0f .1f ,.0f d g"
+        )
     return Field(match[1], form, offset)
 
 
@@ -112,8 +117,9 @@ def _rendered(field: Field, values: Mapping[str, Any]) -> str:
     except KeyError as error:
         message = f"the text uses {{{field.name}}}, which the SQL does not return"
         raise LookupError(message) from error
+    counted = _COUNTED.match(field.form)
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return UNKNOWN
+        return f"an {UNKNOWN} number of {_folded(counted[2])}" if counted else UNKNOWN
     if not field.form:
         return _plain(value)
     number = _number(value)
@@ -121,6 +127,8 @@ def _rendered(field: Field, values: Mapping[str, Any]) -> str:
         raise ValueError(
             f"{{{field.name}:{field.form}}} needs a number, the SQL gave {value!r:.60}"
         )
+    if counted:
+        return f"{round(number):,} {_folded(counted[1 if round(number) == 1 else 2])}"
     if field.form in _FORMS:
         return _FORMS[field.form](number)
     return format(round(number) if field.form.endswith("d") else number, field.form)

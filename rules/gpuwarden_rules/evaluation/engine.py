@@ -23,8 +23,7 @@ from gpuwarden.query import Querier
 from gpuwarden.silence import Silence
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.overrides import Override, Places
-from gpuwarden_rules.evaluation import fleet
-from gpuwarden_rules.evaluation import schedule as timer
+from gpuwarden_rules.evaluation import fleet, schedule
 from gpuwarden_rules.evaluation.concurrency import CONCURRENT_MAX, Lanes
 from gpuwarden_rules.evaluation.muting import reasons
 from gpuwarden_rules.evaluation.rule_failing import failing_rows, failing_rule
@@ -78,7 +77,7 @@ class Engine:
         self._lanes = Lanes()
         self._threads = ThreadPoolExecutor(CONCURRENT_MAX, thread_name_prefix="rules")
         self._tasks: asyncio.TaskGroup | None = None
-        self._timer: timer.Timer | None = None
+        self._timer: schedule.Timer | None = None
         self._changing = asyncio.Lock()
         self._asking = asyncio.Lock()
         self._warming = asyncio.Lock()
@@ -123,7 +122,7 @@ class Engine:
     async def run(self, stop: asyncio.Event) -> None:
         """Evaluate until asked to stop; everything that changed is saved when it returns."""
         await self.start()
-        async with asyncio.TaskGroup() as tasks, timer.running() as running:
+        async with asyncio.TaskGroup() as tasks, schedule.running() as running:
             self._tasks, self._timer = tasks, running
             for watch in sorted(self._watches.values(), key=_urgency):
                 self._begin(watch)

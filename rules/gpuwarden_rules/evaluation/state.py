@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from gpuwarden.alert import Alert, AlertState, Severity, fingerprint, usd_between
 from gpuwarden_rules.definition.language import Rule
-from gpuwarden_rules.definition.templates import TEXT_CHARS_MAX, usd
+from gpuwarden_rules.definition.templates import COST_UNKNOWN, TEXT_CHARS_MAX, usd
 
 FLAPS_MAX = 4
 """Changes (it fires, it clears) within FLAP_WINDOW from which an alert is held."""
@@ -251,7 +251,7 @@ def _offered(usd_per_hour: float | None, began_at: datetime, now: datetime) -> d
     now = max(now, began_at)  # a clock that went back costs nothing
     so_far = usd_between(usd_per_hour, began_at, now)
     if usd_per_hour is None or so_far is None:
-        cost = "cost unknown"
+        cost = COST_UNKNOWN
     else:
         cost = f"{usd(so_far)} so far, {usd(usd_per_hour)}/h"
     return {

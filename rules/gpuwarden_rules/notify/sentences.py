@@ -11,7 +11,7 @@ from itertools import groupby
 
 from gpuwarden.alert import Alert
 from gpuwarden.durations import readable
-from gpuwarden_rules.definition.templates import usd
+from gpuwarden_rules.definition.templates import COST_UNKNOWN, usd
 from gpuwarden_rules.notify.message import Digest, Kind, Message, Waster
 
 FORMS = ("text", "markdown", "short")
@@ -107,13 +107,20 @@ def _firing(alerts: Sequence[Alert], message: Message, style: Style) -> list[str
 
 
 def _cost(message: Message) -> list[str]:
-    if not message.firing:
+    """What it costs, where the summary of a lone alert does not say it."""
+    if not message.firing or (message.firing_total <= 1 and _says_cost(message.firing[0])):
         return []
     if message.usd_per_hour is None:
         return ["Cost: unknown."]
     so_far = "" if message.usd_so_far is None else f", {usd(message.usd_so_far)} so far"
     least = "at least " if any(a.usd_per_hour is None for a in message.firing) else ""
     return [f"Cost: {least}{usd(message.usd_per_hour)}/h{so_far}."]
+
+
+def _says_cost(alert: Alert) -> bool:
+    if alert.usd_per_hour is None:
+        return COST_UNKNOWN in alert.summary
+    return f"{usd(alert.usd_per_hour)}/h" in alert.summary
 
 
 def _over(message: Message) -> list[str]:
@@ -175,7 +182,7 @@ def _digest(digest: Digest, style: Style) -> tuple[str, list[str]]:
     until = digest.until.astimezone(style.zone).strftime("%d %b %H:%M %Z")
     hours = readable((digest.until - digest.since).total_seconds())
     share = f" ({digest.wasted_hours / digest.gpu_hours:.0%})" if digest.gpu_hours else ""
-    wasted = "cost unknown" if digest.usd is None else usd(digest.usd)
+    wasted = COST_UNKNOWN if digest.usd is None else usd(digest.usd)
     used = f"{digest.wasted_hours:,.0f} of {digest.gpu_hours:,.0f} GPU-hours{share}"
     lines = [f"In the {hours} to {until}: {used} were wasted: {wasted}."]
     if digest.labels:
@@ -189,7 +196,7 @@ def _wasters(head: str, wasters: Sequence[Waster], unit: str) -> list[str]:
     if not wasters:
         return []
     lines = [
-        f"{number}. {w.name}: {'cost unknown' if w.usd is None else usd(w.usd)}, {w.hours:,.1f} {unit}"
+        f"{number}. {w.name}: {COST_UNKNOWN if w.usd is None else usd(w.usd)}, {w.hours:,.1f} {unit}"
         for number, w in enumerate(wasters, 1)
     ]
     return [f"{head}:", *lines]

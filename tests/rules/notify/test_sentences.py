@@ -43,6 +43,18 @@ def test_eight_gpus_of_a_node() -> None:
     )
 
 
+def test_the_cost_is_said_once() -> None:
+    """A lone alert's summary may say it; the sum over several is nowhere else."""
+    told = replace(make_alert(), summary="GPU 0 is idle: $0.59 so far, $2.95/h.")
+    (message,) = messages(([told], S))
+    assert "Cost" not in worded(message, "text", STYLE).body
+    (message,) = messages(([told, make_alert(gpu=1)], S))
+    assert "Cost: $5.90/h" in worded(message, "text", STYLE).body
+    unknown = replace(make_alert(usd_per_hour=None), summary="GPU 0 is idle: cost unknown.")
+    (message,) = messages(([unknown], S))
+    assert "Cost" not in worded(message, "text", STYLE).body
+
+
 def test_what_is_over_stands_beside_what_still_fires() -> None:
     alerts = [make_alert(gpu=gpu) for gpu in range(3)]
     *_, message = messages((alerts, S), (alerts[2:], 60 * S))

@@ -21,7 +21,7 @@ from bench.diagnosis.scenarios import Scenario
 from gpuwarden.diagnosis import Bottleneck
 from gpuwarden_agent.recording import RecordingError
 from gpuwarden_rules.diagnosis import classify
-from gpuwarden_rules.diagnosis.features import NAMES, Seen
+from gpuwarden_rules.diagnosis.features import NAMES, ObservedGpu
 from gpuwarden_rules.diagnosis.observe import observe
 from gpuwarden_rules.diagnosis.service import judged_of
 
@@ -35,7 +35,7 @@ class Judged:
 
     run: Run
     scenario: Scenario
-    seen: Seen
+    seen: ObservedGpu
     verdict: classify.Verdict
 
     @property

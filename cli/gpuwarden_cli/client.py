@@ -25,7 +25,7 @@ class RefusedError(CallError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueryAnswer:
     """Rows of a query as the collector's JSON has them: timestamps are ISO 8601 texts."""
 
     columns: list[str]
@@ -46,13 +46,13 @@ def ask(
     *,
     url: str | None = None,
     timeout_s: float = 60,
-) -> Answer:
+) -> QueryAnswer:
     """Rows of one SELECT; `params` as the API takes them. Raises CallError."""
     document = {"sql": sql, "params": dict(params)} if params else {"sql": sql}
     found = call("POST", "/v1/sql", document, url=url, timeout_s=timeout_s)
     columns = [column["name"] for column in found["columns"]]
     types = [column["type"] for column in found["columns"]]
-    return Answer(columns, found["rows"], found["truncated"], types)
+    return QueryAnswer(columns, found["rows"], found["truncated"], types)
 
 
 def call(

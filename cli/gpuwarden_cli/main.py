@@ -28,7 +28,7 @@ Exit codes: 0 success, 1 the answer is no, 2 the call was wrong, 78 a setting is
 """
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """Says what was wrong in one line, and where the help is."""
 
     def error(self, message: str) -> NoReturn:
@@ -86,9 +86,9 @@ def _only_line(group: BaseExceptionGroup[BaseException]) -> str:
     return str(first)
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """The whole command line."""
-    top = Parser(
+    top = CommandParser(
         prog="gpuwarden",
         description="Every GPU sample in SQL, and a plain sentence for what is wrong and what it"
         " costs. Start with `gpuwarden up`.",
@@ -115,19 +115,19 @@ def parser() -> Parser:
 
 
 def _command(
-    commands: "Commands[Parser]",
+    commands: "Commands[CommandParser]",
     name: str,
     run: Callable[[argparse.Namespace], int] | None,
     text: str,
     more: str = "",
-) -> Parser:
+) -> CommandParser:
     made = commands.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}. {more}")
     if run:
         made.set_defaults(run=run)
     return made
 
 
-def _group(commands: "Commands[Parser]", name: str, text: str) -> "Commands[Parser]":
+def _group(commands: "Commands[CommandParser]", name: str, text: str) -> "Commands[CommandParser]":
     made = _command(commands, name, None, text)
     return made.add_subparsers(metavar="COMMAND", required=True, title="commands")
 
@@ -154,7 +154,7 @@ def _port(text: str) -> int:
     return value
 
 
-def _add_up(commands: "Commands[Parser]") -> None:
+def _add_up(commands: "Commands[CommandParser]") -> None:
     def run(args: argparse.Namespace) -> int:
         from gpuwarden_cli.commands.up import default_data_dir, run_up
 
@@ -177,21 +177,21 @@ def _add_up(commands: "Commands[Parser]") -> None:
     made.add_argument("--model", default="H100-SXM-80GB", help="GPU model to simulate")
 
 
-def _add_agent(commands: "Commands[Parser]") -> None:
+def _add_agent(commands: "Commands[CommandParser]") -> None:
     from gpuwarden_cli.commands import agent
 
     group = _group(commands, "agent", "the agent of a GPU host: run it, read once, show settings")
     agent.add_commands(group, _command, _add_format)
 
 
-def _add_collector(commands: "Commands[Parser]") -> None:
+def _add_collector(commands: "Commands[CommandParser]") -> None:
     from gpuwarden_cli.commands import collector
 
     group = _group(commands, "collector", "the collector: run it, show settings")
     collector.add_commands(group, _command, _add_format)
 
 
-def _add_simulate(commands: "Commands[Parser]") -> None:
+def _add_simulate(commands: "Commands[CommandParser]") -> None:
     def run(args: argparse.Namespace) -> int:
         from gpuwarden_cli.services import run_simulation
 
@@ -227,7 +227,7 @@ def _add_simulate(commands: "Commands[Parser]") -> None:
     )
 
 
-def _add_sql(commands: "Commands[Parser]") -> None:
+def _add_sql(commands: "Commands[CommandParser]") -> None:
     made = _command(
         commands, "sql", sql.sql, "ask the fleet in SQL (DuckDB's dialect, read only)",
         "First to know: tables gpu_samples, host_samples, process_samples, events, nodes, gpus,"
@@ -238,7 +238,7 @@ def _add_sql(commands: "Commands[Parser]") -> None:
     _add_url(made)
 
 
-def _add_alerts(commands: "Commands[Parser]") -> None:
+def _add_alerts(commands: "Commands[CommandParser]") -> None:
     group = _group(commands, "alerts", "alerts: what is wrong, since when, what it costs")
     made = _command(
         group, "list", alerts.alerts_list, "alerts, the costliest of each severity first"
@@ -281,7 +281,7 @@ def _add_silence(made: argparse.ArgumentParser, span: str) -> None:
     _add_url(made)
 
 
-def _add_rules(commands: "Commands[Parser]") -> None:
+def _add_rules(commands: "Commands[CommandParser]") -> None:
     from gpuwarden_cli.commands import rules
 
     group = _group(commands, "rules", "rules: list, check, test, explain and replay them")
@@ -327,7 +327,7 @@ def _add_rules(commands: "Commands[Parser]") -> None:
     _add_url(made)
 
 
-def _add_why(commands: "Commands[Parser]") -> None:
+def _add_why(commands: "Commands[CommandParser]") -> None:
     from gpuwarden_cli.commands import why
 
     made = _command(
@@ -338,7 +338,7 @@ def _add_why(commands: "Commands[Parser]") -> None:
     _add_url(made)
 
 
-def _add_report(commands: "Commands[Parser]") -> None:
+def _add_report(commands: "Commands[CommandParser]") -> None:
     from gpuwarden_cli.commands import report
 
     group = _group(commands, "report", "reports: where the GPU hours and the money went")
@@ -356,7 +356,7 @@ def _add_report(commands: "Commands[Parser]") -> None:
         _add_url(made)
 
 
-def _add_notify(commands: "Commands[Parser]") -> None:
+def _add_notify(commands: "Commands[CommandParser]") -> None:
     from gpuwarden_cli.commands import notify
 
     group = _group(commands, "notify", "notifications: check receivers and routes, send a test")
@@ -377,14 +377,14 @@ def _add_notify(commands: "Commands[Parser]") -> None:
     _add_format(made)
 
 
-def _add_token(commands: "Commands[Parser]") -> None:
+def _add_token(commands: "Commands[CommandParser]") -> None:
     from gpuwarden_cli.commands import tokens
 
     group = _group(commands, "token", "tokens of the collector on this host: make, list, end them")
     tokens.add_commands(group, _command, _add_format)
 
 
-def _add_enroll(commands: "Commands[Parser]") -> None:
+def _add_enroll(commands: "Commands[CommandParser]") -> None:
     def run(args: argparse.Namespace) -> int:
         from gpuwarden_cli.commands.enroll import run
 
@@ -414,7 +414,7 @@ def _add_enroll(commands: "Commands[Parser]") -> None:
     made.add_argument("--allow-insecure", action="store_true", help="also without TLS")
 
 
-def _add_doctor(commands: "Commands[Parser]") -> None:
+def _add_doctor(commands: "Commands[CommandParser]") -> None:
     def run(args: argparse.Namespace) -> int:
         from gpuwarden_cli.commands.doctor import run_here
 
@@ -428,7 +428,7 @@ def _add_doctor(commands: "Commands[Parser]") -> None:
     _add_format(made)
 
 
-def _add_import(commands: "Commands[Parser]") -> None:
+def _add_import(commands: "Commands[CommandParser]") -> None:
     from gpuwarden_cli.importing import flags
 
     def run(args: argparse.Namespace) -> int:

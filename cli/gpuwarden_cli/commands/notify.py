@@ -87,7 +87,7 @@ def _file_of(args: argparse.Namespace) -> Path:
 
 async def _send(notify: "Notify", names: list[str]) -> "list[tuple[str, Outcome]]":
     from gpuwarden.clock import SystemClock
-    from gpuwarden_rules.notify.message import Kind, Message, message_id
+    from gpuwarden_rules.notify.message import MessageKind, Notification, message_id
     from gpuwarden_rules.notify.notifier import attempt
     from gpuwarden_rules.notify.receivers.factory import receiver_of
 
@@ -98,10 +98,10 @@ async def _send(notify: "Notify", names: list[str]) -> "list[tuple[str, Outcome]
         now = clock.now()
         is_personal = notify.policy.recipients[name].is_personal
         owners = notify.policy.owners
-        message = Message(
+        message = Notification(
             id=message_id("test", name, now.isoformat()),
             receiver=name,
-            kind=Kind.TEST,
+            kind=MessageKind.TEST,
             group="test",
             made_at=now,
             address=(owners.nobody or owners.address("test")) if is_personal else None,
@@ -116,8 +116,8 @@ async def _send(notify: "Notify", names: list[str]) -> "list[tuple[str, Outcome]
 
 
 def _said(outcome: "Outcome") -> tuple[bool, str]:
-    from gpuwarden_rules.notify.receivers.receiver import Accepted
+    from gpuwarden_rules.notify.receivers.receiver import Delivered
 
-    if isinstance(outcome, Accepted):
+    if isinstance(outcome, Delivered):
         return True, outcome.note
     return False, outcome.reason

@@ -136,7 +136,7 @@ def _window(args: argparse.Namespace) -> tuple[datetime, datetime]:
 
 def _rows(args: argparse.Namespace, since: datetime, until: datetime) -> tuple[str, datetime]:
     """Rows of `waste_1h` as SQL, with those of the hours that are not rolled up; and until when."""
-    from gpuwarden.waste import Scope, waste_sql
+    from gpuwarden.waste import WasteScope, waste_sql
 
     params = {"since": _param(since)}
     minutes = ask(_MINUTES, params, url=args.url).rows[0]
@@ -150,7 +150,7 @@ def _rows(args: argparse.Namespace, since: datetime, until: datetime) -> tuple[s
     end = max(last, begin)
     if stored is not None and end <= _instant(stored):
         return sql, _instant(stored)
-    fresh = waste_sql(Scope(begin.replace(tzinfo=None), end.replace(tzinfo=None)))
+    fresh = waste_sql(WasteScope(begin.replace(tzinfo=None), end.replace(tzinfo=None)))
     stored_names = (
         "ts, node, gpu_uuid, label, username, slurm_job_id, pod, gpu, model, team, simulated, "
         "seconds, usd, energy_kwh, energy_usd"

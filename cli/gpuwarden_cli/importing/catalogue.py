@@ -11,7 +11,7 @@ from gpuwarden.wire import TABLE_KEY
 from gpuwarden_cli.importing.cells import CellColumn, LineBlock, split, told
 from gpuwarden_cli.importing.instants import Instants
 from gpuwarden_cli.importing.inventory import AGENT
-from gpuwarden_cli.importing.model import Origin, Rows, Tally, UnreadableError, Value
+from gpuwarden_cli.importing.model import ImportedRows, ImportTally, Origin, UnreadableError, Value
 from gpuwarden_cli.importing.smi_csv import fields_in, note_zone
 from gpuwarden_cli.importing.values import Converter, flag, plain
 
@@ -65,7 +65,7 @@ def is_header(line: str) -> bool:
     return table is not None and len({*table.names} & {*names}) > fields_in(line)
 
 
-def read_csv(lines: Iterator[str], origin: Origin, tally: Tally) -> Iterator[Rows]:
+def read_csv(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
     """A `Reader`."""
     header = next((line for line in lines if line.strip()), "")
     names = [cell.strip().strip('"') for cell in split(header.lstrip("\ufeff"), ",")]
@@ -80,7 +80,7 @@ def read_csv(lines: Iterator[str], origin: Origin, tally: Tally) -> Iterator[Row
     }
     block = LineBlock(len(names), ",")
 
-    def rows() -> Rows:
+    def rows() -> ImportedRows:
         cells, numbers = block.take()
         for at, name in enumerate(names):
             if at not in columns and (count := told(cells[at])):
@@ -100,13 +100,13 @@ def read_csv(lines: Iterator[str], origin: Origin, tally: Tally) -> Iterator[Row
     note_zone(instants, origin, tally)
 
 
-def _filled(table: Table, values: dict[str, Any], count: int, origin: Origin) -> Rows:
+def _filled(table: Table, values: dict[str, Any], count: int, origin: Origin) -> ImportedRows:
     if origin.node or "node" not in values:
         values["node"] = [origin.node_or(None)] * count
     if table.name == "nodes":
         for name in ("agent_id", "boot_id"):
             values.setdefault(name, [AGENT] * count)
-    return Rows(table.name, values)
+    return ImportedRows(table.name, values)
 
 
 def _converter(column: Column, instants: Instants) -> Converter:
@@ -142,7 +142,9 @@ def _whole(text: str) -> int:
         return int(value)
 
 
-def read_parquet(file: Path | IO[bytes], origin: Origin, tally: Tally) -> Iterator[Rows]:
+def read_parquet(
+    file: Path | IO[bytes], origin: Origin, tally: ImportTally
+) -> Iterator[ImportedRows]:
     """Rows of a Parquet file. Raises UnreadableError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -172,7 +174,7 @@ def read_parquet(file: Path | IO[bytes], origin: Origin, tally: Tally) -> Iterat
         ) from error
 
 
-def _instants(values: Any, origin: Origin, tally: Tally) -> Any:
+def _instants(values: Any, origin: Origin, tally: ImportTally) -> Any:
     """Timestamps in milliseconds UTC, of texts, numbers and instants of any unit."""
     import pyarrow as pa
     import pyarrow.compute as pc

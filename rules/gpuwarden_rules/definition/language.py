@@ -36,10 +36,10 @@ from gpuwarden.durations import seconds_of
 from gpuwarden.schema import TABLES, stored_columns
 from gpuwarden_rules.definition import sql_text, templates
 from gpuwarden_rules.definition.yaml_positions import (
-    Problem,
-    Reader,
+    FileProblem,
     RuleFileError,
     Scalar,
+    YamlReader,
     read_text,
 )
 
@@ -107,8 +107,8 @@ class Rule:
     inhibited_by: Mapping[str, tuple[str, ...]]
     """Rules whose firing alerts mute this one's, by name, where these labels are the same."""
     sql: str
-    summary: templates.Text
-    remedy: templates.Text
+    summary: templates.Template
+    remedy: templates.Template
     page: RulePage | None
     doc: str | None
     path: str
@@ -123,10 +123,10 @@ class Rule:
         values = {**self.params, "now": now}
         return {name: values[name] for name in self.parameters}
 
-    def problem(self, mark: str, message: str) -> Problem:
+    def problem(self, mark: str, message: str) -> FileProblem:
         """A problem at one of the rule's `marks`."""
         line, column = self.marks.get(mark, (self.line, 1))
-        return Problem(self.path, line, column, f"{self.name}: {message}")
+        return FileProblem(self.path, line, column, f"{self.name}: {message}")
 
 
 def load(path: Path) -> list[Rule]:
@@ -137,7 +137,7 @@ def load(path: Path) -> list[Rule]:
 def load_all(paths: Iterable[Path]) -> list[Rule]:
     """The rules of several files; a name may stand once. Raises RuleFileError for all of them."""
     rules: list[Rule] = []
-    problems: list[Problem] = []
+    problems: list[FileProblem] = []
     for path in paths:
         try:
             rules += load(path)
@@ -161,7 +161,7 @@ def builtin_rules() -> list[Rule]:
 
 def parse(text: str, path: str) -> list[Rule]:
     """The rules in a file's text; `path` is for messages. Raises RuleFileError."""
-    reader = Reader(path, text)
+    reader = YamlReader(path, text)
     rules: list[Rule] = []
     root = reader.root()
     if root is not None and "rules" in (document := reader.fields(root, required=("rules",))):
@@ -174,7 +174,7 @@ def parse(text: str, path: str) -> list[Rule]:
     return rules
 
 
-def repeated(rules: Sequence[Rule]) -> list[Problem]:
+def repeated(rules: Sequence[Rule]) -> list[FileProblem]:
     """A problem for each rule whose name an earlier one has."""
     first: dict[str, Rule] = {}
     problems = []
@@ -186,7 +186,7 @@ def repeated(rules: Sequence[Rule]) -> list[Problem]:
     return problems
 
 
-def _rule(reader: Reader, node: Node) -> Rule | None:
+def _rule(reader: YamlReader, node: Node) -> Rule | None:
     """The rule, or None where a problem keeps it from being one; all problems are noted."""
     before = len(reader.problems)
     nodes = reader.fields(node, required=REQUIRED, optional=OPTIONAL)
@@ -234,14 +234,14 @@ def _rule(reader: Reader, node: Node) -> Rule | None:
     )
 
 
-def _name(reader: Reader, node: Node | None) -> str:
+def _name(reader: YamlReader, node: Node | None) -> str:
     name = (reader.text(node) or "") if node else ""
     if node and name and not _NAME.match(name):
         reader.note(node, f"name {name!r} must be snake_case, as in gpu_idle_held")
     return name
 
 
-def _severity(reader: Reader, node: Node | None) -> Severity | None:
+def _severity(reader: YamlReader, node: Node | None) -> Severity | None:
     text = reader.text(node) if node else None
     if node is None or text is None:
         return None
@@ -253,7 +253,7 @@ def _severity(reader: Reader, node: Node | None) -> Severity | None:
 
 
 def _labels(
-    reader: Reader, node: Node | None, marks: dict[str, tuple[int, int]]
+    reader: YamlReader, node: Node | None, marks: dict[str, tuple[int, int]]
 ) -> tuple[str, ...]:
     labels: list[str] = []
     for item in reader.items(node) if node else ():
@@ -272,7 +272,7 @@ def _labels(
     return tuple(labels)
 
 
-def _params(reader: Reader, node: Node | None) -> dict[str, Scalar]:
+def _params(reader: YamlReader, node: Node | None) -> dict[str, Scalar]:
     params: dict[str, Scalar] = {}
     for key, (key_node, value_node) in (reader.entries(node) if node else {}).items():
         value = reader.scalar(value_node)
@@ -287,7 +287,7 @@ def _params(reader: Reader, node: Node | None) -> dict[str, Scalar]:
 
 
 def _requires(
-    reader: Reader, node: Node | None, marks: dict[str, tuple[int, int]]
+    reader: YamlReader, node: Node | None, marks: dict[str, tuple[int, int]]
 ) -> tuple[tuple[str, str], ...]:
     """Columns named as `table.column`, each of which the schema has."""
     required: list[tuple[str, str]] = []
@@ -310,7 +310,7 @@ def _requires(
 
 
 def _inhibited_by(
-    reader: Reader,
+    reader: YamlReader,
     node: Node | None,
     labels: tuple[str, ...],
     marks: dict[str, tuple[int, int]],
@@ -328,7 +328,7 @@ def _inhibited_by(
 
 
 def _duration(
-    reader: Reader, node: Node | None, default: float, least: float, most: float
+    reader: YamlReader, node: Node | None, default: float, least: float, most: float
 ) -> float:
     if node is None:
         return default
@@ -347,11 +347,11 @@ def _duration(
 
 
 def _text(
-    reader: Reader, key: str, node: Node | None, marks: dict[str, tuple[int, int]]
-) -> templates.Text:
+    reader: YamlReader, key: str, node: Node | None, marks: dict[str, tuple[int, int]]
+) -> templates.Template:
     source = reader.text(node) if node else None
     if node is None or source is None:
-        return templates.Text(())
+        return templates.Template(())
     text, problems = templates.parse(source)
     for problem in problems:
         reader.note(node, problem.message, problem.offset)
@@ -362,7 +362,7 @@ def _text(
     return text
 
 
-def _page(reader: Reader, node: Node, params: Mapping[str, Scalar]) -> RulePage:
+def _page(reader: YamlReader, node: Node, params: Mapping[str, Scalar]) -> RulePage:
     nodes = reader.fields(node, required=("title",), optional=PAGE)
     texts = {
         key: (reader.text(nodes[key]) or "").strip() if key in nodes else ""
@@ -379,7 +379,9 @@ def _page(reader: Reader, node: Node, params: Mapping[str, Scalar]) -> RulePage:
     return RulePage(**texts, quiet=tuple(text for text in quiet if text), sources=sources)
 
 
-def _sql(reader: Reader, node: Node | None, params: Mapping[str, Scalar]) -> tuple[str, set[str]]:
+def _sql(
+    reader: YamlReader, node: Node | None, params: Mapping[str, Scalar]
+) -> tuple[str, set[str]]:
     sql = reader.text(node) if node else None
     if node is None or sql is None:
         return "", set()
@@ -396,7 +398,7 @@ def _sql(reader: Reader, node: Node | None, params: Mapping[str, Scalar]) -> tup
     return sql.rstrip(), mentioned
 
 
-def column_problems(rule: Rule, columns: Mapping[str, str]) -> list[Problem]:
+def column_problems(rule: Rule, columns: Mapping[str, str]) -> list[FileProblem]:
     """What the SQL's result (DuckDB type by column) lacks for the rule's labels and texts."""
     problems = [
         rule.problem(f"labels.{label}", f"label {label!r} is not a column of the SQL's result")
@@ -423,7 +425,9 @@ def column_problems(rule: Rule, columns: Mapping[str, str]) -> list[Problem]:
     return problems
 
 
-def _field_problem(part: templates.Field, columns: Mapping[str, str], rule: Rule) -> str | None:
+def _field_problem(
+    part: templates.TemplateField, columns: Mapping[str, str], rule: Rule
+) -> str | None:
     if part.name in OFFERED or part.name in rule.params or part.name == "usd_per_hour":
         return None
     if part.name not in columns:

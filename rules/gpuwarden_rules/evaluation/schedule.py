@@ -14,7 +14,7 @@ from gpuwarden.clock import EPOCH
 GOLDEN_RATIO = 0.618034
 
 
-class Timer:
+class EvaluationSchedule:
     """Calls functions on their interval, phases spread so that they do not fall together."""
 
     def __init__(self, scheduler: AsyncIOScheduler) -> None:
@@ -35,7 +35,7 @@ class Timer:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Timer]:
+async def running() -> AsyncIterator[EvaluationSchedule]:
     """A timer for as long as the block runs."""
     scheduler = AsyncIOScheduler(
         timezone=UTC,
@@ -45,7 +45,7 @@ async def running() -> AsyncIterator[Timer]:
     )
     scheduler.start()
     try:
-        yield Timer(scheduler)
+        yield EvaluationSchedule(scheduler)
     finally:
         scheduler.shutdown(wait=False)
         await asyncio.sleep(0)  # its timer is cancelled by a callback of the loop

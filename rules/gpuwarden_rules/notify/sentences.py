@@ -12,7 +12,7 @@ from itertools import groupby
 from gpuwarden.alert import Alert
 from gpuwarden.durations import readable
 from gpuwarden_rules.definition.templates import COST_UNKNOWN, usd
-from gpuwarden_rules.notify.message import Digest, Kind, Message, Waster
+from gpuwarden_rules.notify.message import Digest, MessageKind, Notification, Waster
 
 FORMS = ("text", "markdown", "short")
 SHORT_CHARACTERS_MAX = 160
@@ -25,7 +25,7 @@ HIDDEN = ("gpu_uuid", "node", "owner")
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class RenderedMessage:
     """A message in words."""
 
     title: str
@@ -41,26 +41,26 @@ class Style:
     """The page of the fleet."""
 
 
-def worded(message: Message, form: str, style: Style) -> Words:
+def rendered(message: Notification, form: str, style: Style) -> RenderedMessage:
     """The message in one of FORMS."""
     match message.kind:
-        case Kind.TEST:
+        case MessageKind.TEST:
             title, paragraphs = "gpuwarden: test", ["This receiver works. Nothing is wrong."]
-        case Kind.DIGEST:
+        case MessageKind.DIGEST:
             assert message.digest is not None
             title, paragraphs = _digest(message.digest, style)
-        case Kind.ALERTS:
+        case MessageKind.ALERTS:
             title, paragraphs = _alerts(message, style)
     if form == "short":
-        return Words(title, _short(title, paragraphs))
+        return RenderedMessage(title, _short(title, paragraphs))
     if style.link:
         paragraphs.append(style.link)
     if form == "markdown":
-        return Words(title, "\n\n".join(map(_markdown, paragraphs)))
-    return Words(title, "\n".join(paragraphs))
+        return RenderedMessage(title, "\n\n".join(map(_markdown, paragraphs)))
+    return RenderedMessage(title, "\n".join(paragraphs))
 
 
-def _alerts(message: Message, style: Style) -> tuple[str, list[str]]:
+def _alerts(message: Notification, style: Style) -> tuple[str, list[str]]:
     shown = message.firing or message.resolved
     total = message.firing_total or message.resolved_total
     severity = message.severity.value if message.severity else ""
@@ -91,7 +91,7 @@ def _by_rule(alerts: Sequence[Alert]) -> list[list[Alert]]:
     return list(rules.values())
 
 
-def _firing(alerts: Sequence[Alert], message: Message, style: Style) -> list[str]:
+def _firing(alerts: Sequence[Alert], message: Notification, style: Style) -> list[str]:
     """What is wrong, where else, since when, and what to do."""
     first, others = alerts[0], alerts[1:]
     lines = [first.summary]
@@ -106,7 +106,7 @@ def _firing(alerts: Sequence[Alert], message: Message, style: Style) -> list[str
     return lines
 
 
-def _cost(message: Message) -> list[str]:
+def _cost(message: Notification) -> list[str]:
     """What it costs, where the summary of a lone alert does not say it."""
     if not message.firing or (message.firing_total <= 1 and _says_cost(message.firing[0])):
         return []
@@ -123,7 +123,7 @@ def _says_cost(alert: Alert) -> bool:
     return f"{usd(alert.usd_per_hour)}/h" in alert.summary
 
 
-def _over(message: Message) -> list[str]:
+def _over(message: Notification) -> list[str]:
     """What is over, after how long and at what cost."""
     if not message.resolved:
         return []
@@ -142,7 +142,7 @@ def _over(message: Message) -> list[str]:
     return lines
 
 
-def _places(alerts: Sequence[Alert], total: int, message: Message) -> str:
+def _places(alerts: Sequence[Alert], total: int, message: Notification) -> str:
     """`gpu 1, 2, 3`; `dgx-07 gpu 1, dgx-08 gpu 1`: what tells alerts of a group apart."""
     common = message.labels
     places = (_place(alert, common) for alert in alerts)

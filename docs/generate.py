@@ -6,6 +6,7 @@
 import argparse
 import io
 import json
+import textwrap
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import fields
@@ -93,16 +94,10 @@ def _diagnosis_tables() -> Iterator[str]:
     yield "| --- | --- |"
     yield from (f"| `{b.value}` | {meaning} |" for b, meaning in MEANINGS.items())
     yield "\n### Features\n"
-    yield "| feature | unit | what it is | formula | source |"
-    yield "| --- | --- | --- | --- | --- |"
-    for f in fields(Features):
-        m = f.metadata
-        cells = (f"`{f.name}`", m["unit"], m["words"], m["formula"], m["source"])
-        yield "| " + " | ".join(cells) + " |"
+    yield from (f"- `{f.name}`: {f.metadata['words']}" for f in fields(Features))
     yield "\n### Thresholds\n"
-    yield "| threshold | value |"
-    yield "| --- | --- |"
-    yield from (f"| `{t.name}` | {t.default:,g} |" for t in fields(Thresholds))
+    values = ", ".join(f"`{t.name}` {t.default:,g}" for t in fields(Thresholds))
+    yield textwrap.fill(f"{values}.", 110, break_long_words=False)
 
 
 def wire_page() -> str:

@@ -246,7 +246,7 @@ def commands_page() -> str:
         "# Commands",
         NOTICE,
         "",
-        "Exit codes: 0 success, 1 the answer is no, 2 the call was wrong.",
+        "Exit codes: 0 success, 1 a problem was found, 2 the call was wrong.",
     ]
     for name, sub in _commands(parser(), "gpuwarden"):
         lines += ["", f"## {name}", "", "```", _help_of(sub), "```"]

@@ -84,7 +84,7 @@ def call(
     except HTTPError as error:
         raise RefusedError(_refusal(error)) from error
     except TimeoutError as error:
-        raise CallError(f"{base} gave no answer within {timeout_s:.0f} s") from error
+        raise CallError(f"{base} did not answer within {timeout_s:.0f} s") from error
     except (URLError, OSError) as error:
         reason = getattr(error, "reason", error)
         if (doubt := _doubt(reason)) is not None:
@@ -117,7 +117,7 @@ def opened(request: "Request", timeout_s: float) -> Any:
         try:
             context = ssl.create_default_context(cafile=ca)
         except OSError as error:
-            raise CallError(f"GPUWARDEN_CA = {ca}: there is no certificate to be read") from error
+            raise CallError(f"GPUWARDEN_CA = {ca}: no readable certificate") from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
     return urlopen(request, timeout=timeout_s, context=context)
 

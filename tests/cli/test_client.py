@@ -96,7 +96,7 @@ def test_the_token_of_the_environment_is_shown_and_not_sent_on(monkeypatch, tmp_
     [
         ("GPUWARDEN_TOKEN", "hunter2", "GPUWARDEN_TOKEN: this is no gpuwarden token"),
         ("GPUWARDEN_TOKEN_FILE", "/no/file", "/no/file: the token cannot be read"),
-        ("GPUWARDEN_CA", "/no/file", "GPUWARDEN_CA = /no/file: there is no certificate"),
+        ("GPUWARDEN_CA", "/no/file", "GPUWARDEN_CA = /no/file: no readable certificate"),
     ],
 )
 def test_what_is_wrong_in_the_environment_is_named(monkeypatch, name, value, says) -> None:

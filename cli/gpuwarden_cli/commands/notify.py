@@ -33,7 +33,7 @@ def notify_check(args: argparse.Namespace) -> int:
         print(render(["file", "line", "column", "problem"], [], args.format), end="")
         return 0
     receivers = counted(len(notify.receivers), "receiver")
-    print(f"{args.file} is right: {receivers}, {counted(len(notify.policy.routes), 'route')}")
+    print(f"{args.file} is valid: {receivers}, {counted(len(notify.policy.routes), 'route')}")
     for line in remarks(notify):
         print(line)
     return 0
@@ -51,7 +51,7 @@ def remarks(notify: "Notify") -> list[str]:
     ]
     if all(route.match for route in routes):
         lines.append(
-            "note: alerts that match no route are told to nobody; end with one without `match`"
+            "note: alerts that match no route notify nobody; add a last route without `match`"
         )
     return lines
 
@@ -81,7 +81,7 @@ def _file_of(args: argparse.Namespace) -> Path:
     path: Path | None = args.file
     path = path or load_settings(CollectorSettings, "collector", args).settings.notify_file
     if path is None:
-        raise StartError("no file of receivers: give --file, or set notify_file of the collector")
+        raise StartError("no file of receivers: use --file, or set notify_file of the collector")
     return path
 
 

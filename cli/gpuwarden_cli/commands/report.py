@@ -198,7 +198,7 @@ def _shown_waste(args: argparse.Namespace, groups: list[Record], total: Record) 
     print(render(columns, rows, "table", width=terminal_width()), end="")
     if total["lacks_price"]:
         print(
-            "\nSome GPUs have no price: their hours are in no dollars. docs/money.md says how to set it."
+            "\nSome GPUs have no price, so their hours are not in the dollars. See docs/money.md."
         )
 
 
@@ -233,10 +233,14 @@ def _rounded(value: float | None, digits: int = 1) -> float | None:
 
 def add_flags(made: argparse.ArgumentParser) -> None:
     """What both reports take."""
-    made.add_argument("--since", default="7d", metavar="TIME", help="how far back (default 7d)")
+    made.add_argument("--since", default="7d", metavar="TIME", help="period until now (default 7d)")
     made.add_argument("--by", choices=tuple(BY), default="user", help="lines (default user)")
     made.add_argument(
-        "--top", type=_at_least_one, default=20, metavar="N", help="most lines (default 20)"
+        "--top",
+        type=_at_least_one,
+        default=20,
+        metavar="N",
+        help="maximum number of lines (default 20)",
     )
 
 

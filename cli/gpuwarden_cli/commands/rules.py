@@ -59,7 +59,8 @@ def _running(url: str | None) -> list[dict[str, Any]] | None:
 
 
 def rules_check(args: argparse.Namespace) -> int:
-    """Whether rule files are right: language, and SQL against the tables. 1 when one is not."""
+    """Whether rule files are valid: language, and SQL against the tables. 1 when one is not."""
+    from gpuwarden_cli.services import counted
     from gpuwarden_rules.testing.check import check
 
     paths = paths_of(args.files, tests=False)
@@ -70,7 +71,8 @@ def rules_check(args: argparse.Namespace) -> int:
     elif problems:
         print("\n".join(map(str, problems)), file=sys.stderr)
     else:
-        print(f"{len(paths)} rule files are right")
+        is_or_are = "is" if len(paths) == 1 else "are"
+        print(f"{counted(len(paths), 'rule file')} {is_or_are} valid")
     if not problems and (args.url or os.environ.get("GPUWARDEN_URL")):
         for line in asyncio.run(_not_here(args.files, args.url)):
             print(line, file=sys.stderr)
@@ -113,13 +115,15 @@ def rules_test(args: argparse.Namespace) -> int:
 
 
 def rules_reload(args: argparse.Namespace) -> int:
-    """Have the collector read its rule folders anew; 1 when they are wrong and the old ones go on."""
+    """Make the collector reload its rules; 1 if a file is wrong and the previous rules stay in force."""
+    from gpuwarden_cli.services import counted
+
     try:
         found = call("POST", "/v1/rules/reload", {}, url=args.url)
     except RefusedError as error:
         print(f"gpuwarden: {error}", file=sys.stderr)
         return 1
-    print(f"{found['rules']} rules and {found['overrides']} overrides")
+    print(f"{counted(found['rules'], 'rule')} and {counted(found['overrides'], 'override')}")
     return 0
 
 

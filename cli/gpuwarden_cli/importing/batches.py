@@ -208,7 +208,7 @@ def _wrong(table: Table, column: Column, values: Any, latest_ms: int) -> tuple[A
             ms = values.cast(pa.int64())
             return (
                 pc.or_(pc.less(ms, 0), pc.greater(ms, latest_ms)),
-                "of the future, or of before 1970",
+                "in the future, or before 1970",
             )
         case Type.STRING:
             is_name = column.name in table.key or column.name in ("node", "gpu_uuid")
@@ -221,10 +221,10 @@ def _wrong(table: Table, column: Column, values: Any, latest_ms: int) -> tuple[A
             wrong = pc.invert(pc.is_finite(values))
             if column.limits:
                 wrong = pc.or_(wrong, _outside(values, column.limits))
-            return wrong, "that cannot be true"
+            return wrong, "with an impossible value"
     if column.limits is None:
         return None, ""
-    return _outside(values, column.limits), "that cannot be true"
+    return _outside(values, column.limits), "with an impossible value"
 
 
 def _outside(values: Any, limits: Sequence[float]) -> Any:

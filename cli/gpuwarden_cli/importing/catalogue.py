@@ -71,7 +71,7 @@ def read_csv(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterat
     names = [cell.strip().strip('"') for cell in split(header.lstrip("\ufeff"), ",")]
     table = table_of(names, origin.table)
     if table is None:
-        raise UnreadableError("its columns are not those of a table")
+        raise UnreadableError("its columns match no table")
     instants = Instants(origin.zone, day_first=origin.day_first)
     columns = {
         at: CellColumn(name, _converter(table.column(name), instants))
@@ -155,7 +155,7 @@ def read_parquet(
         said = (schema.metadata or {}).get(TABLE_KEY.encode(), b"").decode() or None
         table = table_of(schema.names, origin.table or said)
         if table is None:
-            raise UnreadableError("its columns are not those of a table")
+            raise UnreadableError("its columns match no table")
         known = [name for name in schema.names if name in table.names]
         others = {name for name in schema.names if name not in known}
         for piece in opened.iter_batches(BLOCK_ROWS, columns=known):

@@ -67,7 +67,7 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
     yield from file.handed_on()
     yield from file.inventory.rows()
     if file.has_no_time:
-        tally.note(f"no timestamps: all is of {origin.at_source}")
+        tally.note(f"no timestamps: all rows get the time {origin.at_source}")
 
 
 class _File:

@@ -55,9 +55,7 @@ def format_of(head: list[str], origin: Origin) -> str | None:
     if kernel_log.is_kernel_log(head):
         return "kernel log"
     if any(map(smi_csv.looks_headless, head[:20])):
-        raise UnreadableError(
-            "it has no header: name its columns with --fields, as --query-gpu had them"
-        )
+        raise UnreadableError("it has no header: name its columns with --fields, as in --query-gpu")
     return None
 
 
@@ -72,7 +70,7 @@ def read(
         raise UnreadableError(
             "it is empty, or damaged"
             if not source.head.strip()
-            else "it is none of the formats that are known: see docs/import.md"
+            else "unknown format: see docs/import.md"
         )
     reader: Callable[..., Iterator[ImportedRows]] = READERS[found]
     return found, reader(source.lines(), origin, tally)

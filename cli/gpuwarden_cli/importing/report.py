@@ -71,7 +71,7 @@ def _notes(tally: ImportTally, *, is_verbose: bool) -> Iterator[str]:
         yield f"  {note}"
     for reason, skipped in sorted(tally.skipped.items(), key=lambda each: -each[1].count):
         where = f", first in line {skipped.line:,}" if skipped.line else ""
-        yield f"  left out: {reason} ({skipped.count:,}{where})"
+        yield f"  skipped: {reason} ({skipped.count:,}{where})"
     if not tally.unmapped:
         return
     named = [f"{name} ({count:,})" for name, count in sorted(tally.unmapped.items())]

@@ -97,7 +97,7 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
     for document, line in documents(lines, tally):
         _take(document, line, origin, tally, tables, inventory)
     if tables:
-        tally.note(f"no timestamps: all is of {origin.at_source}")
+        tally.note(f"no timestamps: all rows get the time {origin.at_source}")
     for table, rows in tables.items():
         yield ImportedRows.of(table, rows)
     yield from inventory.rows()

@@ -167,9 +167,7 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
             layout, block = found, found.block()
         header = line
     if layout is None or block is None:
-        raise UnreadableError(
-            "it has no header: name its columns with --fields, as --query-gpu had them"
-        )
+        raise UnreadableError("it has no header: name its columns with --fields, as in --query-gpu")
     yield from file.take(layout, block)
     yield from file.inventory.rows()
     file.note()
@@ -246,7 +244,7 @@ class _File:
     def _times(self, layout: CsvLayout, cells: Sequence[Any], numbers: Sequence[int]) -> Any:
         at = layout.at(TIME)
         if at is None:
-            self._tally.note(f"no timestamps: all is of {self._origin.at_source}")
+            self._tally.note(f"no timestamps: all rows get the time {self._origin.at_source}")
             return pa.array([self._origin.at()] * len(numbers), pa.int64())
         return times(cells[at], numbers, self._instants, self._tally)
 

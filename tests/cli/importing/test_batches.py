@@ -47,7 +47,7 @@ def test_impossible_values_go_and_are_counted() -> None:
         row(ts=NOW_MS - 1, util_percent=float("nan"), power_watts=5.0),
     )
     assert [r.get("util_percent") for r in rows_of(made)] == [None, None]
-    assert tally.skipped["gpu_samples.util_percent values that cannot be true"].count == 2
+    assert tally.skipped["gpu_samples.util_percent values with an impossible value"].count == 2
 
 
 def test_rows_of_the_future_without_a_key_or_said_twice_go_and_are_counted() -> None:
@@ -56,7 +56,7 @@ def test_rows_of_the_future_without_a_key_or_said_twice_go_and_are_counted() -> 
     )
     assert len(rows_of(made)) == 1
     assert {reason: s.count for reason, s in tally.skipped.items()} == {
-        "gpu_samples rows of the future, or of before 1970": 1,
+        "gpu_samples rows in the future, or before 1970": 1,
         "gpu_samples rows without gpu_uuid": 1,
         "gpu_samples rows whose gpu_uuid is empty or longer than 256 bytes": 1,
         "gpu_samples rows whose key stood before": 1,

@@ -26,7 +26,7 @@ def said(*, is_dry=False, is_verbose=False, known=0) -> str:
 def test_it_says_rows_gpus_span_and_what_was_left_out() -> None:
     text = said(known=1)
     assert "smi.csv: nvidia-smi CSV, 2 rows" in text
-    assert "left out: other text (3, first in line 7)" in text
+    assert "skipped: other text (3, first in line 7)" in text
     assert "timestamps are taken as UTC" in text
     assert "gpu_samples  1       1" in text
     assert "1 GPU of n1, 1970-04-10 00:00:00 to 1970-04-10 00:00:05 UTC" in text

@@ -1,8 +1,7 @@
 """Evaluates rules on their interval, keeps their alerts in the store, and tells what changed.
 
 Evaluations run in one TaskGroup, so that stopping means they have ended, and a wake-up during an
-evaluation coalesces into one. The timer lives on the wall clock; a rule that it has not woken for
-two intervals (the clock was set back) wakes by itself.
+evaluation coalesces into one.
 
 An evaluation that fails (SQL error, time-out, two rows with the same labels) changes nothing: its
 alerts neither fire nor clear, the other rules go on, and after a minute it is an alert of its own.
@@ -305,11 +304,7 @@ class RuleEngine:
             rest_s = REST_FACTOR * (runtime.stats.last_seconds or 0.0)
             if rest_s > runtime.rule.interval_s:
                 await _until(runtime, rest_s)
-            try:
-                async with asyncio.timeout(2 * runtime.rule.interval_s):
-                    await runtime.due.wait()
-            except TimeoutError:
-                pass
+            await runtime.due.wait()
 
     async def _replay(self, runtime: RuleRuntime) -> None:
         """Warm a rule up in its turn: a start with many rules leaves a slot for those without a past."""

@@ -434,7 +434,7 @@ async def test_a_stopped_engine_leaves_no_task_thread_or_timer(database, store, 
     assert asyncio.all_tasks() == tasks_before
     assert set(threading.enumerate()) <= threads_before
     timers = [h for h in asyncio.get_running_loop()._scheduled if not h.cancelled()]
-    assert not [h for h in timers if "apscheduler" in repr(h)]
+    assert not [h for h in timers if "EvaluationSchedule" in repr(h)]
 
 
 async def test_time_since_the_last_success_is_known(store, clock) -> None:

@@ -42,7 +42,7 @@ async def measure(store: Path, hours: float | None, rules: list[Rule], threads: 
     span_s = (until - since).total_seconds()
     print(f"{span_s / 3600:g} h")
     print(
-        f"{'rule':26} {'looks':>6} {'queries':>7} {'fired':>6} {'s':>7} {'CPU s':>7} {'x real time':>12}"
+        f"{'rule':26} {'evaluations':>6} {'queries':>7} {'fired':>6} {'s':>7} {'CPU s':>7} {'x real time':>12}"
     )
     total_s = total_cpu_s = 0.0
     for rule in rules:
@@ -51,7 +51,7 @@ async def measure(store: Path, hours: float | None, rules: list[Rule], threads: 
         wall_s, cpu_s = time.perf_counter() - began_s, _cpu_s(querier) - cpu_began_s
         total_s, total_cpu_s = total_s + wall_s, total_cpu_s + cpu_s
         print(
-            f"{rule.name:26} {done.looks:6d} {done.queries:7d} {len(done.episodes):6d} {wall_s:7.2f} {cpu_s:7.2f}"
+            f"{rule.name:26} {done.evaluations:6d} {done.queries:7d} {len(done.episodes):6d} {wall_s:7.2f} {cpu_s:7.2f}"
             f" {span_s / wall_s:12,.0f}",
             flush=True,
         )

@@ -31,7 +31,7 @@ from gpuwarden.rollups import ROLLUPS
 from gpuwarden.schema import TABLES, create_sql, views_sql
 from gpuwarden_collector.store.rollup_sql import Span, rollup_sql
 from gpuwarden_rules.definition.language import Rule, builtin_rules
-from gpuwarden_rules.evaluation.state import State, step
+from gpuwarden_rules.evaluation.state import RuleState, step
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECONDS = 900
@@ -242,7 +242,9 @@ def records(db: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     ]
 
 
-def evaluated(db: duckdb.DuckDBPyConnection, rule: Rule, before: State) -> tuple[State, int, float]:
+def evaluated(
+    db: duckdb.DuckDBPyConnection, rule: Rule, before: RuleState
+) -> tuple[RuleState, int, float]:
     """State after an evaluation, rows of the SQL, and seconds that the step took."""
     rows = records(db.execute(rule.sql, bindings_of(rule)))
     began = time.perf_counter()
@@ -250,9 +252,9 @@ def evaluated(db: duckdb.DuckDBPyConnection, rule: Rule, before: State) -> tuple
     return state, len(rows), time.perf_counter() - began
 
 
-def cost_of(db: duckdb.DuckDBPyConnection, rule: Rule, runs: int) -> tuple[Cost, State]:
+def cost_of(db: duckdb.DuckDBPyConnection, rule: Rule, runs: int) -> tuple[Cost, RuleState]:
     """Medians over some evaluations, the alerts of which are there already."""
-    state, rows, _ = evaluated(db, rule, State())
+    state, rows, _ = evaluated(db, rule, RuleState())
     walls, cpus, steps = [], [], []
     for _ in range(runs):
         wall_began, cpu_began = time.perf_counter(), time.process_time()
@@ -268,7 +270,10 @@ def cost_of(db: duckdb.DuckDBPyConnection, rule: Rule, runs: int) -> tuple[Cost,
 
 
 def together_s(
-    db: duckdb.DuckDBPyConnection, rules: Sequence[Rule], states: Mapping[str, State], lanes: int
+    db: duckdb.DuckDBPyConnection,
+    rules: Sequence[Rule],
+    states: Mapping[str, RuleState],
+    lanes: int,
 ) -> tuple[float, float]:
     """Wall and CPU seconds of all rules at once, so many at a time, as the engine's lanes do."""
     cursors: queue.SimpleQueue[duckdb.DuckDBPyConnection] = queue.SimpleQueue()

@@ -30,16 +30,16 @@ from bench.fidelity.warehouse import HOUR_S, Warehouse
 from gpuwarden.alert import Alert
 from gpuwarden.clock import SystemClock, from_ms
 from gpuwarden.diagnosis import Diagnosis
-from gpuwarden_rules.backtest.query import Look, Looker
-from gpuwarden_rules.backtest.replay import RESOLUTION_S, between, look_s_of, looks
+from gpuwarden_rules.backtest.query import BacktestQuery, Evaluation
+from gpuwarden_rules.backtest.replay import RESOLUTION_S, between, evaluations, step_s_of
 from gpuwarden_rules.definition.language import Rule, builtin_rules
 from gpuwarden_rules.diagnosis import episodes
 from gpuwarden_rules.diagnosis.observe import observe
 from gpuwarden_rules.diagnosis.service import diagnoses_of
-from gpuwarden_rules.evaluation.state import State, step
+from gpuwarden_rules.evaluation.state import RuleState, step
 
-CALM_LOOK_S = 900.0
-"""Between two looks while nothing is wrong anywhere, nor was within the hour before."""
+CALM_STEP_S = 900.0
+"""Between two evaluations while nothing is wrong anywhere, nor was within the hour before."""
 DIAGNOSIS_S, CALM_DIAGNOSIS_S = 120.0, 300.0
 """The same of the diagnosis, which a collector makes every fifteen seconds."""
 
@@ -53,25 +53,25 @@ class Course:
         self.rule = rule
         self.episodes: dict[tuple[str, datetime], Alert] = {}
         self.seconds = 0.0
-        self._looker = Looker(rule, warehouse, SystemClock())
+        self._query = BacktestQuery(rule, warehouse, SystemClock())
         # The warehouse knows when a node was last heard of as of one instant only.
         self._is_single = "last_seen_at" in rule.sql
-        self._state = State()
-        self._previous: Look | None = None
+        self._state = RuleState()
+        self._previous: Evaluation | None = None
 
     @property
     def queries(self) -> int:
         """Asked so far."""
-        return self._looker.queries
+        return self._query.queries
 
     async def follow(self, since: datetime, until: datetime, *, is_calm: bool = False) -> None:
         """Look from one instant to another, where the next call goes on."""
-        look_s = look_s_of(self.rule)
-        look_s = max(look_s, CALM_LOOK_S) if is_calm else look_s
-        resolution_s = min(look_s, max(RESOLUTION_S, self.rule.interval_s))
+        step_s = step_s_of(self.rule)
+        step_s = max(step_s, CALM_STEP_S) if is_calm else step_s
+        resolution_s = min(step_s, max(RESOLUTION_S, self.rule.interval_s))
         began = time.perf_counter()
-        async for found in looks(
-            self._looks, since, until, look_s, resolution_s, lambda: self._looker.at_once
+        async for found in evaluations(
+            self._evaluations, since, until, step_s, resolution_s, lambda: self._query.at_once
         ):
             if self._previous is not None and found.at <= self._previous.at:
                 continue
@@ -84,12 +84,12 @@ class Course:
             self._previous = found
         self.seconds += time.perf_counter() - began
 
-    async def _looks(self, instants: Sequence[datetime]) -> list[Look]:
+    async def _evaluations(self, instants: Sequence[datetime]) -> list[Evaluation]:
         known = [self._previous] if self._previous and instants[0] == self._previous.at else []
         rest = instants[len(known) :]
         if self._is_single:
-            return known + [look for at in rest for look in await self._looker.at([at])]
-        return known + await self._looker.at(rest)
+            return known + [evaluation for at in rest for evaluation in await self._query.at([at])]
+        return known + await self._query.at(rest)
 
 
 class Diagnosing:
@@ -98,7 +98,7 @@ class Diagnosing:
     def __init__(self, warehouse: Warehouse) -> None:
         self.seconds = 0.0
         self._warehouse = warehouse
-        self._state = episodes.State()
+        self._state = episodes.EpisodeState()
 
     async def follow(self, since: datetime, until: datetime, *, is_calm: bool = False) -> None:
         """Look from one instant to another, and keep what was found."""

@@ -7,7 +7,7 @@ import argparse
 import time
 from datetime import UTC, datetime, timedelta
 
-from gpuwarden.waste import Scope, waste_sql
+from gpuwarden.waste import WasteScope, waste_sql
 from gpuwarden_rules.testing.database import MemoryDatabase
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
@@ -57,7 +57,7 @@ def main() -> None:
     args = arguments.parse_args()
     database = MemoryDatabase()
     fill(database, args.gpus, args.hours)
-    scope = Scope(BEGIN, BEGIN + timedelta(hours=args.hours))
+    scope = WasteScope(BEGIN, BEGIN + timedelta(hours=args.hours))
     began, cpu = time.perf_counter(), time.process_time()
     result = database.run(f"SELECT count(*), sum(seconds), sum(usd) FROM ({waste_sql(scope)})")
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu

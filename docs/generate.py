@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.generate_tables import NOTICE, metrics_page, tables_page
+from docs.rule_pages import rule_pages
 
 from gpuwarden.diagnosis import MEANINGS
 from gpuwarden.settings import default_of
@@ -38,6 +39,7 @@ def pages() -> dict[str, str]:
         "docs/commands.md": wrapped(commands_page()),
         "docs/xids.md": xids_page(),
         "docs/diagnosis.md": diagnosis_page(),
+        **rule_pages(),
         **{f"systemd/{part}.toml": example_toml(part) for part in PARTS},
     }
 
@@ -103,16 +105,10 @@ def _diagnosis_tables() -> Iterator[str]:
     yield "| --- | --- |"
     yield from (f"| `{b.value}` | {meaning} |" for b, meaning in MEANINGS.items())
     yield "\n### Features\n"
-    yield "| feature | unit | what it is | formula | source |"
-    yield "| --- | --- | --- | --- | --- |"
-    for f in fields(Features):
-        m = f.metadata
-        cells = (f"`{f.name}`", m["unit"], m["words"], m["formula"], m["source"])
-        yield "| " + " | ".join(cells) + " |"
+    yield from (f"- `{f.name}`: {f.metadata['words']}" for f in fields(Features))
     yield "\n### Thresholds\n"
-    yield "| threshold | value |"
-    yield "| --- | --- |"
-    yield from (f"| `{t.name}` | {t.default:,g} |" for t in fields(Thresholds))
+    values = ", ".join(f"`{t.name}` {t.default:,g}" for t in fields(Thresholds))
+    yield textwrap.fill(f"{values}.", 110, break_long_words=False)
 
 
 def _between(page: str, mark: str, made: str) -> str:

@@ -20,7 +20,7 @@ from bench.diagnosis.scenarios import Scenario
 
 from gpuwarden.diagnosis import Bottleneck
 from gpuwarden_rules.diagnosis import classify
-from gpuwarden_rules.diagnosis.features import NAMES, Seen
+from gpuwarden_rules.diagnosis.features import NAMES, ObservedGpu
 from gpuwarden_rules.diagnosis.observe import observe
 from gpuwarden_rules.diagnosis.service import judged_of
 from gpuwarden_simulator.recordings.format import RecordingError
@@ -35,7 +35,7 @@ class Judged:
 
     run: Run
     scenario: Scenario
-    seen: Seen
+    seen: ObservedGpu
     verdict: classify.Verdict
 
     @property

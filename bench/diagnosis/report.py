@@ -1,4 +1,4 @@
-"""The report of judged recordings: tables in Markdown, as docs/diagnosis.md has them."""
+"""The report of judged recordings: tables in Markdown, as bench/diagnosis/README.md has them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -25,7 +25,7 @@ class RefusedError(CallError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueryAnswer:
     """Rows of a query as the collector's JSON has them: timestamps are ISO 8601 texts."""
 
     columns: list[str]
@@ -46,13 +46,13 @@ def ask(
     *,
     url: str | None = None,
     timeout_s: float = 60,
-) -> Answer:
+) -> QueryAnswer:
     """Rows of one SELECT; `params` as the API takes them. Raises CallError."""
     document = {"sql": sql, "params": dict(params)} if params else {"sql": sql}
     found = call("POST", "/v1/sql", document, url=url, timeout_s=timeout_s)
     columns = [column["name"] for column in found["columns"]]
     types = [column["type"] for column in found["columns"]]
-    return Answer(columns, found["rows"], found["truncated"], types)
+    return QueryAnswer(columns, found["rows"], found["truncated"], types)
 
 
 def call(
@@ -84,7 +84,7 @@ def call(
     except HTTPError as error:
         raise RefusedError(_refusal(error)) from error
     except TimeoutError as error:
-        raise CallError(f"{base} gave no answer within {timeout_s:.0f} s") from error
+        raise CallError(f"{base} did not answer within {timeout_s:.0f} s") from error
     except (URLError, OSError) as error:
         reason = getattr(error, "reason", error)
         if (doubt := _doubt(reason)) is not None:
@@ -117,7 +117,7 @@ def opened(request: "Request", timeout_s: float) -> Any:
         try:
             context = ssl.create_default_context(cafile=ca)
         except OSError as error:
-            raise CallError(f"GPUWARDEN_CA = {ca}: there is no certificate to be read") from error
+            raise CallError(f"GPUWARDEN_CA = {ca}: no readable certificate") from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
     return urlopen(request, timeout=timeout_s, context=context)
 

@@ -20,15 +20,15 @@ from gpuwarden_cli.output import FORMATS
 
 EPILOG = """\
 environment:
-  GPUWARDEN_URL         the collector that questions go to (default http://127.0.0.1:8750)
-  GPUWARDEN_TOKEN       the token to show it, or GPUWARDEN_TOKEN_FILE: a file that holds it
-  GPUWARDEN_CA          PEM file of the only authority trusted for it (default: the system's)
+  GPUWARDEN_URL         the collector to ask (default http://127.0.0.1:8750)
+  GPUWARDEN_TOKEN       the token for it, or GPUWARDEN_TOKEN_FILE: a file with the token
+  GPUWARDEN_CA          PEM file of the only CA to trust (default: the system's)
 
-Exit codes: 0 success, 1 the answer is no, 2 the call was wrong, 78 a setting is wrong.
+Exit codes: 0 success, 1 a problem was found, 2 the call was wrong, 78 a setting is wrong.
 """
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """Says what was wrong in one line, and where the help is."""
 
     def error(self, message: str) -> NoReturn:
@@ -90,9 +90,9 @@ def _only_line(group: BaseExceptionGroup[BaseException]) -> str:
     return str(first)
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """The whole command line."""
-    top = Parser(
+    top = CommandParser(
         prog="gpuwarden",
         description="Every GPU sample in SQL, and a plain sentence for what is wrong and what it"
         " costs. Start with `gpuwarden up`.",
@@ -119,19 +119,19 @@ def parser() -> Parser:
 
 
 def _command(
-    commands: "Commands[Parser]",
+    commands: "Commands[CommandParser]",
     name: str,
     run: Callable[[argparse.Namespace], int] | None,
     text: str,
     more: str = "",
-) -> Parser:
+) -> CommandParser:
     made = commands.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}. {more}")
     if run:
         made.set_defaults(run=run)
     return made
 
 
-def _group(commands: "Commands[Parser]", name: str, text: str) -> "Commands[Parser]":
+def _group(commands: "Commands[CommandParser]", name: str, text: str) -> "Commands[CommandParser]":
     made = _command(commands, name, None, text)
     return made.add_subparsers(metavar="COMMAND", required=True, title="commands")
 
@@ -158,7 +158,7 @@ def _port(text: str) -> int:
     return value
 
 
-def _add_up(commands: "Commands[Parser]") -> None:
+def _add_up(commands: "Commands[CommandParser]") -> None:
     def run(args: argparse.Namespace) -> int:
         from gpuwarden_cli.commands.up import default_data_dir, run_up
 
@@ -167,35 +167,35 @@ def _add_up(commands: "Commands[Parser]") -> None:
 
     made = _command(
         commands, "up", run, "collector, rules, page and this host's agent in one process",
-        "Where this host has no GPU, simulated ones are added on nodes of their own.",
+        "Without a GPU on this host, simulated nodes are added.",
     )  # fmt: skip
     made.add_argument("--port", type=_port, default=8750, help="port of the page (default 8750)")
     made.add_argument(
-        "--data", type=Path, metavar="DIR", help="where samples are kept (default"
+        "--data", type=Path, metavar="DIR", help="data folder (default"
         " ~/.local/share/gpuwarden)",
     )  # fmt: skip
     made.add_argument(
         "--simulate", type=_count, metavar="GPUS",
-        help="simulate so many GPUs (default: 8 where this host has none; 0: none)",
+        help="number of simulated GPUs (default: 8 if this host has none; 0: none)",
     )  # fmt: skip
     made.add_argument("--model", default="H100-SXM-80GB", help="GPU model to simulate")
 
 
-def _add_agent(commands: "Commands[Parser]") -> None:
+def _add_agent(commands: "Commands[CommandParser]") -> None:
     from gpuwarden_cli.commands import agent
 
-    group = _group(commands, "agent", "the agent of a GPU host: run it, read once, show settings")
+    group = _group(commands, "agent", "run and check the agent of a GPU host")
     agent.add_commands(group, _command, _add_format)
 
 
-def _add_collector(commands: "Commands[Parser]") -> None:
+def _add_collector(commands: "Commands[CommandParser]") -> None:
     from gpuwarden_cli.commands import collector
 
-    group = _group(commands, "collector", "the collector: run it, show settings")
+    group = _group(commands, "collector", "run, check and maintain the collector")
     collector.add_commands(group, _command, _add_format)
 
 
-def _add_simulate(commands: "Commands[Parser]") -> None:
+def _add_simulate(commands: "Commands[CommandParser]") -> None:
     def run(args: argparse.Namespace) -> int:
         from gpuwarden_cli.services import run_simulation
 
@@ -213,15 +213,17 @@ def _add_simulate(commands: "Commands[Parser]") -> None:
         )
 
     made = _command(
-        commands, "simulate", run, "a fleet of simulated nodes that ships to a collector",
-        "The nodes are real agents with simulated GPUs, over the real wire.",
+        commands, "simulate", run, "simulate a fleet that sends data to a collector",
+        "The nodes are real agents with simulated GPUs.",
     )  # fmt: skip
     made.add_argument("--nodes", type=_count, required=True, help="how many nodes")
     what = made.add_mutually_exclusive_group(required=True)
     what.add_argument("--gpus-per-node", type=_count, default=0, help="GPUs of each node")
     what.add_argument("--replay", type=Path, metavar="FILE", help="each node plays this recording")
     made.add_argument("--duration", type=float, metavar="S", help="seconds (default: until Ctrl-C)")
-    made.add_argument("--history", type=_count, default=0, metavar="S", help="start so far back")
+    made.add_argument(
+        "--history", type=_count, default=0, metavar="S", help="start this many seconds in the past"
+    )
     made.add_argument("--model", default="H100-SXM-80GB", help="GPU model (default H100-SXM-80GB)")
     made.add_argument("--seed", type=int, default=1, help="same seed, same fleet (default 1)")
     made.add_argument("--script", type=Path, metavar="FILE", help="faults to show, as TOML")
@@ -231,10 +233,10 @@ def _add_simulate(commands: "Commands[Parser]") -> None:
     )
 
 
-def _add_sql(commands: "Commands[Parser]") -> None:
+def _add_sql(commands: "Commands[CommandParser]") -> None:
     made = _command(
-        commands, "sql", sql.sql, "ask the fleet in SQL (DuckDB's dialect, read only)",
-        "First to know: tables gpu_samples, host_samples, process_samples, events, nodes, gpus,"
+        commands, "sql", sql.sql, "query the fleet in SQL (DuckDB, read only)",
+        "Main tables: gpu_samples, host_samples, process_samples, events, nodes, gpus,"
         " alerts; views gpus_now, nodes_now, alerts_now. SHOW TABLES lists all.",
     )  # fmt: skip
     made.add_argument("query", metavar="QUERY", help="one SELECT; - reads it from standard input")
@@ -242,34 +244,34 @@ def _add_sql(commands: "Commands[Parser]") -> None:
     _add_url(made)
 
 
-def _add_alerts(commands: "Commands[Parser]") -> None:
-    group = _group(commands, "alerts", "alerts: what is wrong, since when, what it costs")
-    made = _command(
-        group, "list", alerts.alerts_list, "alerts, the costliest of each severity first"
-    )
+def _add_alerts(commands: "Commands[CommandParser]") -> None:
+    group = _group(commands, "alerts", "list, silence and acknowledge alerts")
+    made = _command(group, "list", alerts.alerts_list, "list alerts by severity and cost")
     made.add_argument(
         "--state",
         choices=alerts.ALERT_STATES,
         default="active",
         help="default active: firing, pending",
     )
-    made.add_argument("--exit-code", action="store_true", help="exit with 1 when one is firing")
+    made.add_argument("--exit-code", action="store_true", help="exit with 1 if an alert fires")
     _add_format(made)
     _add_url(made)
     made = _command(
-        group, "silence", alerts.silence, "no notifications of some alerts for a time",
+        group, "silence", alerts.silence, "mute notifications of matching alerts for a time",
         "Matchers are label=value, !=, =~ and !~ (regular expressions), also of rule and severity;"
         " all must match.",
     )  # fmt: skip
     made.add_argument("matchers", nargs="+", metavar="MATCHER", help="such as node=n1")
     _add_silence(made, "2h")
-    made = _command(group, "ack", alerts.acknowledge, "acknowledge one alert for a time")
-    made.add_argument("alert", metavar="ALERT", help="fingerprint, or its rule where it is alone")
+    made = _command(group, "ack", alerts.acknowledge, "mute notifications of one alert for a time")
+    made.add_argument(
+        "alert", metavar="ALERT", help="its fingerprint, or its rule if only one alert is active"
+    )
     _add_silence(made, "4h")
-    made = _command(group, "unsilence", alerts.unsilence, "end a silence or acknowledgement")
+    made = _command(group, "unsilence", alerts.unsilence, "end a silence or an acknowledgement")
     made.add_argument("id", metavar="ID", help="as `gpuwarden alerts silences` shows it")
     _add_url(made)
-    made = _command(group, "silences", alerts.silences, "silences that hold or will")
+    made = _command(group, "silences", alerts.silences, "list current and future silences")
     _add_format(made)
     _add_url(made)
 
@@ -279,20 +281,20 @@ def _add_silence(made: argparse.ArgumentParser, span: str) -> None:
     until.add_argument(
         "--for", dest="span", default=span, metavar="TIME", help=f"30m, 2h, 1d (default {span})"
     )
-    until.add_argument("--until", metavar="INSTANT", help="ISO 8601, UTC where it names no zone")
-    made.add_argument("--comment", default="", metavar="TEXT", help="why, for the others")
+    until.add_argument("--until", metavar="INSTANT", help="ISO 8601; UTC without a zone")
+    made.add_argument("--comment", default="", metavar="TEXT", help="the reason")
     made.add_argument("--author", metavar="NAME", help="default: you")
     _add_url(made)
 
 
-def _add_rules(commands: "Commands[Parser]") -> None:
+def _add_rules(commands: "Commands[CommandParser]") -> None:
     from gpuwarden_cli.commands import rules
 
-    group = _group(commands, "rules", "rules: list, check, test, explain and replay them")
+    group = _group(commands, "rules", "list, check, test, explain and backtest rules")
     for name, run, text in (
-        ("list", rules.rules_list, "the rules that run, with their state and figures"),
-        ("check", rules.rules_check, "whether rule files are right, without running them"),
-        ("test", rules.rules_test, "run the cases of *.test.yaml files"),
+        ("list", rules.rules_list, "list the rules with their state and statistics"),
+        ("check", rules.rules_check, "check rule files without running them"),
+        ("test", rules.rules_test, "run the test cases in *.test.yaml files"),
     ):
         made = _command(group, name, run, text)
         made.add_argument(
@@ -301,57 +303,61 @@ def _add_rules(commands: "Commands[Parser]") -> None:
         _add_format(made)
         if name != "test":
             _add_url(made)
-    made = _command(group, "explain", rules.rules_explain, "why an alert fires, and what happened")
-    made.add_argument("alert", metavar="ALERT", help="fingerprint, or its rule where it is alone")
+    made = _command(
+        group, "explain", rules.rules_explain, "show why an alert fires, with its history"
+    )
+    made.add_argument(
+        "alert", metavar="ALERT", help="its fingerprint, or its rule if only one alert is active"
+    )
     made.add_argument("--format", choices=("table", "json"), default="table", help="default table")
     _add_url(made)
     made = _command(
-        group, "backtest", rules.rules_backtest, "when rules would have fired over stored history"
+        group, "backtest", rules.rules_backtest, "show when rules would have fired on stored data"
     )
     made.add_argument("names", nargs="*", metavar="RULE", help="default: all")
     made.add_argument(
         "--rule", action="append", type=Path, metavar="FILE",
-        help="rules of this file or folder instead of those that the collector runs",
+        help="use the rules of this file or folder instead of the collector's",
     )  # fmt: skip
     made.add_argument(
         "--config", type=Path, metavar="FILE",
         help="TOML file of the collector, for its own rules and overrides",
     )  # fmt: skip
-    made.add_argument("--since", default="7d", metavar="TIME", help="how far back (default 7d)")
+    made.add_argument("--since", default="7d", metavar="TIME", help="period until now (default 7d)")
     made.add_argument(
         "--every", metavar="TIME",
-        help="longest time between two looks (default 5m, or the rule's shortest window)",
+        help="longest time between two evaluations (default 5m, or the rule's shortest window)",
     )  # fmt: skip
     made.add_argument(
         "--format", choices=("table", "json"), default="table",
         help="table, or json: a line for each time it would have fired (default table)",
     )  # fmt: skip
     _add_url(made)
-    made = _command(group, "reload", rules.rules_reload, "have the collector read its rules anew")
+    made = _command(group, "reload", rules.rules_reload, "make the collector reload its rules")
     _add_url(made)
 
 
-def _add_why(commands: "Commands[Parser]") -> None:
+def _add_why(commands: "Commands[CommandParser]") -> None:
     from gpuwarden_cli.commands import why
 
     made = _command(
-        commands, "why", why.why, "why a GPU, job or node is slow: evidence, cost, what to change",
-        "Measured over the two minutes before now, or before --at. Exit code 0: healthy.",
+        commands, "why", why.why, "show why a GPU, job or node is slow, and what to change",
+        "Uses the last two minutes before now, or before --at. Exits with 0 if healthy.",
     )  # fmt: skip
     why.add_flags(made)
     _add_url(made)
 
 
-def _add_report(commands: "Commands[Parser]") -> None:
+def _add_report(commands: "Commands[CommandParser]") -> None:
     from gpuwarden_cli.commands import report
 
-    group = _group(commands, "report", "reports: where the GPU hours and the money went")
+    group = _group(commands, "report", "report waste and efficiency")
     for name, run, text in (
-        ("waste", report.waste, "GPU hours by what they were, and what was wasted"),
+        ("waste", report.waste, "GPU hours by use, and what was wasted"),
         (
             "efficiency",
             report.efficiency,
-            "how busy the GPUs were, and what a productive hour cost",
+            "how busy the GPUs were, and the cost of a productive hour",
         ),
     ):
         made = _command(group, name, run, text)
@@ -360,18 +366,16 @@ def _add_report(commands: "Commands[Parser]") -> None:
         _add_url(made)
 
 
-def _add_notify(commands: "Commands[Parser]") -> None:
+def _add_notify(commands: "Commands[CommandParser]") -> None:
     from gpuwarden_cli.commands import notify
 
-    group = _group(commands, "notify", "notifications: check receivers and routes, send a test")
-    made = _command(
-        group, "check", notify.notify_check, "whether a file of receivers and routes is right"
-    )
+    group = _group(commands, "notify", "check and test notifications")
+    made = _command(group, "check", notify.notify_check, "check a file of receivers and routes")
     made.add_argument("file", type=Path, metavar="FILE", help="the file of receivers and routes")
     _add_format(made)
     made = _command(
-        group, "test", notify.notify_test, "send a test message to receivers and say what came back",
-        "Exits with 1 when one did not take it.",
+        group, "test", notify.notify_test, "send a test message and show each receiver's answer",
+        "Exits with 1 if one failed.",
     )  # fmt: skip
     made.add_argument("--file", type=Path, metavar="FILE", help="default: the collector's own")
     made.add_argument("--config", type=Path, metavar="FILE", help="TOML file of the collector")
@@ -381,21 +385,23 @@ def _add_notify(commands: "Commands[Parser]") -> None:
     _add_format(made)
 
 
-def _add_token(commands: "Commands[Parser]") -> None:
+def _add_token(commands: "Commands[CommandParser]") -> None:
     from gpuwarden_cli.commands import tokens
 
-    group = _group(commands, "token", "tokens of the collector on this host: make, list, end them")
+    group = _group(
+        commands, "token", "create, list and revoke tokens of the collector on this host"
+    )
     tokens.add_commands(group, _command, _add_format)
 
 
-def _add_enroll(commands: "Commands[Parser]") -> None:
+def _add_enroll(commands: "Commands[CommandParser]") -> None:
     def run(args: argparse.Namespace) -> int:
         from gpuwarden_cli.commands.enroll import run
 
         return run(args)
 
     made = _command(
-        commands, "enroll", run, "bring this node in: its token, the authority, agent.toml",
+        commands, "enroll", run, "enrol this node with a collector",
         "`gpuwarden token enrolment` on the collector's host prints the line to run. The one-time token comes"
         " from GPUWARDEN_TOKEN, or --token-file.",
     )  # fmt: skip
@@ -418,21 +424,21 @@ def _add_enroll(commands: "Commands[Parser]") -> None:
     made.add_argument("--allow-insecure", action="store_true", help="also without TLS")
 
 
-def _add_doctor(commands: "Commands[Parser]") -> None:
+def _add_doctor(commands: "Commands[CommandParser]") -> None:
     def run(args: argparse.Namespace) -> int:
         from gpuwarden_cli.commands.doctor import run_here
 
         return run_here(args)
 
     made = _command(
-        commands, "doctor", run, "what is wrong with what is installed here, and what mends it",
-        "Runs `agent doctor` and `collector doctor`, whichever have settings in /etc/gpuwarden. Exits with 1 when"
-        " something fails.",
+        commands, "doctor", run, "find problems of this installation, and how to fix them",
+        "Runs `agent doctor` and `collector doctor`, for the parts with settings in /etc/gpuwarden. Exits with 1 when"
+        " a check fails.",
     )  # fmt: skip
     _add_format(made)
 
 
-def _add_import(commands: "Commands[Parser]") -> None:
+def _add_import(commands: "Commands[CommandParser]") -> None:
     from gpuwarden_cli.importing import flags
 
     def run(args: argparse.Namespace) -> int:
@@ -441,7 +447,7 @@ def _add_import(commands: "Commands[Parser]") -> None:
         return run(args)
 
     made = _command(
-        commands, "import", run, "logs of other tools into the store",
+        commands, "import", run, "import logs of other tools",
         "Reads what nvidia-smi (CSV and XML), rocm-smi (JSON), dcgm-exporter, dmesg and journalctl wrote,"
         " and CSV or Parquet with the tables' column names. What was imported before is not stored twice.",
     )  # fmt: skip

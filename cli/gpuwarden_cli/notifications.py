@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gpuwarden.alert import Alert
     from gpuwarden.query import Querier
     from gpuwarden_collector.settings import CollectorSettings
-    from gpuwarden_rules.evaluation.engine import Engine
+    from gpuwarden_rules.evaluation.engine import RuleEngine
     from gpuwarden_rules.notify.notifier import Notifier
     from gpuwarden_rules.notify.receivers.receiver import Receiver
     from gpuwarden_rules.notify.settings import Notify
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Telling:
+class Notifications:
     """Tells of an engine's alerts, or nothing where nobody is to be told."""
 
     def __init__(self, path: Path | None, data_dir: Path, clock: Clock) -> None:
@@ -63,14 +63,15 @@ class Telling:
             self._asked = await asyncio.to_thread(self._read, self._path)
         except StartError as error:
             log.error(
-                "notify_file not reloaded; the old one goes on", extra={"problem": str(error)}
+                "notify_file not reloaded; the previous file stays in force",
+                extra={"problem": str(error)},
             )
             return str(error)
         self._ending.set()
         log.info("notify_file reloaded", extra={"receivers": len(self._asked[1])})
         return None
 
-    async def run(self, engine: "Engine", querier: "Querier", stop: asyncio.Event) -> None:
+    async def run(self, engine: "RuleEngine", querier: "Querier", stop: asyncio.Event) -> None:
         """Tell until asked to stop."""
         if self._asked is None:
             return
@@ -88,7 +89,7 @@ class Telling:
         await stop.wait()
         self._ending.set()
 
-    def _notifier_of(self, engine: "Engine", querier: "Querier") -> "Notifier":
+    def _notifier_of(self, engine: "RuleEngine", querier: "Querier") -> "Notifier":
         from gpuwarden_rules.notify.notifier import Notifier
         from gpuwarden_rules.notify.outbox import FILE_NAME, Outbox
 
@@ -116,9 +117,9 @@ class Telling:
             raise StartError(f"{path}: {error}") from error
 
 
-def telling_of(settings: "CollectorSettings", clock: Clock) -> Telling:
+def notifications_of(settings: "CollectorSettings", clock: Clock) -> Notifications:
     """What the settings ask for. Raises StartError."""
-    return Telling(settings.notify_file, settings.data_dir, clock)
+    return Notifications(settings.notify_file, settings.data_dir, clock)
 
 
 def notify_of(path: Path) -> "Notify":

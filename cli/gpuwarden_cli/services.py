@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from gpuwarden_agent.probe import Probe
     from gpuwarden_agent.sampling.look_again import LookAgain
     from gpuwarden_agent.settings import AgentSettings
-    from gpuwarden_cli.notifications import Telling
+    from gpuwarden_cli.notifications import Notifications
     from gpuwarden_collector.daemon import Collector
     from gpuwarden_collector.health import Duties
     from gpuwarden_collector.settings import CollectorSettings
-    from gpuwarden_rules.definition.rule_set import Book
-    from gpuwarden_rules.evaluation.reload import Keeper
+    from gpuwarden_rules.definition.rule_set import RuleSet
+    from gpuwarden_rules.evaluation.reload import RuleReloader
 
 log = logging.getLogger(__name__)
 
@@ -71,56 +71,59 @@ async def collecting(
     """A collector with rules and page, for as long as the block runs; `reload`, when set, has
     rules, receivers and prices read anew. Raises StartError.
     """
-    from gpuwarden_cli.notifications import telling_of
+    from gpuwarden_cli.notifications import notifications_of
     from gpuwarden_collector.daemon import running
     from gpuwarden_dashboards.routes import routes as page_routes
     from gpuwarden_rules.diagnosis.service import Diagnoser
-    from gpuwarden_rules.evaluation.engine import Engine
+    from gpuwarden_rules.evaluation.engine import RuleEngine
     from gpuwarden_rules.evaluation.exposition import exposition
-    from gpuwarden_rules.evaluation.reload import Keeper
+    from gpuwarden_rules.evaluation.reload import RuleReloader
     from gpuwarden_rules.http import routes as rules_routes
 
-    book = book_of(settings.rules_dirs)
-    telling = telling_of(settings, clock)
-    keeper: Keeper | None = None
+    rule_set = rule_set_of(settings.rules_dirs)
+    notifications = notifications_of(settings, clock)
+    reloader: RuleReloader | None = None
     diagnoser: Diagnoser | None = None
 
     def figures() -> str:
-        of_rules = exposition(keeper.engine.stats, clock.now()) if keeper else ""
-        return of_rules + (diagnoser.figures() if diagnoser else "") + telling.figures()
+        of_rules = exposition(reloader.engine.stats, clock.now()) if reloader else ""
+        return of_rules + (diagnoser.figures() if diagnoser else "") + notifications.figures()
 
     def changed(alert: "Alert") -> None:
-        telling.wake(alert)
+        notifications.wake(alert)
         if on_change:
             on_change(alert)
 
     def routes(querier: "Querier") -> "list[AbstractRouteDef]":
-        return [*page_routes(querier, clock), *rules_routes.routes(lambda: keeper, querier, clock)]
+        return [
+            *page_routes(querier, clock),
+            *rules_routes.routes(lambda: reloader, querier, clock),
+        ]
 
-    duties = partial(_duties, lambda: keeper, telling)
+    duties = partial(_duties, lambda: reloader, notifications)
     async with running(
         settings, clock, routes=routes, more_metrics=figures, duties=duties
     ) as collector:
         stop_rules = asyncio.Event()
-        engine = Engine(
-            book.rules,
+        engine = RuleEngine(
+            rule_set.rules,
             collector.rules_querier,
             collector.alerts,
             clock,
-            overrides=book.overrides,
+            overrides=rule_set.overrides,
             on_change=changed,
         )
-        also = (telling.reload, collector.take_prices)
-        keeper = Keeper(engine, settings.rules_dirs, also)
+        also = (notifications.reload, collector.take_prices)
+        reloader = RuleReloader(engine, settings.rules_dirs, also)
         diagnoser = Diagnoser(collector.rules_querier, collector.diagnoses, clock)
         async with asyncio.TaskGroup() as group:
             group.create_task(engine.run(stop_rules), name="rules")
             group.create_task(diagnoser.run(stop_rules), name="diagnosis")
             group.create_task(
-                telling.run(engine, collector.rules_querier, stop_rules), name="notify"
+                notifications.run(engine, collector.rules_querier, stop_rules), name="notify"
             )
             reloading = group.create_task(
-                keeper.reload_whenever(reload or asyncio.Event()), name="reload"
+                reloader.reload_whenever(reload or asyncio.Event()), name="reload"
             )
             try:
                 yield collector
@@ -129,23 +132,27 @@ async def collecting(
                 stop_rules.set()
 
 
-def _duties(keeper: "Callable[[], Keeper | None]", telling: "Telling") -> "Duties":
+def _duties(
+    reloader: "Callable[[], RuleReloader | None]", notifications: "Notifications"
+) -> "Duties":
     """What rules and notifications are up to, for the collector's account of itself."""
     from gpuwarden_collector.health import Duties
 
-    kept = keeper()
+    kept = reloader()
     rules = kept.engine.stats if kept else {}
     failing = tuple(name for name, figures in rules.items() if figures.failing_since)
-    return Duties(len(rules) if kept else None, failing, telling.failing(), telling.waiting())
+    return Duties(
+        len(rules) if kept else None, failing, notifications.failing(), notifications.waiting()
+    )
 
 
-def book_of(folders: Sequence[Path]) -> "Book":
+def rule_set_of(folders: Sequence[Path]) -> "RuleSet":
     """The rules that would run. Raises StartError."""
-    from gpuwarden_rules.definition.rule_set import load_book
+    from gpuwarden_rules.definition.rule_set import load_rule_set
     from gpuwarden_rules.definition.yaml_positions import RuleFileError
 
     try:
-        return load_book(folders)
+        return load_rule_set(folders)
     except RuleFileError as error:
         more = len(error.problems) - 1
         rest = f" (and {counted(more, 'more problem')}: `gpuwarden rules check`)" if more else ""
@@ -157,7 +164,10 @@ def reread(running: "CollectorSettings", load: "Callable[[], CollectorSettings]"
     try:
         settings = load()
     except SettingsError as error:
-        log.error("settings not reloaded; the old ones go on", extra={"problem": str(error)})
+        log.error(
+            "settings not reloaded; the previous settings stay in force",
+            extra={"problem": str(error)},
+        )
         return
     logs.setup(settings.log_level, settings.log_format)
     later = [name for name in changed(running, settings) if name not in LOGGING]

@@ -22,7 +22,7 @@ _REPORT = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Nvlink5Rule:
     """What NVIDIA says about one error of a unit."""
 
     action: str
@@ -59,7 +59,7 @@ class LinkError:
     """What the line says; the rule may know better."""
     subcode: int
     error_status: int
-    rule: Rule | None
+    rule: Nvlink5Rule | None
     """None: NVIDIA's table has no row for it."""
 
     @property
@@ -97,7 +97,7 @@ def decode(xid: int, text: str) -> LinkError | None:
     )
 
 
-def _rule(xid: int, name: str, intrinfo: int, error_status: int) -> Rule | None:
+def _rule(xid: int, name: str, intrinfo: int, error_status: int) -> Nvlink5Rule | None:
     parts = set(name.split("/"))
     subcode = intrinfo >> 20 & 0x3F
     for unit in _UNITS:
@@ -116,7 +116,7 @@ class _Unit:
     name: str
     first: str
     second: str
-    rules: tuple[tuple[tuple[int, ...], tuple[int, ...], Rule], ...]
+    rules: tuple[tuple[tuple[int, ...], tuple[int, ...], Nvlink5Rule], ...]
     """Subcodes, error statuses, and the rule for any of these with any of those."""
 
     def is_meant_by(self, intrinfo: int) -> bool:
@@ -139,20 +139,20 @@ _INVESTIGATE = {
 }
 
 _SUPPORT = "CONTACT_SUPPORT"
-_MINOR = Rule("IGNORE", "IGNORE", "Non-fatal")
-_ODD = Rule("IGNORE", _SUPPORT, "Non-fatal")
-_LOST = Rule("RESET_GPU", _SUPPORT, "Fatal")
-_PACKETS = Rule("IGNORE", _SUPPORT, "Non-fatal", "RESET_GPU")
-_APP = Rule("XID_154_EVAL", _SUPPORT, "Non-fatal")
-_APP_MINOR = Rule("XID_154_EVAL", "IGNORE", "Non-fatal")
-_APP_LINK = Rule("XID_154_EVAL", "CHECK_NVLINK_FAILURE_FLOW", "Non-fatal")
-_CABLES = Rule("IGNORE", "INVESTIGATE_LINK_SI_AND_CABLES", "Non-fatal")
+_MINOR = Nvlink5Rule("IGNORE", "IGNORE", "Non-fatal")
+_ODD = Nvlink5Rule("IGNORE", _SUPPORT, "Non-fatal")
+_LOST = Nvlink5Rule("RESET_GPU", _SUPPORT, "Fatal")
+_PACKETS = Nvlink5Rule("IGNORE", _SUPPORT, "Non-fatal", "RESET_GPU")
+_APP = Nvlink5Rule("XID_154_EVAL", _SUPPORT, "Non-fatal")
+_APP_MINOR = Nvlink5Rule("XID_154_EVAL", "IGNORE", "Non-fatal")
+_APP_LINK = Nvlink5Rule("XID_154_EVAL", "CHECK_NVLINK_FAILURE_FLOW", "Non-fatal")
+_CABLES = Nvlink5Rule("IGNORE", "INVESTIGATE_LINK_SI_AND_CABLES", "Non-fatal")
 _SW = 0x8000_0000
 """The error status of an error that software found."""
 
 
-def _down(investigate: str, action: str = "RESET_GPU", fatality: str = "Link Fatal") -> Rule:
-    return Rule(action, investigate, fatality)
+def _down(investigate: str, action: str = "RESET_GPU", fatality: str = "Link Fatal") -> Nvlink5Rule:
+    return Nvlink5Rule(action, investigate, fatality)
 
 
 _PIPE = (((0,), (1,), _MINOR), ((0,), (2, _SW), _ODD), ((0,), (4,), _LOST))

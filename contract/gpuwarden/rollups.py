@@ -31,7 +31,7 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RollupPart:
     """What a rollup takes from one table of samples."""
 
     table: str
@@ -53,7 +53,7 @@ class Rollup:
     table: Table
     by: tuple[str, ...]
     window_s: int
-    parts: tuple[Part, ...]
+    parts: tuple[RollupPart, ...]
     made_of: str | None = None
     """The rollup table of shorter windows that it is made of; None: of samples."""
 
@@ -98,7 +98,9 @@ def _summary(metric: Metric, how: str) -> Summary:
     return Summary(Column(f"{stem}_{how}", kind, meaning), metric.name, how)
 
 
-def _part(table: str, count: Column, *carried: str, kinds: str = "all", **options: bool) -> Part:
+def _part(
+    table: str, count: Column, *carried: str, kinds: str = "all", **options: bool
+) -> RollupPart:
     """`kinds`: all metrics of the table that can be summarised, or only its counters."""
     summaries = tuple(
         _summary(metric, how)
@@ -107,14 +109,14 @@ def _part(table: str, count: Column, *carried: str, kinds: str = "all", **option
         for how in metric.rollup
         if how != "share"
     )
-    return Part(table, count, summaries, carried, **options)
+    return RollupPart(table, count, summaries, carried, **options)
 
 
 def _count(name: str, table: str) -> Column:
     return Column(name, Type.INT32, f"Rows of {table}.", required=True)
 
 
-def _columns(part: Part) -> Iterator[Column]:
+def _columns(part: RollupPart) -> Iterator[Column]:
     yield part.count
     if part.has_coverage:
         yield EXPECTED
@@ -126,7 +128,7 @@ def _columns(part: Part) -> Iterator[Column]:
 
 
 def _rollup(
-    name: str, row: str, by: tuple[Column, ...], more: tuple[Column, ...], *parts: Part
+    name: str, row: str, by: tuple[Column, ...], more: tuple[Column, ...], *parts: RollupPart
 ) -> Rollup:
     """`by`: the key beside the window; `more`: other columns that say what the row is about."""
     columns = (

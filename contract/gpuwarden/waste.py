@@ -107,7 +107,7 @@ def _same(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class WasteScope:
     """What is asked about: minutes that start from `begin` to before `end`, naive UTC."""
 
     begin: datetime
@@ -130,7 +130,7 @@ class Scope:
         return int((self.end - self.begin).total_seconds()) // 60
 
 
-def waste_sql(scope: Scope) -> str:
+def waste_sql(scope: WasteScope) -> str:
     """SELECT of the rows of `waste_1h`; the hour is the one that a minute is in."""
     ctes = {
         "slots": f"SELECT {timestamp_sql(scope.begin)} + to_minutes(m) AS ts FROM range({scope.minutes}) r(m)",
@@ -175,7 +175,7 @@ _SEEN = (
 """What is read of gpu_1m."""
 
 
-def _seen_sql(scope: Scope) -> str:
+def _seen_sql(scope: WasteScope) -> str:
     """Minutes with samples, each of a GPU once, though it went from one node to another in it."""
     theirs = scope.nodes
     if theirs != "true":
@@ -187,7 +187,7 @@ def _seen_sql(scope: Scope) -> str:
     )
 
 
-def _held_sql(scope: Scope) -> str:
+def _held_sql(scope: WasteScope) -> str:
     """Who held each GPU, by minute: of several processes, the one with most memory."""
     owner = "{'username': username, 'slurm_job_id': slurm_job_id, 'pod': pod}"
     return (
@@ -199,7 +199,7 @@ def _held_sql(scope: Scope) -> str:
     )
 
 
-def _given_sql(scope: Scope) -> str:
+def _given_sql(scope: WasteScope) -> str:
     """Whom a scheduler had given each GPU to, by minute."""
     owner = "{'username': username, 'slurm_job_id': slurm_job_id, 'pod': pod}"
     return (
@@ -210,7 +210,7 @@ def _given_sql(scope: Scope) -> str:
     )
 
 
-def _causes_sql(scope: Scope) -> str:
+def _causes_sql(scope: WasteScope) -> str:
     """Milliseconds of each minute in which alerts held that decide a label, by GPU or by node."""
     rules = ", ".join(f"'{rule}'" for rule in CAUSES)
     cause = "".join(f" WHEN '{rule}' THEN '{cause}'" for rule, cause in CAUSES.items())
@@ -311,7 +311,7 @@ def _claimed_sql() -> str:
 _IDLE = ("idle_held", "allocated_idle", "free")
 
 
-def _hours_sql(scope: Scope) -> str:
+def _hours_sql(scope: WasteScope) -> str:
     sums = []
     for label in LABELS:
         column, condition = f"{label}_ms", ""
@@ -331,7 +331,7 @@ def _hours_sql(scope: Scope) -> str:
     )
 
 
-def _rows_sql(scope: Scope) -> str:
+def _rows_sql(scope: WasteScope) -> str:
     values = ", ".join(
         f"{{'label': '{label}', 'ms': coalesce({label}, 0)::BIGINT, 'kwh': {label}_kwh::DOUBLE}}"
         for label in LABELS

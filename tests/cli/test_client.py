@@ -7,14 +7,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from gpuwarden.access import Scope, Token
-from gpuwarden_cli.client import Answer, CallError, ask, call, collector_url
+from gpuwarden_cli.client import CallError, QueryAnswer, ask, call, collector_url
 
 ROWS = {"columns": [{"name": "n", "type": "BIGINT"}], "rows": [[1]], "truncated": False}
 
 
 def test_rows_come_back_with_their_columns(answering) -> None:
     asked = answering(200, ROWS)
-    assert ask("select 1 as n") == Answer(["n"], [[1]], False, ["BIGINT"])
+    assert ask("select 1 as n") == QueryAnswer(["n"], [[1]], False, ["BIGINT"])
     assert asked == [{"path": "/v1/sql", "sql": "select 1 as n"}]
 
 
@@ -96,7 +96,7 @@ def test_the_token_of_the_environment_is_shown_and_not_sent_on(monkeypatch, tmp_
     [
         ("GPUWARDEN_TOKEN", "hunter2", "GPUWARDEN_TOKEN: this is no gpuwarden token"),
         ("GPUWARDEN_TOKEN_FILE", "/no/file", "/no/file: the token cannot be read"),
-        ("GPUWARDEN_CA", "/no/file", "GPUWARDEN_CA = /no/file: there is no certificate"),
+        ("GPUWARDEN_CA", "/no/file", "GPUWARDEN_CA = /no/file: no readable certificate"),
     ],
 )
 def test_what_is_wrong_in_the_environment_is_named(monkeypatch, name, value, says) -> None:

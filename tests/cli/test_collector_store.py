@@ -33,7 +33,7 @@ def test_a_store_is_backed_up_restored_and_whole(
     code, out, _ = said(capsys, "restore", copy, "--data-dir", again)
     assert (code, out.splitlines()[-1]) == (0, f"restored and checked: {again}")
     code, out, _ = said(capsys, "check", "--read", "--data-dir", again)
-    assert (code, out.splitlines()[-1]) == (0, "nothing is wrong")
+    assert (code, out.splitlines()[-1]) == (0, "no problem was found")
 
 
 def test_what_is_wrong_is_said_and_repaired_when_asked(

@@ -10,10 +10,10 @@ from tests.rules.conftest import MemoryStore
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
-from gpuwarden_cli.notifications import Telling, notify_of, telling_of
+from gpuwarden_cli.notifications import Notifications, notifications_of, notify_of
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_rules.definition.language import parse
-from gpuwarden_rules.evaluation.engine import Engine
+from gpuwarden_rules.evaluation.engine import RuleEngine
 from gpuwarden_rules.testing import MemoryDatabase
 
 RULE = """
@@ -38,21 +38,23 @@ def test_a_wrong_file_stops_the_start_with_one_line(tmp_path) -> None:
 
 
 async def test_without_a_file_nobody_is_told(tmp_path) -> None:
-    telling = telling_of(CollectorSettings(data_dir=tmp_path), SystemClock())
-    await telling.run(None, None, asyncio.Event())
-    assert telling.figures() == ""
+    notifications = notifications_of(CollectorSettings(data_dir=tmp_path), SystemClock())
+    await notifications.run(None, None, asyncio.Event())
+    assert notifications.figures() == ""
     assert list(tmp_path.iterdir()) == []
 
 
 @asynccontextmanager
-async def running(telling: Telling, store: MemoryStore) -> AsyncIterator[None]:
+async def running(notifications: Notifications, store: MemoryStore) -> AsyncIterator[None]:
     """An engine of one rule and what tells of it."""
     database = MemoryDatabase()
-    engine = Engine(parse(RULE, "r"), database, store, SystemClock(), on_change=telling.wake)
+    engine = RuleEngine(
+        parse(RULE, "r"), database, store, SystemClock(), on_change=notifications.wake
+    )
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(engine.run(stop))
-        group.create_task(telling.run(engine, database, stop))
+        group.create_task(notifications.run(engine, database, stop))
         try:
             yield
         finally:
@@ -64,16 +66,16 @@ async def test_an_alert_of_an_engine_is_told_once_over_two_runs(tmp_path) -> Non
     told, path, store = tmp_path / "alerts.jsonl", tmp_path / "notify.yaml", MemoryStore()
     path.write_text(f"receivers: [{{name: log, file: {told}}}]")
     settings = CollectorSettings(data_dir=tmp_path / "store", notify_file=path)
-    telling = telling_of(settings, SystemClock())
-    async with running(telling, store):
+    notifications = notifications_of(settings, SystemClock())
+    async with running(notifications, store):
         async with asyncio.timeout(DEADLINE_S):
             while not told.exists() or not told.read_text():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-        assert 'gpuwarden_notify_waiting{receiver="log"}' in telling.figures()
+        assert 'gpuwarden_notify_waiting{receiver="log"}' in notifications.figures()
     message = json.loads(told.read_text().splitlines()[0])
     assert message["title"] == "CRITICAL fleet: always"
     assert message["firing"][0]["summary"] == "It holds."
     assert (tmp_path / "store" / "notify.sqlite").exists()
-    async with running(telling_of(settings, SystemClock()), store):
+    async with running(notifications_of(settings, SystemClock()), store):
         await asyncio.sleep(1.5)
     assert len(told.read_text().splitlines()) == 1

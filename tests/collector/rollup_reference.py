@@ -13,8 +13,8 @@ from gpuwarden.rollups import (
     KNOWN_REASONS,
     LOOKBACK_MINUTES,
     REASONS,
-    Part,
     Rollup,
+    RollupPart,
 )
 
 Row = dict[str, Any]
@@ -45,7 +45,7 @@ def rolled_up(rollup: Rollup, samples: Mapping[str, Iterable[Row]]) -> dict[tupl
     return out
 
 
-def _add(made: Row, part: Part, series: list[Row], start: datetime) -> None:
+def _add(made: Row, part: RollupPart, series: list[Row], start: datetime) -> None:
     inside = [r for r in series if minute_of(r["ts"]) == start]
     before = [r for r in series if start - LOOKBACK_MINUTES * MINUTE <= r["ts"] < start]
     made[part.count.name] = len(inside)

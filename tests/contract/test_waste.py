@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.schema import TABLES
-from gpuwarden.waste import CAUSES, LABELS, WASTE_1H, Scope, waste_sql
+from gpuwarden.waste import CAUSES, LABELS, WASTE_1H, WasteScope, waste_sql
 from gpuwarden_rules.definition.language import builtin_rules
 from gpuwarden_rules.testing.database import MemoryDatabase
 
@@ -130,7 +130,7 @@ def put(database: MemoryDatabase, **tables: list[Row]) -> None:
 
 
 def rows(database: MemoryDatabase, begin: datetime = HOUR, end: datetime = END) -> list[Row]:
-    sql = waste_sql(Scope(begin.replace(tzinfo=None), end.replace(tzinfo=None)))
+    sql = waste_sql(WasteScope(begin.replace(tzinfo=None), end.replace(tzinfo=None)))
     return database.run(sql).records()
 
 
@@ -293,7 +293,7 @@ def test_a_gpu_that_moved_to_another_node_is_counted_once(database: MemoryDataba
     parts = []
     for node in ("n1", "n2"):
         condition = f"node IN ('{node}')"
-        sql = waste_sql(Scope(HOUR.replace(tzinfo=None), END.replace(tzinfo=None), condition))
+        sql = waste_sql(WasteScope(HOUR.replace(tzinfo=None), END.replace(tzinfo=None), condition))
         parts += database.run(sql).records()
     key = WASTE_1H.table.key
     assert sorted(parts, key=lambda r: str([r[n] for n in key])) == sorted(
@@ -378,7 +378,7 @@ def test_labels_add_up_to_the_hour(database: MemoryDatabase, tables: dict[str, l
 
 def test_the_view_has_what_people_group_by(database: MemoryDatabase) -> None:
     put(database, gpu_1m=minutes(60, 0), process_1m=processes())
-    sql = waste_sql(Scope(HOUR.replace(tzinfo=None), END.replace(tzinfo=None)))
+    sql = waste_sql(WasteScope(HOUR.replace(tzinfo=None), END.replace(tzinfo=None)))
     database.execute(f"INSERT INTO waste_1h BY NAME {sql}")
     (row,) = database.run("FROM waste").records()
     assert (row["user"], row["job"], row["gpu_hours"], row["usd"]) == ("ada", "55", 1, 3.6)

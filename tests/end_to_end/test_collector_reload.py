@@ -66,7 +66,9 @@ def test_what_is_right_is_taken_and_what_is_wrong_stays(world: Any, tmp_path: Pa
         f"receivers: [{{name: one, file: {tmp_path / 'one'}}}, {{name: two, file: {tmp_path / 'two'}}}]"
     )
     (rules / "always.yaml").write_text(RULE)
-    with pytest.raises(RefusedError, match="the old file goes on: .*prices.toml:1: gpus goes with"):
+    with pytest.raises(
+        RefusedError, match="the previous file stays in force: .*prices.toml:1: gpus goes with"
+    ):
         call("POST", "/v1/rules/reload", {}, url=world.url)
     world.wait_for(lambda: bool(told("two")), "the new receiver is told", collector)
     prices.write_text(price(2.5))

@@ -28,20 +28,20 @@ def add_commands(
 ) -> None:
     """Add the commands to the parser."""
     for name, run, text in (
-        ("run", _run, "run the agent until it is stopped"),
-        ("once", _once, "one reading of everything that the agent sees"),
+        ("run", _run, "run the agent"),
+        ("once", _once, "read everything once and print it"),
         (
             "doctor",
             _doctor,
-            "what the agent can read here, what each call costs, what is in its way",
+            "check what the agent can read here, and how to fix what it cannot",
         ),
-        ("config", _config, "every setting with its value and where it came from"),
+        ("config", _config, "show every setting, its value and its source"),
     ):
         made = command(group, name, run, text)
         _add_settings(made)
         if name != "run":
             add_format(made)
-    made = command(group, "record", _record, "record what the probes say into a file, to replay it")
+    made = command(group, "record", _record, "record the probes' readings to a file for replay")
     add_flags(made)
     _add_settings(made)
 

@@ -31,7 +31,7 @@ def add_flags(made: argparse.ArgumentParser) -> None:
         "--config", metavar="FILE", help="TOML file to write tls_cert, tls_key, tls_ca to"
     )
     made.add_argument("--host", help="write this address to listen on, too, such as 0.0.0.0")
-    made.add_argument("--data-dir", metavar="DIR", help="where samples are kept")
+    made.add_argument("--data-dir", metavar="DIR", help="data folder")
 
 
 def init(args: argparse.Namespace) -> int:

@@ -17,55 +17,55 @@ def add_commands(
     add_format: Callable[[argparse.ArgumentParser], None],
 ) -> None:
     """Add the commands to the parser."""
-    made = command(group, "run", _run, "run the collector with rules and page until it is stopped")
+    made = command(group, "run", _run, "run the collector with rules and page")
     _add_settings(made)
     made = command(
-        group, "init", certificates.init, "make a private authority and a certificate for TLS"
+        group, "init", certificates.init, "create a private CA and a certificate for TLS"
     )
     certificates.add_flags(made)
-    made = command(group, "config", _config, "every setting with its value and where it came from")
+    made = command(group, "config", _config, "show every setting, its value and its source")
     _add_settings(made)
     add_format(made)
     made = command(
-        group, "doctor", _doctor, "what is wrong with this collector and its host, and what mends it",
+        group, "doctor", _doctor, "check this collector and its host, and how to fix problems",
         "Asks the running collector over its data folder, so run it as root or as the collector's user."
-        " Exits with 1 when something fails.",
+        " Exits with 1 if a check fails.",
     )  # fmt: skip
     _add_settings(made)
     add_format(made)
     made = command(
-        group, "check", _check, "look over the store while no collector runs, and say what to do",
-        "Exits with 1 when something is wrong and was not repaired.",
+        group, "check", _check, "check the store while the collector is stopped",
+        "Exits with 1 if a problem remains.",
     )  # fmt: skip
     _add_store(made)
     made.add_argument(
-        "--repair", action="store_true", help="set aside what is damaged, after saying what is lost"
+        "--repair", action="store_true", help="set damaged files aside, and list what is lost"
     )
     made.add_argument("--read", action="store_true", help="read every file to its end (slow)")
     made = command(
-        group, "backup", _backup, "copy the store to a new folder, also while the collector runs"
+        group, "backup", _backup, "copy the store to a new folder; the collector may run"
     )
-    made.add_argument("destination", type=Path, metavar="DEST", help="a folder that is not there")
+    made.add_argument(
+        "destination", type=Path, metavar="DEST", help="a folder that does not exist yet"
+    )
     _add_store(made)
-    made = command(group, "restore", _restore, "make a store of a backup")
+    made = command(group, "restore", _restore, "restore the store from a backup")
     made.add_argument("source", type=Path, metavar="SRC", help="a folder that `backup` made")
     _add_store(made)
-    made = command(
-        group, "maintain", _maintain, "have the running collector do now what its store needs"
-    )
+    made = command(group, "maintain", _maintain, "run the store's maintenance now")
     _add_store(made)
 
 
 def _add_store(made: argparse.ArgumentParser) -> None:
     made.add_argument("--config", metavar="FILE", help="TOML file of settings")
-    made.add_argument("--data-dir", metavar="DIR", help="where samples are kept")
+    made.add_argument("--data-dir", metavar="DIR", help="data folder")
 
 
 def _add_settings(made: argparse.ArgumentParser) -> None:
     made.add_argument("--config", metavar="FILE", help="TOML file of settings")
     made.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     made.add_argument("--port", help="port to listen on (default 8750)")
-    made.add_argument("--data-dir", metavar="DIR", help="where samples are kept")
+    made.add_argument("--data-dir", metavar="DIR", help="data folder")
     made.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
     made.add_argument("--log-format", metavar="FORM", help="text or json")
 
@@ -125,7 +125,7 @@ def _check(args: argparse.Namespace) -> int:
             raise StartError(f"{error.filename}: {error.strerror}") from error
         print(" done: repaired")
     if not report.problems:
-        print("nothing is wrong")
+        print("no problem was found")
     return 1 if left else 0
 
 

@@ -28,7 +28,7 @@ ANSWER_BYTES_MAX = 65_536
 CONFIG = Path("/etc/gpuwarden/agent.toml")
 
 
-class RefusedError(StartError):
+class EnrolmentRefusedError(StartError):
     """The collector answered that it will not."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -37,7 +37,7 @@ class RefusedError(StartError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EnrolmentFiles:
     """Where this node keeps what it needs."""
 
     config: Path
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     """Enroll, and say what was done. Raises StartError."""
     settings = _settings(args)
     folder = args.config.parent
-    place = Place(
+    place = EnrolmentFiles(
         args.config,
         settings.token_file or folder / "agent.token",
         settings.tls_ca or folder / "ca.pem",
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     node = args.node or settings.node_name
     base = _base(args.collector, is_insecure=args.allow_insecure)
     ca = _fetched_ca(base, args.ca_fingerprint) if args.ca_fingerprint else None
-    link = Link(base, _context(ca, settings.tls_ca))
+    link = CollectorConnection(base, _context(ca, settings.tls_ca))
     try:
         is_new = not _is_enrolled(link, place, node)
         if is_new:
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-class Link:
+class CollectorConnection:
     """The collector, asked a few things."""
 
     def __init__(self, base: str, context: ssl.SSLContext) -> None:
@@ -95,7 +95,7 @@ class Link:
     def ask(
         self, method: str, path: str, token: Token | None = None, document: Any = None
     ) -> bytes:
-        """Raises RefusedError, and StartError where nobody answers."""
+        """Raises EnrolmentRefusedError, and StartError where nobody answers."""
         from urllib.error import HTTPError, URLError
         from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
@@ -110,7 +110,7 @@ class Link:
             with opener.open(request, timeout=TIMEOUT_S) as answer:
                 return bytes(answer.read(ANSWER_BYTES_MAX))
         except HTTPError as error:
-            raise RefusedError(error.code, _said(error)) from error
+            raise EnrolmentRefusedError(error.code, _said(error)) from error
         except (URLError, OSError) as error:
             reason = getattr(error, "reason", error)
             raise StartError(f"{self.base}: {_why(reason)}") from error
@@ -168,7 +168,7 @@ def _fetched_ca(base: str, fingerprint: str) -> bytes:
     blind = ssl.create_default_context()
     blind.check_hostname = False
     blind.verify_mode = ssl.CERT_NONE
-    found = Link(base, blind).ask("GET", CA_PATH)
+    found = CollectorConnection(base, blind).ask("GET", CA_PATH)
     try:
         der = ssl.PEM_cert_to_DER_cert(found.decode("ascii").strip())
     except (ValueError, UnicodeDecodeError) as error:
@@ -197,13 +197,13 @@ def _context(ca: bytes | None, known: Path | None) -> ssl.SSLContext:
     return context
 
 
-def _is_enrolled(link: Link, place: Place, node: str) -> bool:
+def _is_enrolled(link: CollectorConnection, place: EnrolmentFiles, node: str) -> bool:
     """Whether the token that is here is this node's own at that collector."""
     if not place.token.exists():
         return False
     try:
         answer = json.loads(link.ask("GET", TOKEN_PATH, read_token(place.token)))
-    except RefusedError:
+    except EnrolmentRefusedError:
         return False
     except ValueError:
         return False  # what lies there is no token
@@ -227,14 +227,14 @@ def _one_time_token(args: argparse.Namespace) -> Token:
     return token
 
 
-def _enroll(link: Link, place: Place, node: str, one_time: Token) -> None:
+def _enroll(link: CollectorConnection, place: EnrolmentFiles, node: str, one_time: Token) -> None:
     """Make this node's token and have the collector take it up. Raises StartError, OSError."""
     own = _left_or_new(place.pending)
     write_whole(place.pending, f"{own.text}\n".encode(), owner=place.owner)
     document = {"node": node, "id": own.id, "sha256": own.digest}
     try:
         link.ask("POST", ENROLL_PATH, one_time, document)
-    except RefusedError as error:
+    except EnrolmentRefusedError as error:
         if error.status in (400, 401, 403, 409):
             place.pending.unlink(missing_ok=True)
         raise
@@ -257,7 +257,12 @@ def _content(path: Path) -> bytes | None:
 
 
 def _configure(
-    settings: "AgentSettings", args: argparse.Namespace, place: Place, base: str, *, has_ca: bool
+    settings: "AgentSettings",
+    args: argparse.Namespace,
+    place: EnrolmentFiles,
+    base: str,
+    *,
+    has_ca: bool,
 ) -> bool:
     """Write the agent's settings; whether they had to be."""
     from gpuwarden_cli.toml_file import set_keys

@@ -33,7 +33,7 @@ def notify_check(args: argparse.Namespace) -> int:
         print(render(["file", "line", "column", "problem"], [], args.format), end="")
         return 0
     receivers = counted(len(notify.receivers), "receiver")
-    print(f"{args.file} is right: {receivers}, {counted(len(notify.policy.routes), 'route')}")
+    print(f"{args.file} is valid: {receivers}, {counted(len(notify.policy.routes), 'route')}")
     for line in remarks(notify):
         print(line)
     return 0
@@ -51,7 +51,7 @@ def remarks(notify: "Notify") -> list[str]:
     ]
     if all(route.match for route in routes):
         lines.append(
-            "note: alerts that match no route are told to nobody; end with one without `match`"
+            "note: alerts that match no route notify nobody; add a last route without `match`"
         )
     return lines
 
@@ -81,13 +81,13 @@ def _file_of(args: argparse.Namespace) -> Path:
     path: Path | None = args.file
     path = path or load_settings(CollectorSettings, "collector", args).settings.notify_file
     if path is None:
-        raise StartError("no file of receivers: give --file, or set notify_file of the collector")
+        raise StartError("no file of receivers: use --file, or set notify_file of the collector")
     return path
 
 
 async def _send(notify: "Notify", names: list[str]) -> "list[tuple[str, Outcome]]":
     from gpuwarden.clock import SystemClock
-    from gpuwarden_rules.notify.message import Kind, Message, message_id
+    from gpuwarden_rules.notify.message import MessageKind, Notification, message_id
     from gpuwarden_rules.notify.notifier import attempt
     from gpuwarden_rules.notify.receivers.factory import receiver_of
 
@@ -98,10 +98,10 @@ async def _send(notify: "Notify", names: list[str]) -> "list[tuple[str, Outcome]
         now = clock.now()
         is_personal = notify.policy.recipients[name].is_personal
         owners = notify.policy.owners
-        message = Message(
+        message = Notification(
             id=message_id("test", name, now.isoformat()),
             receiver=name,
-            kind=Kind.TEST,
+            kind=MessageKind.TEST,
             group="test",
             made_at=now,
             address=(owners.nobody or owners.address("test")) if is_personal else None,
@@ -116,8 +116,8 @@ async def _send(notify: "Notify", names: list[str]) -> "list[tuple[str, Outcome]
 
 
 def _said(outcome: "Outcome") -> tuple[bool, str]:
-    from gpuwarden_rules.notify.receivers.receiver import Accepted
+    from gpuwarden_rules.notify.receivers.receiver import Delivered
 
-    if isinstance(outcome, Accepted):
+    if isinstance(outcome, Delivered):
         return True, outcome.note
     return False, outcome.reason

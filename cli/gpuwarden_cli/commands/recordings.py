@@ -38,13 +38,15 @@ def add_flags(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--interval", type=seconds, metavar="S", help="seconds between ticks (default: interval_s)"
     )
-    made.add_argument("--label", default="", metavar="TEXT", help="what is to be seen in it")
+    made.add_argument(
+        "--label", default="", metavar="TEXT", help="a note that is stored in the recording"
+    )
     made.add_argument(
         "--without-identity",
         action="store_true",
-        help="hosts, users, jobs, commands, serial numbers and UUIDs become pseudonyms",
+        help="replace hosts, users, jobs, commands, serial numbers and UUIDs by pseudonyms",
     )
-    made.add_argument("--force", action="store_true", help="write over a file that is there")
+    made.add_argument("--force", action="store_true", help="overwrite an existing file")
 
 
 def run_record(settings: "AgentSettings", args: argparse.Namespace) -> int:
@@ -111,7 +113,7 @@ def summary(tally: "Tally", probes: int, path: Path) -> str:
     )
     if tally.left_out:
         names = ", ".join(sorted(tally.left_out))
-        line += f"; {counted(tally.left_out.total(), 'value')} left out as impossible: {names}"
+        line += f"; {counted(tally.left_out.total(), 'value')} skipped as impossible: {names}"
     return line
 
 
@@ -161,5 +163,5 @@ def told(recording: "Recording") -> str:
     if not recording.is_whole:
         line += "; it was cut, and is played up to its last whole block"
     if recording.unknown:
-        line += f"; not known to this version and left out: {', '.join(sorted(recording.unknown))}"
+        line += f"; unknown to this version and skipped: {', '.join(sorted(recording.unknown))}"
     return line

@@ -136,7 +136,7 @@ def _window(args: argparse.Namespace) -> tuple[datetime, datetime]:
 
 def _rows(args: argparse.Namespace, since: datetime, until: datetime) -> tuple[str, datetime]:
     """Rows of `waste_1h` as SQL, with those of the hours that are not rolled up; and until when."""
-    from gpuwarden.waste import Scope, waste_sql
+    from gpuwarden.waste import WasteScope, waste_sql
 
     params = {"since": _param(since)}
     minutes = ask(_MINUTES, params, url=args.url).rows[0]
@@ -150,7 +150,7 @@ def _rows(args: argparse.Namespace, since: datetime, until: datetime) -> tuple[s
     end = max(last, begin)
     if stored is not None and end <= _instant(stored):
         return sql, _instant(stored)
-    fresh = waste_sql(Scope(begin.replace(tzinfo=None), end.replace(tzinfo=None)))
+    fresh = waste_sql(WasteScope(begin.replace(tzinfo=None), end.replace(tzinfo=None)))
     stored_names = (
         "ts, node, gpu_uuid, label, username, slurm_job_id, pod, gpu, model, team, simulated, "
         "seconds, usd, energy_kwh, energy_usd"
@@ -198,7 +198,7 @@ def _shown_waste(args: argparse.Namespace, groups: list[Record], total: Record) 
     print(render(columns, rows, "table", width=terminal_width()), end="")
     if total["lacks_price"]:
         print(
-            "\nSome GPUs have no price: their hours are in no dollars. docs/money.md says how to set it."
+            "\nSome GPUs have no price, so their hours are not in the dollars. See docs/money.md."
         )
 
 
@@ -233,10 +233,14 @@ def _rounded(value: float | None, digits: int = 1) -> float | None:
 
 def add_flags(made: argparse.ArgumentParser) -> None:
     """What both reports take."""
-    made.add_argument("--since", default="7d", metavar="TIME", help="how far back (default 7d)")
+    made.add_argument("--since", default="7d", metavar="TIME", help="period until now (default 7d)")
     made.add_argument("--by", choices=tuple(BY), default="user", help="lines (default user)")
     made.add_argument(
-        "--top", type=_at_least_one, default=20, metavar="N", help="most lines (default 20)"
+        "--top",
+        type=_at_least_one,
+        default=20,
+        metavar="N",
+        help="maximum number of lines (default 20)",
     )
 
 

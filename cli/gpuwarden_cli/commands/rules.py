@@ -19,7 +19,7 @@ from gpuwarden_cli.output import render, terminal_width
 if TYPE_CHECKING:
     from gpuwarden_rules.backtest.replay import Replay
     from gpuwarden_rules.definition.language import Rule
-    from gpuwarden_rules.definition.rule_set import Book
+    from gpuwarden_rules.definition.rule_set import RuleSet
 
 _REPLAYS_AT_ONCE = 2
 """Of the four queries that a collector runs at a time by default, half are left to others."""
@@ -59,7 +59,8 @@ def _running(url: str | None) -> list[dict[str, Any]] | None:
 
 
 def rules_check(args: argparse.Namespace) -> int:
-    """Whether rule files are right: language, and SQL against the tables. 1 when one is not."""
+    """Whether rule files are valid: language, and SQL against the tables. 1 when one is not."""
+    from gpuwarden_cli.services import counted
     from gpuwarden_rules.testing.check import check
 
     paths = paths_of(args.files, tests=False)
@@ -70,7 +71,8 @@ def rules_check(args: argparse.Namespace) -> int:
     elif problems:
         print("\n".join(map(str, problems)), file=sys.stderr)
     else:
-        print(f"{len(paths)} rule files are right")
+        is_or_are = "is" if len(paths) == 1 else "are"
+        print(f"{counted(len(paths), 'rule file')} {is_or_are} valid")
     if not problems and (args.url or os.environ.get("GPUWARDEN_URL")):
         for line in asyncio.run(_not_here(args.files, args.url)):
             print(line, file=sys.stderr)
@@ -113,13 +115,15 @@ def rules_test(args: argparse.Namespace) -> int:
 
 
 def rules_reload(args: argparse.Namespace) -> int:
-    """Have the collector read its rule folders anew; 1 when they are wrong and the old ones go on."""
+    """Make the collector reload its rules; 1 if a file is wrong and the previous rules stay in force."""
+    from gpuwarden_cli.services import counted
+
     try:
         found = call("POST", "/v1/rules/reload", {}, url=args.url)
     except RefusedError as error:
         print(f"gpuwarden: {error}", file=sys.stderr)
         return 1
-    print(f"{found['rules']} rules and {found['overrides']} overrides")
+    print(f"{counted(found['rules'], 'rule')} and {counted(found['overrides'], 'override')}")
     return 0
 
 
@@ -164,37 +168,37 @@ def rules_backtest(args: argparse.Namespace) -> int:
     span_s = seconds_of(args.since)
     if not span_s:
         raise ValueError(f"--since {args.since} is not a duration; write 6h or 7d")
-    look_s = seconds_of(args.every) if args.every else None
-    if args.every and not look_s:
+    step_s = seconds_of(args.every) if args.every else None
+    if args.every and not step_s:
         raise ValueError(f"--every {args.every} is not a duration; write 30s or 5m")
-    book = _book(args)
-    unknown = sorted(set(args.names) - {rule.name for rule in book.rules})
+    rule_set = _book(args)
+    unknown = sorted(set(args.names) - {rule.name for rule in rule_set.rules})
     if unknown:
         raise ValueError(f"no rule is called {unknown[0]!r}; `gpuwarden rules list` has them")
-    wanted = [rule for rule in book.rules if not args.names or rule.name in args.names]
-    book = replace(book, rules=tuple(wanted))
-    return asyncio.run(_backtest(book, timedelta(seconds=span_s), look_s, args))
+    wanted = [rule for rule in rule_set.rules if not args.names or rule.name in args.names]
+    rule_set = replace(rule_set, rules=tuple(wanted))
+    return asyncio.run(_backtest(rule_set, timedelta(seconds=span_s), step_s, args))
 
 
-def _book(args: argparse.Namespace) -> "Book":
+def _book(args: argparse.Namespace) -> "RuleSet":
     """The rules of `--rule`, or else those that a collector with these settings would run, with its
     overrides either way. Raises StartError and RuleFileError."""
-    from gpuwarden_cli.services import book_of
+    from gpuwarden_cli.services import rule_set_of
     from gpuwarden_cli.settings import load_settings
     from gpuwarden_collector.settings import CollectorSettings
 
-    book = book_of(load_settings(CollectorSettings, "collector", args).settings.rules_dirs)
-    return replace(book, rules=tuple(_rules(args.rule))) if args.rule else book
+    rule_set = rule_set_of(load_settings(CollectorSettings, "collector", args).settings.rules_dirs)
+    return replace(rule_set, rules=tuple(_rules(args.rule))) if args.rule else rule_set
 
 
 async def _backtest(
-    book: "Book", span: timedelta, look_s: float | None, args: argparse.Namespace
+    rule_set: "RuleSet", span: timedelta, step_s: float | None, args: argparse.Namespace
 ) -> int:
     """Replay the rules, two at a time, and print each in its turn; 1 when one cannot be replayed."""
     from gpuwarden.query import QueryError
     from gpuwarden_cli.remote_querier import RemoteQuerier
     from gpuwarden_rules.backtest.replay import first_sample_at, replay
-    from gpuwarden_rules.definition.overrides import Plan
+    from gpuwarden_rules.definition.overrides import OverridePlan
     from gpuwarden_rules.evaluation import fleet
     from gpuwarden_rules.evaluation.state import RowsError
 
@@ -205,23 +209,23 @@ async def _backtest(
         print("gpuwarden: the collector has no samples to replay", file=sys.stderr)
         return 0
     since = max(until - span, first)
-    places = await fleet.places(querier) if book.overrides else None
+    places = await fleet.locations(querier) if rule_set.overrides else None
     turns = asyncio.Semaphore(_REPLAYS_AT_ONCE)
 
     async def replayed(rule: "Rule") -> "tuple[Replay | Exception, float]":
-        concerning = [override for override in book.overrides if override.concerns(rule)]
-        plan = Plan(rule, concerning, places) if places and concerning else None
+        concerning = [override for override in rule_set.overrides if override.concerns(rule)]
+        plan = OverridePlan(rule, concerning, places) if places and concerning else None
         async with turns:
             began = clock.monotonic()
             try:
-                done = await replay(rule, querier, since, until, clock, plan=plan, look_s=look_s)
+                done = await replay(rule, querier, since, until, clock, plan=plan, step_s=step_s)
             except (QueryError, RowsError, CallError) as error:
                 return error, 0.0
             return done, clock.monotonic() - began
 
     failed = 0
     async with asyncio.TaskGroup() as tasks:
-        replays = {rule.name: tasks.create_task(replayed(rule)) for rule in book.rules}
+        replays = {rule.name: tasks.create_task(replayed(rule)) for rule in rule_set.rules}
         for name, task in replays.items():
             done, seconds = await task
             if isinstance(done, Exception):
@@ -291,7 +295,7 @@ def _print_replay(done: "Replay", seconds: float) -> None:
         columns = ["fired", "for", "where", "owner", "cost", "summary"]
         print(render(columns, rows, "table", width=terminal_width()), end="")
     print(
-        f"({done.looks} looks by {done.queries} queries, at most {readable(done.look_s)} apart, changes to"
+        f"({done.evaluations} evaluations by {done.queries} queries, at most {readable(done.step_s)} apart, changes to"
         f" within {readable(done.resolution_s)}; {seconds:.1f} s,"
         f" {span_s / max(seconds, 1e-3):,.0f} times real time)\n",
         flush=True,

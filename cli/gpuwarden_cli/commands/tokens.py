@@ -23,7 +23,7 @@ def add_commands(
     add_format: Callable[[argparse.ArgumentParser], None],
 ) -> None:
     """Add the commands to the parser."""
-    made = command(group, "create", _create, "make a token, and show it this once")
+    made = command(group, "create", _create, "create a token and show it once")
     made.add_argument(
         "--scope", required=True, choices=("ingest", "read", "admin"), help="what it allows"
     )
@@ -32,26 +32,31 @@ def add_commands(
     whose.add_argument(
         "--any-node", action="store_true", help="rows of any node, as for imports (ingest)"
     )
-    made.add_argument("--expires", metavar="TIME", help="such as 90d (default: it does not)")
-    made.add_argument("--comment", default="", metavar="TEXT", help="who has it, for the list")
+    made.add_argument(
+        "--expires", metavar="TIME", help="lifetime, such as 90d (default: unlimited)"
+    )
+    made.add_argument("--comment", default="", metavar="TEXT", help="who uses it, for the list")
     _add_out(made)
-    made = command(group, "list", _list, "tokens, never their secrets")
+    made = command(group, "list", _list, "list tokens, without their secrets")
     add_format(made)
     _add_store(made)
-    made = command(group, "revoke", _revoke, "end tokens, within seconds")
+    made = command(group, "revoke", _revoke, "revoke tokens; takes effect within seconds")
     made.add_argument("ids", nargs="+", metavar="ID", help="as `gpuwarden token list` shows it")
     _add_store(made)
-    made = command(group, "rotate", _rotate, "make a token that takes the place of another")
+    made = command(group, "rotate", _rotate, "replace a token by a new one")
     made.add_argument("id", metavar="ID", help="as `gpuwarden token list` shows it")
     made.add_argument(
-        "--grace", default="1h", metavar="TIME", help="how long the old one goes on (default 1h)"
+        "--grace",
+        default="1h",
+        metavar="TIME",
+        help="how long the old one stays valid (default 1h)",
     )
     _add_out(made)
     made = command(
         group,
         "enrolment",
         _enrolment,
-        "make the line that brings a node in: `gpuwarden enroll ...`",
+        "print the command that enrols a node: `gpuwarden enroll ...`",
     )
     made.add_argument("--valid", default="1h", metavar="TIME", help="for how long (default 1h)")
     made.add_argument(
@@ -65,13 +70,16 @@ def add_commands(
 
 def _add_store(made: argparse.ArgumentParser) -> None:
     made.add_argument("--config", metavar="FILE", help="TOML file of the collector")
-    made.add_argument("--data-dir", metavar="DIR", help="where samples are kept")
+    made.add_argument("--data-dir", metavar="DIR", help="data folder")
     made.add_argument("--tokens-file", metavar="FILE", help="default: tokens.json in --data-dir")
 
 
 def _add_out(made: argparse.ArgumentParser) -> None:
     made.add_argument(
-        "--out", type=Path, metavar="FILE", help="write it here, mode 0600, show nothing"
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write it to this file (mode 0600) instead of showing it",
     )
     _add_store(made)
 

@@ -67,7 +67,7 @@ def run_up(*, port: int, data: Path, simulate: int | None, model_name: str) -> i
         gpus = 0
 
     async def main(stop: asyncio.Event) -> None:
-        voice = Voice()
+        voice = AlertPrinter()
         async with collecting(settings, SystemClock(), on_change=voice.on_change) as collector:
             await _watch(collector, data, found, gpus, model_name, stop)
             say("\nstopping: storing what is left")
@@ -162,7 +162,7 @@ def _greet(url: str, data: Path, found: str, gpus: int, nodes: int, node: str) -
     say()
 
 
-class Voice:
+class AlertPrinter:
     """Says alerts as they fire and resolve: the first with what to do, then a line each, then no more."""
 
     def __init__(self) -> None:

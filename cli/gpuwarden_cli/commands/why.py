@@ -93,7 +93,7 @@ def _instant(text: str | None) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"--at {text} is not an instant; write 2026-01-31T12:00:00Z") from None
+        raise ValueError(f"--at {text} is not a time; write 2026-01-31T12:00:00Z") from None
     return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
 
 
@@ -292,7 +292,5 @@ def add_flags(made: argparse.ArgumentParser) -> None:
         metavar="GPU|JOB|NODE",
         help="node/0, a GPU's UUID, a node, a Slurm job id, a job's address:port, or a pod",
     )
-    made.add_argument(
-        "--at", metavar="INSTANT", help="ISO 8601, UTC where it names no zone (default now)"
-    )
+    made.add_argument("--at", metavar="INSTANT", help="ISO 8601; UTC without a zone (default now)")
     made.add_argument("--format", choices=("table", "json"), default="table", help="default table")

@@ -19,7 +19,7 @@ from gpuwarden.metrics import METRICS, Type
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.table import Column, Table
 from gpuwarden.wire import TABLE_KEY
-from gpuwarden_cli.importing.model import Rows, Tally
+from gpuwarden_cli.importing.model import ImportedRows, ImportTally
 from gpuwarden_collector.decode import ARROW_TYPES
 
 BATCH_ROWS = 65_536
@@ -33,7 +33,7 @@ _UNKEYED = frozenset({"events", "nodes", "gpus"})
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ImportBatch:
     """Rows of one table."""
 
     table: str
@@ -67,7 +67,7 @@ class Batcher:
     gpus: set[str] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
 
-    def add(self, rows: Rows, tally: Tally) -> Iterator[Batch]:
+    def add(self, rows: ImportedRows, tally: ImportTally) -> Iterator[ImportBatch]:
         """Take rows; batches that they fill."""
         table = WIRE_TABLES[rows.table]
         data = _typed(table, rows, tally)
@@ -83,7 +83,7 @@ class Batcher:
             yield from self._cut(table, whole.slice(0, BATCH_ROWS), tally)
             pieces[:] = [whole.slice(BATCH_ROWS)]
 
-    def flush(self, tally: Tally) -> Iterator[Batch]:
+    def flush(self, tally: ImportTally) -> Iterator[ImportBatch]:
         """What waits."""
         for name, pieces in self.pending.items():
             whole = pa.concat_tables(pieces, promote_options="default")
@@ -91,7 +91,7 @@ class Batcher:
                 yield from self._cut(WIRE_TABLES[name], whole, tally)
         self.pending = {}
 
-    def _cut(self, table: Table, data: Any, tally: Tally) -> Iterator[Batch]:
+    def _cut(self, table: Table, data: Any, tally: ImportTally) -> Iterator[ImportBatch]:
         if table.name not in _UNKEYED:
             once = without_doubles(table, data)
             if double := data.num_rows - once.num_rows:
@@ -99,7 +99,7 @@ class Batcher:
                 self.rows[table.name] -= double
                 data = once
         names = [n for n in data.schema.names if data[n].null_count < data.num_rows]
-        yield Batch(table.name, data.select(names))
+        yield ImportBatch(table.name, data.select(names))
 
     def _note(self, data: Any) -> None:
         names = data.schema.names
@@ -123,7 +123,7 @@ def without_doubles(table: Table, data: Any) -> Any:
     return data.take(first.combine_chunks().sort())
 
 
-def _typed(table: Table, rows: Rows, tally: Tally) -> Any:
+def _typed(table: Table, rows: ImportedRows, tally: ImportTally) -> Any:
     count = rows.count
     columns: dict[str, Any] = {}
     for column in table.columns:
@@ -137,7 +137,7 @@ def _typed(table: Table, rows: Rows, tally: Tally) -> Any:
     return pa.table(columns)
 
 
-def _array(table: Table, column: Column, values: Any, tally: Tally) -> Any:
+def _array(table: Table, column: Column, values: Any, tally: ImportTally) -> Any:
     """Values in the column's type; what does not fit it is absent and counted."""
     wanted = ARROW_TYPES[column.type]
     try:
@@ -176,7 +176,7 @@ def _fitted(column: Column, value: Any) -> Any:
     return float(value) if abs(value) < 1e308 else None
 
 
-def _admissible(table: Table, data: Any, latest_ms: int, tally: Tally) -> Any:
+def _admissible(table: Table, data: Any, latest_ms: int, tally: ImportTally) -> Any:
     """The rows that a collector takes, with the values that it takes."""
     for column in table.columns:
         if column.name not in data.schema.names:
@@ -208,7 +208,7 @@ def _wrong(table: Table, column: Column, values: Any, latest_ms: int) -> tuple[A
             ms = values.cast(pa.int64())
             return (
                 pc.or_(pc.less(ms, 0), pc.greater(ms, latest_ms)),
-                "of the future, or of before 1970",
+                "in the future, or before 1970",
             )
         case Type.STRING:
             is_name = column.name in table.key or column.name in ("node", "gpu_uuid")
@@ -221,10 +221,10 @@ def _wrong(table: Table, column: Column, values: Any, latest_ms: int) -> tuple[A
             wrong = pc.invert(pc.is_finite(values))
             if column.limits:
                 wrong = pc.or_(wrong, _outside(values, column.limits))
-            return wrong, "that cannot be true"
+            return wrong, "with an impossible value"
     if column.limits is None:
         return None, ""
-    return _outside(values, column.limits), "that cannot be true"
+    return _outside(values, column.limits), "with an impossible value"
 
 
 def _outside(values: Any, limits: Sequence[float]) -> Any:

@@ -11,7 +11,7 @@ from gpuwarden.wire import TABLE_KEY
 from gpuwarden_cli.importing.cells import CellColumn, LineBlock, split, told
 from gpuwarden_cli.importing.instants import Instants
 from gpuwarden_cli.importing.inventory import AGENT
-from gpuwarden_cli.importing.model import Origin, Rows, Tally, UnreadableError, Value
+from gpuwarden_cli.importing.model import ImportedRows, ImportTally, Origin, UnreadableError, Value
 from gpuwarden_cli.importing.smi_csv import fields_in, note_zone
 from gpuwarden_cli.importing.values import Converter, flag, plain
 
@@ -65,13 +65,13 @@ def is_header(line: str) -> bool:
     return table is not None and len({*table.names} & {*names}) > fields_in(line)
 
 
-def read_csv(lines: Iterator[str], origin: Origin, tally: Tally) -> Iterator[Rows]:
+def read_csv(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
     """A `Reader`."""
     header = next((line for line in lines if line.strip()), "")
     names = [cell.strip().strip('"') for cell in split(header.lstrip("\ufeff"), ",")]
     table = table_of(names, origin.table)
     if table is None:
-        raise UnreadableError("its columns are not those of a table")
+        raise UnreadableError("its columns match no table")
     instants = Instants(origin.zone, day_first=origin.day_first)
     columns = {
         at: CellColumn(name, _converter(table.column(name), instants))
@@ -80,7 +80,7 @@ def read_csv(lines: Iterator[str], origin: Origin, tally: Tally) -> Iterator[Row
     }
     block = LineBlock(len(names), ",")
 
-    def rows() -> Rows:
+    def rows() -> ImportedRows:
         cells, numbers = block.take()
         for at, name in enumerate(names):
             if at not in columns and (count := told(cells[at])):
@@ -100,13 +100,13 @@ def read_csv(lines: Iterator[str], origin: Origin, tally: Tally) -> Iterator[Row
     note_zone(instants, origin, tally)
 
 
-def _filled(table: Table, values: dict[str, Any], count: int, origin: Origin) -> Rows:
+def _filled(table: Table, values: dict[str, Any], count: int, origin: Origin) -> ImportedRows:
     if origin.node or "node" not in values:
         values["node"] = [origin.node_or(None)] * count
     if table.name == "nodes":
         for name in ("agent_id", "boot_id"):
             values.setdefault(name, [AGENT] * count)
-    return Rows(table.name, values)
+    return ImportedRows(table.name, values)
 
 
 def _converter(column: Column, instants: Instants) -> Converter:
@@ -142,7 +142,9 @@ def _whole(text: str) -> int:
         return int(value)
 
 
-def read_parquet(file: Path | IO[bytes], origin: Origin, tally: Tally) -> Iterator[Rows]:
+def read_parquet(
+    file: Path | IO[bytes], origin: Origin, tally: ImportTally
+) -> Iterator[ImportedRows]:
     """Rows of a Parquet file. Raises UnreadableError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -153,7 +155,7 @@ def read_parquet(file: Path | IO[bytes], origin: Origin, tally: Tally) -> Iterat
         said = (schema.metadata or {}).get(TABLE_KEY.encode(), b"").decode() or None
         table = table_of(schema.names, origin.table or said)
         if table is None:
-            raise UnreadableError("its columns are not those of a table")
+            raise UnreadableError("its columns match no table")
         known = [name for name in schema.names if name in table.names]
         others = {name for name in schema.names if name not in known}
         for piece in opened.iter_batches(BLOCK_ROWS, columns=known):
@@ -172,7 +174,7 @@ def read_parquet(file: Path | IO[bytes], origin: Origin, tally: Tally) -> Iterat
         ) from error
 
 
-def _instants(values: Any, origin: Origin, tally: Tally) -> Any:
+def _instants(values: Any, origin: Origin, tally: ImportTally) -> Any:
     """Timestamps in milliseconds UTC, of texts, numbers and instants of any unit."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
 from gpuwarden_cli.importing.instants import Instants
-from gpuwarden_cli.importing.model import Tally, Value
+from gpuwarden_cli.importing.model import ImportTally, Value
 from gpuwarden_cli.importing.values import Converter, plain
 
 _MEMO_MAX = 200_000
@@ -97,7 +97,7 @@ class CellColumn:
     wrong: dict[str, str] = field(default_factory=dict)
     """Texts that were not understood, and why."""
 
-    def values(self, cells: Any, numbers: Sequence[int], tally: Tally) -> Any:
+    def values(self, cells: Any, numbers: Sequence[int], tally: ImportTally) -> Any:
         """The cells' values; null also for what is not understood, which is counted."""
         texts = cells.dictionary.to_pylist()
         if len(self.memo) > _MEMO_MAX:
@@ -149,7 +149,7 @@ def told(cells: Any) -> int:
     return int(pc.sum(says.take(cells.indices)).as_py() or 0)
 
 
-def times(cells: Any, numbers: Sequence[int], instants: Instants, tally: Tally) -> Any:
+def times(cells: Any, numbers: Sequence[int], instants: Instants, tally: ImportTally) -> Any:
     """Milliseconds since the epoch; null where a timestamp is none, which is counted."""
     texts = pc.utf8_trim(cells.dictionary, ' "\r')
     if len(texts) and pc.all(pc.match_substring_regex(texts, _OWN_TIMES)).as_py():

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from gpuwarden.clock import Clock, SystemClock, from_ms, to_ms
 from gpuwarden.wire import AHEAD_S_MAX
 from gpuwarden_cli.client import CallError, collector_url
-from gpuwarden_cli.importing.batches import Batch, Batcher
+from gpuwarden_cli.importing.batches import Batcher, ImportBatch
 from gpuwarden_cli.importing.deliver import Delivery
 from gpuwarden_cli.importing.detect import read
 from gpuwarden_cli.importing.instants import Instants
@@ -63,7 +63,7 @@ class _Sending:
         self._is_dry = is_dry
         self._waiting: deque[Future[None]] = deque()
 
-    def take(self, batches: Iterator[Batch]) -> None:
+    def take(self, batches: Iterator[ImportBatch]) -> None:
         """Send them. Raises CallError."""
         for batch in batches:
             if self._is_dry:
@@ -88,7 +88,7 @@ class _Sending:
 
 def _batches_of(
     path: Path, report: FileReport, origin: Origin, batcher: Batcher, now_ms: int
-) -> Iterator[Batch]:
+) -> Iterator[ImportBatch]:
     try:
         source = opened(path)
         report.form, blocks = read(source, path, _of_file(origin, path, now_ms), report.tally)

@@ -9,8 +9,15 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 
 from gpuwarden_agent.exporter.names import DCGM_TABLES, Scale, names_of
-from gpuwarden_cli.importing.inventory import Inventory
-from gpuwarden_cli.importing.model import Origin, Row, Rows, Tally, mig_uuid, place_uuid
+from gpuwarden_cli.importing.inventory import ImportedInventory
+from gpuwarden_cli.importing.model import (
+    ImportedRows,
+    ImportTally,
+    Origin,
+    Row,
+    mig_uuid,
+    place_uuid,
+)
 from gpuwarden_cli.importing.values import bus_id, plain
 
 _LINE = re.compile(
@@ -43,7 +50,7 @@ def columns() -> Mapping[str, tuple[str, str, Scale, bool]]:
     return found
 
 
-def read(lines: Iterator[str], origin: Origin, tally: Tally) -> Iterator[Rows]:
+def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
     """A `Reader`."""
     file = _File(origin, tally)
     for number, line in enumerate(lines, 1):
@@ -60,28 +67,28 @@ def read(lines: Iterator[str], origin: Origin, tally: Tally) -> Iterator[Rows]:
     yield from file.handed_on()
     yield from file.inventory.rows()
     if file.has_no_time:
-        tally.note(f"no timestamps: all is of {origin.at_source}")
+        tally.note(f"no timestamps: all rows get the time {origin.at_source}")
 
 
 class _File:
     """Rows that are being put together, as each line of the text is one value of one row."""
 
-    def __init__(self, origin: Origin, tally: Tally) -> None:
+    def __init__(self, origin: Origin, tally: ImportTally) -> None:
         self._origin = origin
         self._tally = tally
         self._labels: dict[str, tuple[str, Row] | None] = {}
-        self.inventory = Inventory()
+        self.inventory = ImportedInventory()
         self.rows: dict[tuple[str, str, int], Row] = {}
         self.has_no_time = False
 
-    def handed_on(self) -> Iterator[Rows]:
+    def handed_on(self) -> Iterator[ImportedRows]:
         """The rows so far, by table."""
         tables: dict[str, list[Row]] = {}
         for (table, _, _), row in self.rows.items():
             tables.setdefault(table, []).append(row)
         self.rows = {}
         for table, rows in tables.items():
-            yield Rows.of(table, rows)
+            yield ImportedRows.of(table, rows)
 
     def take(self, found: re.Match[str], line: int) -> None:
         """One value."""

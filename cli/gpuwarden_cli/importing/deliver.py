@@ -20,7 +20,7 @@ from gpuwarden.clock import from_ms
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, BatchId, headers_of
 from gpuwarden_cli.client import CallError, opened
-from gpuwarden_cli.importing.batches import Batch, digest
+from gpuwarden_cli.importing.batches import ImportBatch, digest
 from gpuwarden_cli.importing.inventory import AGENT
 
 if sys.version_info >= (3, 14):
@@ -54,7 +54,7 @@ class Delivery:
     known: Counter[str] = field(default_factory=Counter)
     """Rows by table that the collector had already."""
 
-    def deliver(self, batch: Batch) -> None:
+    def deliver(self, batch: ImportBatch) -> None:
         """Durable when it returns. Raises CallError."""
         if batch.table in ("nodes", "gpus"):
             self._store(batch, 1)
@@ -67,11 +67,11 @@ class Delivery:
         # What a collector has stored it takes for stored, also when it has let go of it by age since.
         for again in range(1, _AGAIN_MAX + 1):
             self._store(new, again)
-            if self._known_keys(Batch(new.table, new.data.slice(0, 1))):
+            if self._known_keys(ImportBatch(new.table, new.data.slice(0, 1))):
                 break
         self.stored[batch.table] += new.data.num_rows
 
-    def _without_known(self, batch: Batch) -> Batch:
+    def _without_known(self, batch: ImportBatch) -> ImportBatch:
         keys = keys_of(batch)
         known = self._known_keys(batch)
         if known is None:
@@ -79,13 +79,15 @@ class Delivery:
             if not half:
                 raise CallError(f"{self.url} has too many rows of one instant to tell what is new")
             halves = (batch.data.slice(0, half), batch.data.slice(half))
-            parts = [self._without_known(Batch(batch.table, data)).data for data in halves]
-            return Batch(batch.table, pa.concat_tables(parts))
+            parts = [self._without_known(ImportBatch(batch.table, data)).data for data in halves]
+            return ImportBatch(batch.table, pa.concat_tables(parts))
         if not known:
             return batch
-        return Batch(batch.table, batch.data.filter(pa.array([key not in known for key in keys])))
+        return ImportBatch(
+            batch.table, batch.data.filter(pa.array([key not in known for key in keys]))
+        )
 
-    def _known_keys(self, batch: Batch) -> set[Key] | None:
+    def _known_keys(self, batch: ImportBatch) -> set[Key] | None:
         """Keys that the collector has at the batch's nodes and times; None: more than it tells."""
         names = key_names(batch.table)
         ts = batch.data["ts"].cast(pa.int64()).to_numpy()
@@ -109,7 +111,7 @@ class Delivery:
             raise CallError(f"{self.url} does not answer like a gpuwarden collector") from error
         return set(_keys(table, names))
 
-    def _store(self, batch: Batch, again: int) -> None:
+    def _store(self, batch: ImportBatch, again: int) -> None:
         body = batch.body()
         name = digest(body) + ("" if again == 1 else f".{again}")
         batch_id = BatchId(AGENT, name, 1, is_import=True)
@@ -162,7 +164,7 @@ def key_names(table: str) -> tuple[str, ...]:
     return _EVENT_KEY if table == "events" else WIRE_TABLES[table].key
 
 
-def keys_of(batch: Batch) -> list[Key]:
+def keys_of(batch: ImportBatch) -> list[Key]:
     """The key of each row."""
     return _keys(batch.data, key_names(batch.table))
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gpuwarden_cli.importing import catalogue, dcgm, kernel_log, smi_csv, smi_xml
-from gpuwarden_cli.importing.model import Origin, Reader, Rows, Tally, UnreadableError
-from gpuwarden_cli.importing.sources import STDIN, Source
+from gpuwarden_cli.importing.model import ImportedRows, ImportTally, Origin, Reader, UnreadableError
+from gpuwarden_cli.importing.sources import STDIN, LogSource
 
 _PARQUET = b"PAR1"
 PARQUET_BYTES_MAX = 2 * 1024**3
@@ -17,7 +17,7 @@ _CARD = re.compile(r'"card\d{1,4}"\s*:')
 _DCGM = re.compile(r"\s*(?:#\s*(?:HELP|TYPE)\s+)?DCGM_[A-Z0-9_]+[\s{]")
 
 
-def _read_rocm(lines: Iterator[str], origin: Origin, tally: Tally) -> Iterator[Rows]:
+def _read_rocm(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
     # Here, as probes need the packages of a GPU host.
     from gpuwarden_cli.importing import rocm
 
@@ -55,13 +55,13 @@ def format_of(head: list[str], origin: Origin) -> str | None:
     if kernel_log.is_kernel_log(head):
         return "kernel log"
     if any(map(smi_csv.looks_headless, head[:20])):
-        raise UnreadableError(
-            "it has no header: name its columns with --fields, as --query-gpu had them"
-        )
+        raise UnreadableError("it has no header: name its columns with --fields, as in --query-gpu")
     return None
 
 
-def read(source: Source, path: Path, origin: Origin, tally: Tally) -> tuple[str, Iterator[Rows]]:
+def read(
+    source: LogSource, path: Path, origin: Origin, tally: ImportTally
+) -> tuple[str, Iterator[ImportedRows]]:
     """The format, and the rows. Raises UnreadableError, also while the rows are taken."""
     if source.head.startswith(_PARQUET):
         return "Parquet", _parquet(source, path, origin, tally)
@@ -70,13 +70,15 @@ def read(source: Source, path: Path, origin: Origin, tally: Tally) -> tuple[str,
         raise UnreadableError(
             "it is empty, or damaged"
             if not source.head.strip()
-            else "it is none of the formats that are known: see docs/import.md"
+            else "unknown format: see docs/import.md"
         )
-    reader: Callable[..., Iterator[Rows]] = READERS[found]
+    reader: Callable[..., Iterator[ImportedRows]] = READERS[found]
     return found, reader(source.lines(), origin, tally)
 
 
-def _parquet(source: Source, path: Path, origin: Origin, tally: Tally) -> Iterator[Rows]:
+def _parquet(
+    source: LogSource, path: Path, origin: Origin, tally: ImportTally
+) -> Iterator[ImportedRows]:
     if path != STDIN and _begins_with(path, _PARQUET):
         yield from catalogue.read_parquet(path, origin, tally)
         return

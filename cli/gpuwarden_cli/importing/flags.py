@@ -15,5 +15,5 @@ def add_flags(made: argparse.ArgumentParser) -> None:
     order = made.add_mutually_exclusive_group()
     order.add_argument("--day-first", dest="day_first", action="store_const", const=True, help="03/04/2026 is 3 April")  # fmt: skip
     order.add_argument("--month-first", dest="day_first", action="store_const", const=False, help="03/04/2026 is March 4")  # fmt: skip
-    made.add_argument("--dry-run", action="store_true", help="say what would be stored, and send nothing")  # fmt: skip
-    made.add_argument("--verbose", action="store_true", help="name all fields that have no column")
+    made.add_argument("--dry-run", action="store_true", help="show what would be stored, without sending it")  # fmt: skip
+    made.add_argument("--verbose", action="store_true", help="list all fields without a column")

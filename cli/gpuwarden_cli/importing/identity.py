@@ -6,7 +6,7 @@ from typing import NamedTuple
 from gpuwarden_cli.importing.model import Value, place_uuid
 
 
-class Told(NamedTuple):
+class ReportedIdentity(NamedTuple):
     """What is said of a GPU; `gpu` is its index."""
 
     node: str
@@ -21,21 +21,21 @@ class Identities:
     def __init__(self) -> None:
         self._uuids: dict[tuple[str, Value], str] = {}
 
-    def learn(self, told: Told) -> None:
+    def learn(self, told: ReportedIdentity) -> None:
         """Remember where a GPU is: a GPU that is lost no longer says who it is."""
         if told.uuid:
             for place in (told.pci_bus_id, told.gpu):
                 if place is not None:
                     self._uuids[told.node, place] = told.uuid
 
-    def uuids(self, lines: Iterable[Told]) -> list[str | None]:
+    def uuids(self, lines: Iterable[ReportedIdentity]) -> list[str | None]:
         """Each as by `uuid`; any of the lines may tell where a GPU is."""
         held = list(lines)
         for told in held:
             self.learn(told)
         return [self.uuid(told) for told in held]
 
-    def uuid(self, told: Told) -> str | None:
+    def uuid(self, told: ReportedIdentity) -> str | None:
         """The GPU's UUID, or what stands for it; None where no GPU is named."""
         if told.uuid:
             return told.uuid

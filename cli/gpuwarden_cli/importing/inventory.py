@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpuwarden_cli.importing.model import Row, Rows, Value
+from gpuwarden_cli.importing.model import ImportedRows, Row, Value
 
 AGENT = "import"
 """`agent_id` of nodes that no agent has told of."""
 
 
 @dataclass(slots=True)
-class Inventory:
+class ImportedInventory:
     """Rows of `gpus` and `nodes`."""
 
     gpus: dict[str, Row] = field(default_factory=dict)
@@ -26,8 +26,8 @@ class Inventory:
         row = self.nodes.setdefault(node, {"node": node, "agent_id": AGENT, "boot_id": AGENT})
         row |= {name: v for name, v in values.items() if v is not None}
 
-    def rows(self) -> Iterator[Rows]:
+    def rows(self) -> Iterator[ImportedRows]:
         """What was gathered."""
         for table, rows in (("nodes", self.nodes), ("gpus", self.gpus)):
             if rows:
-                yield Rows.of(table, list(rows.values()))
+                yield ImportedRows.of(table, list(rows.values()))

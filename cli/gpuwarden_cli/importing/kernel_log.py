@@ -13,7 +13,7 @@ from typing import Any
 from gpuwarden_agent.xid_events import FALLEN_OFF_BUS, row_of
 from gpuwarden_agent.xid_lines import FellOffBus, Found, GpuNamed, Xid, bus_id, step
 from gpuwarden_cli.importing.instants import Instants
-from gpuwarden_cli.importing.model import Origin, Row, Rows, Tally
+from gpuwarden_cli.importing.model import ImportedRows, ImportTally, Origin, Row
 from gpuwarden_cli.importing.smi_csv import note_zone
 
 _KMSG = re.compile(r"\d{1,5},\d{1,18},\d{1,18},[^;\n]*;")
@@ -105,7 +105,7 @@ def is_kernel_log(lines: list[str]) -> bool:
     return told > len(lines) // 2 and told > 0
 
 
-def read(lines: Iterator[str], origin: Origin, tally: Tally) -> Iterator[Rows]:
+def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
     """A `Reader`."""
     instants = Instants(origin.zone, now_ms=origin.at_ms, day_first=origin.day_first)
     file = _File(origin, tally)
@@ -123,7 +123,7 @@ def read(lines: Iterator[str], origin: Origin, tally: Tally) -> Iterator[Rows]:
             tally.skip(f"timestamp {error}", number)
     rows = file.rows()
     if rows:
-        yield Rows.of("events", rows)
+        yield ImportedRows.of("events", rows)
     note_zone(instants, origin, tally)
 
 
@@ -132,7 +132,7 @@ class _File:
     """The events so far, and what they are told by."""
 
     origin: Origin
-    tally: Tally
+    tally: ImportTally
     named: GpuNamed | None = None
     uuids: dict[str, str] = field(default_factory=dict)
     """By PCI bus id."""

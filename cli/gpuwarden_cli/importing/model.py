@@ -11,7 +11,7 @@ Row = dict[str, Value]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ImportedRows:
     """Rows of one table, column by column; timestamps in milliseconds since the epoch."""
 
     table: str
@@ -19,7 +19,7 @@ class Rows:
     """Lists of values, or Arrow arrays."""
 
     @classmethod
-    def of(cls, table: str, rows: Sequence[Row]) -> "Rows":
+    def of(cls, table: str, rows: Sequence[Row]) -> "ImportedRows":
         """Rows that may lack some of each other's columns."""
         names = {name: None for row in rows for name in row}
         return cls(table, {name: [row.get(name) for row in rows] for name in names})
@@ -76,7 +76,7 @@ class Skipped:
 
 
 @dataclass(slots=True)
-class Tally:
+class ImportTally:
     """What was left out of a file and what was assumed."""
 
     skipped: dict[str, Skipped] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Tally:
         self.notes[sentence] = None
 
 
-Reader = Callable[[Iterator[str], Origin, Tally], Iterator[Rows]]
+Reader = Callable[[Iterator[str], Origin, ImportTally], Iterator[ImportedRows]]
 """From the lines of a file, line ends included, to rows. Raises UnreadableError."""
 
 

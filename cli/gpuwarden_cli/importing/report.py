@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gpuwarden.clock import from_ms
 from gpuwarden_cli.importing.batches import Batcher
-from gpuwarden_cli.importing.model import Tally
+from gpuwarden_cli.importing.model import ImportTally
 from gpuwarden_cli.output import render
 
 FIELDS_SHOWN = 8
@@ -21,7 +21,7 @@ class FileReport:
     rows: int = 0
     trouble: str = ""
     """Why it was not read, or not to its end."""
-    tally: Tally = field(default_factory=Tally)
+    tally: ImportTally = field(default_factory=ImportTally)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,12 @@ def lines(
     yield from _span(totals, old_days, now_ms)
 
 
-def _notes(tally: Tally, *, is_verbose: bool) -> Iterator[str]:
+def _notes(tally: ImportTally, *, is_verbose: bool) -> Iterator[str]:
     for note in tally.notes:
         yield f"  {note}"
     for reason, skipped in sorted(tally.skipped.items(), key=lambda each: -each[1].count):
         where = f", first in line {skipped.line:,}" if skipped.line else ""
-        yield f"  left out: {reason} ({skipped.count:,}{where})"
+        yield f"  skipped: {reason} ({skipped.count:,}{where})"
     if not tally.unmapped:
         return
     named = [f"{name} ({count:,})" for name, count in sorted(tally.unmapped.items())]

@@ -10,8 +10,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuwarden_agent.probes import amd_sysfs
-from gpuwarden_cli.importing.inventory import Inventory
-from gpuwarden_cli.importing.model import Origin, Row, Rows, Tally, UnreadableError, Value
+from gpuwarden_cli.importing.inventory import ImportedInventory
+from gpuwarden_cli.importing.model import (
+    ImportedRows,
+    ImportTally,
+    Origin,
+    Row,
+    UnreadableError,
+    Value,
+)
 from gpuwarden_cli.importing.values import Converter, bus_id, converter, plain, text
 
 DOCUMENT_CHARS_MAX = 64 * 1024 * 1024
@@ -83,20 +90,20 @@ _ELSEWHERE = ("Unique ID", "GPU ID", "Device ID", "(Topology) Numa Node", "pcie 
 _JUNCTION = "Temperature (Sensor junction) (C)"
 
 
-def read(lines: Iterator[str], origin: Origin, tally: Tally) -> Iterator[Rows]:
+def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
     """A `Reader`."""
     tables: dict[str, list[Row]] = {}
-    inventory = Inventory()
+    inventory = ImportedInventory()
     for document, line in documents(lines, tally):
         _take(document, line, origin, tally, tables, inventory)
     if tables:
-        tally.note(f"no timestamps: all is of {origin.at_source}")
+        tally.note(f"no timestamps: all rows get the time {origin.at_source}")
     for table, rows in tables.items():
-        yield Rows.of(table, rows)
+        yield ImportedRows.of(table, rows)
     yield from inventory.rows()
 
 
-def documents(lines: Iterator[str], tally: Tally) -> Iterator[tuple[dict[str, Any], int]]:
+def documents(lines: Iterator[str], tally: ImportTally) -> Iterator[tuple[dict[str, Any], int]]:
     """JSON objects, one after another or in a list, and the line that each begins in."""
     parts: list[str] = []
     size = 0
@@ -130,9 +137,9 @@ def _take(
     document: Mapping[str, Any],
     line: int,
     origin: Origin,
-    tally: Tally,
+    tally: ImportTally,
     tables: dict[str, list[Row]],
-    inventory: Inventory,
+    inventory: ImportedInventory,
 ) -> None:
     cards = {n: v for n, v in document.items() if _CARD.match(n) and isinstance(v, dict)}
     if not cards:
@@ -157,7 +164,7 @@ def _take(
     inventory.add_node(node, {"driver_version": text(str(driver or "")), "gpus": len(cards)})
 
 
-def _values(said: Mapping[str, str], card: str, line: int, tally: Tally) -> dict[str, Row]:
+def _values(said: Mapping[str, str], card: str, line: int, tally: ImportTally) -> dict[str, Row]:
     found: dict[str, Row] = {table: {} for table in _NAMES}
     for name, cell in said.items():
         column = None
@@ -188,7 +195,7 @@ def _values(said: Mapping[str, str], card: str, line: int, tally: Tally) -> dict
     return found
 
 
-def _read(name: str, cell: str, convert: Converter, line: int, tally: Tally) -> Value:
+def _read(name: str, cell: str, convert: Converter, line: int, tally: ImportTally) -> Value:
     try:
         return convert(cell)
     except ValueError as error:
@@ -212,7 +219,9 @@ def _number(said: str | None) -> int:
     return int(said, 16) if said and _HEX.match(said) and len(said) <= 18 else 0
 
 
-def _uuid(said: Mapping[str, str], pci_bus_id: Value, index: int, node: str, tally: Tally) -> str:
+def _uuid(
+    said: Mapping[str, str], pci_bus_id: Value, index: int, node: str, tally: ImportTally
+) -> str:
     """As the agent makes it: by the number burnt into the chip, else by the place."""
     chip = said.get("Unique ID", "").strip()
     if _HEX.match(chip) and _number(chip):

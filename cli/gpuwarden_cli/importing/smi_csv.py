@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpuwarden_cli.importing.cells import CellColumn, LineBlock, filled, split, times, told
-from gpuwarden_cli.importing.identity import Identities, Told
+from gpuwarden_cli.importing.identity import Identities, ReportedIdentity
 from gpuwarden_cli.importing.instants import Instants
-from gpuwarden_cli.importing.inventory import Inventory
+from gpuwarden_cli.importing.inventory import ImportedInventory
 from gpuwarden_cli.importing.model import (
+    ImportedRows,
+    ImportTally,
     Origin,
     Row,
-    Rows,
-    Tally,
     UnreadableError,
     Value,
     place_uuid,
@@ -42,7 +42,7 @@ from gpuwarden_cli.importing.smi_fields import (
     UUID,
     canonical,
 )
-from gpuwarden_cli.importing.values import Converter, Field, bus_id, converter, flag, text
+from gpuwarden_cli.importing.values import Converter, LogField, bus_id, converter, flag, text
 
 BLOCK_ROWS = 20_000
 _NAME = re.compile(r"([A-Za-z][A-Za-z0-9_.]*)(?:\s*\[([^\]]+)\])?\Z")
@@ -51,7 +51,7 @@ _DATA = re.compile(r"GPU-[0-9a-f]{8}-|\d (?:MiB|MHz|W|%)(?:,|$)|\[(?:N/A|Not Sup
 
 
 @dataclass(slots=True)
-class Layout:
+class CsvLayout:
     """What a header says about the lines that follow it."""
 
     names: tuple[str, ...]
@@ -77,14 +77,14 @@ class Layout:
         """Where a field stands."""
         return self.names.index(name) if name in self.names else None
 
-    def fields(self) -> Iterator[tuple[int, Field]]:
+    def fields(self) -> Iterator[tuple[int, LogField]]:
         """The fields that have a column, best first."""
         known = APP_FIELDS if self.is_apps else CSV_FIELDS
         found = [(at, known[name]) for at, name in enumerate(self.names) if name in known]
         yield from sorted(found, key=lambda each: each[1].rank)
 
 
-def layout_of(line: str, *, is_first: bool = False) -> Layout | None:
+def layout_of(line: str, *, is_first: bool = False) -> CsvLayout | None:
     """The layout, if the line is a header; one name alone is one only where the file begins."""
     for delimiter in (",", ";", "\t"):
         cells = split(line, delimiter)
@@ -96,7 +96,7 @@ def layout_of(line: str, *, is_first: bool = False) -> Layout | None:
     return None
 
 
-def _layout(names: Sequence[str], delimiter: str, units: tuple[str, ...]) -> Layout | None:
+def _layout(names: Sequence[str], delimiter: str, units: tuple[str, ...]) -> CsvLayout | None:
     is_apps = "pid" in names
     has_memory = bool({"used_gpu_memory", "used_memory"} & {*names})
     is_pages = "retired_pages.address" in names or "retired_pages.cause" in names
@@ -107,7 +107,7 @@ def _layout(names: Sequence[str], delimiter: str, units: tuple[str, ...]) -> Lay
     if not _known(full) and not (is_apps and has_memory):
         return None
     has_no_table = is_pages or (is_apps and not has_memory)
-    return Layout(full, delimiter, units, is_apps, has_no_table)
+    return CsvLayout(full, delimiter, units, is_apps, has_no_table)
 
 
 def _known(names: Iterable[str]) -> set[str]:
@@ -121,7 +121,7 @@ def fields_in(header: str) -> int:
     return len(_known(layout.names)) if layout else 0
 
 
-def layout_of_fields(names: Iterable[str]) -> Layout:
+def layout_of_fields(names: Iterable[str]) -> CsvLayout:
     """The layout that --fields says. Raises UnreadableError."""
     wanted = [name.strip() for name in names]
     found = _layout(wanted, ",", tuple("" for _ in wanted))
@@ -135,7 +135,7 @@ def looks_headless(line: str) -> bool:
     return line.count(",") >= 1 and bool(_DATA.search(line))
 
 
-def read(lines: Iterator[str], origin: Origin, tally: Tally) -> Iterator[Rows]:
+def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
     """A `Reader`."""
     layout = layout_of_fields(origin.fields) if origin.fields else None
     block = layout.block() if layout else None
@@ -167,15 +167,13 @@ def read(lines: Iterator[str], origin: Origin, tally: Tally) -> Iterator[Rows]:
             layout, block = found, found.block()
         header = line
     if layout is None or block is None:
-        raise UnreadableError(
-            "it has no header: name its columns with --fields, as --query-gpu had them"
-        )
+        raise UnreadableError("it has no header: name its columns with --fields, as in --query-gpu")
     yield from file.take(layout, block)
     yield from file.inventory.rows()
     file.note()
 
 
-def _why(line: str, layout: Layout | None) -> str:
+def _why(line: str, layout: CsvLayout | None) -> str:
     if layout is None:
         return "text before the first header"
     is_row = layout.delimiter in line
@@ -189,16 +187,16 @@ Values = dict[tuple[str, str], Any]
 class _File:
     """Converts blocks of lines, and gathers what is known of the whole file."""
 
-    def __init__(self, origin: Origin, tally: Tally) -> None:
+    def __init__(self, origin: Origin, tally: ImportTally) -> None:
         self._origin = origin
         self._tally = tally
         self._instants = Instants(origin.zone, day_first=origin.day_first)
         self._gpus = Identities()
-        self.inventory = Inventory()
+        self.inventory = ImportedInventory()
         self._reasons_told = 0xFFFF
         self._has_reasons = False
 
-    def take(self, layout: Layout, block: LineBlock) -> Iterator[Rows]:
+    def take(self, layout: CsvLayout, block: LineBlock) -> Iterator[ImportedRows]:
         """The rows of the lines."""
         cells, numbers = block.take()
         if not numbers:
@@ -228,7 +226,7 @@ class _File:
             self._add_reasons(layout, cells, numbers, values)
         for table in sorted({table for table, _ in values} - {GPUS}):
             own = {column: v for (name, column), v in values.items() if name == table}
-            yield Rows(table, {"ts": times, **identity, **own})
+            yield ImportedRows(table, {"ts": times, **identity, **own})
         if not layout.is_apps:
             self._add_inventory(layout, cells, numbers, values, identity)
         self._count_unmapped(layout, cells)
@@ -243,15 +241,15 @@ class _File:
                 f"clocks_event_reasons cannot hold what was not asked for: {', '.join(names)}"
             )
 
-    def _times(self, layout: Layout, cells: Sequence[Any], numbers: Sequence[int]) -> Any:
+    def _times(self, layout: CsvLayout, cells: Sequence[Any], numbers: Sequence[int]) -> Any:
         at = layout.at(TIME)
         if at is None:
-            self._tally.note(f"no timestamps: all is of {self._origin.at_source}")
+            self._tally.note(f"no timestamps: all rows get the time {self._origin.at_source}")
             return pa.array([self._origin.at()] * len(numbers), pa.int64())
         return times(cells[at], numbers, self._instants, self._tally)
 
     def _identity(
-        self, layout: Layout, cells: Sequence[Any], numbers: Sequence[int]
+        self, layout: CsvLayout, cells: Sequence[Any], numbers: Sequence[int]
     ) -> dict[str, Any]:
         count = len(numbers)
 
@@ -273,7 +271,9 @@ class _File:
             uuids = pa.array([place_uuid(None, None, node) for node in nodes.to_pylist()])
         elif uuids.null_count:
             told = (nodes, uuids, column(BUS_ID, bus_id), indices)
-            lines = map(Told._make, zip(*(each.to_pylist() for each in told), strict=True))
+            lines = map(
+                ReportedIdentity._make, zip(*(each.to_pylist() for each in told), strict=True)
+            )
             uuids = pa.array(self._gpus.uuids(lines), pa.string())
             self._note_identity(layout)
             for number, is_named in zip(numbers, uuids.is_valid().to_pylist(), strict=True):
@@ -281,7 +281,7 @@ class _File:
                     self._tally.skip("no GPU is named", number)
         return {"node": nodes, "gpu": indices, "gpu_uuid": uuids}
 
-    def _note_identity(self, layout: Layout) -> None:
+    def _note_identity(self, layout: CsvLayout) -> None:
         if UUID in layout.names:
             note = "not all lines have a uuid: a PCI bus id or an index says which GPU is meant"
         else:
@@ -290,7 +290,7 @@ class _File:
         self._tally.note(note)
 
     def _add_reasons(
-        self, layout: Layout, cells: Sequence[Any], numbers: Sequence[int], values: Values
+        self, layout: CsvLayout, cells: Sequence[Any], numbers: Sequence[int], values: Values
     ) -> None:
         """The mask of single reasons, where the file does not have it whole."""
         told_bits = 0
@@ -314,7 +314,7 @@ class _File:
 
     def _add_inventory(
         self,
-        layout: Layout,
+        layout: CsvLayout,
         cells: Sequence[Any],
         numbers: Sequence[int],
         values: Values,
@@ -339,13 +339,13 @@ class _File:
             gpu |= {"pci_bus_id": told_of(BUS_ID, row), "vendor": "nvidia"}
             gpu["gpu"] = identity["gpu"][row].as_py()
             node = identity["node"][row].as_py()
-            self._gpus.learn(Told(node, uuid, gpu["pci_bus_id"], gpu["gpu"]))
+            self._gpus.learn(ReportedIdentity(node, uuid, gpu["pci_bus_id"], gpu["gpu"]))
             self.inventory.add_gpu(uuid, node, gpu)
         for node, row in nodes.items():
             facts = {"driver_version": told_of(DRIVER, row), "gpus": told_of(COUNT, row)}
             self.inventory.add_node(node, facts)
 
-    def _count_unmapped(self, layout: Layout, cells: Sequence[Any]) -> None:
+    def _count_unmapped(self, layout: CsvLayout, cells: Sequence[Any]) -> None:
         known = {at for at, _ in layout.fields()} | layout.columns.keys()
         for at, name in enumerate(layout.names):
             if at in known or name in _KEYS or (layout.is_apps and name in CSV_FIELDS):
@@ -366,7 +366,7 @@ def _fill(values: Values, key: tuple[str, str], said: Any) -> None:
     values[key] = filled(values[key], said) if key in values else said
 
 
-def note_zone(instants: Instants, origin: Origin, tally: Tally) -> None:
+def note_zone(instants: Instants, origin: Origin, tally: ImportTally) -> None:
     """Say which zone timestamps without one were taken for."""
     if instants.has_assumed_zone:
         odd = f" ({instants.odd_zone} is the name of several)" if instants.odd_zone else ""

@@ -7,7 +7,7 @@ driver's sample of 20 ms, `module.power.*` is of the whole board of a Grace Hopp
 
 from collections.abc import Iterator
 
-from gpuwarden_cli.importing.values import Field
+from gpuwarden_cli.importing.values import LogField
 
 SAMPLES, DETAILS, HEALTH, GPUS = (
     "gpu_samples",
@@ -87,25 +87,25 @@ _COUNTED = {
 """Times in microseconds: nvml.h has each as the field id that the catalogue names."""
 
 
-def _ecc() -> Iterator[tuple[str, Field]]:
+def _ecc() -> Iterator[tuple[str, LogField]]:
     for fate in ("corrected", "uncorrected"):
         for since in ("volatile", "aggregate"):
             start = f"ecc.errors.{fate}.{since}"
-            yield f"{start}.total", Field(HEALTH, f"ecc_{fate}_{since}_total", "count")
-            yield f"{start}.dram", Field(HEALTH, f"dram_{fate}_{since}_total", "count")
+            yield f"{start}.total", LogField(HEALTH, f"ecc_{fate}_{since}_total", "count")
+            yield f"{start}.dram", LogField(HEALTH, f"dram_{fate}_{since}_total", "count")
             yield (
                 f"{start}.device_memory",
-                Field(HEALTH, f"dram_{fate}_{since}_total", "count", rank=1),
+                LogField(HEALTH, f"dram_{fate}_{since}_total", "count", rank=1),
             )
-            yield f"{start}.sram", Field(HEALTH, f"sram_{fate}_{since}_total", "count")
+            yield f"{start}.sram", LogField(HEALTH, f"sram_{fate}_{since}_total", "count")
 
 
-def _both(quantity: str, unit: str, *names: tuple[str, str, str]) -> Iterator[tuple[str, Field]]:
+def _both(quantity: str, unit: str, *names: tuple[str, str, str]) -> Iterator[tuple[str, LogField]]:
     for name, table, column in names:
-        yield name, Field(table, column, quantity, unit)
+        yield name, LogField(table, column, quantity, unit)
 
 
-def _common_csv() -> Iterator[tuple[str, Field]]:
+def _common_csv() -> Iterator[tuple[str, LogField]]:
     yield from _both(
         "percent", "%",
         ("utilization.gpu", SAMPLES, "util_percent"),
@@ -132,8 +132,8 @@ def _common_csv() -> Iterator[tuple[str, Field]]:
         ("power.min_limit", GPUS, "power_limit_min_watts"),
         ("power.max_limit", GPUS, "power_limit_max_watts"),
     )  # fmt: skip
-    yield "power.draw.average", Field(SAMPLES, "power_watts", "watts", "W", rank=1)
-    yield "power.limit", Field(SAMPLES, "power_limit_watts", "watts", "W", rank=1)
+    yield "power.draw.average", LogField(SAMPLES, "power_watts", "watts", "W", rank=1)
+    yield "power.limit", LogField(SAMPLES, "power_limit_watts", "watts", "W", rank=1)
     yield from _both(
         "celsius", "C",
         ("temperature.gpu", SAMPLES, "temperature_celsius"),
@@ -151,7 +151,7 @@ def _common_csv() -> Iterator[tuple[str, Field]]:
     )  # fmt: skip
 
 
-def _health_csv() -> Iterator[tuple[str, Field]]:
+def _health_csv() -> Iterator[tuple[str, LogField]]:
     yield from _ecc()
     yield from _both(
         "count", "",
@@ -189,24 +189,24 @@ def _health_csv() -> Iterator[tuple[str, Field]]:
         ("inforom.img", GPUS, "inforom_version"),
         ("compute_cap", GPUS, "compute_capability"),
     )  # fmt: skip
-    yield "compute_mode", Field(GPUS, "compute_mode", "compute_mode")
-    yield "pstate", Field(SAMPLES, "pstate", "pstate")
-    yield "gpu_recovery_action", Field(HEALTH, "recovery_action", "recovery")
-    yield "fabric.state", Field(HEALTH, "fabric_state", "word")
-    yield "fabric.status", Field(HEALTH, "fabric_status", "word")
-    yield f"{EVENT_REASONS}active", Field(SAMPLES, "clocks_event_reasons", "bits")
+    yield "compute_mode", LogField(GPUS, "compute_mode", "compute_mode")
+    yield "pstate", LogField(SAMPLES, "pstate", "pstate")
+    yield "gpu_recovery_action", LogField(HEALTH, "recovery_action", "recovery")
+    yield "fabric.state", LogField(HEALTH, "fabric_state", "word")
+    yield "fabric.status", LogField(HEALTH, "fabric_status", "word")
+    yield f"{EVENT_REASONS}active", LogField(SAMPLES, "clocks_event_reasons", "bits")
     for name, (table, column) in _COUNTED.items():
-        yield f"clocks_event_reasons_counters.{name}", Field(table, column, "seconds", "us")
+        yield f"clocks_event_reasons_counters.{name}", LogField(table, column, "seconds", "us")
 
 
-CSV_FIELDS: dict[str, Field] = dict((*_common_csv(), *_health_csv()))
+CSV_FIELDS: dict[str, LogField] = dict((*_common_csv(), *_health_csv()))
 """By the name in `--query-gpu`, second names replaced by the first."""
 
-APP_FIELDS: dict[str, Field] = {
-    "pid": Field("process_samples", "pid", "count"),
-    "process_name": Field("process_samples", "process_name", "executable"),
-    "used_gpu_memory": Field("process_samples", "gpu_memory_bytes", "bytes", "MiB"),
-    "used_memory": Field("process_samples", "gpu_memory_bytes", "bytes", "MiB"),
+APP_FIELDS: dict[str, LogField] = {
+    "pid": LogField("process_samples", "pid", "count"),
+    "process_name": LogField("process_samples", "process_name", "executable"),
+    "used_gpu_memory": LogField("process_samples", "gpu_memory_bytes", "bytes", "MiB"),
+    "used_memory": LogField("process_samples", "gpu_memory_bytes", "bytes", "MiB"),
 }
 """By the name in `--query-compute-apps`."""
 
@@ -303,37 +303,37 @@ _XML_OF_CSV = {
     },
 }  # fmt: skip
 
-XML_FIELDS: dict[str, Field] = {
+XML_FIELDS: dict[str, LogField] = {
     **{path: CSV_FIELDS[name] for path, name in _XML_OF_CSV.items()},
-    "pci/replay_counter": Field(DETAILS, "pcie_replays_total", "count"),
-    "pci/replay_rollover_counter": Field(DETAILS, "pcie_replay_rollovers_total", "count"),
-    "ecc_errors/unrepairable_memory": Field(HEALTH, "memory_unrepairable", "flag"),
-    "retired_pages/pending_blacklist": Field(HEALTH, "retired_pages_pending", "flag", rank=1),
-    "product_architecture": Field(GPUS, "architecture", "architecture"),
-    "board_part_number": Field(GPUS, "part_number", "text"),
-    "gsp_firmware_version": Field(GPUS, "gsp_firmware_version", "text"),
-    "temperature/gpu_temp_slow_threshold": Field(
+    "pci/replay_counter": LogField(DETAILS, "pcie_replays_total", "count"),
+    "pci/replay_rollover_counter": LogField(DETAILS, "pcie_replay_rollovers_total", "count"),
+    "ecc_errors/unrepairable_memory": LogField(HEALTH, "memory_unrepairable", "flag"),
+    "retired_pages/pending_blacklist": LogField(HEALTH, "retired_pages_pending", "flag", rank=1),
+    "product_architecture": LogField(GPUS, "architecture", "architecture"),
+    "board_part_number": LogField(GPUS, "part_number", "text"),
+    "gsp_firmware_version": LogField(GPUS, "gsp_firmware_version", "text"),
+    "temperature/gpu_temp_slow_threshold": LogField(
         GPUS, "temperature_slowdown_celsius", "celsius", "C"
     ),
-    "temperature/gpu_temp_max_threshold": Field(
+    "temperature/gpu_temp_max_threshold": LogField(
         GPUS, "temperature_shutdown_celsius", "celsius", "C"
     ),
-    "temperature/gpu_temp_max_gpu_threshold": Field(
+    "temperature/gpu_temp_max_gpu_threshold": LogField(
         GPUS, "temperature_gpu_max_celsius", "celsius", "C"
     ),
-    "temperature/gpu_temp_max_mem_threshold": Field(
+    "temperature/gpu_temp_max_mem_threshold": LogField(
         GPUS, "temperature_memory_max_celsius", "celsius", "C"
     ),
-    "temperature/gpu_temp_slow_tlimit_threshold": Field(
+    "temperature/gpu_temp_slow_tlimit_threshold": LogField(
         GPUS, "margin_slowdown_celsius", "celsius", "C"
     ),
-    "temperature/gpu_temp_max_tlimit_threshold": Field(
+    "temperature/gpu_temp_max_tlimit_threshold": LogField(
         GPUS, "margin_shutdown_celsius", "celsius", "C"
     ),
-    "temperature/gpu_temp_max_gpu_tlimit_threshold": Field(
+    "temperature/gpu_temp_max_gpu_tlimit_threshold": LogField(
         GPUS, "margin_gpu_max_celsius", "celsius", "C"
     ),
-    "temperature/gpu_temp_max_mem_tlimit_threshold": Field(
+    "temperature/gpu_temp_max_mem_tlimit_threshold": LogField(
         GPUS, "margin_memory_max_celsius", "celsius", "C"
     ),
 }

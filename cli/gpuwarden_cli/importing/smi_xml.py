@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
-from gpuwarden_cli.importing.identity import Identities, Told
+from gpuwarden_cli.importing.identity import Identities, ReportedIdentity
 from gpuwarden_cli.importing.instants import Instants
-from gpuwarden_cli.importing.inventory import Inventory
+from gpuwarden_cli.importing.inventory import ImportedInventory
 from gpuwarden_cli.importing.model import (
+    ImportedRows,
+    ImportTally,
     Origin,
     Row,
-    Rows,
-    Tally,
     Value,
     mig_uuid,
     place_uuid,
@@ -21,7 +21,7 @@ from gpuwarden_cli.importing.smi_csv import note_zone
 from gpuwarden_cli.importing.smi_fields import GPUS, REASONS, SAMPLES, XML_FIELDS, sums
 from gpuwarden_cli.importing.values import (
     Converter,
-    Field,
+    LogField,
     bus_id,
     converter,
     executable,
@@ -43,7 +43,7 @@ _CONVERTERS = {path: converter(f.quantity, f.unit) for path, f in XML_FIELDS.ite
 _BYTES, _COUNT = converter("bytes", "MiB"), converter("count")
 
 
-def read(lines: Iterator[str], origin: Origin, tally: Tally) -> Iterator[Rows]:
+def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
     """A `Reader`."""
     file = _File(origin, tally)
     for document, line in documents(lines, tally):
@@ -55,7 +55,7 @@ def read(lines: Iterator[str], origin: Origin, tally: Tally) -> Iterator[Rows]:
     note_zone(file.instants, origin, tally)
 
 
-def documents(lines: Iterator[str], tally: Tally) -> Iterator[tuple[str, int]]:
+def documents(lines: Iterator[str], tally: ImportTally) -> Iterator[tuple[str, int]]:
     """The documents, without what precedes them (a DOCTYPE too), and the line where each begins."""
     parts: list[str] = []
     size = begun = 0
@@ -92,9 +92,9 @@ class _File:
     """Rows until they are handed on, and what is known of the whole file."""
 
     origin: Origin
-    tally: Tally
+    tally: ImportTally
     instants: Instants = field(init=False)
-    inventory: Inventory = field(default_factory=Inventory)
+    inventory: ImportedInventory = field(default_factory=ImportedInventory)
     gpus: Identities = field(default_factory=Identities)
     tables: dict[str, list[Row]] = field(default_factory=dict)
     count: int = 0
@@ -102,10 +102,10 @@ class _File:
     def __post_init__(self) -> None:
         self.instants = Instants(self.origin.zone, day_first=self.origin.day_first)
 
-    def rows(self) -> Iterator[Rows]:
+    def rows(self) -> Iterator[ImportedRows]:
         """What there is since the last time."""
         for table, rows in self.tables.items():
-            yield Rows.of(table, rows)
+            yield ImportedRows.of(table, rows)
         self.tables, self.count = {}, 0
 
     def take(self, document: str, line: int) -> None:
@@ -172,7 +172,7 @@ class _Gpu:
         self._node = file.origin.node_or(plain(_said(gpu, "hostname")))
         bus = self._read("pci_bus_id", gpu.get("id") or _said(gpu, "pci/pci_bus_id"), bus_id)
         self._bus_id = bus
-        told = Told(self._node, plain(_said(gpu, "uuid")), bus, None if bus else index)
+        told = ReportedIdentity(self._node, plain(_said(gpu, "uuid")), bus, None if bus else index)
         file.gpus.learn(told)
         self._uuid = file.gpus.uuid(told) or place_uuid(None, None, self._node)
         if told.uuid is None:
@@ -208,7 +208,7 @@ class _Gpu:
         self._add_processes(parts)
 
     def _take(
-        self, values: dict[str, dict[str, tuple[int, Value]]], known: Field, value: Value
+        self, values: dict[str, dict[str, tuple[int, Value]]], known: LogField, value: Value
     ) -> None:
         columns = values.setdefault(known.table, {})
         before = columns.get(known.column)

@@ -45,7 +45,7 @@ def found(paths: Sequence[Path]) -> list[Path]:
 
 
 @dataclass(slots=True)
-class Source:
+class LogSource:
     """An open file: its beginning, and all of it."""
 
     head: bytes
@@ -132,7 +132,7 @@ class _Zstd(io.RawIOBase):
         return b"".join(parts)
 
 
-def opened(path: Path) -> Source:
+def opened(path: Path) -> LogSource:
     """Open a file. Raises UnreadableError."""
     try:
         raw: IO[bytes] = sys.stdin.buffer if path == STDIN else path.open("rb")
@@ -145,7 +145,7 @@ def opened(path: Path) -> Source:
         head = _read_up_to(plain, HEAD_BYTES)
     except OSError as error:
         raise UnreadableError(f"it cannot be read: {error.strerror or error}") from error
-    return Source(head, io.BufferedReader(_Whole(head, plain), 1 << 18))
+    return LogSource(head, io.BufferedReader(_Whole(head, plain), 1 << 18))
 
 
 def damage() -> tuple[type[Exception], ...]:

@@ -44,7 +44,7 @@ _FALSE = frozenset({"no", "disabled", "not active", "false", "0", "invalid", "of
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class LogField:
     """Where a field of another tool's log goes."""
 
     table: str

@@ -24,8 +24,8 @@ from gpuwarden.rollups import (
     KNOWN_REASONS,
     LOOKBACK_MINUTES,
     REASONS,
-    Part,
     Rollup,
+    RollupPart,
 )
 from gpuwarden_collector.decode import ARROW_TYPES
 
@@ -35,19 +35,19 @@ _MINUTE_US = 60_000_000
 _INT64_MAX = (1 << 63) - 1
 
 
-def columns_of(part: Part, rollup: Rollup) -> tuple[str, ...]:
+def columns_of(part: RollupPart, rollup: Rollup) -> tuple[str, ...]:
     """Columns of samples that a part of a rollup is made of."""
     more = ("util_percent", "clocks_event_reasons") if part.has_activity else ()
     sources = (summary.source for summary in part.summaries)
     return tuple(dict.fromkeys((*rollup.by, "ts", "simulated", *part.carried, *sources, *more)))
 
 
-def counters_of(part: Part, rollup: Rollup) -> tuple[str, ...]:
+def counters_of(part: RollupPart, rollup: Rollup) -> tuple[str, ...]:
     """Columns of the samples before a minute that it looks back at."""
     return (*rollup.by, "ts", *_counters(part))
 
 
-def _counters(part: Part) -> tuple[str, ...]:
+def _counters(part: RollupPart) -> tuple[str, ...]:
     return tuple(summary.source for summary in part.summaries if summary.how == "delta")
 
 
@@ -64,7 +64,9 @@ class PartRows:
     """Arrow table of `counters_of`: what the minutes that follow look back at."""
 
 
-def part_rows(part: Part, rollup: Rollup, samples: Any, before: Any, begin: datetime) -> PartRows:
+def part_rows(
+    part: RollupPart, rollup: Rollup, samples: Any, before: Any, begin: datetime
+) -> PartRows:
     """The minutes of all samples. `samples`: Arrow table of `columns_of` from `begin` on (a whole
     minute, naive UTC); `before`: of `counters_of`, samples or `PartRows.readings` before it."""
     read = counters_of(part, rollup)
@@ -426,7 +428,7 @@ class _Counter:
 class _Computation:
     """The summaries of a part, over all groups."""
 
-    def __init__(self, part: Part, rollup: Rollup, groups: _Groups, samples: Any) -> None:
+    def __init__(self, part: RollupPart, rollup: Rollup, groups: _Groups, samples: Any) -> None:
         self._part = part
         self._samples = samples
         self._by = rollup.by

@@ -19,11 +19,11 @@ from gpuwarden.rollups import (
     KNOWN_REASONS,
     LOOKBACK_MINUTES,
     REASONS,
-    Part,
     Rollup,
+    RollupPart,
     Summary,
 )
-from gpuwarden.waste import WASTE_1H, Scope, waste_sql
+from gpuwarden.waste import WASTE_1H, WasteScope, waste_sql
 from gpuwarden_collector.store.engine import hot_table
 
 
@@ -70,7 +70,7 @@ def rollup_sql(rollup: Rollup, span: Span) -> str:
     """SELECT of the rows of a rollup, columns named as the table's."""
     if rollup is WASTE_1H:
         chosen = f"(node, ts) IN (SELECT (node, ts) FROM {span.units})" if span.units else "true"
-        return waste_sql(Scope(span.begin, span.end, span.nodes, chosen, span.table))
+        return waste_sql(WasteScope(span.begin, span.end, span.nodes, chosen, span.table))
     if rollup.made_of is not None:
         return _of_minutes_sql(rollup, span)
     by = ", ".join((*rollup.by, "ts"))
@@ -105,7 +105,7 @@ def _joined_columns(rollup: Rollup, names: list[str]) -> Iterator[str]:
             yield column.name
 
 
-def _part_sql(part: Part, rollup: Rollup, span: Span) -> str:
+def _part_sql(part: RollupPart, rollup: Rollup, span: Span) -> str:
     by = ", ".join(rollup.by)
     key = f"{by}, ts"
     counters = [s for s in part.summaries if s.how == "delta"]
@@ -152,7 +152,7 @@ def _with_lookback(span: Span) -> str:
     return f"ts >= {begin} - INTERVAL {LOOKBACK_MINUTES} MINUTE AND ts < {timestamp_sql(span.end)}"
 
 
-def _plain_columns(part: Part) -> Iterator[str]:
+def _plain_columns(part: RollupPart) -> Iterator[str]:
     yield f"count(*)::INTEGER AS {part.count.name}"
     yield "bool_or(simulated) AS simulated"
     for name in part.carried:
@@ -184,7 +184,7 @@ def _aggregate(summary: Summary) -> str:
             return f"{how}({source})"
 
 
-def _ordered_columns(part: Part) -> Iterator[str]:
+def _ordered_columns(part: RollupPart) -> Iterator[str]:
     activity = {c.name for c in (*ACTIVITY, *REASONS.values())} if part.has_activity else set()
     yield from (f"plain.{name}" for name in (part.count.name, "simulated", *part.carried))
     for name in sorted(activity):
@@ -219,7 +219,7 @@ def _step(before: str, now: str) -> str:
     )
 
 
-def _coverage_sql(part: Part, rollup: Rollup, span: Span) -> Iterator[tuple[str, str]]:
+def _coverage_sql(part: RollupPart, rollup: Rollup, span: Span) -> Iterator[tuple[str, str]]:
     """Names and queries of what was due. A row of `coverage` counts the minute that ends with it; one
     without a GPU is about a probe that reads all of its node.
     """

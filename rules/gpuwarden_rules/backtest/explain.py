@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuwarden.alert import fingerprint
 from gpuwarden.query import Querier, QueryError
-from gpuwarden_rules.evaluation.engine import Engine
+from gpuwarden_rules.evaluation.engine import RuleEngine
 from gpuwarden_rules.evaluation.state import RowsError, labels_of
 
 EPISODES_MAX = 20
@@ -51,7 +51,7 @@ class Explanation:
 
 
 async def explanation(
-    engine: Engine, querier: Querier, wanted: str, now: datetime
+    engine: RuleEngine, querier: Querier, wanted: str, now: datetime
 ) -> Explanation | None:
     """The explanation of the alert with this fingerprint; None: there is none. Raises QueryError."""
     found = (await querier.query(_EPISODES_SQL, {"fingerprint": wanted})).records()

@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from gpuwarden.query import Querier
-from gpuwarden_rules.definition import sql_text as sqltext
+from gpuwarden_rules.definition import sql_text
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.evaluation.state import RowsError
 
-SILENCES_MAX = 50_000
+OUTAGES_MAX = 50_000
 LOOKED_BACK = timedelta(days=8)
 """A node that was silent for longer before the replay begins is one that was taken away."""
 
@@ -67,7 +67,7 @@ _GPUS = """(
 _INVENTORY = {"nodes": _NODES, "gpus": _GPUS}
 
 
-class Silence(NamedTuple):
+class NodeOutage(NamedTuple):
     """A node was not heard of between two instants."""
 
     node: str
@@ -76,50 +76,50 @@ class Silence(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Hearing:
+class InventoryHistory:
     """How the SQL of one rule reads the inventory of the past."""
 
-    silences: Sequence[Silence] = ()
+    silences: Sequence[NodeOutage] = ()
 
-    def heard(self, rule: Rule, instants: Sequence[datetime]) -> Rule:
+    def as_of(self, rule: Rule, instants: Sequence[datetime]) -> Rule:
         """The rule, asked of these instants, with `nodes` and `gpus` as they were at `$now`."""
-        plain = sqltext.plain(rule.sql)
-        own = sqltext.named(plain)
+        plain = sql_text.without_texts(rule.sql)
+        own = sql_text.with_names(plain)
         found = [
             read
-            for read in sqltext.reads(plain)
+            for read in sql_text.table_reads(plain)
             if read.name in _INVENTORY and read.name not in own
         ]
-        sql = sqltext.reading(rule.sql, found, lambda name: _INVENTORY[name.lower()])
+        sql = sql_text.with_tables_from(rule.sql, found, lambda name: _INVENTORY[name.lower()])
         first, last = min(instants), max(instants)
         told = [
             {
                 "node": s.node,
-                "from_at": sqltext.instant(s.from_at),
-                "until_at": sqltext.instant(s.until_at),
+                "from_at": sql_text.timestamp_text(s.from_at),
+                "until_at": sql_text.timestamp_text(s.until_at),
             }
             for s in self.silences
             if s.from_at <= last and s.until_at > first
         ]
         params = {**rule.params, "silences": json.dumps(told)}
-        names = frozenset(parameter.name for parameter in sqltext.parameters(sql))
+        names = frozenset(parameter.name for parameter in sql_text.parameters(sql))
         return replace(rule, sql=sql, params=params, parameters=names)
 
 
-async def hearing_of(
+async def inventory_history_of(
     rule: Rule, querier: Querier, since: datetime, until: datetime
-) -> Hearing | None:
+) -> InventoryHistory | None:
     """What a replay of the rule needs to know; None: it asks for nothing of the kind.
 
     Raises QueryError, and RowsError when there were too many silences.
     """
-    plain = sqltext.plain(rule.sql).lower()
+    plain = sql_text.without_texts(rule.sql).lower()
     if _COLUMN not in plain:
         return None
-    if not any(read.name == "nodes" for read in sqltext.reads(plain)):
-        return Hearing()
+    if not any(read.name == "nodes" for read in sql_text.table_reads(plain)):
+        return InventoryHistory()
     bound = {"since": since - LOOKED_BACK, "until": until}
-    result = await querier.query(_SILENCES, bound, row_limit=SILENCES_MAX)
+    result = await querier.query(_SILENCES, bound, row_limit=OUTAGES_MAX)
     if result.truncated:
-        raise RowsError(f"nodes fell silent more than {SILENCES_MAX:,} times; shorten --since")
-    return Hearing([Silence(*row) for row in result.rows])
+        raise RowsError(f"nodes fell silent more than {OUTAGES_MAX:,} times; shorten --since")
+    return InventoryHistory([NodeOutage(*row) for row in result.rows])

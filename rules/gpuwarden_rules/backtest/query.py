@@ -17,16 +17,16 @@ from typing import Any
 from gpuwarden.clock import Clock
 from gpuwarden.query import Querier, QueryError, Result
 from gpuwarden.schema import TABLES
-from gpuwarden_rules.backtest.inventory_history import Hearing
-from gpuwarden_rules.definition import sql_text as sqltext
+from gpuwarden_rules.backtest.inventory_history import InventoryHistory
+from gpuwarden_rules.definition import sql_text
 from gpuwarden_rules.definition.language import Rule
-from gpuwarden_rules.definition.overrides import Plan
-from gpuwarden_rules.evaluation.state import RowsError, sighted
+from gpuwarden_rules.definition.overrides import OverridePlan
+from gpuwarden_rules.evaluation.state import RowsError, fingerprints_in
 
 log = logging.getLogger(__name__)
 
 ROWS_MAX = 100_000
-TOGETHER_FIRST, TOGETHER_MAX = 24, 288
+BATCH_FIRST, BATCH_MAX = 24, 288
 """Instants of the first query and of any; as long as none fails or takes long, the next has twice as many."""
 LONG_S = 4.0
 """A query that takes longer is large enough: collectors end those that take much longer."""
@@ -37,11 +37,11 @@ COMPARED = 3
 
 Rows = Sequence[Mapping[str, Any]]
 
-_NUMBER = "_look"
-_LOOKS = """FROM (
+_NUMBER = "_instant"
+_INSTANTS = """FROM (
   SELECT unnest(instants) AS "at", generate_subscripts(instants, 1) - 1 AS "number"
-  FROM (SELECT string_split($looks, ',')::TIMESTAMP[] AS instants)
-) AS "_looks"
+  FROM (SELECT string_split($instants, ',')::TIMESTAMP[] AS instants)
+) AS "_instants"
 """
 _LOWER_BOUND = re.compile(
     r"\bts\s*>=?\s*\$now\s*(?:::\s*timestamp\s*)?-\s*(to_seconds\s*\([^()]*\)|interval\s+\d+\s+\w+)",
@@ -58,19 +58,19 @@ _TIMED = frozenset(name for name, table in TABLES.items() if "ts" in table.names
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Evaluation:
     """What the rule's SQL returned at an instant."""
 
     at: datetime
     rows: Rows
-    sighted: tuple[frozenset[str], frozenset[str]]
+    fingerprints: tuple[frozenset[str], frozenset[str]]
     """Label sets that hold, and those of which nobody can say."""
 
 
-class Looker:
-    """Looks at one rule's condition.
+class BacktestQuery:
+    """Evaluates one rule at instants of the past.
 
-    `plan` is what overrides make of the rule; `hearing`: the inventory is that of each instant, not of now.
+    `plan` is what overrides make of the rule; `history`: the inventory is that of each instant, not of now.
     """
 
     def __init__(
@@ -79,28 +79,28 @@ class Looker:
         querier: Querier,
         clock: Clock,
         *,
-        plan: Plan | None = None,
-        hearing: Hearing | None = None,
+        plan: OverridePlan | None = None,
+        history: InventoryHistory | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        self.queries = self.looks = 0
-        self.at_once = TOGETHER_FIRST
+        self.queries = self.evaluations = 0
+        self.at_once = BATCH_FIRST
         """How many instants it is best given at a time."""
         self._rule = rule
         self._querier = querier
         self._clock = clock
         self._plan = plan
-        self._hearing = hearing
+        self._history = history
         self._timeout_s = timeout_s
-        self._most = TOGETHER_MAX
+        self._most = BATCH_MAX
         self._compared: Counter[bool] = Counter()
         self._alone_s: list[float] = []
         """How long the queries took that an answer was compared with."""
         self._reaches: dict[tuple[tuple[str, Any], ...], timedelta | None] = {}
 
-    async def at(self, instants: Sequence[datetime]) -> list[Look]:
-        """A look at each instant, in their order. Raises QueryError and RowsError."""
-        found: list[Look] = []
+    async def at(self, instants: Sequence[datetime]) -> list[Evaluation]:
+        """An evaluation at each instant, in their order. Raises QueryError and RowsError."""
+        found: list[Evaluation] = []
         while len(found) < len(instants):
             part = instants[len(found) : len(found) + self.at_once]
             began_s = self._clock.monotonic()
@@ -119,53 +119,58 @@ class Looker:
                     self.at_once = self._most = 1
                 elif took_s < LONG_S:
                     self.at_once = min(2 * self.at_once, self._most)
-        self.looks += len(found)
+        self.evaluations += len(found)
         return found
 
     def _is_loss(self, each_s: float) -> bool:
         """Whether an instant costs more among others than by itself."""
         return bool(self._alone_s) and each_s > LOSS_FROM * statistics.median(self._alone_s)
 
-    async def _alone(self, at: datetime) -> Look:
+    async def _alone(self, at: datetime) -> Evaluation:
         async def rows_of(rule: Rule) -> list[dict[str, Any]]:
-            rule = self._heard(rule, [at])
+            rule = self._as_of(rule, [at])
             return (await self._query(rule.sql, rule.bindings(at))).records()
 
-        return self._look(at, await self._rows(rows_of))
+        return self._evaluation(at, await self._rows(rows_of))
 
-    async def _together(self, instants: Sequence[datetime]) -> list[Look]:
+    async def _together(self, instants: Sequence[datetime]) -> list[Evaluation]:
         async def rows_of(rule: Rule) -> list[dict[str, Any]]:
             reach = await self._reach(rule)
-            rule = self._heard(rule, instants)
+            rule = self._as_of(rule, instants)
             params: dict[str, Any] = {k: v for k, v in rule.params.items() if k in rule.parameters}
-            params["looks"] = ",".join(map(sqltext.instant, instants))
+            params["instants"] = ",".join(map(sql_text.timestamp_text, instants))
             if reach is not None:
-                params["looks_from"], params["looks_until"] = min(instants) - reach, max(instants)
-            sql = together(rule.sql, is_bounded=reach is not None)
+                params["instants_from"], params["instants_until"] = (
+                    min(instants) - reach,
+                    max(instants),
+                )
+            sql = lateral_sql(rule.sql, is_bounded=reach is not None)
             return (await self._query(sql, params)).records()
 
         rows: list[list[dict[str, Any]]] = [[] for _ in instants]
         for row in await self._rows(rows_of):
             rows[row.pop(_NUMBER)].append(row)
-        looks = [self._look(at, found) for at, found in zip(instants, rows, strict=True)]
-        by_rows = sorted(looks, key=lambda look: len(look.rows))
-        for look in (by_rows[0], by_rows[-1]):
-            await self._compare(look)
-        return looks
+        evaluations = [
+            self._evaluation(at, found) for at, found in zip(instants, rows, strict=True)
+        ]
+        by_rows = sorted(evaluations, key=lambda evaluation: len(evaluation.rows))
+        for evaluation in (by_rows[0], by_rows[-1]):
+            await self._compare(evaluation)
+        return evaluations
 
-    def _heard(self, rule: Rule, instants: Sequence[datetime]) -> Rule:
-        return self._hearing.heard(rule, instants) if self._hearing else rule
+    def _as_of(self, rule: Rule, instants: Sequence[datetime]) -> Rule:
+        return self._history.as_of(rule, instants) if self._history else rule
 
-    async def _compare(self, look: Look) -> None:
+    async def _compare(self, evaluation: Evaluation) -> None:
         """See that a query of its own finds the same; else no two instants are asked for together."""
-        if self._compared[bool(look.rows)] >= COMPARED:
+        if self._compared[bool(evaluation.rows)] >= COMPARED:
             return
-        self._compared[bool(look.rows)] += 1
+        self._compared[bool(evaluation.rows)] += 1
         began_s = self._clock.monotonic()
-        alone = await self._alone(look.at)
+        alone = await self._alone(evaluation.at)
         self._alone_s.append(self._clock.monotonic() - began_s)
-        if alone.sighted != look.sighted:
-            log.warning("rule is replayed look by look", extra={"rule": self._rule.name})
+        if alone.fingerprints != evaluation.fingerprints:
+            log.warning("rule is replayed one instant at a time", extra={"rule": self._rule.name})
             self._most = 1
             raise RowsError("instants asked for together differ from one asked for alone")
 
@@ -174,8 +179,8 @@ class Looker:
     ) -> list[dict[str, Any]]:
         return await (self._plan.rows(query) if self._plan else query(self._rule))
 
-    def _look(self, at: datetime, rows: Rows) -> Look:
-        return Look(at, rows, sighted(rows, self._rule, at))
+    def _evaluation(self, at: datetime, rows: Rows) -> Evaluation:
+        return Evaluation(at, rows, fingerprints_in(rows, self._rule, at))
 
     async def _query(self, sql: str, params: Mapping[str, Any]) -> Result:
         self.queries += 1
@@ -200,7 +205,7 @@ class Looker:
         sql = (
             f"SELECT max(epoch(reach)) FROM (VALUES {', '.join(f'({b})' for b in bounds)}) t(reach)"
         )
-        named = {p.name for p in sqltext.parameters(sql)}
+        named = {p.name for p in sql_text.parameters(sql)}
         try:
             found = await self._query(sql, {name: rule.params[name] for name in named})
         except QueryError:
@@ -208,27 +213,27 @@ class Looker:
         return timedelta(seconds=float(found.rows[0][0]))
 
 
-def together(sql: str, *, is_bounded: bool) -> str:
-    """A rule's SELECT over the instants `$looks` (texts, separated by commas); the column `_look` says which one, from 0.
+def lateral_sql(sql: str, *, is_bounded: bool) -> str:
+    """A rule's SELECT over the instants `$instants` (texts, separated by commas); the column `_instant` says which one, from 0.
 
-    `is_bounded`: tables have only their rows between `$looks_from` and `$looks_until`, so that what the
+    `is_bounded`: tables have only their rows between `$instants_from` and `$instants_until`, so that what the
     rule asks of `$now` need not be compared with all that is stored.
     """
     shadows = ", ".join(
         f"{name} AS NOT MATERIALIZED (SELECT * FROM main.{name} "
-        "WHERE ts > $looks_from::TIMESTAMP AND ts <= $looks_until::TIMESTAMP)"
+        "WHERE ts > $instants_from::TIMESTAMP AND ts <= $instants_until::TIMESTAMP)"
         for name in sorted(set(mentioned(sql)))
     )
     sql = _tied(sql)
     pieces, end = [], 0
-    for parameter in sqltext.parameters(sql):
+    for parameter in sql_text.parameters(sql):
         if parameter.name == "now":
-            pieces.append(sql[end : parameter.offset] + '"_looks"."at"')
+            pieces.append(sql[end : parameter.offset] + '"_instants"."at"')
             end = parameter.offset + len("$now")
     pieces.append(sql[end:])
     return (
         (f"WITH {shadows}\n" if is_bounded and shadows else "")
-        + f'SELECT "_looks"."number" AS {_NUMBER}, "_rows".*\n{_LOOKS}, '
+        + f'SELECT "_instants"."number" AS {_NUMBER}, "_rows".*\n{_INSTANTS}, '
         + f'LATERAL (\n{"".join(pieces)}\n) AS "_rows"'
     )
 
@@ -239,17 +244,17 @@ def _tied(sql: str) -> str:
     Without one, DuckDB 1.5 takes such a subquery for the same at all instants: x is in it when it was at
     any of them. Where a condition on a table alone has it, DuckDB is right, and quicker without.
     """
-    plain = sqltext.plain(sql)
-    named = sqltext.named(plain)
+    plain = sql_text.without_texts(sql)
+    named = sql_text.with_names(plain)
     reads = {
         read
         for members in _MEMBERS.finditer(plain)
         if not _is_of_a_table(plain[: members.start()], named)
-        for read in sqltext.reads(plain, members.end(), _closing(plain, members.end()))
+        for read in sql_text.table_reads(plain, members.end(), _closing(plain, members.end()))
         if read.name in named
     }
-    return sqltext.reading(
-        sql, reads, lambda name: f'(FROM {name} WHERE "_looks"."at" IS NOT NULL)'
+    return sql_text.with_tables_from(
+        sql, reads, lambda name: f'(FROM {name} WHERE "_instants"."at" IS NOT NULL)'
     )
 
 
@@ -279,4 +284,8 @@ def lower_bounds(sql: str) -> list[str]:
 
 def mentioned(sql: str) -> list[str]:
     """Tables with a time that the SQL reads, each as often as it does."""
-    return [read.name for read in sqltext.reads(sqltext.plain(sql)) if read.name in _TIMED]
+    return [
+        read.name
+        for read in sql_text.table_reads(sql_text.without_texts(sql))
+        if read.name in _TIMED
+    ]

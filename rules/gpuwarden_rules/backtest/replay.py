@@ -1,12 +1,12 @@
 """Replays a rule over stored history: when it would have fired, for whom, and what that cost.
 
-The rule is looked at every few minutes. Where two looks find the same label sets, it is taken to have
+The rule is evaluated every few minutes. Where two evaluations find the same label sets, it is taken to have
 found them all along; where they differ, the time between is halved until the change is known to
 within the rule's interval or a minute. The steps are those of live evaluation, `for` and
-`keep_firing_for` to the second. What begins and ends between two looks is not seen, so looks are not
+`keep_firing_for` to the second. What begins and ends between two evaluations is not seen, so evaluations are not
 further apart than the rule's shortest window, or than `for`, without which nothing fires.
 
-Looks are taken many at a time (`query.py`), those of a stretch first, then those halfway between any two
+Instants are queried many at a time (`query.py`), those of a stretch first, then those halfway between any two
 that differ, and so on.
 """
 
@@ -18,14 +18,14 @@ from itertools import pairwise
 from gpuwarden.alert import Alert, AlertState
 from gpuwarden.clock import Clock
 from gpuwarden.query import Querier
-from gpuwarden_rules.backtest.inventory_history import hearing_of
-from gpuwarden_rules.backtest.query import Look, Looker, Rows
+from gpuwarden_rules.backtest.inventory_history import inventory_history_of
+from gpuwarden_rules.backtest.query import BacktestQuery, Evaluation, Rows
 from gpuwarden_rules.definition.language import Rule
-from gpuwarden_rules.definition.overrides import Plan
-from gpuwarden_rules.evaluation.state import State, Transition, step
+from gpuwarden_rules.definition.overrides import OverridePlan
+from gpuwarden_rules.evaluation.state import RuleState, Transition, step
 
-LOOK_S = 300.0
-"""Longest time between two looks."""
+STEP_S = 300.0
+"""Longest time between two evaluations."""
 RESOLUTION_S = 60.0
 """How well the time of a change is known, where the rule's interval is shorter."""
 
@@ -37,11 +37,11 @@ class Replay:
     rule: Rule
     since: datetime
     until: datetime
-    look_s: float
+    step_s: float
     resolution_s: float
-    looks: int
+    evaluations: int
     queries: int
-    """By which so many looks were taken."""
+    """By which so many evaluations were taken."""
     episodes: tuple[Alert, ...]
     """Alerts that fired, by the time they did; those that still fire at `until` are not resolved."""
 
@@ -58,24 +58,26 @@ async def replay(
     until: datetime,
     clock: Clock,
     *,
-    plan: Plan | None = None,
-    look_s: float | None = None,
+    plan: OverridePlan | None = None,
+    step_s: float | None = None,
     timeout_s: float | None = None,
 ) -> Replay:
     """Replay a rule over the time from `since` to `until`.
 
     `plan`: what overrides make of the rule, over the fleet as it is today; None: there are none.
-    `look_s`: longest time between two looks. `clock` tells how long queries take. Raises QueryError and RowsError.
+    `step_s`: longest time between two evaluations. `clock` tells how long queries take. Raises QueryError and RowsError.
     """
     variants = [replace(rule, params=dict(v.params)) for v in plan.variants] if plan else [rule]
-    look_s = look_s or min(map(look_s_of, variants), default=look_s_of(rule))
-    resolution_s = min(look_s, max(RESOLUTION_S, rule.interval_s))
-    hearing = await hearing_of(rule, querier, since, until)
-    looker = Looker(rule, querier, clock, plan=plan, hearing=hearing, timeout_s=timeout_s)
-    state, began = State(), []
+    step_s = step_s or min(map(step_s_of, variants), default=step_s_of(rule))
+    resolution_s = min(step_s, max(RESOLUTION_S, rule.interval_s))
+    history = await inventory_history_of(rule, querier, since, until)
+    query = BacktestQuery(rule, querier, clock, plan=plan, history=history, timeout_s=timeout_s)
+    state, began = RuleState(), []
     over: dict[tuple[str, datetime], Alert] = {}
-    previous: Look | None = None
-    async for found in looks(looker.at, since, until, look_s, resolution_s, lambda: looker.at_once):
+    previous: Evaluation | None = None
+    async for found in evaluations(
+        query.at, since, until, step_s, resolution_s, lambda: query.at_once
+    ):
         for at, rows in [*between(state, previous, found.at, rule), (found.at, found.rows)]:
             state, transitions = step(state, rows, rule, at)
             began += [t.alert for t in transitions if t.alert.state is AlertState.FIRING]
@@ -85,11 +87,13 @@ async def replay(
         over.get(_key(alert)) or _going_on(state, alert) or alert
         for alert in sorted(began, key=lambda a: (a.fired_at or a.active_at, a.fingerprint))
     )
-    return Replay(rule, since, until, look_s, resolution_s, looker.looks, looker.queries, episodes)
+    return Replay(
+        rule, since, until, step_s, resolution_s, query.evaluations, query.queries, episodes
+    )
 
 
-def look_s_of(rule: Rule) -> float:
-    """How far looks may be apart so that nothing that fires falls between them.
+def step_s_of(rule: Rule) -> float:
+    """How far evaluations may be apart so that nothing that fires falls between them.
 
     What a window shows stays in it for so long; what does not last for `for` does not fire. Without a
     window anything may be over soon.
@@ -100,7 +104,7 @@ def look_s_of(rule: Rule) -> float:
         if name.endswith("window") and isinstance(value, int | float) and value > 0
     ]
     lasts_s = max(min(windows, default=RESOLUTION_S), rule.for_s)
-    return max(rule.interval_s, min(LOOK_S, lasts_s))
+    return max(rule.interval_s, min(STEP_S, lasts_s))
 
 
 async def first_sample_at(querier: Querier) -> datetime | None:
@@ -112,53 +116,54 @@ async def first_sample_at(querier: Querier) -> datetime | None:
     return first
 
 
-async def looks(
-    look: Callable[[Sequence[datetime]], Awaitable[Sequence[Look]]],
+async def evaluations(
+    evaluation: Callable[[Sequence[datetime]], Awaitable[Sequence[Evaluation]]],
     since: datetime,
     until: datetime,
-    look_s: float,
+    step_s: float,
     resolution_s: float,
     at_once: Callable[[], int],
-) -> AsyncIterator[Look]:
-    """Looks in order of time, closer together around each change; `at_once` of them are asked for
+) -> AsyncIterator[Evaluation]:
+    """Evaluations in order of time, closer together around each change; `at_once` of them are asked for
     at a time, and more where there are changes."""
-    last: Look | None = None
+    last: Evaluation | None = None
     while last is None or last.at < until:
-        first = since if last is None else last.at + timedelta(seconds=look_s)
+        first = since if last is None else last.at + timedelta(seconds=step_s)
         count = at_once()
-        instants = [first + timedelta(seconds=look_s * number) for number in range(count)]
+        instants = [first + timedelta(seconds=step_s * number) for number in range(count)]
         instants = [at for at in instants if at < until]
         if len(instants) < count:
             instants.append(until)
-        known = [*([last] if last else []), *await look(instants)]
+        known = [*([last] if last else []), *await evaluation(instants)]
         while middles := _middles(known, resolution_s):
-            known = sorted([*known, *await look(middles)], key=lambda found: found.at)
+            known = sorted([*known, *await evaluation(middles)], key=lambda found: found.at)
         for found in known[1:] if last else known:
             yield found
         last = known[-1]
 
 
-def _middles(known: Sequence[Look], resolution_s: float) -> list[datetime]:
-    """Halfway between looks that differ and are further apart than changes are to be known."""
+def _middles(known: Sequence[Evaluation], resolution_s: float) -> list[datetime]:
+    """Halfway between evaluations that differ and are further apart than changes are to be known."""
     return [
         before.at + (after.at - before.at) / 2
         for before, after in pairwise(known)
-        if before.sighted != after.sighted and (after.at - before.at).total_seconds() > resolution_s
+        if before.fingerprints != after.fingerprints
+        and (after.at - before.at).total_seconds() > resolution_s
     ]
 
 
 def between(
-    state: State, previous: Look | None, until: datetime, rule: Rule
+    state: RuleState, previous: Evaluation | None, until: datetime, rule: Rule
 ) -> list[tuple[datetime, Rows]]:
-    """Steps before the look at which something is due by the clock alone: `for` or
-    `keep_firing_for` is over. The rows are those of the look before."""
+    """Steps before the evaluation at which something is due by the clock alone: `for` or
+    `keep_firing_for` is over. The rows are those of the evaluation before."""
     if previous is None:
         return []
     due = set()
     for alert in state.values():
         if alert.state is AlertState.PENDING:
             due.add(alert.active_at + timedelta(seconds=rule.for_s))
-        elif alert.fingerprint not in previous.sighted[0]:
+        elif alert.fingerprint not in previous.fingerprints[0]:
             due.add(alert.seen_at + timedelta(seconds=rule.keep_firing_for_s))
     return [(at, previous.rows) for at in sorted(due) if previous.at < at < until]
 
@@ -171,6 +176,6 @@ def _resolved(transitions: Sequence[Transition]) -> dict[tuple[str, datetime], A
     return {_key(t.alert): t.alert for t in transitions if t.alert.state is AlertState.RESOLVED}
 
 
-def _going_on(state: State, alert: Alert) -> Alert | None:
+def _going_on(state: RuleState, alert: Alert) -> Alert | None:
     found = state.get(alert.fingerprint)
     return found if found is not None and found.active_at == alert.active_at else None

@@ -13,6 +13,7 @@
         inhibited_by: {node_down: [node]}   notifies nobody while that rule fires for the same node
         summary: "{node} GPU {gpu} is at {value:.0f} °C"
         remedy: Check fans and inlet.
+        page: {title: ..., description: ...}  optional: its page in the documentation
         doc: docs/rules/gpu_hot.md          optional
         sql: |                              one SELECT; one row is one alert; $now is the time
           SELECT node, gpu, gpu_uuid, ...
@@ -33,20 +34,19 @@ from yaml.nodes import Node
 from gpuwarden.alert import Severity
 from gpuwarden.durations import seconds_of
 from gpuwarden.schema import TABLES, stored_columns
-from gpuwarden_rules.definition import sql_text as sqltext
-from gpuwarden_rules.definition import templates as texts
+from gpuwarden_rules.definition import sql_text, templates
 from gpuwarden_rules.definition.yaml_positions import (
-    Problem,
-    Reader,
+    FileProblem,
     RuleFileError,
     Scalar,
+    YamlReader,
     read_text,
 )
 
 REQUIRED = ("name", "severity", "summary", "remedy", "sql")
 OPTIONAL = (
     *("labels", "interval", "for", "keep_firing_for", "warm_up", "params", "requires"),
-    *("inhibited_by", "doc"),
+    *("inhibited_by", "page", "doc"),
 )
 COLUMN_TYPES = {
     "value": "a number",
@@ -69,6 +69,27 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
 _NUMERIC = re.compile(r"(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|REAL|DECIMAL.*)\Z")
 
 
+PAGE = ("description", "checks", "actions", "quiet", "sources")
+SPANS = ("interval", "for", "keep_firing_for", "warm_up")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RulePage:
+    """What the documentation says about a rule; its page is generated from this."""
+
+    title: str
+    """What it means, in a few words, for the index."""
+    description: str
+    checks: str
+    """How a person can see the same by hand."""
+    actions: str
+    """What to do, where the remedy is made by the SQL; else empty."""
+    quiet: tuple[str, ...]
+    """When it says nothing although one might expect it to."""
+    sources: Mapping[str, str]
+    """Why a parameter or a span has its value."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """A named SQL condition: each row it returns is an alert. Made by `load`."""
@@ -86,8 +107,9 @@ class Rule:
     inhibited_by: Mapping[str, tuple[str, ...]]
     """Rules whose firing alerts mute this one's, by name, where these labels are the same."""
     sql: str
-    summary: texts.Text
-    remedy: texts.Text
+    summary: templates.Template
+    remedy: templates.Template
+    page: RulePage | None
     doc: str | None
     path: str
     line: int
@@ -101,10 +123,10 @@ class Rule:
         values = {**self.params, "now": now}
         return {name: values[name] for name in self.parameters}
 
-    def problem(self, mark: str, message: str) -> Problem:
+    def problem(self, mark: str, message: str) -> FileProblem:
         """A problem at one of the rule's `marks`."""
         line, column = self.marks.get(mark, (self.line, 1))
-        return Problem(self.path, line, column, f"{self.name}: {message}")
+        return FileProblem(self.path, line, column, f"{self.name}: {message}")
 
 
 def load(path: Path) -> list[Rule]:
@@ -115,7 +137,7 @@ def load(path: Path) -> list[Rule]:
 def load_all(paths: Iterable[Path]) -> list[Rule]:
     """The rules of several files; a name may stand once. Raises RuleFileError for all of them."""
     rules: list[Rule] = []
-    problems: list[Problem] = []
+    problems: list[FileProblem] = []
     for path in paths:
         try:
             rules += load(path)
@@ -139,7 +161,7 @@ def builtin_rules() -> list[Rule]:
 
 def parse(text: str, path: str) -> list[Rule]:
     """The rules in a file's text; `path` is for messages. Raises RuleFileError."""
-    reader = Reader(path, text)
+    reader = YamlReader(path, text)
     rules: list[Rule] = []
     root = reader.root()
     if root is not None and "rules" in (document := reader.fields(root, required=("rules",))):
@@ -152,7 +174,7 @@ def parse(text: str, path: str) -> list[Rule]:
     return rules
 
 
-def repeated(rules: Sequence[Rule]) -> list[Problem]:
+def repeated(rules: Sequence[Rule]) -> list[FileProblem]:
     """A problem for each rule whose name an earlier one has."""
     first: dict[str, Rule] = {}
     problems = []
@@ -164,7 +186,7 @@ def repeated(rules: Sequence[Rule]) -> list[Problem]:
     return problems
 
 
-def _rule(reader: Reader, node: Node) -> Rule | None:
+def _rule(reader: YamlReader, node: Node) -> Rule | None:
     """The rule, or None where a problem keeps it from being one; all problems are noted."""
     before = len(reader.problems)
     nodes = reader.fields(node, required=REQUIRED, optional=OPTIONAL)
@@ -181,6 +203,7 @@ def _rule(reader: Reader, node: Node) -> Rule | None:
     inhibited_by = _inhibited_by(reader, nodes.get("inhibited_by"), labels, marks)
     summary = _text(reader, "summary", nodes.get("summary"), marks)
     remedy = _text(reader, "remedy", nodes.get("remedy"), marks)
+    page = _page(reader, nodes["page"], params) if "page" in nodes else None
     doc = reader.text(nodes["doc"]) if "doc" in nodes else None
     sql, mentioned = _sql(reader, nodes.get("sql"), params)
     used = mentioned | {f.name for text in (summary, remedy) for f in text.fields}
@@ -202,6 +225,7 @@ def _rule(reader: Reader, node: Node) -> Rule | None:
         sql=sql,
         summary=summary,
         remedy=remedy,
+        page=page,
         doc=doc,
         path=reader.path,
         line=node.start_mark.line + 1,
@@ -210,14 +234,14 @@ def _rule(reader: Reader, node: Node) -> Rule | None:
     )
 
 
-def _name(reader: Reader, node: Node | None) -> str:
+def _name(reader: YamlReader, node: Node | None) -> str:
     name = (reader.text(node) or "") if node else ""
     if node and name and not _NAME.match(name):
         reader.note(node, f"name {name!r} must be snake_case, as in gpu_idle_held")
     return name
 
 
-def _severity(reader: Reader, node: Node | None) -> Severity | None:
+def _severity(reader: YamlReader, node: Node | None) -> Severity | None:
     text = reader.text(node) if node else None
     if node is None or text is None:
         return None
@@ -229,7 +253,7 @@ def _severity(reader: Reader, node: Node | None) -> Severity | None:
 
 
 def _labels(
-    reader: Reader, node: Node | None, marks: dict[str, tuple[int, int]]
+    reader: YamlReader, node: Node | None, marks: dict[str, tuple[int, int]]
 ) -> tuple[str, ...]:
     labels: list[str] = []
     for item in reader.items(node) if node else ():
@@ -248,7 +272,7 @@ def _labels(
     return tuple(labels)
 
 
-def _params(reader: Reader, node: Node | None) -> dict[str, Scalar]:
+def _params(reader: YamlReader, node: Node | None) -> dict[str, Scalar]:
     params: dict[str, Scalar] = {}
     for key, (key_node, value_node) in (reader.entries(node) if node else {}).items():
         value = reader.scalar(value_node)
@@ -263,7 +287,7 @@ def _params(reader: Reader, node: Node | None) -> dict[str, Scalar]:
 
 
 def _requires(
-    reader: Reader, node: Node | None, marks: dict[str, tuple[int, int]]
+    reader: YamlReader, node: Node | None, marks: dict[str, tuple[int, int]]
 ) -> tuple[tuple[str, str], ...]:
     """Columns named as `table.column`, each of which the schema has."""
     required: list[tuple[str, str]] = []
@@ -286,7 +310,7 @@ def _requires(
 
 
 def _inhibited_by(
-    reader: Reader,
+    reader: YamlReader,
     node: Node | None,
     labels: tuple[str, ...],
     marks: dict[str, tuple[int, int]],
@@ -304,7 +328,7 @@ def _inhibited_by(
 
 
 def _duration(
-    reader: Reader, node: Node | None, default: float, least: float, most: float
+    reader: YamlReader, node: Node | None, default: float, least: float, most: float
 ) -> float:
     if node is None:
         return default
@@ -323,12 +347,12 @@ def _duration(
 
 
 def _text(
-    reader: Reader, key: str, node: Node | None, marks: dict[str, tuple[int, int]]
-) -> texts.Text:
+    reader: YamlReader, key: str, node: Node | None, marks: dict[str, tuple[int, int]]
+) -> templates.Template:
     source = reader.text(node) if node else None
     if node is None or source is None:
-        return texts.Text(())
-    text, problems = texts.parse(source)
+        return templates.Template(())
+    text, problems = templates.parse(source)
     for problem in problems:
         reader.note(node, problem.message, problem.offset)
     for part in text.fields:
@@ -338,14 +362,33 @@ def _text(
     return text
 
 
-def _sql(reader: Reader, node: Node | None, params: Mapping[str, Scalar]) -> tuple[str, set[str]]:
+def _page(reader: YamlReader, node: Node, params: Mapping[str, Scalar]) -> RulePage:
+    nodes = reader.fields(node, required=("title",), optional=PAGE)
+    texts = {
+        key: (reader.text(nodes[key]) or "").strip() if key in nodes else ""
+        for key in ("title", "description", "checks", "actions")
+    }
+    quiet = [reader.text(item) for item in reader.items(nodes["quiet"])] if "quiet" in nodes else []
+    sources: dict[str, str] = {}
+    for name, (key, value) in (
+        reader.entries(nodes["sources"]) if "sources" in nodes else {}
+    ).items():
+        if name not in params and name not in SPANS:
+            reader.note(key, f"{name!r} is neither a parameter nor one of {', '.join(SPANS)}")
+        sources[name] = reader.text(value) or ""
+    return RulePage(**texts, quiet=tuple(text for text in quiet if text), sources=sources)
+
+
+def _sql(
+    reader: YamlReader, node: Node | None, params: Mapping[str, Scalar]
+) -> tuple[str, set[str]]:
     sql = reader.text(node) if node else None
     if node is None or sql is None:
         return "", set()
-    for problem in sqltext.problems(sql):
+    for problem in sql_text.problems(sql):
         reader.note(node, problem.message, problem.offset)
     mentioned = set()
-    for parameter in sqltext.parameters(sql):
+    for parameter in sql_text.parameters(sql):
         if parameter.name not in mentioned and parameter.name not in {*params, "now"}:
             known = ", ".join(f"${name}" for name in ("now", *params))
             reader.note(node, f"${parameter.name} has no value; known: {known}", parameter.offset)
@@ -355,7 +398,7 @@ def _sql(reader: Reader, node: Node | None, params: Mapping[str, Scalar]) -> tup
     return sql.rstrip(), mentioned
 
 
-def column_problems(rule: Rule, columns: Mapping[str, str]) -> list[Problem]:
+def column_problems(rule: Rule, columns: Mapping[str, str]) -> list[FileProblem]:
     """What the SQL's result (DuckDB type by column) lacks for the rule's labels and texts."""
     problems = [
         rule.problem(f"labels.{label}", f"label {label!r} is not a column of the SQL's result")
@@ -382,7 +425,9 @@ def column_problems(rule: Rule, columns: Mapping[str, str]) -> list[Problem]:
     return problems
 
 
-def _field_problem(part: texts.Field, columns: Mapping[str, str], rule: Rule) -> str | None:
+def _field_problem(
+    part: templates.TemplateField, columns: Mapping[str, str], rule: Rule
+) -> str | None:
     if part.name in OFFERED or part.name in rule.params or part.name == "usd_per_hour":
         return None
     if part.name not in columns:

@@ -25,14 +25,14 @@ from yaml.nodes import Node
 from gpuwarden.alert import Severity
 from gpuwarden.durations import seconds_of
 from gpuwarden_rules.definition.language import Rule
-from gpuwarden_rules.definition.yaml_positions import Problem, Reader, Scalar, read_text
+from gpuwarden_rules.definition.yaml_positions import FileProblem, Scalar, YamlReader, read_text
 
 FILE_NAME = "overrides.yaml"
 _KEYS = ("match", "params", "severity", "enabled")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """Where a row is from, as far as overrides look at it."""
 
     node: str = ""
@@ -69,18 +69,18 @@ class Override:
         """Whether it is about this rule."""
         return any(fnmatchcase(rule.name, pattern) for pattern in self.rules)
 
-    def applies(self, place: Place) -> bool:
+    def applies(self, place: Location) -> bool:
         """Whether it is about this place."""
         return all(fnmatchcase(place.value(k), pattern) for k, pattern in self.match.items())
 
-    def problem(self, mark: str, message: str) -> Problem:
+    def problem(self, mark: str, message: str) -> FileProblem:
         """A problem at one of its `marks`."""
         line, column = self.marks.get(mark, (self.line, 1))
-        return Problem(self.path, line, column, message)
+        return FileProblem(self.path, line, column, message)
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class OverrideVariant:
     """A rule as it is at some places."""
 
     params: tuple[tuple[str, Scalar], ...]
@@ -93,7 +93,7 @@ class Variant:
         return {**dict(self.params), **row, **more}
 
 
-def variant_at(rule: Rule, overrides: Iterable[Override], place: Place) -> Variant:
+def variant_at(rule: Rule, overrides: Iterable[Override], place: Location) -> OverrideVariant:
     """The rule at a place; `overrides` are those that concern it."""
     params, severity, is_enabled = dict(rule.params), None, True
     for override in overrides:
@@ -101,39 +101,41 @@ def variant_at(rule: Rule, overrides: Iterable[Override], place: Place) -> Varia
             params |= override.params
             severity = override.severity or severity
             is_enabled = is_enabled if override.is_enabled is None else override.is_enabled
-    return Variant(tuple(sorted(params.items())), severity, is_enabled)
+    return OverrideVariant(tuple(sorted(params.items())), severity, is_enabled)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Locations:
     """Where every GPU and node of the fleet is."""
 
-    gpus: Mapping[str, Place] = field(default_factory=dict)
-    nodes: Mapping[str, Place] = field(default_factory=dict)
+    gpus: Mapping[str, Location] = field(default_factory=dict)
+    nodes: Mapping[str, Location] = field(default_factory=dict)
 
-    def of(self, row: Mapping[str, Any]) -> Place:
+    def of(self, row: Mapping[str, Any]) -> Location:
         """The place of a rule's row, told by its gpu_uuid or node; an empty one for neither."""
         place = self.gpus.get(str(row.get("gpu_uuid")))
         node = str(row.get("node") or "")
-        return place or self.nodes.get(node) or Place(node)
+        return place or self.nodes.get(node) or Location(node)
 
 
-class Plan:
+class OverridePlan:
     """How to evaluate one rule over a fleet: its variants, and whose rows are whose."""
 
-    def __init__(self, rule: Rule, overrides: Sequence[Override], places: Places) -> None:
+    def __init__(self, rule: Rule, overrides: Sequence[Override], places: Locations) -> None:
         self._rule = rule
         self._overrides = overrides
-        self._places = places
-        self._known: dict[Place, Variant] = {}
-        everywhere = {*places.gpus.values(), *places.nodes.values(), Place()}
+        self._locations = places
+        self._known: dict[Location, OverrideVariant] = {}
+        everywhere = {*places.gpus.values(), *places.nodes.values(), Location()}
         found = dict.fromkeys(self._at(place) for place in sorted(everywhere, key=repr))
         self.variants = [variant for variant in found if variant.is_enabled]
         """Distinct ones that are evaluated."""
 
-    def own(self, variant: Variant, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def own(
+        self, variant: OverrideVariant, rows: Iterable[Mapping[str, Any]]
+    ) -> list[dict[str, Any]]:
         """Of the rows that a variant's evaluation returned, those that are its own."""
-        places = self._places
+        places = self._locations
         return [variant.applied(row) for row in rows if self._at(places.of(row)) == variant]
 
     async def rows(
@@ -147,7 +149,7 @@ class Plan:
             rows += self.own(variant, found)
         return rows
 
-    def _at(self, place: Place) -> Variant:
+    def _at(self, place: Location) -> OverrideVariant:
         variant = self._known.get(place)
         if variant is None:
             variant = variant_at(self._rule, self._overrides, place)
@@ -162,7 +164,7 @@ def load_overrides(path: Path, rules: Sequence[Rule]) -> list[Override]:
 
 def parse_overrides(text: str, path: str, rules: Sequence[Rule]) -> list[Override]:
     """The overrides in a file's text; `path` is for messages. Raises RuleFileError."""
-    reader = Reader(path, text)
+    reader = YamlReader(path, text)
     root = reader.root()
     nodes = reader.fields(root, required=("overrides",)) if root is not None else {}
     items = reader.items(nodes["overrides"]) if "overrides" in nodes else []
@@ -173,7 +175,7 @@ def parse_overrides(text: str, path: str, rules: Sequence[Rule]) -> list[Overrid
     return overrides
 
 
-def _override(reader: Reader, node: Node) -> Override:
+def _override(reader: YamlReader, node: Node) -> Override:
     nodes = reader.fields(node, required=("rules",), optional=_KEYS)
     marks: dict[str, tuple[int, int]] = {}
     patterns = []
@@ -209,7 +211,7 @@ def _override(reader: Reader, node: Node) -> Override:
     )
 
 
-def _severity(reader: Reader, node: Node | None) -> Severity | None:
+def _severity(reader: YamlReader, node: Node | None) -> Severity | None:
     text = reader.text(node) if node else None
     if node is None or text is None:
         return None
@@ -219,7 +221,7 @@ def _severity(reader: Reader, node: Node | None) -> Severity | None:
     return Severity(text)
 
 
-def _misfits(override: Override, rules: Sequence[Rule]) -> list[Problem]:
+def _misfits(override: Override, rules: Sequence[Rule]) -> list[FileProblem]:
     """What no rule knows: patterns without a rule, parameters of other names or kinds."""
     problems = [
         override.problem(f"rules.{pattern}", f"no rule is called {pattern!r}")

@@ -1,4 +1,4 @@
-"""The rule book: the built-in pack, an operator's own folders, and overrides, as one checked set.
+"""The rule set: the built-in pack, an operator's own folders, and overrides, as one checked set.
 
 A folder holds rule files (`*.yaml`), their tests (`*.test.yaml`, not read here), and maybe
 `overrides.yaml`. A rule there replaces the built-in one of the same name.
@@ -10,20 +10,20 @@ from pathlib import Path
 
 from gpuwarden_rules.definition.language import Rule, builtin_rules, load_all
 from gpuwarden_rules.definition.overrides import FILE_NAME, Override, load_overrides
-from gpuwarden_rules.definition.yaml_positions import Problem, RuleFileError
+from gpuwarden_rules.definition.yaml_positions import FileProblem, RuleFileError
 from gpuwarden_rules.evaluation.muting import graph_problems
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class RuleSet:
     """Rules that run, and overrides of their parameters."""
 
     rules: tuple[Rule, ...]
     overrides: tuple[Override, ...] = ()
 
 
-def load_book(folders: Sequence[Path]) -> Book:
-    """The book that the built-in pack and these folders make. Raises RuleFileError with every problem."""
+def load_rule_set(folders: Sequence[Path]) -> RuleSet:
+    """The rule set that the built-in pack and these folders make. Raises RuleFileError with every problem."""
     files, override_files, problems = _files(folders)
     try:
         own = load_all(files)
@@ -41,10 +41,10 @@ def load_book(folders: Sequence[Path]) -> Book:
             problems += error.problems
     if problems:
         raise RuleFileError(problems)
-    return Book(tuple(rules), tuple(overrides))
+    return RuleSet(tuple(rules), tuple(overrides))
 
 
-def _lacking_labels(rules: Sequence[Rule], own: set[str]) -> list[Problem]:
+def _lacking_labels(rules: Sequence[Rule], own: set[str]) -> list[FileProblem]:
     """A problem for each label that built-in rules compare with a rule that an operator's one replaces,
     and that this one does not have."""
     replacing = {rule.name: rule for rule in rules if rule.name in own}
@@ -86,13 +86,13 @@ def _known(rules: Iterable[Rule], own: set[str]) -> list[Rule]:
     ]
 
 
-def _files(folders: Sequence[Path]) -> tuple[list[Path], list[Path], list[Problem]]:
+def _files(folders: Sequence[Path]) -> tuple[list[Path], list[Path], list[FileProblem]]:
     rules: list[Path] = []
     overrides: list[Path] = []
     problems = []
     for folder in folders:
         if not folder.is_dir():
-            problems.append(Problem(str(folder), 1, 1, "there is no such folder of rules"))
+            problems.append(FileProblem(str(folder), 1, 1, "there is no such folder of rules"))
         for path in sorted(folder.glob("*.yaml")):
             if path.name == FILE_NAME:
                 overrides.append(path)

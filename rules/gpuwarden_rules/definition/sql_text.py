@@ -65,7 +65,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class TableRead:
     """A name behind FROM or JOIN, in lower case, and where it stands."""
 
     name: str
@@ -89,29 +89,29 @@ def parameters(sql: str) -> Iterator[Parameter]:
             yield Parameter(match["parameter"], match.start())
 
 
-def instant(at: datetime) -> str:
+def timestamp_text(at: datetime) -> str:
     """The instant as a text that DuckDB reads as a TIMESTAMP in UTC."""
     return at.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
 
 
-def plain(sql: str) -> str:
+def without_texts(sql: str) -> str:
     """The SQL with blanks for its texts and comments: every offset stays."""
     return _SAID.sub(lambda said: " " * len(said[0]), sql)
 
 
-def named(plain: str) -> frozenset[str]:
+def with_names(sql: str) -> frozenset[str]:
     """Names that WITH gives, in lower case."""
-    return frozenset(name.lower() for name in _NAMED.findall(plain))
+    return frozenset(name.lower() for name in _NAMED.findall(sql))
 
 
-def reads(plain: str, begin: int = 0, end: int | None = None) -> Iterator[Read]:
+def table_reads(sql: str, begin: int = 0, end: int | None = None) -> Iterator[TableRead]:
     """What FROM and JOIN read between two offsets; the second and later of `FROM a, b` are not seen."""
-    for match in _READ.finditer(plain, begin, len(plain) if end is None else end):
-        has_alias = _NO_ALIAS.match(plain, match.end()) is None
-        yield Read(match[1].lower(), match.start(1), match.end(1), has_alias)
+    for match in _READ.finditer(sql, begin, len(sql) if end is None else end):
+        has_alias = _NO_ALIAS.match(sql, match.end()) is None
+        yield TableRead(match[1].lower(), match.start(1), match.end(1), has_alias)
 
 
-def reading(sql: str, reads: Iterable[Read], other: Callable[[str], str]) -> str:
+def with_tables_from(sql: str, reads: Iterable[TableRead], other: Callable[[str], str]) -> str:
     """The SQL with these reads made from `other(name)`, under the name they had."""
     pieces, end = [], 0
     for read in sorted(reads, key=lambda read: read.begin):

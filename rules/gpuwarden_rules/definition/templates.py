@@ -6,6 +6,7 @@
 {held:bytes}        34.2 GiB
 {saved:usd}         $2.95, $1,204
 {usd_per_hour:usd/h}  $2.95/h
+{gpus:GPU|GPUs}     1 GPU, 3 GPUs
 {{ and }}           braces
 """
 
@@ -19,16 +20,18 @@ from typing import Any
 from gpuwarden.durations import readable
 
 UNKNOWN = "unknown"
+COST_UNKNOWN = "cost unknown"
 TEXT_CHARS_MAX = 500
 """Longest text taken over from a row: names come from processes, which may call themselves anything."""
 
 _PIECES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _FIELD = re.compile(r"([a-z_][a-z0-9_]*)(?::(.*))?\Z")
 _NUMBER = re.compile(r",?(\.\d)?[fg]\Z|,?d\Z")
+_COUNTED = re.compile(r"\s*([^|]*\S)\s*\|\s*([^|]*\S)\s*\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class TemplateField:
     """A place in a text that a value of the row fills; `offset` is where it stands."""
 
     name: str
@@ -37,19 +40,19 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Template:
     """A parsed text: literal parts and fields in order."""
 
-    pieces: tuple[str | Field, ...]
+    pieces: tuple[str | TemplateField, ...]
     source: str = ""
 
     def __str__(self) -> str:
         return self.source
 
     @property
-    def fields(self) -> Iterator[Field]:
+    def fields(self) -> Iterator[TemplateField]:
         """The fields, in order."""
-        return (piece for piece in self.pieces if isinstance(piece, Field))
+        return (piece for piece in self.pieces if isinstance(piece, TemplateField))
 
     def render(self, values: Mapping[str, Any]) -> str:
         """The text for one row. Raises LookupError or ValueError naming the field that failed."""
@@ -59,17 +62,17 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class TextProblem:
+class TemplateProblem:
     """What is wrong in a text, at which character."""
 
     offset: int
     message: str
 
 
-def parse(source: str) -> tuple[Text, list[TextProblem]]:
+def parse(source: str) -> tuple[Template, list[TemplateProblem]]:
     """The text with runs of white space folded, and what is wrong with it."""
-    pieces: list[str | Field] = []
-    problems: list[TextProblem] = []
+    pieces: list[str | TemplateField] = []
+    problems: list[TemplateProblem] = []
     end = 0
     for match in _PIECES.finditer(source):
         pieces.append(_folded(source[end : match.start()]))
@@ -77,15 +80,15 @@ def parse(source: str) -> tuple[Text, list[TextProblem]]:
         if match[0] in ("{{", "}}"):
             pieces.append(match[0][0])
         elif match[1] is None:
-            problems.append(TextProblem(match.start(), f"a lone {match[0]!r}; write it twice"))
+            problems.append(TemplateProblem(match.start(), f"a lone {match[0]!r}; write it twice"))
         else:
             match _field(match[1], match.start()):
-                case Field() as field:
+                case TemplateField() as field:
                     pieces.append(field)
                 case problem:
                     problems.append(problem)
     pieces.append(_folded(source[end:]))
-    text = Text(tuple(piece for piece in pieces if piece != ""), _folded(source).strip())
+    text = Template(tuple(piece for piece in pieces if piece != ""), _folded(source).strip())
     return text, problems
 
 
@@ -93,27 +96,30 @@ def _folded(text: str) -> str:
     return re.sub(r"\s+", " ", text)
 
 
-def _field(inner: str, offset: int) -> Field | TextProblem:
+def _field(inner: str, offset: int) -> TemplateField | TemplateProblem:
     match = _FIELD.match(inner)
     if match is None:
-        return TextProblem(
+        return TemplateProblem(
             offset, f"{{{inner}}} is not a field; write {{column}} or {{column:.0f}}"
         )
     form = match[2] or ""
-    if form and form not in _FORMS and not _NUMBER.match(form):
+    if form and form not in _FORMS and not _NUMBER.match(form) and not _COUNTED.match(form):
         known = ", ".join(_FORMS)
-        return TextProblem(offset, f"unknown format {form!r}; known: {known}, and .0f .1f ,.0f d g")
-    return Field(match[1], form, offset)
+        return TemplateProblem(
+            offset, f"unknown format {form!r}; known: {known}, one|many, and .0f .1f ,.0f d g"
+        )
+    return TemplateField(match[1], form, offset)
 
 
-def _rendered(field: Field, values: Mapping[str, Any]) -> str:
+def _rendered(field: TemplateField, values: Mapping[str, Any]) -> str:
     try:
         value = values[field.name]
     except KeyError as error:
         message = f"the text uses {{{field.name}}}, which the SQL does not return"
         raise LookupError(message) from error
+    counted = _COUNTED.match(field.form)
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return UNKNOWN
+        return f"an {UNKNOWN} number of {_folded(counted[2])}" if counted else UNKNOWN
     if not field.form:
         return _plain(value)
     number = _number(value)
@@ -121,6 +127,8 @@ def _rendered(field: Field, values: Mapping[str, Any]) -> str:
         raise ValueError(
             f"{{{field.name}:{field.form}}} needs a number, the SQL gave {value!r:.60}"
         )
+    if counted:
+        return f"{round(number):,} {_folded(counted[1 if round(number) == 1 else 2])}"
     if field.form in _FORMS:
         return _FORMS[field.form](number)
     return format(round(number) if field.form.endswith("d") else number, field.form)

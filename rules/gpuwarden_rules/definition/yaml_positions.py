@@ -12,7 +12,7 @@ Scalar = bool | int | float | str
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Problem:
+class FileProblem:
     """What is wrong in a file, and where; line and column count from 1."""
 
     path: str
@@ -27,7 +27,7 @@ class Problem:
 class RuleFileError(ValueError):
     """A rule or test file is wrong. The message has one line a problem, in file order."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[FileProblem]) -> None:
         self.problems = tuple(sorted(problems))
         super().__init__("\n".join(map(str, self.problems)))
 
@@ -38,10 +38,10 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise RuleFileError([Problem(str(path), 1, 1, f"cannot be read: {reason}")]) from error
+        raise RuleFileError([FileProblem(str(path), 1, 1, f"cannot be read: {reason}")]) from error
 
 
-class Reader:
+class YamlReader:
     """Reads one YAML document; collects problems instead of stopping at the first.
 
     The methods that read a value return None where they have noted a problem.
@@ -49,7 +49,7 @@ class Reader:
 
     def __init__(self, path: str, text: str) -> None:
         self.path = path
-        self.problems: list[Problem] = []
+        self.problems: list[FileProblem] = []
         self._lines = text.splitlines()
         self._text = text
         self._merging: list[Node] = []
@@ -165,7 +165,7 @@ class Reader:
             raise RuleFileError(self.problems)
 
     def _note(self, line: int, column: int, message: str) -> None:
-        self.problems.append(Problem(self.path, line, column, message))
+        self.problems.append(FileProblem(self.path, line, column, message))
 
 
 def _described(node: Node) -> str:

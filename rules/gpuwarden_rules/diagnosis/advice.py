@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil, floor
 
 from gpuwarden.diagnosis import INPUT_BOUND, Bottleneck
-from gpuwarden_rules.diagnosis.features import Features, Place
+from gpuwarden_rules.diagnosis.features import Features, GpuInfo
 
 HEALTHY_STALL = 0.05
 """What a good loop loses to its input as well; it costs nothing here."""
@@ -56,13 +56,13 @@ def lost_share(bottleneck: Bottleneck, features: Features) -> float | None:
     return None
 
 
-def usd_per_hour(place: Place, bottleneck: Bottleneck, features: Features) -> float | None:
+def usd_per_hour(place: GpuInfo, bottleneck: Bottleneck, features: Features) -> float | None:
     """What is lost an hour at the GPU's price."""
     lost = lost_share(bottleneck, features)
     return None if lost is None or place.usd_per_hour is None else place.usd_per_hour * lost
 
 
-def advise(place: Place, bottleneck: Bottleneck, features: Features) -> Advice | None:
+def advise(place: GpuInfo, bottleneck: Bottleneck, features: Features) -> Advice | None:
     """What to change; None where nothing is to be."""
     if made := _COMPUTED.get(bottleneck):
         return made(features)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gpuwarden.diagnosis import MEANINGS, Bottleneck, Evidence
 from gpuwarden_rules.diagnosis.conditions import opposing, supporting
-from gpuwarden_rules.diagnosis.features import Features, Place
+from gpuwarden_rules.diagnosis.features import Features, GpuInfo
 from gpuwarden_rules.diagnosis.procedure import FIRST, OTHER, PAUSES, STARVED, STILL, Candidate
 from gpuwarden_rules.diagnosis.thresholds import Thresholds
 
@@ -34,7 +34,7 @@ class Verdict:
         return self.confidence < UNLIKELY_BELOW
 
 
-def classify(place: Place, features: Features, thresholds: Thresholds = _DEFAULT) -> Verdict:
+def classify(place: GpuInfo, features: Features, thresholds: Thresholds = _DEFAULT) -> Verdict:
     """The first class that holds; among those of a starved GPU the one with the most evidence."""
     if reason := _too_few_readings(place, features, thresholds):
         return _unknown(reason)
@@ -55,7 +55,7 @@ def classify(place: Place, features: Features, thresholds: Thresholds = _DEFAULT
     return found
 
 
-def _too_few_readings(place: Place, features: Features, thresholds: Thresholds) -> str | None:
+def _too_few_readings(place: GpuInfo, features: Features, thresholds: Thresholds) -> str | None:
     if features.duty is None:
         if place.is_mig:
             return "a MIG device has no utilization, and the agent no profiling metrics of it"
@@ -73,7 +73,7 @@ def _cannot_be_judged(features: Features, thresholds: Thresholds) -> str | None:
     return None
 
 
-def _unexplained(place: Place, features: Features, thresholds: Thresholds) -> str:
+def _unexplained(place: GpuInfo, features: Features, thresholds: Thresholds) -> str:
     stall = features.stall or 0
     if not place.has_process_data:
         return "the agent of this node reports no processes, so that only the GPU's side is known"

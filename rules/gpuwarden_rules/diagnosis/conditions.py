@@ -12,7 +12,7 @@ from gpuwarden_rules.diagnosis.thresholds import Thresholds
 
 
 @dataclass(frozen=True, slots=True)
-class Test:
+class FeatureTest:
     """A feature is at least a threshold, or below it."""
 
     feature: str
@@ -39,7 +39,7 @@ class Test:
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
+class AllOf:
     """All of them hold."""
 
     parts: tuple["Condition", ...]
@@ -57,7 +57,7 @@ class Every:
 
 
 @dataclass(frozen=True, slots=True)
-class Some:
+class AnyOf:
     """At least one of them holds."""
 
     parts: tuple["Condition", ...]
@@ -85,27 +85,27 @@ class Unless:
         return self.part.holds(features, thresholds) is not True
 
 
-Condition = Test | Every | Some | Unless
+Condition = FeatureTest | AllOf | AnyOf | Unless
 
 
-def least(feature: str, threshold: str) -> Test:
+def least(feature: str, threshold: str) -> FeatureTest:
     """The feature is at least the threshold of that name."""
-    return Test(feature, threshold, True)
+    return FeatureTest(feature, threshold, True)
 
 
-def below(feature: str, threshold: str) -> Test:
+def below(feature: str, threshold: str) -> FeatureTest:
     """The feature is below the threshold of that name."""
-    return Test(feature, threshold, False)
+    return FeatureTest(feature, threshold, False)
 
 
-def every(*parts: Condition) -> Every:
+def every(*parts: Condition) -> AllOf:
     """All of them hold."""
-    return Every(parts)
+    return AllOf(parts)
 
 
-def some(*parts: Condition) -> Some:
+def some(*parts: Condition) -> AnyOf:
     """At least one of them holds."""
-    return Some(parts)
+    return AnyOf(parts)
 
 
 def unless(part: Condition) -> Unless:
@@ -118,13 +118,13 @@ def supporting(
 ) -> Iterator[Evidence]:
     """Evidence of the tests that make a condition hold."""
     match condition:
-        case Test():
+        case FeatureTest():
             if condition.holds(features, thresholds):
                 yield condition.evidence(features, thresholds)
-        case Every(parts):
+        case AllOf(parts):
             for part in parts:
                 yield from supporting(part, features, thresholds)
-        case Some(parts):
+        case AnyOf(parts):
             for part in parts:
                 if part.holds(features, thresholds):
                     yield from supporting(part, features, thresholds)
@@ -137,17 +137,17 @@ def opposing(condition: Condition, features: Features, thresholds: Thresholds) -
     if condition.holds(features, thresholds) is True:
         return
     match condition:
-        case Test(feature, _, _):
+        case FeatureTest(feature, _, _):
             if getattr(features, feature) is None:
                 yield f"{WORDS[feature]}: no data"
             else:
                 text = condition.evidence(features, thresholds).text
                 head, _, bound = text.rpartition("(")
                 yield f"{head}(not {bound}" if head else text
-        case Every(parts):
+        case AllOf(parts):
             for part in parts:
                 yield from opposing(part, features, thresholds)
-        case Some(parts):
+        case AnyOf(parts):
             against = [list(opposing(part, features, thresholds)) for part in parts]
             yield min(against, key=len)[0] if against else "nothing"
         case Unless(part):
@@ -157,9 +157,9 @@ def opposing(condition: Condition, features: Features, thresholds: Thresholds) -
 def named(condition: Condition) -> Iterator[str]:
     """Features that a condition looks at, those behind `unless` left out."""
     match condition:
-        case Test(feature, _, _):
+        case FeatureTest(feature, _, _):
             yield feature
-        case Every(parts) | Some(parts):
+        case AllOf(parts) | AnyOf(parts):
             for part in parts:
                 yield from named(part)
         case Unless():

@@ -15,7 +15,7 @@ GONE_AFTER = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class EpisodeState:
     """Open episodes, and classes that were found but not often enough yet."""
 
     open: Mapping[str, Diagnosis] = field(default_factory=dict)
@@ -23,13 +23,15 @@ class State:
     challengers: Mapping[str, tuple[Diagnosis, int]] = field(default_factory=dict)
 
 
-def restored(diagnoses: Iterable[Diagnosis]) -> State:
+def restored(diagnoses: Iterable[Diagnosis]) -> EpisodeState:
     """The state that a store holds."""
     found = {d.subject: d for d in diagnoses if d.ended_at is None}
-    return State(found, {subject: d.seen_at for subject, d in found.items()})
+    return EpisodeState(found, {subject: d.seen_at for subject, d in found.items()})
 
 
-def step(state: State, looked: Sequence[Diagnosis], now: datetime) -> tuple[State, list[Diagnosis]]:
+def step(
+    state: EpisodeState, looked: Sequence[Diagnosis], now: datetime
+) -> tuple[EpisodeState, list[Diagnosis]]:
     """What is open after a look, and what is to be saved."""
     open_, saved_at = dict(state.open), dict(state.saved_at)
     challengers: dict[str, tuple[Diagnosis, int]] = {}
@@ -64,4 +66,4 @@ def step(state: State, looked: Sequence[Diagnosis], now: datetime) -> tuple[Stat
         if subject not in seen and now - diagnosis.seen_at >= GONE_AFTER:
             changed.append(replace(diagnosis, ended_at=diagnosis.seen_at))
             del open_[subject], saved_at[subject]
-    return State(open_, saved_at, challengers), changed
+    return EpisodeState(open_, saved_at, challengers), changed

@@ -102,7 +102,7 @@ WORDS: dict[str, str] = {f.name: f.metadata["words"] for f in fields(Features)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class GpuInfo:
     """What a GPU is, and whose process holds it."""
 
     gpu_uuid: str
@@ -121,10 +121,10 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedGpu:
     """A GPU and what was measured of it."""
 
-    place: Place
+    place: GpuInfo
     features: Features
     at: datetime
 

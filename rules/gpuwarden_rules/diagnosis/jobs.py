@@ -8,7 +8,7 @@ from statistics import fmean, median
 from gpuwarden.diagnosis import HEALTHY, INPUT_BOUND, Bottleneck
 from gpuwarden_rules.diagnosis.advice import HEALTHY_STALL
 from gpuwarden_rules.diagnosis.classify import Verdict
-from gpuwarden_rules.diagnosis.features import Seen
+from gpuwarden_rules.diagnosis.features import ObservedGpu
 
 CAUSES = INPUT_BOUND | {
     Bottleneck.THROTTLED,
@@ -43,7 +43,7 @@ MAD_TO_SIGMA = 0.6745
 class Judged:
     """A GPU, its verdict, and the GPU that it waits for, if it does."""
 
-    seen: Seen
+    seen: ObservedGpu
     verdict: Verdict
     cause: str | None = None
 

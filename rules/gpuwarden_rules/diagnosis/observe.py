@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuwarden.models import MODELS
 from gpuwarden.query import Querier, QueryError
-from gpuwarden_rules.diagnosis.features import NAMES, Features, Place, Seen
+from gpuwarden_rules.diagnosis.features import NAMES, Features, GpuInfo, ObservedGpu
 from gpuwarden_rules.diagnosis.shape import (
     Shape,
     gap_mean,
@@ -47,7 +47,7 @@ Values = dict[str, float | None]
 
 async def observe(
     querier: Querier, now: datetime, *, nodes: Sequence[str] | None = None
-) -> list[Seen]:
+) -> list[ObservedGpu]:
     """Every GPU heard of in the window before `now`; `nodes`: only of these. As `read_rows`."""
     return seen_of(await read_rows(querier, now, nodes=nodes), now)
 
@@ -72,7 +72,7 @@ async def read_rows(
     return result.records()
 
 
-def seen_of(rows: Sequence[Row], now: datetime) -> list[Seen]:
+def seen_of(rows: Sequence[Row], now: datetime) -> list[ObservedGpu]:
     """Features of the rows of `features_sql`."""
     found = shapes(unpacked([row["series"] for row in rows], WINDOW_S))
     starved = Counter(
@@ -89,7 +89,7 @@ def seen_of(rows: Sequence[Row], now: datetime) -> list[Seen]:
     ]
     _add_peers(rows, measured)
     return [
-        Seen(_place(row), Features(**values), now)
+        ObservedGpu(_place(row), Features(**values), now)
         for row, values in zip(rows, measured, strict=True)
     ]
 
@@ -101,8 +101,8 @@ def _may_take_cores(row: Row, values: Mapping[str, float | None]) -> bool:
     return waits and computes and bool(row["holders"])
 
 
-def _place(row: Row) -> Place:
-    return Place(
+def _place(row: Row) -> GpuInfo:
+    return GpuInfo(
         gpu_uuid=row["gpu_uuid"],
         node=row["node"],
         gpu=row["gpu"],

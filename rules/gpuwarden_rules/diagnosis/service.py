@@ -17,7 +17,7 @@ from gpuwarden.diagnosis import Bottleneck, Diagnosis, DiagnosisStore
 from gpuwarden.query import Querier
 from gpuwarden_rules.diagnosis import episodes
 from gpuwarden_rules.diagnosis.classify import classify
-from gpuwarden_rules.diagnosis.features import Seen
+from gpuwarden_rules.diagnosis.features import ObservedGpu
 from gpuwarden_rules.diagnosis.jobs import JobView, Judged, judge_jobs
 from gpuwarden_rules.diagnosis.observe import read_rows, seen_of
 from gpuwarden_rules.diagnosis.sentences import diagnosis_of, diagnosis_of_job
@@ -36,12 +36,12 @@ UNSAVED_MAX = 100_000
 """Changes kept while the store fails; what is beyond is dropped, the oldest first, and counted."""
 
 
-def judged_of(seen: Sequence[Seen]) -> tuple[list[Judged], list[JobView]]:
+def judged_of(seen: Sequence[ObservedGpu]) -> tuple[list[Judged], list[JobView]]:
     """Verdicts of all GPUs, and of the jobs on several."""
     return judge_jobs([Judged(one, classify(one.place, one.features)) for one in seen])
 
 
-def diagnoses_of(seen: Sequence[Seen], now: datetime) -> list[Diagnosis]:
+def diagnoses_of(seen: Sequence[ObservedGpu], now: datetime) -> list[Diagnosis]:
     """What is said of all GPUs, and of the jobs on several."""
     judged, jobs = judged_of(seen)
     return [
@@ -57,7 +57,7 @@ class Diagnoser:
         self._querier = querier
         self._store = store
         self._clock = clock
-        self._state = episodes.State()
+        self._state = episodes.EpisodeState()
         self._unsaved: dict[tuple[str, datetime], Diagnosis] = {}
         self._is_behind = True
         """Nobody was heard of at the latest look: what comes then may have much to tell of before."""

@@ -7,9 +7,9 @@ place has no seconds, a rule that never succeeded no time since.
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from gpuwarden_rules.evaluation.statistics import RuleStats
+from gpuwarden_rules.evaluation.statistics import RuleStatistics
 
-Value = Callable[[RuleStats], float | None]
+Value = Callable[[RuleStatistics], float | None]
 
 _COUNTERS: tuple[tuple[str, str, Value], ...] = (
     ("evaluations_total", "Evaluations, failed ones included.", lambda s: s.evaluations),
@@ -19,10 +19,10 @@ _COUNTERS: tuple[tuple[str, str, Value], ...] = (
 )
 
 
-def exposition(stats: Mapping[str, RuleStats], now: datetime) -> str:
+def exposition(stats: Mapping[str, RuleStatistics], now: datetime) -> str:
     """The figures of `Engine.stats` at `now` (aware); ends with a newline, empty without rules."""
 
-    def since_success(figures: RuleStats) -> float | None:
+    def since_success(figures: RuleStatistics) -> float | None:
         at = figures.last_success_at
         return None if at is None else max(0.0, (now - at).total_seconds())
 
@@ -67,7 +67,7 @@ def exposition(stats: Mapping[str, RuleStats], now: datetime) -> str:
 
 
 def _family(
-    name: str, kind: str, meaning: str, stats: Mapping[str, RuleStats], value: Value
+    name: str, kind: str, meaning: str, stats: Mapping[str, RuleStatistics], value: Value
 ) -> list[str]:
     samples = [
         f'gpuwarden_rules_{name}{{rule="{rule}"}} {number:.10g}'

@@ -10,7 +10,7 @@ from typing import Any
 from gpuwarden.query import Querier
 from gpuwarden.schema import TABLES
 from gpuwarden_rules.definition.language import Rule
-from gpuwarden_rules.definition.overrides import Place, Places
+from gpuwarden_rules.definition.overrides import Location, Locations
 
 Required = tuple[str, str]
 """Table and column."""
@@ -63,7 +63,7 @@ def cannot_run(rule: Rule, absent: Mapping[Required, str]) -> str | None:
     return "; ".join(absent[key] for key in rule.requires if key in absent) or None
 
 
-async def places(querier: Querier) -> Places:
+async def locations(querier: Querier) -> Locations:
     """Where every GPU and node is, as overrides see it. Raises QueryError."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for name, sql in _PLACES_SQL.items():
@@ -75,12 +75,12 @@ async def places(querier: Querier) -> Places:
     for row in rows["gpus"]:
         node, model = row["node"], row["model"]
         models.setdefault(node, set()).add(model)
-        gpus[row["gpu_uuid"]] = Place(node, model, labels.get(node, none))
+        gpus[row["gpu_uuid"]] = Location(node, model, labels.get(node, none))
     nodes = {}
     for node, found in labels.items():
         of_node = models.get(node, set())
-        nodes[node] = Place(node, next(iter(of_node)) if len(of_node) == 1 else "", found)
-    return Places(gpus, nodes)
+        nodes[node] = Location(node, next(iter(of_node)) if len(of_node) == 1 else "", found)
+    return Locations(gpus, nodes)
 
 
 def _labels(text: str | None) -> frozenset[tuple[str, str]]:

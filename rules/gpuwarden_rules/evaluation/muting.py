@@ -12,7 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from gpuwarden.alert import Alert, AlertState
 from gpuwarden.silence import Silence, first_covering
 from gpuwarden_rules.definition.language import Rule
-from gpuwarden_rules.definition.yaml_positions import Problem
+from gpuwarden_rules.definition.yaml_positions import FileProblem
 
 Key = tuple[str, tuple[str, ...]]
 """A rule and the labels that are compared."""
@@ -70,7 +70,7 @@ def _values(alert: Alert, labels: tuple[str, ...]) -> tuple[str, ...] | None:
     return None if None in values else values  # type: ignore[return-value]
 
 
-def graph_problems(rules: Sequence[Rule]) -> list[Problem]:
+def graph_problems(rules: Sequence[Rule]) -> list[FileProblem]:
     """What is wrong in the graph: unknown rules, labels that the other rule lacks, cycles."""
     known = {rule.name: rule for rule in rules}
     problems = []
@@ -92,5 +92,5 @@ def graph_problems(rules: Sequence[Rule]) -> list[Problem]:
     return problems
 
 
-def _problem(rule: Rule, inhibitor: str, message: str) -> Problem:
+def _problem(rule: Rule, inhibitor: str, message: str) -> FileProblem:
     return rule.problem(f"inhibited_by.{inhibitor}", f"inhibited_by: {message}")

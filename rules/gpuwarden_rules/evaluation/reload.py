@@ -7,55 +7,57 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from gpuwarden_rules.definition.rule_set import Book, load_book
-from gpuwarden_rules.definition.yaml_positions import Problem, RuleFileError
-from gpuwarden_rules.evaluation.engine import Engine
+from gpuwarden_rules.definition.rule_set import RuleSet, load_rule_set
+from gpuwarden_rules.definition.yaml_positions import FileProblem, RuleFileError
+from gpuwarden_rules.evaluation.engine import RuleEngine
 
 log = logging.getLogger(__name__)
 
 
-Part = Callable[[], Awaitable[str | None]]
+Reloadable = Callable[[], Awaitable[str | None]]
 """Reads its file anew; what is wrong with it, and then the old one goes on. It has logged that."""
 
 
 class ReloadError(ValueError):
     """Something is wrong and stayed as it was; what is right was taken. The message is one line."""
 
-    def __init__(self, rules: Sequence[Problem], others: Sequence[str]) -> None:
+    def __init__(self, rules: Sequence[FileProblem], others: Sequence[str]) -> None:
         self.problems = list(rules)
-        said = [f"the old rules go on: {rules[0]}"] if rules else []
-        said += [f"the old file goes on: {line}" for line in others]
+        said = [f"the previous rules stay in force: {rules[0]}"] if rules else []
+        said += [f"the previous file stays in force: {line}" for line in others]
         super().__init__("; ".join(said))
 
 
-class Keeper:
+class RuleReloader:
     """An engine, the folders that its rules come from, and what else is read anew with them."""
 
-    def __init__(self, engine: Engine, folders: Sequence[Path], also: Sequence[Part] = ()) -> None:
+    def __init__(
+        self, engine: RuleEngine, folders: Sequence[Path], also: Sequence[Reloadable] = ()
+    ) -> None:
         self.engine = engine
         self._folders = tuple(folders)
         self._also = tuple(also)
 
-    async def reload(self) -> Book:
+    async def reload(self) -> RuleSet:
         """Read the folders and files anew. Raises ReloadError."""
         others = [line for part in self._also if (line := await part()) is not None]
         loop = asyncio.get_running_loop()
         # Forty rules take a quarter of a second to read, for which ingest does not wait.
         with ThreadPoolExecutor(1, "rule-files") as threads:
             try:
-                book = await loop.run_in_executor(threads, load_book, self._folders)
+                rule_set = await loop.run_in_executor(threads, load_rule_set, self._folders)
             except RuleFileError as error:
                 first, *more = error.problems
                 log.error(
-                    "rules not reloaded; the old ones go on",
+                    "rules not reloaded; the previous rules stay in force",
                     extra={"problem": str(first), "more_problems": len(more)},
                 )
                 raise ReloadError(error.problems, others) from error
-        await self.engine.reload(book.rules, book.overrides)
-        log.info("rules reloaded", extra={"rules": len(book.rules)})
+        await self.engine.reload(rule_set.rules, rule_set.overrides)
+        log.info("rules reloaded", extra={"rules": len(rule_set.rules)})
         if others:
             raise ReloadError((), others)
-        return book
+        return rule_set
 
     async def reload_whenever(self, asked: asyncio.Event) -> None:
         """Reload each time that `asked` is set, for as long as it is awaited."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuwarden_rules.definition.language import Rule, parse
-from gpuwarden_rules.evaluation.statistics import RuleStats
+from gpuwarden_rules.evaluation.statistics import RuleStatistics
 
 NAME = "rule_failing"
 
@@ -30,7 +30,7 @@ def failing_rule() -> Rule:
     return rule
 
 
-def failing_rows(stats: Mapping[str, RuleStats]) -> list[dict[str, Any]]:
+def failing_rows(stats: Mapping[str, RuleStatistics]) -> list[dict[str, Any]]:
     """A row for each rule whose last evaluation failed, or took longer than its interval."""
     rows = []
     for name, figures in stats.items():

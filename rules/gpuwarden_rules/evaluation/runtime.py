@@ -1,4 +1,4 @@
-"""A rule under watch: its alerts, what of them has to be saved and told, and its figures."""
+"""A rule under runtime: its alerts, what of them has to be saved and told, and its figures."""
 
 import asyncio
 import logging
@@ -8,9 +8,9 @@ from datetime import datetime
 
 from gpuwarden.alert import Alert, AlertState
 from gpuwarden_rules.definition.language import Rule
-from gpuwarden_rules.definition.overrides import Override, Places, Plan
-from gpuwarden_rules.evaluation.state import State, Transition
-from gpuwarden_rules.evaluation.statistics import RuleStats
+from gpuwarden_rules.definition.overrides import Locations, Override, OverridePlan
+from gpuwarden_rules.evaluation.state import RuleState, Transition
+from gpuwarden_rules.evaluation.statistics import RuleStatistics
 
 log = logging.getLogger(__name__)
 
@@ -21,27 +21,27 @@ UNSAVED_MAX = 10_000
 
 
 @dataclass(slots=True)
-class Watch:
+class RuleRuntime:
     """A rule with all that the engine knows about it."""
 
     rule: Rule
     overrides: Sequence[Override] = ()
     """Those that concern the rule."""
-    stats: RuleStats = field(default_factory=RuleStats)
-    state: State = field(default_factory=State)
+    stats: RuleStatistics = field(default_factory=RuleStatistics)
+    state: RuleState = field(default_factory=RuleState)
     unsaved: dict[tuple[str, datetime], Alert] = field(default_factory=dict)
     saved_at: dict[str, datetime] = field(default_factory=dict)
-    untold: list[Alert] = field(default_factory=list)
+    unnotified: list[Alert] = field(default_factory=list)
     due: asyncio.Event = field(default_factory=asyncio.Event)
     is_over: bool = False
     """The rule is gone, or the engine stops."""
     task: asyncio.Task[None] | None = None
-    _plan: tuple[Places, Plan] | None = None
+    _plan: tuple[Locations, OverridePlan] | None = None
 
-    def plan(self, places: Places) -> Plan:
+    def plan(self, places: Locations) -> OverridePlan:
         """How its overrides are evaluated over a fleet; made once for each."""
         if self._plan is None or self._plan[0] is not places:
-            self._plan = places, Plan(self.rule, self.overrides, places)
+            self._plan = places, OverridePlan(self.rule, self.overrides, places)
         return self._plan[1]
 
     def become(self, rule: Rule, overrides: Sequence[Override]) -> None:
@@ -52,7 +52,7 @@ class Watch:
         """Mark what has to be told and saved: every change of state, and saves long ago."""
         for transition in transitions:
             alert = transition.alert
-            self.untold.append(alert)
+            self.unnotified.append(alert)
             self.unsaved[alert.fingerprint, alert.active_at] = alert
             if alert.state is AlertState.RESOLVED:
                 self.saved_at.pop(alert.fingerprint, None)
@@ -74,9 +74,9 @@ class Watch:
         if changed:
             self.state = replace(self.state, alerts={**self.state.alerts, **changed})
             self.unsaved |= {(key, alert.active_at): alert for key, alert in changed.items()}
-            self.untold = [
+            self.unnotified = [
                 now if (now := changed.get(a.fingerprint)) and now.active_at == a.active_at else a
-                for a in self.untold
+                for a in self.unnotified
             ]
 
     def count(self) -> None:
@@ -118,5 +118,5 @@ class Watch:
         for key in dropped:
             del self.unsaved[key]
         if dropped and not self.stats.dropped:
-            log.error("alerts that are over are not recorded", extra={"rule": self.rule.name})
+            log.error("resolved alerts are not recorded", extra={"rule": self.rule.name})
         self.stats.dropped += len(dropped)

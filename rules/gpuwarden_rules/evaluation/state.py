@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from gpuwarden.alert import Alert, AlertState, Severity, fingerprint, usd_between
 from gpuwarden_rules.definition.language import Rule
-from gpuwarden_rules.definition.templates import TEXT_CHARS_MAX, usd
+from gpuwarden_rules.definition.templates import COST_UNKNOWN, TEXT_CHARS_MAX, usd
 
 FLAPS_MAX = 4
 """Changes (it fires, it clears) within FLAP_WINDOW from which an alert is held."""
@@ -43,7 +43,7 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class State(Mapping[str, Alert]):
+class RuleState(Mapping[str, Alert]):
     """Pending and firing alerts of one rule, by fingerprint, and what else the next step needs."""
 
     alerts: Mapping[str, Alert] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class State(Mapping[str, Alert]):
         return len(self.alerts)
 
 
-def restored(alerts: Iterable[Alert]) -> State:
+def restored(alerts: Iterable[Alert]) -> RuleState:
     """The state that stored episodes make: those that go on, and those lately over."""
     episodes = list(alerts)
     changes: dict[str, list[Change]] = {}
@@ -72,7 +72,7 @@ def restored(alerts: Iterable[Alert]) -> State:
             found.append(Change(alert.fired_at, came=True))
             if alert.resolved_at:
                 found.append(Change(alert.resolved_at, came=False))
-    return State(
+    return RuleState(
         {a.fingerprint: a for a in episodes if a.state is not AlertState.RESOLVED},
         {key: tuple(sorted(found)) for key, found in changes.items()},
     )
@@ -92,7 +92,7 @@ class RowsError(ValueError):
 
 def step(
     state: Mapping[str, Alert], rows: Sequence[Mapping[str, Any]], rule: Rule, now: datetime
-) -> tuple[State, list[Transition]]:
+) -> tuple[RuleState, list[Transition]]:
     """State after an evaluation at `now` that returned `rows`, and what changed.
 
     `state` is what the step before returned; {} is the first. An evaluation that failed is no
@@ -129,12 +129,12 @@ def step(
             resolved_at = max(now, alert.active_at)
             over = replace(alert, state=AlertState.RESOLVED, resolved_at=resolved_at)
             transitions.append(Transition(over, alert.state))
-    return State(after, changes, frozenset(unknown)), transitions
+    return RuleState(after, changes, frozenset(unknown)), transitions
 
 
 def _recent(state: Mapping[str, Alert], now: datetime) -> dict[str, tuple[Change, ...]]:
     """Changes within the window, by fingerprint; a mapping that is no State has no past."""
-    changes = state.changes if isinstance(state, State) else {}
+    changes = state.changes if isinstance(state, RuleState) else {}
     recent = {
         key: tuple(c for c in found if timedelta(0) <= now - c.at < FLAP_WINDOW)
         for key, found in changes.items()
@@ -178,7 +178,7 @@ def _found(
     return found, unknown
 
 
-def sighted(
+def fingerprints_in(
     rows: Sequence[Mapping[str, Any]], rule: Rule, now: datetime
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Fingerprints that hold, and those of which nobody can say. Raises RowsError."""
@@ -251,7 +251,7 @@ def _offered(usd_per_hour: float | None, began_at: datetime, now: datetime) -> d
     now = max(now, began_at)  # a clock that went back costs nothing
     so_far = usd_between(usd_per_hour, began_at, now)
     if usd_per_hour is None or so_far is None:
-        cost = "cost unknown"
+        cost = COST_UNKNOWN
     else:
         cost = f"{usd(so_far)} so far, {usd(usd_per_hour)}/h"
     return {

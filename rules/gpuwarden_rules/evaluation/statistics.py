@@ -5,7 +5,7 @@ from datetime import datetime
 
 
 @dataclass(slots=True)
-class RuleStats:
+class RuleStatistics:
     """What a rule's evaluations came to since the engine was made."""
 
     evaluations: int = 0

@@ -15,65 +15,65 @@ from gpuwarden.clock import Clock
 from gpuwarden.query import Querier, QueryError
 from gpuwarden.silence import Silence
 from gpuwarden_rules.backtest.explain import Explanation, explanation
-from gpuwarden_rules.evaluation.engine import Engine
-from gpuwarden_rules.evaluation.reload import Keeper, ReloadError
+from gpuwarden_rules.evaluation.engine import RuleEngine
+from gpuwarden_rules.evaluation.reload import ReloadError, RuleReloader
 from gpuwarden_rules.http.silence_requests import RequestError, silence_of
 
-Handler = Callable[[web.Request, Keeper], Awaitable[web.Response]]
+Handler = Callable[[web.Request, RuleReloader], Awaitable[web.Response]]
 
 
 def routes(
-    keeper: Callable[[], Keeper | None], querier: Querier, clock: Clock
+    reloader: Callable[[], RuleReloader | None], querier: Querier, clock: Clock
 ) -> Iterable[web.AbstractRouteDef]:
-    """Routes on the engine that `keeper` gives; 503 while it gives none."""
+    """Routes on the engine that `reloader` gives; 503 while it gives none."""
 
     def guarded(handler: Handler) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
-            kept = keeper()
-            if kept is None:
+            found = reloader()
+            if found is None:
                 return _error(503, "the rules have not started yet")
             try:
-                return await handler(request, kept)
+                return await handler(request, found)
             except RequestError as error:
                 return _error(error.status, str(error))
 
         return handle
 
-    async def list_rules(_request: web.Request, kept: Keeper) -> web.Response:
-        return _answer({"rules": described(kept.engine)})
+    async def list_rules(_request: web.Request, reloader: RuleReloader) -> web.Response:
+        return _answer({"rules": described(reloader.engine)})
 
-    async def reload(_request: web.Request, kept: Keeper) -> web.Response:
+    async def reload(_request: web.Request, reloader: RuleReloader) -> web.Response:
         try:
-            book = await kept.reload()
+            rule_set = await reloader.reload()
         except ReloadError as error:
             problems = [dataclasses.asdict(problem) for problem in error.problems]
             return _answer({"error": str(error), "status": 422, "problems": problems}, 422)
-        return _answer({"rules": len(book.rules), "overrides": len(book.overrides)})
+        return _answer({"rules": len(rule_set.rules), "overrides": len(rule_set.overrides)})
 
-    async def list_silences(_request: web.Request, kept: Keeper) -> web.Response:
-        alerts = kept.engine.alerts
-        found = [_silence(silence, alerts) for silence in kept.engine.silences]
+    async def list_silences(_request: web.Request, reloader: RuleReloader) -> web.Response:
+        alerts = reloader.engine.alerts
+        found = [_silence(silence, alerts) for silence in reloader.engine.silences]
         return _answer({"silences": found})
 
-    async def add_silence(request: web.Request, kept: Keeper) -> web.Response:
+    async def add_silence(request: web.Request, reloader: RuleReloader) -> web.Response:
         document = await _document(request)
-        engine = kept.engine
+        engine = reloader.engine
         silence = silence_of(document, engine.alerts, clock.now(), uuid.uuid4().hex[:12])
         await engine.silence(silence)
         return _answer(_silence(silence, engine.alerts), 201)
 
-    async def end_silence(request: web.Request, kept: Keeper) -> web.Response:
+    async def end_silence(request: web.Request, reloader: RuleReloader) -> web.Response:
         wanted = request.match_info["id"]
-        silence = next((s for s in kept.engine.silences if s.id == wanted), None)
+        silence = next((s for s in reloader.engine.silences if s.id == wanted), None)
         if silence is None:
             raise RequestError(f"there is no silence {wanted!r}", 404)
-        await kept.engine.silence(dataclasses.replace(silence, ends_at=clock.now()))
+        await reloader.engine.silence(dataclasses.replace(silence, ends_at=clock.now()))
         return web.Response(status=204)
 
-    async def explain(request: web.Request, kept: Keeper) -> web.Response:
+    async def explain(request: web.Request, reloader: RuleReloader) -> web.Response:
         wanted = request.match_info["fingerprint"]
         try:
-            found = await explanation(kept.engine, querier, wanted, clock.now())
+            found = await explanation(reloader.engine, querier, wanted, clock.now())
         except QueryError as error:
             raise RequestError(str(error), 503) from error
         if found is None:
@@ -101,7 +101,7 @@ async def _document(request: web.Request) -> Any:
         raise RequestError(f"the body is not valid JSON: {error}") from error
 
 
-def described(engine: Engine) -> list[dict[str, Any]]:
+def described(engine: RuleEngine) -> list[dict[str, Any]]:
     """Each rule with its state and figures, as JSON has it."""
     stats, overrides = engine.stats, engine.overrides
     found = []

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuwarden.clock import to_ms
 from gpuwarden.query import Querier
-from gpuwarden_rules.notify.message import Digest, Kind, Message, Waster, message_id
+from gpuwarden_rules.notify.message import Digest, MessageKind, Notification, Waster, message_id
 
 SPAN = timedelta(days=1)
 QUERY_TIMEOUT_S = 60.0
@@ -76,16 +76,16 @@ def is_due(plan: DigestPlan, done_ms: int | None, now: datetime) -> bool:
     return done_ms is not None and done_ms < to_ms(due_at(plan, now - SETTLED_AFTER))
 
 
-async def made(plan: DigestPlan, querier: Querier, now: datetime) -> list[Message]:
+async def made(plan: DigestPlan, querier: Querier, now: datetime) -> list[Notification]:
     """The digest of the day before it was due, for each receiver. Raises QueryError."""
     due = due_at(plan, now - SETTLED_AFTER)
     until = due.replace(minute=0, second=0, microsecond=0)
     digest = await read(querier, until - SPAN, until, plan.top)
     return [
-        Message(
+        Notification(
             id=message_id("digest", plan.name, receiver, str(to_ms(due))),
             receiver=receiver,
-            kind=Kind.DIGEST,
+            kind=MessageKind.DIGEST,
             group=f"digest {plan.name}",
             made_at=now,
             digest=digest,

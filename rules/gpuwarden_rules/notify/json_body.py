@@ -5,15 +5,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpuwarden.alert import Alert
-from gpuwarden_rules.notify.message import Digest, Message
-from gpuwarden_rules.notify.sentences import Style, worded
+from gpuwarden_rules.notify.message import Digest, Notification
+from gpuwarden_rules.notify.sentences import Style, rendered
 
 VERSION = 1
 
 
-def body_of(message: Message, style: Style) -> dict[str, Any]:
+def body_of(message: Notification, style: Style) -> dict[str, Any]:
     """The documented keys. Instants are RFC 3339, UTC; what is unknown is null."""
-    words = worded(message, "text", style)
+    words = rendered(message, "text", style)
     return {
         "version": VERSION,
         "id": message.id,
@@ -38,7 +38,7 @@ def body_of(message: Message, style: Style) -> dict[str, Any]:
     }
 
 
-def line_of(message: Message, style: Style) -> str:
+def line_of(message: Notification, style: Style) -> str:
     """The body as one line, without its end."""
     return json.dumps(body_of(message, style), ensure_ascii=False, separators=(",", ":"))
 

@@ -18,7 +18,7 @@ ALERTS_MAX = 200
 URGENCY = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 
-class Kind(StrEnum):
+class MessageKind(StrEnum):
     """What a message is about."""
 
     ALERTS = "alerts"
@@ -57,13 +57,13 @@ class Digest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Notification:
     """Something to tell one receiver. Instants are aware, UTC."""
 
     id: str
     """The same however often it is sent: a receiver can tell a repeat."""
     receiver: str
-    kind: Kind
+    kind: MessageKind
     group: str
     """Identity of the group that it is about; messages of a group arrive in order."""
     made_at: datetime
@@ -93,14 +93,14 @@ class Message:
         return min(severities, key=URGENCY.__getitem__) if severities else None
 
 
-def to_json(message: Message) -> bytes:
+def to_json(message: Notification) -> bytes:
     """The message as it is stored."""
     return msgspec.json.encode(message)
 
 
-def from_json(body: bytes) -> Message:
+def from_json(body: bytes) -> Notification:
     """The message that was stored. Raises ValueError."""
-    return msgspec.json.decode(body, type=Message)
+    return msgspec.json.decode(body, type=Notification)
 
 
 def message_id(*parts: str) -> str:

@@ -20,16 +20,16 @@ from gpuwarden.clock import Clock, to_ms
 from gpuwarden.lifecycle import until
 from gpuwarden.query import Querier, QueryError
 from gpuwarden_rules.notify import digest
-from gpuwarden_rules.notify.message import Message
+from gpuwarden_rules.notify.message import Notification
 from gpuwarden_rules.notify.outbox import Outbox, OutboxError, Queued
-from gpuwarden_rules.notify.planner import Group, Plan, plan
+from gpuwarden_rules.notify.planner import NotificationGroup, NotificationPlan, plan
 from gpuwarden_rules.notify.receivers.receiver import (
     TIMEOUT_S,
-    Accepted,
-    Later,
+    Delivered,
+    DeliveryDelayed,
+    DeliveryRefused,
     Outcome,
     Receiver,
-    Refused,
     backoff_s,
 )
 from gpuwarden_rules.notify.settings import Notify
@@ -85,7 +85,7 @@ class Notifier:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="notify")
         self._changed = asyncio.Event()
         self._news = {name: asyncio.Event() for name in receivers}
-        self._state: dict[str, Group] = {}
+        self._state: dict[str, NotificationGroup] = {}
         self._digests: dict[str, int] = {}
         self._is_stuck = False
         self._is_digest_late = False
@@ -157,7 +157,7 @@ class Notifier:
                 extra={"receiver": receiver, "messages": count},
             )
 
-    def _plan(self, alerts: Sequence[Alert], now: datetime) -> Plan:
+    def _plan(self, alerts: Sequence[Alert], now: datetime) -> NotificationPlan:
         """On the outbox's thread: what was planned is durable when it returns."""
         made = plan(self._state, alerts, self._notify.policy, now)
         if made.messages or made.state != self._state:
@@ -187,7 +187,7 @@ class Notifier:
         now = self._clock.now()
         for planned in self._notify.digests:
             done_ms = self._digests.get(planned.name)
-            messages: list[Message] = []
+            messages: list[Notification] = []
             if done_ms is not None:
                 if not digest.is_due(planned, done_ms, now):
                     continue
@@ -208,7 +208,7 @@ class Notifier:
             self._digests |= done
             self._announce(messages)
 
-    def _announce(self, messages: Sequence[Message]) -> None:
+    def _announce(self, messages: Sequence[Notification]) -> None:
         for receiver in {message.receiver for message in messages}:
             self._news[receiver].set()
 
@@ -224,19 +224,19 @@ class Notifier:
                     continue
                 outcome = await attempt(receiver, queued.message)
                 self._count(name, queued, outcome)
-                failures = failures + 1 if isinstance(outcome, Later) else 0
+                failures = failures + 1 if isinstance(outcome, DeliveryDelayed) else 0
                 await self._settle(name, queued, outcome)
             except OutboxError as error:
                 self._stuck(error)
                 await until(stop, OUTBOX_RETRY_S)
                 continue
-            if isinstance(outcome, Later):
+            if isinstance(outcome, DeliveryDelayed):
                 await until(stop, backoff_s(failures, outcome.after_s))
 
     async def _settle(self, name: str, queued: Queued, outcome: Outcome) -> None:
         """Note in the outbox what became of a message. Raises OutboxError."""
         is_old = self._clock.now() - queued.message.made_at > KEEP
-        if not isinstance(outcome, Later):
+        if not isinstance(outcome, DeliveryDelayed):
             await self._stored(partial(self._outbox.remove, name, queued.sequence))
         elif is_old:
             self.stats[name].expired += 1
@@ -248,13 +248,13 @@ class Notifier:
     def _count(self, name: str, queued: Queued, outcome: Outcome) -> None:
         stats = self.stats[name]
         match outcome:
-            case Accepted():
+            case Delivered():
                 stats.sent += 1
                 stats.last_sent_at = self._clock.now()
                 if stats.failing:
                     log.info("receiver answers again", extra={"receiver": name})
                 stats.failing = False
-            case Later(reason):
+            case DeliveryDelayed(reason):
                 stats.failures += 1
                 if not stats.failing:
                     log.warning(
@@ -262,7 +262,7 @@ class Notifier:
                         extra={"receiver": name, "reason": reason},
                     )
                 stats.failing = True
-            case Refused(reason):
+            case DeliveryRefused(reason):
                 stats.refused += 1
                 log.error(
                     "message dropped: the receiver refused it",
@@ -281,13 +281,13 @@ class Notifier:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
 
-async def attempt(receiver: Receiver, message: Message) -> Outcome:
+async def attempt(receiver: Receiver, message: Notification) -> Outcome:
     """Send a message once, within TIMEOUT_S; whatever goes wrong is an outcome."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
             return await receiver.send(message)
     except TimeoutError:
-        return Later(f"no answer within {TIMEOUT_S:g} s")
+        return DeliveryDelayed(f"no answer within {TIMEOUT_S:g} s")
     except Exception as error:  # noqa: BLE001 - a receiver's fault must not stop the others
         # Its text may hold an address with a secret.
-        return Later(type(error).__name__)
+        return DeliveryDelayed(type(error).__name__)

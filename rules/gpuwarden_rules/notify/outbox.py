@@ -29,8 +29,8 @@ import msgspec
 
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.lifecycle import StartError
-from gpuwarden_rules.notify.message import Message, from_json, to_json
-from gpuwarden_rules.notify.planner import Group, State
+from gpuwarden_rules.notify.message import Notification, from_json, to_json
+from gpuwarden_rules.notify.planner import NotificationGroup, State
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class Queued:
     """A message that waits."""
 
     sequence: int
-    message: Message
+    message: Notification
     attempts: int
     """How often it was sent in vain."""
 
@@ -102,12 +102,12 @@ class Outbox:
         query = "SELECT receiver, count(*) FROM messages GROUP BY receiver"
         self.waiting.update(dict(self._db.execute(query)))
 
-    def state(self) -> dict[str, Group]:
+    def state(self) -> dict[str, NotificationGroup]:
         """What the planner remembers; groups that cannot be read are left out, and logged."""
         groups = {}
         for key, body in self._db.execute("SELECT key, body FROM groups"):
             try:
-                groups[str(key)] = msgspec.json.decode(body, type=Group)
+                groups[str(key)] = msgspec.json.decode(body, type=NotificationGroup)
             except ValueError as error:
                 log.error("group not read; its alerts are told again", extra={"reason": str(error)})
         return groups
@@ -120,7 +120,7 @@ class Outbox:
         self,
         before: State,
         after: State,
-        messages: Sequence[Message],
+        messages: Sequence[Notification],
         *,
         digests: Mapping[str, int] | None = None,
     ) -> None:
@@ -198,7 +198,7 @@ class Outbox:
         """Close the file."""
         self._db.close()
 
-    def _put(self, message: Message, counts: Counter[str]) -> None:
+    def _put(self, message: Notification, counts: Counter[str]) -> None:
         made_ms = to_ms(message.made_at)
         if message.is_repeat:
             # The newest word on a group that still fires stands for those that nobody took.

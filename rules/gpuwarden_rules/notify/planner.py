@@ -17,15 +17,21 @@ from datetime import datetime, timedelta
 
 from gpuwarden.alert import Alert, AlertState, fingerprint
 from gpuwarden.clock import to_ms
-from gpuwarden_rules.notify.message import ALERTS_MAX, URGENCY, Kind, Message, message_id
-from gpuwarden_rules.notify.routing import PACES, Pace, Policy, Recipient, Route, value_of
+from gpuwarden_rules.notify.message import (
+    ALERTS_MAX,
+    URGENCY,
+    MessageKind,
+    Notification,
+    message_id,
+)
+from gpuwarden_rules.notify.routing import PACES, Pace, Recipient, Route, RoutingPolicy, value_of
 
 STATE_KEEPER_PACE = Pace(0, 0, 300)
 """Of receivers that group by themselves; `alertmanager.py` says how long what they are told holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class NotificationGroup:
     """Alerts that one receiver is told of together, and what it was told."""
 
     receiver: str
@@ -40,18 +46,18 @@ class Group:
     """The pace of the last message; what comes next keeps to it where no alert says otherwise."""
 
 
-State = Mapping[str, Group]
+State = Mapping[str, NotificationGroup]
 """Groups by their identity."""
 Routes = Sequence[tuple[str, Route]]
 """Receivers of an alert, and the route that leads to each."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class NotificationPlan:
     """What follows from a look at the alerts."""
 
-    state: dict[str, Group]
-    messages: list[Message]
+    state: dict[str, NotificationGroup]
+    messages: list[Notification]
     wake_at: datetime | None
     """When to look again if nothing changes; None: not before something does."""
     unrouted: int
@@ -63,7 +69,7 @@ class Plan:
 class _Draft:
     """A group as it would be told now."""
 
-    group: Group
+    group: NotificationGroup
     fresh: list[Alert] = field(default_factory=list)
     """Fire, and the receiver has not been told."""
     known: list[Alert] = field(default_factory=list)
@@ -75,7 +81,9 @@ class _Draft:
     paces: list[Pace] = field(default_factory=list)
 
 
-def plan(state: State, alerts: Iterable[Alert], policy: Policy, now: datetime) -> Plan:
+def plan(
+    state: State, alerts: Iterable[Alert], policy: RoutingPolicy, now: datetime
+) -> NotificationPlan:
     """The messages that are due at `now`, and the state after them.
 
     `alerts`: all that are active. `state` is never changed.
@@ -99,8 +107,8 @@ def plan(state: State, alerts: Iterable[Alert], policy: Policy, now: datetime) -
             is_for_nobody = address is None and policy.recipients[receiver].is_personal
             if not is_for_nobody and (receiver, address, alert.fingerprint) not in home:
                 _add(drafts, alert, receiver, address, route, policy, now)
-    after: dict[str, Group] = {}
-    messages: list[Message] = []
+    after: dict[str, NotificationGroup] = {}
+    messages: list[Notification] = []
     wakes: list[datetime] = []
     for key, draft in drafts.items():
         due_at = _due(draft, now)
@@ -117,14 +125,14 @@ def plan(state: State, alerts: Iterable[Alert], policy: Policy, now: datetime) -
             wakes.append(quiet_until + timedelta(milliseconds=1))
         if due_at is not None:
             wakes.append(due_at)
-    return Plan(after, messages, min(wakes, default=None), unrouted, muted)
+    return NotificationPlan(after, messages, min(wakes, default=None), unrouted, muted)
 
 
 def _draft(
-    group: Group,
+    group: NotificationGroup,
     firing: Mapping[str, Alert],
     routes: Mapping[str, Routes],
-    policy: Policy,
+    policy: RoutingPolicy,
     now: datetime,
 ) -> _Draft:
     """A group with what its receiver was told compared with what is."""
@@ -160,7 +168,7 @@ def _add(
     receiver: str,
     address: str | None,
     route: Route,
-    policy: Policy,
+    policy: RoutingPolicy,
     now: datetime,
 ) -> None:
     """Put an alert that the receiver does not know into its group there."""
@@ -170,7 +178,7 @@ def _add(
     key = fingerprint(receiver, {**labels, "": address} if address else labels)
     draft = drafts.get(key)
     if draft is None:
-        group = Group(receiver=receiver, labels=labels, address=address, told_at=now)
+        group = NotificationGroup(receiver=receiver, labels=labels, address=address, told_at=now)
         draft = drafts[key] = _Draft(group)
     pace = STATE_KEEPER_PACE if keeps_state else route.pace(alert.severity)
     fired_at = alert.fired_at or alert.active_at
@@ -199,16 +207,16 @@ def _interval_s(draft: _Draft) -> float:
 
 def _tell(
     key: str, draft: _Draft, recipient: Recipient, now: datetime
-) -> tuple[_Draft, list[Message]]:
+) -> tuple[_Draft, list[Notification]]:
     """The group after being told, and the message; several where one cannot list what all must go."""
     group, over = draft.group, {alert.fingerprint for alert in draft.over}
     told = {name: alert for name, alert in group.told.items() if name not in over}
     told |= {alert.fingerprint: alert for alert in (*draft.known, *draft.fresh)}
     firing = _by_urgency(draft.fresh) + _by_urgency(draft.known)
-    whole = Message(
+    whole = Notification(
         id="",
         receiver=group.receiver,
-        kind=Kind.ALERTS,
+        kind=MessageKind.ALERTS,
         group=key,
         made_at=now,
         labels=group.labels,

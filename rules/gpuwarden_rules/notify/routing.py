@@ -92,7 +92,7 @@ class Recipient:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class RoutingPolicy:
     """All that decides on messages."""
 
     recipients: Mapping[str, Recipient]

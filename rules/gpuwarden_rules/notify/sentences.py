@@ -11,8 +11,8 @@ from itertools import groupby
 
 from gpuwarden.alert import Alert
 from gpuwarden.durations import readable
-from gpuwarden_rules.definition.templates import usd
-from gpuwarden_rules.notify.message import Digest, Kind, Message, Waster
+from gpuwarden_rules.definition.templates import COST_UNKNOWN, usd
+from gpuwarden_rules.notify.message import Digest, MessageKind, Notification, Waster
 
 FORMS = ("text", "markdown", "short")
 SHORT_CHARACTERS_MAX = 160
@@ -25,7 +25,7 @@ HIDDEN = ("gpu_uuid", "node", "owner")
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class RenderedMessage:
     """A message in words."""
 
     title: str
@@ -41,26 +41,26 @@ class Style:
     """The page of the fleet."""
 
 
-def worded(message: Message, form: str, style: Style) -> Words:
+def rendered(message: Notification, form: str, style: Style) -> RenderedMessage:
     """The message in one of FORMS."""
     match message.kind:
-        case Kind.TEST:
+        case MessageKind.TEST:
             title, paragraphs = "gpuwarden: test", ["This receiver works. Nothing is wrong."]
-        case Kind.DIGEST:
+        case MessageKind.DIGEST:
             assert message.digest is not None
             title, paragraphs = _digest(message.digest, style)
-        case Kind.ALERTS:
+        case MessageKind.ALERTS:
             title, paragraphs = _alerts(message, style)
     if form == "short":
-        return Words(title, _short(title, paragraphs))
+        return RenderedMessage(title, _short(title, paragraphs))
     if style.link:
         paragraphs.append(style.link)
     if form == "markdown":
-        return Words(title, "\n\n".join(map(_markdown, paragraphs)))
-    return Words(title, "\n".join(paragraphs))
+        return RenderedMessage(title, "\n\n".join(map(_markdown, paragraphs)))
+    return RenderedMessage(title, "\n".join(paragraphs))
 
 
-def _alerts(message: Message, style: Style) -> tuple[str, list[str]]:
+def _alerts(message: Notification, style: Style) -> tuple[str, list[str]]:
     shown = message.firing or message.resolved
     total = message.firing_total or message.resolved_total
     severity = message.severity.value if message.severity else ""
@@ -91,7 +91,7 @@ def _by_rule(alerts: Sequence[Alert]) -> list[list[Alert]]:
     return list(rules.values())
 
 
-def _firing(alerts: Sequence[Alert], message: Message, style: Style) -> list[str]:
+def _firing(alerts: Sequence[Alert], message: Notification, style: Style) -> list[str]:
     """What is wrong, where else, since when, and what to do."""
     first, others = alerts[0], alerts[1:]
     lines = [first.summary]
@@ -106,8 +106,9 @@ def _firing(alerts: Sequence[Alert], message: Message, style: Style) -> list[str
     return lines
 
 
-def _cost(message: Message) -> list[str]:
-    if not message.firing:
+def _cost(message: Notification) -> list[str]:
+    """What it costs, where the summary of a lone alert does not say it."""
+    if not message.firing or (message.firing_total <= 1 and _says_cost(message.firing[0])):
         return []
     if message.usd_per_hour is None:
         return ["Cost: unknown."]
@@ -116,7 +117,13 @@ def _cost(message: Message) -> list[str]:
     return [f"Cost: {least}{usd(message.usd_per_hour)}/h{so_far}."]
 
 
-def _over(message: Message) -> list[str]:
+def _says_cost(alert: Alert) -> bool:
+    if alert.usd_per_hour is None:
+        return COST_UNKNOWN in alert.summary
+    return f"{usd(alert.usd_per_hour)}/h" in alert.summary
+
+
+def _over(message: Notification) -> list[str]:
     """What is over, after how long and at what cost."""
     if not message.resolved:
         return []
@@ -135,7 +142,7 @@ def _over(message: Message) -> list[str]:
     return lines
 
 
-def _places(alerts: Sequence[Alert], total: int, message: Message) -> str:
+def _places(alerts: Sequence[Alert], total: int, message: Notification) -> str:
     """`gpu 1, 2, 3`; `dgx-07 gpu 1, dgx-08 gpu 1`: what tells alerts of a group apart."""
     common = message.labels
     places = (_place(alert, common) for alert in alerts)
@@ -175,7 +182,7 @@ def _digest(digest: Digest, style: Style) -> tuple[str, list[str]]:
     until = digest.until.astimezone(style.zone).strftime("%d %b %H:%M %Z")
     hours = readable((digest.until - digest.since).total_seconds())
     share = f" ({digest.wasted_hours / digest.gpu_hours:.0%})" if digest.gpu_hours else ""
-    wasted = "cost unknown" if digest.usd is None else usd(digest.usd)
+    wasted = COST_UNKNOWN if digest.usd is None else usd(digest.usd)
     used = f"{digest.wasted_hours:,.0f} of {digest.gpu_hours:,.0f} GPU-hours{share}"
     lines = [f"In the {hours} to {until}: {used} were wasted: {wasted}."]
     if digest.labels:
@@ -189,7 +196,7 @@ def _wasters(head: str, wasters: Sequence[Waster], unit: str) -> list[str]:
     if not wasters:
         return []
     lines = [
-        f"{number}. {w.name}: {'cost unknown' if w.usd is None else usd(w.usd)}, {w.hours:,.1f} {unit}"
+        f"{number}. {w.name}: {COST_UNKNOWN if w.usd is None else usd(w.usd)}, {w.hours:,.1f} {unit}"
         for number, w in enumerate(wasters, 1)
     ]
     return [f"{head}:", *lines]

@@ -34,9 +34,9 @@ from zoneinfo import ZoneInfo
 from yaml.nodes import Node, ScalarNode, SequenceNode
 
 from gpuwarden.durations import seconds_of
-from gpuwarden_rules.definition.yaml_positions import Problem, Reader, RuleFileError
+from gpuwarden_rules.definition.yaml_positions import FileProblem, RuleFileError, YamlReader
 from gpuwarden_rules.notify.digest import DigestPlan
-from gpuwarden_rules.notify.routing import GROUP_BY, Owners, Policy, Recipient, Route
+from gpuwarden_rules.notify.routing import GROUP_BY, Owners, Recipient, Route, RoutingPolicy
 from gpuwarden_rules.notify.sentences import FORMS, Style
 
 KINDS = ("apprise", "webhook", "alertmanager", "file", "stdout")
@@ -67,7 +67,7 @@ class Notify:
     """All that the file says."""
 
     receivers: tuple[ReceiverPlan, ...]
-    policy: Policy
+    policy: RoutingPolicy
     style: Style
     digests: tuple[DigestPlan, ...] = ()
 
@@ -78,7 +78,7 @@ def load(path: Path) -> Notify:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise RuleFileError([Problem(str(path), 1, 1, f"cannot be read: {reason}")]) from error
+        raise RuleFileError([FileProblem(str(path), 1, 1, f"cannot be read: {reason}")]) from error
     return parse(text, str(path), os.environ)
 
 
@@ -92,7 +92,7 @@ def parse(text: str, path: str, env: Mapping[str, str]) -> Notify:
     return notify
 
 
-class _File(Reader):
+class _File(YamlReader):
     """Reads the parts of the file; what is wrong is noted and reads as its default."""
 
     def __init__(self, path: str, text: str, env: Mapping[str, str]) -> None:
@@ -125,7 +125,7 @@ class _File(Reader):
         }
         return Notify(
             receivers=tuple(receivers.values()),
-            policy=Policy(recipients, routes, owners),
+            policy=RoutingPolicy(recipients, routes, owners),
             style=Style(zone, self._web_address(nodes.get("link"))),
             digests=tuple(digests),
         )

@@ -25,7 +25,7 @@ from yaml.nodes import Node, SequenceNode
 
 from gpuwarden.alert import AlertState
 from gpuwarden_rules.definition.language import Rule, load
-from gpuwarden_rules.definition.yaml_positions import Reader, read_text
+from gpuwarden_rules.definition.yaml_positions import YamlReader, read_text
 from gpuwarden_rules.testing.fixtures import Rows, offset_s, rows_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -79,7 +79,7 @@ class Case:
 
 def load_cases(path: Path) -> list[Case]:
     """The cases of a test file. Raises RuleFileError with every problem in it and its rules."""
-    reader = Reader(str(path), read_text(path))
+    reader = YamlReader(str(path), read_text(path))
     cases: list[Case] = []
     root = reader.root()
     if root is not None:
@@ -95,7 +95,9 @@ def load_cases(path: Path) -> list[Case]:
     return cases
 
 
-def _case(reader: Reader, node: Node, rules: Mapping[str, Rule], evaluate_s: float | None) -> Case:
+def _case(
+    reader: YamlReader, node: Node, rules: Mapping[str, Rule], evaluate_s: float | None
+) -> Case:
     nodes = reader.fields(node, required=("name", "expect"), optional=("why", "tables", "evaluate"))
     name = (reader.text(nodes["name"]) if "name" in nodes else None) or ""
     if "evaluate" in nodes:
@@ -109,7 +111,7 @@ def _case(reader: Reader, node: Node, rules: Mapping[str, Rule], evaluate_s: flo
     return Case(reader.path, node.start_mark.line + 1, name, rules, rows, expectations, evaluate_s)
 
 
-def _expectation(reader: Reader, node: Node, rules: Mapping[str, Rule]) -> Expectation | None:
+def _expectation(reader: YamlReader, node: Node, rules: Mapping[str, Rule]) -> Expectation | None:
     states = (AlertState.FIRING, AlertState.PENDING)
     nodes = reader.fields(node, required=("at", "rule"), optional=(*states, "quiet"))
     name = reader.text(nodes["rule"]) if "rule" in nodes else None
@@ -131,7 +133,7 @@ def _expectation(reader: Reader, node: Node, rules: Mapping[str, Rule]) -> Expec
     return Expectation(at_s, name, tuple(alerts))
 
 
-def _expected(reader: Reader, node: Node, state: AlertState, rule: Rule) -> Expected:
+def _expected(reader: YamlReader, node: Node, state: AlertState, rule: Rule) -> Expected:
     nodes = reader.fields(node, optional=(*rule.labels, *LOOKED_AT))
     labels = {k: str(reader.scalar(nodes[k])) for k in rule.labels if k in nodes}
     about: dict[str, Any] = {}
@@ -153,7 +155,7 @@ def _expected(reader: Reader, node: Node, state: AlertState, rule: Rule) -> Expe
     return Expected(state, labels, about)
 
 
-def _number(reader: Reader, node: Node) -> float | None:
+def _number(reader: YamlReader, node: Node) -> float | None:
     """A number, or None for `unknown`."""
     value = reader.scalar(node)
     if value == "unknown":

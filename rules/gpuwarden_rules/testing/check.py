@@ -7,17 +7,17 @@ from gpuwarden.clock import EPOCH
 from gpuwarden.query import Querier, QueryError
 from gpuwarden_rules.definition.language import Rule, builtin_rules, column_problems, load, repeated
 from gpuwarden_rules.definition.overrides import FILE_NAME, load_overrides
-from gpuwarden_rules.definition.yaml_positions import Problem, RuleFileError
+from gpuwarden_rules.definition.yaml_positions import FileProblem, RuleFileError
 from gpuwarden_rules.evaluation.muting import graph_problems
 from gpuwarden_rules.testing.database import MemoryDatabase
 
 
-async def check(paths: Iterable[Path], querier: Querier | None = None) -> list[Problem]:
+async def check(paths: Iterable[Path], querier: Querier | None = None) -> list[FileProblem]:
     """Everything that is wrong in rule files, in file order; none where they are good.
 
     The SQL is bound to `querier`'s tables, by default to an empty schema in memory.
     """
-    problems: list[Problem] = []
+    problems: list[FileProblem] = []
     rules: list[Rule] = []
     overriding = []
     for path in paths:
@@ -47,7 +47,7 @@ async def check(paths: Iterable[Path], querier: Querier | None = None) -> list[P
     return sorted(problems)
 
 
-async def _bound(rule: Rule, querier: Querier) -> list[Problem]:
+async def _bound(rule: Rule, querier: Querier) -> list[FileProblem]:
     """What running the rule's SQL at the epoch finds."""
     try:
         # At the epoch there are no samples, so a rule that looks at a window has nothing to read.

@@ -19,7 +19,7 @@ from gpuwarden.durations import seconds_of
 from gpuwarden.metrics import Type
 from gpuwarden.schema import TABLES, stored_columns
 from gpuwarden.table import Column, Table
-from gpuwarden_rules.definition.yaml_positions import Reader
+from gpuwarden_rules.definition.yaml_positions import YamlReader
 from gpuwarden_rules.testing.notation import expand
 
 Rows = dict[str, list[dict[str, Any]]]
@@ -36,7 +36,7 @@ _REQUIRED: dict[Type, Any] = {
 """What a required column holds where a block does not name it."""
 
 
-def rows_of(reader: Reader, node: Node, start: datetime) -> Rows:
+def rows_of(reader: YamlReader, node: Node, start: datetime) -> Rows:
     """Rows by table of a case's `tables`; problems are noted in the reader."""
     rows: Rows = {}
     for name, (key, blocks) in reader.entries(node).items():
@@ -49,7 +49,7 @@ def rows_of(reader: Reader, node: Node, start: datetime) -> Rows:
     return rows
 
 
-def offset_s(reader: Reader, node: Node) -> float:
+def offset_s(reader: YamlReader, node: Node) -> float:
     """Seconds of an offset such as `35m` or `-2h`; 0 where a problem was noted."""
     value = reader.scalar(node)
     if value == 0 and value is not False:
@@ -61,7 +61,7 @@ def offset_s(reader: Reader, node: Node) -> float:
     return (seconds or 0.0) * (-1 if text.startswith("-") else 1)
 
 
-def _block(reader: Reader, node: Node, table: Table, start: datetime) -> list[dict[str, Any]]:
+def _block(reader: YamlReader, node: Node, table: Table, start: datetime) -> list[dict[str, Any]]:
     columns = {column.name: column for column in stored_columns(table)}
     own_time = ("ts",) if "ts" in columns else ()
     settable = [name for name in columns if name not in own_time]
@@ -87,7 +87,7 @@ def _block(reader: Reader, node: Node, table: Table, start: datetime) -> list[di
     return rows
 
 
-def _value(reader: Reader, node: Node, column: Column, start: datetime) -> Any:
+def _value(reader: YamlReader, node: Node, column: Column, start: datetime) -> Any:
     """One value for all rows, or a list of values."""
     if column.type is Type.TIMESTAMP:
         return start + timedelta(seconds=offset_s(reader, node))
@@ -106,7 +106,9 @@ def _value(reader: Reader, node: Node, column: Column, start: datetime) -> Any:
     return value
 
 
-def _count(reader: Reader, node: Node, nodes: Mapping[str, Node], values: Mapping[str, Any]) -> int:
+def _count(
+    reader: YamlReader, node: Node, nodes: Mapping[str, Node], values: Mapping[str, Any]
+) -> int:
     """Rows of a block; 0 where a problem was noted."""
     lengths = {name: len(value) for name, value in values.items() if isinstance(value, list)}
     if "every" not in nodes:

@@ -22,7 +22,7 @@ def file(tmp_path):
 def test_check_says_what_is_right_and_what_is_perhaps_not_meant(file, capsys) -> None:
     assert main(["notify", "check", str(file)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{file} is right: 2 receivers, 1 route"
+    assert lines[0] == f"{file} is valid: 2 receivers, 1 route"
     assert lines[1] == "note: no route leads to 'gone'"
     assert lines[2].startswith("note: alerts that match no route")
 
@@ -54,6 +54,6 @@ def test_test_of_one_receiver(file, capsys) -> None:
 
 def test_the_file_is_that_of_the_collector(file, monkeypatch, capsys) -> None:
     assert main(["notify", "test"]) == 2
-    assert "no file of receivers: give --file" in capsys.readouterr().err
+    assert "no file of receivers: use --file" in capsys.readouterr().err
     monkeypatch.setenv("GPUWARDEN_COLLECTOR_NOTIFY_FILE", str(file))
     assert main(["notify", "test", "--receiver", "log"]) == 0

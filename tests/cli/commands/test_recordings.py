@@ -133,5 +133,5 @@ def test_the_summary_counts_what_is_wrong(tmp_path) -> None:
     )  # fmt: skip
     assert summary(tally, 1, Path("f")) == (
         "2 ticks (1 missed), 3 rows of 1 table from 1 probe, 1 reading failed, 1,234 bytes in f;"
-        " 2 values left out as impossible: gpu_samples.power_watts"
+        " 2 values skipped as impossible: gpu_samples.power_watts"
     )

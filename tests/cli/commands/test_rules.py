@@ -91,7 +91,7 @@ def test_a_collectors_rules_are_listed_with_why_they_cannot_run(answering, capsy
 
 
 def test_a_collector_that_refuses_to_reload_is_the_answer_no(answering, capsys) -> None:
-    answering(422, {"error": "the old rules go on: r.yaml:1:1: x", "status": 422})
+    answering(422, {"error": "the previous rules stay in force: r.yaml:1:1: x", "status": 422})
     assert main(["rules", "reload"]) == 1
     assert "r.yaml:1:1" in capsys.readouterr().err
     answering(200, {"rules": 40, "overrides": 2})

@@ -9,7 +9,7 @@ import pytest
 from gpuwarden.alert import Alert, AlertState, Severity
 from gpuwarden_cli.commands.up import (
     ALERTS_SAID_MAX,
-    Voice,
+    AlertPrinter,
     default_data_dir,
     node_sizes,
     simulated_gpus,
@@ -54,7 +54,7 @@ def test_data_goes_where_the_desktop_standard_says(monkeypatch) -> None:
 
 
 def test_the_first_alert_says_what_to_do_the_next_are_a_line(capsys) -> None:
-    voice = Voice()
+    voice = AlertPrinter()
     voice.on_change(replace(ALERT, state=AlertState.PENDING, fired_at=None))
     voice.on_change(ALERT)
     voice.on_change(replace(ALERT, state=AlertState.RESOLVED))
@@ -66,7 +66,7 @@ def test_the_first_alert_says_what_to_do_the_next_are_a_line(capsys) -> None:
 
 
 def test_a_flood_of_alerts_ends_with_where_the_rest_is(capsys) -> None:
-    voice = Voice()
+    voice = AlertPrinter()
     for number in range(ALERTS_SAID_MAX + 50):
         voice.on_change(replace(ALERT, fingerprint=str(number)))
     lines = capsys.readouterr().out.splitlines()
@@ -75,12 +75,12 @@ def test_a_flood_of_alerts_ends_with_where_the_rest_is(capsys) -> None:
 
 
 def test_an_alert_that_was_over_before_it_fired_is_not_said(capsys) -> None:
-    Voice().on_change(replace(ALERT, state=AlertState.RESOLVED, fired_at=None))
+    AlertPrinter().on_change(replace(ALERT, state=AlertState.RESOLVED, fired_at=None))
     assert capsys.readouterr().out == ""
 
 
 def test_an_alert_that_still_fires_is_not_said_again(capsys) -> None:
-    voice = Voice()
+    voice = AlertPrinter()
     voice.on_change(ALERT)
     voice.on_change(replace(ALERT, value=9.0))
     assert capsys.readouterr().out.count("FIRING") == 1

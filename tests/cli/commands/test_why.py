@@ -148,7 +148,7 @@ async def test_an_instant_without_samples_says_so(fleet: MemoryDatabase) -> None
 def test_an_instant_that_is_none_and_a_collector_that_is_not_there_are_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(ValueError, match="--at rubbish is not an instant"):
+    with pytest.raises(ValueError, match="--at rubbish is not a time"):
         why(argparse.Namespace(at="rubbish", url=None, target="n1", format="table"))
     assert main(["why", "n1", "--url", "http://127.0.0.1:1"]) == 2
     assert "no collector answers at http://127.0.0.1:1" in capsys.readouterr().err

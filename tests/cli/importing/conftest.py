@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gpuwarden_cli.importing.model import Origin, Reader, Tally
+from gpuwarden_cli.importing.model import ImportTally, Origin, Reader
 
 AT_MS = 1_780_000_000_000
 DATA = Path(__file__).parents[4] / "shared" / "data"
@@ -17,7 +17,7 @@ class Imported:
     """The rows of a reader by table, as dicts, and what it left out."""
 
     def __init__(self, reader: Reader, text: str, origin: Origin) -> None:
-        self.tally = Tally()
+        self.tally = ImportTally()
         self.tables: dict[str, list[dict[str, Any]]] = {}
         for rows in reader(lines(text), origin, self.tally):
             columns = {

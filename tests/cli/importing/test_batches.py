@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from gpuwarden.clock import from_ms
 from gpuwarden.metrics import METRICS
 from gpuwarden_cli.importing.batches import BATCH_ROWS, Batcher, digest
-from gpuwarden_cli.importing.model import Rows, Tally
+from gpuwarden_cli.importing.model import ImportedRows, ImportTally
 from gpuwarden_collector.admission import Window, refusal
 from gpuwarden_collector.decode import Decoded, decode
 
@@ -24,8 +24,8 @@ def row(**values):
 
 
 def batches(*rows, table="gpu_samples"):
-    batcher, tally = Batcher(NOW_MS), Tally()
-    made = [*batcher.add(Rows.of(table, list(rows)), tally), *batcher.flush(tally)]
+    batcher, tally = Batcher(NOW_MS), ImportTally()
+    made = [*batcher.add(ImportedRows.of(table, list(rows)), tally), *batcher.flush(tally)]
     return made, tally
 
 
@@ -47,7 +47,7 @@ def test_impossible_values_go_and_are_counted() -> None:
         row(ts=NOW_MS - 1, util_percent=float("nan"), power_watts=5.0),
     )
     assert [r.get("util_percent") for r in rows_of(made)] == [None, None]
-    assert tally.skipped["gpu_samples.util_percent values that cannot be true"].count == 2
+    assert tally.skipped["gpu_samples.util_percent values with an impossible value"].count == 2
 
 
 def test_rows_of_the_future_without_a_key_or_said_twice_go_and_are_counted() -> None:
@@ -56,7 +56,7 @@ def test_rows_of_the_future_without_a_key_or_said_twice_go_and_are_counted() -> 
     )
     assert len(rows_of(made)) == 1
     assert {reason: s.count for reason, s in tally.skipped.items()} == {
-        "gpu_samples rows of the future, or of before 1970": 1,
+        "gpu_samples rows in the future, or before 1970": 1,
         "gpu_samples rows without gpu_uuid": 1,
         "gpu_samples rows whose gpu_uuid is empty or longer than 256 bytes": 1,
         "gpu_samples rows whose key stood before": 1,
@@ -84,10 +84,15 @@ def test_events_may_repeat() -> None:
 def test_the_same_rows_make_the_same_batches_however_they_come() -> None:
     many = [row(ts=1000 * n) for n in range(BATCH_ROWS + 10)]
     together, apart = Batcher(NOW_MS), Batcher(NOW_MS)
-    first = [*together.add(Rows.of("gpu_samples", many), Tally()), *together.flush(Tally())]
+    first = [
+        *together.add(ImportedRows.of("gpu_samples", many), ImportTally()),
+        *together.flush(ImportTally()),
+    ]
     pieces = [many[:7], many[7:40_000], many[40_000:]]
-    second = [b for p in pieces for b in apart.add(Rows.of("gpu_samples", p), Tally())]
-    second += apart.flush(Tally())
+    second = [
+        b for p in pieces for b in apart.add(ImportedRows.of("gpu_samples", p), ImportTally())
+    ]
+    second += apart.flush(ImportTally())
     assert [b.data.num_rows for b in first] == [BATCH_ROWS, 10]
     assert [digest(b.body()) for b in first] == [digest(b.body()) for b in second]
 

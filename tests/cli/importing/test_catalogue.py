@@ -10,7 +10,7 @@ import pytest
 
 from gpuwarden.clock import to_ms
 from gpuwarden_cli.importing.catalogue import is_header, read_csv, read_parquet, table_of
-from gpuwarden_cli.importing.model import Origin, Tally, UnreadableError
+from gpuwarden_cli.importing.model import ImportTally, Origin, UnreadableError
 
 CSV = """ts,node,gpu,gpu_uuid,util_percent,power_watts,mood
 2026-03-01T12:00:00.000Z,n7,0,GPU-1,50.5,,happy
@@ -53,7 +53,7 @@ def parquet(**columns) -> io.BytesIO:
 )  # fmt: skip
 def test_parquet_takes_any_form_of_time(ts) -> None:
     file = parquet(ts=ts, gpu_uuid=["GPU-1"], util_percent=pa.array([5], pa.int64()))
-    (rows,) = read_parquet(file, Origin(node="n1"), Tally())
+    (rows,) = read_parquet(file, Origin(node="n1"), ImportTally())
     found = rows.columns["ts"]
     assert (found if isinstance(found, list) else found.to_pylist()) == [1772366400000]
 
@@ -61,11 +61,11 @@ def test_parquet_takes_any_form_of_time(ts) -> None:
 def test_naive_times_of_parquet_are_of_the_zone_that_was_named() -> None:
     ts = pa.array([to_ms(datetime(2026, 7, 1, 12, tzinfo=UTC)) * 1000], pa.timestamp("us"))
     file = parquet(ts=ts, gpu_uuid=["GPU-1"], util_percent=[5.0])
-    (rows,) = read_parquet(file, Origin(node="n1", zone=ZoneInfo("Europe/Berlin")), Tally())
+    (rows,) = read_parquet(file, Origin(node="n1", zone=ZoneInfo("Europe/Berlin")), ImportTally())
     assert rows.columns["ts"].to_pylist() == [to_ms(datetime(2026, 7, 1, 10, tzinfo=UTC))]
 
 
 def test_a_damaged_parquet_file_is_one_sentence() -> None:
     damaged = io.BytesIO(parquet(ts=[1], gpu_uuid=["x"], util_percent=[1.0]).getvalue()[:-20])
     with pytest.raises(UnreadableError, match="no Parquet file"):
-        list(read_parquet(damaged, Origin(node="n1"), Tally()))
+        list(read_parquet(damaged, Origin(node="n1"), ImportTally()))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden_cli.importing.cells import CellColumn, LineBlock, filled, split, told
-from gpuwarden_cli.importing.model import Tally
+from gpuwarden_cli.importing.model import ImportTally
 from gpuwarden_cli.importing.values import converter
 
 
@@ -34,8 +34,8 @@ def test_each_text_is_converted_once() -> None:
 
     column = CellColumn("util", convert)
     cells = pa.array(["5 %", "7 %", "5 %", "5 %", ""]).dictionary_encode()
-    assert column.values(cells, range(5), Tally()).to_pylist() == [5.0, 7.0, 5.0, 5.0, None]
-    column.values(cells, range(5), Tally())
+    assert column.values(cells, range(5), ImportTally()).to_pylist() == [5.0, 7.0, 5.0, 5.0, None]
+    column.values(cells, range(5), ImportTally())
     assert sorted(asked) == ["", "5 %", "7 %"]
 
 

@@ -92,7 +92,7 @@ async def test_a_folder_is_read_packed_or_not(collector, tmp_path, capsys) -> No
     (folder / "c.csv").write_bytes(log(3).encode("utf-16"))
     (folder / "README").write_text("not a log")
     assert await run(collector, folder, "--node", "n1") == 0
-    assert "README: it is none of the formats" in capsys.readouterr().out
+    assert "README: unknown format" in capsys.readouterr().out
     assert await rows(collector, COUNT) == [[6, 6]]
 
 
@@ -117,7 +117,7 @@ def test_standard_input_is_a_file(monkeypatch, capsys) -> None:
 
 @pytest.mark.parametrize(
     ("text", "flags", "said"),
-    [(log(1), (), "name it with --node NAME"), ("hello\n", (), "none of the formats"), ("", (), "it is empty"),
+    [(log(1), (), "name it with --node NAME"), ("hello\n", (), "unknown format"), ("", (), "it is empty"),
      ("2025/02/03 04:00:00.000, 0, GPU-12345678-, 5 %\n", (), "--fields")],
 )  # fmt: skip
 def test_a_file_that_cannot_be_imported_is_the_answer_no(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuwarden_agent.exporter.names import DCGM_TABLES, names_of
 from gpuwarden_cli.importing.dcgm import columns, read
-from gpuwarden_cli.importing.model import Origin, Tally
+from gpuwarden_cli.importing.model import ImportTally, Origin
 
 LABELS = (
     'gpu="2",UUID="GPU-1",pci_bus_id="00000000:3B:00.0",modelName="NVIDIA H100",Hostname="gpu-07"'
@@ -83,7 +83,7 @@ def test_every_name_gives_back_what_the_exporter_was_given(name, value) -> None:
         if each.name == name and not each.is_rate
     )  # fmt: skip
     text = f"{name}{{{LABELS}}} {exported.scale(value)!r}\n"
-    rows = list(read(iter([text]), Origin(at_ms=1), Tally()))
+    rows = list(read(iter([text]), Origin(at_ms=1), ImportTally()))
     (found,) = [r.columns[column][0] for r in rows if r.table == table]
     assert math.isclose(found, value, rel_tol=1e-12)
 
@@ -91,4 +91,4 @@ def test_every_name_gives_back_what_the_exporter_was_given(name, value) -> None:
 @given(st.text('DCGM_FI_DEVGPUTEMP{}="\\,0123.eE+-NaN \n#é', max_size=120))
 def test_rubbish_never_raises(text) -> None:
     whole = text + f"\nDCGM_FI_DEV_GPU_TEMP{text}\n"
-    list(read(iter(whole.splitlines(keepends=True)), Origin(node="n1", at_ms=1), Tally()))
+    list(read(iter(whole.splitlines(keepends=True)), Origin(node="n1", at_ms=1), ImportTally()))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from gpuwarden_cli.client import CallError
-from gpuwarden_cli.importing.batches import Batch
+from gpuwarden_cli.importing.batches import ImportBatch
 from gpuwarden_cli.importing.deliver import Delivery, keys_of
 
 NOTHING = pa.table({"gpu_uuid": pa.array([], pa.string()), "ts": pa.array([], pa.timestamp("us"))})
@@ -18,7 +18,7 @@ ROW = {
     "gpu_uuid": ["GPU-1"],
     "util_percent": [5.0],
 }
-BATCH = Batch("gpu_samples", pa.table(ROW))
+BATCH = ImportBatch("gpu_samples", pa.table(ROW))
 
 
 def arrow(table: pa.Table) -> bytes:
@@ -112,7 +112,7 @@ def test_rows_that_were_stored_once_and_dropped_since_are_stored_again(server) -
 
 
 def test_more_keys_than_an_answer_holds_are_asked_for_in_parts(server) -> None:
-    two = Batch(
+    two = ImportBatch(
         "gpu_samples", pa.concat_tables([BATCH.data, pa.table({**ROW, "gpu_uuid": ["GPU-2"]})])
     )
     cut = (200, {"Gpuwarden-Truncated": "true"}, arrow(NOTHING))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden_cli.importing.kernel_log import is_kernel_log, read
-from gpuwarden_cli.importing.model import Origin, Tally, UnreadableError
+from gpuwarden_cli.importing.model import ImportTally, Origin, UnreadableError
 
 XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid=7, name=python3, GPU has fallen off the bus."
 AT = 1740327858000
@@ -74,5 +74,5 @@ def test_a_log_is_known_by_its_lines() -> None:
                                  "6,1,2,-;", '{"MESSAGE": "NVRM"}', "NVRM: ", " kernel: ", "é\x00"]), max_size=25))  # fmt: skip
 def test_rubbish_never_raises(pieces) -> None:
     lines = "".join(pieces).splitlines(keepends=True)
-    list(read(iter(lines), Origin(node="n1", at_ms=AT), Tally()))
+    list(read(iter(lines), Origin(node="n1", at_ms=AT), ImportTally()))
     is_kernel_log(lines)

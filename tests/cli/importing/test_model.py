@@ -2,13 +2,19 @@
 
 import pytest
 
-from gpuwarden_cli.importing.model import Origin, Rows, Tally, UnreadableError, place_uuid
+from gpuwarden_cli.importing.model import (
+    ImportedRows,
+    ImportTally,
+    Origin,
+    UnreadableError,
+    place_uuid,
+)
 
 
 def test_rows_may_lack_each_others_columns() -> None:
-    rows = Rows.of("gpus", [{"a": 1}, {"b": 2}])
+    rows = ImportedRows.of("gpus", [{"a": 1}, {"b": 2}])
     assert rows.columns == {"a": [1, None], "b": [None, 2]}
-    assert (rows.count, Rows.of("gpus", []).count) == (2, 0)
+    assert (rows.count, ImportedRows.of("gpus", []).count) == (2, 0)
 
 
 def test_the_call_names_the_node_before_the_file_does() -> None:
@@ -26,7 +32,7 @@ def test_a_gpu_is_named_by_bus_id_before_index() -> None:
 
 
 def test_the_first_line_of_what_was_left_out_is_kept() -> None:
-    tally = Tally()
+    tally = ImportTally()
     tally.skip("x", 7)
     tally.skip("x", 9, 4)
     assert (tally.skipped["x"].count, tally.skipped["x"].line) == (5, 7)

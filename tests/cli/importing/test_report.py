@@ -3,16 +3,18 @@
 from collections import Counter
 
 from gpuwarden_cli.importing.batches import Batcher
-from gpuwarden_cli.importing.model import Rows, Tally
+from gpuwarden_cli.importing.model import ImportedRows, ImportTally
 from gpuwarden_cli.importing.report import FileReport, Totals, lines
 
 DAY_MS = 86_400_000
 
 
 def said(*, is_dry=False, is_verbose=False, known=0) -> str:
-    batcher, tally = Batcher(100 * DAY_MS), Tally()
+    batcher, tally = Batcher(100 * DAY_MS), ImportTally()
     row = {"ts": 99 * DAY_MS, "node": "n1", "gpu_uuid": "GPU-1", "util_percent": 5.0}
-    list(batcher.add(Rows.of("gpu_samples", [row, row | {"ts": 99 * DAY_MS + 5000}]), tally))
+    list(
+        batcher.add(ImportedRows.of("gpu_samples", [row, row | {"ts": 99 * DAY_MS + 5000}]), tally)
+    )
     tally.skip("other text", 7, 3)
     tally.note("timestamps are taken as UTC")
     tally.unmapped.update({f"field{n}": 2 for n in range(12)})
@@ -24,7 +26,7 @@ def said(*, is_dry=False, is_verbose=False, known=0) -> str:
 def test_it_says_rows_gpus_span_and_what_was_left_out() -> None:
     text = said(known=1)
     assert "smi.csv: nvidia-smi CSV, 2 rows" in text
-    assert "left out: other text (3, first in line 7)" in text
+    assert "skipped: other text (3, first in line 7)" in text
     assert "timestamps are taken as UTC" in text
     assert "gpu_samples  1       1" in text
     assert "1 GPU of n1, 1970-04-10 00:00:00 to 1970-04-10 00:00:05 UTC" in text

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_cli.importing.model import Origin, Tally
+from gpuwarden_cli.importing.model import ImportTally, Origin
 from gpuwarden_cli.importing.rocm import read
 
 CARD = {
@@ -80,4 +80,4 @@ def test_captures_of_all_versions_are_read(imported, data, name, gpus, watts, us
     st.integers(0, 30))  # fmt: skip
 def test_rubbish_never_raises(content, cut) -> None:
     text = document() + "\n" + json.dumps(content) + document()[:cut]
-    list(read(iter(text.splitlines(keepends=True)), Origin(node="n1", at_ms=1), Tally()))
+    list(read(iter(text.splitlines(keepends=True)), Origin(node="n1", at_ms=1), ImportTally()))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden_cli.importing.model import Origin, Tally, UnreadableError
+from gpuwarden_cli.importing.model import ImportTally, Origin, UnreadableError
 from gpuwarden_cli.importing.smi_csv import layout_of, read
 from gpuwarden_cli.importing.smi_fields import CSV_FIELDS
 
@@ -219,7 +219,7 @@ def test_order_and_units_change_nothing(data) -> None:
 
     def tables(order, which):
         text = ", ".join(order) + "\n" + ", ".join(every[n][which] for n in order) + "\n"
-        origin, tally = Origin(node="n1"), Tally()
+        origin, tally = Origin(node="n1"), ImportTally()
         rows = list(read(iter(text.splitlines(keepends=True)), origin, tally))
         assert tally.skipped == {}
         return {
@@ -236,7 +236,7 @@ def test_order_and_units_change_nothing(data) -> None:
 def test_rubbish_never_raises(text, has_header) -> None:
     whole = HEADER + text if has_header else text
     try:
-        list(read(iter(whole.splitlines(keepends=True)), Origin(node="n1", at_ms=1), Tally()))
+        list(read(iter(whole.splitlines(keepends=True)), Origin(node="n1", at_ms=1), ImportTally()))
     except UnreadableError:
         assert not has_header
 

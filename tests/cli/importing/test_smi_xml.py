@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_cli.importing.model import Origin, Tally
+from gpuwarden_cli.importing.model import ImportTally, Origin
 from gpuwarden_cli.importing.smi_xml import documents, read
 
 DOCUMENT = """<?xml version="1.0" ?>
@@ -115,6 +115,6 @@ def test_captures_of_all_schemas_are_read(imported, data, name, watts, limit, ce
                                  "<uuid>x</uuid>", "&b;", "\x00", "<pid>", "é"]), max_size=30))  # fmt: skip
 def test_rubbish_never_raises(pieces) -> None:
     text = "".join(pieces)
-    list(read(iter(text.splitlines(keepends=True)), Origin(node="n1", at_ms=1), Tally()))
-    for document, _ in documents(iter(text.splitlines(keepends=True)), Tally()):
+    list(read(iter(text.splitlines(keepends=True)), Origin(node="n1", at_ms=1), ImportTally()))
+    for document, _ in documents(iter(text.splitlines(keepends=True)), ImportTally()):
         assert document.count("</nvidia_smi_log>") == 1

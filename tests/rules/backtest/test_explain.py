@@ -6,7 +6,7 @@ import pytest
 
 from gpuwarden_rules.backtest.explain import explanation
 from gpuwarden_rules.definition.language import parse
-from gpuwarden_rules.evaluation.engine import Engine
+from gpuwarden_rules.evaluation.engine import RuleEngine
 
 RULE = """
 rules:
@@ -19,7 +19,7 @@ rules:
 @pytest.fixture
 async def fired(database, store, clock):
     """An engine, the fingerprint of its alert, and its row in the table."""
-    engine = Engine(parse(RULE, "r.yaml"), database, store, clock)
+    engine = RuleEngine(parse(RULE, "r.yaml"), database, store, clock)
     row = {"ts": clock.now(), "node": "n1", "kind": "x", "severity": "info", "message": ""}
     database.insert("events", [{**row, "simulated": False}])
     for _ in range(3):
@@ -51,7 +51,7 @@ async def test_rows_then_and_now_and_the_times_between(fired, database, clock) -
 
 async def test_a_rule_that_is_gone_leaves_the_times(fired, database, store, clock) -> None:
     _, alert = fired
-    engine = Engine([], database, store, clock)
+    engine = RuleEngine([], database, store, clock)
     found = await explanation(engine, database, alert.fingerprint, clock.now())
     assert found is not None
     assert (found.sql, found.rows, len(found.timeline())) == (None, [], 3)

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_rules.backtest import inventory_history as hearing_module
-from gpuwarden_rules.backtest.inventory_history import hearing_of
-from gpuwarden_rules.backtest.query import Looker
+from gpuwarden_rules.backtest import inventory_history as history_module
+from gpuwarden_rules.backtest.inventory_history import inventory_history_of
+from gpuwarden_rules.backtest.query import BacktestQuery
 from gpuwarden_rules.backtest.replay import replay
 from gpuwarden_rules.definition.language import builtin_rules
-from gpuwarden_rules.definition.overrides import Place, Places, Plan, parse_overrides
+from gpuwarden_rules.definition.overrides import Location, Locations, OverridePlan, parse_overrides
 from gpuwarden_rules.evaluation.state import RowsError
 from gpuwarden_rules.testing import MemoryDatabase
 
@@ -84,14 +84,14 @@ async def test_a_short_silence_is_the_agents(fleet) -> None:
 
 async def test_looks_are_many_at_a_time_and_each_is_as_by_itself(fleet) -> None:
     rule = RULES["node_down"]
-    hearing = await hearing_of(rule, fleet, START, minute(360))
+    history = await inventory_history_of(rule, fleet, START, minute(360))
     instants = [minute(m) for m in range(0, 360, 7)]
-    looker = Looker(rule, fleet, ManualClock(START), hearing=hearing)
-    together = await looker.at(instants)
-    assert looker.at_once > 1
-    for at, look in zip(instants, together, strict=True):
-        alone = Looker(rule, fleet, ManualClock(START), hearing=hearing)
-        assert (await alone.at([at]))[0].sighted == look.sighted
+    query = BacktestQuery(rule, fleet, ManualClock(START), history=history)
+    together = await query.at(instants)
+    assert query.at_once > 1
+    for at, evaluation in zip(instants, together, strict=True):
+        alone = BacktestQuery(rule, fleet, ManualClock(START), history=history)
+        assert (await alone.at([at]))[0].fingerprints == evaluation.fingerprints
 
 
 async def test_what_overrides_change_is_asked_of_the_past_as_well(fleet) -> None:
@@ -101,7 +101,9 @@ async def test_what_overrides_change_is_asked_of_the_past_as_well(fleet) -> None
         "overrides.yaml",
         [rule],
     )
-    plan = Plan(rule, overrides, Places(nodes={f"n{i}": Place(f"n{i}") for i in range(1, 6)}))
+    plan = OverridePlan(
+        rule, overrides, Locations(nodes={f"n{i}": Location(f"n{i}") for i in range(1, 6)})
+    )
     came = {node: at for node, at, _ in fired(await replayed(rule, fleet, plan=plan))}
     assert came["n2"] == pytest.approx(80.75, abs=1.1)
     assert came["n3"] == pytest.approx(304.75, abs=1.1)
@@ -144,30 +146,30 @@ async def test_silences_are_the_minutes_between_those_heard(heard: set[int], is_
         "host_1m",
         [{"ts": minute(m), "node": "n1", "simulated": True, "samples": 1} for m in heard],
     )
-    hearing = await hearing_of(RULES["node_down"], database, START, minute(240))
-    assert hearing is not None
-    assert [(s.from_at, s.until_at) for s in hearing.silences] == [
+    history = await inventory_history_of(RULES["node_down"], database, START, minute(240))
+    assert history is not None
+    assert [(s.from_at, s.until_at) for s in history.silences] == [
         (minute(a + 1), minute(b)) for a, b in pairwise(sorted(heard)) if b > a + 1
     ]
     database.close()
 
 
 async def test_only_silences_of_the_instants_are_sent(fleet) -> None:
-    hearing = await hearing_of(RULES["node_down"], fleet, START, minute(360))
-    assert hearing is not None
+    history = await inventory_history_of(RULES["node_down"], fleet, START, minute(360))
+    assert history is not None
 
     def sent(*instants: float) -> list[str]:
-        rule = hearing.heard(RULES["node_down"], [minute(m) for m in instants])
+        rule = history.as_of(RULES["node_down"], [minute(m) for m in instants])
         return [s["node"] for s in json.loads(rule.bindings(minute(0))["silences"])]
 
     assert sent(10) == ["n5"]
     assert sent(10, 70) == ["n2", "n5"]
     assert sent(100, 199) == []
-    assert "silences" not in hearing.heard(RULES["gpu_lost"], [minute(10)]).bindings(minute(10))
+    assert "silences" not in history.as_of(RULES["gpu_lost"], [minute(10)]).bindings(minute(10))
 
 
 async def test_a_rule_that_asks_nothing_of_the_kind_reads_what_it_says(fleet) -> None:
-    assert await hearing_of(RULES["gpu_idle_held"], fleet, START, minute(360)) is None
+    assert await inventory_history_of(RULES["gpu_idle_held"], fleet, START, minute(360)) is None
 
 
 async def test_names_that_with_gives_texts_and_aliases_stay(fleet) -> None:
@@ -175,9 +177,9 @@ async def test_names_that_with_gives_texts_and_aliases_stay(fleet) -> None:
         "WITH gpus AS (SELECT node FROM nodes n WHERE last_seen_at > $now::TIMESTAMP)\n"
         "SELECT 'from nodes' AS said, nodes.node FROM nodes, gpus -- from nodes\n"
     )
-    hearing = await hearing_of(RULES["node_down"], fleet, START, minute(360))
-    assert hearing is not None
-    rule = hearing.heard(replace(RULES["node_down"], sql=sql), [minute(10)])
+    history = await inventory_history_of(RULES["node_down"], fleet, START, minute(360))
+    assert history is not None
+    rule = history.as_of(replace(RULES["node_down"], sql=sql), [minute(10)])
     told = rule.sql
     assert told.count("FROM main.nodes n LEFT JOIN") == 2
     assert "main.gpus" not in told
@@ -189,6 +191,6 @@ async def test_names_that_with_gives_texts_and_aliases_stay(fleet) -> None:
 async def test_too_many_silences_are_an_error_that_says_what_to_do(
     fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hearing_module, "SILENCES_MAX", 2)
+    monkeypatch.setattr(history_module, "OUTAGES_MAX", 2)
     with pytest.raises(RowsError, match="shorten --since"):
         await replayed(RULES["node_down"], fleet)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.query import QueryError, QueryTimeoutError, Result
-from gpuwarden_rules.backtest.query import Looker, lower_bounds, mentioned, together
+from gpuwarden_rules.backtest.query import BacktestQuery, lateral_sql, lower_bounds, mentioned
 from gpuwarden_rules.definition.language import Rule, builtin_paths, builtin_rules, parse
-from gpuwarden_rules.definition.overrides import Place, Places, Plan, parse_overrides
+from gpuwarden_rules.definition.overrides import Location, Locations, OverridePlan, parse_overrides
 from gpuwarden_rules.evaluation.state import RowsError
 from gpuwarden_rules.testing import MemoryDatabase, load_cases
 from gpuwarden_rules.testing.cases import START as CASES_START
@@ -78,51 +78,52 @@ class Counting:
 
     async def query(self, sql, params=None, *, timeout_s=None, row_limit=None) -> Result:
         self.asked.append(params)
-        if str(params.get("looks", "")).count(",") >= self.instants_max:
+        if str(params.get("instants", "")).count(",") >= self.instants_max:
             raise QueryTimeoutError("the query took longer than it may")
         return await self._querier.query(sql, params, timeout_s=timeout_s, row_limit=row_limit)
 
 
-def nodes(looks) -> list[list[str]]:
-    return [sorted(row["node"] for row in look.rows) for look in looks]
+def nodes(evaluations) -> list[list[str]]:
+    return [sorted(row["node"] for row in evaluation.rows) for evaluation in evaluations]
 
 
 async def test_many_instants_are_one_query(hosts) -> None:
     querier = Counting(hosts)
-    looker = Looker(rule_of(), querier, ManualClock(START))
-    found = await looker.at(minutes(5, 20, 38, 40, 75))
-    assert [look.at for look in found] == minutes(5, 20, 38, 40, 75)
+    query = BacktestQuery(rule_of(), querier, ManualClock(START))
+    found = await query.at(minutes(5, 20, 38, 40, 75))
+    assert [evaluation.at for evaluation in found] == minutes(5, 20, 38, 40, 75)
     assert nodes(found) == [["n2"], ["n1", "n2"], ["n1", "n2"], ["n2"], []]
     assert found[1].rows[0].keys() == {"node", "value"}
     # How far back the rule reads, all instants, and two of them by themselves to compare.
     assert [sorted(params) for params in querier.asked] == [
         ["window"],
-        ["above", "looks", "looks_from", "looks_until", "window"],
+        ["above", "instants", "instants_from", "instants_until", "window"],
         ["above", "now", "window"],
         ["above", "now", "window"],
     ]
-    assert querier.asked[1]["looks_from"] == minutes(-5)[0]
-    assert querier.asked[1]["looks_until"] == minutes(75)[0]
-    assert (looker.looks, looker.queries) == (5, 4)
+    assert querier.asked[1]["instants_from"] == minutes(-5)[0]
+    assert querier.asked[1]["instants_until"] == minutes(75)[0]
+    assert (query.evaluations, query.queries) == (5, 4)
 
 
 async def test_what_takes_too_long_together_is_asked_for_in_halves(hosts) -> None:
     querier = Counting(hosts, instants_max=3)
-    looker = Looker(rule_of(), querier, ManualClock(START))
+    query = BacktestQuery(rule_of(), querier, ManualClock(START))
     instants = minutes(*range(20))
-    found = await looker.at(instants)
-    assert [look.at for look in found] == instants
+    found = await query.at(instants)
+    assert [evaluation.at for evaluation in found] == instants
     assert nodes(found[:3]) == [["n2"]] * 3
-    assert looker.at_once <= 3
+    assert query.at_once <= 3
 
 
 async def test_a_select_that_cannot_be_asked_together_is_asked_one_by_one(hosts) -> None:
     sql = HOT.replace("FROM seen WHERE", "FROM seen ANTI JOIN seen s ON s.value < $above WHERE")
     with pytest.raises(QueryError):
         hosts.run(
-            together(sql, is_bounded=False), {"window": 600, "above": 50, "looks": "2026-01-01"}
+            lateral_sql(sql, is_bounded=False),
+            {"window": 600, "above": 50, "instants": "2026-01-01"},
         )
-    found = await Looker(rule_of(sql), hosts, ManualClock(START)).at(minutes(15, 25))
+    found = await BacktestQuery(rule_of(sql), hosts, ManualClock(START)).at(minutes(15, 25))
     assert nodes(found) == [[], ["n1", "n2"]]
 
 
@@ -132,16 +133,16 @@ async def test_a_rule_whose_answers_together_are_wrong_is_asked_one_by_one(hosts
     class Faulty(Counting):
         async def query(self, sql, params=None, **limits) -> Result:
             found = await super().query(sql, params, **limits)
-            if "looks" not in params:
+            if "instants" not in params:
                 return found
-            last = [row[1:] for row in found.rows if row[0] == params["looks"].count(",")]
-            rows = [(n, *row) for n in range(params["looks"].count(",") + 1) for row in last]
+            last = [row[1:] for row in found.rows if row[0] == params["instants"].count(",")]
+            rows = [(n, *row) for n in range(params["instants"].count(",") + 1) for row in last]
             return Result(found.columns, found.types, rows)
 
-    looker = Looker(rule_of(), Faulty(hosts), ManualClock(START))
-    found = await looker.at(minutes(5, 20, 30))
+    query = BacktestQuery(rule_of(), Faulty(hosts), ManualClock(START))
+    found = await query.at(minutes(5, 20, 30))
     assert nodes(found) == [["n2"], ["n1", "n2"], ["n1", "n2"]]
-    assert looker.at_once == 1
+    assert query.at_once == 1
 
 
 @pytest.mark.parametrize(("together_s", "is_kept"), [(30.0, True), (40.0, False)])
@@ -153,16 +154,18 @@ async def test_what_takes_longer_together_than_one_by_one_is_asked_one_by_one(
 
     class Slow(Counting):
         async def query(self, sql, params=None, *, timeout_s=None, row_limit=None) -> Result:
-            clock.advance(together_s if "looks" in params else 1.0)
+            clock.advance(together_s if "instants" in params else 1.0)
             return await super().query(sql, params, timeout_s=timeout_s, row_limit=row_limit)
 
     counting = Slow(hosts)
-    looker = Looker(rule_of(), counting, clock)
-    looks = await looker.at(minutes(*range(24)))
-    assert looker.at_once == (24 if is_kept else 1)
-    looks += await looker.at(minutes(*range(24, 48)))
-    assert sum("looks" in asked for asked in counting.asked) == (2 if is_kept else 1)
-    assert nodes(looks) == nodes(await Looker(rule_of(), hosts, clock).at(minutes(*range(48))))
+    query = BacktestQuery(rule_of(), counting, clock)
+    evaluations = await query.at(minutes(*range(24)))
+    assert query.at_once == (24 if is_kept else 1)
+    evaluations += await query.at(minutes(*range(24, 48)))
+    assert sum("instants" in asked for asked in counting.asked) == (2 if is_kept else 1)
+    assert nodes(evaluations) == nodes(
+        await BacktestQuery(rule_of(), hosts, clock).at(minutes(*range(48)))
+    )
 
 
 async def test_that_nothing_is_found_together_is_compared_as_well(hosts) -> None:
@@ -171,15 +174,15 @@ async def test_that_nothing_is_found_together_is_compared_as_well(hosts) -> None
     class Faulty(Counting):
         async def query(self, sql, params=None, **limits) -> Result:
             found = await super().query(sql, params, **limits)
-            return Result(found.columns, found.types, []) if "looks" in params else found
+            return Result(found.columns, found.types, []) if "instants" in params else found
 
-    looker = Looker(rule_of(), Faulty(hosts), ManualClock(START))
-    assert nodes(await looker.at(minutes(5, 20, 30))) == [["n2"], ["n1", "n2"], ["n1", "n2"]]
+    query = BacktestQuery(rule_of(), Faulty(hosts), ManualClock(START))
+    assert nodes(await query.at(minutes(5, 20, 30))) == [["n2"], ["n1", "n2"], ["n1", "n2"]]
 
 
 async def test_a_wrong_query_is_an_error_in_the_end(hosts) -> None:
     with pytest.raises(QueryError, match="nowhere"):
-        await Looker(
+        await BacktestQuery(
             rule_of("SELECT node FROM nowhere WHERE $now > $above + $window"),
             hosts,
             ManualClock(START),
@@ -192,7 +195,7 @@ async def test_too_many_rows_of_one_instant_are_an_error() -> None:
             return Result(["node"], ["VARCHAR"], [("n1",)], truncated=True)
 
     with pytest.raises(RowsError, match="narrow the rule's SQL"):
-        await Looker(rule_of(), Many(), ManualClock(START)).at(minutes(1, 2, 3))
+        await BacktestQuery(rule_of(), Many(), ManualClock(START)).at(minutes(1, 2, 3))
 
 
 async def test_each_place_is_asked_with_its_own_parameters(hosts) -> None:
@@ -206,8 +209,12 @@ async def test_each_place_is_asked_with_its_own_parameters(hosts) -> None:
         "overrides.yaml",
         [rule],
     )
-    plan = Plan(rule, overrides, Places(nodes={node: Place(node) for node in ("n1", "n2")}))
-    found = await Looker(rule, hosts, ManualClock(START), plan=plan).at(minutes(15, 25, 45, 55))
+    plan = OverridePlan(
+        rule, overrides, Locations(nodes={node: Location(node) for node in ("n1", "n2")})
+    )
+    found = await BacktestQuery(rule, hosts, ManualClock(START), plan=plan).at(
+        minutes(15, 25, 45, 55)
+    )
     assert nodes(found) == [[], ["n1"], ["n1"], []]
 
 
@@ -220,16 +227,18 @@ async def test_together_is_as_alone(seconds: list[int]) -> None:
         "true AS simulated, hash(n, i // 40) % 100 AS cpu_util_percent FROM range(700) s(i), range(3) t(n)"
     )
     instants = [START + timedelta(seconds=s) for s in sorted(seconds)]
-    looker = Looker(rule_of(params="{window: 2m, above: 60}"), database, ManualClock(START))
+    query = BacktestQuery(rule_of(params="{window: 2m, above: 60}"), database, ManualClock(START))
     alone = [
         (
-            await Looker(
+            await BacktestQuery(
                 rule_of(params="{window: 2m, above: 60}"), database, ManualClock(START)
             ).at([at])
         )[0]
         for at in instants
     ]
-    assert [look.sighted for look in await looker.at(instants)] == [look.sighted for look in alone]
+    assert [evaluation.fingerprints for evaluation in await query.at(instants)] == [
+        evaluation.fingerprints for evaluation in alone
+    ]
     database.close()
 
 
@@ -268,10 +277,11 @@ async def test_what_is_in_a_named_query_is_in_it_at_that_instant(hosts, select: 
     instants = minutes(5, 15, 20, 25, 45)
     rule = rule_of(NAMED + select)
     alone = [hosts.run(rule.sql, rule.bindings(at)).rows for at in instants]
-    params = {"window": 600, "above": 50, "looks": ",".join(str(at)[:19] for at in instants)}
-    found = hosts.run(together(rule.sql, is_bounded=False), params).rows
+    params = {"window": 600, "above": 50, "instants": ",".join(str(at)[:19] for at in instants)}
+    found = hosts.run(lateral_sql(rule.sql, is_bounded=False), params).rows
     assert [
-        sorted(row for number, *row in found if number == look) for look in range(len(instants))
+        sorted(row for number, *row in found if number == evaluation)
+        for evaluation in range(len(instants))
     ] == [sorted(map(list, rows)) for rows in alone]
 
 
@@ -286,10 +296,10 @@ def empty() -> Iterator[MemoryDatabase]:
 async def test_built_in_rules_are_asked_for_many_instants_at_a_time(
     rule: Rule, empty: MemoryDatabase
 ) -> None:
-    """A rule that is not is right as well, and its backtest takes a query for each look."""
-    looker = Looker(rule, empty, ManualClock(START))
-    await looker.at(minutes(1, 2))
-    assert looker.at_once > 1
+    """A rule that is not is right as well, and its backtest takes a query for each evaluation."""
+    query = BacktestQuery(rule, empty, ManualClock(START))
+    await query.at(minutes(1, 2))
+    assert query.at_once > 1
 
 
 CASES_A_RULE = 3
@@ -314,7 +324,10 @@ async def test_built_in_rules_find_together_what_they_find_alone(path: Path) -> 
             instants = [CASES_START + timedelta(seconds=s) for s in sorted({0, *told})]
             alone = [database.run(rule.sql, rule.bindings(at)).records() for at in instants]
             found = [
-                look.rows for look in await Looker(rule, database, ManualClock(START)).at(instants)
+                evaluation.rows
+                for evaluation in await BacktestQuery(rule, database, ManualClock(START)).at(
+                    instants
+                )
             ]
             keys = (*rule.labels, "holds")
             assert [_said(rows, keys) for rows in found] == [_said(rows, keys) for rows in alone], (

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from gpuwarden.alert import AlertState
 from gpuwarden.clock import ManualClock
 from gpuwarden.query import Result
-from gpuwarden_rules.backtest.replay import first_sample_at, look_s_of, replay
+from gpuwarden_rules.backtest.replay import first_sample_at, replay, step_s_of
 from gpuwarden_rules.definition.language import Rule, parse
-from gpuwarden_rules.definition.overrides import Place, Places, Plan, parse_overrides
-from gpuwarden_rules.evaluation.state import RowsError, State, step
+from gpuwarden_rules.definition.overrides import Location, Locations, OverridePlan, parse_overrides
+from gpuwarden_rules.evaluation.state import RowsError, RuleState, step
 from gpuwarden_rules.testing import MemoryDatabase
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -64,7 +64,7 @@ class History:
 
 def live(rule: Rule, history: History, minutes: int) -> list[tuple[str, float, float | None]]:
     """Node, minute it fired and was over, of an evaluation every minute."""
-    state, found = State(), {}
+    state, found = RuleState(), {}
     for minute in range(minutes + 1):
         now = START + timedelta(minutes=minute)
         rows = [{"node": node, "usd_per_hour": 6.0} for node in history.nodes(now)]
@@ -91,7 +91,7 @@ async def test_an_episode_has_its_times_and_its_cost() -> None:
         ("n2", pytest.approx(310, abs=1), None),
     ]
     assert done.usd() == pytest.approx(6 * (125 + 300) / 60, abs=0.5)
-    assert 120 <= done.looks < 150
+    assert 120 <= done.evaluations < 150
     assert done.queries == history.queries < 20
 
 
@@ -105,7 +105,7 @@ SPANS = st.lists(
 async def test_a_replay_finds_what_live_evaluation_finds(
     spans: list[tuple[str, int, int]], hold: int, keep: int
 ) -> None:
-    """As long as what holds, and what does not, lasts longer than the time between two looks."""
+    """As long as what holds, and what does not, lasts longer than the time between two evaluations."""
     merged: list[tuple[str, int, int]] = []
     for node, first, length in sorted(spans):
         if not merged or merged[-1][0] != node or first - merged[-1][2] > 6:
@@ -129,7 +129,7 @@ async def test_a_replay_finds_what_live_evaluation_finds(
 
 
 async def test_a_replay_has_each_place_as_its_overrides_say() -> None:
-    """One node's rule is off, and another's has a window that asks for closer looks."""
+    """One node's rule is off, and another's has a window that asks for closer evaluations."""
     rule = rule_of(params="{window: 10m}", uses="AND $window > 0")
     overrides = parse_overrides(
         """
@@ -140,15 +140,15 @@ async def test_a_replay_has_each_place_as_its_overrides_say() -> None:
         "overrides.yaml",
         [rule],
     )
-    places = Places(nodes={node: Place(node) for node in ("n1", "n2", "n3")})
+    places = Locations(nodes={node: Location(node) for node in ("n1", "n2", "n3")})
     history = History(("n1", 10, 50), ("n2", 10, 50), ("n3", 10, 50))
-    plan = Plan(rule, overrides, places)
+    plan = OverridePlan(rule, overrides, places)
     done = await replay(
         rule, history, START, START + timedelta(minutes=60), ManualClock(START), plan=plan
     )
     severities = {alert.labels["node"]: alert.severity.value for alert in done.episodes}
     assert severities == {"n2": "critical", "n3": "info"}
-    assert done.look_s == 120
+    assert done.step_s == 120
     assert done.queries == history.queries
 
 
@@ -170,7 +170,7 @@ def test_looks_are_no_further_apart_than_what_fires_lasts(
     names = [f"w{number}_window" for number in range(len(windows))]
     params = ", ".join(f"{n}: {w}" for n, w in zip(names, windows, strict=True))
     uses = "".join(f" AND ${name} > 0" for name in names)
-    assert look_s_of(rule_of(hold, params=f"{{{params}}}", uses=uses)) == seconds
+    assert step_s_of(rule_of(hold, params=f"{{{params}}}", uses=uses)) == seconds
 
 
 async def test_too_many_rows_are_an_error() -> None:

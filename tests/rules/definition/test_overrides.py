@@ -4,10 +4,10 @@ import pytest
 
 from gpuwarden_rules.definition.language import Rule, parse
 from gpuwarden_rules.definition.overrides import (
+    Location,
+    Locations,
     Override,
-    Place,
-    Places,
-    Plan,
+    OverridePlan,
     load_overrides,
     parse_overrides,
     variant_at,
@@ -30,7 +30,7 @@ def overrides_of(text: str, rules: list[Rule] = RULES) -> list[Override]:
 
 def at(overrides: list[Override], **where: str) -> tuple[object, ...]:
     labels = frozenset((k, v) for k, v in where.items() if k not in ("node", "model"))
-    place = Place(where.get("node", ""), where.get("model", ""), labels)
+    place = Location(where.get("node", ""), where.get("model", ""), labels)
     variant = variant_at(RULE, overrides, place)
     return dict(variant.params)["above"], variant.severity, variant.is_enabled
 
@@ -50,7 +50,7 @@ def test_what_matches_counts_and_the_later_one_more() -> None:
 
 def test_an_override_without_match_is_for_the_whole_fleet() -> None:
     overrides = overrides_of("  - {rules: [gpu_hot], params: {window: 5m}}")
-    assert dict(variant_at(RULE, overrides, Place()).params)["window"] == 300.0
+    assert dict(variant_at(RULE, overrides, Location()).params)["window"] == 300.0
 
 
 def test_rows_go_to_the_parameters_of_their_place() -> None:
@@ -58,11 +58,11 @@ def test_rows_go_to_the_parameters_of_their_place() -> None:
   - {rules: [gpu_hot], match: {model: A}, params: {above: 90}, severity: info}
   - {rules: [gpu_hot], match: {node: n3}, enabled: false}
 """)
-    places = Places(
-        {"GPU-1": Place("n1", "A"), "GPU-2": Place("n2", "B"), "GPU-3": Place("n3", "A")},
-        {"n1": Place("n1", "A"), "n2": Place("n2", "B"), "n3": Place("n3", "A")},
+    places = Locations(
+        {"GPU-1": Location("n1", "A"), "GPU-2": Location("n2", "B"), "GPU-3": Location("n3", "A")},
+        {"n1": Location("n1", "A"), "n2": Location("n2", "B"), "n3": Location("n3", "A")},
     )
-    plan = Plan(RULE, overrides, places)
+    plan = OverridePlan(RULE, overrides, places)
     assert sorted(dict(v.params)["above"] for v in plan.variants) == [85, 90]
     rows = [{"gpu_uuid": "GPU-1"}, {"gpu_uuid": "GPU-2"}, {"gpu_uuid": "GPU-3"}, {"node": "n1"}, {}]
     own = {dict(variant.params)["above"]: plan.own(variant, rows) for variant in plan.variants}

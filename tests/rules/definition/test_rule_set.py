@@ -1,9 +1,9 @@
-"""The book is the built-in pack, an operator's own rules, and overrides, checked together."""
+"""The rule set is the built-in pack, an operator's own rules, and overrides, checked together."""
 
 import pytest
 
 from gpuwarden_rules.definition.language import builtin_rules
-from gpuwarden_rules.definition.rule_set import load_book
+from gpuwarden_rules.definition.rule_set import load_rule_set
 from gpuwarden_rules.definition.yaml_positions import RuleFileError
 
 OWN = """\
@@ -23,9 +23,9 @@ def write(folder, name: str = "mine", by: str = "{}", file: str = "mine.yaml") -
 
 
 def test_without_folders_it_is_the_built_in_pack() -> None:
-    book = load_book([])
-    assert list(book.rules) == builtin_rules()
-    assert book.overrides == ()
+    rule_set = load_rule_set([])
+    assert list(rule_set.rules) == builtin_rules()
+    assert rule_set.overrides == ()
 
 
 def test_own_rules_stand_beside_the_pack_and_replace_by_name(tmp_path) -> None:
@@ -35,18 +35,18 @@ def test_own_rules_stand_beside_the_pack_and_replace_by_name(tmp_path) -> None:
     (tmp_path / "overrides.yaml").write_text(
         "overrides: [{rules: [mine, gpu_idle_free], severity: critical}]"
     )
-    book = load_book([tmp_path])
-    assert len(book.rules) == len(builtin_rules()) + 1
-    (own,) = [rule for rule in book.rules if rule.name == "vram_growth"]
+    rule_set = load_rule_set([tmp_path])
+    assert len(rule_set.rules) == len(builtin_rules()) + 1
+    (own,) = [rule for rule in rule_set.rules if rule.name == "vram_growth"]
     assert str(own.summary) == "mine"
-    assert len(book.overrides) == 1
+    assert len(rule_set.overrides) == 1
 
 
 def test_every_problem_of_all_files_is_told(tmp_path) -> None:
     write(tmp_path, by="{nobody: [node]}")
     (tmp_path / "overrides.yaml").write_text("overrides: [{rules: [nothing], enabled: false}]")
     with pytest.raises(RuleFileError) as caught:
-        load_book([tmp_path, tmp_path / "none"])
+        load_rule_set([tmp_path, tmp_path / "none"])
     texts = [str(problem) for problem in caught.value.problems]
     assert len(texts) == 3
     assert any("there is no such folder of rules" in text for text in texts)
@@ -58,24 +58,24 @@ def test_a_cycle_through_an_own_rule_is_refused(tmp_path) -> None:
     write(tmp_path, "aa", "{bb: []}", "aa.yaml")
     write(tmp_path, "bb", "{aa: []}", "bb.yaml")
     with pytest.raises(RuleFileError, match="a cycle would hide all of it"):
-        load_book([tmp_path])
+        load_rule_set([tmp_path])
 
 
 def test_a_name_stands_once_among_own_rules(tmp_path) -> None:
     write(tmp_path)
     write(tmp_path, file="twice.yaml")
     with pytest.raises(RuleFileError, match="the name is taken by"):
-        load_book([tmp_path])
+        load_rule_set([tmp_path])
 
 
 def test_an_own_rule_that_lacks_a_label_others_go_by_is_named_itself(tmp_path) -> None:
     """`node_down` inhibits many rules by node; replaced by one of the whole fleet, it cannot."""
     write(tmp_path, "node_down")
-    load_book([tmp_path])
+    load_rule_set([tmp_path])
     mine = tmp_path / "mine.yaml"
     mine.write_text(mine.read_text().replace("labels: [node]", "labels: [rack]"))
     with pytest.raises(RuleFileError) as caught:
-        load_book([tmp_path])
+        load_rule_set([tmp_path])
     (problem,) = caught.value.problems
     assert str(problem).startswith(
         f"{mine}:4:13: node_down: it replaces the built-in rule, so it needs the label 'node', by which it inhibits"

@@ -2,14 +2,14 @@
 
 import pytest
 
-from gpuwarden_rules.definition import sql_text as sqltext
+from gpuwarden_rules.definition import sql_text
 
 
 def test_parameters_are_found_outside_of_strings_and_comments() -> None:
     sql = """SELECT '$no', "$no", $now, $$ $no $$, -- $no
              /* $no */ $x_1 WHERE a > $now"""
-    assert [p.name for p in sqltext.parameters(sql)] == ["now", "x_1", "now"]
-    assert all(sql[p.offset :].startswith("$" + p.name) for p in sqltext.parameters(sql))
+    assert [p.name for p in sql_text.parameters(sql)] == ["now", "x_1", "now"]
+    assert all(sql[p.offset :].startswith("$" + p.name) for p in sql_text.parameters(sql))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_parameters_are_found_outside_of_strings_and_comments() -> None:
     ],
 )
 def test_sql_that_could_not_be_replayed_is_refused(sql: str, part: str) -> None:
-    messages = [problem.message for problem in sqltext.problems(sql)]
+    messages = [problem.message for problem in sql_text.problems(sql)]
     assert len(messages) == 1
     assert part in messages[0]
 
@@ -51,9 +51,9 @@ def test_sql_that_could_not_be_replayed_is_refused(sql: str, part: str) -> None:
     ],
 )
 def test_words_that_only_look_like_it_are_let_through(sql: str) -> None:
-    assert list(sqltext.problems(sql)) == []
+    assert list(sql_text.problems(sql)) == []
 
 
 def test_a_problem_stands_where_the_word_is() -> None:
     sql = "SELECT 1,\n  random()"
-    assert [sql[p.offset :] for p in sqltext.problems(sql)] == ["random()"]
+    assert [sql[p.offset :] for p in sql_text.problems(sql)] == ["random()"]

@@ -41,6 +41,10 @@ def rendered(source: str, **values: Any) -> str:
         ("{x:usd}", 0.0042, "$0.0042"),
         ("{x:usd}", 0, "$0.00"),
         ("{x:usd/h}", 2.95, "$2.95/h"),
+        ("{x:GPU|GPUs}", 1, "1 GPU"),
+        ("{x:GPU|GPUs}", 0, "0 GPUs"),
+        ("{x:GPU is|GPUs are} up", 1234.0, "1,234 GPUs are up"),
+        ("{x:GPU|GPUs}", None, "an unknown number of GPUs"),
         ("{{{x}}}", 1, "{1}"),
     ],
 )

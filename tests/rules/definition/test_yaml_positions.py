@@ -4,19 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_rules.definition.yaml_positions import Problem, Reader, RuleFileError
+from gpuwarden_rules.definition.yaml_positions import FileProblem, RuleFileError, YamlReader
 
 
-def reader_of(text: str) -> Reader:
-    return Reader("f.yaml", text)
+def reader_of(text: str) -> YamlReader:
+    return YamlReader("f.yaml", text)
 
 
 def test_a_problem_reads_like_a_compiler_s() -> None:
-    assert str(Problem("a.yaml", 3, 7, "is wrong")) == "a.yaml:3:7: is wrong"
+    assert str(FileProblem("a.yaml", 3, 7, "is wrong")) == "a.yaml:3:7: is wrong"
 
 
 def test_an_error_has_its_problems_in_file_order() -> None:
-    error = RuleFileError([Problem("a", 9, 1, "late"), Problem("a", 2, 1, "early")])
+    error = RuleFileError([FileProblem("a", 9, 1, "late"), FileProblem("a", 2, 1, "early")])
     assert str(error) == "a:2:1: early\na:9:1: late"
 
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from gpuwarden.diagnosis import INPUT_BOUND, MEANINGS, Bottleneck
 from gpuwarden_rules.diagnosis.classify import classify
 from gpuwarden_rules.diagnosis.conditions import named
-from gpuwarden_rules.diagnosis.features import NAMES, UNITS, Features, Place
+from gpuwarden_rules.diagnosis.features import NAMES, UNITS, Features, GpuInfo
 from gpuwarden_rules.diagnosis.procedure import ALL
 from gpuwarden_rules.diagnosis.thresholds import Thresholds
 
-PLACE = Place(gpu_uuid="GPU-1", node="n1", gpu=0, has_process_data=True)
+PLACE = GpuInfo(gpu_uuid="GPU-1", node="n1", gpu=0, has_process_data=True)
 CANDIDATES = {candidate.bottleneck: candidate for candidate in ALL}
 RANGES = {
     "share": (0.0, 1.0),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.rules.diagnosis.scenes import END
 
 from gpuwarden.diagnosis import Bottleneck, Diagnosis
-from gpuwarden_rules.diagnosis.episodes import GONE_AFTER, REFRESH, State, restored, step
+from gpuwarden_rules.diagnosis.episodes import GONE_AFTER, REFRESH, EpisodeState, restored, step
 
 LOOK = timedelta(seconds=15)
 
@@ -31,8 +31,8 @@ def found(
     )
 
 
-def looks(*bottlenecks: Bottleneck | None) -> tuple[State, list[Diagnosis]]:
-    state, saved = State(), []
+def looks(*bottlenecks: Bottleneck | None) -> tuple[EpisodeState, list[Diagnosis]]:
+    state, saved = EpisodeState(), []
     for number, bottleneck in enumerate(bottlenecks):
         seen = [] if bottleneck is None else [found(bottleneck, number)]
         state, changed = step(state, seen, END + number * LOOK)
@@ -60,7 +60,7 @@ def test_one_look_on_the_edge_changes_nothing_two_do() -> None:
 
 
 def test_another_cause_is_another_episode() -> None:
-    state, _ = step(State(), [found(Bottleneck.WAITS_FOR_PEER, 0, cause="GPU-2")], END)
+    state, _ = step(EpisodeState(), [found(Bottleneck.WAITS_FOR_PEER, 0, cause="GPU-2")], END)
     for look in (1, 2):
         seen = [found(Bottleneck.WAITS_FOR_PEER, look, cause="GPU-3")]
         state, changed = step(state, seen, END + look * LOOK)

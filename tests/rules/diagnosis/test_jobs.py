@@ -8,7 +8,7 @@ from tests.rules.diagnosis.scenes import END, Scene, loop
 
 from gpuwarden.diagnosis import Bottleneck
 from gpuwarden_rules.diagnosis.classify import Verdict, classify
-from gpuwarden_rules.diagnosis.features import Features, Place, Seen
+from gpuwarden_rules.diagnosis.features import Features, GpuInfo, ObservedGpu
 from gpuwarden_rules.diagnosis.jobs import Judged, judge_jobs
 from gpuwarden_rules.diagnosis.observe import observe
 from gpuwarden_rules.diagnosis.sentences import diagnosis_of, diagnosis_of_job
@@ -29,11 +29,11 @@ SPINNING = replace(WORKING, duty=1.0, stall=0.0, power_share=0.2)
 def ranks(*features: Features, job: str | None = "Slurm job 7", **place: Any) -> list[Judged]:
     made = []
     for index, one in enumerate(features):
-        at = Place(
+        at = GpuInfo(
             gpu_uuid=f"GPU-{index}", node=f"n{index // 4}", gpu=index % 4, job=job, owner="ann",
             usd_per_hour=2.0, has_process_data=True, **place,
         )  # fmt: skip
-        made.append(Judged(Seen(at, one, END), classify(at, one)))
+        made.append(Judged(ObservedGpu(at, one, END), classify(at, one)))
     return made
 
 

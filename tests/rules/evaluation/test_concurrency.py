@@ -3,11 +3,11 @@
 import pytest
 
 from gpuwarden_rules.definition.language import parse
-from gpuwarden_rules.evaluation.concurrency import QUICK_S, SOON_S, Lanes, is_quick
-from gpuwarden_rules.evaluation.runtime import Watch
+from gpuwarden_rules.evaluation.concurrency import QUICK_S, SOON_S, EvaluationSlots, is_quick
+from gpuwarden_rules.evaluation.runtime import RuleRuntime
 
 
-def watch_of(interval_s: float, last_seconds: float | None) -> Watch:
+def watch_of(interval_s: float, last_seconds: float | None) -> RuleRuntime:
     (rule,) = parse(
         f"""
         rules:
@@ -16,9 +16,9 @@ def watch_of(interval_s: float, last_seconds: float | None) -> Watch:
         """,
         "r.yaml",
     )
-    watch = Watch(rule)
-    watch.stats.last_seconds = last_seconds
-    return watch
+    runtime = RuleRuntime(rule)
+    runtime.stats.last_seconds = last_seconds
+    return runtime
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,6 @@ def watch_of(interval_s: float, last_seconds: float | None) -> Watch:
 def test_a_rule_is_quick_by_its_last_evaluation_or_else_its_interval(
     interval_s: float, last_seconds: float | None, expected: bool
 ) -> None:
-    watch, lanes = watch_of(interval_s, last_seconds), Lanes()
-    assert is_quick(watch) is expected
-    assert lanes.of(watch) is (lanes.quick if expected else lanes.slow)
+    runtime, slots = watch_of(interval_s, last_seconds), EvaluationSlots()
+    assert is_quick(runtime) is expected
+    assert slots.of(runtime) is (slots.quick if expected else slots.slow)

@@ -16,8 +16,8 @@ from gpuwarden.clock import Clock, ManualClock
 from gpuwarden.query import QueryError, QueryTimeoutError, Result
 from gpuwarden_rules.definition.language import Rule, parse
 from gpuwarden_rules.evaluation import engine as engine_module
-from gpuwarden_rules.evaluation import runtime as watch_module
-from gpuwarden_rules.evaluation.engine import Engine, run
+from gpuwarden_rules.evaluation import runtime as runtime_module
+from gpuwarden_rules.evaluation.engine import RuleEngine, run
 from gpuwarden_rules.testing import MemoryDatabase
 
 PENDING, FIRING, RESOLVED = AlertState.PENDING, AlertState.FIRING, AlertState.RESOLVED
@@ -47,7 +47,7 @@ def hold(database: MemoryDatabase, at: datetime, *, node: str = "n1", kind: str 
     database.insert("events", [{**row, "simulated": False}])
 
 
-def own(engine: Engine) -> list[Alert]:
+def own(engine: RuleEngine) -> list[Alert]:
     """Its alerts but for those of rules that fail."""
     return [alert for alert in engine.alerts if alert.rule != "rule_failing"]
 
@@ -72,7 +72,7 @@ class Scripted:
 
 async def test_an_alert_is_saved_and_told_when_it_changes(database, store, clock) -> None:
     told: list[AlertState] = []
-    engine = Engine(
+    engine = RuleEngine(
         [rule_of(hold="1m")], database, store, clock, on_change=lambda a: told.append(a.state)
     )
     await engine.start()
@@ -91,7 +91,7 @@ async def test_an_alert_is_saved_and_told_when_it_changes(database, store, clock
 
 
 async def test_an_alert_that_goes_on_is_saved_once_a_minute(database, store, clock) -> None:
-    engine = Engine([rule_of()], database, store, clock)
+    engine = RuleEngine([rule_of()], database, store, clock)
     for _ in range(13):
         hold(database, clock.now())
         await engine.evaluate("hot")
@@ -104,13 +104,13 @@ async def test_an_alert_that_goes_on_is_saved_once_a_minute(database, store, clo
 async def test_a_new_engine_takes_up_the_alerts_of_the_old(database, store, clock) -> None:
     """A pending alert does not start anew, and a firing one does not fire twice."""
     rules = [rule_of("hot", hold="2m"), rule_of("cold")]
-    old = Engine(rules, database, store, clock)
+    old = RuleEngine(rules, database, store, clock)
     for kind in ("hot", "cold"):
         hold(database, clock.now(), kind=kind)
         await old.evaluate(kind)
     clock.advance(120)
     told: list[Alert] = []
-    new = Engine(rules, database, store, clock, on_change=told.append)
+    new = RuleEngine(rules, database, store, clock, on_change=told.append)
     await new.start()
     assert new.stats["hot"].pending == 1
     assert new.stats["cold"].firing == 1
@@ -124,9 +124,9 @@ async def test_a_new_engine_takes_up_the_alerts_of_the_old(database, store, cloc
 
 async def test_alerts_of_a_rule_that_is_gone_are_resolved(database, store, clock) -> None:
     hold(database, clock.now())
-    old = Engine([rule_of()], database, store, clock)
+    old = RuleEngine([rule_of()], database, store, clock)
     await old.evaluate("hot")
-    await Engine([rule_of("cold")], database, store, clock).start()
+    await RuleEngine([rule_of("cold")], database, store, clock).start()
     (kept,) = store.kept.values()
     assert (kept.state, kept.resolved_at) == (RESOLVED, clock.now())
 
@@ -138,7 +138,7 @@ async def test_what_has_held_all_along_fires_at_the_first_evaluation(
         hold(database, clock.now() - timedelta(seconds=seconds))
     hold(database, clock.now(), node="just-now")
     told: list[Alert] = []
-    engine = Engine([rule_of(hold="5m")], database, store, clock, on_change=told.append)
+    engine = RuleEngine([rule_of(hold="5m")], database, store, clock, on_change=told.append)
     await engine.start()
     await engine.warm_up("hot")
     await engine.evaluate("hot")
@@ -154,9 +154,9 @@ async def test_what_has_held_all_along_fires_at_the_first_evaluation(
 async def test_a_replay_leaves_alone_what_the_store_knows(database, store, clock) -> None:
     for seconds in range(0, 1200, 30):
         hold(database, clock.now() - timedelta(seconds=seconds))
-    old = Engine([rule_of(hold="5m")], database, store, ManualClock(clock.now()))
+    old = RuleEngine([rule_of(hold="5m")], database, store, ManualClock(clock.now()))
     await old.evaluate("hot")
-    engine = Engine([rule_of(hold="5m")], database, store, clock)
+    engine = RuleEngine([rule_of(hold="5m")], database, store, clock)
     await engine.start()
     await engine.warm_up("hot")
     assert [alert.active_at for alert in engine.alerts] == [clock.now()]
@@ -164,14 +164,14 @@ async def test_a_replay_leaves_alone_what_the_store_knows(database, store, clock
 
 async def test_a_replay_is_bounded(store, clock) -> None:
     querier = Scripted()
-    engine = Engine([rule_of(hold="1d", keep="7d")], querier, store, clock)
+    engine = RuleEngine([rule_of(hold="1d", keep="7d")], querier, store, clock)
     await engine.warm_up("hot")
     assert len(querier.timeouts) == engine_module.WARM_UP_EVALUATIONS_MAX
 
 
 async def test_a_rule_without_for_has_nothing_to_replay(store, clock) -> None:
     querier = Scripted()
-    await Engine([rule_of(keep="1h")], querier, store, clock).warm_up("hot")
+    await RuleEngine([rule_of(keep="1h")], querier, store, clock).warm_up("hot")
     assert querier.timeouts == []
 
 
@@ -186,7 +186,7 @@ async def test_a_rule_without_for_has_nothing_to_replay(store, clock) -> None:
     ],
 )
 async def test_a_failed_evaluation_changes_nothing(failure, store, clock, caplog) -> None:
-    engine = Engine([rule_of()], Scripted(["n1"], failure, failure, ["n1"]), store, clock)
+    engine = RuleEngine([rule_of()], Scripted(["n1"], failure, failure, ["n1"]), store, clock)
     await engine.evaluate("hot")
     before = own(engine)
     with caplog.at_level(logging.INFO):
@@ -204,7 +204,7 @@ async def test_a_failed_evaluation_changes_nothing(failure, store, clock, caplog
 
 async def test_too_many_rows_fail_the_evaluation(database, store, clock, monkeypatch) -> None:
     monkeypatch.setattr(engine_module, "ROWS_MAX", 2)
-    engine = Engine([rule_of()], database, store, clock)
+    engine = RuleEngine([rule_of()], database, store, clock)
     for node in ("n1", "n2", "n3"):
         hold(database, clock.now(), node=node)
     await engine.evaluate("hot")
@@ -214,7 +214,7 @@ async def test_too_many_rows_fail_the_evaluation(database, store, clock, monkeyp
 
 async def test_many_rows_are_as_good_as_few(database, store, clock, monkeypatch) -> None:
     monkeypatch.setattr(engine_module, "INLINE_ROWS_MAX", 1)
-    engine = Engine([rule_of()], database, store, clock)
+    engine = RuleEngine([rule_of()], database, store, clock)
     for node in ("n1", "n2", "n3"):
         hold(database, clock.now(), node=node)
     assert len(await engine.evaluate("hot")) == len(engine.alerts) == len(store.kept) == 3
@@ -222,7 +222,9 @@ async def test_many_rows_are_as_good_as_few(database, store, clock, monkeypatch)
 
 async def test_a_full_store_silences_nobody_and_is_tried_again(database, store, clock) -> None:
     told: list[AlertState] = []
-    engine = Engine([rule_of()], database, store, clock, on_change=lambda a: told.append(a.state))
+    engine = RuleEngine(
+        [rule_of()], database, store, clock, on_change=lambda a: told.append(a.state)
+    )
     store.is_full = True
     hold(database, clock.now())
     await engine.evaluate("hot")
@@ -241,7 +243,7 @@ async def test_a_listener_that_fails_costs_no_alert(database, store, clock) -> N
     def listen(alert: Alert) -> None:
         raise RuntimeError("deaf")
 
-    engine = Engine([rule_of()], database, store, clock, on_change=listen)
+    engine = RuleEngine([rule_of()], database, store, clock, on_change=listen)
     hold(database, clock.now())
     await engine.evaluate("hot")
     assert len(engine.alerts) == len(store.kept) == 1
@@ -263,7 +265,7 @@ def every_second(rule: Rule) -> Rule:
 async def test_rules_run_on_their_interval_until_stopped(database, store, clock: Clock) -> None:
     stop = asyncio.Event()
     rules = [every_second(rule_of("hot")), every_second(rule_of("bad", sql="SELECT $now, oops"))]
-    engine = Engine(rules, database, store, clock)
+    engine = RuleEngine(rules, database, store, clock)
     hold(database, clock.now())
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(engine.run(stop))
@@ -290,7 +292,7 @@ async def test_what_could_not_be_saved_is_saved_at_the_stop(database, store, clo
     stop = asyncio.Event()
     store.is_full = True
     hold(database, clock.now())
-    engine = Engine([rule_of()], database, store, clock)
+    engine = RuleEngine([rule_of()], database, store, clock)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(engine.run(stop))
         await reached(lambda: engine.stats["hot"].evaluations > 0)
@@ -339,7 +341,7 @@ async def test_a_restart_between_any_two_evaluations_changes_no_episode(
         clock, kept_in, engine = ManualClock(start), store_type(), None
         for _ in history:
             if engine is None or restarts:
-                engine = Engine([rule], querier, kept_in, clock)
+                engine = RuleEngine([rule], querier, kept_in, clock)
                 await engine.start()
             await engine.evaluate("hot")
             await engine.close()
@@ -351,9 +353,9 @@ async def test_a_restart_between_any_two_evaluations_changes_no_episode(
 async def test_a_store_that_fails_for_long_costs_no_unbounded_memory(
     store, clock, monkeypatch, caplog
 ) -> None:
-    monkeypatch.setattr(watch_module, "UNSAVED_MAX", 3)
+    monkeypatch.setattr(runtime_module, "UNSAVED_MAX", 3)
     answers = [["a"], []] * 6
-    engine = Engine([rule_of()], Scripted(*answers), store, clock)
+    engine = RuleEngine([rule_of()], Scripted(*answers), store, clock)
     store.is_full = True
     for _ in range(11):
         await engine.evaluate("hot")
@@ -363,14 +365,14 @@ async def test_a_store_that_fails_for_long_costs_no_unbounded_memory(
     await engine.evaluate("hot")
     assert len(store.kept) == 3
     messages = [record.getMessage() for record in caplog.records]
-    assert messages.count("alerts that are over are not recorded") == 1
+    assert messages.count("resolved alerts are not recorded") == 1
 
 
 async def test_a_store_that_fails_at_the_stop_is_named_and_no_crash(
     database, store, clock, caplog
 ) -> None:
     hold(database, clock.now())
-    engine = Engine([rule_of()], database, store, clock)
+    engine = RuleEngine([rule_of()], database, store, clock)
     store.is_full = True
     await engine.evaluate("hot")
     await engine.close()
@@ -388,7 +390,7 @@ async def test_rules_go_on_beside_one_whose_query_hangs(store, clock) -> None:
             return await super().query(sql, params, **limits)
 
     rules = [every_second(rule_of("slow", sql="SELECT slow, $now")), every_second(rule_of("hot"))]
-    engine = Engine(rules, OneHangs(), store, clock)
+    engine = RuleEngine(rules, OneHangs(), store, clock)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(engine.run(stop))
         await reached(lambda: engine.stats["hot"].evaluations >= 2)
@@ -410,7 +412,7 @@ async def test_a_quick_rule_waits_neither_for_slow_ones_nor_for_replays(store, c
     past = [rule_of(f"past{n}", hold="5m", sql="SELECT slow, $now") for n in range(3)]
     slow = [rule_of(f"slow{n}", sql="SELECT slow, $now") for n in range(3)]
     rules = [*past, *slow, every_second(rule_of("hot"))]
-    engine = Engine(rules, AllHangButOne(), store, clock)
+    engine = RuleEngine(rules, AllHangButOne(), store, clock)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(engine.run(stop))
         await reached(lambda: engine.stats["hot"].evaluations >= 2)
@@ -424,7 +426,7 @@ async def test_a_stopped_engine_leaves_no_task_thread_or_timer(database, store, 
     tasks_before, threads_before = asyncio.all_tasks(), set(threading.enumerate())
     for _ in range(3):
         stop = asyncio.Event()
-        engine = Engine([every_second(rule_of())], database, store, clock)
+        engine = RuleEngine([every_second(rule_of())], database, store, clock)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(engine.run(stop))
             await reached(lambda engine=engine: engine.stats["hot"].evaluations > 0)
@@ -432,11 +434,11 @@ async def test_a_stopped_engine_leaves_no_task_thread_or_timer(database, store, 
     assert asyncio.all_tasks() == tasks_before
     assert set(threading.enumerate()) <= threads_before
     timers = [h for h in asyncio.get_running_loop()._scheduled if not h.cancelled()]
-    assert not [h for h in timers if "apscheduler" in repr(h)]
+    assert not [h for h in timers if "EvaluationSchedule" in repr(h)]
 
 
 async def test_time_since_the_last_success_is_known(store, clock) -> None:
-    engine = Engine([rule_of()], Scripted(["n1"], QueryError("no")), store, clock)
+    engine = RuleEngine([rule_of()], Scripted(["n1"], QueryError("no")), store, clock)
     await engine.evaluate("hot")
     succeeded_at = clock.now()
     clock.advance(30)

@@ -8,7 +8,7 @@ from gpuwarden.alert import Alert, AlertState
 from gpuwarden.silence import Silence, matcher_of
 from gpuwarden_rules.definition.language import Rule, parse
 from gpuwarden_rules.definition.overrides import parse_overrides
-from gpuwarden_rules.evaluation.engine import Engine
+from gpuwarden_rules.evaluation.engine import RuleEngine
 
 FIRING, RESOLVED = AlertState.FIRING, AlertState.RESOLVED
 
@@ -52,7 +52,7 @@ def node(database, name: str, labels: str = "{}") -> None:
 async def test_a_rule_that_cannot_run_is_not_evaluated_and_not_failing(
     database, store, clock
 ) -> None:
-    engine = Engine(rules_of(HOT), database, store, clock)
+    engine = RuleEngine(rules_of(HOT), database, store, clock)
     sample(database, clock, "n1", None)
     await engine.evaluate("hot")
     figures = engine.stats["hot"]
@@ -65,7 +65,7 @@ async def test_a_rule_that_cannot_run_is_not_evaluated_and_not_failing(
 
 
 async def test_what_lost_its_column_keeps_its_alerts(database, store, clock) -> None:
-    engine = Engine(rules_of(HOT), database, store, clock)
+    engine = RuleEngine(rules_of(HOT), database, store, clock)
     sample(database, clock, "n1", 99)
     await engine.evaluate("hot")
     for _ in range(20):
@@ -88,7 +88,7 @@ overrides:
         "o.yaml",
         rules,
     )
-    engine = Engine(rules, database, store, clock, overrides=overrides)
+    engine = RuleEngine(rules, database, store, clock, overrides=overrides)
     node(database, "n2", '{"team": "lab"}')
     node(database, "n5", '{"team": "lab"}')
     for name, celsius in (("n1", 90), ("n2", 90), ("n3", 90), ("n4", 90), ("n5", 97)):
@@ -103,7 +103,7 @@ overrides:
 async def test_a_cause_mutes_what_follows_from_it_until_it_is_over(database, store, clock) -> None:
     rules = rules_of(DOWN, HOT + ", inhibited_by: {down: [node]}")
     told: list[Alert] = []
-    engine = Engine(rules, database, store, clock, on_change=told.append)
+    engine = RuleEngine(rules, database, store, clock, on_change=told.append)
     event(database, clock, "n1")
     for name in ("n1", "n2"):
         sample(database, clock, name, 99)
@@ -123,7 +123,7 @@ async def test_a_cause_mutes_what_follows_from_it_until_it_is_over(database, sto
 async def test_a_silence_is_kept_and_said_of_its_alerts_for_as_long_as_it_holds(
     database, store, clock
 ) -> None:
-    engine = Engine(rules_of(DOWN), database, store, clock)
+    engine = RuleEngine(rules_of(DOWN), database, store, clock)
     event(database, clock, "n1")
     await engine.evaluate("down")
     silence = Silence(
@@ -138,7 +138,7 @@ async def test_a_silence_is_kept_and_said_of_its_alerts_for_as_long_as_it_holds(
     reason = "silenced until 12:00 UTC by alice"
     assert [alert.muted for alert in engine.alerts] == [reason]
     assert [alert.muted for alert in store.kept.values()] == [reason]
-    again = Engine(rules_of(DOWN), database, store, clock)
+    again = RuleEngine(rules_of(DOWN), database, store, clock)
     await again.start()
     assert [alert.muted for alert in again.alerts] == [reason]
     assert list(again.silences) == [silence]
@@ -149,7 +149,7 @@ async def test_a_silence_is_kept_and_said_of_its_alerts_for_as_long_as_it_holds(
 
 
 async def test_a_rule_that_fails_for_a_minute_is_an_alert(database, store, clock) -> None:
-    engine = Engine(rules_of(BROKEN.replace("labels: [node], ", "")), database, store, clock)
+    engine = RuleEngine(rules_of(BROKEN.replace("labels: [node], ", "")), database, store, clock)
     for _ in range(4):
         await engine.evaluate("broken")
         clock.advance(30)
@@ -160,7 +160,7 @@ async def test_a_rule_that_fails_for_a_minute_is_an_alert(database, store, clock
 
 
 async def test_a_store_that_fails_makes_no_rule_fail(database, store, clock) -> None:
-    engine = Engine(rules_of(DOWN), database, store, clock)
+    engine = RuleEngine(rules_of(DOWN), database, store, clock)
     store.is_full = True
     event(database, clock, "n1")
     await engine.evaluate("down")
@@ -171,7 +171,7 @@ async def test_rules_that_stay_keep_their_alerts_and_others_are_over(
     database, store, clock
 ) -> None:
     told: list[Alert] = []
-    engine = Engine(rules_of(DOWN, HOT), database, store, clock, on_change=told.append)
+    engine = RuleEngine(rules_of(DOWN, HOT), database, store, clock, on_change=told.append)
     event(database, clock, "n1")
     sample(database, clock, "n1", 99)
     for name in ("down", "hot"):
@@ -188,7 +188,7 @@ async def test_rules_that_stay_keep_their_alerts_and_others_are_over(
     assert engine.alerts == []
 
 
-async def evaluated(engine: Engine, name: str) -> None:
+async def evaluated(engine: RuleEngine, name: str) -> None:
     """Wait until a rule has been evaluated, with a deadline."""
     deadline = time.monotonic() + 10
     while not engine.stats[name].evaluations:
@@ -200,7 +200,7 @@ async def test_a_running_engine_takes_new_rules_and_lets_go_of_old_ones(
     database, store, clock
 ) -> None:
     stop = asyncio.Event()
-    engine = Engine(rules_of(DOWN), database, store, clock)
+    engine = RuleEngine(rules_of(DOWN), database, store, clock)
     event(database, clock, "n1")
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(engine.run(stop))

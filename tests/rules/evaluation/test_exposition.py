@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from gpuwarden_rules.evaluation.exposition import exposition
-from gpuwarden_rules.evaluation.statistics import RuleStats
+from gpuwarden_rules.evaluation.statistics import RuleStatistics
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SAMPLE = re.compile(
@@ -13,7 +13,7 @@ SAMPLE = re.compile(
 
 
 def test_a_rule_has_all_its_figures() -> None:
-    stats = RuleStats(
+    stats = RuleStatistics(
         evaluations=7, failures=2, seconds_total=1.75, last_seconds=0.25, last_at=NOW,
         last_error="no", last_success_at=NOW - timedelta(seconds=90), pending=1, firing=3, dropped=4,
         unknown=5, muted=2, cannot_run="no column",
@@ -35,21 +35,23 @@ def test_a_rule_has_all_its_figures() -> None:
 
 
 def test_what_has_not_happened_has_no_series_and_is_not_zero() -> None:
-    text = exposition({"hot": RuleStats()}, NOW)
+    text = exposition({"hot": RuleStatistics()}, NOW)
     assert "seconds{" not in text
     assert "# TYPE gpuwarden_rules_since_success_seconds" not in text
     assert 'gpuwarden_rules_evaluations_total{rule="hot"} 0\n' in text
 
 
 def test_a_clock_that_went_back_gives_no_negative_time() -> None:
-    stats = RuleStats(last_success_at=NOW + timedelta(hours=1))
+    stats = RuleStatistics(last_success_at=NOW + timedelta(hours=1))
     assert 'gpuwarden_rules_since_success_seconds{rule="hot"} 0\n' in exposition(
         {"hot": stats}, NOW
     )
 
 
 def test_families_stand_together_after_one_head_and_rules_in_order() -> None:
-    lines = exposition({"b": RuleStats(), "a": RuleStats(evaluations=12_345_678)}, NOW).splitlines()
+    lines = exposition(
+        {"b": RuleStatistics(), "a": RuleStatistics(evaluations=12_345_678)}, NOW
+    ).splitlines()
     families = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert len(families) == len(set(families))
     current = ""

@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 from gpuwarden_rules.definition.language import builtin_rules, parse
-from gpuwarden_rules.definition.overrides import Place
-from gpuwarden_rules.evaluation.fleet import absent_columns, cannot_run, is_needed, places
+from gpuwarden_rules.definition.overrides import Location
+from gpuwarden_rules.evaluation.fleet import absent_columns, cannot_run, is_needed, locations
 
 POWER, SM = ("gpu_samples", "power_watts"), ("gpu_detail_samples", "sm_active_percent")
 IDENTITY = {"node": "n1", "gpu": 0, "gpu_uuid": "GPU-a", "simulated": False}
@@ -66,14 +66,14 @@ async def test_places_have_model_node_and_labels(database) -> None:
             {**gpu, "gpu_uuid": "GPU-c", "node": "n2", "catalogue_model": "T4"},
         ],
     )
-    found = await places(database)
+    found = await locations(database)
     vision = frozenset({("team", "vision")})
-    assert found.gpus["GPU-a"] == found.nodes["n1"] == Place("n1", "NVIDIA H100", vision)
-    assert found.gpus["GPU-b"] == Place("n2", "L4")
-    assert found.nodes["n2"] == Place("n2")  # of two models
-    assert found.nodes["deep"] == Place("deep")
-    assert found.of({"node": "n3"}) == Place("n3")
-    assert found.of({}) == Place()
+    assert found.gpus["GPU-a"] == found.nodes["n1"] == Location("n1", "NVIDIA H100", vision)
+    assert found.gpus["GPU-b"] == Location("n2", "L4")
+    assert found.nodes["n2"] == Location("n2")  # of two models
+    assert found.nodes["deep"] == Location("deep")
+    assert found.of({"node": "n3"}) == Location("n3")
+    assert found.of({}) == Location()
 
 
 async def test_rules_over_events_alone_need_not_know_the_fleet() -> None:

@@ -3,15 +3,15 @@
 import asyncio
 import logging
 
-from gpuwarden_rules.definition.rule_set import load_book
-from gpuwarden_rules.evaluation.engine import Engine
-from gpuwarden_rules.evaluation.reload import Keeper
+from gpuwarden_rules.definition.rule_set import load_rule_set
+from gpuwarden_rules.evaluation.engine import RuleEngine
+from gpuwarden_rules.evaluation.reload import RuleReloader
 
 
 async def test_each_request_to_reload_is_heard(database, store, clock, tmp_path, caplog) -> None:
-    book = load_book([tmp_path])
-    engine = Engine(book.rules, database, store, clock)
-    keeper = Keeper(engine, [tmp_path])
+    rule_set = load_rule_set([tmp_path])
+    engine = RuleEngine(rule_set.rules, database, store, clock)
+    reloader = RuleReloader(engine, [tmp_path])
     asked = asyncio.Event()
     (tmp_path / "mine.yaml").write_text("rules: 7")
 
@@ -22,10 +22,10 @@ async def test_each_request_to_reload_is_heard(database, store, clock, tmp_path,
 
     with caplog.at_level(logging.INFO):
         async with asyncio.TaskGroup() as tasks:
-            reloading = tasks.create_task(keeper.reload_whenever(asked))
+            reloading = tasks.create_task(reloader.reload_whenever(asked))
             asked.set()
-            await logged("rules not reloaded; the old ones go on")
-            assert engine.rules == list(book.rules)
+            await logged("rules not reloaded; the previous rules stay in force")
+            assert engine.rules == list(rule_set.rules)
             (tmp_path / "mine.yaml").unlink()
             (tmp_path / "overrides.yaml").write_text(
                 "overrides: [{rules: [gpu_idle_held], enabled: false}]"

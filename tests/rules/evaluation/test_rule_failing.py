@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from gpuwarden.alert import AlertState
 from gpuwarden_rules.evaluation.rule_failing import NAME, failing_rows, failing_rule
 from gpuwarden_rules.evaluation.state import step
-from gpuwarden_rules.evaluation.statistics import RuleStats
+from gpuwarden_rules.evaluation.statistics import RuleStatistics
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -14,9 +14,9 @@ def test_its_text_says_which_rule_since_when_and_why() -> None:
     rule = failing_rule()
     assert rule.name == NAME
     stats = {
-        "good": RuleStats(),
-        "bad": RuleStats(failing_since=NOW, last_error="Binder Error: no column x"),
-        "slow": RuleStats(slow_since=NOW, last_seconds=31.25),
+        "good": RuleStatistics(),
+        "bad": RuleStatistics(failing_since=NOW, last_error="Binder Error: no column x"),
+        "slow": RuleStatistics(slow_since=NOW, last_seconds=31.25),
     }
     state, _ = step({}, failing_rows(stats), rule, NOW)
     state, transitions = step(state, failing_rows(stats), rule, NOW + timedelta(minutes=2))
@@ -33,4 +33,4 @@ def test_its_text_says_which_rule_since_when_and_why() -> None:
 
 
 def test_rules_that_work_make_no_rows() -> None:
-    assert failing_rows({"good": RuleStats(evaluations=3)}) == []
+    assert failing_rows({"good": RuleStatistics(evaluations=3)}) == []

@@ -14,7 +14,7 @@ from gpuwarden_rules.evaluation.state import (
     FLAPPING,
     FLAPS_MAX,
     RowsError,
-    State,
+    RuleState,
     Transition,
     restored,
     step,
@@ -51,9 +51,9 @@ def row(gpu: int = 0, **more: Any) -> dict[str, Any]:
 
 def replay(
     rule: Rule, rows_at: Mapping[int, Sequence[Mapping[str, Any]]]
-) -> tuple[State, list[tuple[int, Transition]]]:
+) -> tuple[RuleState, list[tuple[int, Transition]]]:
     """Evaluate at the minutes given; the state at the end, and transitions with their minute."""
-    state = State()
+    state = RuleState()
     happened: list[tuple[int, Transition]] = []
     for minute, rows in rows_at.items():
         state, transitions = step(state, rows, rule, START + timedelta(minutes=minute))
@@ -309,7 +309,7 @@ def test_a_clock_that_goes_back_breaks_no_promise(
     history: list[tuple[int, dict[int, bool | None]]], hold: int, keep: int
 ) -> None:
     rule = rule_of(f"{hold}m", f"{keep}m")
-    state = State()
+    state = RuleState()
     minute = 0
     for gap, gpus in history:
         minute += gap
@@ -353,7 +353,7 @@ def test_stopping_in_between_changes_nothing(
     whole, happened = replay(rule, dict(steps))
     state, first = replay(rule, dict(steps[:cut]))
     for minute, rows in steps[cut:]:
-        again = State(dict(state), dict(state.changes))
+        again = RuleState(dict(state), dict(state.changes))
         state, transitions = step(again, rows, rule, START + timedelta(minutes=minute))
         first += [(minute, t) for t in transitions]
     assert state == whole

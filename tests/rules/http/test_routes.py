@@ -5,8 +5,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from gpuwarden_rules.definition.language import builtin_rules, parse
-from gpuwarden_rules.evaluation.engine import Engine
-from gpuwarden_rules.evaluation.reload import Keeper
+from gpuwarden_rules.evaluation.engine import RuleEngine
+from gpuwarden_rules.evaluation.reload import RuleReloader
 from gpuwarden_rules.http.routes import routes
 
 RULE = """
@@ -18,15 +18,15 @@ rules:
 
 
 @pytest.fixture
-def engine(database, store, clock) -> Engine:
-    return Engine(parse(RULE, "r.yaml"), database, store, clock)
+def engine(database, store, clock) -> RuleEngine:
+    return RuleEngine(parse(RULE, "r.yaml"), database, store, clock)
 
 
 @pytest.fixture
 async def client(engine, database, clock, tmp_path):
     app = web.Application()
-    keeper = Keeper(engine, [tmp_path])
-    app.add_routes(routes(lambda: keeper, database, clock))
+    reloader = RuleReloader(engine, [tmp_path])
+    app.add_routes(routes(lambda: reloader, database, clock))
     async with TestClient(TestServer(app)) as client:
         yield client
 
@@ -62,7 +62,7 @@ async def test_a_reload_takes_what_is_right_and_says_what_is_wrong(
     problem = await answer.json()
     assert answer.status == problem["status"] == 422
     assert problem["problems"][0]["line"] == 1
-    assert "the old rules go on" in problem["error"]
+    assert "the previous rules stay in force" in problem["error"]
     assert [rule.name for rule in engine.rules] == ["down"]
     (tmp_path / "mine.yaml").write_text(RULE)
     answer = await client.post("/v1/rules/reload")

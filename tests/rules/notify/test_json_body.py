@@ -9,13 +9,13 @@ from tests.rules.notify.alerts import START, make_alert
 
 from gpuwarden.alert import AlertState
 from gpuwarden_rules.notify.json_body import body_of, line_of
-from gpuwarden_rules.notify.message import Digest, Kind, Message, Waster
+from gpuwarden_rules.notify.message import Digest, MessageKind, Notification, Waster
 from gpuwarden_rules.notify.sentences import Style
 
 PAGE = Path(__file__).parents[3] / "docs" / "notifications.md"
 OVER = replace(make_alert(gpu=1), state=AlertState.RESOLVED, resolved_at=START)
-MESSAGE = Message(
-    id="a", receiver="r", kind=Kind.ALERTS, group="g", made_at=START, firing=(make_alert(),),
+MESSAGE = Notification(
+    id="a", receiver="r", kind=MessageKind.ALERTS, group="g", made_at=START, firing=(make_alert(),),
     resolved=(OVER,), news=1, firing_total=1, resolved_total=1,
 )  # fmt: skip
 

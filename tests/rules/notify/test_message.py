@@ -8,16 +8,16 @@ from tests.rules.notify.alerts import START, make_alert
 from gpuwarden.alert import Severity
 from gpuwarden_rules.notify.message import (
     Digest,
-    Kind,
-    Message,
+    MessageKind,
+    Notification,
     Waster,
     from_json,
     message_id,
     to_json,
 )
 
-MESSAGE = Message(
-    id="a", receiver="r", kind=Kind.ALERTS, group="g", made_at=START, labels={"node": "ü"},
+MESSAGE = Notification(
+    id="a", receiver="r", kind=MessageKind.ALERTS, group="g", made_at=START, labels={"node": "ü"},
     firing=(make_alert(severity=Severity.INFO), make_alert(gpu=1)), resolved=(make_alert(gpu=2),),
     digest=Digest(
         since=START, until=START, wasted_hours=1.5, gpu_hours=2, usd=None,

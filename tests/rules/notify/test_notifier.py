@@ -16,11 +16,11 @@ from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.query import QueryError
 from gpuwarden_rules.notify.digest import SETTLED_AFTER
 from gpuwarden_rules.notify.exposition import exposition
-from gpuwarden_rules.notify.message import Message
+from gpuwarden_rules.notify.message import Notification
 from gpuwarden_rules.notify.notifier import KEEP, Notifier
 from gpuwarden_rules.notify.outbox import Outbox
 from gpuwarden_rules.notify.receivers.factory import receiver_of
-from gpuwarden_rules.notify.receivers.receiver import Accepted, Later, Outcome
+from gpuwarden_rules.notify.receivers.receiver import Delivered, DeliveryDelayed, Outcome
 from gpuwarden_rules.notify.settings import parse
 
 DEADLINE_S = 30
@@ -29,11 +29,13 @@ DEADLINE_S = 30
 class Scripted:
     """A receiver that answers as told: the outside world."""
 
-    def __init__(self, answer: Callable[[Message], Outcome] = lambda message: Accepted()) -> None:
+    def __init__(
+        self, answer: Callable[[Notification], Outcome] = lambda message: Delivered()
+    ) -> None:
         self.answer = answer
-        self.got: list[Message] = []
+        self.got: list[Notification] = []
 
-    async def send(self, message: Message) -> Outcome:
+    async def send(self, message: Notification) -> Outcome:
         self.got.append(message)
         return self.answer(message)
 
@@ -94,7 +96,7 @@ async def test_an_alert_reaches_a_webhook_and_so_does_its_end(tmp_path) -> None:
 
 
 async def test_a_dead_receiver_delays_nobody_and_loses_nothing(tmp_path) -> None:
-    dead = Scripted(lambda message: Later("dead"))
+    dead = Scripted(lambda message: DeliveryDelayed("dead"))
     good = Scripted()
     world = World(tmp_path, {"dead": dead, "good": good})
     world.alerts = [make_alert(node=f"n{n}", at=START - timedelta(hours=1)) for n in range(3)]
@@ -112,7 +114,7 @@ async def test_a_dead_receiver_delays_nobody_and_loses_nothing(tmp_path) -> None
 async def test_a_receiver_that_breaks_is_later_and_its_secret_is_not_logged(
     tmp_path, caplog
 ) -> None:
-    def broken(message: Message) -> Outcome:
+    def broken(message: Notification) -> Outcome:
         raise RuntimeError("https://token4711@example.com")
 
     world = World(tmp_path, {"a": Scripted(broken)})
@@ -155,7 +157,7 @@ async def test_before_the_rules_have_started_nothing_is_over(tmp_path) -> None:
 
 
 async def test_what_nobody_took_for_a_week_is_given_up(tmp_path) -> None:
-    world = World(tmp_path, {"a": Scripted(lambda message: Later("dead", 0.0))})
+    world = World(tmp_path, {"a": Scripted(lambda message: DeliveryDelayed("dead", 0.0))})
     world.alerts = [make_alert(at=START - timedelta(hours=1))]
     async with world.running():
         await world.until(lambda: world.notifier.stats["a"].failing)
@@ -168,7 +170,7 @@ async def test_what_nobody_took_for_a_week_is_given_up(tmp_path) -> None:
 async def test_messages_to_a_receiver_that_is_gone_are_dropped_with_a_line(
     tmp_path, caplog
 ) -> None:
-    world = World(tmp_path, {"old": Scripted(lambda message: Later("dead"))})
+    world = World(tmp_path, {"old": Scripted(lambda message: DeliveryDelayed("dead"))})
     world.alerts = [make_alert(at=START - timedelta(hours=1))]
     async with world.running():
         await world.until(lambda: world.notifier.stats["old"].failing)

@@ -15,18 +15,18 @@ from tests.rules.notify.alerts import START, make_alert
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.lifecycle import StartError
-from gpuwarden_rules.notify.message import Kind, Message
+from gpuwarden_rules.notify.message import MessageKind, Notification
 from gpuwarden_rules.notify.outbox import Outbox, OutboxError
-from gpuwarden_rules.notify.planner import Group
+from gpuwarden_rules.notify.planner import NotificationGroup
 
 
 def message(
     number: int, *, receiver: str = "chat", group: str = "g", repeat: bool = False
-) -> Message:
-    return Message(
+) -> Notification:
+    return Notification(
         id=f"id{number}",
         receiver=receiver,
-        kind=Kind.ALERTS,
+        kind=MessageKind.ALERTS,
         group=group,
         made_at=START + timedelta(seconds=number),
         firing=(make_alert(),),
@@ -56,7 +56,9 @@ def box(tmp_path, clock):
 
 
 def test_messages_and_state_are_there_after_a_restart(tmp_path, clock) -> None:
-    group = Group(receiver="chat", labels={"rule": "x"}, told={"f": make_alert()}, told_at=START)
+    group = NotificationGroup(
+        receiver="chat", labels={"rule": "x"}, told={"f": make_alert()}, told_at=START
+    )
     box = Outbox(tmp_path / "o", clock)
     box.commit({}, {"k": group}, [message(1), message(2)], digests={"08:00": 5})
     box.close()
@@ -147,7 +149,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, clock) -> None:
 
 def test_a_group_or_message_that_cannot_be_read_stops_nothing(tmp_path, clock, caplog) -> None:
     box = Outbox(tmp_path / "o", clock)
-    group = Group(receiver="chat", labels={}, told_at=START)
+    group = NotificationGroup(receiver="chat", labels={}, told_at=START)
     box.commit({}, {"a": group, "b": group}, [message(1), message(2)])
     box.close()
     with sqlite3.connect(tmp_path / "o") as db:
@@ -207,7 +209,7 @@ class Model(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "o"
         self.box = Outbox(self.path, ManualClock(START))
-        self.kept: list[Message] = []
+        self.kept: list[Notification] = []
         self.number = 0
 
     @rule(group=st.sampled_from("ab"), repeat=st.booleans())

@@ -10,15 +10,15 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from tests.rules.notify.alerts import make_alert
 
 from gpuwarden.alert import AlertState, Severity
-from gpuwarden_rules.notify.message import ALERTS_MAX, Message
-from gpuwarden_rules.notify.planner import Group, plan
-from gpuwarden_rules.notify.routing import Owners, Policy, Recipient, Route
+from gpuwarden_rules.notify.message import ALERTS_MAX, Notification
+from gpuwarden_rules.notify.planner import NotificationGroup, plan
+from gpuwarden_rules.notify.routing import Owners, Recipient, Route, RoutingPolicy
 
-ONE = Policy({"chat": Recipient()}, [Route(receivers=("chat",))])
+ONE = RoutingPolicy({"chat": Recipient()}, [Route(receivers=("chat",))])
 S = timedelta(seconds=1)
 
 
-def told(messages: list[Message]) -> list[tuple[int, int]]:
+def told(messages: list[Notification]) -> list[tuple[int, int]]:
     """How many fire and how many are over, of each message."""
     return [(len(m.firing), len(m.resolved)) for m in messages]
 
@@ -26,11 +26,11 @@ def told(messages: list[Message]) -> list[tuple[int, int]]:
 class Run:
     """Plans one after another, as the notifier does."""
 
-    def __init__(self, policy: Policy = ONE) -> None:
+    def __init__(self, policy: RoutingPolicy = ONE) -> None:
         self.policy = policy
-        self.state: dict[str, Group] = {}
+        self.state: dict[str, NotificationGroup] = {}
 
-    def __call__(self, alerts, now: datetime) -> list[Message]:
+    def __call__(self, alerts, now: datetime) -> list[Notification]:
         done = plan(self.state, alerts, self.policy, now)
         self.state, self.wake_at = done.state, done.wake_at
         self.unrouted, self.muted = done.unrouted, done.muted
@@ -133,7 +133,9 @@ def test_who_was_told_is_told_the_end_also_of_what_was_muted_meanwhile(alert_of,
 
 
 def test_a_receiver_that_wants_no_ends_gets_none(alert_of, start) -> None:
-    run = Run(Policy({"pager": Recipient(wants_resolved=False)}, [Route(receivers=("pager",))]))
+    run = Run(
+        RoutingPolicy({"pager": Recipient(wants_resolved=False)}, [Route(receivers=("pager",))])
+    )
     assert told(run([alert_of()], start + S)) == [(1, 0)]
     assert run([], start + 60 * S) == []
     assert run.state == {}
@@ -142,7 +144,9 @@ def test_a_receiver_that_wants_no_ends_gets_none(alert_of, start) -> None:
 def test_who_was_told_is_told_the_end_though_routes_changed(alert_of, start) -> None:
     run = Run()
     run([alert_of()], start + S)
-    run.policy = Policy({"chat": Recipient(), "mail": Recipient()}, [Route(receivers=("mail",))])
+    run.policy = RoutingPolicy(
+        {"chat": Recipient(), "mail": Recipient()}, [Route(receivers=("mail",))]
+    )
     (message,) = run([alert_of()], start + 2 * S)
     assert message.receiver == "mail"
     assert {m.receiver for m in run([], start + 60 * S)} == {"chat", "mail"}
@@ -152,25 +156,29 @@ def test_another_grouping_tells_nothing_twice(alert_of, start) -> None:
     run = Run()
     alerts = [alert_of(gpu=gpu) for gpu in range(3)]
     run(alerts, start + S)
-    run.policy = Policy({"chat": Recipient()}, [Route(receivers=("chat",), group_by=("gpu",))])
+    run.policy = RoutingPolicy(
+        {"chat": Recipient()}, [Route(receivers=("chat",), group_by=("gpu",))]
+    )
     assert run(alerts, start + 60 * S) == []
 
 
 def test_a_receiver_of_two_routes_is_told_once(alert_of, start) -> None:
     routes = [Route(receivers=("chat",), continues=True, group_by=()), Route(receivers=("chat",))]
-    run = Run(Policy({"chat": Recipient()}, routes))
+    run = Run(RoutingPolicy({"chat": Recipient()}, routes))
     assert told(run([alert_of()], start + S)) == [(1, 0)]
 
 
 def test_alerts_without_a_route_are_counted(alert_of, start) -> None:
-    run = Run(Policy({"chat": Recipient()}, []))
+    run = Run(RoutingPolicy({"chat": Recipient()}, []))
     assert run([alert_of()], start + S) == []
     assert run.unrouted == 1
 
 
 def test_owners_are_told_of_their_own(alert_of, start) -> None:
     owners = Owners("{user}@example.com", {"root": "ops@example.com"})
-    policy = Policy({"mail": Recipient(is_personal=True)}, [Route(receivers=("mail",))], owners)
+    policy = RoutingPolicy(
+        {"mail": Recipient(is_personal=True)}, [Route(receivers=("mail",))], owners
+    )
     run = Run(policy)
     alerts = [alert_of(gpu=0, owner="ann"), alert_of(gpu=1, owner="root"), alert_of(gpu=2)]
     messages = run(alerts, start + S)
@@ -181,7 +189,7 @@ def test_owners_are_told_of_their_own(alert_of, start) -> None:
 
 
 def test_a_system_that_keeps_state_is_told_all_at_once_and_again(alert_of, start) -> None:
-    run = Run(Policy({"am": Recipient(keeps_state=True)}, [Route(receivers=("am",))]))
+    run = Run(RoutingPolicy({"am": Recipient(keeps_state=True)}, [Route(receivers=("am",))]))
     alerts = [alert_of(gpu=gpu, severity=Severity.INFO) for gpu in range(2 * ALERTS_MAX + 1)]
     assert told(run(alerts, start)) == [(ALERTS_MAX, 0), (ALERTS_MAX, 0), (1, 0)]
     assert run.wake_at == start + timedelta(minutes=5)
@@ -213,9 +221,9 @@ class Planner(RuleBasedStateMachine):
         self.believes: dict[str, set[str]] = {"chat": set(), "mail": set()}
         self.ids: set[str] = set()
 
-    def _policy(self, receivers: list[str]) -> Policy:
+    def _policy(self, receivers: list[str]) -> RoutingPolicy:
         recipients = {"chat": Recipient(), "mail": Recipient()}
-        return Policy(recipients, [Route(receivers=tuple(receivers), repeat_s=7200)])
+        return RoutingPolicy(recipients, [Route(receivers=tuple(receivers), repeat_s=7200)])
 
     @rule(
         gpu=st.integers(0, 3),
@@ -254,7 +262,7 @@ class Planner(RuleBasedStateMachine):
         for believed in self.believes.values():
             assert believed <= self.active.keys()
 
-    def _hear(self, message: Message) -> None:
+    def _hear(self, message: Notification) -> None:
         assert message.id not in self.ids
         self.ids.add(message.id)
         believed = self.believes[message.receiver]

@@ -7,7 +7,7 @@ import pytest
 from tests.rules.notify.alerts import make_alert
 
 from gpuwarden.alert import Severity
-from gpuwarden_rules.notify.routing import PACES, Owners, Policy, Recipient, Route, value_of
+from gpuwarden_rules.notify.routing import PACES, Owners, Recipient, Route, RoutingPolicy, value_of
 
 
 def globs(*texts: str) -> tuple[re.Pattern[str], ...]:
@@ -40,7 +40,7 @@ def test_the_first_match_ends_the_search_unless_it_continues() -> None:
         Route(receivers=("b", "a")),
         Route(receivers=("c",)),
     ]
-    found = Policy(recipients, routes).routes_of(make_alert())
+    found = RoutingPolicy(recipients, routes).routes_of(make_alert())
     assert [name for name, _ in found] == ["a", "b"]
 
 

@@ -4,14 +4,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuwarden_rules.definition.yaml_positions import Reader
+from gpuwarden_rules.definition.yaml_positions import YamlReader
 from gpuwarden_rules.testing.fixtures import Rows, rows_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def read(text: str) -> tuple[Rows, list[str]]:
-    reader = Reader("f.yaml", text)
+    reader = YamlReader("f.yaml", text)
     root = reader.root()
     assert root is not None
     return rows_of(reader, root, START), [problem.message for problem in reader.problems]

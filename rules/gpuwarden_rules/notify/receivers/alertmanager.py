@@ -13,11 +13,11 @@ import aiohttp
 
 from gpuwarden.alert import Alert
 from gpuwarden_rules.notify.json_body import instant
-from gpuwarden_rules.notify.message import Kind, Message
+from gpuwarden_rules.notify.message import MessageKind, Notification
 from gpuwarden_rules.notify.planner import STATE_KEEPER_PACE
 from gpuwarden_rules.notify.receivers.receiver import Outcome
 from gpuwarden_rules.notify.receivers.webhook import post
-from gpuwarden_rules.notify.sentences import Style, worded
+from gpuwarden_rules.notify.sentences import Style, rendered
 
 HOLDS = timedelta(seconds=3 * STATE_KEEPER_PACE.repeat_s)
 TEST_HOLDS = timedelta(minutes=5)
@@ -32,7 +32,7 @@ class Alertmanager:
         self._style = style
         self._session: aiohttp.ClientSession | None = None
 
-    async def send(self, message: Message) -> Outcome:
+    async def send(self, message: Notification) -> Outcome:
         self._session = self._session or aiohttp.ClientSession()
         body = json.dumps(alerts_of(message, self._style)).encode()
         return await post(self._session, self._url, body, {"Content-Type": "application/json"})
@@ -42,10 +42,10 @@ class Alertmanager:
             await self._session.close()
 
 
-def alerts_of(message: Message, style: Style) -> list[dict[str, Any]]:
+def alerts_of(message: Notification, style: Style) -> list[dict[str, Any]]:
     """The message as Alertmanager's postableAlerts; a test and a digest are alerts that end soon."""
-    if message.kind is not Kind.ALERTS:
-        words = worded(message, "text", style)
+    if message.kind is not MessageKind.ALERTS:
+        words = rendered(message, "text", style)
         return [
             {
                 "labels": {"alertname": f"gpuwarden_{message.kind.value}", "severity": "info"},

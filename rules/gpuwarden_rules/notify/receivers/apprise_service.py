@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from gpuwarden.alert import Severity
-from gpuwarden_rules.notify.message import Kind, Message
+from gpuwarden_rules.notify.message import MessageKind, Notification
 from gpuwarden_rules.notify.receivers.receiver import (
     TIMEOUT_S,
-    Accepted,
-    Later,
+    Delivered,
+    DeliveryDelayed,
+    DeliveryRefused,
     Outcome,
-    Refused,
     shortened,
 )
-from gpuwarden_rules.notify.sentences import Style, worded
+from gpuwarden_rules.notify.sentences import Style, rendered
 
 if TYPE_CHECKING:
     import apprise
@@ -47,25 +47,25 @@ class AppriseService:
         # A thread of its own: a service that hangs must not delay the others.
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="apprise")
 
-    async def send(self, message: Message) -> Outcome:
+    async def send(self, message: Notification) -> Outcome:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._send, message)
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _send(self, message: Message) -> Outcome:
+    def _send(self, message: Notification) -> Outcome:
         import apprise
 
         if OWNER in self._url and message.address is None:
-            return Refused("the message is for no owner")
+            return DeliveryRefused("the message is for no owner")
         url = self._url.replace(OWNER, quote(message.address or "", safe="@"))
         service = _opened(url)
         if service is None:
-            return Refused(
+            return DeliveryRefused(
                 f"with the owner {message.address!r} apprise does not understand the address"
             )
-        words = worded(message, self._form, self._style)
+        words = rendered(message, self._form, self._style)
         is_markdown = self._form == "markdown"
         # The body of the short form has all; a title would make it longer.
         result = service.notify(
@@ -76,9 +76,11 @@ class AppriseService:
             timeout=TIMEOUT_S,
         )
         if result:
-            return Accepted("sent")
+            return Delivered("sent")
         said = [entry.message for entry in result.logs() if entry.level in ("WARNING", "ERROR")]
-        return Later(shortened(without(" ".join(said) or "apprise could not send", self._url, url)))
+        return DeliveryDelayed(
+            shortened(without(" ".join(said) or "apprise could not send", self._url, url))
+        )
 
 
 def problem_of(url: str) -> str | None:
@@ -101,10 +103,10 @@ def _opened(url: str) -> "apprise.Apprise | None":
     return service if service.add(url) else None
 
 
-def _type(message: Message) -> "apprise.NotifyType":
+def _type(message: Notification) -> "apprise.NotifyType":
     import apprise
 
-    if message.kind is Kind.ALERTS and not message.firing:
+    if message.kind is MessageKind.ALERTS and not message.firing:
         return apprise.NotifyType.SUCCESS
     match message.severity:
         case Severity.CRITICAL:

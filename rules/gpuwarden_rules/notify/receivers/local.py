@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpuwarden_rules.notify.json_body import line_of
-from gpuwarden_rules.notify.message import Message
-from gpuwarden_rules.notify.receivers.receiver import Accepted, Later, Outcome
-from gpuwarden_rules.notify.sentences import Style, worded
+from gpuwarden_rules.notify.message import Notification
+from gpuwarden_rules.notify.receivers.receiver import Delivered, DeliveryDelayed, Outcome
+from gpuwarden_rules.notify.sentences import Style, rendered
 
 
 class LineFile:
@@ -21,14 +21,14 @@ class LineFile:
         # A thread of its own: a disk that hangs must not delay others.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="notify-file")
 
-    async def send(self, message: Message) -> Outcome:
+    async def send(self, message: Notification) -> Outcome:
         line = line_of(message, self._style)
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._thread, append, self._path, line)
         except OSError as error:
-            return Later(f"{self._path}: {error.strerror}")
-        return Accepted(f"appended to {self._path}")
+            return DeliveryDelayed(f"{self._path}: {error.strerror}")
+        return Delivered(f"appended to {self._path}")
 
     async def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -57,18 +57,18 @@ class Output:
         self._form = form
         self._style = style
 
-    async def send(self, message: Message) -> Outcome:
+    async def send(self, message: Notification) -> Outcome:
         if self._form == "json":
             text = line_of(message, self._style)
         else:
-            words = worded(message, self._form, self._style)
+            words = rendered(message, self._form, self._style)
             text = words.body if self._form == "short" else f"{words.title}\n{words.body}\n"
         try:
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
         except OSError as error:
-            return Later(f"standard output: {error.strerror}")
-        return Accepted("printed")
+            return DeliveryDelayed(f"standard output: {error.strerror}")
+        return Delivered("printed")
 
     async def close(self) -> None:
         """Standard output is not ours to close."""

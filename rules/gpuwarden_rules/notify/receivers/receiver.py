@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpuwarden_rules.notify.message import Message
+from gpuwarden_rules.notify.message import Notification
 
 TIMEOUT_S = 15.0
 """Longest that a receiver may take to answer."""
@@ -16,7 +16,7 @@ REASON_CHARACTERS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class Delivered:
     """The receiver has the message."""
 
     note: str = ""
@@ -24,7 +24,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class DeliveryDelayed:
     """No answer, or one that does not speak of the message: it is sent again."""
 
     reason: str
@@ -33,22 +33,22 @@ class Later:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class DeliveryRefused:
     """The receiver will never take this message."""
 
     reason: str
 
 
-Outcome = Accepted | Later | Refused
+Outcome = Delivered | DeliveryDelayed | DeliveryRefused
 
 
 class Receiver(Protocol):
     """Somewhere to send messages to."""
 
-    async def send(self, message: Message) -> Outcome:
+    async def send(self, message: Notification) -> Outcome:
         """Send it once. No secret of the receiver's address is in what this returns or raises.
 
-        What it raises is taken for `Later`; it may run for as long as it likes and is cut off.
+        What it raises is taken for `DeliveryDelayed`; it may run for as long as it likes and is cut off.
         """
         ...
 
@@ -65,13 +65,15 @@ def outcome_of(status: int, said: str, retry_after: str | None = None) -> Outcom
     """
     reason = f"HTTP {status}" + (f": {shortened(said)}" if said.strip() else "")
     if 200 <= status < 300:
-        return Accepted(reason)
+        return Delivered(reason)
     if status in (400, 413, 415, 422):
-        return Refused(reason)
+        return DeliveryRefused(reason)
     if 300 <= status < 400:
-        return Later(f"{reason}: it redirects, and a message with secrets does not follow")
+        return DeliveryDelayed(
+            f"{reason}: it redirects, and a message with secrets does not follow"
+        )
     digits = (retry_after or "").strip()
-    return Later(reason, float(digits) if digits.isascii() and digits.isdigit() else None)
+    return DeliveryDelayed(reason, float(digits) if digits.isascii() and digits.isdigit() else None)
 
 
 def backoff_s(

@@ -19,8 +19,8 @@ import aiohttp
 
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden_rules.notify.json_body import body_of
-from gpuwarden_rules.notify.message import Message
-from gpuwarden_rules.notify.receivers.receiver import Later, Outcome, outcome_of
+from gpuwarden_rules.notify.message import Notification
+from gpuwarden_rules.notify.receivers.receiver import DeliveryDelayed, Outcome, outcome_of
 from gpuwarden_rules.notify.sentences import Style
 
 SAID_BYTES_MAX = 4096
@@ -38,7 +38,7 @@ class Webhook:
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
 
-    async def send(self, message: Message) -> Outcome:
+    async def send(self, message: Notification) -> Outcome:
         body = json.dumps(body_of(message, self._style), ensure_ascii=False).encode()
         timestamp = to_ms(self._clock.now()) // 1000
         headers = {
@@ -86,6 +86,6 @@ async def post(
     except aiohttp.ClientConnectorError as error:
         number = error.os_error.errno or 0
         reason = os.strerror(number) if number > 0 else error.os_error.strerror
-        return Later(f"no connection: {reason or type(error).__name__}")
+        return DeliveryDelayed(f"no connection: {reason or type(error).__name__}")
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        return Later(type(error).__name__)
+        return DeliveryDelayed(type(error).__name__)

@@ -16,9 +16,9 @@ from tests.rules.notify.alerts import make_alert
 
 from gpuwarden.alert import AlertState, Severity
 from gpuwarden.clock import SystemClock
-from gpuwarden_rules.notify.message import Kind, Message
+from gpuwarden_rules.notify.message import MessageKind, Notification
 from gpuwarden_rules.notify.receivers.alertmanager import Alertmanager, alerts_of
-from gpuwarden_rules.notify.receivers.receiver import Accepted, Later
+from gpuwarden_rules.notify.receivers.receiver import Delivered, DeliveryDelayed
 from gpuwarden_rules.notify.sentences import Style
 
 NAME = "prometheus-alertmanager"
@@ -60,17 +60,17 @@ async def active(session: aiohttp.ClientSession, url: str) -> dict[str, dict[str
 async def test_a_real_alertmanager_hears_of_begin_and_end(tmp_path) -> None:
     now = SystemClock().now()
     alerts = tuple(make_alert(gpu=gpu, at=now, simulated=gpu == 1) for gpu in range(2))
-    message = Message(
-        id="a", receiver="am", kind=Kind.ALERTS, group="g", made_at=now, firing=alerts
+    message = Notification(
+        id="a", receiver="am", kind=MessageKind.ALERTS, group="g", made_at=now, firing=alerts
     )
     with running_alertmanager(tmp_path) as url:
         receiver = Alertmanager(url + "/", STYLE)
         async with aiohttp.ClientSession() as session:
             async with asyncio.timeout(DEADLINE_S):
-                while isinstance(await receiver.send(message), Later):  # noqa: ASYNC110
+                while isinstance(await receiver.send(message), DeliveryDelayed):  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
             # Again is harmless.
-            assert isinstance(await receiver.send(message), Accepted)
+            assert isinstance(await receiver.send(message), Delivered)
             found = await active(session, url)
             assert found.keys() == {"0", "1"}
             assert found["0"]["labels"] == {
@@ -81,11 +81,11 @@ async def test_a_real_alertmanager_hears_of_begin_and_end(tmp_path) -> None:
             assert "92 °C" in found["0"]["annotations"]["summary"]
             over = replace(alerts[0], state=AlertState.RESOLVED, resolved_at=now)
             end = replace(message, id="b", firing=alerts[1:], resolved=(over,))
-            assert isinstance(await receiver.send(end), Accepted)
+            assert isinstance(await receiver.send(end), Delivered)
             assert (await active(session, url)).keys() == {"1"}
             # A digest and a test are alerts that end soon.
-            test = replace(message, kind=Kind.TEST, firing=())
-            assert isinstance(await receiver.send(test), Accepted)
+            test = replace(message, kind=MessageKind.TEST, firing=())
+            assert isinstance(await receiver.send(test), Delivered)
             assert (await active(session, url)).keys() == {"", "1"}
         await receiver.close()
 
@@ -94,17 +94,17 @@ async def test_an_alertmanager_that_is_away_is_later(tmp_path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         receiver = Alertmanager(f"http://127.0.0.1:{free.getsockname()[1]}", STYLE)
-        message = Message(
-            id="a", receiver="am", kind=Kind.TEST, group="g", made_at=SystemClock().now()
+        message = Notification(
+            id="a", receiver="am", kind=MessageKind.TEST, group="g", made_at=SystemClock().now()
         )
-        assert isinstance(await receiver.send(message), Later)
+        assert isinstance(await receiver.send(message), DeliveryDelayed)
         await receiver.close()
 
 
 def test_what_fires_holds_for_three_repeats_and_what_is_unknown_is_left_out(start) -> None:
     alert = make_alert(severity=Severity.INFO, usd_per_hour=None, owner="ann")
-    message = Message(
-        id="a", receiver="am", kind=Kind.ALERTS, group="g", made_at=start, firing=(alert,)
+    message = Notification(
+        id="a", receiver="am", kind=MessageKind.ALERTS, group="g", made_at=start, firing=(alert,)
     )
     (posted,) = alerts_of(message, STYLE)
     until = (start + timedelta(minutes=15)).isoformat(timespec="milliseconds")

@@ -9,18 +9,18 @@ from aiohttp import web
 from tests.rules.notify.alerts import START, make_alert
 from tests.rules.notify.hook_server import Hook, hook_server
 
-from gpuwarden_rules.notify.message import Kind, Message
+from gpuwarden_rules.notify.message import MessageKind, Notification
 from gpuwarden_rules.notify.receivers.apprise_service import AppriseService, problem_of, without
-from gpuwarden_rules.notify.receivers.receiver import Accepted, Later, Refused
+from gpuwarden_rules.notify.receivers.receiver import Delivered, DeliveryDelayed, DeliveryRefused
 from gpuwarden_rules.notify.sentences import Style
 
-MESSAGE = Message(
-    id="a", receiver="chat", kind=Kind.ALERTS, group="g", made_at=START, firing=(make_alert(),),
+MESSAGE = Notification(
+    id="a", receiver="chat", kind=MessageKind.ALERTS, group="g", made_at=START, firing=(make_alert(),),
     labels={"node": "dgx-07"},
 )  # fmt: skip
 
 
-async def send(url: str, message: Message = MESSAGE, form: str = "text"):
+async def send(url: str, message: Notification = MESSAGE, form: str = "text"):
     service = AppriseService(url, form, Style(UTC))
     try:
         return await service.send(message)
@@ -34,7 +34,7 @@ def address(hook: Hook, rest: str = "") -> str:
 
 async def test_a_message_arrives_with_its_type() -> None:
     async with hook_server() as hook:
-        assert await send(address(hook, "/x")) == Accepted("sent")
+        assert await send(address(hook, "/x")) == Delivered("sent")
     body = json.loads(hook.got[0].body)
     assert (body["title"], body["type"]) == ("CRITICAL dgx-07: gpu_hot", "failure")
     assert "Do: Check the fans" in body["message"]
@@ -53,8 +53,8 @@ async def test_a_message_goes_to_its_owner() -> None:
 
     async with hook_server() as hook:
         url = address(hook, "/to/{owner}")
-        assert await send(url, replace(MESSAGE, address="a b@example.com")) == Accepted("sent")
-        assert await send(url) == Refused("the message is for no owner")
+        assert await send(url, replace(MESSAGE, address="a b@example.com")) == Delivered("sent")
+        assert await send(url) == DeliveryRefused("the message is for no owner")
     assert hook.got[0].path == "/to/a%20b@example.com"
 
 
@@ -86,7 +86,7 @@ async def test_no_secret_is_in_reason_or_log(logged) -> None:
         hook.answer = lambda request: web.Response(status=403, text="token4711 is wrong")
         url = hook.url.replace("http://", "json://alice:pass0815@") + "/token4711?secret=hush1234"
         outcome = await send(url)
-    assert isinstance(outcome, Later)
+    assert isinstance(outcome, DeliveryDelayed)
     for secret in ("token4711", "pass0815", "hush1234"):
         assert secret not in str(outcome)
         assert secret not in "".join(logged)

@@ -5,13 +5,18 @@ from datetime import UTC
 
 from tests.rules.notify.alerts import START, make_alert
 
-from gpuwarden_rules.notify.message import Kind, Message
+from gpuwarden_rules.notify.message import MessageKind, Notification
 from gpuwarden_rules.notify.receivers.local import LineFile, Output, append
-from gpuwarden_rules.notify.receivers.receiver import Accepted, Later
+from gpuwarden_rules.notify.receivers.receiver import Delivered, DeliveryDelayed
 from gpuwarden_rules.notify.sentences import Style
 
-MESSAGE = Message(
-    id="abc", receiver="log", kind=Kind.ALERTS, group="g", made_at=START, firing=(make_alert(),)
+MESSAGE = Notification(
+    id="abc",
+    receiver="log",
+    kind=MessageKind.ALERTS,
+    group="g",
+    made_at=START,
+    firing=(make_alert(),),
 )
 
 
@@ -20,7 +25,7 @@ async def test_a_file_gets_a_line_a_message_and_may_be_moved_away(tmp_path) -> N
     await receiver.send(MESSAGE)
     (tmp_path / "alerts.jsonl").rename(tmp_path / "alerts.jsonl.1")
     await receiver.send(MESSAGE)
-    assert isinstance(await receiver.send(MESSAGE), Accepted)
+    assert isinstance(await receiver.send(MESSAGE), Delivered)
     assert len((tmp_path / "alerts.jsonl.1").read_text().splitlines()) == 1
     lines = (tmp_path / "alerts.jsonl").read_text().splitlines()
     assert [json.loads(line)["id"] for line in lines] == ["abc", "abc"]
@@ -35,12 +40,12 @@ def test_a_line_that_a_crash_cut_off_is_ended_first(tmp_path) -> None:
 
 async def test_a_folder_that_is_not_there_is_later(tmp_path) -> None:
     outcome = await LineFile(tmp_path / "no" / "alerts.jsonl", Style(UTC)).send(MESSAGE)
-    assert outcome == Later(f"{tmp_path}/no/alerts.jsonl: No such file or directory")
+    assert outcome == DeliveryDelayed(f"{tmp_path}/no/alerts.jsonl: No such file or directory")
 
 
 async def test_output_has_forms(capsys) -> None:
     for form in ("text", "short", "json"):
-        assert isinstance(await Output(form, Style(UTC)).send(MESSAGE), Accepted)
+        assert isinstance(await Output(form, Style(UTC)).send(MESSAGE), Delivered)
     text, short, line = capsys.readouterr().out.split("CRITICAL", 2)[1:] + [""]
     assert text.startswith(" dgx-07: gpu_hot\n")
     assert json.loads(short.splitlines()[1])["id"] == "abc"

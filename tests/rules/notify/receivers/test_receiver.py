@@ -5,9 +5,9 @@ import pytest
 from gpuwarden_rules.notify.receivers.receiver import (
     AFTER_S_MAX,
     BACKOFF_MAX_S,
-    Accepted,
-    Later,
-    Refused,
+    Delivered,
+    DeliveryDelayed,
+    DeliveryRefused,
     backoff_s,
     outcome_of,
     shortened,
@@ -17,9 +17,9 @@ from gpuwarden_rules.notify.receivers.receiver import (
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (200, Accepted), (204, Accepted), (301, Later), (400, Refused), (401, Later), (403, Later),
-        (404, Later), (408, Later), (413, Refused), (422, Refused), (429, Later), (500, Later),
-        (503, Later),
+        (200, Delivered), (204, Delivered), (301, DeliveryDelayed), (400, DeliveryRefused), (401, DeliveryDelayed), (403, DeliveryDelayed),
+        (404, DeliveryDelayed), (408, DeliveryDelayed), (413, DeliveryRefused), (422, DeliveryRefused), (429, DeliveryDelayed), (500, DeliveryDelayed),
+        (503, DeliveryDelayed),
     ],
 )  # fmt: skip
 def test_only_answers_about_the_content_refuse_it(status, kind) -> None:
@@ -27,8 +27,8 @@ def test_only_answers_about_the_content_refuse_it(status, kind) -> None:
 
 
 def test_the_pause_that_a_receiver_asks_for_is_kept() -> None:
-    assert outcome_of(429, "slow down", "120") == Later("HTTP 429: slow down", 120)
-    assert outcome_of(503, "", "Wed, 21 Oct 2026 07:28:00 GMT") == Later("HTTP 503")
+    assert outcome_of(429, "slow down", "120") == DeliveryDelayed("HTTP 429: slow down", 120)
+    assert outcome_of(503, "", "Wed, 21 Oct 2026 07:28:00 GMT") == DeliveryDelayed("HTTP 503")
 
 
 def test_pauses_grow_to_a_bound_with_jitter() -> None:

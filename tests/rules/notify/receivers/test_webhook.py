@@ -13,14 +13,14 @@ from tests.rules.notify.alerts import START, make_alert
 from tests.rules.notify.hook_server import hook_server
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_rules.notify.message import Kind, Message
-from gpuwarden_rules.notify.receivers.receiver import Accepted, Later, Refused
+from gpuwarden_rules.notify.message import MessageKind, Notification
+from gpuwarden_rules.notify.receivers.receiver import Delivered, DeliveryDelayed, DeliveryRefused
 from gpuwarden_rules.notify.receivers.webhook import Webhook, key_of, signature
 from gpuwarden_rules.notify.sentences import Style
 
 STYLE = Style(UTC)
-MESSAGE = Message(
-    id="abc", receiver="hook", kind=Kind.ALERTS, group="g", made_at=START, firing=(make_alert(),),
+MESSAGE = Notification(
+    id="abc", receiver="hook", kind=MessageKind.ALERTS, group="g", made_at=START, firing=(make_alert(),),
     firing_total=1, news=1,
 )  # fmt: skip
 
@@ -35,7 +35,7 @@ async def send(url: str, secret: str | None = None):
 
 async def test_a_message_is_signed_json() -> None:
     async with hook_server() as hook:
-        assert await send(f"{hook.url}/gpus?x=1", "geheim") == Accepted("HTTP 204")
+        assert await send(f"{hook.url}/gpus?x=1", "geheim") == Delivered("HTTP 204")
     (got,) = hook.got
     assert got.path == "/gpus?x=1"
     assert json.loads(got.body)["firing"][0]["rule"] == "gpu_hot"
@@ -67,9 +67,9 @@ async def test_without_a_secret_there_is_no_signature() -> None:
 async def test_answers_are_judged_and_redirects_not_followed() -> None:
     async with hook_server() as hook:
         hook.answer = lambda request: web.Response(status=400, text="no such\nfield")
-        assert await send(hook.url) == Refused("HTTP 400: no such field")
+        assert await send(hook.url) == DeliveryRefused("HTTP 400: no such field")
         hook.answer = lambda request: web.Response(status=302, headers={"Location": "/x"})
-        assert isinstance(await send(hook.url), Later)
+        assert isinstance(await send(hook.url), DeliveryDelayed)
     assert len(hook.got) == 2
 
 
@@ -77,7 +77,7 @@ async def test_nobody_there_is_a_reason_without_the_address() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    assert await send(f"http://user:geheim@127.0.0.1:{port}/token") == Later(
+    assert await send(f"http://user:geheim@127.0.0.1:{port}/token") == DeliveryDelayed(
         "no connection: Connection refused"
     )
     assert "geheim" not in str(await send(f"http://127.0.0.1:{port}/geheim\n"))

@@ -2,14 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 TORCH_PYTHON ?= $(CURDIR)/$(BIN)/python
-PARTS := contract agent collector rules dashboards cli
+PARTS := contract agent simulator collector rules dashboards cli
 
 .PHONY: help up test test-systemd bench-diagnosis check fix setup lock docs wheel bundle deb release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')"
 
-up: setup ## run collector, rules, page and this host's agent; ARGS="--simulate 16" passes flags on
+up: .venv/.run-stamp ## run collector, rules, page and this host's agent; ARGS="--simulate 16" passes flags on
 	@$(BIN)/gpuwarden up $(ARGS)
 
 test: setup check ## everything that must pass before a change lands
@@ -33,19 +33,47 @@ fix: setup ## let ruff mend what it can, and format
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-setup: .venv/.setup-stamp ## create .venv and install the locked versions (done once)
+setup: .venv/.dev-stamp ## create .venv with all that development needs (done once; `make up` installs less)
 
-.venv/.setup-stamp: requirements.lock pyproject.toml
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Compiles what is imported: one module in five.
+define IMPORT_ALL
+import importlib, pkgutil, tomllib
+with open("pyproject.toml", "rb") as file:
+    roots = tomllib.load(file)["tool"]["importlinter"]["root_packages"]
+for root in map(importlib.import_module, roots):
+    for module in pkgutil.walk_packages(root.__path__, root.__name__ + "."):
+        if not module.name.endswith(".__main__"):
+            importlib.import_module(module.name)
+endef
+export IMPORT_ALL
+
+# pyarrow has no smaller wheel; 70 of its 165 MB nobody loads: tests, headers, copies, the clients of Flight and S3.
+UNUSED := tests include includes src *.pyx *.pxi *flight* *s3fs* libarrow_s3* libarrow_python*.so libarrow_python*.so.*.*.*
+
+.venv/.run-stamp: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "gpuwarden needs Python 3.11 or newer, and $(PYTHON) is %s: set PYTHON=/path/to/python3.11" % sys.version.split()[0])'
-	@$(PYTHON) -m venv .venv || { echo "make setup: $(PYTHON) cannot create a virtual environment (Debian: apt install python3-venv)"; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@$(PYTHON) -m venv .venv || { echo "make: $(PYTHON) cannot create a virtual environment (Debian: apt install python3-venv)"; exit 1; }
+	$(INSTALL) --no-compile --require-hashes --requirement requirements.lock
+	$(INSTALL) --no-build-isolation --no-deps --editable .
+	@cd .venv/lib/python3*/site-packages/pyarrow && rm -rf $(UNUSED)
+	@$(BIN)/python -m pip uninstall --quiet --yes setuptools pip
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c "$$IMPORT_ALL"
 	@touch $@
 
-lock: setup ## resolve pyproject.toml into requirements.lock again
-	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes \
-		--no-header --no-emit-index-url --output-file requirements.lock pyproject.toml
+.venv/.dev-stamp: .venv/.run-stamp requirements-dev.lock
+	@$(PYTHON) -m venv .venv
+	$(INSTALL) --require-hashes --requirement requirements-dev.lock
+	@touch $@
+
+RESOLVE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	--no-emit-index-url pyproject.toml
+
+lock: setup ## resolve pyproject.toml again: requirements.lock to run, requirements-dev.lock for all else too
+	$(INSTALL) uv
+	$(RESOLVE) --group setup --extra dev --output-file requirements-dev.lock
+	$(RESOLVE) --group setup --extra simulator --extra collector --constraint requirements-dev.lock \
+		--output-file requirements.lock
 
 docs: setup ## regenerate the generated pages under docs/
 	$(BIN)/python -m docs.generate

@@ -111,7 +111,7 @@ def time_encoding(gpus: int) -> None:
     from gpuwarden.models import model_named
     from gpuwarden_agent.encode import encode
     from gpuwarden_agent.probe import Row
-    from gpuwarden_agent.simulator import SimulatedNode
+    from gpuwarden_simulator import SimulatedNode
 
     node = SimulatedNode("bench", gpus, model_named("H100-SXM-80GB"), 1)
     stamp: Row = {"node": "bench", "simulated": True}

@@ -16,8 +16,8 @@ from aiohttp import web
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.models import model_named
-from gpuwarden_agent.fleet import run_fleet
-from gpuwarden_agent.simulator import fleet_nodes
+from gpuwarden_simulator import fleet_nodes
+from gpuwarden_simulator.fleet import run_fleet
 
 
 def serve(pipe: Connection) -> None:

@@ -14,10 +14,10 @@ import zstandard
 
 from gpuwarden.models import model_named
 from gpuwarden_agent.encode import encode
-from gpuwarden_agent.recording import Header, RecordedProbe, Samples, encode_block
-from gpuwarden_agent.replay import Recording
 from gpuwarden_agent.sampling.schedule import is_due
-from gpuwarden_agent.simulator import SimulatedNode
+from gpuwarden_simulator import SimulatedNode
+from gpuwarden_simulator.recordings.format import Header, RecordedProbe, Samples, encode_block
+from gpuwarden_simulator.recordings.replay import Recording
 
 FIRST_MS = 1_763_683_200_000
 BLOCK_TICKS = 10

@@ -10,7 +10,7 @@ import resource
 import time
 
 from gpuwarden.models import GpuModel, model_named
-from gpuwarden_agent.simulator import SimulatedNode, fleet_nodes
+from gpuwarden_simulator import SimulatedNode, fleet_nodes
 
 START_MS = 1_763_683_200_000
 GPUS_PER_NODE = 8

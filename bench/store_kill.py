@@ -2,18 +2,24 @@
 
 `python -m bench.store_kill --kills 100`: agents send batches that nobody else could have made and
 retry until each is acknowledged; the collector seals every second, merges, expires and cleans up all
-the time, and is killed (SIGKILL) at random points. Beside it a reader asks for rows and distinct
-rows without a pause. At the end every acknowledged row must be there, each once, and the store must
-be whole.
+the time. At random points one of its processes is killed (SIGKILL), which one by turns: the ingest
+process with all the others, or the storage process, a query process or the fork server alone, after
+which the same ingest process must go on. Beside it a reader asks for rows and distinct rows without a
+pause; only a query whose process was killed may fail. At the end every acknowledged row must be
+there, each once, and the store must be whole.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import random
+import signal
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -35,6 +41,11 @@ from gpuwarden_collector.store.engine import Limits
 
 ROWS = 20
 """Of a batch."""
+EVERYTHING = "everything"
+PROCESSES = (EVERYTHING, "storage", "query", "fork server")
+_NAMES = {"storage": "gpuwarden-store", "query": "gpuwarden-query"}
+_STEADY_S = 5.0
+"""Within it of a child's kill, reads may fail and the collector must have a new one."""
 _COUNT = "SELECT count(*), count(DISTINCT (gpu_uuid, ts)) FROM gpu_samples"
 
 
@@ -56,19 +67,56 @@ async def serve(data_dir: Path) -> None:
 class Tally:
     """What happened."""
 
-    kills: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
+    """By process."""
     acknowledged: int = 0
     retries: int = 0
     reads: int = 0
     failed_reads: int = 0
+    killed_reads: int = 0
+    """Reads that failed because a process had just been killed."""
     wrong: list[str] = field(default_factory=list)
     start_s: list[float] = field(default_factory=list)
+
+
+def children_of(pid: int) -> list[int]:
+    """All processes that descend from one, by /proc."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, task.read_text().split()):
+                found += [child, *children_of(child)]
+    return found
+
+
+def named(pid: int, process: str) -> list[int]:
+    """Of a collector, the children that are such a process."""
+    if process == "fork server":
+        return [
+            child
+            for child in children_of(pid)
+            if children_of(child) or "hurried" in _read(child, "cmdline")
+            if _read(child, "comm").strip() not in (name[:15] for name in _NAMES.values())
+        ]
+    return [c for c in children_of(pid) if _read(c, "comm").strip() == _NAMES[process][:15]]
+
+
+def _read(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text()
+    except OSError:
+        return ""
 
 
 class Run:
     """One collector's lives, its agents and its reader."""
 
-    def __init__(self, data_dir: Path, agents: int, seed: int) -> None:
+    def __init__(
+        self, data_dir: Path, agents: int, seed: int, processes: Sequence[str] = PROCESSES
+    ) -> None:
+        self.processes = processes
+        self.steady_from_s = 0.0
+        """Monotonic time from which reads may not fail."""
         self.data_dir = data_dir
         self.agents = agents
         self.chance = random.Random(seed)
@@ -84,15 +132,19 @@ class Run:
         async with asyncio.TaskGroup() as group, aiohttp.ClientSession() as session:
             work = [group.create_task(self._send(n, session)) for n in range(self.agents)]
             work.append(group.create_task(self._read(session)))
-            for _ in range(kills):
-                process = await self._start()
-                await asyncio.sleep(self.chance.expovariate(1 / 2.5))
-                self.url = None
-                process.kill()
-                await process.wait()
-                self.tally.kills += 1
             process = await self._start()
-            await asyncio.sleep(2)
+            for number in range(kills):
+                await asyncio.sleep(self.chance.expovariate(1 / 2.5))
+                which = self.processes[number % len(self.processes)]
+                if which == EVERYTHING:
+                    self.url = None
+                    process.kill()
+                    await process.wait()
+                    process = await self._start()
+                    self.tally.kills[which] += 1
+                elif await self._kill_child(process, which):
+                    self.tally.kills[which] += 1
+            await asyncio.sleep(2 + _STEADY_S)
             self.is_over = True
             await asyncio.wait(work)
             assert process.stdin is not None
@@ -100,6 +152,26 @@ class Run:
             await process.wait()
         self._verify()
         return self.tally
+
+    async def _kill_child(self, process: asyncio.subprocess.Process, which: str) -> bool:
+        """Kill one child; whether there was one. Batches must be taken again within a bounded time."""
+        children = named(process.pid, which)
+        if not children:
+            self.tally.wrong.append(f"there was no {which} process to be killed")
+            return False
+        self.steady_from_s = time.monotonic() + _STEADY_S
+        with suppress(ProcessLookupError):
+            os.kill(self.chance.choice(children), signal.SIGKILL)
+        before = sum(self.acknowledged)
+        try:
+            async with asyncio.timeout(2 * _STEADY_S):
+                while sum(self.acknowledged) < before + 2 * self.agents:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            self.tally.wrong.append(f"no batch was taken after the {which} process was killed")
+        if process.returncode is not None:
+            self.tally.wrong.append(f"the collector has ended with its {which} process")
+        return True
 
     async def _start(self) -> asyncio.subprocess.Process:
         began_s = time.monotonic()
@@ -174,6 +246,9 @@ class Run:
                     said = await answer.json()
                 most = sum(self.sent) * ROWS
                 self.tally.reads += 1
+                if answer.status != 200 and time.monotonic() < self.steady_from_s:
+                    self.tally.killed_reads += 1
+                    continue
                 if answer.status != 200:
                     self.tally.failed_reads += 1
                     self.tally.wrong.append(f"read: {said}")
@@ -209,6 +284,9 @@ def main() -> int:
     """Run, print the figures as JSON; 1 when anything is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument(
+        "--processes", default=",".join(PROCESSES), help="which are killed, by turns"
+    )
     parser.add_argument("--agents", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
@@ -217,7 +295,8 @@ def main() -> int:
         asyncio.run(serve(args.serve))
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        tally = asyncio.run(Run(Path(folder), args.agents, args.seed).run(args.kills))
+        run = Run(Path(folder), args.agents, args.seed, args.processes.split(","))
+        tally = asyncio.run(run.run(args.kills))
         lake = Path(folder) / "lake" / "data"
         files = len(list(lake.rglob("*.parquet")))
     figures = {
@@ -226,6 +305,7 @@ def main() -> int:
         "rows": tally.acknowledged * ROWS,
         "retries": tally.retries,
         "reads": tally.reads,
+        "killed_reads": tally.killed_reads,
         "start_s_median": round(sorted(tally.start_s)[len(tally.start_s) // 2], 2),
         "start_s_most": round(max(tally.start_s), 2),
         "lake_files": files,

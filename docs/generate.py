@@ -1,28 +1,24 @@
-"""Writes the pages that are made from code: metrics, tables, settings, commands, example TOML.
+"""Writes the pages that are made from code: tables, metrics, settings, commands, example TOML.
 
 `make docs` writes them; `tests/test_docs.py` fails when one is not what the code says.
 """
 
 import argparse
-import io
 import json
+import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import redirect_stdout
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from docs.exporter import exporter_page
+from docs.generate_tables import NOTICE, metrics_page, tables_page
 from docs.rule_pages import rule_pages
 
 from gpuwarden.diagnosis import MEANINGS
-from gpuwarden.metrics import METRICS, Metric, Type
-from gpuwarden.rollups import ROLLUPS
-from gpuwarden.schema import INVENTORY_EXTRA, TABLES, WIRE_TABLES, views_sql
 from gpuwarden.settings import default_of
-from gpuwarden.table import Column, Table
-from gpuwarden.xids import xid_table
+from gpuwarden.xids import ACTIONS, XIDS, XidInfo
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_cli.main import parser
 from gpuwarden_collector.settings import CollectorSettings
@@ -30,9 +26,6 @@ from gpuwarden_rules.diagnosis.features import Features
 from gpuwarden_rules.diagnosis.thresholds import Thresholds
 
 ROOT = Path(__file__).parent.parent
-NOTICE = (
-    "<!-- Made by docs/generate.py: edit the code that it is made from, then run `make docs`. -->"
-)
 PARTS: dict[str, Any] = {"agent": AgentSettings, "collector": CollectorSettings}
 
 
@@ -43,45 +36,36 @@ def pages() -> dict[str, str]:
         "docs/tables.md": tables_page(),
         "docs/configure.md": configure_page(),
         "docs/commands.md": commands_page(),
-        "docs/exporter.md": exporter_page(),
         "docs/xids.md": xids_page(),
-        "docs/wire.md": wire_page(),
         "docs/diagnosis.md": diagnosis_page(),
         **rule_pages(),
         **{f"systemd/{part}.toml": example_toml(part) for part in PARTS},
     }
 
 
-def metrics_page() -> str:
-    lines = [
-        "# Metrics",
-        NOTICE,
-        "",
-        "One row per metric of the catalogue (`contract/gpuwarden/metrics.py`). The last part of a name is its",
-        "unit; `_total` marks a counter, of which only differences mean something. What a device cannot",
-        'give is NULL, never 0. "FI n" is field id n of `nvmlDeviceGetFieldValues`. The DCGM names are',
-        "those of dcgm-exporter up to 4.8 and since 4.9.",
-    ]
-    for table, metrics in METRICS.items():
-        lines += [
-            "",
-            f"## {table}",
-            "",
-            "| metric | unit | kind | every | meaning | source | DCGM |",
-        ]
-        lines.append("| --- | --- | --- | --- | --- | --- | --- |")
-        lines += [_metric_row(metric) for metric in metrics]
-    return "\n".join(lines) + "\n"
-
-
-def _metric_row(m: Metric) -> str:
-    dcgm = " / ".join(f"`{name}`" for name in (m.dcgm, m.dcgm_49) if name)
-    cells = (f"`{m.name}`", m.unit, m.kind, f"{m.cadence_s} s", m.meaning, m.source, dcgm)
-    return "| " + " | ".join(cells) + " |"
-
-
 def xids_page() -> str:
-    return _between("docs/xids.md", "catalogue", xid_table())
+    return _between("docs/xids.md", "catalogue", "\n".join(_xid_lists()) + "\n")
+
+
+def _xid_lists() -> Iterator[str]:
+    """The codes by NVIDIA's action; a row that departs from its action's severity or advice says so."""
+    by_action: dict[str | None, list[XidInfo]] = {}
+    for row in XIDS.values():
+        by_action.setdefault(row.action, []).append(row)
+    for action, rows in by_action.items():
+        usual = ACTIONS[action] if action else (rows[0].severity, rows[0].remedy)
+        yield f"\n### {action or 'No action published'}\n\n**{usual[0]}**: {usual[1]}.\n"
+        codes: dict[str, list[str]] = {}
+        for row in rows:
+            codes.setdefault(_xid_text(row, usual), []).append(str(row.code))
+        yield from (f"- {', '.join(numbers)}: {text}" for text, numbers in codes.items())
+
+
+def _xid_text(row: XidInfo, usual: tuple[str, str]) -> str:
+    text = re.sub(r"^(CE|NVDEC|NVENC|NVJPG|OFA)\d+", r"\1", row.meaning)  # one line for all engines
+    if row.severity != usual[0]:
+        text += f" (**{row.severity}**)"
+    return text if row.remedy == usual[1] else f"{text}. To do: {row.remedy}"
 
 
 def diagnosis_page() -> str:
@@ -100,10 +84,6 @@ def _diagnosis_tables() -> Iterator[str]:
     yield textwrap.fill(f"{values}.", 110, break_long_words=False)
 
 
-def wire_page() -> str:
-    return _between("docs/wire.md", "tables", "\n".join(_wire_tables()))
-
-
 def _between(page: str, mark: str, made: str) -> str:
     """A page that is written by hand but for what stands between its two marks."""
     head, start, rest = (ROOT / page).read_text().partition(f"<!-- {mark} -->\n")
@@ -112,85 +92,22 @@ def _between(page: str, mark: str, made: str) -> str:
     return head + start + made + end + tail
 
 
-def _wire_tables() -> Iterator[str]:
-    for table in WIRE_TABLES.values():
-        keys = ", ".join(f"`{name}`" for name in table.key)
-        yield f"\n### `{table.name}`\n"
-        yield f"One row per {table.row}. Key: {keys}.\n"
-        yield "| column | Arrow type | required | limits | meaning |"
-        yield "| --- | --- | --- | --- | --- |"
-        for c in table.columns:
-            required = "yes" if c.required else ""
-            cells = (f"`{c.name}`", _ARROW[c.type], required, _limits(c.limits), c.meaning)
-            yield "| " + " | ".join(cells) + " |"
-    yield ""
-
-
-_ARROW = {t: t.value for t in Type} | {
-    Type.TIMESTAMP: "timestamp[ms]",
-    Type.FLOAT32: "float",
-    Type.FLOAT64: "double",
-}
-
-
-def _limits(limits: tuple[float, float] | None) -> str:
-    if limits is None:
-        return ""
-    low, high = limits
-    return f"at least {low:g}" if high == float("inf") else f"{low:g} to {high:g}"
-
-
-def tables_page() -> str:
-    lines = [
-        "# Tables and views",
-        NOTICE,
-        "",
-        "What `gpuwarden sql`, rules and dashboards query. Names, types and units are a promise. Time is UTC.",
-        "Sample tables carry a row per key, each once, whatever failed on the way. [Rollups](rollups.md) summarise",
-        "them by minute and hour.",
-    ]
-    for table in TABLES.values():
-        lines += [
-            "",
-            f"## {table.name}",
-            "",
-            f"One row per {table.row}; key {', '.join(table.key)}.",
-            "",
-        ]
-        minutes = ROLLUPS[table.name].made_of if table.name in ROLLUPS else None
-        if minutes is not None:
-            lines.append(f"The columns of [{minutes}](#{minutes}), by hour: [how](rollups.md).")
-            continue
-        lines += ["| column | type | | meaning |", "| --- | --- | --- | --- |"]
-        lines += [_column_row(column) for column in _all_columns(table)]
-    lines += ["", "## Views", "", "```sql", views_sql().strip(), "```"]
-    return "\n".join(lines) + "\n"
-
-
-def _all_columns(table: Table) -> Iterator[Column]:
-    yield from table.columns
-    yield from INVENTORY_EXTRA.get(table.name, ())
-
-
-def _column_row(c: Column) -> str:
-    return f"| `{c.name}` | {c.type.value} | {'required' if c.required else ''} | {c.meaning} |"
-
-
 def configure_page() -> str:
     lines = [
         "# Settings",
         NOTICE,
         "",
-        "Defaults < TOML file (`--config FILE`) < environment < flags. An unknown key is an error that names the",
-        "known ones. `gpuwarden agent config` and `gpuwarden collector config` show every value in force and",
-        "where it came from. A change needs a restart; [operate](operate.md#change-settings) names what a reload takes up.",
+        "Defaults < TOML file (`--config FILE`) < environment < flags. The variable of a setting is its name in capitals",
+        "after `GPUWARDEN_AGENT_` or `GPUWARDEN_COLLECTOR_`: `GPUWARDEN_AGENT_NODE`. An unknown key is an error that names",
+        "the known ones. `gpuwarden agent config` and `gpuwarden collector config` show every value in force and where it",
+        "came from. A change needs a restart, except for what [a reload](operate.md#change-settings) takes up.",
         "",
-        "`GPUWARDEN_URL` names the collector for the commands that ask one (and for `agent run`, when nothing",
-        "else does); by default `http://127.0.0.1:8750`.",
+        "`GPUWARDEN_URL` is the collector that commands ask (and `agent run`, where no setting names one); default:",
+        "`http://127.0.0.1:8750`.",
     ]
     for part, cls in PARTS.items():
         lines += ["", f"## {part}", ""]
-        lines += ["| setting | default | environment | meaning |", "| --- | --- | --- | --- |"]
+        lines += ["| setting | default | meaning |", "| --- | --- | --- |"]
         for f in fields(cls):
             shown = _toml_value(default_of(f)) or "none"
             if f.name == "node":
@@ -198,8 +115,7 @@ def configure_page() -> str:
             meaning = f.metadata["meaning"]
             if f.metadata["choices"]:
                 meaning += f" One of {', '.join(f.metadata['choices'])}."
-            variable = f"GPUWARDEN_{part.upper()}_{f.name.upper()}"
-            lines.append(f"| `{f.name}` | `{shown}` | `{variable}` | {meaning} |")
+            lines.append(f"| `{f.name}` | `{shown}` | {meaning} |")
     return "\n".join(lines) + "\n"
 
 
@@ -241,16 +157,64 @@ def example_toml(part: str) -> str:
     return "\n".join(lines + tables) + "\n"
 
 
+Options = dict[str, str]
+"""Help by how an option or argument is written."""
+
+
 def commands_page() -> str:
+    """Every command with what is its own; what many commands share stands once."""
+    commands = {name: (sub, _options(sub)) for name, sub in command_parsers()}
+    uses = Counter(item for _, options in commands.values() for item in options.items())
+    shared = {item: count for item, count in uses.items() if count >= SHARED_BY}
     lines = [
         "# Commands",
         NOTICE,
         "",
-        "Exit codes: 0 success, 1 a problem was found, 2 the call was wrong.",
+        "Exit codes: 0 success, 1 a problem was found, 2 the call was wrong, 78 a setting is wrong.",
+        "",
+        "## Options of many commands",
+        "",
+        "A command that has one of these names it at its end. Every command has `--help`.",
+        "",
+        *(f"- `{option}`: {text}" for option, text in shared),
     ]
-    for name, sub in _commands(parser(), "gpuwarden"):
-        lines += ["", f"## {name}", "", "```", _help_of(sub), "```"]
+    for name, (sub, options) in commands.items():
+        also = ", ".join(f"`{o.split()[0]}`" for o in options if (o, options[o]) in shared)
+        lines += [
+            "",
+            f"## {name}",
+            "",
+            f"{(sub.description or '').strip()} {f'Also: {also}.' if also else ''}".strip(),
+        ]
+        own = [f"- `{o}`: {text}" for o, text in options.items() if (o, text) not in shared]
+        lines += ["", *own] if own else []
     return "\n".join(lines) + "\n"
+
+
+SHARED_BY = 4
+"""An option with the same help in so many commands stands in the list of shared ones."""
+
+
+def _options(sub: argparse.ArgumentParser) -> Options:
+    """Arguments and options as they are written, with their help."""
+    options = {}
+    for action in sub._actions:
+        if isinstance(action, argparse._HelpAction):
+            continue
+        words = "|".join(action.option_strings)
+        value = action.metavar or (
+            "" if action.choices is None else "{" + ",".join(map(str, action.choices)) + "}"
+        )
+        if not value and action.nargs != 0:
+            value = action.dest.upper()
+        text = (action.help or "").replace("%%", "%") % {"default": action.default}
+        options[f"{words} {value}".strip()] = text.strip() or "required"
+    return options
+
+
+def command_parsers() -> list[tuple[str, argparse.ArgumentParser]]:
+    """Every command that can be run, by its whole name."""
+    return list(_commands(parser(), "gpuwarden"))
 
 
 def _commands(
@@ -263,15 +227,6 @@ def _commands(
     for group in groups:
         for word, sub in group.choices.items():
             yield from _commands(sub, f"{name} {word}")
-
-
-def _help_of(sub: argparse.ArgumentParser) -> str:
-    """Help at a fixed width and in one layout, whatever the terminal and the Python."""
-    sub.formatter_class = lambda prog: argparse.HelpFormatter(prog, width=100)
-    out = io.StringIO()
-    with redirect_stdout(out):
-        sub.print_help()
-    return out.getvalue().strip()
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ builds of one tree are the same bytes.
 import argparse
 import hashlib
 import importlib.metadata
+import io
 import json
 import os
 import platform
@@ -26,9 +27,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
-LOCK = ROOT / "requirements.lock"
-PACKAGES = ("contract", "agent", "collector", "rules", "dashboards", "cli")
+LOCK = ROOT / "requirements-dev.lock"
+PACKAGES = ("contract", "agent", "simulator", "collector", "rules", "dashboards", "cli")
 EXTRAS = {"agent": ("agent",), "collector": ("collector", "cluster")}
+LEFT_OUT = {"agent": ("gpuwarden_simulator/",), "collector": ()}
+"""Packages of our own wheel that the hosts of a part have no use for."""
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuwarden" / "wheels"
 SHEBANG = b"#!/usr/bin/env python3\n"
 EPOCH_MIN = 315_532_800
@@ -67,7 +70,7 @@ def locked(names: set[str], lock: str) -> dict[str, str]:
             blocks[canonicalize_name(wanted.name)] = words
     missing = sorted(names - blocks.keys())
     if missing:
-        sys.exit(f"requirements.lock lacks {', '.join(missing)}: run `make lock`")
+        sys.exit(f"requirements-dev.lock lacks {', '.join(missing)}: run `make lock`")
     return {name: blocks[name] for name in sorted(names)}
 
 
@@ -109,7 +112,8 @@ def needed(part: str, *, lock: Path | None = None) -> list[Path]:
 
 def bundle(part: str, wheel: Path, others: Iterable[Path], out: Path) -> Path:
     """Write the bundle of `part`, with this wheel of gpuwarden and the others, into `out`."""
-    wheels = {path.name: path.read_bytes() for path in [*others, wheel]}
+    wheels = {path.name: path.read_bytes() for path in others}
+    wheels[wheel.name] = without(wheel, LEFT_OUT[part])
     version = wheel.name.split("-")[1]
     entries = {f"wheels/{name}": data for name, data in wheels.items()}
     entries |= dict(_installer_files()) | dict(_host_files(part))
@@ -131,6 +135,21 @@ def bundle(part: str, wheel: Path, others: Iterable[Path], out: Path) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     write_archive(path, entries)
     return path
+
+
+def without(wheel: Path, prefixes: tuple[str, ...]) -> bytes:
+    """The wheel less the files below `prefixes`, whose lines its RECORD loses too."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as new:
+        for entry in old.infolist():
+            data = old.read(entry)
+            if entry.filename.startswith(prefixes):
+                continue
+            if entry.filename.endswith(".dist-info/RECORD"):
+                lines = data.decode().splitlines(keepends=True)
+                data = "".join(x for x in lines if not x.startswith(prefixes)).encode()
+            new.writestr(entry, data)
+    return made.getvalue()
 
 
 def _installer_files() -> Iterator[tuple[str, bytes]]:
@@ -176,7 +195,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=[*EXTRAS], help="agent, collector; both")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--wheel", type=Path, help="a wheel of gpuwarden; none: it is built")
-    parser.add_argument("--lock", type=Path, help="default requirements.lock")
+    parser.add_argument("--lock", type=Path, help="default requirements-dev.lock")
     args = parser.parse_args()
     unknown = set(args.parts) - EXTRAS.keys()
     if unknown:

@@ -39,7 +39,7 @@ def main() -> None:
     """Make a release from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=bundle.ROOT / "dist")
-    parser.add_argument("--lock", type=Path, help="default requirements.lock")
+    parser.add_argument("--lock", type=Path, help="default requirements-dev.lock")
     args = parser.parse_args()
     for path in release(args.out, lock=args.lock):
         print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")

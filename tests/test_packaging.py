@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = {
     "gpuwarden": "contract",
     "gpuwarden_agent": "agent",
+    "gpuwarden_simulator": "simulator",
     "gpuwarden_collector": "collector",
     "gpuwarden_rules": "rules",
     "gpuwarden_dashboards": "dashboards",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PARTS = ("contract", "agent", "collector", "rules", "dashboards", "cli", "release")
+PARTS = ("contract", "agent", "simulator", "collector", "rules", "dashboards", "cli", "release")
 SOURCES = sorted(p for part in PARTS for p in (ROOT / part).rglob("*.py"))
 PYTHON = sorted({*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").rglob("*.py")})
 FUNCTION_LINES_MAX = 70

@@ -191,6 +191,7 @@ class _Agent:
             counters=self.counters,
             sealed=sealed,
             on_refused=self._refused,
+            on_batch_seconds=self._sampler.batch_at_least,
             request_timeout_s=settings.request_timeout_s,
             backoff_max_s=settings.backoff_max_s,
             is_quiet=fleet is not None,

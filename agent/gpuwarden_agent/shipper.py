@@ -23,7 +23,15 @@ from typing import assert_never
 
 from gpuwarden.clock import Clock
 from gpuwarden.lifecycle import until
-from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, SENT_BEFORE_HEADER, BatchId, headers_of
+from gpuwarden.wire import (
+    BATCH_SECONDS_HEADER,
+    CONTENT_TYPE,
+    INGEST_PATH,
+    SENT_BEFORE_HEADER,
+    BatchId,
+    batch_seconds_of,
+    headers_of,
+)
 from gpuwarden_agent.async_spool import AsyncSpool
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.course import (
@@ -62,6 +70,8 @@ class Answered:
     retry_after: str | None = None
     """The header, as sent."""
     reason: str = ""
+    batch_s: int = 0
+    """Seconds of samples that it would like in a batch; 0: it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +132,11 @@ def next_action(
     match outcome:
         case Answered(204):
             return Acknowledge()
-        case Answered(status, _, reason) if 400 <= status < 500 and status not in ADDRESS_STATUSES:
+        case Answered(status, _, reason, _) if (
+            400 <= status < 500 and status not in ADDRESS_STATUSES
+        ):
             return Drop(f"{status}: {reason or 'no reason given'}")
-        case Answered(status, retry_after, reason):
+        case Answered(status, retry_after, reason, _):
             seconds, is_busy = _asked_s(retry_after, now), status == 429
             why = f"it answered {status}" + (f": {reason}" if reason else "")
             if seconds is None:
@@ -178,13 +190,15 @@ class Shipper:
         counters: Counters,
         sealed: asyncio.Event,
         on_refused: Callable[[str], None],
+        on_batch_seconds: Callable[[int], None] = lambda seconds: None,
         request_timeout_s: float = 10.0,
         backoff_max_s: float = 30.0,
         rng: random.Random | None = None,
         is_quiet: bool = False,
     ) -> None:
-        """`transports`: one for each collector of the lake. `is_quiet`: the log has changes of state at
-        level debug only, as for one of many."""
+        """`transports`: one for each collector of the lake. `on_batch_seconds` gets the seconds of samples
+        that the collector would like in a batch, 0 for none said, each time that it took one.
+        `is_quiet`: the log has changes of state at level debug only, as for one of many."""
         self._spool = spool
         self._aim(transports)
         self._maybe_stored: set[int] = set()
@@ -195,6 +209,7 @@ class Shipper:
         self._counters = counters
         self._sealed = sealed
         self._on_refused = on_refused
+        self._on_batch_seconds = on_batch_seconds
         self._request_timeout_s = request_timeout_s
         self._backoff_max_s = backoff_max_s
         self._rng = rng or random.Random()
@@ -310,6 +325,8 @@ class Shipper:
         attempt = self._failures
         place, self._course = aimed(self._course, self._clock.monotonic())
         outcome = await self._post(batch, place)
+        if isinstance(outcome, Answered) and outcome.status == 204:
+            self._on_batch_seconds(outcome.batch_s)
         if may_be_stored(outcome):
             self._maybe_stored.add(batch.sequence)
         if _is_about_the_batch(outcome):
@@ -353,7 +370,12 @@ class Shipper:
             return TimedOut(self._request_timeout_s)
         except NoAnswerError as error:
             return Unreachable(str(error), not isinstance(error, NoConnectionError))
-        return Answered(answer.status, answer.headers.get("retry-after"), _reason(answer.body))
+        return Answered(
+            answer.status,
+            answer.headers.get("retry-after"),
+            _reason(answer.body),
+            batch_seconds_of(answer.headers.get(BATCH_SECONDS_HEADER.lower())),
+        )
 
     async def _settle(self, batch: SealedBatch, action: Action, place: int, attempt: int) -> None:
         match action:

@@ -16,11 +16,11 @@ from typing import Any
 from gpuwarden.clock import from_ms
 from gpuwarden.diagnosis import HEALTHY, INPUT_BOUND, Bottleneck
 from gpuwarden.models import GpuModel, model_named
-from gpuwarden_agent.simulator import Placement, SimulatedNode, Workload, default_workloads
-from gpuwarden_agent.simulator.workload import Job
 from gpuwarden_rules.diagnosis.observe import observe
 from gpuwarden_rules.diagnosis.service import judged_of
 from gpuwarden_rules.testing import MemoryDatabase
+from gpuwarden_simulator import Placement, SimulatedNode, Workload, default_workloads
+from gpuwarden_simulator.jobs.workload import Job
 
 START_MS = 1_763_683_200_000
 WINDOW_S = 140

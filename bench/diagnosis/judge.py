@@ -19,11 +19,11 @@ from bench.diagnosis.recordings import END, LOSSES, SUFFIX, Keep, Recording, Run
 from bench.diagnosis.scenarios import Scenario
 
 from gpuwarden.diagnosis import Bottleneck
-from gpuwarden_agent.recording import RecordingError
 from gpuwarden_rules.diagnosis import classify
 from gpuwarden_rules.diagnosis.features import NAMES, ObservedGpu
 from gpuwarden_rules.diagnosis.observe import observe
 from gpuwarden_rules.diagnosis.service import judged_of
+from gpuwarden_simulator.recordings.format import RecordingError
 
 LOOKS_S = tuple(range(0, 120, 15))
 """Seconds before the end at which is looked."""

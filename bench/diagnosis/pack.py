@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.diagnosis.recordings import SUFFIX, Run
 
 from gpuwarden_agent.probe import Reading, Row, Value
-from gpuwarden_agent.recording import (
+from gpuwarden_simulator.recordings.format import (
     Described,
     Entry,
     RecordingError,

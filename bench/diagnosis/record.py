@@ -2,7 +2,7 @@
 
     python -m bench.diagnosis.record --python ENV/bin/python [--seeds 1] [--speeds 0.3,5] [--scenarios NAME,...]
 
-Every run of a node is one file in --folder (docs/recordings.md has its form); those that are there are
+Every run of a node is one file in --folder (docs/simulator.md has its form); those that are there are
 skipped, so that it can be stopped at any time and goes on where it was. Root is needed for control groups and
 the network; what cannot be run is named. On a machine that does other things the labels are not true.
 """
@@ -40,7 +40,7 @@ from gpuwarden.models import model_named
 from gpuwarden_agent.probe import Probe
 from gpuwarden_agent.probes.host import HostProbe
 from gpuwarden_agent.probes.processes import ProcessProbe
-from gpuwarden_agent.record import Recorder, RecordingFile, Tally
+from gpuwarden_simulator.recordings.recorder import Recorder, RecordingFile, Tally
 
 FOLDER = Path("build/diagnosis")
 MODEL = "H100-SXM-80GB"

@@ -9,8 +9,8 @@ from typing import Any
 from bench.diagnosis.scenarios import SCENARIOS, Scenario
 
 from gpuwarden.clock import from_ms, to_ms
-from gpuwarden_agent.recording import Described, Samples, entries_of
 from gpuwarden_rules.testing import MemoryDatabase
+from gpuwarden_simulator.recordings.format import Described, Samples, entries_of
 
 END = datetime(2026, 1, 1, 12, tzinfo=UTC)
 """When every recording ends, as they are judged."""

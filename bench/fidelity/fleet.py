@@ -20,10 +20,10 @@ from gpuwarden.schema import TABLES
 from gpuwarden_agent.edges import NOTHING, observe
 from gpuwarden_agent.events import event
 from gpuwarden_agent.probe import Row
-from gpuwarden_agent.simulator import FaultKind, SimulatedNode
 from gpuwarden_agent.xid_events import row_of
 from gpuwarden_agent.xid_lines import parse
 from gpuwarden_collector.decode import arrow_schema
+from gpuwarden_simulator import FaultKind, SimulatedNode
 
 START_MS = 1_763_683_200_000
 FAST_S, SLOW_S = 15, 60

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpuwarden_agent.simulator import Fault, FaultKind, Placement, Workload
+from gpuwarden_simulator import Fault, FaultKind, Placement, Workload
 
 MINUTE_MS = 60_000
 GROUP = (

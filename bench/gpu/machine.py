@@ -12,7 +12,7 @@ from typing import Any
 from gpuwarden.clock import SystemClock, to_ms
 from gpuwarden.models import model_named
 from gpuwarden_agent.probe import Probe, ProbeError, Reading, Row
-from gpuwarden_agent.simulator import Placement, SimulatedNode, Workload
+from gpuwarden_simulator import Placement, SimulatedNode, Workload
 
 SMI_LIMIT_S = 20.0
 MIB = 1024**2

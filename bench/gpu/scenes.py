@@ -19,9 +19,9 @@ from bench.gpu.machine import Machine
 
 from gpuwarden.clock import Clock, SystemClock, to_ms
 from gpuwarden_agent.probe import Probe, Reading
-from gpuwarden_agent.pseudonyms import Pseudonyms
-from gpuwarden_agent.record import Recorder, RecordingFile, Tally
-from gpuwarden_agent.recording import Samples, entries_of
+from gpuwarden_simulator.recordings.format import Samples, entries_of
+from gpuwarden_simulator.recordings.pseudonyms import Pseudonyms
+from gpuwarden_simulator.recordings.recorder import Recorder, RecordingFile, Tally
 
 READY_WITHIN_S = 45.0
 BUFFERS = ("TOTAL_POWER", "GPU_UTILIZATION", "MEMORY_UTILIZATION", "PROCESSOR_CLK", "MEMORY_CLK")

@@ -15,8 +15,8 @@ from gpuwarden.models import model_named
 from gpuwarden.wire import ROWS_MAX, TABLE_KEY
 from gpuwarden_agent.encode import encode
 from gpuwarden_agent.probe import Row
-from gpuwarden_agent.simulator import SimulatedNode, default_workloads
 from gpuwarden_collector.frames import walk
+from gpuwarden_simulator import SimulatedNode, default_workloads
 
 GPUS = 8
 BATCH_S = 5

@@ -67,6 +67,10 @@ def _fail(line: str, code: int = 2) -> int:
 
 def _missing_part(error: ModuleNotFoundError) -> str:
     """A missing package means a missing extra; anything of our own is a bug."""
+    if error.name == "gpuwarden_simulator":
+        from gpuwarden_cli.services import SIMULATOR_MISSING
+
+        return SIMULATOR_MISSING
     if error.name is None or error.name.startswith("gpuwarden"):
         raise error
     return (

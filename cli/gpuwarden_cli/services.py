@@ -37,6 +37,11 @@ log = logging.getLogger(__name__)
 LOGGING = frozenset({"log_level", "log_format"})
 """Settings of the collector that take effect on a reload; the files that others name are read again."""
 
+SIMULATOR_MISSING = (
+    "simulated devices, recordings and their replay are not installed here, since a GPU host does not"
+    " need them: pip install 'gpuwarden[simulator]' in an environment of your own"
+)
+
 
 def say(line: str = "") -> None:
     """A line for the person who started the command, at once also through a pipe."""
@@ -217,7 +222,6 @@ def sources_of(settings: "AgentSettings") -> Sources:
     """What the settings ask for. Raises StartError."""
     from gpuwarden.models import model_named
     from gpuwarden_agent.probes import discover
-    from gpuwarden_agent.simulator import SimulatedNode, load_script
 
     if settings.backend == "replay":
         from gpuwarden_cli.commands.recordings import replayed
@@ -226,6 +230,8 @@ def sources_of(settings: "AgentSettings") -> Sources:
     if settings.backend != "simulator":
         found = discover(settings.backend, node=settings.node_name, commands=settings.commands)
         return Sources(found.all_probes(settings.state_dir), found.message, found.look_again)
+    from gpuwarden_simulator import SimulatedNode, load_script
+
     try:
         model = model_named(settings.simulate_model)
     except ValueError as error:
@@ -275,8 +281,8 @@ def _fleet(
 ) -> "tuple[Sequence[tuple[str, Probe | Sequence[Probe]]], str]":
     """The nodes of a fleet by name, and a line on them. Raises StartError."""
     from gpuwarden.models import model_named
-    from gpuwarden_agent.simulator import fleet_name, fleet_nodes, load_script
     from gpuwarden_cli.commands.recordings import replay_nodes
+    from gpuwarden_simulator import fleet_name, fleet_nodes, load_script
 
     if replay is not None:
         if script is not None:
@@ -308,8 +314,8 @@ def run_simulation(
     """`gpuwarden simulate`: a fleet of simulated nodes over the real wire; `replay`: all of them
     play this recording; `script`: faults of the simulated nodes. Raises StartError.
     """
-    from gpuwarden_agent.fleet import run_fleet
     from gpuwarden_agent.settings import AgentSettings
+    from gpuwarden_simulator.fleet import run_fleet
 
     logs.setup("warning")
     ca, token = os.environ.get("GPUWARDEN_CA"), os.environ.get("GPUWARDEN_TOKEN_FILE")

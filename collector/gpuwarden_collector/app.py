@@ -12,11 +12,12 @@ from aiohttp import web
 
 from gpuwarden.clock import Clock
 from gpuwarden.query import QueryError, QueryTimeoutError
-from gpuwarden.wire import INGEST_PATH
+from gpuwarden.wire import BATCH_SECONDS_HEADER, INGEST_PATH
 from gpuwarden_collector.bodies import BodyReader, Busy
 from gpuwarden_collector.decode import Refused
 from gpuwarden_collector.group import Durable, Later, Never
 from gpuwarden_collector.ingest import NO_ROOM_RETRY_AFTER_S, Ingest
+from gpuwarden_collector.pacing import Pacing
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.request import SQL_BODY_BYTES_MAX, Form, SqlRequest, sql_request_of
 from gpuwarden_collector.stats import Levels, Stats, exposition
@@ -51,9 +52,11 @@ class Api:
         *,
         queries_max: int,
         more_metrics: Callable[[], str] = str,
+        pacing: Pacing | None = None,
         guard: Any = None,
     ) -> None:
-        """`guard`: middleware that lets requests in; None: all."""
+        """`pacing`: how large batches should be; None: as agents like. `guard`: middleware that lets
+        requests in; None: all."""
         self._ingest = ingest
         self._querier = querier
         self._bodies = bodies
@@ -61,6 +64,7 @@ class Api:
         self._clock = clock
         self._levels = levels
         self._more_metrics = more_metrics
+        self._pacing = pacing or Pacing(clock, stats.acknowledge_seconds)
         self._guards = () if guard is None else (guard,)
         self._sql_slots = asyncio.Semaphore(queries_max)
         self._sql_waiting = 0
@@ -85,7 +89,7 @@ class Api:
         outcome = await self._ingest.take(request)
         match outcome:
             case Durable():
-                return web.Response(status=204)
+                return web.Response(status=204, headers=_asking(self._pacing.batch_s))
             case Refused(status, reason):
                 answer = error_response(status, reason, _RETRY_AFTER_S if status == 503 else None)
             case Never(reason):
@@ -183,6 +187,10 @@ class Api:
                 return error_response(500, "the collector failed on this request; see its log")
 
         return answer_errors
+
+
+def _asking(batch_s: int) -> dict[str, str]:
+    return {BATCH_SECONDS_HEADER: str(batch_s)} if batch_s else {}
 
 
 def error_response(status: int, reason: str, retry_after_s: int | None = None) -> web.Response:

@@ -31,6 +31,8 @@ from gpuwarden_collector.group import Known
 from gpuwarden_collector.health import SAMPLE_S, Duties, Health
 from gpuwarden_collector.ingest import Ingest
 from gpuwarden_collector.intake import Intake
+from gpuwarden_collector.pacing import LOOK_S as PACING_LOOK_S
+from gpuwarden_collector.pacing import Pacing
 from gpuwarden_collector.prices import PriceBook, PricesError, load_book
 from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
 from gpuwarden_collector.query.memory import limits as memory_limits
@@ -126,7 +128,9 @@ async def running(
         bodies = BodyReader(settings.body_bytes_in_flight_max, settings.body_timeout_s)
         intake = _intake(stack, settings, clock, stats)
         ingest = Ingest(writer, bodies, intake, stats, clock, lambda: disk.refusal)
-        levels = partial(_levels, writer, bodies, frames, disk, desk)
+        pacing = Pacing(clock, stats.acknowledge_seconds)
+        kept.timetable.every(PACING_LOOK_S, pacing.look)
+        levels = partial(_levels, writer, bodies, frames, disk, desk, pacing)
         identity, budget = frames.state.collector, disk.budget
         health = Health(identity, writer, stats, clock, rules_querier, levels, budget, duties)
         await _watch_itself(kept.timetable, health)
@@ -146,6 +150,7 @@ async def running(
             levels,
             queries_max=settings.query_processes,
             more_metrics=more_metrics,
+            pacing=pacing,
             guard=desk.middleware,
         )
         app = api.application([*desk.routes, *routes(querier)])
@@ -421,12 +426,13 @@ def _kept(settings: CollectorSettings) -> maintenance.Policy:
 
 
 def _levels(
-    writer: Writer, bodies: BodyReader, frames: SegmentLog, disk: Disk, desk: Desk
+    writer: Writer, bodies: BodyReader, frames: SegmentLog, disk: Disk, desk: Desk, pacing: Pacing
 ) -> Levels:
     return Levels(
         queue_bytes=writer.queue_bytes,
         body_bytes_in_flight=bodies.in_flight_bytes,
         database_bytes=frames.size_bytes,
+        batch_s=pacing.batch_s,
         is_alive=writer.is_alive(),
         is_failing=writer.is_failing(),
         disk=disk.usage,

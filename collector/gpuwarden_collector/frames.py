@@ -9,12 +9,16 @@ int32 size of the metadata, flatbuffer metadata, body; metadata size 0 ends a st
 """
 
 import struct
-import threading
+import sys
 from dataclasses import dataclass
 
-import zstandard
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
-WINDOW_BYTES_MAX = 8 * 1024 * 1024
+_WINDOW_LOG_MAX = 23
+WINDOW_BYTES_MAX = 1 << _WINDOW_LOG_MAX
 """Largest zstd window: what RFC 8878 asks decoders for, and what levels up to 19 use."""
 FRAMES_MAX = 1_000
 """Most zstd frames of a body."""
@@ -31,7 +35,7 @@ _SCHEMA, _DICTIONARY, RECORD_BATCH = 1, 2, 3
 _CONTINUATION = 0xFFFFFFFF
 _PREFIX = struct.Struct("<Ii")
 _PAIR = struct.Struct("<qq")
-_of_thread = threading.local()
+_ZSTD: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _WINDOW_LOG_MAX}
 
 
 class BodyError(ValueError):
@@ -64,19 +68,18 @@ def decompress(body: bytes, limit_bytes: int) -> bytes:
     frames = 0
     position = 0
     view = memoryview(body)
-    decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX)
     while position < len(body):
         frames += 1
         if frames > FRAMES_MAX:
             raise BodyError(400, f"the body has more than {FRAMES_MAX} zstd frames")
-        frame = decompressor.decompressobj()
+        frame = zstd.ZstdDecompressor(options=_ZSTD)
         while not frame.eof:
             if position >= len(body):
                 raise BodyError(400, f"zstd frame {frames} is cut off at byte {len(body)}")
             fed = view[position : position + _FEED_BYTES]
             try:
                 piece = frame.decompress(fed)
-            except zstandard.ZstdError as error:
+            except zstd.ZstdError as error:
                 raise BodyError(400, f"zstd frame {frames} is damaged: {error}") from error
             position += len(fed) - len(frame.unused_data)
             total += len(piece)
@@ -92,14 +95,14 @@ def _one_frame(body: bytes) -> bytes | None:
     None for any other, and where something is wrong with it: the long way says what.
     """
     try:
-        if not 0 < zstandard.frame_content_size(body) <= _ONE_FRAME_BYTES_MAX:
+        size = zstd.get_frame_info(body).decompressed_size
+        if size is None or not 0 < size <= _ONE_FRAME_BYTES_MAX:
             return None
-        if (decompressor := getattr(_of_thread, "decompressor", None)) is None:
-            decompressor = _of_thread.decompressor = zstandard.ZstdDecompressor()
-        content: bytes = decompressor.decompress(body, allow_extra_data=False)
-    except zstandard.ZstdError:
+        frame = zstd.ZstdDecompressor(options=_ZSTD)
+        content = frame.decompress(body, size)  # at most what it says, whatever it holds
+    except zstd.ZstdError:
         return None
-    return content
+    return content if frame.eof and not frame.unused_data else None
 
 
 def walk(data: bytes, rows_max: int) -> list[Span]:

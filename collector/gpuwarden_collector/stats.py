@@ -154,6 +154,8 @@ class Levels:
     """Of the server; None: there is no TLS."""
     authority_ends_at: datetime | None = None
     """Of the authority that nodes are told to trust; None: there is none."""
+    batch_s: int = 0
+    """Seconds of samples that agents are asked to put into a batch; 0: they are not asked."""
 
 
 def exposition(stats: Stats, levels: Levels) -> str:
@@ -200,6 +202,7 @@ def _lines(stats: Stats, levels: Levels) -> Iterator[str]:
         ("queue_bytes", "Decoded batches waiting for the writer.", levels.queue_bytes),
         ("body_in_flight_bytes", "Request bodies in memory.", levels.body_bytes_in_flight),
         ("database_bytes", "Segments and state file on disk.", levels.database_bytes),
+        ("asked_batch_seconds", "Batch length asked of agents; 0: none.", levels.batch_s),
         ("store_failing", "1 while commits fail, as on a full disk.", int(levels.is_failing)),
         ("writer_alive", "1 while the writer makes progress.", int(levels.is_alive)),
         ("disk_full", "1 while batches are refused for want of room.", int(is_full)),

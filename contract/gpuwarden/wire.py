@@ -15,7 +15,8 @@
     body: one or more Arrow IPC streams, one after another, each with `gpuwarden.table` in its
     schema metadata
 
-Answers: 204 the batch is durable (or was already); 4xx it is wrong, `{"error": ...}` says what, and
+Answers: 204 the batch is durable (or was already), and while the collector has much to do it carries
+Gpuwarden-Batch-Seconds: seconds of samples that it would like in a batch; 4xx it is wrong, `{"error": ...}` says what, and
 it must not be sent again; 429 and 503 carry Retry-After and mean later; so does anything else, and
 those 4xx that are about the address or the caller and not the batch (401, 403, 404, 405, 408, and
 426 for a wire version that the collector does not speak).
@@ -47,6 +48,10 @@ SEQUENCE_HEADER = "Gpuwarden-Sequence"
 OLDEST_HEADER = "Gpuwarden-Oldest-Sequence"
 SENT_BEFORE_HEADER = "Gpuwarden-Sent-Before"
 IMPORT_HEADER = "Gpuwarden-Import"
+BATCH_SECONDS_HEADER = "Gpuwarden-Batch-Seconds"
+
+BATCH_SECONDS_MAX = 30
+"""Most that an agent takes from that header: what is shown as now must not be older."""
 
 _IDENTITY = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _NUMBER = re.compile(r"[0-9]{1,18}\Z")
@@ -119,6 +124,14 @@ def batch_id_of(headers: Mapping[str, str]) -> BatchId:
         headers.get(SENT_BEFORE_HEADER, "0") != "0",
         headers.get(IMPORT_HEADER, "0") != "0",
     )
+
+
+def batch_seconds_of(value: str | None) -> int:
+    """Seconds of samples in a batch that a collector asks for; 0: it leaves that to the agent, or says
+    what is no number of seconds."""
+    if value is None or not _NUMBER.match(value):
+        return 0
+    return min(int(value), BATCH_SECONDS_MAX)
 
 
 def _identity(headers: Mapping[str, str], name: str) -> str:

@@ -89,18 +89,6 @@ def xid_info(code: int) -> XidInfo:
     )
 
 
-def xid_table() -> str:
-    """The catalogue as a Markdown table, for docs/xids.md."""
-    lines = [
-        "| Xid | severity | meaning | NVIDIA's action | what to do |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for row in XIDS.values():
-        action = f"`{row.action}`" if row.action else ""
-        lines.append(f"| {row.code} | {row.severity} | {row.meaning} | {action} | {row.remedy} |")
-    return "\n".join(lines) + "\n"
-
-
 def _xid(
     code: int,
     mnemonic: str | None,

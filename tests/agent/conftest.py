@@ -151,7 +151,7 @@ class StubCollector:
         status, headers, *text = step if isinstance(step, tuple) else (int(step), {})
         if status == 204:
             self._store(request, body)
-            return web.Response(status=204)
+            return web.Response(status=204, headers=headers)
         return web.Response(
             status=status, headers=headers, text=text[0] if text else f"scripted {status}\n"
         )

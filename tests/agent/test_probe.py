@@ -10,7 +10,7 @@ from gpuwarden.schema import WIRE_TABLES
 from gpuwarden_agent.probe import Probe, ProbeError
 from gpuwarden_agent.probes.host import HostProbe
 from gpuwarden_agent.rows import impossible_columns
-from gpuwarden_agent.simulator import SimulatedNode
+from gpuwarden_simulator import SimulatedNode
 
 STAMP = {"ts": 1, "node": "n", "simulated": False}
 TS_MS = 1_767_225_600_000

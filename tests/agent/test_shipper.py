@@ -170,6 +170,20 @@ async def test_batches_are_sent_with_their_identity_and_forgotten(
     assert rig.counters.batches_acknowledged == 3
 
 
+async def test_the_length_of_batch_that_the_collector_asks_for_is_handed_on(
+    stub_collector: Any, until_true: Callable[..., Any]
+) -> None:
+    asked = list[int]()
+    header = {"Gpuwarden-Batch-Seconds": "20"}
+    stub_collector.script = [(503, {"Retry-After": "0"} | header), (204, header)]
+    async with shipping(stub_collector.url, on_batch_seconds=asked.append) as rig:
+        rig.put(1)
+        await until_true(rig.is_done)
+        rig.put(1)
+        await until_true(rig.is_done)
+    assert asked == [20, 0]
+
+
 @pytest.mark.parametrize("trouble", [429, 500, 503, (503, {"Retry-After": "0"}), "reset", 404])
 async def test_after_trouble_the_same_batch_comes_again(
     stub_collector: Any, until_true: Callable[..., Any], trouble: Any

@@ -17,7 +17,7 @@ from bench.gpu.scenes import Workshop, spread
 from bench.gpu.workloads import WORKLOADS
 from tests.agent.probes import fake_library
 
-from gpuwarden_agent.recording import Ended, entries_of
+from gpuwarden_simulator.recordings.format import Ended, entries_of
 
 RUN = Path(__file__).parents[2] / "bench" / "gpu" / "run.py"
 FILES = {

@@ -12,8 +12,8 @@ from bench.fidelity.warehouse import HOUR_S, Warehouse
 
 from gpuwarden.alert import Alert, AlertState, Severity
 from gpuwarden.clock import from_ms
-from gpuwarden_agent.simulator import FaultKind
 from gpuwarden_rules.definition.language import builtin_rules
+from gpuwarden_simulator import FaultKind
 
 RULES = {rule.name: rule for rule in builtin_rules()}
 LOST = Scenario("lost", 20, (Order(FaultKind.GPU_LOST),), {"gpu_lost": 5, "xid_critical": 1})

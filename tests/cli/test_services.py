@@ -1,12 +1,16 @@
 """Composition of the parts; the services themselves run in the end-to-end tests."""
 
+import json
 import socket
+import sys
+from pathlib import Path
 
 import pytest
 
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.settings import AgentSettings
-from gpuwarden_cli.services import counted, probes_of, run_simulation
+from gpuwarden_cli.main import main
+from gpuwarden_cli.services import SIMULATOR_MISSING, counted, probes_of, run_simulation
 
 
 def test_the_simulator_backend_stands_beside_the_real_host() -> None:
@@ -60,3 +64,37 @@ def test_a_fleet_whose_batches_nobody_took_says_that_they_are_lost(capsys) -> No
     streams = capsys.readouterr()
     assert "simulating 1 node with 1 L4-24GB each for 0.5 s" in streams.out
     assert "--state-dir keeps them" in streams.err
+
+
+@pytest.fixture
+def no_simulator(monkeypatch) -> None:
+    """As on a GPU host: the package is nowhere on the path."""
+    for name in [n for n in sys.modules if n.partition(".")[0] == "gpuwarden_simulator"]:
+        monkeypatch.delitem(sys.modules, name)
+    left = [folder for folder in sys.path if not Path(folder, "gpuwarden_simulator").exists()]
+    monkeypatch.setattr(sys, "path", left)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["simulate", "--nodes", "1", "--gpus-per-node", "1"],
+        ["agent", "run", "--backend", "simulator"],
+        ["agent", "once", "--backend", "simulator"],
+        ["agent", "record", "--output", "never.jsonl.gz"],
+        ["up", "--simulate", "1", "--port", "1"],
+    ],
+    ids=" ".join,
+)
+def test_a_host_without_the_simulator_says_in_one_line_how_to_get_it(
+    argv, capsys, monkeypatch, tmp_path, no_simulator
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 2
+    assert capsys.readouterr().err == f"gpuwarden: {SIMULATOR_MISSING}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_gpu_host_needs_no_simulator_to_be_watched(capsys, no_simulator) -> None:
+    assert main(["agent", "once", "--format", "json"]) == 0
+    assert "host_samples" in json.loads(capsys.readouterr().out)

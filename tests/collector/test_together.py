@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from gpuwarden.models import model_named
 from gpuwarden.wire import ROWS_MAX, TABLE_KEY
 from gpuwarden_agent.encode import encode
-from gpuwarden_agent.simulator import SimulatedNode
 from gpuwarden_collector import together
 from gpuwarden_collector.decode import decode_content
 from gpuwarden_collector.frames import decompress, walk
@@ -23,6 +22,7 @@ from gpuwarden_collector.together import (
     Source,
     plain_streams,
 )
+from gpuwarden_simulator import SimulatedNode
 
 TS_MS = 1_772_366_400_000
 

@@ -33,6 +33,7 @@ from gpuwarden_collector.frames import FRAMES_MAX, MESSAGES_MAX
 
 GOLDEN = Path(__file__).parent / "golden"
 WIRE_DOC = Path(__file__).parents[2] / "docs" / "wire.md"
+CONNECT_DOC = WIRE_DOC.with_name("connect.md")
 TS_MS = 1_772_366_400_000  # 2026-03-01T12:00:00Z
 
 
@@ -114,36 +115,34 @@ async def test_the_golden_request_is_stored(start: Any, session: Any) -> None:
             assert count.rows == [(len(rows),)]
 
 
-def doc_blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", WIRE_DOC.read_text(), re.DOTALL)
+def example_of(page: Path) -> str:
+    """The one Python block of a page."""
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert len(code.splitlines()) <= 30
+    return str(code)
 
 
-async def test_the_example_client_of_the_docs_works(
+async def run_example(code: str) -> tuple[int | None, str]:
+    """Exit code and output."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    return process.returncode, output.decode()
+
+
+async def test_the_example_clients_of_the_docs_send_and_read(
     start: Any, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (code,) = doc_blocks("python")
-    assert len(code.splitlines()) <= 30
     clock.step((datetime.now(UTC) - clock.now()).total_seconds())
     async with start() as collector:
         monkeypatch.setenv("GPUWARDEN_URL", collector.url)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
-        )
-        output, _ = await process.communicate()
-        assert (process.returncode, output) == (0, b"204\n")
+        assert await run_example(example_of(WIRE_DOC)) == (0, "204\n")
         result = await collector.querier.query("SELECT node, util_percent FROM gpu_samples")
         assert result.rows == [("node1", 97.0)]
-
-
-@pytest.mark.parametrize("name", WIRE_TABLES)
-def test_the_docs_list_every_column_with_its_type(name: str) -> None:
-    section = WIRE_DOC.read_text().split(f"### `{name}`")[1].split("\n#")[0]
-    listed = re.findall(r"^\| `(\w+)` \| ([\w\[\], ]+) \| (yes|) \|", section, re.MULTILINE)
-    expected = [
-        (f.name, str(f.type), "yes" if c.required else "")
-        for f, c in zip(WIRE_SCHEMAS[name], WIRE_TABLES[name].columns, strict=True)
-    ]
-    assert listed == expected
+        code, described = await run_example(example_of(CONNECT_DOC))
+        assert code == 0
+        assert re.search(r"^mean .* 97\.0$", described, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.wire import BatchId, WireError, batch_id_of, headers_of
+from gpuwarden.wire import (
+    BATCH_SECONDS_MAX,
+    BatchId,
+    WireError,
+    batch_id_of,
+    batch_seconds_of,
+    headers_of,
+)
 
 GOOD = headers_of(BatchId("agent-1", "boot-1", 7, 5))
 names = st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True)
@@ -42,3 +49,11 @@ def test_history_says_that_it_is() -> None:
     assert headers_of(batch)["Gpuwarden-Import"] == "1"
     assert batch_id_of(headers_of(batch)) == batch
     assert not batch_id_of(headers_of(BatchId("a", "b", 1))).is_import
+
+
+@given(st.none() | st.text(max_size=20) | st.integers(-5, 10**20).map(str))
+def test_a_length_of_batch_that_is_no_number_asks_for_nothing(value) -> None:
+    seconds = batch_seconds_of(value)
+    assert 0 <= seconds <= BATCH_SECONDS_MAX
+    is_number = value is not None and value.isascii() and value.isdigit() and len(value) <= 18
+    assert seconds == (min(int(value), BATCH_SECONDS_MAX) if is_number else 0)

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import bundle
@@ -17,7 +18,8 @@ from gpuwarden_installer.plan import Refused
 @pytest.fixture
 def archive(tmp_path) -> Path:
     own = tmp_path / "gpuwarden-1.2.3-py3-none-any.whl"
-    own.write_bytes(b"not a wheel, but never laid out here")
+    with zipfile.ZipFile(own, "w") as wheel:  # never laid out here
+        wheel.writestr("a-module.py", b"")
     return bundle.bundle("agent", own, [], tmp_path)
 
 
@@ -65,7 +67,7 @@ def test_a_damaged_bundle_is_refused_before_anything_is_done(archive, tmp_path) 
     assert read.folder == f"/opt/gpuwarden/agent-1.2.3-{manifest['digest'][:8]}"
     data = archive.read_bytes()
     damaged = tmp_path / "damaged.pyz"
-    damaged.write_bytes(data.replace(b"not a wheel, but", b"not a wheel, BUT"))
+    damaged.write_bytes(data.replace(b"a-module", b"A-module"))
     with pytest.raises(Refused, match="is damaged: fetch the bundle again"):
         command.read_bundle(damaged, manifest)
 

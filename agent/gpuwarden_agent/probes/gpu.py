@@ -5,7 +5,7 @@ calls hang stops nothing but itself. Counters are passed on as the driver gives 
 resets included: whoever takes differences repairs them.
 
 The catalogue's `source` names the calls. A reading is made absent where the driver is known to
-answer something untrue; the reason stands where that is done, and in docs/nvml.md.
+answer something untrue; the reason stands where that is done, and in docs/gpus.md.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

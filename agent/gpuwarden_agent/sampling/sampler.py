@@ -68,7 +68,8 @@ class Sampler:
         self._sealer = sealer
         self._schedule = Schedule(cadence.interval_ms, last_ts_ms)
         # Batches of a fleet must not all be sealed in the same second.
-        self._phase_ms = zlib.crc32(node.encode()) % cadence.batch_ms
+        self._phase = zlib.crc32(node.encode()) / 2**32
+        self._batch_ms = cadence.batch_ms
         self._window: int | None = None
         self._seen = NOTHING
         self._runners = [self._runner(probe) for probe in probes]
@@ -83,6 +84,15 @@ class Sampler:
         runner = self._runner(probe)
         self._runners.append(runner)
         self._serve(runner, self._group)
+
+    def batch_at_least(self, seconds: int) -> None:
+        """Seal batches of at least so many seconds of samples, 0 for the settings' own; events go at
+        once all the same."""
+        batch_ms = max(self._cadence.batch_ms, seconds * 1000)
+        if batch_ms != self._batch_ms:
+            extra = {"node": self._node, "batch_s": batch_ms / 1000}
+            log.debug("the collector asks for batches of another length", extra=extra)
+            self._batch_ms, self._window = batch_ms, None
 
     def _runner(self, probe: Probe) -> ProbeRunner:
         return ProbeRunner(
@@ -211,7 +221,7 @@ class Sampler:
     def _ends_window(self, ts_ms: int) -> bool:
         """Whether the next tick belongs to another batch."""
         next_ms = ts_ms + self._cadence.interval_ms
-        window = (next_ms - self._phase_ms) // self._cadence.batch_ms
+        window = (next_ms - int(self._phase * self._batch_ms)) // self._batch_ms
         is_end = self._window is not None and window != self._window
         self._window = window
         return is_end

@@ -14,9 +14,9 @@ from gpuwarden.lifecycle import StartError
 
 if TYPE_CHECKING:
     from gpuwarden_agent.probe import Probe
-    from gpuwarden_agent.record import Tally
-    from gpuwarden_agent.replay import Recording, ReplayProbe
     from gpuwarden_agent.settings import AgentSettings
+    from gpuwarden_simulator.recordings.recorder import Tally
+    from gpuwarden_simulator.recordings.replay import Recording, ReplayProbe
 
 
 def seconds(text: str) -> float:
@@ -51,9 +51,9 @@ def add_flags(made: argparse.ArgumentParser) -> None:
 
 def run_record(settings: "AgentSettings", args: argparse.Namespace) -> int:
     """`gpuwarden agent record`. Raises StartError."""
-    from gpuwarden_agent.pseudonyms import Pseudonyms
-    from gpuwarden_agent.record import Recorder, RecordingFile
     from gpuwarden_cli.services import probes_of, run_until_signalled
+    from gpuwarden_simulator.recordings.pseudonyms import Pseudonyms
+    from gpuwarden_simulator.recordings.recorder import Recorder, RecordingFile
 
     settings = _with_interval(settings, args.interval)
     logs.setup(settings.log_level, settings.log_format)
@@ -119,7 +119,7 @@ def summary(tally: "Tally", probes: int, path: Path) -> str:
 
 def replayed(settings: "AgentSettings") -> "tuple[list[Probe], str]":
     """The probes of backend "replay", and a line on what they play. Raises StartError."""
-    from gpuwarden_agent.replay import Play
+    from gpuwarden_simulator.recordings.replay import Play
 
     if settings.replay_file is None:
         raise StartError("backend replay needs replay_file: a recording to play")
@@ -130,8 +130,8 @@ def replayed(settings: "AgentSettings") -> "tuple[list[Probe], str]":
 
 def replay_nodes(path: Path, nodes: int) -> "tuple[list[tuple[str, list[ReplayProbe]]], str]":
     """A fleet that plays one recording, and a line on it. Raises StartError."""
-    from gpuwarden_agent.replay import replay_fleet
     from gpuwarden_cli.services import counted
+    from gpuwarden_simulator.recordings.replay import replay_fleet
 
     recording = open_recording(path)
     line = f"{told(recording)}; on {counted(nodes, 'node')}"
@@ -140,8 +140,8 @@ def replay_nodes(path: Path, nodes: int) -> "tuple[list[tuple[str, list[ReplayPr
 
 def open_recording(path: Path) -> "Recording":
     """Open a recording for replay. Raises StartError."""
-    from gpuwarden_agent.recording import RecordingError
-    from gpuwarden_agent.replay import Recording
+    from gpuwarden_simulator.recordings.format import RecordingError
+    from gpuwarden_simulator.recordings.replay import Recording
 
     try:
         return Recording(path)

@@ -4,6 +4,7 @@ with the product. What has no GPU gets simulated ones beside it, marked as such.
 import asyncio
 import os
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from gpuwarden.alert import Alert, AlertState
 from gpuwarden.clock import SystemClock
 from gpuwarden.models import model_named
 from gpuwarden.settings import load
-from gpuwarden_cli.services import collecting, counted, run_until_signalled, say
+from gpuwarden_cli.services import SIMULATOR_MISSING, collecting, counted, run_until_signalled, say
 
 if TYPE_CHECKING:
     from gpuwarden_agent.probes import Discovery
@@ -54,11 +55,17 @@ def run_up(*, port: int, data: Path, simulate: int | None, model_name: str) -> i
     )
     # Before the event loop: a driver can take its time to load.
     found = discover("auto")
+    gpus = simulated_gpus(simulate, found.gpus)
+    if gpus and find_spec("gpuwarden_simulator") is None:
+        if simulate is not None:
+            raise lifecycle.StartError(SIMULATOR_MISSING)
+        say(SIMULATOR_MISSING)
+        gpus = 0
 
     async def main(stop: asyncio.Event) -> None:
         voice = AlertPrinter()
         async with collecting(settings, SystemClock(), on_change=voice.on_change) as collector:
-            await _watch(collector, data, found, simulate, model_name, stop)
+            await _watch(collector, data, found, gpus, model_name, stop)
             say("\nstopping: storing what is left")
         stored = collector.stats.rows_total
         say(f"stopped; {stored:,} samples of this run are in {data}")
@@ -70,18 +77,15 @@ async def _watch(
     collector: "Collector",
     data: Path,
     found: "Discovery",
-    simulate: int | None,
+    gpus: int,
     model_name: str,
     stop: asyncio.Event,
 ) -> None:
     """This host's agent and the simulated nodes, until `stop`."""
     from gpuwarden_agent import daemon
-    from gpuwarden_agent.fleet import run_fleet
     from gpuwarden_agent.settings import AgentSettings
-    from gpuwarden_agent.simulator import fleet_nodes
 
     clock = SystemClock()
-    gpus = simulated_gpus(simulate, found.gpus)
     agent = replace(
         load(AgentSettings, "agent").settings,
         collector_url=collector.url,
@@ -89,7 +93,6 @@ async def _watch(
         state_dir=data / "agent",
     )
     sizes = node_sizes(gpus)
-    simulated = fleet_nodes(sizes, model_named(model_name), SIMULATED_SEED)
     _greet(collector.url, data, found.message, gpus, len(sizes), agent.node_name)
     firing = [a for a in await collector.alerts.active() if a.state is AlertState.FIRING]
     if firing:
@@ -105,10 +108,13 @@ async def _watch(
             ),
             name="agent of this host",
         )
-        if simulated:
+        if sizes:
+            from gpuwarden_simulator import fleet_nodes
+            from gpuwarden_simulator.fleet import run_fleet
+
             group.create_task(
                 run_fleet(
-                    simulated,
+                    fleet_nodes(sizes, model_named(model_name), SIMULATED_SEED),
                     collector_url=collector.url,
                     clock=clock,
                     stop=stop,

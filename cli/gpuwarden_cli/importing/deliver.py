@@ -5,6 +5,7 @@ other batches, so that before a batch is sent the collector is asked which of it
 """
 
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -14,7 +15,6 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request
 
 import pyarrow as pa
-import zstandard
 
 from gpuwarden.clock import from_ms
 from gpuwarden.schema import WIRE_TABLES
@@ -23,6 +23,15 @@ from gpuwarden_cli.client import CallError, opened
 from gpuwarden_cli.importing.batches import ImportBatch, digest
 from gpuwarden_cli.importing.inventory import AGENT
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+_ZSTD: dict[int, int] = {
+    zstd.CompressionParameter.compression_level: 3,
+    zstd.CompressionParameter.checksum_flag: 1,
+}
 ARROW = "application/vnd.apache.arrow.stream"
 TRIES_MAX = 8
 TIMEOUT_S = 120
@@ -106,7 +115,7 @@ class Delivery:
         body = batch.body()
         name = digest(body) + ("" if again == 1 else f".{again}")
         batch_id = BatchId(AGENT, name, 1, is_import=True)
-        content = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(body)
+        content = zstd.compress(body, options=_ZSTD)
         self._ask(
             INGEST_PATH,
             content,

@@ -7,9 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, BinaryIO, cast
 
 from gpuwarden_cli.importing.model import UnreadableError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 HEAD_BYTES = 1024 * 1024
 """How much of a file is looked at to tell its format."""
@@ -90,15 +95,11 @@ _ZSTD_BYTES = 2048
 
 
 class _Zstd(io.RawIOBase):
-    """What was packed with zstd. Raises EOFError where the file ends before what was packed does:
-    zstandard's own reader takes that for the end."""
+    """What was packed with zstd. Raises EOFError where the file ends before what was packed does."""
 
     def __init__(self, packed: IO[bytes]) -> None:
-        import zstandard
-
         self._packed = packed
-        self._unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 27)
-        self._frame: Any = None
+        self._frame: zstd.ZstdDecompressor | None = None
         """The frame that has begun and not ended."""
         self._plain = memoryview(b"")
 
@@ -123,7 +124,7 @@ class _Zstd(io.RawIOBase):
         parts = []
         while packed:
             if self._frame is None:
-                self._frame = self._unpacker.decompressobj()
+                self._frame = zstd.ZstdDecompressor()  # with a window of 128 MiB at most
             parts.append(self._frame.decompress(packed))
             packed = self._frame.unused_data
             if self._frame.eof:
@@ -151,9 +152,7 @@ def damage() -> tuple[type[Exception], ...]:
     """What reading a damaged or vanished file raises."""
     import zlib
 
-    import zstandard
-
-    return (OSError, EOFError, zlib.error, zstandard.ZstdError)
+    return (OSError, EOFError, zlib.error, zstd.ZstdError)
 
 
 def _read_up_to(stream: IO[bytes], size: int) -> bytes:

@@ -9,7 +9,7 @@ from gpuwarden.metrics import METRICS, Type
 from gpuwarden.models import model_named
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden_agent.exporter.latest import Latest
-from gpuwarden_agent.simulator import SimulatedNode
+from gpuwarden_simulator import SimulatedNode
 
 UUID = "GPU-1b0a"
 

@@ -1,6 +1,7 @@
 """Readings become samples: stamped, checked, and sealed with their own second."""
 
 import asyncio
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -69,6 +70,33 @@ async def test_samples_carry_tick_node_and_whether_they_are_simulated(
         ("GPU-0", 7000, "n1", False),
         ("GPU-1", 7000, "n1", True),
     }
+
+
+async def test_batches_are_as_long_as_the_collector_asks_and_events_go_at_once(
+    fake_probe: Any, manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = fake_probe("gpu0", gpu_uuid="GPU-0")
+    rig = Rig(manual_clock, [probe])
+    sealed_at: list[int] = []
+
+    async def ticks(seconds: range) -> list[int]:
+        """Lengths of the batches that were sealed, but for those that a change has cut."""
+        sealed_at.clear()
+        for second in seconds:
+            monkeypatch.setattr(rig.sealer, "seal_soon", lambda at=second: sealed_at.append(at))
+            await rig.sampler._tick(second * 1000)
+        return [b - a for a, b in itertools.pairwise(sealed_at)][1:]
+
+    assert set(await ticks(range(100, 160))) == {5}
+    rig.sampler.batch_at_least(20)
+    assert set(await ticks(range(160, 260))) == {20}
+    rig.sampler.batch_at_least(2)
+    assert set(await ticks(range(260, 320))) == {5}
+    rig.sampler.batch_at_least(20)
+    event = {"kind": "xid", "severity": "critical", "message": "m"}
+    probe.answer = lambda ts_ms: {"events": [event]} if ts_ms == 333_000 else {}
+    await ticks(range(320, 340))
+    assert 333 in sealed_at
 
 
 async def test_an_event_that_knows_its_time_keeps_it(

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_agent.probe import Row
-from gpuwarden_agent.recording import (
+from gpuwarden_simulator.recordings.format import (
     Described,
     Ended,
     Entry,

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.lifecycle import StartError
-from gpuwarden_agent.record import Tally
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_cli.commands.recordings import summary
 from gpuwarden_cli.main import main
 from gpuwarden_cli.services import probes_of
+from gpuwarden_simulator.recordings.recorder import Tally
 
 RECORD = ["agent", "record", "--backend", "simulator", "--interval", "0.1", "--node", "gpu17"]
 

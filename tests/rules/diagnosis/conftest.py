@@ -6,8 +6,8 @@ import pytest
 
 from gpuwarden.clock import from_ms, to_ms
 from gpuwarden.models import model_named
-from gpuwarden_agent.simulator import Fault, Placement, SimulatedNode, Workload
 from gpuwarden_rules.testing import MemoryDatabase
+from gpuwarden_simulator import Fault, Placement, SimulatedNode, Workload
 
 END = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

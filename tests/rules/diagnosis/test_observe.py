@@ -9,13 +9,13 @@ from tests.rules.diagnosis.scenes import END, NO_WORKERS, Scene, loop, paused
 
 from gpuwarden.diagnosis import INPUT_BOUND, Bottleneck
 from gpuwarden.query import QueryError
-from gpuwarden_agent.simulator import Fault, FaultKind, Workload
-from gpuwarden_agent.simulator.faults import SPECS
 from gpuwarden_rules.diagnosis import observe as observing
 from gpuwarden_rules.diagnosis.classify import Verdict, classify
 from gpuwarden_rules.diagnosis.observe import observe
 from gpuwarden_rules.diagnosis.service import judged_of
 from gpuwarden_rules.testing import MemoryDatabase
+from gpuwarden_simulator import Fault, FaultKind, Workload
+from gpuwarden_simulator.faults.kinds import SPECS
 
 STEPS = (0.3, 5.0)
 BUSY = {"loader_cpu_percent": 97.0, "loader_saturated_percent": 95.0, "cpu_percent": 830.0}

@@ -1,0 +1,1 @@
+"""Devices of simulated nodes: facts of each GPU model, and what its sensors and counters read."""

@@ -1,0 +1,1 @@
+"""Recordings of real nodes: file format, recorder, replay, pseudonyms."""

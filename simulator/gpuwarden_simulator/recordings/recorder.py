@@ -1,0 +1,275 @@
+"""Records what probes say into a file: the sampler's ticks, deadlines and cadences, without shipping.
+
+Rows are kept as the probes gave them, but for what an agent would not ship either: values outside
+the catalogue's limits are left out and counted, and a row that fits no table fails its reading.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from gpuwarden import __version__
+from gpuwarden.clock import Clock, from_ms, to_ms
+from gpuwarden.lifecycle import StartError, until
+from gpuwarden_agent.counters import Counters
+from gpuwarden_agent.probe import Probe, Reading, Row
+from gpuwarden_agent.rows import impossible_columns
+from gpuwarden_agent.sampling.health import Report
+from gpuwarden_agent.sampling.runner import ProbeRunner
+from gpuwarden_agent.sampling.schedule import Schedule, next_tick, wait_s
+from gpuwarden_simulator.recordings.format import (
+    Described,
+    Ended,
+    Entry,
+    Failure,
+    Header,
+    RecordedProbe,
+    Samples,
+    encode_block,
+)
+from gpuwarden_simulator.recordings.pseudonyms import Pseudonyms
+
+BLOCK_S = 10.0
+"""What a crash may cost, and what compression has to work with."""
+
+ENTRIES_MAX = 5_000
+"""Entries in a block: a short interval must not make it large."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a recording holds so far."""
+
+    ticks: int = 0
+    missed: int = 0
+    """Ticks that passed unread: the node was too busy, or paused."""
+    rows: Counter[str] = field(default_factory=Counter)
+    """By table."""
+    failed: int = 0
+    """Due tables that were not read: failed, late, behind a call that still ran, or at the end."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Values outside the catalogue's limits, by table.column."""
+    bytes_written: int = 0
+
+
+class RecordingFile:
+    """A recording that is being written: whole blocks only, also on a disk that is full."""
+
+    def __init__(self, path: Path, *, force: bool = False) -> None:
+        """Create it; `force`: over one that is there. Raises StartError."""
+        self.path = path
+        self.size_bytes = 0
+        self._is_ours = not path.exists()
+        try:
+            self._file: BinaryIO = path.open("wb" if force else "xb", buffering=0)
+        except FileExistsError as error:
+            raise StartError(f"{path} is there already; --force writes over it") from error
+        except OSError as error:
+            raise StartError(f"{path} cannot be written: {error.strerror}") from error
+
+    def append(self, block: bytes) -> None:
+        """Add a block. Raises OSError, and the file ends with the block before."""
+        left = memoryview(block)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError:
+            with contextlib.suppress(OSError):  # a pipe has no length
+                os.ftruncate(self._file.fileno(), self.size_bytes)
+            raise
+        self.size_bytes += len(block)
+
+    def close(self) -> None:
+        """Close it; an empty one that was not there before is removed: it would be no recording."""
+        self._file.close()
+        if self._is_ours and not self.size_bytes:
+            self.path.unlink(missing_ok=True)
+
+
+class Recorder:
+    """Runs probes and writes what they say."""
+
+    def __init__(
+        self,
+        node: str,
+        probes: Sequence[Probe],
+        file: RecordingFile,
+        clock: Clock,
+        *,
+        interval_ms: int,
+        deadline_s: float,
+        label: str = "",
+        pseudonyms: Pseudonyms | None = None,
+    ) -> None:
+        """`pseudonyms`: leave identity out, by these; None: keep it."""
+        self.tally = Tally()
+        self._probes, self._file, self._clock = probes, file, clock
+        self._pseudonyms = pseudonyms
+        self._interval_ms = interval_ms
+        self._node, self._label = node, label
+        self._ts_ms = self._began_ms = 0
+        self._has_header = False
+        self._entries: list[Entry] = []
+        self._described: dict[str, Reading] = {}
+        self._runners = [
+            ProbeRunner(
+                probe,
+                deadline_s=deadline_s,
+                interval_ms=interval_ms,
+                clock=clock,
+                counters=Counters(),
+                accept=self._accept,
+                describe=self._describe,
+                tell=self._tell,
+            )
+            for probe in probes
+        ]
+
+    async def run(self, stop: asyncio.Event, duration_s: float | None = None) -> Tally:
+        """Record until `stop`, or for `duration_s`. Closes the probes and the file.
+
+        Raises OSError when the file takes no more; it is then good up to its last block.
+        """
+        full: OSError | None = None
+        try:
+            async with asyncio.TaskGroup() as probes:
+                serving = [
+                    probes.create_task(runner.run(), name=f"probe {runner.probe.name}")
+                    for runner in self._runners
+                    if runner.probe.blocking
+                ]
+                full = await self._ticks(stop, duration_s)
+                for task in serving:
+                    task.cancel()
+            if full is not None:
+                raise full
+            self._end()
+        finally:
+            self._count_failed()
+            for runner in self._runners:
+                await runner.close()
+            self._file.close()
+        return self.tally
+
+    async def _ticks(self, stop: asyncio.Event, duration_s: float | None) -> OSError | None:
+        """Tick until it is time to stop; the error of a file that takes no more."""
+        schedule = Schedule(self._interval_ms)
+        written_s = self._clock.monotonic()
+        while not (self._is_over(duration_s) or await self._until_next(stop)):
+            now_s = self._clock.monotonic()
+            schedule, plan = next_tick(schedule, to_ms(self._clock.now()), now_s)
+            self.tally.missed += plan.missed
+            if plan.ts_ms is None:
+                continue
+            self._read(plan.ts_ms, plan.missed)
+            await self._settled()
+            # The first block is written early, so that the file has its header.
+            is_early = not self._has_header and self.tally.ticks > 1
+            is_full = len(self._entries) >= ENTRIES_MAX
+            if is_early or is_full or now_s - written_s >= BLOCK_S:
+                written_s = now_s
+                try:
+                    self._write()
+                except OSError as error:
+                    return error
+        return None
+
+    def _is_over(self, duration_s: float | None) -> bool:
+        lived_s = (self.tally.ticks + self.tally.missed) * self._interval_ms / 1000
+        return duration_s is not None and lived_s >= duration_s
+
+    async def _until_next(self, stop: asyncio.Event) -> bool:
+        """Sleep until the next tick; True when asked to stop first."""
+        return await until(stop, wait_s(self._interval_ms, to_ms(self._clock.now())))
+
+    def _read(self, ts_ms: int, missed: int) -> None:
+        self._began_ms = self._began_ms or ts_ms
+        self._ts_ms = ts_ms
+        self.tally.ticks += 1
+        for runner in self._runners:
+            runner.tick(ts_ms, missed)
+
+    async def _settled(self) -> None:
+        """Wait for the readings of this tick, but never into the next one."""
+        left_s = wait_s(self._interval_ms, to_ms(self._clock.now()))
+        try:
+            async with asyncio.timeout(0.8 * left_s):
+                for runner in self._runners:
+                    await runner.is_idle.wait()
+        except TimeoutError:
+            return
+
+    def _accept(self, probe: Probe, ts_ms: int, reading: Reading) -> None:
+        rows = {
+            table: [self._possible(probe, table, row, ts_ms) for row in several]
+            for table, several in reading.items()
+        }
+        for table, several in rows.items():
+            self.tally.rows[table] += len(several)
+        self._entries.append(Samples(ts_ms, probe.name, self._anonymous(rows)))
+
+    def _describe(self, probe: Probe, reading: Reading) -> None:
+        if self._described.get(probe.name) == reading:
+            return
+        self._described[probe.name] = reading
+        self._entries.append(Described(self._ts_ms, probe.name, self._anonymous(reading)))
+
+    def _tell(self, probe: Probe, report: Report) -> None:
+        # Inventory that fails is absent; a probe that recovers shows it by its rows.
+        if report.kind == "probe_recovered" or report.message.startswith(f"{probe.name} inventory"):
+            return
+        message = report.message.removeprefix(f"{probe.name}: ")
+        if self._pseudonyms is not None:
+            message = "left out"
+        self._entries.append(Failure(self._ts_ms, probe.name, report.kind, message))
+
+    def _possible(self, probe: Probe, table: str, row: Row, ts_ms: int) -> Row:
+        """The row without what cannot be true, as an agent would ship it. Raises RowError."""
+        stamp: Row = {"ts": ts_ms, "node": self._node, "simulated": probe.simulated}
+        outside = impossible_columns(table, {**stamp, **row})
+        self.tally.left_out.update(f"{table}.{column}" for column in outside)
+        return {name: value for name, value in row.items() if name not in outside}
+
+    def _anonymous(self, rows: Reading) -> Reading:
+        return rows if self._pseudonyms is None else self._pseudonyms.reading(rows)
+
+    def _end(self) -> None:
+        if self.tally.ticks:
+            self._entries.append(Ended(self._ts_ms, self.tally.ticks, self.tally.missed))
+            self._write()
+
+    def _write(self) -> None:
+        block = encode_block(self._entries, None if self._has_header else self._header())
+        self._file.append(block)
+        self._has_header = True
+        self._entries.clear()
+        self.tally.bytes_written = self._file.size_bytes
+
+    def _header(self) -> Header:
+        hidden = self._pseudonyms
+        return Header(
+            gpuwarden=__version__,
+            node=self._node if hidden is None else hidden.of("node", self._node),
+            started_at=from_ms(self._began_ms).isoformat().replace("+00:00", "Z"),
+            interval_s=self._interval_ms / 1000,
+            label=self._label,
+            has_identity=hidden is None,
+            probes=tuple(
+                RecordedProbe(probe.name, dict(probe.tables), self._uuid(probe.gpu_uuid))
+                for probe in self._probes
+            ),
+        )
+
+    def _uuid(self, gpu_uuid: str | None) -> str | None:
+        if gpu_uuid is None or self._pseudonyms is None:
+            return gpu_uuid
+        return self._pseudonyms.uuid(gpu_uuid)
+
+    def _count_failed(self) -> None:
+        for runner in self._runners:
+            self.tally.failed += runner.coverage.unread

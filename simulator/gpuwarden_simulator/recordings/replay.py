@@ -1,0 +1,407 @@
+"""Plays a recording on the present clock: the recorded node's probes, as probes.
+
+The first tick plays the first recorded one, and time runs on from there. Rows keep their values;
+what changes is listed in `docs/simulator.md`: GPUs get UUIDs of the node that plays them, instants
+in rows move with the clock, and when the recording begins again, counters go on from where they
+were. What was not recorded (a missed tick, a probe that hung) is not there in the replay either.
+"""
+
+import math
+import re
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import TypeAlias
+
+from gpuwarden.metrics import METRICS, Kind, Type
+from gpuwarden.schema import WIRE_TABLES
+from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
+from gpuwarden_agent.sampling.coverage import UNCOUNTED
+from gpuwarden_agent.sampling.schedule import cadence_ms
+from gpuwarden_simulator.recordings.format import (
+    Block,
+    Described,
+    Ended,
+    Entry,
+    Failure,
+    Header,
+    RecordedProbe,
+    RecordingError,
+    Samples,
+    decode_block,
+    read_blocks,
+)
+from gpuwarden_simulator.recordings.pseudonyms import mapped_uuid
+
+NAMESPACE = uuid.UUID("9e0a4f0b-6d0c-5d0e-9f3a-51a1c7f2b8d6")
+"""Of the UUIDs that replayed GPUs get."""
+
+BLOCKS_KEPT = 2
+"""Decoded blocks in memory: probes of a node, and nodes in step, read the same ones."""
+
+STEP_BITS = 36
+"""Counters of fractions go on by a step that is rounded up to so many bits: a float then holds
+each multiple of it exactly, so that no sum falls by a rounding."""
+
+Series: TypeAlias = tuple[str, tuple[Value, ...]]
+"""A table, and the key of a row without its time."""
+
+_COLUMNS = {
+    name: frozenset(table.names) - {"ts", "node", "simulated"}
+    for name, table in WIRE_TABLES.items()
+}
+_COLUMNS["events"] |= {"ts"}
+_COUNTERS = {
+    table: frozenset(m.name for m in metrics if m.kind is Kind.COUNTER)
+    for table, metrics in METRICS.items()
+}
+_INSTANTS = {
+    name: frozenset(c.name for c in table.columns if c.type is Type.TIMESTAMP)
+    for name, table in WIRE_TABLES.items()
+}
+_KEYS = {
+    name: tuple(column for column in table.key if column not in ("ts", "node"))
+    for name, table in WIRE_TABLES.items()
+}
+
+
+@dataclass(slots=True)
+class _Totals:
+    """First and last value of each counter of each series, as the file is read through."""
+
+    first: dict[Series, Row] = field(default_factory=dict)
+    last: dict[Series, Row] = field(default_factory=dict)
+
+    def take(self, rows: Reading) -> None:
+        for table, several in rows.items():
+            counters = _COUNTERS.get(table, frozenset())
+            for row in several if counters else ():
+                series = series_of(table, row)
+                first, last = self.first.setdefault(series, {}), self.last.setdefault(series, {})
+                for name in counters & row.keys():
+                    first.setdefault(name, row[name])
+                    last[name] = row[name]
+
+    def steps(self) -> Mapping[Series, Mapping[str, int | float]]:
+        """What each counter is ahead after each playing; counters that stood still are left out."""
+        return {
+            series: {
+                name: ahead
+                for name, value in last.items()
+                if (ahead := step_of(self.first[series].get(name), value))
+            }
+            for series, last in self.last.items()
+        }
+
+
+def series_of(table: str, row: Row) -> Series:
+    """What a row's counters belong to: a GPU, a link, a process."""
+    return table, tuple([row.get(name) for name in _KEYS.get(table, ())])
+
+
+def step_of(first: Value, last: Value) -> int | float:
+    """What to add so that a counter that went from `first` to `last` does not fall when it begins
+    again; 0 for one that ended no higher: it was reset meanwhile, and is again.
+    """
+    if not isinstance(first, (int, float)) or not isinstance(last, (int, float)) or last <= first:
+        return 0
+    if isinstance(first, int) and isinstance(last, int):
+        return last - first
+    if not (math.isfinite(first) and math.isfinite(last)):
+        return 0
+    ahead = Fraction(last) - Fraction(first)
+    bits = ahead.numerator.bit_length() - ahead.denominator.bit_length() - STEP_BITS
+    quantum = Fraction(2) ** bits
+    return float(math.ceil(ahead / quantum) * quantum)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a block is in the file, and the earliest tick in it."""
+
+    offset: int
+    size_bytes: int
+    first_ms: int
+
+
+class Recording:
+    """A recording on disk: an index of its blocks, and the blocks that are being played."""
+
+    def __init__(self, path: Path) -> None:
+        """Read it through once. Raises RecordingError."""
+        self.path = path
+        self.is_whole = False
+        """Whether the recorder ended as it was asked to."""
+        self.unknown: set[str] = set()
+        """Tables and columns that this version does not know; they are left out."""
+        self.first_ms, self.last_ms = 2**63, -1
+        """The first and the last tick that has samples."""
+        self._kept: dict[int, Mapping[str, Sequence[Entry]]] = {}
+        self._places: list[_Place] = []
+        totals = _Totals()
+        for header, block in _blocks_of(path):
+            self.header = header
+            first_ms = min((entry.ts_ms for entry in block.entries), default=self.last_ms)
+            self._places.append(_Place(block.offset, block.size_bytes, first_ms))
+            for entry in block.entries:
+                self._take(entry, totals)
+        if self.last_ms < 0:
+            raise RecordingError(f"{path} has no samples")
+        _check_probes(path, self.header)
+        self.steps = totals.steps()
+        self.interval_ms = max(1, round(self.header.interval_s * 1000))
+
+    @property
+    def length_ms(self) -> int:
+        """From its first tick to the one after its last."""
+        return self.last_ms - self.first_ms + self.interval_ms
+
+    @property
+    def gpus(self) -> int:
+        """How many of its probes are about a GPU."""
+        return sum("gpu_samples" in probe.tables for probe in self.header.probes)
+
+    def begins_by(self, number: int, at_ms: int) -> bool:
+        """Whether there is such a block, with anything up to a recorded time."""
+        return number < len(self._places) and self._places[number].first_ms <= at_ms
+
+    def block(self, number: int) -> Mapping[str, Sequence[Entry]]:
+        """Entries of a block by probe. Raises OSError, and RecordingError when the file changed."""
+        if number not in self._kept:
+            place = self._places[number]
+            with self.path.open("rb") as file:
+                file.seek(place.offset)
+                entries, _ = decode_block(file.read(place.size_bytes))
+            by_probe: dict[str, list[Entry]] = {}
+            for entry in entries:
+                if not isinstance(entry, Ended):
+                    by_probe.setdefault(entry.probe, []).append(entry)
+            while len(self._kept) >= BLOCKS_KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[number] = by_probe
+        return self._kept[number]
+
+    def first_inventory(self, probe: str) -> Described | None:
+        """The first inventory of a probe in the blocks that are written first."""
+        for number in range(min(BLOCKS_KEPT, len(self._places))):
+            for entry in self.block(number).get(probe, ()):
+                if isinstance(entry, Described):
+                    return entry
+        return None
+
+    def _take(self, entry: Entry, totals: _Totals) -> None:
+        if isinstance(entry, Ended):
+            self.is_whole = True
+        if isinstance(entry, (Samples, Described)):
+            self.unknown |= _unknown(entry.rows)
+        if isinstance(entry, Samples):
+            self.first_ms = min(self.first_ms, entry.ts_ms)
+            self.last_ms = max(self.last_ms, entry.ts_ms)
+            totals.take(entry.rows)
+
+
+def _blocks_of(path: Path) -> Iterator[tuple[Header, Block]]:
+    try:
+        with path.open("rb") as file:
+            header: Header | None = None
+            for block in read_blocks(file, str(path)):
+                header = header or block.header
+                assert header is not None  # or read_blocks had raised
+                yield header, block
+    except OSError as error:
+        raise RecordingError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _check_probes(path: Path, header: Header) -> None:
+    names = [probe.name for probe in header.probes]
+    if len(set(names)) != len(names):
+        raise RecordingError(f"{path}: two probes have the same name")
+    for probe in header.probes:
+        if any(cadence < 1 for cadence in probe.tables.values()):
+            raise RecordingError(f"{path}: {probe.name} has a cadence below a second")
+
+
+def _unknown(rows: Reading) -> set[str]:
+    unknown = rows.keys() - _COLUMNS.keys()
+    for table in rows.keys() & _COLUMNS.keys():
+        for row in rows[table]:
+            if not row.keys() <= _COLUMNS[table]:
+                unknown |= {f"{table}.{name}" for name in row.keys() - _COLUMNS[table]}
+    return unknown
+
+
+@dataclass(slots=True)
+class Play:
+    """A recording as one node plays it: when it began, and how identities are called there."""
+
+    recording: Recording
+    node: str
+    is_looped: bool = True
+    began_ms: int | None = None
+    """The first tick; None: not yet."""
+    _uuids: dict[str, str] = field(default_factory=dict)
+
+    def probes(self) -> list["ReplayProbe"]:
+        """The recorded probes."""
+        return [ReplayProbe(self, probe) for probe in self.recording.header.probes]
+
+    def uuid(self, recorded: str) -> str:
+        """The UUID of a recorded GPU on this node."""
+        if recorded not in self._uuids:
+            namespace = uuid.uuid5(NAMESPACE, self.node)
+            self._uuids[recorded] = mapped_uuid(namespace, recorded)
+        return self._uuids[recorded]
+
+    def position(self, ts_ms: int) -> tuple[int, int]:
+        """How often the recording was played before a tick, and the recorded time of the tick."""
+        if self.began_ms is None:
+            self.began_ms = ts_ms
+        cycle, offset = divmod(ts_ms - self.began_ms, self.recording.length_ms)
+        return cycle, self.recording.first_ms + offset
+
+    def shift_ms(self, cycle: int) -> int:
+        """What to add to a recorded instant."""
+        began_ms = self.recording.first_ms if self.began_ms is None else self.began_ms
+        return began_ms - self.recording.first_ms + cycle * self.recording.length_ms
+
+    def text(self, text: str) -> str:
+        """A sentence with this node's names in the place of the recorded ones."""
+        for recorded, own in self._uuids.items():
+            text = text.replace(recorded, own)
+        name = re.escape(self.recording.header.node)
+        return re.sub(rf"(?<![\w.-]){name}(?![\w.-])", lambda _: self.node, text)
+
+
+class ReplayProbe:
+    """A recorded probe that speaks again."""
+
+    simulated = True
+    blocking = False
+    backend = "replay"
+
+    def __init__(self, play: Play, recorded: RecordedProbe) -> None:
+        recording = play.recording
+        least_s = math.ceil(recording.interval_ms / 1000)
+        known = {t: c for t, c in recorded.tables.items() if t in WIRE_TABLES}
+        self.name = recorded.name
+        self.tables: Mapping[str, int] = {t: max(c, least_s) for t, c in known.items()}
+        self._play = play
+        self._uuid = recorded.gpu_uuid and play.uuid(recorded.gpu_uuid)
+        self._period_ms = {t: cadence_ms(c, recording.interval_ms) for t, c in known.items()}
+        self._cycle = self._block = self._entry = 0
+        self._inventory: Reading | None = None
+        self._trouble: Failure | None = None
+        self._waiting: dict[str, tuple[int, list[Row]]] = {}
+        self._taken_ms: dict[str, int] = {}
+
+    @property
+    def gpu_uuid(self) -> str | None:
+        """The GPU's UUID on the node that plays."""
+        return self._uuid
+
+    def describe(self) -> Reading:
+        """The newest inventory that was played; before the first tick, the first."""
+        if self._inventory is None:
+            first = self._play.recording.first_inventory(self.name)
+            return {} if first is None else self._played(first)
+        return self._inventory
+
+    def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
+        """What was recorded since the last read: the newest rows of each due table, and all events.
+
+        Raises ProbeError where the recorded probe failed, and when a recording that is played once
+        is over.
+        """
+        cycle, at_ms = self._play.position(ts_ms)
+        if cycle and not self._play.is_looped:
+            raise ProbeError("the recording is over")
+        self._advance(cycle, at_ms)
+        if self._trouble is not None:
+            raise ProbeError(self._play.text(self._trouble.message), kind=self._trouble.kind)
+        wanted = self.tables if due is None else due
+        reading: dict[str, Sequence[Row]] = {}
+        now_ms = at_ms + self._play.shift_ms(cycle)
+        for table in wanted:
+            if table in self._waiting:
+                self._taken_ms[table], reading[table] = self._waiting.pop(table)
+            elif table in UNCOUNTED or not self._is_missing(table, now_ms):
+                reading[table] = []
+        return reading
+
+    def close(self) -> None:
+        """The file is shared: nothing of it is this probe's."""
+
+    def _is_missing(self, table: str, now_ms: int) -> bool:
+        """Whether something should have been recorded since the last rows of the table."""
+        last_ms = self._taken_ms.get(table)
+        return last_ms is None or now_ms - last_ms >= self._period_ms.get(table, 0)
+
+    def _advance(self, cycle: int, at_ms: int) -> None:
+        """Take what was recorded up to a recorded time."""
+        if cycle > self._cycle:
+            if cycle == self._cycle + 1:
+                self._advance(self._cycle, self._play.recording.last_ms)
+            else:
+                self._waiting.clear()  # a pause longer than the recording: only the newest counts
+            self._cycle, self._block, self._entry = cycle, 0, 0
+            self._trouble = None
+        recording = self._play.recording
+        while recording.begins_by(self._block, at_ms):
+            entries = recording.block(self._block).get(self.name, ())
+            for entry in entries[self._entry :]:
+                if entry.ts_ms > at_ms:
+                    return
+                self._entry += 1
+                self._take(entry)
+            if not recording.begins_by(self._block + 1, at_ms):
+                return
+            self._block, self._entry = self._block + 1, 0
+
+    def _take(self, entry: Entry) -> None:
+        if isinstance(entry, Failure):
+            self._trouble = entry
+        elif isinstance(entry, Described):
+            self._inventory = self._played(entry)
+        elif isinstance(entry, Samples):
+            self._trouble = None
+            at_ms = entry.ts_ms + self._play.shift_ms(self._cycle)
+            for table, rows in self._played(entry).items():
+                before = self._waiting.get(table, (0, []))[1] if table in UNCOUNTED else []
+                self._waiting[table] = (at_ms, [*before, *rows])
+
+    def _played(self, entry: Samples | Described) -> Reading:
+        return {
+            table: [self._row(table, row) for row in rows]
+            for table, rows in entry.rows.items()
+            if table in _COLUMNS
+        }
+
+    def _row(self, table: str, row: Row) -> Row:
+        """A recorded row as this node says it."""
+        play, known = self._play, _COLUMNS[table]
+        made = {name: value for name, value in row.items() if name in known}
+        if self._cycle:
+            for name, step in play.recording.steps.get(series_of(table, row), {}).items():
+                value = made.get(name)
+                if isinstance(value, (int, float)):
+                    made[name] = value + self._cycle * step
+        for name in ("gpu_uuid", "parent_gpu_uuid"):
+            if isinstance(value := made.get(name), str):
+                made[name] = play.uuid(value)
+        for name in _INSTANTS[table] & made.keys():
+            if isinstance(value := made[name], int):
+                # A process that began before the recording is the same one when it begins again.
+                made[name] = value + play.shift_ms(self._cycle if table == "events" else 0)
+        if table == "events":
+            for name in ("message", "details"):
+                if isinstance(value := made.get(name), str):
+                    made[name] = play.text(value)
+        return made
+
+
+def replay_fleet(recording: Recording, nodes: int) -> list[tuple[str, list[ReplayProbe]]]:
+    """The same recording on many nodes, by node name: replay-0001 and on."""
+    names = [f"replay-{number + 1:04d}" for number in range(nodes)]
+    return [(name, Play(recording, name).probes()) for name in names]

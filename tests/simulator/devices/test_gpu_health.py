@@ -1,0 +1,102 @@
+"""Memory ages slowly and its counters add up; a model reports what it has."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden.models import MODELS, GpuModel, model_named
+from gpuwarden_agent.probe import Row
+from gpuwarden_simulator.devices.gpu_health import (
+    SRAM_ERRORS_MAX,
+    Errors,
+    HealthTrouble,
+    Memory,
+    health_row,
+    make_memory,
+)
+from gpuwarden_simulator.devices.hardware import make_device
+
+YEAR_S = 365 * 86_400.0
+
+
+def memory(model: str, index: int = 0) -> Memory:
+    return make_memory(make_device(model_named(model), "s", index, 8), "s")
+
+
+def sums_hold(row: Row) -> bool:
+    return all(
+        row[f"ecc_{fate}_{since}_total"]
+        == row[f"dram_{fate}_{since}_total"] + row[f"sram_{fate}_{since}_total"]  # type: ignore[operator]
+        for fate in ("corrected", "uncorrected")
+        for since in ("volatile", "aggregate")
+    )
+
+
+@given(
+    index=st.integers(0, 7),
+    elapsed_s=st.floats(0, YEAR_S),
+    more_s=st.floats(0, YEAR_S),
+    errors=st.builds(Errors, *[st.integers(0, 10**6)] * 4),
+)
+def test_counters_grow_and_places_add_up(
+    index: int, elapsed_s: float, more_s: float, errors: Errors
+) -> None:
+    aged = memory("H100-SXM", index)
+    trouble = HealthTrouble(errors, errors)
+    before = health_row(aged, elapsed_s, -1e12, trouble)
+    after = health_row(aged, elapsed_s + more_s, -1e12, trouble)
+    assert sums_hold(before)
+    assert sums_hold(after)
+    for name, value in before.items():
+        if name.endswith("_total"):
+            assert after[name] >= value  # type: ignore[operator]
+    for fate in ("corrected", "uncorrected"):
+        assert after[f"ecc_{fate}_aggregate_total"] >= after[f"ecc_{fate}_volatile_total"]  # type: ignore[operator]
+
+
+def test_a_healthy_board_corrects_at_most_a_few_errors_a_day() -> None:
+    for index in range(8):
+        aged = memory("H100-SXM", index)
+        rows = [health_row(aged, elapsed_s, -1e12) for elapsed_s in (0.0, 86_400.0)]
+        grown = rows[1]["ecc_corrected_volatile_total"] - rows[0]["ecc_corrected_volatile_total"]  # type: ignore[operator]
+        assert 0 <= grown <= 7
+        assert rows[1]["ecc_uncorrected_aggregate_total"] == 0
+        assert (rows[1]["remap_pending"], rows[1]["remap_failed"]) == (False, False)
+        assert rows[1]["recovery_action"] == "none"
+
+
+def test_volatile_counters_begin_anew_with_the_driver() -> None:
+    aged = Memory(memory("H100-SXM").usual, 30, 100, 7, 2560)
+    assert health_row(aged, 1000, 1000)["ecc_corrected_volatile_total"] == 0
+    assert health_row(aged, 1000, -1e12)["ecc_corrected_volatile_total"] == 3001
+    assert health_row(aged, 1000, 1000)["ecc_corrected_aggregate_total"] == 3008
+
+
+def test_banks_of_the_remapper_are_neither_lost_nor_made() -> None:
+    """2560 on a real H100, 3072 on a real H200."""
+    for model, banks in (("H100-SXM", 2560), ("H200", 3072)):
+        trouble = HealthTrouble(rows_uncorrected=3, has_failed=True)
+        row = health_row(memory(model), 0, 0, trouble)
+        left = {n: v for n, v in row.items() if n.startswith("remap_banks_")}
+        assert sum(left.values()) == banks  # type: ignore[arg-type]
+        assert (left["remap_banks_high"], left["remap_banks_none"]) == (3, 1)
+
+
+def test_too_many_sram_errors_pass_the_threshold() -> None:
+    for errors, is_passed in ((SRAM_ERRORS_MAX - 1, False), (SRAM_ERRORS_MAX, True)):
+        trouble = HealthTrouble(lifetime=Errors(sram_uncorrected=errors))
+        assert health_row(memory("H100-SXM"), 0, 0, trouble)["sram_threshold_exceeded"] is is_passed
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_a_model_reports_what_it_has(model: GpuModel) -> None:
+    row = health_row(memory(model.name), 0, -1e12)
+    has_ecc = "ecc_corrected_volatile_total" in row
+    is_geforce = model.name.startswith("RTX-") and model.name[4:].replace("-Ti", "").isdigit()
+    assert has_ecc is not is_geforce
+    is_old = model.name.startswith(("V100", "P100", "T4"))
+    assert ("retired_pages_pending" in row) is is_old
+    is_amd = model.name.startswith("MI")
+    assert ("remap_pending" in row) is not (is_old or is_amd or is_geforce)
+    is_switched = model.name.startswith(("GB", "B200", "B300", "H200-SXM", "H100-SXM"))
+    assert ("fabric_state" in row) is is_switched

@@ -1,0 +1,55 @@
+"""Process rows carry the owner, the tree's features and counters that grow with the work."""
+
+import random
+
+import pytest
+
+from gpuwarden.models import model_named
+from gpuwarden_simulator.devices import gpu as gpu_physics
+from gpuwarden_simulator.devices import processes as process_tree
+from gpuwarden_simulator.devices.hardware import make_device
+from gpuwarden_simulator.jobs.workload import Job, TreeLoad, Workload, demand
+
+DEVICE = make_device(model_named("H100-SXM"), "s", 1, 8)
+JOB = Job(Workload.INPUT_BOUND_CPU, (0, 1), 0, None, 0.5, "python3", (70, 71), "ada", "4711")
+
+
+def test_each_gpu_of_a_job_has_its_own_process() -> None:
+    asked = demand(JOB, 100_000, random.Random(0))
+    gpu = gpu_physics.start(DEVICE, asked.gpu, 100, random.Random(0))
+    tree = process_tree.start(JOB, asked.tree, 100)
+    row = process_tree.process_row(DEVICE, gpu, JOB, asked.tree, tree, 24, random.Random(0))
+    assert (row["pid"], row["gpu"], row["username"], row["slurm_job_id"]) == (71, 1, "ada", "4711")
+    assert row["gpu_memory_bytes"] == gpu.memory_used_bytes > 0
+    assert asked.tree.loader_workers == 5
+    assert row["cpu_percent"] > row["main_cpu_percent"] + 5 * 90  # type: ignore[operator]
+
+
+def test_ranks_of_a_job_differ_a_little_and_no_thread_exceeds_a_core() -> None:
+    asked = demand(JOB, 100_000, random.Random(0))
+    gpu = gpu_physics.start(DEVICE, asked.gpu, 100, random.Random(0))
+    tree = process_tree.start(JOB, asked.tree, 100)
+    rng = random.Random(0)
+    rows = [
+        process_tree.process_row(DEVICE, gpu, JOB, asked.tree, tree, 24, rng) for _ in range(50)
+    ]
+    assert len({row["main_cpu_percent"] for row in rows}) == 50
+    assert all(row["loader_cpu_percent"] <= 100 for row in rows)  # type: ignore[operator]
+
+
+def test_counters_grow_by_rate_times_time() -> None:
+    load = TreeLoad(
+        main_cpu_percent=50.0,
+        read_bytes_per_second=1e6,
+        read_chars_per_second=3e6,
+        write_bytes_per_second=5.0,
+    )
+    before = process_tree.start(JOB, load, 1000)
+    after = process_tree.step(before, load, 20)
+    grown = [new - old for old, new in zip(before, after, strict=True)]
+    assert grown == pytest.approx([2e7, 6e7, 100, 10])
+
+
+def test_counters_of_an_old_job_start_as_if_it_had_worked_all_along() -> None:
+    load = TreeLoad(read_bytes_per_second=1e6)
+    assert process_tree.start(JOB, load, 1e6).read_bytes > 1e12

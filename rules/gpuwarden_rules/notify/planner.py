@@ -24,9 +24,16 @@ from gpuwarden_rules.notify.message import (
     Notification,
     message_id,
 )
-from gpuwarden_rules.notify.routing import PACES, Pace, Recipient, Route, RoutingPolicy, value_of
+from gpuwarden_rules.notify.routing import (
+    PACES,
+    NotificationPace,
+    Recipient,
+    Route,
+    RoutingPolicy,
+    value_of,
+)
 
-STATE_KEEPER_PACE = Pace(0, 0, 300)
+STATE_KEEPER_PACE = NotificationPace(0, 0, 300)
 """Of receivers that group by themselves; `alertmanager.py` says how long what they are told holds."""
 
 
@@ -78,7 +85,7 @@ class _Draft:
     """The receiver has been told that they fire, and they do not."""
     due: list[datetime] = field(default_factory=list)
     """When each of `fresh` has waited long enough."""
-    paces: list[Pace] = field(default_factory=list)
+    paces: list[NotificationPace] = field(default_factory=list)
 
 
 def plan(
@@ -154,7 +161,7 @@ def _draft(
     return draft
 
 
-def _pace(alert: Alert, receiver: str, recipient: Recipient, routes: Routes) -> Pace:
+def _pace(alert: Alert, receiver: str, recipient: Recipient, routes: Routes) -> NotificationPace:
     """The pace of an alert that was told; by its severity alone where no route leads there now."""
     if recipient.keeps_state:
         return STATE_KEEPER_PACE

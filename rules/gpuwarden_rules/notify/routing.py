@@ -11,7 +11,7 @@ GROUP_BY = ("rule", "node")
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class NotificationPace:
     """How a group's messages follow each other, in seconds."""
 
     wait_s: float
@@ -23,9 +23,9 @@ class Pace:
 
 
 PACES = {
-    Severity.CRITICAL: Pace(1, 30, 4 * 3600),
-    Severity.WARNING: Pace(30, 300, 12 * 3600),
-    Severity.INFO: Pace(60, 900, 24 * 3600),
+    Severity.CRITICAL: NotificationPace(1, 30, 4 * 3600),
+    Severity.WARNING: NotificationPace(30, 300, 12 * 3600),
+    Severity.INFO: NotificationPace(60, 900, 24 * 3600),
 }
 """Where a route says nothing else. A group takes the pace of its most urgent alert."""
 
@@ -44,10 +44,10 @@ class Route:
     interval_s: float | None = None
     repeat_s: float | None = None
 
-    def pace(self, severity: Severity) -> Pace:
+    def pace(self, severity: Severity) -> NotificationPace:
         """The pace of an alert that took this route."""
         usual = PACES[severity]
-        return Pace(
+        return NotificationPace(
             usual.wait_s if self.wait_s is None else self.wait_s,
             usual.interval_s if self.interval_s is None else self.interval_s,
             usual.repeat_s if self.repeat_s is None else self.repeat_s,

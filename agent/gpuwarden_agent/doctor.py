@@ -28,11 +28,11 @@ from gpuwarden.access import TOKEN_PATH
 from gpuwarden.clock import Clock, from_ms, to_ms
 from gpuwarden.doctor import FAIL, OK, WARN, Check, check_life, check_unit, size_text
 from gpuwarden.lifecycle import StartError
+from gpuwarden_agent.collect.nvidia.timing import CallReport, quantile
 from gpuwarden_agent.credentials import Access, Credentials, why_refused
 from gpuwarden_agent.events import span
 from gpuwarden_agent.exchange import Address
 from gpuwarden_agent.probe import Probe, ProbeError
-from gpuwarden_agent.probes.timing import CallReport, quantile
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_agent.spool import FILE_NAME, FORMAT_VERSION
 

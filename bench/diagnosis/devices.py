@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from bench.diagnosis.meter import Meter, Use
 
 from gpuwarden.models import GpuModel
+from gpuwarden_agent.collect.coerce import fit
+from gpuwarden_agent.collect.nvidia.processes import Held
 from gpuwarden_agent.probe import Reading, Value
-from gpuwarden_agent.probes.fit import fit
-from gpuwarden_agent.probes.gpu_processes import Held
 
 PCIE_GENERATION, PCIE_WIDTH = 5, 16
 

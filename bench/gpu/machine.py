@@ -37,9 +37,9 @@ class Machine:
 
 def real_machine() -> Machine | str:
     """The first GPU of this machine, or one line on why there is none."""
-    from gpuwarden_agent.probes import discover
-    from gpuwarden_agent.probes.gpu import GpuProbe
-    from gpuwarden_agent.probes.nvml_driver import NvmlError, NvmlUnavailable, open_driver
+    from gpuwarden_agent.collect.discovery import discover
+    from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
+    from gpuwarden_agent.collect.nvidia.nvml_driver import NvmlError, NvmlUnavailable, open_driver
 
     driver = open_driver()
     if isinstance(driver, NvmlUnavailable):
@@ -135,7 +135,7 @@ class _SimulatedDevice:
         self._known = {"name": row.get("model"), "serial": row.get("serial")}
 
     def __getattr__(self, name: str) -> Any:
-        from gpuwarden_agent.probes.nvml_driver import NOT_SUPPORTED, NvmlError
+        from gpuwarden_agent.collect.nvidia.nvml_driver import NOT_SUPPORTED, NvmlError
 
         def call(*_: Any) -> Any:
             if name in self._known:
@@ -157,7 +157,7 @@ def _simulated_smi(probe: SimulatedNode, fields: Sequence[str]) -> Mapping[str, 
 
 def port_calls() -> dict[str, list[str]]:
     """Methods of the Device port, with the names of their parameters."""
-    from gpuwarden_agent.probes.nvml_driver import Device
+    from gpuwarden_agent.collect.nvidia.nvml_driver import Device
 
     return {
         name: list(inspect.signature(member).parameters)[1:]

@@ -201,7 +201,7 @@ def write(path: Path, answers: Sequence[Answer]) -> None:
 
 def _port_arguments(name: str, parameters: Sequence[str]) -> Sequence[tuple[Any, ...]]:
     """Arguments to try a method of the port with; none: it is left out."""
-    from gpuwarden_agent.probes.gpu import FIELDS
+    from gpuwarden_agent.collect.nvidia.gpu import FIELDS
 
     if name == "field_values":
         return [([field.query for field in FIELDS],)]
@@ -210,7 +210,7 @@ def _port_arguments(name: str, parameters: Sequence[str]) -> Sequence[tuple[Any,
 
 
 def _fields(machine: Machine) -> Iterator[Question]:
-    from gpuwarden_agent.probes.nvml_driver import CODE_NAMES, FieldQuery
+    from gpuwarden_agent.collect.nvidia.nvml_driver import CODE_NAMES, FieldQuery
 
     class RefusedError(Exception):
         """The field's own return code was not SUCCESS."""
@@ -240,7 +240,7 @@ def _calls(handle: Any) -> Iterator[Question]:
 
 
 def _code(error: Exception) -> str:
-    from gpuwarden_agent.probes.nvml_driver import CODE_NAMES
+    from gpuwarden_agent.collect.nvidia.nvml_driver import CODE_NAMES
 
     code = getattr(error, "code", getattr(error, "value", None))
     if isinstance(code, int):

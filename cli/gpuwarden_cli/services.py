@@ -211,7 +211,7 @@ def probes_of(settings: "AgentSettings") -> "tuple[list[Probe], str]":
 def sources_of(settings: "AgentSettings") -> Sources:
     """What the settings ask for. Raises StartError."""
     from gpuwarden.models import model_named
-    from gpuwarden_agent.probes import discover
+    from gpuwarden_agent.collect.discovery import discover
 
     if settings.backend == "replay":
         from gpuwarden_cli.commands.recordings import replayed

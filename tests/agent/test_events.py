@@ -18,8 +18,8 @@ def test_the_page_explains_every_kind_with_its_severity_and_no_other() -> None:
 
 
 def test_every_kind_that_probes_raise_is_explained() -> None:
-    root = Path(__file__).parents[2] / "agent" / "gpuwarden_agent" / "probes"
-    source = "\n".join(path.read_text() for path in root.glob("*.py"))
+    root = Path(__file__).parents[2] / "agent" / "gpuwarden_agent" / "collect"
+    source = "\n".join(path.read_text() for path in root.rglob("*.py"))
     used = set(re.findall(r'kind="(\w+)"', source))
     used |= set(
         re.findall(r'\(\s*"((?:gpu|driver)_[a-z_]+)",\s*"(?:is|has|did|must|cannot)', source)

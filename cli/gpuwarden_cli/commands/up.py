@@ -16,7 +16,7 @@ from gpuwarden.settings import load
 from gpuwarden_cli.services import SIMULATOR_MISSING, collecting, counted, run_until_signalled, say
 
 if TYPE_CHECKING:
-    from gpuwarden_agent.probes import Discovery
+    from gpuwarden_agent.collect.discovery import Discovery
     from gpuwarden_collector.daemon import Collector
 
 HISTORY_S = 2 * 3600
@@ -34,7 +34,7 @@ def default_data_dir() -> Path:
 
 def run_up(*, port: int, data: Path, simulate: int | None, model_name: str) -> int:
     """Run until Ctrl-C. `simulate`: GPUs to simulate; None: some when the host has none."""
-    from gpuwarden_agent.probes import discover
+    from gpuwarden_agent.collect.discovery import discover
     from gpuwarden_collector.settings import CollectorSettings
 
     logs.setup("warning")

@@ -53,7 +53,7 @@ def line_of(line: str, instants: Instants) -> Line:
         return _of_json(line)
     if _KMSG.match(line):
         # Here, as probes need the packages of a GPU host, and few logs are of this form.
-        from gpuwarden_agent.probes.kmsg import parse_records
+        from gpuwarden_agent.kernel_log import parse_records
 
         for record in parse_records(line.encode(errors="replace")):
             return Line(record.text, us=record.us, sequence=record.sequence)

@@ -1,0 +1,1 @@
+"""The host: CPU, memory, disks, network and InfiniBand, from /proc and /sys."""

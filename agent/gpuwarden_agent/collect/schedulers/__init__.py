@@ -1,0 +1,1 @@
+"""GPUs that Slurm or Kubernetes has allocated."""

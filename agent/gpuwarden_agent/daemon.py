@@ -16,22 +16,22 @@ from typing import Any
 from gpuwarden import __version__
 from gpuwarden.clock import Clock
 from gpuwarden.lifecycle import feed_watchdog, notify, until
-from gpuwarden_agent.async_spool import AsyncSpool
-from gpuwarden_agent.batch import OpenBatch
 from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.events import span
+from gpuwarden_agent.events.kinds import span
+from gpuwarden_agent.events.recorder import Journal
 from gpuwarden_agent.exporter.latest import Latest
-from gpuwarden_agent.journal import Journal
 from gpuwarden_agent.probe import Probe, Row
+from gpuwarden_agent.queue.async_spool import AsyncSpool
+from gpuwarden_agent.queue.batch import OpenBatch
+from gpuwarden_agent.queue.flusher import Sealer
+from gpuwarden_agent.queue.spool import LastRun, Spool, open_spool
 from gpuwarden_agent.reload import Reload, Use, Way, keep_reloading
 from gpuwarden_agent.sampling.inventory import AgentFacts, Inventory, backend_of, is_simulated
-from gpuwarden_agent.sampling.look_again import LookAgain, keep_looking
+from gpuwarden_agent.sampling.rediscovery import LookAgain, keep_looking
 from gpuwarden_agent.sampling.sampler import Cadence, Sampler
-from gpuwarden_agent.sealer import Sealer
 from gpuwarden_agent.settings import AgentSettings
-from gpuwarden_agent.shipper import Shipper
-from gpuwarden_agent.spool import LastRun, Spool, open_spool
-from gpuwarden_agent.transport import Transport
+from gpuwarden_agent.ship.shipper import Shipper
+from gpuwarden_agent.ship.transport import Transport
 from gpuwarden_agent.worker import Worker
 
 log = logging.getLogger(__name__)

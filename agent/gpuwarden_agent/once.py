@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden_agent.probe import Probe, ProbeError, Reading, Row
-from gpuwarden_agent.rows import impossible_columns
+from gpuwarden_agent.queue.rows import impossible_columns
 
 PROBE_LIMIT_S = 5.0
 """What a probe may take for a call; after it there is a line instead of its rows."""

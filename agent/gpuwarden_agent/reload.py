@@ -14,9 +14,9 @@ from gpuwarden import logs
 from gpuwarden.clock import Clock
 from gpuwarden.lifecycle import StartError
 from gpuwarden.settings import SettingsError, changed
-from gpuwarden_agent.credentials import Access
 from gpuwarden_agent.settings import AgentSettings
-from gpuwarden_agent.transport import Transport, open_transport
+from gpuwarden_agent.ship.credentials import Access
+from gpuwarden_agent.ship.transport import Transport, open_transport
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuwarden.alert import Alert
     from gpuwarden.query import Querier
     from gpuwarden_agent.probe import Probe
-    from gpuwarden_agent.sampling.look_again import LookAgain
+    from gpuwarden_agent.sampling.rediscovery import LookAgain
     from gpuwarden_agent.settings import AgentSettings
     from gpuwarden_cli.notifications import Telling
     from gpuwarden_collector.daemon import Collector

@@ -29,9 +29,9 @@ from gpuwarden_agent.collect.nvidia.nvml_driver import (
 from gpuwarden_agent.collect.processes.trees import ProcessProbe
 from gpuwarden_agent.collect.schedulers.allocations import allocation_probe
 from gpuwarden_agent.collect.shared_state import Sightings
-from gpuwarden_agent.kernel_log import DEVICE, kmsg_probe
+from gpuwarden_agent.events.kernel_log import DEVICE, kmsg_probe
+from gpuwarden_agent.events.xid_ledger import XidLedger
 from gpuwarden_agent.probe import Probe, Value
-from gpuwarden_agent.xid_ledger import XidLedger
 
 DRIVER_LIMIT_S = 60.0
 """Eight GPUs without persistence mode take half of it to wake up."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.metrics import METRICS
 from gpuwarden.schema import WIRE_TABLES
-from gpuwarden_agent.exporter.kept import Kept, followed, keep_ms
+from gpuwarden_agent.exporter.sample_cache import Kept, followed, keep_ms
 from gpuwarden_agent.exporter.xid_counts import XidCounts
 from gpuwarden_agent.probe import Row, Value
 

@@ -15,7 +15,7 @@ from functools import cache
 
 from gpuwarden.lifecycle import StartError
 from gpuwarden.metrics import METRICS, Kind, Metric
-from gpuwarden_agent.exporter.kept import Kept
+from gpuwarden_agent.exporter.sample_cache import Kept
 from gpuwarden_agent.probe import Row, Value
 
 NAME_SETS = ("own", "dcgm", "dcgm49")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from gpuwarden_agent.events import span
+from gpuwarden_agent.events.kinds import span
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.lifecycle import until
-from gpuwarden_agent.batch import OpenBatch
 from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.edges import NOTHING, observe
-from gpuwarden_agent.events import span
-from gpuwarden_agent.journal import Journal
+from gpuwarden_agent.events.changes import NOTHING, observe
+from gpuwarden_agent.events.kinds import span
+from gpuwarden_agent.events.recorder import Journal
 from gpuwarden_agent.probe import Probe, Reading, Row, Value
-from gpuwarden_agent.rows import impossible_columns
+from gpuwarden_agent.queue.batch import OpenBatch
+from gpuwarden_agent.queue.flusher import Sealer
+from gpuwarden_agent.queue.rows import impossible_columns
 from gpuwarden_agent.sampling.health import Report
 from gpuwarden_agent.sampling.inventory import Inventory
 from gpuwarden_agent.sampling.runner import ProbeRunner
 from gpuwarden_agent.sampling.schedule import Plan, Schedule, next_tick, wait_s
-from gpuwarden_agent.sealer import Sealer
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from gpuwarden.clock import Clock, from_ms, to_ms
 from gpuwarden.lifecycle import StartError, until
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.probe import Probe, Reading, Row
-from gpuwarden_agent.rows import impossible_columns
+from gpuwarden_agent.queue.rows import impossible_columns
 from gpuwarden_agent.sampling.health import Report
 from gpuwarden_agent.sampling.runner import ProbeRunner
 from gpuwarden_agent.sampling.schedule import Schedule, next_tick, wait_s

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuwarden.metrics import METRICS, Type
 from gpuwarden_agent.collect.coerce import fit
-from gpuwarden_agent.rows import impossible_columns
+from gpuwarden_agent.queue.rows import impossible_columns
 
 
 def test_numbers_take_the_type_of_their_column() -> None:

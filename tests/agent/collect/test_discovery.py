@@ -15,7 +15,7 @@ from gpuwarden_agent.collect.discovery import discover
 from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
 from gpuwarden_agent.collect.nvidia.nvml_driver import GpuProcess, NvmlError, NvmlUnavailable
 from gpuwarden_agent.once import read_once
-from gpuwarden_agent.rows import impossible_columns
+from gpuwarden_agent.queue.rows import impossible_columns
 
 NO_LIBRARY = NvmlUnavailable(
     "libnvidia-ml.so.1 not found: no NVIDIA driver on this host", nvml.LIBRARY_NOT_FOUND

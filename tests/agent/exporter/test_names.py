@@ -10,7 +10,6 @@ import pytest
 from gpuwarden.lifecycle import StartError
 from gpuwarden.metrics import METRICS, Kind, Metric, Type
 from gpuwarden.schema import WIRE_TABLES
-from gpuwarden_agent.exporter.kept import RATED, Kept, followed
 from gpuwarden_agent.exporter.names import (
     BASE,
     DCGM_TABLES,
@@ -23,6 +22,7 @@ from gpuwarden_agent.exporter.names import (
     names_of,
     own_labels,
 )
+from gpuwarden_agent.exporter.sample_cache import RATED, Kept, followed
 
 ROOT = Path(__file__).parents[3]
 LIST = ROOT.parent / "shared" / "data" / "names" / "dcgm_exporter_names.csv"

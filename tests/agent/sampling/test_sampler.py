@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from gpuwarden.clock import Clock, ManualClock, SystemClock, to_ms
-from gpuwarden_agent.async_spool import AsyncSpool
-from gpuwarden_agent.batch import OpenBatch
 from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.journal import Journal
+from gpuwarden_agent.events.recorder import Journal
+from gpuwarden_agent.queue.async_spool import AsyncSpool
+from gpuwarden_agent.queue.batch import OpenBatch
+from gpuwarden_agent.queue.flusher import Sealer
+from gpuwarden_agent.queue.spool import Spool
 from gpuwarden_agent.sampling.inventory import AgentFacts, Inventory
 from gpuwarden_agent.sampling.sampler import Cadence, Sampler
-from gpuwarden_agent.sealer import Sealer
-from gpuwarden_agent.spool import Spool
 from gpuwarden_agent.worker import Worker
 
 

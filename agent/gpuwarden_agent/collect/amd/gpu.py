@@ -30,7 +30,7 @@ from gpuwarden_agent.collect.amd.links import xgmi_rows
 from gpuwarden_agent.collect.amd.smi import SmiMetrics
 from gpuwarden_agent.collect.amd.throttling import Throttling
 from gpuwarden_agent.collect.coerce import fit
-from gpuwarden_agent.events import event
+from gpuwarden_agent.events.kinds import event
 from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
 
 SYS = Path("/sys")

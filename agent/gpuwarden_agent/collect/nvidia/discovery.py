@@ -25,7 +25,7 @@ from gpuwarden_agent.collect.nvidia.nvml_port import (
     NvmlError,
     NvmlUnavailable,
 )
-from gpuwarden_agent.events import event
+from gpuwarden_agent.events.kinds import event
 from gpuwarden_agent.probe import Probe, Value
 
 log = logging.getLogger(__name__)

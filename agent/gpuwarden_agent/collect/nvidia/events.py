@@ -21,11 +21,11 @@ from gpuwarden_agent.collect.nvidia.nvml_port import (
     GpuEvent,
     NvmlError,
 )
-from gpuwarden_agent.events import event
+from gpuwarden_agent.events.kinds import event
+from gpuwarden_agent.events.xid_ledger import Report, XidLedger
+from gpuwarden_agent.events.xid_lines import Xid
+from gpuwarden_agent.events.xid_rows import row_of_event
 from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
-from gpuwarden_agent.xid_events import row_of_event
-from gpuwarden_agent.xid_ledger import Report, XidLedger
-from gpuwarden_agent.xid_lines import Xid
 
 log = logging.getLogger(__name__)
 

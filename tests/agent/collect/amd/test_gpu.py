@@ -25,7 +25,7 @@ from gpuwarden.clock import ManualClock
 from gpuwarden.models import find_model
 from gpuwarden_agent.collect.amd.gpu import AmdGpuProbe, driver_version, find_cards
 from gpuwarden_agent.once import read_once
-from gpuwarden_agent.rows import impossible_columns
+from gpuwarden_agent.queue.rows import impossible_columns
 
 DATA = Path(__file__).parents[5] / "shared" / "data" / "amd"
 

@@ -9,7 +9,7 @@ from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.amd.gpu import AmdGpuProbe
 from gpuwarden_agent.collect.amd.health import error_columns
 from gpuwarden_agent.probe import Row
-from gpuwarden_agent.rows import impossible_columns
+from gpuwarden_agent.queue.rows import impossible_columns
 
 STAMP: Row = {"ts": T, "node": "n1", "simulated": False}
 

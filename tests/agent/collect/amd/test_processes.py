@@ -14,7 +14,7 @@ from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
 from gpuwarden_agent.collect.nvidia.nvml_driver import NvmlUnavailable
 from gpuwarden_agent.collect.nvidia.processes import Held
 from gpuwarden_agent.probe import ProbeError, Row
-from gpuwarden_agent.rows import impossible_columns
+from gpuwarden_agent.queue.rows import impossible_columns
 
 NO_NVIDIA = NvmlUnavailable("no driver", nvml.LIBRARY_NOT_FOUND)
 UUID = "AMD-b6f10ab8f7df5e3e"

@@ -13,7 +13,7 @@ from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.amd import files as amd_files
 from gpuwarden_agent.collect.amd.files import Files
 from gpuwarden_agent.probe import ProbeError
-from gpuwarden_agent.rows import impossible_columns
+from gpuwarden_agent.queue.rows import impossible_columns
 
 
 @pytest.mark.parametrize("garbage", ["garbage", "", "-", "9" * 500, "\x00\xff", "4294967201"])

@@ -22,7 +22,7 @@ from gpuwarden_agent.collect.host.infiniband import (
     parse_state,
 )
 from gpuwarden_agent.probe import Row
-from gpuwarden_agent.rows import impossible_columns
+from gpuwarden_agent.queue.rows import impossible_columns
 
 H100 = Path(__file__).parents[5] / "shared/data/infiniband/sys-class-infiniband-h100.tar.gz"
 STAMP: Row = {"ts": 0, "node": "n1", "simulated": False}

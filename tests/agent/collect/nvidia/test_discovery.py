@@ -27,7 +27,7 @@ from gpuwarden_agent.collect.nvidia.discovery import (
 )
 from gpuwarden_agent.collect.nvidia.nvml_driver import Driver, NvmlUnavailable
 from gpuwarden_agent.probe import Probe, ProbeError, Row
-from gpuwarden_agent.sampling.look_again import LOOK_EVERY_S
+from gpuwarden_agent.sampling.rediscovery import LOOK_EVERY_S
 
 NO_LIBRARY = NvmlUnavailable("not found", nvml.LIBRARY_NOT_FOUND)
 NOT_LOADED = NvmlUnavailable("the module is not loaded", nvml.DRIVER_NOT_LOADED)

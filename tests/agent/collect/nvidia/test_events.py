@@ -14,10 +14,10 @@ from gpuwarden_agent.collect.nvidia import event_source as types
 from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
 from gpuwarden_agent.collect.nvidia.events import REGISTER_AGAIN_S, DriverState, NvmlProbe
 from gpuwarden_agent.collect.nvidia.nvml_driver import GpuEvent
-from gpuwarden_agent.events import KINDS
+from gpuwarden_agent.events.kinds import KINDS
+from gpuwarden_agent.events.xid_ledger import Report, XidLedger
 from gpuwarden_agent.probe import ProbeError, Row
-from gpuwarden_agent.rows import impossible_columns
-from gpuwarden_agent.xid_ledger import Report, XidLedger
+from gpuwarden_agent.queue.rows import impossible_columns
 
 LOST = Fails(nvml.GPU_IS_LOST)
 

@@ -1,0 +1,1 @@
+"""Shipping: requests to collectors, and which of several is used."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpuwarden.clock import SystemClock
 from gpuwarden_agent.collect.host.node import HostProbe
-from gpuwarden_agent.collect.nvidia.nvml_port import GpuProcess
+from gpuwarden_agent.collect.nvidia.nvml import GpuProcess
 from gpuwarden_agent.collect.processes.procfs import Process, ProcFs
 from gpuwarden_agent.collect.processes.trees import ProcessProbe
 

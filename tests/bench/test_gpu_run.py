@@ -184,7 +184,7 @@ def test_columns_that_are_compared_exist() -> None:
 
 
 def test_a_call_that_fails_has_its_code() -> None:
-    from gpuwarden_agent.collect.nvidia.nvml_driver import NOT_SUPPORTED, NvmlError
+    from gpuwarden_agent.collect.nvidia.nvml import NOT_SUPPORTED, NvmlError
 
     def refuse() -> None:
         raise NvmlError(NOT_SUPPORTED, "nvmlX")

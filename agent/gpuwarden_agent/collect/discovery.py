@@ -15,16 +15,16 @@ from gpuwarden_agent.collect.amd.processes import amd_process_probe
 from gpuwarden_agent.collect.call_timeout import within
 from gpuwarden_agent.collect.host.infiniband import infiniband_probe
 from gpuwarden_agent.collect.host.node import HostProbe
+from gpuwarden_agent.collect.nvidia.device import open_driver
 from gpuwarden_agent.collect.nvidia.discovery import MODULE, Makers, NvidiaHost, Signs, read_signs
 from gpuwarden_agent.collect.nvidia.events import DriverState, NvmlProbe
 from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
-from gpuwarden_agent.collect.nvidia.nvml_driver import (
+from gpuwarden_agent.collect.nvidia.nvml import (
     LIBRARY_NOT_FOUND,
     Device,
     Driver,
     NvmlError,
     NvmlUnavailable,
-    open_driver,
 )
 from gpuwarden_agent.collect.processes.trees import ProcessProbe
 from gpuwarden_agent.collect.schedulers.allocations import allocation_probe

@@ -12,8 +12,8 @@ from tests.agent.collect.nvidia.fake_nvidia import FakeDriver
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.collect.discovery import discover
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
-from gpuwarden_agent.collect.nvidia.nvml_driver import GpuProcess, NvmlError, NvmlUnavailable
+from gpuwarden_agent.collect.nvidia import nvml
+from gpuwarden_agent.collect.nvidia.nvml import GpuProcess, NvmlError, NvmlUnavailable
 from gpuwarden_agent.once import read_once
 from gpuwarden_agent.queue.rows import impossible_columns
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.call_timeout import within
 from gpuwarden_agent.collect.nvidia.events import DriverState
-from gpuwarden_agent.collect.nvidia.nvml_port import (
+from gpuwarden_agent.collect.nvidia.nvml import (
     DRIVER_NOT_LOADED,
     IN_USE,
     LIB_RM_VERSION_MISMATCH,

@@ -7,15 +7,14 @@ driver queues events from registration on, each with the data of its own; there 
 from collections.abc import Sequence
 from typing import Any
 
-from gpuwarden_agent.collect.nvidia.nvml_call import Held, call, hold
-from gpuwarden_agent.collect.nvidia.nvml_device import NvmlDevice
-from gpuwarden_agent.collect.nvidia.nvml_port import (
+from gpuwarden_agent.collect.nvidia.nvml import (
     NOT_SUPPORTED,
     TIMEOUT,
     EventSource,
     GpuEvent,
     NvmlError,
 )
+from gpuwarden_agent.collect.nvidia.session import Held, call, hold
 
 XID = 0x8
 DOUBLE_BIT_ECC = 0x2
@@ -47,11 +46,10 @@ EVENTS_MAX = 200
 NO_INSTANCE = 0xFFFF_FFFF
 
 
-def nvml_events(device: NvmlDevice) -> EventSource | None:
+def nvml_events(handle: Held) -> EventSource | None:
     """Register for the events that the GPU supports; None where it supports none of them. Raises
     NvmlError.
     """
-    handle = device.handle
     try:
         supported = call("nvmlDeviceGetSupportedEventTypes", handle)
         if not supported & ASKED_FOR:

@@ -14,13 +14,8 @@ from dataclasses import dataclass, field
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.xids import CRITICAL, WARNING
 from gpuwarden_agent.collect.nvidia import event_source as types
-from gpuwarden_agent.collect.nvidia.nvml_port import (
-    Device,
-    Driver,
-    EventSource,
-    GpuEvent,
-    NvmlError,
-)
+from gpuwarden_agent.collect.nvidia.metrics import ROWS
+from gpuwarden_agent.collect.nvidia.nvml import Device, Driver, EventSource, GpuEvent, NvmlError
 from gpuwarden_agent.events.kinds import event
 from gpuwarden_agent.events.xid_ledger import Report, XidLedger
 from gpuwarden_agent.events.xid_lines import Xid
@@ -186,7 +181,7 @@ class NvmlProbe:
         if not device.lock.acquire(timeout=max(0.0, until_s - now_s)):
             return None
         try:
-            bus_id = device.pci_bus_id()
+            bus_id = device.ask(ROWS["pci_bus_id"])
             source = driver.events_of(device)
         except NvmlError as error:
             self._give_up(device, error)

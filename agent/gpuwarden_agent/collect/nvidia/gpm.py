@@ -1,18 +1,18 @@
-"""GPU performance monitoring (GPM): what really worked, as averages between two looks at counters.
+"""Reads GPU performance monitoring (GPM): activity of each unit, averaged between two samples.
 
-Hopper and newer only; DCGM is not needed for it. A look is kept in the driver's memory until the
-next one, ten seconds later, and given back at the end.
+Hopper and newer only; DCGM is not needed. The driver keeps a sample in its memory until the next one,
+ten seconds later; it is freed at the end.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from gpuwarden.clock import Clock
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
-from gpuwarden_agent.collect.nvidia.nvml_driver import Device, FieldValue, GpmSample, NvmlError
-from gpuwarden_agent.collect.nvidia.query import Asker
+from gpuwarden_agent.collect.nvidia import nvml
+from gpuwarden_agent.collect.nvidia.metrics import GPM_METRICS, ROWS, GpmMetric
+from gpuwarden_agent.collect.nvidia.nvml import FieldValue, GpmSample, NvmlError
+from gpuwarden_agent.collect.nvidia.query import Query
 from gpuwarden_agent.probe import Value
 
 GAP_S_MAX = 60.0
@@ -21,38 +21,8 @@ GAP_S_MAX = 60.0
 GAP_S_MIN = 0.1
 """nvml.h asks for this much between two looks."""
 
-MIB = 1 << 20
 RATE_MAX = 1 << 43
 """Bytes a second beyond any link of any GPU."""
-
-
-@dataclass(frozen=True, slots=True)
-class GpmMetric:
-    """A metric, its column, and the factor to the column's unit; 1: a percentage."""
-
-    column: str
-    id: int
-    times: int = 1
-
-
-GPM_METRICS = (
-    GpmMetric("graphics_active_percent", 1),
-    GpmMetric("sm_active_percent", 2),
-    GpmMetric("sm_occupancy_percent", 3),
-    GpmMetric("integer_active_percent", 4),
-    GpmMetric("tensor_active_percent", 5),
-    GpmMetric("tensor_fp64_active_percent", 6),
-    GpmMetric("tensor_half_active_percent", 7),
-    GpmMetric("tensor_integer_active_percent", 9),
-    GpmMetric("dram_active_percent", 10),
-    GpmMetric("fp64_active_percent", 11),
-    GpmMetric("fp32_active_percent", 12),
-    GpmMetric("fp16_active_percent", 13),
-    GpmMetric("pcie_tx_bytes_per_second", 20, MIB),
-    GpmMetric("pcie_rx_bytes_per_second", 21, MIB),
-    GpmMetric("nvlink_rx_bytes_per_second", 60, MIB),
-    GpmMetric("nvlink_tx_bytes_per_second", 61, MIB),
-)
 
 
 class Turn(Enum):
@@ -87,11 +57,8 @@ def true_value(metric: GpmMetric, value: float) -> float | None:
 class GpmReader:
     """The looks at a GPU, or at one GPU instance of it (MIG)."""
 
-    def __init__(
-        self, device: Device, asker: Asker, clock: Clock, gpu_instance: int | None = None
-    ) -> None:
-        self._device = device
-        self._asker = asker
+    def __init__(self, query: Query, clock: Clock, gpu_instance: int | None = None) -> None:
+        self._query = query
         self._clock = clock
         self._instance = gpu_instance
         self._is_supported = False
@@ -105,7 +72,7 @@ class GpmReader:
         do = turn(self._taken_s, now_s)
         if do is Turn.WAIT or not self._has_gpm():
             return {}
-        sample = self._spare or self._asker.ask(self._device.gpm_sample)
+        sample = self._spare or self._query.ask_as(("gpm_sample",), self._query.device.gpm_sample)
         self._spare = sample
         if sample is None or not self._take(sample):
             return {}
@@ -129,10 +96,10 @@ class GpmReader:
 
     def _has_gpm(self) -> bool:
         if not self._is_supported:
-            is_supported = self._asker.ask(self._device.is_gpm_supported)
+            is_supported = self._query.ask(ROWS["is_gpm_supported"])
             if is_supported is False:
                 error = NvmlError(nvml.NOT_SUPPORTED, "nvmlGpmQueryDeviceSupport")
-                self._asker.note(error, "is_gpm_supported")
+                self._query.note(error, "is_gpm_supported")
             self._is_supported = bool(is_supported)
         return self._is_supported
 
@@ -144,10 +111,10 @@ class GpmReader:
                 return self._forgive(error)
             return True
 
-        return self._asker.ask_as(("gpm_take", self._instance), take) is True
+        return self._query.ask_as(("gpm_take", self._instance), take) is True
 
     def _metrics(self, earlier: GpmSample, sample: GpmSample) -> dict[str, Value]:
-        asked = [m for m in GPM_METRICS if self._asker.is_there((m.column, self._instance))]
+        asked = [m for m in GPM_METRICS if self._query.is_there((m.column, self._instance))]
         if not asked:
             return {}
         ids = [metric.id for metric in asked]
@@ -159,7 +126,7 @@ class GpmReader:
                 self._forgive(error)
                 return ()
 
-        answers = self._asker.ask_as(("gpm_metrics", self._instance), metrics)
+        answers = self._query.ask_as(("gpm_metrics", self._instance), metrics)
         return self._values(asked, answers or ())
 
     def _forgive(self, error: NvmlError) -> bool:
@@ -178,7 +145,7 @@ class GpmReader:
         for metric, answer in zip(asked, answers, strict=False):
             call = f"nvmlGpmMetricsGet({metric.id})"
             reading = (metric.column, self._instance)
-            self._asker.note_value("gpm_metrics", call, reading, answer.code)
+            self._query.note_value("gpm_metrics", call, reading, answer.code)
             if answer.value is None:
                 continue
             value = true_value(metric, answer.value)
@@ -186,5 +153,5 @@ class GpmReader:
                 values[metric.column] = value
             elif not math.isnan(answer.value):
                 # NaN is GPM's word for no activity to take a ratio of; anything else is untrue.
-                self._asker.count_failed(f"{call}: untrue value")
+                self._query.count_failed(f"{call}: untrue value")
         return values

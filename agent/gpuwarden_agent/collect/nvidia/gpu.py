@@ -1,10 +1,10 @@
-"""One NVIDIA GPU as a probe: its samples of each second, ten seconds and minute, and its inventory.
+"""Reads one NVIDIA GPU: its samples of each second, ten seconds and minute, and its inventory.
 
 There is one probe for each GPU, each on its own thread of the sampler, so that a GPU whose driver
 calls hang stops nothing but itself. Counters are passed on as the driver gives them, wraps and
 resets included: whoever takes differences repairs them.
 
-The catalogue's `source` names the calls. A reading is made absent where the driver is known to
+What is asked stands in `metrics.py`. A reading is made absent where the driver is known to
 answer something untrue; the reason stands where that is done, and in docs/gpus.md.
 """
 
@@ -14,15 +14,14 @@ from pathlib import Path
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.coerce import fit
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
-from gpuwarden_agent.collect.nvidia.fields import KIB, NS, Field, asked_once, read_columns
-from gpuwarden_agent.collect.nvidia.gpu_detail import DetailReader
-from gpuwarden_agent.collect.nvidia.gpu_health import HealthReader
-from gpuwarden_agent.collect.nvidia.inventory import PCI_DEVICES, InventoryReader, thousandth
+from gpuwarden_agent.collect.nvidia.gpm import GpmReader
+from gpuwarden_agent.collect.nvidia.health import read_health
+from gpuwarden_agent.collect.nvidia.inventory import PCI_DEVICES, InventoryReader
 from gpuwarden_agent.collect.nvidia.links import LinkReader
+from gpuwarden_agent.collect.nvidia.metrics import ROWS
 from gpuwarden_agent.collect.nvidia.mig import MigReader
-from gpuwarden_agent.collect.nvidia.nvml_driver import Device, NvmlError
-from gpuwarden_agent.collect.nvidia.query import Asker, probe_error
+from gpuwarden_agent.collect.nvidia.nvml import Device, NvmlError
+from gpuwarden_agent.collect.nvidia.query import ASKED, Query, probe_error, read_calls, read_columns
 from gpuwarden_agent.collect.nvidia.timing import CallReport
 from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
 
@@ -32,29 +31,10 @@ LOCK_WAIT_S = 1.0
 UNTRUE_UTILIZATIONS = 2
 """Samples of utilization to leave out after the driver woke the GPU up."""
 
-PSTATE_UNKNOWN = 32
+FANS_MAX = 16
+"""More is no number of fans."""
 
-FIELDS = asked_once(
-    (
-        Field("memory_temperature_celsius", 82),
-        Field("energy_joules_total", 83, over=1000),
-        Field("power_watts", 185, over=1000),
-        Field("power_instant_watts", 186, over=1000),
-        Field("power_limit_watts", 190, over=1000),
-        Field("power_violation_seconds_total", 74, over=NS),
-        Field("thermal_violation_seconds_total", 75, over=NS),
-        Field("sw_thermal_seconds_total", 269, over=NS),
-        Field("hw_thermal_seconds_total", 270, over=NS),
-        Field("hw_power_brake_seconds_total", 271, over=NS),
-        Field("nvlink_tx_bytes_total", 138, times=KIB, scope=nvml.ALL_LINKS),
-        Field("nvlink_rx_bytes_total", 139, times=KIB, scope=nvml.ALL_LINKS),
-        Field("pcie_tx_bytes_total", 197),
-        Field("pcie_rx_bytes_total", 198),
-    )
-)
-"""What one nvmlDeviceGetFieldValues asks every second."""
-
-FIELDS_WITHOUT_NVLINK = tuple(each for each in FIELDS if each.query.scope != nvml.ALL_LINKS)
+FAST_WITHOUT_NVLINK = tuple(each for each in ASKED["gpu_samples"] if not each.field.needs)
 
 _NEVER_ZERO = frozenset(
     {"power_watts", "power_instant_watts", "power_limit_watts", "memory_temperature_celsius"}
@@ -85,12 +65,11 @@ class GpuProbe:
         """`bus_ids`: where to note index and UUID by PCI bus id once they are known."""
         self.name = f"gpu{device.index}"
         self._device = device
-        self._asker = Asker(device.index, clock, device)
-        self._details = DetailReader(device, self._asker, clock)
-        self._health = HealthReader(device, self._asker)
-        self._links = LinkReader(device, self._asker, clock)
-        self._inventory = InventoryReader(device, self._asker, pci_devices, bus_ids)
-        self._mig = MigReader(device, self._asker, clock)
+        self._query = Query(device, clock)
+        self._gpm = GpmReader(self._query, clock)
+        self._links = LinkReader(self._query, clock)
+        self._inventory = InventoryReader(self._query, pci_devices, bus_ids)
+        self._mig = MigReader(self._query, clock)
         self._is_open = False
         self._is_mig: bool | None = None
         self._nvlinks: int | None = None
@@ -104,15 +83,15 @@ class GpuProbe:
     @property
     def failed(self) -> Mapping[str, int]:
         """Failed readings by "CALL: RETURN CODE", since the start."""
-        return self._asker.failed
+        return self._query.failed
 
     def calls(self) -> Sequence[CallReport]:
         """What each driver call of this GPU costs, and which readings it does not have."""
-        return self._asker.calls()
+        return self._query.calls()
 
     def describe(self) -> Reading:
         with self._in_use():
-            self._asker.begin(60, due_s=60)
+            self._query.begin(60, due_s=60)
             self._learn_modes()
             modes: Row = {"nvlinks": self._nvlinks, "mig_mode": self._is_mig}
             self._look_at_links()
@@ -125,13 +104,13 @@ class GpuProbe:
         reading: dict[str, list[Row]] = {}
         with self._in_use():
             if "gpu_samples" in wanted:
-                self._asker.begin(1, due_s)
+                self._query.begin(1, due_s)
                 reading["gpu_samples"] = self._samples()
-            self._asker.begin(10, due_s)
+            self._query.begin(10, due_s)
             if wanted & {"gpu_detail_samples", "link_samples"}:
                 self._look_at_links()
             if "gpu_detail_samples" in wanted:
-                values = self._details.read(bool(self._is_mig))
+                values = read_details(self._query, bool(self._is_mig)) | self._gpm.read()
                 values["nvlinks_active"] = self._links.active
                 details = self._rows("gpu_detail_samples", values)
                 reading["gpu_detail_samples"] = details + self._mig_details()
@@ -141,14 +120,16 @@ class GpuProbe:
                     self._identity() | fit("link_samples", row) for row in links
                 ]
             if "gpu_health_samples" in wanted:
-                self._asker.begin(60, due_s)
-                values = self._health.read(self._inventory.architecture(), bool(self._is_mig))
+                self._query.begin(60, due_s)
+                values = read_health(
+                    self._query, self._inventory.architecture(), bool(self._is_mig)
+                )
                 reading["gpu_health_samples"] = self._rows("gpu_health_samples", values)
         return reading
 
     def close(self) -> None:
         """Give back what the driver keeps for this GPU; its handles are the library's."""
-        self._details.close()
+        self._gpm.close()
         self._mig.forget()
 
     def _identity(self) -> Row:
@@ -159,14 +140,15 @@ class GpuProbe:
         return [self._identity() | row] if row else []
 
     def _samples(self) -> list[Row]:
-        fields = FIELDS_WITHOUT_NVLINK if self._nvlinks == 0 else FIELDS
         # Without NVLinks, 0 bytes would be a claim about links that the board does not have.
-        values = _without_untrue_zeros(
-            read_columns(self._device, self._asker, "fast_fields", fields)
-        )
-        values |= self._utilization() | self._memory() | self._state()
-        self._add_fallbacks(values)
-        rows = self._rows("gpu_samples", values)
+        asked = FAST_WITHOUT_NVLINK if self._nvlinks == 0 else ASKED["gpu_samples"]
+        values = _without_untrue_zeros(read_columns(self._query, "fast_fields", asked))
+        calls = read_calls(self._query, "gpu_samples", values, whole(bool(self._is_mig)))
+        if self._untrue_utilizations and "util_percent" in calls:
+            self._untrue_utilizations -= 1
+            del calls["util_percent"]
+            calls.pop("memory_util_percent", None)
+        rows = self._rows("gpu_samples", values | _without_untrue_zeros(calls))
         if not rows:
             raise ProbeError(f"GPU {self._device.index} gave no reading at all")
         return rows + (self._mig.samples() if self._is_mig else [])
@@ -201,79 +183,48 @@ class GpuProbe:
             self._device.open()
         except NvmlError as error:
             raise probe_error(error, self._device.index) from error
-        self._asker.forget()
-        self._asker.begin(60, due_s=60)
+        self._query.forget()
+        self._query.begin(60, due_s=60)
         self._forget()
         self._learn_modes()
-        is_persistent = self._asker.ask(self._device.is_persistent)
+        is_persistent = self._query.ask(ROWS["is_persistent"])
         # Without persistence mode the GPU sleeps when its last user leaves, and being woken up shows
         # as work: an idle L40S with driver 595 answers 100 % right after.
         self._untrue_utilizations = 0 if is_persistent else UNTRUE_UTILIZATIONS
         self._is_open = True
 
     def _forget(self) -> None:
-        self._details.close()
+        self._gpm.close()
         self._links.forget()
         self._inventory.forget()
         self._mig.forget()
 
     def _learn_modes(self) -> None:
-        self._is_mig = self._asker.ask(self._device.is_mig_enabled)
+        self._is_mig = self._query.ask(ROWS["is_mig_enabled"])
         self._nvlinks = self._links.learn()
         self._mig.learn(bool(self._is_mig))
 
-    def _utilization(self) -> dict[str, Value]:
-        if self._is_mig:
-            # In MIG mode the whole GPU has no utilization, and a 0 would read as an idle GPU.
-            return {}
-        values: dict[str, Value] = {
-            "encoder_util_percent": self._asker.ask(self._device.encoder_utilization),
-            "decoder_util_percent": self._asker.ask(self._device.decoder_utilization),
-        }
-        rates = self._asker.ask(self._device.utilization)
-        if rates is None:
-            return values
-        if self._untrue_utilizations:
-            self._untrue_utilizations -= 1
-            return values
-        return values | {"util_percent": rates[0], "memory_util_percent": rates[1]}
 
-    def _memory(self) -> dict[str, Value]:
-        info = self._asker.ask(self._device.memory_v2, self._device.memory_v1)
-        if info is None:
-            return {}
-        return {
-            "memory_total_bytes": info.total_bytes,
-            # Version 1 counts what the driver reserves as used, and cannot tell them apart.
-            "memory_used_bytes": info.used_bytes,
-            "memory_free_bytes": info.free_bytes,
-            "memory_reserved_bytes": info.reserved_bytes,
-        }
+def whole(is_mig: bool) -> tuple[str, ...]:
+    """What holds of a GPU: in MIG mode the engines belong to the MIG devices, and a 0 of the whole
+    GPU would read as idle ones.
+    """
+    return () if is_mig else ("whole",)
 
-    def _state(self) -> dict[str, Value]:
-        device, ask = self._device, self._asker.ask
-        pstate = ask(device.performance_state)
-        return {
-            "temperature_celsius": ask(device.temperature_v, device.temperature),
-            "sm_clock_mhz": ask(device.sm_clock_mhz),
-            "memory_clock_mhz": ask(device.memory_clock_mhz),
-            "clocks_event_reasons": ask(
-                device.clocks_event_reasons, device.clocks_throttle_reasons
-            ),
-            "pstate": None if pstate == PSTATE_UNKNOWN else pstate,
-        }
 
-    def _add_fallbacks(self, values: dict[str, Value]) -> None:
-        """What the batch did not give and an older call may."""
-        device, ask = self._device, self._asker.ask
-        missing: dict[str, Value] = {}
-        if "power_watts" not in values:
-            missing["power_watts"] = thousandth(ask(device.power_usage_mw))
-        if "power_limit_watts" not in values:
-            missing["power_limit_watts"] = thousandth(ask(device.enforced_power_limit_mw))
-        if "energy_joules_total" not in values:
-            missing["energy_joules_total"] = thousandth(ask(device.total_energy_mj))
-        values.update(_without_untrue_zeros(missing))
+def read_details(query: Query, is_mig: bool) -> dict[str, Value]:
+    """Columns of `gpu_detail_samples` but those of GPM and links; `is_mig`: MIG is switched on."""
+    values = read_columns(query, "detail_fields", ASKED["gpu_detail_samples"])
+    values |= read_calls(query, "gpu_detail_samples", values, whole(is_mig))
+    return values | {"fan_percent": _fan_percent(query)}
+
+
+def _fan_percent(query: Query) -> int | None:
+    fans = query.ask(ROWS["fans"]) or 0
+    if fans > FANS_MAX:
+        return None
+    speeds = [query.ask_of(ROWS["fan_percent"], fan) for fan in range(fans)]
+    return max((speed for speed in speeds if speed is not None), default=None)
 
 
 def _without_untrue_zeros(values: dict[str, Value]) -> dict[str, Value]:

@@ -9,10 +9,11 @@ from collections import Counter
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.coerce import fit
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
+from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.gpm import GpmReader
-from gpuwarden_agent.collect.nvidia.nvml_driver import Device, MemoryInfo, MigDevice, NvmlError
-from gpuwarden_agent.collect.nvidia.query import Asker
+from gpuwarden_agent.collect.nvidia.metrics import ROWS
+from gpuwarden_agent.collect.nvidia.nvml import MemoryInfo, MigDevice, NvmlError
+from gpuwarden_agent.collect.nvidia.query import Query
 from gpuwarden_agent.probe import Row, Value
 
 _NONE_THERE = frozenset({nvml.NOT_FOUND, nvml.INVALID_ARGUMENT})
@@ -25,9 +26,9 @@ PARTS_MAX = 64
 class MigReader:
     """Reads the MIG devices of one GPU."""
 
-    def __init__(self, device: Device, asker: Asker, clock: Clock) -> None:
-        self._device = device
-        self._asker = asker
+    def __init__(self, query: Query, clock: Clock) -> None:
+        self._device = query.device
+        self._query = query
         self._clock = clock
         self._parts: dict[str, MigDevice] = {}
         self._gpm: dict[str, GpmReader] = {}
@@ -35,9 +36,9 @@ class MigReader:
 
     def learn(self, is_mig: bool) -> None:
         """Ask which MIG devices there are now; `is_mig`: MIG is switched on."""
-        count = (self._asker.ask(self._device.mig_devices_max) or 0) if is_mig else 0
+        count = (self._query.ask(ROWS["mig_devices_max"]) or 0) if is_mig else 0
         indices = range(min(count, PARTS_MAX))
-        found = (self._asker.ask_as(("mig_device", n), self._find, n) for n in indices)
+        found = (self._query.ask_as(("mig_device", n), self._find, n) for n in indices)
         self._parts = {part.uuid: part for part in found if part is not None}
         for gone in self._gpm.keys() - self._parts.keys():
             self._gpm.pop(gone).close()
@@ -80,7 +81,7 @@ class MigReader:
         for part in self._parts.values():
             memory = self._memory(part)
             values: dict[str, Value] = {
-                "model": self._asker.ask_as(("mig_name", part.uuid), part.name),
+                "model": self._query.ask_as(("mig_name", part.uuid), part.name),
                 "vendor": "nvidia",
                 "memory_total_bytes": memory.total_bytes if memory else None,
                 "parent_gpu_uuid": self._device.uuid,
@@ -121,11 +122,11 @@ class MigReader:
                 self._is_stale = True
                 raise NvmlError(nvml.NOT_FOUND, error.call) from error
 
-        return self._asker.ask_as(("mig_memory", part.uuid), memory)
+        return self._query.ask_as(("mig_memory", part.uuid), memory)
 
     def _reader(self, part: MigDevice) -> GpmReader:
         reader = self._gpm.get(part.uuid)
         if reader is None:
-            reader = GpmReader(self._device, self._asker, self._clock, part.gpu_instance)
+            reader = GpmReader(self._query, self._clock, part.gpu_instance)
             self._gpm[part.uuid] = reader
         return reader

@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwarden.clock import Clock
-from gpuwarden_agent.collect.nvidia import nvml_port as nvml
-from gpuwarden_agent.collect.nvidia.nvml_port import (
+from gpuwarden_agent.collect.nvidia import nvml
+from gpuwarden_agent.collect.nvidia.metrics import ROWS
+from gpuwarden_agent.collect.nvidia.nvml import (
     Device,
     GpuProcess,
     NvmlError,
     ProcessUtilization,
 )
-from gpuwarden_agent.collect.nvidia.query import Asker
+from gpuwarden_agent.collect.nvidia.query import Query
 
 KINDS = ("graphics", "compute", "mps")
 """From weak to strong: what a process that is in several lists is called."""
@@ -95,8 +96,8 @@ class GpuProcesses:
 
     def __init__(self, device: Device, clock: Clock) -> None:
         self.device = device
-        self.asker = Asker(device.index, clock, device)
-        self.asker.begin(tier_s=10, due_s=60)
+        self.query = Query(device, clock)
+        self.query.begin(tier_s=10, due_s=60)
         self._since_us: int | None = None
         self._mig_uuids: dict[Instance, str] = {}
         self._mig_looks = 0
@@ -109,12 +110,12 @@ class GpuProcesses:
         """
         device = self.device
         uuid = device.uuid or device.open()
-        compute = self.asker.ask(device.compute_processes_v3, device.compute_processes_v2)
+        compute = self.query.ask(ROWS["compute_processes_v3"], ROWS["compute_processes_v2"])
         if compute is None:
             return None
         listed = [("compute", process) for process in compute]
-        listed += [("graphics", p) for p in self.asker.ask(device.graphics_processes) or ()]
-        listed += [("mps", p) for p in self.asker.ask(device.mps_processes) or ()]
+        listed += [("graphics", p) for p in self.query.ask(ROWS["graphics_processes"]) or ()]
+        listed += [("mps", p) for p in self.query.ask(ROWS["mps_processes"]) or ()]
         if not listed:
             return []
         held = merged(listed, uuid, self._mig_uuids_for([process for _, process in listed]))
@@ -123,11 +124,7 @@ class GpuProcesses:
 
     def _sm_percents(self) -> dict[int, float]:
         since_us, is_first = self._since_us or 0, self._since_us is None
-
-        def process_utilization() -> Sequence[ProcessUtilization]:
-            return self.device.process_utilization(since_us)
-
-        samples = self.asker.ask(process_utilization)
+        samples = self.query.ask(ROWS["process_utilization"], given=(since_us,))
         if samples is None:
             return {}
         self._since_us = max((sample.at_us for sample in samples), default=since_us)
@@ -144,13 +141,13 @@ class GpuProcesses:
 
     def _ask_mig_uuids(self) -> dict[Instance, str]:
         found: dict[Instance, str] = {}
-        for index in range(self.asker.ask(self.device.mig_devices_max) or 0):
+        for index in range(self.query.ask(ROWS["mig_devices_max"]) or 0):
             try:
                 mig = self.device.mig_device(index)
             except NvmlError as error:
                 if error.code == nvml.NOT_FOUND:
                     continue
-                self.asker.note(error, "mig_device")
+                self.query.note(error, "mig_device")
                 break
             found[mig.gpu_instance, mig.compute_instance] = mig.uuid
         return found

@@ -1,20 +1,21 @@
-"""Asks a device, learns what it cannot answer and what is slow, counts what failed, and tells the
-end from a gap.
+"""Asks a GPU one thing at a time: counts failures, times calls, and maps return codes.
 
-Three kinds of bad answer are told apart. A reading that the device does not have is absent and not
-asked for again for ten minutes: some calls are slow to say no. A reading that failed is absent and
-counted. An answer that means that the whole device or driver is out of order ends the read with a
-ProbeError, because every further call would fail too, or take long to.
+Invariants: what the device does not have is absent and not asked for again for ten minutes, because
+some calls are slow to say no. What failed is absent and counted. A return code that means that the
+whole device or driver is out of order ends the read with a ProbeError, since every further call
+would fail too, or take long to. A slow call is made more seldom.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from gpuwarden.clock import Clock
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
-from gpuwarden_agent.collect.nvidia.nvml_driver import NvmlError
+from gpuwarden_agent.collect.nvidia import nvml
+from gpuwarden_agent.collect.nvidia.metrics import FIELDS, GROUPS, Call, Field
+from gpuwarden_agent.collect.nvidia.nvml import Device, FieldQuery, NvmlError
 from gpuwarden_agent.collect.nvidia.timing import (
     TIERS_S,
     TRIAL_CALLS,
@@ -23,7 +24,7 @@ from gpuwarden_agent.collect.nvidia.timing import (
     quantile,
     tiers_after_trial,
 )
-from gpuwarden_agent.probe import ProbeError
+from gpuwarden_agent.probe import ProbeError, Value
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -68,24 +69,15 @@ def _code_name(code: int) -> str:
     return nvml.CODE_NAMES.get(code, str(code))
 
 
-class HasCalled(Protocol):
-    """A device that tells which NVML call it made last."""
+class Query:
+    """What one device was found to have, and what asking costs. Not thread-safe: one a thread."""
 
-    called: str
-
-
-class Asker:
-    """What one device was found to have, and what asking costs. Not thread-safe: one thread, one
-    asker.
-    """
-
-    def __init__(self, gpu: int, clock: Clock, device: HasCalled | None = None) -> None:
-        """`device`: to name calls in reports as NVML does."""
+    def __init__(self, device: Device, clock: Clock) -> None:
         self.failed: Counter[str] = Counter()
         """Failed readings by "CALL: RETURN CODE"."""
-        self._gpu = gpu
+        self.device = device
+        self._gpu = device.index
         self._clock = clock
-        self._device = device
         self._not_there_until: dict[Hashable, float] = {}
         self._values: dict[Hashable, tuple[str, str, int]] = {}
         """Batch, NVML's name and last return code of each value that was asked for in a batch."""
@@ -100,54 +92,57 @@ class Asker:
         self._tier_s = tier_s
         self._due_s = due_s
 
-    def ask(self, *calls: Callable[[], T]) -> T | None:
-        """The first answer of calls that give the same reading, newest first; None: absent.
+    def ask(self, *calls: Call, given: tuple[Hashable, ...] = ()) -> Any:
+        """The first answer of calls that give the same reading, newest first; None: absent. `given`:
+        arguments of the calls.
 
         Raises ProbeError when the device or the driver is out of order.
         """
         for call in calls:
-            name = call.__name__
+            name = call.reading
             if not self.is_there(name):
                 continue
             if not self._is_due(name):
                 # An older call may count otherwise (memory): its answers must not mix with these.
                 return None
             try:
-                return self._timed(name, call)
+                return self._timed(call, given)
             except NvmlError as error:
                 self.note(error, name)
         return None
 
-    def ask_of(self, call: Callable[..., T], *arguments: Hashable) -> T | None:
+    def ask_of(self, call: Call, *arguments: Hashable) -> Any:
         """The answer of a call about a part of the device: a link, a fan. What one part does not
         have says nothing of the others; they are timed together. INVALID_ARGUMENT is the answer
         about a part, or a counter of it, that is not there.
         """
-
-        def asked() -> T:
-            try:
-                return call(*arguments)
-            except NvmlError as error:
-                if error.code == nvml.INVALID_ARGUMENT:
-                    raise NvmlError(nvml.NOT_SUPPORTED, error.call) from error
-                raise
-
-        return self.ask_as((call.__name__, *arguments), asked)
+        reading = (call.reading, *arguments)
+        if not self.is_there(reading) or not self._is_due(call.reading):
+            return None
+        try:
+            return self._timed(call, arguments, is_part=True)
+        except NvmlError as error:
+            self.note(error, reading)
+            return None
 
     def ask_as(
-        self, reading: tuple[Hashable, ...], call: Callable[..., T], *args: object
+        self, reading: tuple[Hashable, ...], make: Callable[..., T], *args: object
     ) -> T | None:
-        """The answer of a call whose name does not say what is read; `reading` does, and its first
-        part is what the call is timed under.
+        """The answer of what is more than one call of the table: `make(*args)`. `reading` says what
+        is read, and its first part is what it is timed under.
         """
         name = str(reading[0])
         if not self.is_there(reading) or not self._is_due(name):
             return None
+        code, began = nvml.SUCCESS, self._clock.monotonic()
         try:
-            return self._timed(name, call, *args)
+            return make(*args)
         except NvmlError as error:
+            code = error.code
             self.note(error, reading)
             return None
+        finally:
+            self._note_time(name, 1000 * (self._clock.monotonic() - began), code)
 
     def is_there(self, reading: Hashable) -> bool:
         """False for ten minutes after the device said that it does not have the reading."""
@@ -226,21 +221,27 @@ class Asker:
             self._settle_tier(name, times)
         return times.tier_s <= self._due_s
 
-    def _timed(self, name: str, call: Callable[..., T], *arguments: object) -> T:
+    def _timed(self, call: Call, arguments: tuple[Hashable, ...], *, is_part: bool = False) -> Any:
         code, began = nvml.SUCCESS, self._clock.monotonic()
         try:
-            return call(*arguments)
+            return self.device.ask(call, *arguments)
         except NvmlError as error:
             code = error.code
+            if code in call.answers:
+                code = nvml.SUCCESS
+                return call.answers[error.code]
+            if is_part and code == nvml.INVALID_ARGUMENT:
+                code = nvml.NOT_SUPPORTED
+                raise NvmlError(code, error.call) from error
             raise
         finally:
-            self._note_time(name, 1000 * (self._clock.monotonic() - began), code)
+            self._note_time(call.reading, 1000 * (self._clock.monotonic() - began), code)
 
     def _note_time(self, name: str, duration_ms: float, code: int) -> None:
         times = self._times.get(name)
         if times is None:
             times = self._times[name] = CallTimes(self._tier_s)
-            times.call = self._device.called if self._device else ""
+            times.call = self.device.called
         times.add(duration_ms, code)
         if times.count == TRIAL_CALLS:
             self._settle_tier(name, times)
@@ -259,3 +260,76 @@ class Asker:
                     "to_s": times.tier_s,
                 },
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A field of one scope, and what its value is known as."""
+
+    reading: Hashable
+    field: Field
+    query: FieldQuery
+
+    @property
+    def call(self) -> str:
+        """Its name in reports and errors."""
+        return f"nvmlDeviceGetFieldValues({self.query.field})"
+
+
+def asked_once(fields: Iterable[Field]) -> tuple[Asked, ...]:
+    """Fields that the GPU has one value of: known by their columns."""
+    return tuple(Asked(f.column, f, f.query) for f in fields)
+
+
+def asked_of_link(fields: Iterable[Field], link: int) -> tuple[Asked, ...]:
+    """Fields that every link has one value of."""
+    return tuple(Asked((f.column, f.id, link), f, FieldQuery(f.id, link)) for f in fields)
+
+
+ASKED = {table: asked_once(fields) for table, fields in FIELDS.items()}
+
+
+def read_fields(query: Query, batch: str, asked: Iterable[Asked]) -> dict[Hashable, Value]:
+    """Values by reading, of one driver call; absent are those that the GPU does not have. `batch`
+    names the call.
+    """
+    wanted = [each for each in asked if query.is_there(each.reading)]
+    if not wanted:
+        return {}
+    queries = [each.query for each in wanted]
+    answers = query.ask_as((batch,), query.device.field_values, queries)
+    values: dict[Hashable, Value] = {}
+    for each, answer in zip(wanted, answers or (), strict=False):
+        # INVALID_ARGUMENT for one value of a batch: a field newer than this driver.
+        code = nvml.NOT_SUPPORTED if answer.code == nvml.INVALID_ARGUMENT else answer.code
+        query.note_value(batch, each.call, each.reading, code)
+        if answer.value is not None:
+            values[each.reading] = each.field.value(answer.value)
+    return values
+
+
+def read_columns(query: Query, batch: str, asked: Iterable[Asked]) -> dict[str, Value]:
+    """Values of fields that were `asked_once`, by column."""
+    return {str(name): v for name, v in read_fields(query, batch, asked).items()}
+
+
+def read_calls(
+    query: Query, table: str, known: Collection[str] = (), has: Collection[str] = ()
+) -> dict[str, Value]:
+    """Columns of a table by calls of their own, but those that are `known`; `has`: what holds of the
+    GPU, of what rows may need.
+    """
+    values: dict[str, Value] = {}
+    for same in GROUPS[table]:
+        row = same[0]
+        if row.needs and row.needs not in has:
+            continue
+        if all(column in known or column in values for column in row.columns):
+            continue
+        answer = query.ask_of(row, *row.part) if row.part else query.ask(*same)
+        if answer is None:
+            continue
+        for column, value in zip(row.columns, row.values(answer), strict=False):
+            if value is not None and column not in known:
+                values.setdefault(column, value)
+    return values

@@ -1,4 +1,4 @@
-"""The life of NVML in this process: opened, counted while in use, closed and opened again.
+"""Loads NVML, makes calls through nvidia-ml-py, and closes and opens the library again when needed.
 
 When the kernel module was unloaded and loaded again, every call fails until NVML was shut down and
 initialised anew; when the driver was upgraded meanwhile, the library that is mapped is the wrong
@@ -11,12 +11,15 @@ import _ctypes
 import contextlib
 import logging
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import pynvml
 
-from gpuwarden_agent.collect.nvidia.nvml_port import (
+from gpuwarden_agent.collect.nvidia.nvml import (
     DRIVER_NOT_LOADED,
+    FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
     GPU_NOT_FOUND,
     IN_USE,
@@ -59,7 +62,7 @@ class Tally:
         return bool(self.ended or (self.lost and self.answered <= ANSWERS_OF_THE_LOST * self.lost))
 
 
-class NvmlLife:
+class NvmlSession:
     """The one NVML of a process; every method may be called from any thread."""
 
     def __init__(self) -> None:
@@ -157,5 +160,50 @@ class NvmlLife:
         self._is_initialised = True
 
 
-NVML = NvmlLife()
+NVML = NvmlSession()
 """NVML's own state is the process's, and so is this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A pointer of NVML's, and the life of the library that it belongs to."""
+
+    pointer: Any
+    generation: int
+
+
+NO_HANDLE = Held(None, -1)
+"""Of no life of the library."""
+
+
+def call(name: str, *arguments: Any, of: Held | None = None) -> Any:
+    """Call NVML. What the library or the binding lacks is FUNCTION_NOT_FOUND, like the driver's
+    own answer; bytes that are no text come from a board whose EEPROM is broken: UNKNOWN. What is
+    `Held` among the arguments, or is `of` them, must be of this life of the library: else
+    UNINITIALIZED.
+    """
+    held = of
+    for argument in arguments:
+        if type(argument) is Held:
+            held = argument
+    plain: Iterable[Any] = arguments
+    if held is not None:
+        plain = [a.pointer if type(a) is Held else a for a in arguments]
+    NVML.enter(name, held.generation if held is not None else None)
+    try:
+        return getattr(pynvml, name)(*plain)
+    except pynvml.NVMLError as error:
+        NVML.note(error.value)
+        raise NvmlError(error.value, name) from error
+    except AttributeError as error:
+        raise NvmlError(FUNCTION_NOT_FOUND, name) from error
+    except UnicodeDecodeError as error:
+        raise NvmlError(UNKNOWN, name) from error
+    finally:
+        NVML.leave()
+
+
+def hold(name: str, *arguments: Any) -> Held:
+    """Call NVML for a pointer."""
+    generation = NVML.generation
+    return Held(call(name, *arguments), generation)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.coerce import fit
-from gpuwarden_agent.collect.nvidia.nvml_port import Device, NvmlError
+from gpuwarden_agent.collect.nvidia.nvml import Device, NvmlError
 from gpuwarden_agent.collect.nvidia.processes import GpuProcesses, Held
 from gpuwarden_agent.collect.processes.cgroup import CgroupFs, Limits, main_path
 from gpuwarden_agent.collect.processes.owner import cpus_allowed, cpus_allowed_any

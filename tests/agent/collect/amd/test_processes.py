@@ -10,8 +10,8 @@ from tests.agent.collect.amd.boards import MI100, MI300X, T, plant, probe_of
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.amd.processes import AmdProcesses, amd_process_probe
 from gpuwarden_agent.collect.discovery import discover
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
-from gpuwarden_agent.collect.nvidia.nvml_driver import NvmlUnavailable
+from gpuwarden_agent.collect.nvidia import nvml
+from gpuwarden_agent.collect.nvidia.nvml import NvmlUnavailable
 from gpuwarden_agent.collect.nvidia.processes import Held
 from gpuwarden_agent.probe import ProbeError, Row
 from gpuwarden_agent.queue.rows import impossible_columns

@@ -6,12 +6,13 @@ units; `test_gpu.py` compares rows with the recordings themselves where those ar
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
-from gpuwarden_agent.collect.nvidia.nvml_driver import (
+from gpuwarden_agent.collect.nvidia import nvml
+from gpuwarden_agent.collect.nvidia.metrics import Call
+from gpuwarden_agent.collect.nvidia.nvml import (
     FabricInfo,
     FieldQuery,
     FieldValue,
@@ -410,15 +411,11 @@ class FakeDevice:
         self.gpm_samples.append(FakeGpmSample(self))
         return self.gpm_samples[-1]
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("_") or name not in self.__dict__.get("answers", {}):
-            raise AttributeError(name)
+    def ask(self, call: Call, *arguments: Any) -> Any:
+        return self._answer(call.reading, *arguments)
 
-        def call(*arguments: Any) -> Any:
-            return self._answer(name, *arguments)
-
-        call.__name__ = name
-        return call
+    def mig_device(self, index: int) -> Any:
+        return self._answer("mig_device", index)
 
     def _field(self, query: FieldQuery) -> Any:
         of_link = self.fields.get((query.field, query.scope))

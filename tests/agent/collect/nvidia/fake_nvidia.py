@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.agent.collect.nvidia.fake_driver import Fails, FakeDevice
 
-from gpuwarden_agent.collect.nvidia.nvml_driver import GpuEvent, NvmlError, NvmlUnavailable
+from gpuwarden_agent.collect.nvidia.nvml import GpuEvent, NvmlError, NvmlUnavailable
 
 
 class FakeEvents:

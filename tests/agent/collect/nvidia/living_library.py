@@ -16,8 +16,10 @@ LIBRARY = "libnvidia-ml.so.1"
 # What every scene can use: the files that are the kernel, and what the agent knows of them.
 STAGE = """
 import json, os, pathlib, shutil, sys, threading, time
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
-from gpuwarden_agent.collect.nvidia.nvml_driver import NvmlError, NvmlUnavailable, open_driver
+from gpuwarden_agent.collect.nvidia import nvml
+from gpuwarden_agent.collect.nvidia.device import open_driver
+from gpuwarden_agent.collect.nvidia.metrics import ROWS
+from gpuwarden_agent.collect.nvidia.nvml import NvmlError, NvmlUnavailable
 from gpuwarden_agent.collect.nvidia.session import NVML
 here = pathlib.Path(os.environ["HERE"])
 installed, module = here / "installed" / "libnvidia-ml.so.1", here / "module"
@@ -34,6 +36,9 @@ def load(text):
 def tell(*lines):
     with events.open("a") as file:
         file.writelines(line + chr(10) for line in lines)
+
+def ask(device, reading, *arguments):
+    return device.ask(ROWS[reading], *arguments)
 
 def code_of(call, *arguments):
     try:

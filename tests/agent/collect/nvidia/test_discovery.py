@@ -15,7 +15,7 @@ from tests.agent.collect.nvidia.fake_nvidia import FakeDriver
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.discovery import Discovery, discover
 from gpuwarden_agent.collect.nvidia import discovery as nvidia
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
+from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.discovery import (
     RETRY_S,
     RETRY_S_MAX,
@@ -25,7 +25,7 @@ from gpuwarden_agent.collect.nvidia.discovery import (
     decide,
     read_signs,
 )
-from gpuwarden_agent.collect.nvidia.nvml_driver import Driver, NvmlUnavailable
+from gpuwarden_agent.collect.nvidia.nvml import Driver, NvmlUnavailable
 from gpuwarden_agent.probe import Probe, ProbeError, Row
 from gpuwarden_agent.sampling.rediscovery import LOOK_EVERY_S
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.agent.collect.nvidia.living_library import compiled, play
 
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
+from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.event_source import ASKED_FOR, EVENTS_MAX
 
 SCENE = """

@@ -11,9 +11,9 @@ from tests.agent.collect.nvidia.fake_nvidia import FakeDriver
 
 from gpuwarden.clock import ManualClock, to_ms
 from gpuwarden_agent.collect.nvidia import event_source as types
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
+from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.events import REGISTER_AGAIN_S, DriverState, NvmlProbe
-from gpuwarden_agent.collect.nvidia.nvml_driver import GpuEvent
+from gpuwarden_agent.collect.nvidia.nvml import GpuEvent
 from gpuwarden_agent.events.kinds import KINDS
 from gpuwarden_agent.events.xid_ledger import Report, XidLedger
 from gpuwarden_agent.probe import ProbeError, Row

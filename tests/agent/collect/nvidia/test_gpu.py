@@ -23,8 +23,9 @@ from tests.agent.collect.nvidia.fake_driver import (
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.schema import WIRE_TABLES
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
-from gpuwarden_agent.collect.nvidia.gpu import FIELDS, GpuProbe
+from gpuwarden_agent.collect.nvidia import nvml
+from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
+from gpuwarden_agent.collect.nvidia.metrics import FIELDS
 from gpuwarden_agent.probe import ProbeError, Row
 
 T = 1_784_016_758_000
@@ -136,7 +137,7 @@ def test_one_driver_call_asks_for_all_fields(clock: ManualClock) -> None:
     device.calls.clear()
     probe.read(T, FAST)
     assert device.calls["field_values"] == 1
-    assert [query.field for query in device.queries] == [each.query.field for each in FIELDS]
+    assert [query.field for query in device.queries] == [each.id for each in FIELDS["gpu_samples"]]
     links = [query.scope for query in device.queries if query.field in (138, 139)]
     assert links == [0xFFFFFFFF, 0xFFFFFFFF]
 

@@ -16,9 +16,10 @@ from tests.agent.collect.nvidia.fake_driver import (
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.metrics import METRICS
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
-from gpuwarden_agent.collect.nvidia.gpu_detail import DETAIL_FIELDS, DetailReader
-from gpuwarden_agent.collect.nvidia.query import Asker
+from gpuwarden_agent.collect.nvidia import nvml
+from gpuwarden_agent.collect.nvidia.gpm import GpmReader
+from gpuwarden_agent.collect.nvidia.gpu import read_details
+from gpuwarden_agent.collect.nvidia.query import Query
 from gpuwarden_agent.probe import Value
 
 COLUMNS = {metric.name for metric in METRICS["gpu_detail_samples"]}
@@ -26,10 +27,11 @@ GPM = {m.name for m in METRICS["gpu_detail_samples"] if m.source.startswith("GPM
 
 
 def read(device: FakeDevice, clock: ManualClock, *, is_mig: bool = False) -> dict[str, Value]:
-    details = DetailReader(device, Asker(0, clock, device), clock)
-    details.read(is_mig)
+    query = Query(device, clock)
+    values, gpm = read_details(query, is_mig), GpmReader(query, clock)
+    gpm.read()
     clock.advance(10)
-    return {column: v for column, v in details.read(is_mig).items() if v is not None}
+    return {column: v for column, v in (values | gpm.read()).items() if v is not None}
 
 
 def test_an_h100_gives_all_but_fans_and_what_links_tell(clock: ManualClock) -> None:
@@ -37,12 +39,6 @@ def test_an_h100_gives_all_but_fans_and_what_links_tell(clock: ManualClock) -> N
     assert COLUMNS - values.keys() == {"fan_percent", "nvlinks_active"}
     assert values["low_util_violation_seconds_total"] == 5
     assert values["temperature_margin_celsius"] == 46
-
-
-def test_the_catalogue_names_the_same_fields() -> None:
-    sources = {metric.name: metric.source for metric in METRICS["gpu_detail_samples"]}
-    for each in DETAIL_FIELDS:
-        assert sources[each.field.column].split(",")[0] == f"FI {each.field.id}"
 
 
 def test_a_geforce_has_fans_and_neither_gpm_nor_margin(clock: ManualClock) -> None:
@@ -89,14 +85,6 @@ def test_a_link_of_no_generation_is_unknown(clock: ManualClock) -> None:
 def test_a_driver_without_any_of_it_gives_nothing(clock: ManualClock) -> None:
     device = FakeDevice(dict.fromkeys(H100_IDLE, MISSING), {})
     assert read(device, clock) == {}
-
-
-def test_what_the_driver_keeps_is_given_back(clock: ManualClock) -> None:
-    device = FakeDevice()
-    details = DetailReader(device, Asker(0, clock), clock)
-    details.read(is_mig=False)
-    details.close()
-    assert [sample.is_free for sample in device.gpm_samples] == [True]
 
 
 def test_a_sentinel_is_no_number_of_fans(clock: ManualClock) -> None:

@@ -16,7 +16,7 @@ from tests.agent.collect.nvidia.fake_driver import (
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.coerce import fit
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
+from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
 from gpuwarden_agent.probe import ProbeError
 

@@ -27,17 +27,11 @@ from tests.agent.collect.nvidia.fake_driver import (
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.schema import WIRE_TABLES
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
+from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
-from gpuwarden_agent.collect.nvidia.inventory import (
-    InventoryReader,
-    cpu_list,
-    numa_node,
-    signed,
-    threshold,
-    way_to,
-)
-from gpuwarden_agent.collect.nvidia.query import Asker
+from gpuwarden_agent.collect.nvidia.inventory import InventoryReader, numa_node, way_to
+from gpuwarden_agent.collect.nvidia.metrics import cpu_list, signed, threshold
+from gpuwarden_agent.collect.nvidia.query import Query
 from gpuwarden_agent.probe import Row
 
 OTHER = "0000:00:0a.0"
@@ -47,7 +41,7 @@ def inventory(
     device: FakeDevice, clock: ManualClock, bus_ids: dict[str, tuple[int, str]] | None = None
 ) -> InventoryReader:
     device.open()
-    return InventoryReader(device, Asker(0, clock, device), Path("/nowhere"), bus_ids)
+    return InventoryReader(Query(device, clock), Path("/nowhere"), bus_ids)
 
 
 def test_an_h100_is_described(clock: ManualClock, tmp_path: Path) -> None:
@@ -55,7 +49,7 @@ def test_an_h100_is_described(clock: ManualClock, tmp_path: Path) -> None:
     (tmp_path / "0000:00:09.0" / "numa_node").write_text("1\n")
     device = FakeDevice()
     device.open()
-    reader = InventoryReader(device, Asker(0, clock), tmp_path)
+    reader = InventoryReader(Query(device, clock), tmp_path)
     assert reader.read({"nvlinks": 18, "mig_mode": False}, []) == {
         "gpu_uuid": device.uuid,
         "gpu": 0,

@@ -21,15 +21,15 @@ from tests.agent.collect.nvidia.fake_driver import (
 )
 
 from gpuwarden.clock import ManualClock
-from gpuwarden.metrics import METRICS
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
-from gpuwarden_agent.collect.nvidia.links import C2C_FIELDS, LINK_FIELDS, LinkReader, bit_error_rate
-from gpuwarden_agent.collect.nvidia.query import LEARNED_FOR_S, Asker
+from gpuwarden_agent.collect.nvidia import nvml
+from gpuwarden_agent.collect.nvidia.links import LinkReader
+from gpuwarden_agent.collect.nvidia.metrics import FIELDS, bit_error_rate
+from gpuwarden_agent.collect.nvidia.query import LEARNED_FOR_S, Query
 from gpuwarden_agent.probe import Row
 
 
 def links_of(device: FakeDevice, clock: ManualClock) -> LinkReader:
-    links = LinkReader(device, Asker(0, clock, device), clock)
+    links = LinkReader(Query(device, clock), clock)
     links.look(links.learn() or 0)
     return links
 
@@ -37,13 +37,6 @@ def links_of(device: FakeDevice, clock: ManualClock) -> LinkReader:
 def rows_of(answers: dict[str, Any], fields: dict[Any, Any], clock: ManualClock) -> list[Row]:
     rows = links_of(FakeDevice(answers, fields), clock).rows()
     return [{column: v for column, v in row.items() if v is not None} for row in rows]
-
-
-def test_the_catalogue_names_the_same_fields() -> None:
-    sources = {metric.name: metric.source for metric in METRICS["link_samples"]}
-    for field in LINK_FIELDS:
-        assert sources[field.column].startswith(f"FI {field.id}")
-    assert all(field.column in sources for field in C2C_FIELDS)
 
 
 def test_an_h100_has_18_links_to_a_switch(clock: ManualClock) -> None:
@@ -84,7 +77,7 @@ def test_all_links_are_asked_in_one_driver_call(clock: ManualClock) -> None:
     device.calls.clear()
     links.rows()
     assert device.calls["field_values"] == 1
-    assert len(device.queries) == 18 * len(LINK_FIELDS)
+    assert len(device.queries) == 18 * len(FIELDS["link_samples"])
     links.rows()
     assert {query.field for query in device.queries} == {138, 139, 164}
 
@@ -119,7 +112,7 @@ def test_a_board_without_nvlink_has_no_rows(clock: ManualClock) -> None:
 @pytest.mark.parametrize("count", [UNSUPPORTED, 0xFFFF, 65])
 def test_a_count_that_cannot_be_is_unknown(count: Any, clock: ManualClock) -> None:
     device = FakeDevice(H100_IDLE, H100_IDLE_FIELDS | {91: count})
-    assert LinkReader(device, Asker(0, clock), clock).learn() is None
+    assert LinkReader(Query(device, clock), clock).learn() is None
 
 
 def test_blackwell_counts_by_fields_of_its_own(clock: ManualClock) -> None:

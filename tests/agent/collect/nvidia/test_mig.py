@@ -11,9 +11,9 @@ from tests.agent.collect.nvidia.fake_driver import (
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.models import find_model
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
+from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.mig import MigReader
-from gpuwarden_agent.collect.nvidia.query import Asker
+from gpuwarden_agent.collect.nvidia.query import Query
 from gpuwarden_agent.probe import ProbeError
 
 MIB = 1024 * 1024
@@ -30,8 +30,8 @@ class Cut:
         }
         self.device = FakeDevice(answers)
         self.device.open()
-        self.asker = Asker(0, clock, self.device)
-        self.reader = MigReader(self.device, self.asker, clock)
+        self.query = Query(self.device, clock)
+        self.reader = MigReader(self.query, clock)
 
     def uuids(self) -> list[object]:
         return [row["gpu_uuid"] for row in self.reader.samples()]
@@ -58,7 +58,7 @@ def test_each_part_has_memory_of_its_own(
         }
         for part, instance, mib in zip(parts, ["2/0", "9/0"], [40448, 9984], strict=True)
     ]
-    assert not cut.asker.failed
+    assert not cut.query.failed
 
 
 def test_the_inventory_names_the_whole_gpu(

@@ -13,8 +13,8 @@ from tests.agent.collect.nvidia.fake_driver import (
 )
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_agent.collect.nvidia import nvml_port as nvml
-from gpuwarden_agent.collect.nvidia.nvml_port import GpuProcess, ProcessUtilization
+from gpuwarden_agent.collect.nvidia import nvml
+from gpuwarden_agent.collect.nvidia.nvml import GpuProcess, ProcessUtilization
 from gpuwarden_agent.collect.nvidia.processes import (
     MIG_LOOKS,
     GpuProcesses,

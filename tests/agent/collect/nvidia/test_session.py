@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tests.agent.collect.nvidia.living_library import compiled, play
 
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
-from gpuwarden_agent.collect.nvidia.nvml_driver import NvmlError
-from gpuwarden_agent.collect.nvidia.session import NvmlLife, Tally
+from gpuwarden_agent.collect.nvidia import nvml
+from gpuwarden_agent.collect.nvidia.nvml import NvmlError
+from gpuwarden_agent.collect.nvidia.session import NO_HANDLE, NVML, NvmlSession, Tally, call, hold
 
 
 @pytest.fixture(scope="module")
@@ -23,15 +23,15 @@ install("590"); load("590 2")
 driver = open_driver()
 gpu, other = driver.devices()
 gpu.open(), other.open()
-say(gpu.utilization()[0])
+say(ask(gpu, "utilization")[0])
 module.unlink()
-say(code_of(gpu.utilization)); say(code_of(gpu.open))
+say(code_of(ask, gpu, "utilization")); say(code_of(gpu.open))
 say(driver.has_ended()); say(driver.has_ended())
 say(reason(driver.renew()))
 say(code_of(gpu.open))
 load("590 2")
 say(reason(driver.renew()))
-say(gpu.utilization()[0]); say(other.utilization()[0]); say(driver.has_ended())
+say(ask(gpu, "utilization")[0]); say(ask(other, "utilization")[0]); say(driver.has_ended())
 """
     assert play(libraries, tmp_path, scene) == [
         97, nvml.UNINITIALIZED, nvml.UNINITIALIZED, True, False,
@@ -48,8 +48,8 @@ driver = open_driver()
 (gpu,) = driver.devices()
 gpu.open()
 load("590 1")
-say(code_of(gpu.utilization)); say(driver.has_ended())
-say(reason(driver.renew())); say(gpu.utilization()[0])
+say(code_of(ask, gpu, "utilization")); say(driver.has_ended())
+say(reason(driver.renew())); say(ask(gpu, "utilization")[0])
 """
     assert play(libraries, tmp_path, scene) == [nvml.UNINITIALIZED, True, None, 97]
 
@@ -62,8 +62,8 @@ driver = open_driver()
 gpu.open()
 say(driver.driver_version())
 install("595"); load("595 1")
-say(code_of(gpu.utilization))
-say(reason(driver.renew())); say(driver.driver_version()); say(gpu.utilization()[0])
+say(code_of(ask, gpu, "utilization"))
+say(reason(driver.renew())); say(driver.driver_version()); say(ask(gpu, "utilization")[0])
 with open("/proc/self/maps") as maps:
     say("(deleted)" in "".join(line for line in maps if "libnvidia-ml" in line))
 """
@@ -94,15 +94,15 @@ hung, well = driver.devices()
 hung.open(), well.open()
 hang.touch()
 answers = []
-thread = threading.Thread(target=lambda: answers.append(code_of(hung.utilization)))
+thread = threading.Thread(target=lambda: answers.append(code_of(ask, hung, "utilization")))
 thread.start()
 while not NVML._inside:
     time.sleep(0.001)
-say(reason(driver.renew())); say(well.utilization()[0])
+say(reason(driver.renew())); say(ask(well, "utilization")[0])
 hang.unlink()
 thread.join()
 say(answers[0][0])
-say(reason(driver.renew())); say(hung.utilization()[0])
+say(reason(driver.renew())); say(ask(hung, "utilization")[0])
 """
     assert play(libraries, tmp_path, scene) == [nvml.IN_USE, 97, 97, None, 97]
 
@@ -119,7 +119,7 @@ done, codes = threading.Event(), set()
 def read(device):
     device.open()
     while not done.is_set():
-        answer = code_of(device.utilization)
+        answer = code_of(ask, device, "utilization")
         codes.add(answer if isinstance(answer, int) else "answer")
 
 threads = [threading.Thread(target=read, args=(device,)) for device in devices]
@@ -142,7 +142,7 @@ def test_what_the_driver_made_in_an_earlier_life_is_refused(
     libraries: Path, tmp_path: Path
 ) -> None:
     scene = """
-from gpuwarden_agent.collect.nvidia.nvml_call import call
+from gpuwarden_agent.collect.nvidia.session import call
 install("590"); load("590 1")
 driver = open_driver()
 (gpu,) = driver.devices()
@@ -173,7 +173,7 @@ say(code_of(source.drain)); say(source.close())
     ],
 )
 def test_the_driver_has_ended_when_nobody_reaches_a_gpu(codes: list[int], has_ended: bool) -> None:
-    life = NvmlLife()
+    life = NvmlSession()
     for code in codes:
         life.note(code)
     assert life.take_tally().has_ended == has_ended
@@ -181,7 +181,7 @@ def test_the_driver_has_ended_when_nobody_reaches_a_gpu(codes: list[int], has_en
 
 
 def test_a_handle_of_another_life_does_not_reach_the_library() -> None:
-    life = NvmlLife()
+    life = NvmlSession()
     life.enter("nvmlX", generation=0)
     life.leave()
     with pytest.raises(NvmlError, match="nvmlX: UNINITIALIZED"):
@@ -190,7 +190,7 @@ def test_a_handle_of_another_life_does_not_reach_the_library() -> None:
 
 
 def test_nothing_is_closed_while_a_thread_is_inside() -> None:
-    life = NvmlLife()
+    life = NvmlSession()
     life.enter("nvmlX")
     with pytest.raises(NvmlError, match="nvmlShutdown: IN_USE"):
         life.renew(wait_s=0.01)
@@ -198,3 +198,21 @@ def test_nothing_is_closed_while_a_thread_is_inside() -> None:
     life.leave()
     life.leave()
     assert life._inside == 0
+
+
+def test_a_call_that_fails_has_left() -> None:
+    inside = NVML._inside
+    with pytest.raises(NvmlError, match="nvmlNoSuchCall: FUNCTION_NOT_FOUND"):
+        call("nvmlNoSuchCall")
+    assert NVML._inside == inside
+
+
+def test_a_pointer_of_another_life_is_refused_before_anything_is_called() -> None:
+    for arguments, of in (((NO_HANDLE,), None), ((1, NO_HANDLE), None), ((), NO_HANDLE)):
+        with pytest.raises(NvmlError, match="nvmlNoSuchCall: UNINITIALIZED"):
+            call("nvmlNoSuchCall", *arguments, of=of)
+
+
+def test_without_a_library_nothing_is_held() -> None:
+    with pytest.raises(NvmlError, match="nvmlEventSetCreate: UNINITIALIZED"):
+        hold("nvmlEventSetCreate")

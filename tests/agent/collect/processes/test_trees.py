@@ -16,8 +16,8 @@ from tests.agent.collect.nvidia.fake_driver import H100_IDLE, MISSING, Fails, Fa
 from tests.agent.collect.processes.made_up import MadeUpProc, process
 
 from gpuwarden.clock import ManualClock, SystemClock
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
-from gpuwarden_agent.collect.nvidia.nvml_driver import GpuProcess
+from gpuwarden_agent.collect.nvidia import nvml
+from gpuwarden_agent.collect.nvidia.nvml import GpuProcess
 from gpuwarden_agent.collect.processes.cgroup import CgroupFs
 from gpuwarden_agent.collect.processes.procfs import TICKS_PER_S, ProcFs
 from gpuwarden_agent.collect.processes.trees import ProcessProbe

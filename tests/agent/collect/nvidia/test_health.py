@@ -21,16 +21,11 @@ from tests.agent.collect.nvidia.fake_driver import (
 from gpuwarden.clock import ManualClock
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden_agent.collect.coerce import fit
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
-from gpuwarden_agent.collect.nvidia.gpu_health import (
-    FABRIC_FAULTS,
-    HealthReader,
-    fabric_columns,
-    fabric_health,
-    recovery_action,
-)
-from gpuwarden_agent.collect.nvidia.nvml_driver import FabricInfo, SramErrors
-from gpuwarden_agent.collect.nvidia.query import Asker
+from gpuwarden_agent.collect.nvidia import nvml
+from gpuwarden_agent.collect.nvidia.health import read_health
+from gpuwarden_agent.collect.nvidia.metrics import FABRIC_FAULTS, fabric_health, recovery_action
+from gpuwarden_agent.collect.nvidia.nvml import FabricInfo, SramErrors
+from gpuwarden_agent.collect.nvidia.query import Query
 from gpuwarden_agent.probe import Row
 
 HOPPER, AMPERE, TURING, VOLTA = 9, 7, 6, 5
@@ -47,8 +42,7 @@ def read(
     is_mig: bool = False,
 ) -> Row:
     device = FakeDevice(H100_IDLE | (answers or {}), H100_IDLE_FIELDS | (fields or {}))
-    reader = HealthReader(device, Asker(0, clock, device))
-    return fit("gpu_health_samples", reader.read(architecture, is_mig))
+    return fit("gpu_health_samples", read_health(Query(device, clock), architecture, is_mig))
 
 
 def test_an_h100_gives_all_but_retired_pages(clock: ManualClock) -> None:
@@ -139,9 +133,9 @@ def test_newer_gpus_remap_rows_and_retire_no_pages_whatever_the_driver_says(
 
 def test_a_broken_inforom_is_told_and_no_failure(clock: ManualClock) -> None:
     device = FakeDevice(H100_IDLE | {"validate_inforom": Fails(nvml.CORRUPTED_INFOROM)})
-    asker = Asker(0, clock, device)
-    assert HealthReader(device, asker).read(HOPPER, is_mig=False)["inforom_valid"] is False
-    assert not asker.failed
+    query = Query(device, clock)
+    assert read_health(query, HOPPER, is_mig=False)["inforom_valid"] is False
+    assert not query.failed
 
 
 @pytest.mark.parametrize(
@@ -201,5 +195,10 @@ def test_every_set_of_faults_is_told(faults: set[tuple[int, str]], configuration
         (FabricInfo(9, 0, 0x1AA), {}),
     ],
 )
-def test_how_registration_ended_is_told_once_it_has(info: FabricInfo, columns: Row) -> None:
-    assert fabric_columns(info) == columns
+def test_how_registration_ended_is_told_once_it_has(
+    info: FabricInfo, columns: Row, clock: ManualClock
+) -> None:
+    row = read({"fabric_info": info}, clock=clock)
+    assert {c: v for c, v in row.items() if c.startswith("fabric_")} == {
+        c: v for c, v in columns.items() if v is not None
+    }

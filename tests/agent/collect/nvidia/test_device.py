@@ -10,14 +10,9 @@ import pynvml
 import pytest
 from tests.agent.collect.nvidia.fake_library import MIB, compiled, run
 
-from gpuwarden_agent.collect.nvidia import nvml_driver as nvml
-from gpuwarden_agent.collect.nvidia.nvml_driver import (
-    FieldValue,
-    NvmlError,
-    NvmlUnavailable,
-    decode,
-    open_driver,
-)
+from gpuwarden_agent.collect.nvidia import nvml
+from gpuwarden_agent.collect.nvidia.device import decode, open_driver
+from gpuwarden_agent.collect.nvidia.nvml import FieldValue, NvmlError, NvmlUnavailable
 
 
 @pytest.fixture(scope="module", params=["new", "old"])

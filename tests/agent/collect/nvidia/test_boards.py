@@ -209,16 +209,20 @@ def test_blackwell_has_the_counters_of_nvlink_5_and_a_link_to_the_cpu(read: Read
 
 PROCESSES = """
 import json
-from gpuwarden_agent.collect.nvidia.nvml_driver import open_driver
+from gpuwarden.clock import SystemClock
+from gpuwarden_agent.collect.nvidia.device import open_driver
+from gpuwarden_agent.collect.nvidia.metrics import ROWS
+from gpuwarden_agent.collect.nvidia.query import Query
 device = open_driver().devices()[0]
 device.open()
-newest = device.process_utilization(0)
+query = Query(device, SystemClock())
+newest = query.ask(ROWS["process_utilization"], given=(0,))
 print(json.dumps([
-    [(p.pid, p.gpu_instance, p.compute_instance) for p in device.compute_processes_v3()],
+    [(p.pid, p.gpu_instance, p.compute_instance) for p in device.ask(ROWS["compute_processes_v3"])],
     [(s.pid, s.at_us, s.sm_percent, s.memory_percent, s.encoder_percent, s.decoder_percent)
      for s in newest],
-    len(device.process_utilization(newest[-1].at_us)),
-    len(device.graphics_processes()) + len(device.mps_processes()),
+    len(query.ask(ROWS["process_utilization"], given=(newest[-1].at_us,))),
+    len(device.ask(ROWS["graphics_processes"])) + len(device.ask(ROWS["mps_processes"])),
 ]))
 """
 
@@ -238,7 +242,7 @@ CALLS = """
 import json, time
 from gpuwarden.clock import SystemClock
 from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
-from gpuwarden_agent.collect.nvidia.nvml_driver import open_driver
+from gpuwarden_agent.collect.nvidia.device import open_driver
 probe = GpuProbe(open_driver().devices()[0], SystemClock())
 probe.read(0)
 time.sleep(0.12)

@@ -35,7 +35,7 @@ from gpuwarden_agent.collect.nvidia.nvml import (
     NvmlError,
     NvmlUnavailable,
 )
-from gpuwarden_agent.collect.nvidia.session import NO_HANDLE, NVML, Held, call, hold
+from gpuwarden_agent.collect.nvidia.session import NO_HANDLE, NVML, Held, call, call_plain, hold
 
 
 class NvmlDevice:
@@ -69,18 +69,20 @@ class NvmlDevice:
         return [decode(raw) for raw in self.ask(ROWS["field_values"], asked)]
 
     def ask(self, row: Call, *arguments: Any) -> Any:
-        self.called = row.function
-        handle = self.handle
+        function = self.called = row.function
+        handle = self._handle if self._handle.generation == NVML.generation else self.handle
         if row.prepare is not None:
-            arguments = row.prepare(*arguments)
-        if not row.out:
-            answer = call(row.function, handle, *arguments, *row.arguments)
+            answer = call(function, handle, *row.prepare(*arguments), *row.arguments)
+        elif row.out:
+            out = [kind() for kind in row.out]
+            call_plain(function, handle.generation, (handle.pointer, *map(byref, out)))
             NVML.note(SUCCESS)
-            return row.plain(answer)
-        out = [kind() for kind in row.out]
-        call(row.function, handle, *map(byref, out))
+            return row.plain(*out)
+        else:
+            asked = (handle.pointer, *arguments, *row.arguments)
+            answer = call_plain(function, handle.generation, asked)
         NVML.note(SUCCESS)
-        return row.plain(*out)
+        return row.plain(answer)
 
     def gpm_sample(self) -> GpmSample:
         return _NvmlGpmSample(self)

@@ -322,14 +322,18 @@ def read_calls(
     values: dict[str, Value] = {}
     for same in GROUPS[table]:
         row = same[0]
+        columns = row.columns
         if row.needs and row.needs not in has:
             continue
-        if all(column in known or column in values for column in row.columns):
+        wanted = [column for column in columns if column not in known and column not in values]
+        if not wanted:
             continue
         answer = query.ask_of(row, *row.part) if row.part else query.ask(*same)
         if answer is None:
             continue
-        for column, value in zip(row.columns, row.values(answer), strict=False):
-            if value is not None and column not in known:
-                values.setdefault(column, value)
+        if len(columns) == 1 and row.value is None and row.over == 1:
+            values[columns[0]] = answer
+            continue
+        told = zip(columns, row.values(answer), strict=False)
+        values.update({c: v for c, v in told if v is not None and c in wanted})
     return values

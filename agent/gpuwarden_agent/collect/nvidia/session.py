@@ -177,21 +177,27 @@ NO_HANDLE = Held(None, -1)
 
 
 def call(name: str, *arguments: Any, of: Held | None = None) -> Any:
-    """Call NVML. What the library or the binding lacks is FUNCTION_NOT_FOUND, like the driver's
-    own answer; bytes that are no text come from a board whose EEPROM is broken: UNKNOWN. What is
-    `Held` among the arguments, or is `of` them, must be of this life of the library: else
-    UNINITIALIZED.
+    """Call NVML. What is `Held` among the arguments, or is `of` them, must be of this generation of
+    the library: else UNINITIALIZED.
     """
     held = of
     for argument in arguments:
         if type(argument) is Held:
             held = argument
-    plain: Iterable[Any] = arguments
-    if held is not None:
-        plain = [a.pointer if type(a) is Held else a for a in arguments]
-    NVML.enter(name, held.generation if held is not None else None)
+    if held is None:
+        return call_plain(name, None, arguments)
+    plain = [a.pointer if type(a) is Held else a for a in arguments]
+    return call_plain(name, held.generation, plain)
+
+
+def call_plain(name: str, generation: int | None, arguments: Iterable[Any]) -> Any:
+    """Call NVML with NVML's own pointers, which are of that `generation` of the library. What the
+    library or the binding lacks is FUNCTION_NOT_FOUND, like the driver's own answer; bytes that are
+    no text come from a board whose EEPROM is broken: UNKNOWN.
+    """
+    NVML.enter(name, generation)
     try:
-        return getattr(pynvml, name)(*plain)
+        return getattr(pynvml, name)(*arguments)
     except pynvml.NVMLError as error:
         NVML.note(error.value)
         raise NvmlError(error.value, name) from error

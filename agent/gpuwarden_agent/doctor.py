@@ -1,4 +1,4 @@
-"""What the agent can read on this host, what each call costs, and what is in its way.
+"""Checks what the agent can read on this host, what each call costs, and what is in its way.
 
 `examine` asks every probe some times, as the sampler does, and `check_host` looks at what the agent
 needs from the host: permissions, the spool's disk, the collector. Nothing is written but a file that

@@ -1,4 +1,4 @@
-"""One reading of everything, for `gpuwarden agent once`: what the agent would ship, for a person.
+"""Reads everything once, for `gpuwarden agent once`.
 
 Every probe describes itself and is read twice, a second apart, because rates need two looks. All
 run at the same time, each on a thread of its own, so that one that hangs costs its own rows only.

@@ -1,4 +1,4 @@
-"""Settings read anew while the agent runs (SIGHUP, `systemctl reload`).
+"""Reads settings anew while the agent runs (SIGHUP, `systemctl reload`).
 
 What can change live is how it reaches its collectors and how it logs. Token and authority are read again even where
 their paths are the same. What is wrong changes nothing and is one line of the log.

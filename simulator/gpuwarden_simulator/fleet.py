@@ -1,4 +1,5 @@
-"""Many simulated or replayed agents in one process, each with the real sampler, spool and shipper.
+"""Runs many simulated or replayed agents in one process, each with the real sampler, spool and
+shipper.
 
 What they share is one pool of connections and one thread for the spools; what differs from a real
 fleet is that their clocks agree perfectly.

@@ -23,7 +23,7 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.daemon import SEAL_TIMEOUT_S, run
 from gpuwarden_agent.queue.spool import Put, Spool, open_spool
-from gpuwarden_agent.sampling.rediscovery import keep_looking
+from gpuwarden_agent.sampling.rediscovery import keep_rediscovering
 from gpuwarden_agent.settings import AgentSettings
 
 
@@ -194,7 +194,7 @@ async def test_a_gpu_that_comes_later_is_watched_and_told(
     until_true: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keep_looking, "__kwdefaults__", {"every_s": 0.05})
+    monkeypatch.setattr(keep_rediscovering, "__kwdefaults__", {"every_s": 0.05})
     late = fake_probe("gpu1", blocking=True, gpu_uuid="GPU-1")
     finds = [[], [late]]
     await run_until(
@@ -202,7 +202,7 @@ async def test_a_gpu_that_comes_later_is_watched_and_told(
         until_true,
         settings(stub_collector.url, tmp_path),
         probes=[fake_probe("host", blocking=True)],
-        look_again=lambda: finds.pop(0) if finds else [],
+        rediscover=lambda: finds.pop(0) if finds else [],
     )
     (event,) = [r for r in stub_collector.rows("events") if r["kind"] == "gpu_appeared"]
     assert event["gpu_uuid"] == "GPU-1"

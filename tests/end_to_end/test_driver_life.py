@@ -43,7 +43,7 @@ async def main():
     found = discover("auto", clock, sys=here / "sys", signs=signs)
     probes = found.all_probes(state, clock, here / "module", here / "kmsg")
     settings = AgentSettings(state_dir=state, collector_url=os.environ["GPUWARDEN_URL"], node="n1")
-    await daemon.run(settings, clock, stop, probes=probes, look_again=found.look_again)
+    await daemon.run(settings, clock, stop, probes=probes, rediscover=found.rediscover)
 
 logs.setup("info")
 asyncio.run(main())

@@ -1,1 +1,3 @@
-"""What the agent reads, one folder for each kind of source; `discovery.py` finds what is on this host."""
+"""Reads devices, host, processes and schedulers, one folder a source; `discovery.py` finds what is
+here.
+"""

@@ -1,4 +1,4 @@
-"""Waits for a blocking call for so long and no longer."""
+"""Waits for a blocking call for a limited time."""
 
 import queue
 import threading

@@ -1,4 +1,4 @@
-"""Gives what a source said the form of the schema: the columns' types, and nothing for absent.
+"""Coerces values of a source to the types of the columns; what is absent or impossible is left out.
 
 Numbers that cannot be true are left in where the column has limits: the sampler leaves those out,
 counts them and says so in an event. Columns without limits hold inventory, where a number beyond
@@ -20,7 +20,7 @@ _COLUMNS: dict[str, dict[str, Column]] = {
 }
 
 
-def fit(table: str, values: Mapping[str, Value]) -> Row:
+def coerce(table: str, values: Mapping[str, Value]) -> Row:
     """A row of `table` with those values that there are, in the columns' types.
 
     Raises KeyError for a column that the table does not have, TypeError for a value of another

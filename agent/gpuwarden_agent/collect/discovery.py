@@ -1,4 +1,4 @@
-"""The real probes: GPUs through the driver, their processes, and the host itself.
+"""Finds what this host has, and makes its probes: GPUs, their processes, and the host.
 
 `discover` is the only thing that the rest of the agent needs from here.
 """
@@ -28,7 +28,7 @@ from gpuwarden_agent.collect.nvidia.nvml import (
 )
 from gpuwarden_agent.collect.processes.trees import ProcessProbe
 from gpuwarden_agent.collect.schedulers.allocations import allocation_probe
-from gpuwarden_agent.collect.shared_state import Sightings
+from gpuwarden_agent.collect.shared_state import SharedState
 from gpuwarden_agent.events.kernel_log import DEVICE, kmsg_probe
 from gpuwarden_agent.events.xid_ledger import XidLedger
 from gpuwarden_agent.probe import Probe, Value
@@ -100,7 +100,7 @@ class Discovery:
             probes.append(ports)
         return [*probes, *self._log_probe(gpu_count > 0 or module.exists())]
 
-    def look_again(self) -> Sequence[Probe]:
+    def rediscover(self) -> Sequence[Probe]:
         """Probes of what came since `all_probes`, or the last call: GPUs, their processes, the
         driver's events, the kernel's log. To be called every few seconds, by one thread at a time.
 
@@ -110,7 +110,7 @@ class Discovery:
         """
         if self.nvidia is None:
             return []
-        found = self.nvidia.look_again()
+        found = self.nvidia.rediscover()
         return [*found, *self._beside(found), *self._log_probe(self.nvidia.is_there)]
 
     def _beside(self, probes: Sequence[Probe]) -> list[Probe]:
@@ -207,14 +207,14 @@ class _Found:
         commands: bool,
     ) -> None:
         self._clock, self._amd = clock, amd
-        self._sightings = Sightings()
+        self._shared = SharedState()
         self._bus_ids: dict[str, tuple[int, str]] = {}
         self._ledger = XidLedger(has_log=DEVICE.exists())
         state = DriverState()
         self._makers = Makers(
             gpu=lambda device: GpuProbe(device, clock, bus_ids=self._bus_ids),
             processes=lambda devices: ProcessProbe(
-                devices, clock, commands=commands, sightings=self._sightings
+                devices, clock, commands=commands, shared=self._shared
             ),
             nvml=lambda: NvmlProbe(state, self._ledger, clock),
         )
@@ -271,7 +271,7 @@ class _Found:
         )
 
     def _made(self, discovery: Discovery, host: NvidiaHost) -> Discovery:
-        allocations = allocation_probe(self._bus_ids, self._clock, self._sightings)
+        allocations = allocation_probe(self._bus_ids, self._clock, self._shared)
         return replace(
             discovery,
             nvidia=host,

@@ -1,4 +1,4 @@
-"""What the probes of one node tell each other.
+"""Shares what one probe of a node has read with the others. Entries expire.
 
 Each probe has a thread of its own. What was seen is replaced as a whole by its only writer, so that
 readers need no lock, and counts for a while only: a probe that hangs must not speak for ever.
@@ -22,7 +22,7 @@ class Seen(Generic[T]):
     by_gpu: Mapping[str, T]
 
 
-class Sightings:
+class SharedState:
     """The board that probes write on. Times are monotonic seconds."""
 
     def __init__(self) -> None:

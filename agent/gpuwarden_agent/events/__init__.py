@@ -1,1 +1,1 @@
-"""Events: their kinds, what follows from changes between samples, and Xids of the kernel log."""
+"""Makes events: of changes between samples, of Xids, and of what happens to the agent."""

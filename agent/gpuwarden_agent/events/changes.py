@@ -1,4 +1,4 @@
-"""Events out of samples: what a reading says that the one before it did not.
+"""Compares each sample with the one before it, and makes an event of a change.
 
 One pure step, `observe`, over the rows of a reading; it knows neither clock nor source, so NVIDIA's
 driver, AMD's, a simulator and a recording all tell the same events. Counters are compared with the

@@ -1,4 +1,6 @@
-"""The kinds of events that agents send: `docs/events.md` explains each, and a test compares them."""
+"""Lists the kinds of events that agents send; `docs/events.md` explains each, and a test compares
+them.
+"""
 
 import json
 from collections.abc import Mapping

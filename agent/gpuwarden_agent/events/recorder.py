@@ -1,4 +1,4 @@
-"""Writes down what happens to the agent as events: rows for the collector and lines in the log."""
+"""Records what happens to the agent as events: rows for the collector and lines in the log."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ def tally(state: Tally, more: int, now_s: float, every_s: float) -> tuple[Tally,
     return Tally(0, now_s), pending
 
 
-class Journal:
+class EventRecorder:
     """Turns what happens into `events` rows, each with a timestamp of its own."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One ledger for Xids from two sources: the kernel's log and NVML's events. Each is told once.
+"""Deduplicates Xids of two sources, the kernel's log and NVML's events: each is one event.
 
 The kernel's line has the process and the text, and is told at once. NVML's event has GPU and code
 alone, so it waits for its line: until the log was read half a second after it was found, and for a

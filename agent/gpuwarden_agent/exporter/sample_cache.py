@@ -1,4 +1,4 @@
-"""What is known of one key: its newest row, and what earlier rows said that this one does not.
+"""Caches the newest row of one key, and what earlier rows said that this one does not.
 
 Some columns come more seldom than the rows of their table: by the catalogue (/dev/shm and NFS every
 ten seconds), or because a driver call is slow and its probe makes it less often. The newest value of
@@ -66,7 +66,7 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CachedSample:
     """The newest row of a key, with what came before it."""
 
     row: Row
@@ -76,7 +76,7 @@ class Kept:
     counted: Mapping[str, Counted] = field(default_factory=dict)
     """By column, those of `RATED`."""
 
-    def at(self, now_ms: int) -> "Kept":
+    def at(self, now_ms: int) -> "CachedSample":
         """The same with its slow columns filled in, without those that are too old."""
         slow = {name: s for name, s in self.slow.items() if s.is_shown(now_ms)}
         if not self.slow:
@@ -102,15 +102,15 @@ def keep_ms(table: str, interval_s: float = 1.0) -> int:
     return round(1000 * max(KEEP_S, KEEP_PERIODS * max(_CADENCE_S[table], interval_s)))
 
 
-def followed(held: Kept | None, table: str, row: Row, ts_ms: int) -> Kept:
+def followed(held: CachedSample | None, table: str, row: Row, ts_ms: int) -> CachedSample:
     """What is known after a row that is newer than those before; `held` None: it is the first."""
-    before = held or Kept({}, ts_ms)
+    before = held or CachedSample({}, ts_ms)
     slow: dict[str, Slow | None] = {
         column: _slow_by_catalogue(before, column, row, ts_ms, period_ms)
         for column, period_ms in _SLOW_MS[table].items()
     } | {column: _slow_by_rows(before, column, row, ts_ms) for column in _TIERED.get(table, ())}
     counted = {column: _counted(before, column, row, ts_ms) for column in RATED.get(table, ())}
-    return Kept(
+    return CachedSample(
         row,
         ts_ms,
         {column: known for column, known in slow.items() if known is not None},
@@ -119,13 +119,13 @@ def followed(held: Kept | None, table: str, row: Row, ts_ms: int) -> Kept:
 
 
 def _slow_by_catalogue(
-    before: Kept, column: str, row: Row, ts_ms: int, period_ms: int
+    before: CachedSample, column: str, row: Row, ts_ms: int, period_ms: int
 ) -> Slow | None:
     value = row.get(column)
     return before.slow.get(column) if value is None else Slow(value, ts_ms, period_ms)
 
 
-def _slow_by_rows(before: Kept, column: str, row: Row, ts_ms: int) -> Slow | None:
+def _slow_by_rows(before: CachedSample, column: str, row: Row, ts_ms: int) -> Slow | None:
     value, known = row.get(column), before.slow.get(column)
     if value is not None:
         if known is None or known.ts_ms == before.ts_ms:
@@ -137,7 +137,7 @@ def _slow_by_rows(before: Kept, column: str, row: Row, ts_ms: int) -> Slow | Non
     return known if ts_ms - known.ts_ms <= KEEP_PERIODS * PERIOD_MAX_MS else None
 
 
-def _counted(before: Kept, column: str, row: Row, ts_ms: int) -> Counted | None:
+def _counted(before: CachedSample, column: str, row: Row, ts_ms: int) -> Counted | None:
     value, known = row.get(column), before.counted.get(column)
     if value is None:
         return known

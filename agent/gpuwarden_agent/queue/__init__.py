@@ -1,1 +1,1 @@
-"""The queue of unsent rows: the open batch, its encoding, and the spool on disk."""
+"""Queues rows that are not sent: the open batch, its encoding, and the spool on disk."""

@@ -1,4 +1,4 @@
-"""The spool as the event loop sees it: every call runs on a worker's thread."""
+"""Calls the spool on a worker's thread, for the event loop."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The open batch: rows that are not sealed yet.
+"""Collects rows until they are sealed as one batch.
 
 Bounded by `rows_max`, which is reached only while the spool takes nothing (its disk is full or
 hangs): then the oldest rows go, counted. A row whose key is already there is left out, because the

@@ -1,4 +1,5 @@
-"""Rows to the body of a batch: one Arrow IPC stream per table, one after another, zstd outside.
+"""Encodes rows as the body of a batch: one Arrow IPC stream a table, one after another, zstd
+outside.
 
 Every stream has all columns of its table in the contract's order, and the table's name under
 `gpuwarden.table` in the schema metadata. The zstd frame carries a checksum, so a body damaged on

@@ -8,7 +8,7 @@ from gpuwarden.clock import Clock
 from gpuwarden.lifecycle import until
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.events.kinds import span
-from gpuwarden_agent.events.recorder import Journal
+from gpuwarden_agent.events.recorder import EventRecorder
 from gpuwarden_agent.queue.async_spool import AsyncSpool
 from gpuwarden_agent.queue.batch import OpenBatch, Rows
 from gpuwarden_agent.queue.encode import encode
@@ -23,7 +23,7 @@ RETRY_S = 5.0
 REPORT_DROPPED_EVERY_S = 600.0
 
 
-class Sealer:
+class Flusher:
     """Takes what is in the open batch to the spool, once at a time."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Sealer:
         counters: Counters,
         batch: OpenBatch,
         inventory: Inventory,
-        journal: Journal,
+        recorder: EventRecorder,
         sealed: asyncio.Event,
     ) -> None:
         self._spool = spool
@@ -43,7 +43,7 @@ class Sealer:
         self._counters = counters
         self._batch = batch
         self._inventory = inventory
-        self._journal = journal
+        self._recorder = recorder
         self._sealed = sealed
         self._wanted = asyncio.Event()
         self._turn = asyncio.Lock()
@@ -98,7 +98,7 @@ class Sealer:
 
     def report_lost_rows(self, rows: int) -> None:
         """Say so, now and then, when rows were lost before they were sealed."""
-        self._journal.count(
+        self._recorder.count(
             "rows", rows, every_s=REPORT_DROPPED_EVERY_S, write=self._record_lost_rows
         )
 
@@ -110,7 +110,7 @@ class Sealer:
         if self._failing_since_s is not None:
             lasted_s = self._clock.monotonic() - self._failing_since_s
             self._failing_since_s = None
-            self._journal.record(
+            self._recorder.record(
                 "spool_recovered",
                 f"the spool takes batches again after {span(lasted_s)}",
                 duration_seconds=lasted_s,
@@ -124,7 +124,7 @@ class Sealer:
         self._counters.last_error = str(error)
         if self._failing_since_s is None:
             self._failing_since_s = self._clock.monotonic()
-            self._journal.record(
+            self._recorder.record(
                 "spool_failed", f"the spool takes no batches, samples wait in memory: {error}"
             )
         if lost:
@@ -137,16 +137,16 @@ class Sealer:
         age = span(self._clock.now().timestamp() - oldest_ms / 1000)
 
         def write(number: int) -> None:
-            self._journal.record(
+            self._recorder.record(
                 "batches_dropped",
                 f"the spool is full: {number} batches were dropped, the oldest {age} old",
                 details={"batches": number, "waiting": self._spool.count},
             )
 
-        self._journal.count("dropped", len(dropped), every_s=REPORT_DROPPED_EVERY_S, write=write)
+        self._recorder.count("dropped", len(dropped), every_s=REPORT_DROPPED_EVERY_S, write=write)
 
     def _record_lost_rows(self, rows: int) -> None:
-        self._journal.record(
+        self._recorder.record(
             "rows_dropped",
             f"{rows} rows were lost before they reached the spool",
             details={"rows": rows},

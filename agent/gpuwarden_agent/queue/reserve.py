@@ -1,4 +1,4 @@
-"""Disk space held back, so that a full disk cannot keep the spool from shrinking.
+"""Reserves disk space, so that a full disk cannot keep the spool from shrinking.
 
 SQLite needs room to delete: a spool that filled the disk while the collector was away could not
 forget what the collector took when it came back, and would be stuck for ever. The reserve is a file

@@ -1,4 +1,4 @@
-"""What a row may be: the check that every row passes before it enters a batch.
+"""Checks every row before it enters a batch.
 
 A wrong column or type is a bug of the code that made the row and raises RowError. A number outside
 the catalogue's limits is a source that lies, which happens on real hardware: the caller is told

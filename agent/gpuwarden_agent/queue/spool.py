@@ -1,4 +1,4 @@
-"""The agent's durable queue on disk: sealed batches until the collector has acknowledged them.
+"""Keeps sealed batches on disk until the collector has acknowledged them.
 
 Format, version 1: one SQLite file `spool.sqlite` (WAL, synchronous=NORMAL) in the state folder.
 

@@ -1,4 +1,4 @@
-"""Whether a source answers: a pure state machine that reports each change of state once."""
+"""Decides whether a source answers: a pure state machine that reports each change of state once."""
 
 from dataclasses import dataclass, field
 from typing import assert_never

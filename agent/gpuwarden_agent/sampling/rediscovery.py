@@ -13,18 +13,18 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 3.0
 STOP_SEEN_S = 0.5
 
-LookAgain = Callable[[], Sequence[Probe]]
+Rediscovery = Callable[[], Sequence[Probe]]
 """Probes that were not there at the call before; may block."""
 
 
-async def keep_looking(
+async def keep_rediscovering(
     stop: asyncio.Event,
-    look_again: LookAgain,
+    rediscover: Rediscovery,
     take_in: Callable[[Probe], None],
     *,
     every_s: float = LOOK_EVERY_S,
 ) -> None:
-    """Call `look_again` on a thread of its own until `stop`, and hand on what it finds.
+    """Call `rediscover` on a thread of its own until `stop`, and hand on what it finds.
 
     A look that raises is logged, once for each reason; one that does not return is waited for, and
     keeps nothing else from going on.
@@ -33,7 +33,7 @@ async def keep_looking(
     failed: set[str] = set()
     try:
         while not await until(stop, every_s):
-            looking = worker.submit(look_again)
+            looking = worker.submit(rediscover)
             while not looking.done():
                 await asyncio.wait({looking}, timeout=STOP_SEEN_S)
                 if stop.is_set():

@@ -1,1 +1,1 @@
-"""Shipping: requests to collectors, and which of several is used."""
+"""Sends batches to collectors, and chooses the collector."""

@@ -1,4 +1,4 @@
-"""What the agent shows to a collector, and what it asks of it: a token, and whom it trusts for TLS."""
+"""Reads the token that the agent shows to a collector, and the authority that it trusts for TLS."""
 
 import logging
 import ssl

@@ -1,4 +1,4 @@
-"""Which of several collectors an agent ships to: pure, from what became of its tries.
+"""Chooses which of several collectors to ship to: pure functions of the results of earlier tries.
 
 It stays with one until that one has failed a few times in a row, goes on to the next in its order of
 preference, and looks now and then whether the first is back. The order is the agent's own, so that
@@ -24,7 +24,7 @@ def preference(agent_id: str, urls: Sequence[str]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class Failover:
     """Where batches go. Collectors are numbered in the order of preference."""
 
     at: int = 0
@@ -39,50 +39,50 @@ class Course:
     """How often it was not."""
 
 
-def aimed(course: Course, now_s: float) -> tuple[int, Course]:
+def aimed(failover: Failover, now_s: float) -> tuple[int, Failover]:
     """The collector for the next batch. One batch at a time looks whether the first is back."""
-    if course.home_at_s is None or course.is_looking or now_s < course.home_at_s:
-        return course.at, course
-    return 0, replace(course, is_looking=True)
+    if failover.home_at_s is None or failover.is_looking or now_s < failover.home_at_s:
+        return failover.at, failover
+    return 0, replace(failover, is_looking=True)
 
 
-def after_success(course: Course, place: int) -> Course:
+def after_success(failover: Failover, place: int) -> Failover:
     """A batch was taken, or refused for good, at `place`."""
     if place == 0:
-        return Course()
-    if place == course.at:
-        return replace(course, failures=0, given_up=0)
-    return course
+        return Failover()
+    if place == failover.at:
+        return replace(failover, failures=0, given_up=0)
+    return failover
 
 
 def after_failure(
-    course: Course, place: int, places: int, now_s: float, rng: random.Random, *, is_busy: bool
-) -> Course:
+    failover: Failover, place: int, places: int, now_s: float, rng: random.Random, *, is_busy: bool
+) -> Failover:
     """A try at `place`, one of `places`, failed. `is_busy`: it asked for time."""
-    if place != course.at:
-        if place == 0 and course.is_looking:
-            looks = course.looks + 1
+    if place != failover.at:
+        if place == 0 and failover.is_looking:
+            looks = failover.looks + 1
             home_at_s = now_s + _home_pause_s(looks, rng)
-            return replace(course, is_looking=False, looks=looks, home_at_s=home_at_s)
-        return course  # sent before the last change of course
-    failures = course.failures + 1
+            return replace(failover, is_looking=False, looks=looks, home_at_s=home_at_s)
+        return failover  # sent before the last change of failover
+    failures = failover.failures + 1
     if failures < (PATIENCE_BUSY if is_busy else PATIENCE):
-        return replace(course, failures=failures)
+        return replace(failover, failures=failures)
     if places == 1:
-        return replace(course, failures=failures, given_up=course.given_up + 1)
-    at = (course.at + 1) % places
+        return replace(failover, failures=failures, given_up=failover.given_up + 1)
+    at = (failover.at + 1) % places
     if at == 0:
-        return Course(given_up=course.given_up + 1)
+        return Failover(given_up=failover.given_up + 1)
     return replace(
-        course,
+        failover,
         at=at,
         failures=0,
-        given_up=course.given_up + 1,
-        home_at_s=course.home_at_s or now_s + _home_pause_s(0, rng),
+        given_up=failover.given_up + 1,
+        home_at_s=failover.home_at_s or now_s + _home_pause_s(0, rng),
     )
 
 
-def is_pause_due(before: Course, after: Course, places: int) -> bool:
+def is_pause_due(before: Failover, after: Failover, places: int) -> bool:
     """Whether to wait before the next try, after one that failed: not when another collector is to be
     tried that has not been yet."""
     return after.given_up == before.given_up or after.given_up % places == 0

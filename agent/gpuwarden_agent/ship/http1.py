@@ -1,4 +1,4 @@
-"""HTTP/1.1 from the client's side, without I/O: an address, requests to bytes, bytes to an answer."""
+"""Encodes requests and decodes answers of HTTP/1.1 for a client, without I/O."""
 
 import binascii
 from collections.abc import Mapping
@@ -92,7 +92,7 @@ class Answer:
     """Its first ANSWER_BYTES_MAX bytes."""
 
 
-class Exchange:
+class Http1Codec:
     """The requests and answers of one connection, one after the other.
 
     `request`, then `receive` until it gives the answer; again where `is_reusable` says so.

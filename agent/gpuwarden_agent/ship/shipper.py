@@ -37,7 +37,7 @@ from gpuwarden_agent.events.kinds import span
 from gpuwarden_agent.queue.async_spool import AsyncSpool
 from gpuwarden_agent.queue.spool import SealedBatch, SpoolError
 from gpuwarden_agent.ship.failover import (
-    Course,
+    Failover,
     after_failure,
     after_success,
     aimed,
@@ -233,7 +233,7 @@ class Shipper:
         order = preference(self._spool.agent_id, urls)
         self._transports = [transports[at] for at in order]
         self._urls = [urls[at] for at in order]
-        self._course = Course()
+        self._failover = Failover()
 
     async def redirect(self, transports: Sequence[Transport]) -> None:
         """Ship to these from now on, the first try at once. What is being sent is settled before it returns."""
@@ -323,7 +323,7 @@ class Shipper:
     async def _send(self, batch: SealedBatch) -> None:
         self._counters.batches_sent += 1
         attempt = self._failures
-        place, self._course = aimed(self._course, self._clock.monotonic())
+        place, self._failover = aimed(self._failover, self._clock.monotonic())
         outcome = await self._post(batch, place)
         if isinstance(outcome, Answered) and outcome.status == 204:
             self._on_batch_seconds(outcome.batch_s)
@@ -398,8 +398,8 @@ class Shipper:
 
     def _arrive(self, place: int) -> None:
         """A collector has answered for good, whatever the spool makes of it."""
-        before, self._course = self._course, after_success(self._course, place)
-        if before.at != self._course.at:
+        before, self._failover = self._failover, after_success(self._failover, place)
+        if before.at != self._failover.at:
             extra = {"collector": self._urls[place]}
             log.log(self._level, "shipping to the first collector again", extra=extra)
 
@@ -424,18 +424,18 @@ class Shipper:
 
     def _fail_at(self, place: int, action: RetryAfter, attempt: int) -> None:
         """A collector failed; there may be others to be tried."""
-        before, places = self._course, len(self._urls)
+        before, places = self._failover, len(self._urls)
         now_s = self._clock.monotonic()
-        course = after_failure(before, place, places, now_s, self._rng, is_busy=action.is_busy)
-        self._course = course
+        failover = after_failure(before, place, places, now_s, self._rng, is_busy=action.is_busy)
+        self._failover = failover
         if place != before.at:
             return  # the one that is shipped to is another
-        is_over = course.given_up >= places or places == 1
-        if course.at != place:
-            extra = {"collector": self._urls[course.at], "instead_of": self._urls[place]}
+        is_over = failover.given_up >= places or places == 1
+        if failover.at != place:
+            extra = {"collector": self._urls[failover.at], "instead_of": self._urls[place]}
             level = logging.DEBUG if is_over else self._level
             log.log(level, "shipping to another collector", extra=extra | {"why": action.reason})
-        if not is_pause_due(before, course, places):
+        if not is_pause_due(before, failover, places):
             action = replace(action, seconds=0.0)
         self._fail(action, attempt, place=place, is_over=is_over)
 
@@ -443,7 +443,7 @@ class Shipper:
         self, action: RetryAfter, attempt: int, *, place: int | None = None, is_over: bool = True
     ) -> None:
         """`is_over`: nobody else is left to be tried."""
-        url = self._urls[self._course.at if place is None else place]
+        url = self._urls[self._failover.at if place is None else place]
         if not self._failures:
             self._away_since_s = self._clock.monotonic()
             self._is_reachable.clear()

@@ -1,4 +1,4 @@
-"""Requests to one address over a few kept connections.
+"""Makes requests to one address over a few open connections.
 
 Small on purpose: an HTTP client for everything costs the host 14 MiB more. It follows no redirect,
 keeps no cookie and knows no proxy; what an answer is bounded by, and when a connection is given up,
@@ -20,7 +20,7 @@ from gpuwarden_agent.ship.credentials import Access, Credentials, why_refused
 from gpuwarden_agent.ship.http1 import (
     Address,
     Answer,
-    Exchange,
+    Http1Codec,
     NoAnswerError,
     NoConnectionError,
     may_ask_again,
@@ -92,7 +92,7 @@ class Transport:
         try:
             return await connection.ask(path, headers, body)
         except NoAnswerError:
-            has_begun = connection.exchange.has_answer_begun
+            has_begun = connection.codec.has_answer_begun
             if not may_ask_again(was_kept=kept is not None, has_answer_begun=has_begun):
                 raise
         try:
@@ -181,7 +181,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, pool: Transport) -> None:
         self._pool = pool
-        self.exchange = Exchange(pool.address, AGENT)
+        self.codec = Http1Codec(pool.address, AGENT)
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Answer] | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -199,14 +199,14 @@ class _Connection(asyncio.Protocol):
         self._answer = answer
         is_reusable = False
         try:
-            head = self.exchange.request(path, headers, body)
+            head = self.codec.request(path, headers, body)
             if not self.is_open:
                 raise NoAnswerError("the server closed the connection")
             # Without waiting until it is sent: the answer may come before that.
             self._transport.writelines((head, body))
             done = await answer
             is_unsent = self._transport.get_write_buffer_size() > 0
-            is_reusable = self.exchange.is_reusable and not is_unsent and self.is_open
+            is_reusable = self.codec.is_reusable and not is_unsent and self.is_open
             return done
         finally:
             self._answer = None
@@ -247,7 +247,7 @@ class _Connection(asyncio.Protocol):
     def _take(self, data: bytes) -> None:
         assert self._answer is not None
         try:
-            answer = self.exchange.receive(data)
+            answer = self.codec.receive(data)
         except NoAnswerError as error:
             self._answer.set_exception(error)
             return

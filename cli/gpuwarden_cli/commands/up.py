@@ -104,7 +104,7 @@ async def _watch(
                 clock,
                 stop,
                 probes=found.all_probes(agent.state_dir, clock),
-                look_again=found.look_again,
+                rediscover=found.rediscover,
             ),
             name="agent of this host",
         )

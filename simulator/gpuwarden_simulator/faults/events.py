@@ -1,4 +1,4 @@
-"""Events that a script brings by itself: Xids as the kernel's log has them, and lost GPUs.
+"""Makes the events of a script: Xids as lines of the kernel's log, and lost GPUs.
 
 An Xid is written as the driver writes it and read as the agent reads it, so that a simulated event
 is what a real one would be. All other events follow from rows.

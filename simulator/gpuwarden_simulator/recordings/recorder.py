@@ -1,4 +1,4 @@
-"""Records what probes say into a file: the sampler's ticks, deadlines and cadences, without shipping.
+"""Records the readings of probes into a file, with the sampler's ticks, deadlines and cadences.
 
 Rows are kept as the probes gave them, but for what an agent would not ship either: values outside
 the catalogue's limits are left out and counted, and a row that fits no table fails its reading.

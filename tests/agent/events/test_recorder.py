@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden.clock import ManualClock, to_ms
-from gpuwarden_agent.events.recorder import Journal, Tally, tally
+from gpuwarden_agent.events.recorder import EventRecorder, Tally, tally
 from gpuwarden_agent.queue.rows import impossible_columns
 
 
@@ -19,14 +19,14 @@ def rows() -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def journal(manual_clock: ManualClock, rows: list[dict[str, Any]]) -> Journal:
-    return Journal("n1", manual_clock, rows.append, simulated=False)
+def recorder(manual_clock: ManualClock, rows: list[dict[str, Any]]) -> EventRecorder:
+    return EventRecorder("n1", manual_clock, rows.append, simulated=False)
 
 
 def test_an_event_is_a_complete_row(
-    journal: Journal, rows: list[dict[str, Any]], manual_clock: ManualClock
+    recorder: EventRecorder, rows: list[dict[str, Any]], manual_clock: ManualClock
 ) -> None:
-    journal.record("probe_stuck", "gpu3: hangs", gpu=3, gpu_uuid="GPU-3", details={"a": 1})
+    recorder.record("probe_stuck", "gpu3: hangs", gpu=3, gpu_uuid="GPU-3", details={"a": 1})
     (row,) = rows
     assert impossible_columns("events", row) == ()
     assert row["ts"] == to_ms(manual_clock.now())
@@ -35,47 +35,47 @@ def test_an_event_is_a_complete_row(
 
 
 def test_two_events_of_a_kind_at_one_instant_keep_keys_of_their_own(
-    journal: Journal, rows: list[dict[str, Any]]
+    recorder: EventRecorder, rows: list[dict[str, Any]]
 ) -> None:
     for gpu in range(8):
-        journal.record("probe_stuck", "hangs", gpu=gpu)
-    journal.record("probe_recovered", "back")
+        recorder.record("probe_stuck", "hangs", gpu=gpu)
+    recorder.record("probe_recovered", "back")
     keys = {(row["ts"], row["kind"]) for row in rows}
     assert len(keys) == 9
     assert rows[-1]["ts"] == rows[0]["ts"]
 
 
 def test_a_clock_set_back_does_not_hold_events_in_the_old_time(
-    journal: Journal, rows: list[dict[str, Any]], manual_clock: ManualClock
+    recorder: EventRecorder, rows: list[dict[str, Any]], manual_clock: ManualClock
 ) -> None:
-    journal.record("probe_stuck", "before")
+    recorder.record("probe_stuck", "before")
     manual_clock.step(-3600)
-    journal.record("probe_stuck", "after")
+    recorder.record("probe_stuck", "after")
     assert rows[1]["ts"] == to_ms(manual_clock.now())
 
 
 def test_what_happens_in_masses_is_told_at_once_and_then_once_a_while(
-    journal: Journal, manual_clock: ManualClock
+    recorder: EventRecorder, manual_clock: ManualClock
 ) -> None:
     told: list[int] = []
     for _ in range(130):
-        journal.count("missed", 1, every_s=60, write=told.append)
+        recorder.count("missed", 1, every_s=60, write=told.append)
         manual_clock.advance(1)
     assert told == [1, 60, 60]
     manual_clock.advance(60)
-    journal.flush()
-    journal.flush()
+    recorder.flush()
+    recorder.flush()
     assert told == [1, 60, 60, 9]
 
 
-def test_what_is_pending_is_told_at_the_end_although_it_is_not_due(journal: Journal) -> None:
+def test_what_is_pending_is_told_at_the_end_although_it_is_not_due(recorder: EventRecorder) -> None:
     told: list[int] = []
     for _ in range(3):
-        journal.count("missed", 1, every_s=60, write=told.append)
-    journal.flush()
+        recorder.count("missed", 1, every_s=60, write=told.append)
+    recorder.flush()
     assert told == [1]
-    journal.flush(is_last=True)
-    journal.flush(is_last=True)
+    recorder.flush(is_last=True)
+    recorder.flush(is_last=True)
     assert told == [1, 2]
 
 

@@ -11,7 +11,7 @@ from gpuwarden_agent.exporter.sample_cache import (
     KEEP_S,
     PERIOD_MAX_MS,
     RATED,
-    Kept,
+    CachedSample,
     followed,
     keep_ms,
 )
@@ -19,7 +19,7 @@ from gpuwarden_agent.exporter.sample_cache import (
 SENT = "pcie_tx_bytes_total"
 
 
-def kept_after(table: str, *rows: tuple[float, dict[str, Any]]) -> Kept:
+def kept_after(table: str, *rows: tuple[float, dict[str, Any]]) -> CachedSample:
     """After rows at so many seconds."""
     held = None
     for seconds, columns in rows:
@@ -29,7 +29,7 @@ def kept_after(table: str, *rows: tuple[float, dict[str, Any]]) -> Kept:
     return held
 
 
-def shown(held: Kept, column: str, at_s: float) -> Any:
+def shown(held: CachedSample, column: str, at_s: float) -> Any:
     return held.at(round(at_s * 1000)).row.get(column)
 
 
@@ -161,7 +161,7 @@ def test_whatever_comes_a_shown_value_was_said_and_a_newer_one_was_not(
     steps: list[tuple[int, int | None, int | None]],
 ) -> None:
     now_s, said = 0, dict[str, tuple[int, int]]()
-    held: Kept | None = None
+    held: CachedSample | None = None
     for pause_s, power, sent in steps:
         now_s += pause_s
         row = {"power_watts": power, SENT: sent}

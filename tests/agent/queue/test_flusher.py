@@ -10,10 +10,10 @@ import pytest
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.events.recorder import Journal
+from gpuwarden_agent.events.recorder import EventRecorder
 from gpuwarden_agent.queue.async_spool import AsyncSpool
 from gpuwarden_agent.queue.batch import OpenBatch
-from gpuwarden_agent.queue.flusher import Sealer
+from gpuwarden_agent.queue.flusher import Flusher
 from gpuwarden_agent.queue.spool import Spool
 from gpuwarden_agent.sampling.inventory import AgentFacts, Inventory
 from gpuwarden_agent.worker import Worker
@@ -22,23 +22,23 @@ Decode = Callable[[bytes], dict[str, pa.Table]]
 
 
 class Rig:
-    """A sealer with a spool in memory."""
+    """A flusher with a spool in memory."""
 
     def __init__(self, clock: ManualClock, *, bytes_max: int = 10**8, rows_max: int = 100) -> None:
         self.batch, self.counters = OpenBatch(rows_max=rows_max), Counters()
         self.spool = Spool(None, bytes_max=bytes_max, clock=clock)
         self.sealed = asyncio.Event()
         self.told: list[str] = []
-        self.journal = Journal("n1", clock, self._write, simulated=False)
+        self.recorder = EventRecorder("n1", clock, self._write, simulated=False)
         facts = AgentFacts(node="n1", agent_id="a", boot_id="b", agent_version="1", labels={})
-        self.sealer = Sealer(
+        self.flusher = Flusher(
             "n1",
             AsyncSpool(self.spool, Worker("spool")),
             clock=clock,
             counters=self.counters,
             batch=self.batch,
             inventory=Inventory(facts, []),
-            journal=self.journal,
+            recorder=self.recorder,
             sealed=self.sealed,
         )
 
@@ -64,10 +64,10 @@ async def test_a_batch_holds_samples_events_and_the_inventory_that_changed(
     rig: Rig, decode_body: Decode
 ) -> None:
     rig.sample(1000)
-    rig.journal.record("agent_started", "m")
-    await rig.sealer.seal()
+    rig.recorder.record("agent_started", "m")
+    await rig.flusher.seal()
     rig.sample(2000)
-    await rig.sealer.seal()
+    await rig.flusher.seal()
     first, second = rig.spool.oldest(9)
     assert set(decode_body(first.body)) == {"host_samples", "events", "nodes"}
     assert set(decode_body(second.body)) == {"host_samples"}
@@ -76,8 +76,8 @@ async def test_a_batch_holds_samples_events_and_the_inventory_that_changed(
 
 
 async def test_nothing_is_sealed_when_there_is_nothing(rig: Rig) -> None:
-    await rig.sealer.seal()
-    await rig.sealer.seal()
+    await rig.flusher.seal()
+    await rig.flusher.seal()
     assert rig.spool.count == 1  # the inventory
 
 
@@ -86,28 +86,28 @@ async def test_what_is_asked_for_is_sealed_within_a_second(
 ) -> None:
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        group.create_task(rig.sealer.run(stop))
+        group.create_task(rig.flusher.run(stop))
         rig.sample(1000)
-        rig.sealer.seal_soon()
+        rig.flusher.seal_soon()
         await until_true(lambda: rig.spool.count == 1, timeout_s=2)
         stop.set()
-        rig.sealer.seal_soon()
+        rig.flusher.seal_soon()
 
 
 async def test_rows_wait_in_memory_while_the_disk_is_full_and_none_is_lost(
     rig: Rig, decode_body: Decode
 ) -> None:
-    await rig.sealer.seal()
+    await rig.flusher.seal()
     rig.fill_disk(True)
     for ts in range(1, 41):
         rig.batch.add(
             "host_samples", {"ts": ts, "node": "n" + "x" * 500 + str(ts), "simulated": False}
         )
-        await rig.sealer.seal()
+        await rig.flusher.seal()
     assert rig.counters.last_error is not None
     assert "full" in rig.counters.last_error
     rig.fill_disk(False)
-    await rig.sealer.seal()
+    await rig.flusher.seal()
     stamps = [
         ts.as_py().timestamp()
         for batch in rig.spool.oldest(99)
@@ -121,15 +121,15 @@ async def test_memory_stays_bounded_while_the_disk_is_full_and_the_loss_is_told(
     manual_clock: ManualClock,
 ) -> None:
     rig = Rig(manual_clock, rows_max=20)
-    await rig.sealer.seal()
+    await rig.flusher.seal()
     rig.fill_disk(True)
     lost = 0
     for ts in range(1, 61):
         lost += rig.batch.add(
             "host_samples", {"ts": ts, "node": "y" * 4000 + str(ts * 7919), "simulated": False}
         )
-        await rig.sealer.seal()
-    rig.sealer.report_lost_rows(lost)
+        await rig.flusher.seal()
+    rig.flusher.report_lost_rows(lost)
     assert rig.batch.count <= 21
     rig.fill_disk(False)
     rows = rig.batch.take().by_table
@@ -141,7 +141,7 @@ async def test_memory_stays_bounded_while_the_disk_is_full_and_the_loss_is_told(
 async def test_a_spool_that_fails_is_told_once_and_its_recovery_with_its_duration(
     rig: Rig, manual_clock: ManualClock, decode_body: Decode
 ) -> None:
-    await rig.sealer.seal()
+    await rig.flusher.seal()
     rig.fill_disk(True)
     rig.batch.add("host_samples", {"ts": 1, "node": "z" * 9000, "simulated": False})
     for number in range(4):
@@ -149,13 +149,13 @@ async def test_a_spool_that_fails_is_told_once_and_its_recovery_with_its_duratio
             "host_samples",
             {"ts": number + 2, "node": secrets.token_hex(9000), "simulated": False},
         )
-        await rig.sealer.seal()
+        await rig.flusher.seal()
         manual_clock.advance(5)
     assert rig.told == ["spool_failed"]
-    assert rig.sealer.is_failing
+    assert rig.flusher.is_failing
     rig.fill_disk(False)
-    await rig.sealer.seal()
-    await rig.sealer.seal()
+    await rig.flusher.seal()
+    await rig.flusher.seal()
     assert rig.told == ["spool_failed", "spool_recovered"]
     _, first, last = (decode_body(batch.body) for batch in rig.spool.oldest(9))
     assert "database or disk is full" in first["events"]["message"][0].as_py()
@@ -168,7 +168,7 @@ async def test_a_full_spool_is_told_once_in_a_while_and_not_for_every_batch(
     rig = Rig(manual_clock, bytes_max=3000)
     for ts in range(1, 200):
         rig.sample(ts * 1000)
-        await rig.sealer.seal()
+        await rig.flusher.seal()
         manual_clock.advance(5)
     assert rig.spool.size_bytes <= 3000
     assert rig.counters.batches_dropped == 199 - rig.spool.count
@@ -183,7 +183,7 @@ async def test_making_up_the_past_waits_while_half_of_the_spool_is_full(
     rig.spool.put(b"x" * 80, 1)
     rig.sample(1000)
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(rig.sealer.seal_in_turn(stop))
+        task = group.create_task(rig.flusher.seal_in_turn(stop))
         await asyncio.sleep(0)
         assert not task.done()
         rig.spool.acknowledge(1)

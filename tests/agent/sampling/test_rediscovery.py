@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpuwarden_agent.probe import Probe
-from gpuwarden_agent.sampling.rediscovery import keep_looking
+from gpuwarden_agent.sampling.rediscovery import keep_rediscovering
 
 
 async def test_what_a_look_finds_is_handed_on(fake_probe: Any) -> None:
@@ -21,7 +21,7 @@ async def test_what_a_look_finds_is_handed_on(fake_probe: Any) -> None:
             stop.set()
 
     async with asyncio.timeout(10):
-        await keep_looking(stop, lambda: finds.pop(0), take_in, every_s=0.001)
+        await keep_rediscovering(stop, lambda: finds.pop(0), take_in, every_s=0.001)
     assert taken == ["gpu1", "gpu2", "x"]
 
 
@@ -39,7 +39,7 @@ async def test_a_look_that_fails_is_logged_once_for_each_reason_and_tried_again(
         return []
 
     async with asyncio.timeout(10):
-        await keep_looking(stop, look, lambda _: None, every_s=0.001)
+        await keep_rediscovering(stop, look, lambda _: None, every_s=0.001)
     assert len(caplog.records) == 2
 
 
@@ -53,7 +53,7 @@ async def test_a_look_that_hangs_does_not_keep_the_agent_from_stopping() -> None
         return []
 
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-        looking = group.create_task(keep_looking(stop, look, lambda _: None, every_s=0.001))
+        looking = group.create_task(keep_rediscovering(stop, look, lambda _: None, every_s=0.001))
         await asyncio.to_thread(began.wait, 10)
         stop.set()
         await looking

@@ -10,7 +10,7 @@ from gpuwarden_agent.ship.failover import (
     HOME_MAX_S,
     PATIENCE,
     PATIENCE_BUSY,
-    Course,
+    Failover,
     after_failure,
     after_success,
     aimed,
@@ -21,8 +21,10 @@ from gpuwarden_agent.ship.failover import (
 RNG = random.Random(1)
 
 
-def failed(course: Course, place: int, *, places: int = 2, now_s: float = 0.0, busy: bool = False):
-    return after_failure(course, place, places, now_s, RNG, is_busy=busy)
+def failed(
+    failover: Failover, place: int, *, places: int = 2, now_s: float = 0.0, busy: bool = False
+):
+    return after_failure(failover, place, places, now_s, RNG, is_busy=busy)
 
 
 def test_agents_spread_over_the_collectors_and_each_keeps_its_order() -> None:
@@ -35,34 +37,34 @@ def test_agents_spread_over_the_collectors_and_each_keeps_its_order() -> None:
 
 
 def test_a_collector_is_given_up_after_some_tries_in_a_row() -> None:
-    course = Course()
+    failover = Failover()
     for _ in range(PATIENCE - 1):
-        course = failed(course, 0)
-        assert course.at == 0
-    course = failed(after_success(course, 0), 0)
-    assert course.at == 0, "a success in between: begun anew"
+        failover = failed(failover, 0)
+        assert failover.at == 0
+    failover = failed(after_success(failover, 0), 0)
+    assert failover.at == 0, "a success in between: begun anew"
     for _ in range(PATIENCE - 1):
-        course = failed(course, 0)
-    assert course.at == 1
-    assert course.home_at_s is not None
+        failover = failed(failover, 0)
+    assert failover.at == 1
+    assert failover.home_at_s is not None
 
 
 def test_one_that_is_busy_is_given_more_time() -> None:
-    course = Course()
+    failover = Failover()
     for _ in range(PATIENCE_BUSY - 1):
-        course = failed(course, 0, busy=True)
-    assert course.at == 0
-    assert failed(course, 0, busy=True).at == 1
+        failover = failed(failover, 0, busy=True)
+    assert failover.at == 0
+    assert failed(failover, 0, busy=True).at == 1
 
 
 def test_one_batch_looks_whether_the_first_is_back_and_the_rest_follow() -> None:
-    away = Course(at=1, home_at_s=60.0)
+    away = Failover(at=1, home_at_s=60.0)
     assert aimed(away, 59.9) == (1, away)
     place, looking = aimed(away, 60.0)
     assert place == 0
     assert aimed(looking, 60.0)[0] == 1, "one at a time"
     assert after_success(looking, 1).at == 1
-    assert after_success(looking, 0) == Course()
+    assert after_success(looking, 0) == Failover()
     still_away = failed(looking, 0, now_s=60.0)
     assert still_away.at == 1
     assert still_away.home_at_s is not None
@@ -70,40 +72,40 @@ def test_one_batch_looks_whether_the_first_is_back_and_the_rest_follow() -> None
 
 
 def test_looks_become_rare() -> None:
-    course, now_s = Course(at=1, home_at_s=0.0), 0.0
+    failover, now_s = Failover(at=1, home_at_s=0.0), 0.0
     for _ in range(40):
-        course = failed(aimed(course, now_s)[1], 0, now_s=now_s)
-        assert course.home_at_s is not None
-        assert course.home_at_s - now_s <= HOME_MAX_S
-        now_s = course.home_at_s
+        failover = failed(aimed(failover, now_s)[1], 0, now_s=now_s)
+        assert failover.home_at_s is not None
+        assert failover.home_at_s - now_s <= HOME_MAX_S
+        now_s = failover.home_at_s
     assert now_s > 30 * HOME_MAX_S / 2
 
 
 def test_what_was_sent_before_the_change_of_course_changes_nothing() -> None:
-    course = Course(at=1, home_at_s=60.0)
-    assert failed(course, 0) == course
-    assert failed(course, 2, places=3) == course
+    failover = Failover(at=1, home_at_s=60.0)
+    assert failed(failover, 0) == failover
+    assert failed(failover, 2, places=3) == failover
 
 
 def test_a_pause_is_made_when_all_have_failed() -> None:
     """Each is tried at once that has not been yet."""
-    course, pauses = Course(), []
+    failover, pauses = Failover(), []
     for _ in range(3 * PATIENCE):
-        after = failed(course, course.at, places=3)
-        pauses.append(is_pause_due(course, after, 3))
-        course = after
+        after = failed(failover, failover.at, places=3)
+        pauses.append(is_pause_due(failover, after, 3))
+        failover = after
     moves = [pauses[at] for at in range(PATIENCE - 1, 3 * PATIENCE, PATIENCE)]
     assert moves == [False, False, True]
     assert all(pauses[at] for at in range(3 * PATIENCE) if at % PATIENCE != PATIENCE - 1)
 
 
 def test_with_one_collector_there_is_always_a_pause() -> None:
-    course = Course()
+    failover = Failover()
     for _ in range(10):
-        after = failed(course, 0, places=1)
-        assert is_pause_due(course, after, 1)
+        after = failed(failover, 0, places=1)
+        assert is_pause_due(failover, after, 1)
         assert (after.at, after.home_at_s) == (0, None)
-        course = after
+        failover = after
 
 
 @given(
@@ -115,19 +117,19 @@ def test_with_one_collector_there_is_always_a_pause() -> None:
 def test_whatever_comes_there_is_a_collector_and_a_way_home(
     places: int, outcomes: list[tuple[int, str, float]]
 ) -> None:
-    course, now_s = Course(), 0.0
+    failover, now_s = Failover(), 0.0
     for place, outcome, seconds in outcomes:
         now_s += seconds
         place %= places
-        aim, course = aimed(course, now_s)
+        aim, failover = aimed(failover, now_s)
         assert 0 <= aim < places
         for at in (aim, place):
             if outcome == "ok":
-                course = after_success(course, at)
+                failover = after_success(failover, at)
             else:
-                course = failed(course, at, places=places, now_s=now_s, busy=outcome == "busy")
-        assert 0 <= course.at < places
-        assert (course.at == 0) == (course.home_at_s is None)
-        if course.at:
-            assert course.home_at_s is not None
-            assert course.is_looking or course.home_at_s <= now_s + HOME_MAX_S
+                failover = failed(failover, at, places=places, now_s=now_s, busy=outcome == "busy")
+        assert 0 <= failover.at < places
+        assert (failover.at == 0) == (failover.home_at_s is None)
+        if failover.at:
+            assert failover.home_at_s is not None
+            assert failover.is_looking or failover.home_at_s <= now_s + HOME_MAX_S

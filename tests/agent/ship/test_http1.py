@@ -9,7 +9,7 @@ from gpuwarden_agent.ship.http1 import (
     HEAD_BYTES_MAX,
     Address,
     Answer,
-    Exchange,
+    Http1Codec,
     NoAnswerError,
     may_ask_again,
 )
@@ -17,18 +17,18 @@ from gpuwarden_agent.ship.http1 import (
 ADDRESS = Address("collector.example", 8750, is_tls=False)
 
 
-def asked(address: Address = ADDRESS) -> Exchange:
-    exchange = Exchange(address, "agent/1")
-    exchange.request("/v1/ingest", {}, b"body")
-    return exchange
+def asked(address: Address = ADDRESS) -> Http1Codec:
+    codec = Http1Codec(address, "agent/1")
+    codec.request("/v1/ingest", {}, b"body")
+    return codec
 
 
-def answer_to(raw: bytes, *, ends: bool = False) -> tuple[Answer | None, Exchange]:
-    exchange = asked()
-    answer = exchange.receive(raw)
+def answer_to(raw: bytes, *, ends: bool = False) -> tuple[Answer | None, Http1Codec]:
+    codec = asked()
+    answer = codec.receive(raw)
     if ends and answer is None:
-        answer = exchange.receive(b"")
-    return answer, exchange
+        answer = codec.receive(b"")
+    return answer, codec
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_no_text_does_anything_else(text: str) -> None:
             address = Address.parse(url)
         except ValueError:
             continue
-        head = Exchange(address, "agent").request("/v1/ingest", {}, b"")
+        head = Http1Codec(address, "agent").request("/v1/ingest", {}, b"")
         assert head.isascii()
         assert head.count(b"\r\n") == 3 + bool(address.authorization) + 2
 
@@ -89,7 +89,7 @@ def test_the_host_header_has_the_port_where_it_is_not_the_usual(
 def test_a_password_is_sent_and_never_shown() -> None:
     address = Address.parse("http://user:secret@h/prefix")
     assert address.shown("/v1/ingest") == "http://h/prefix/v1/ingest"
-    head = Exchange(address, "agent/1").request("/v1/ingest", {"X-Y": "z"}, b"four")
+    head = Http1Codec(address, "agent/1").request("/v1/ingest", {"X-Y": "z"}, b"four")
     assert head == (
         b"POST /prefix/v1/ingest HTTP/1.1\r\nHost: h\r\nUser-Agent: agent/1\r\n"
         b"Authorization: Basic dXNlcjpzZWNyZXQ=\r\nX-Y: z\r\nContent-Length: 4\r\n\r\n"
@@ -121,33 +121,33 @@ OLD = b"HTTP/1.0 200 OK\r\n\r\nreason"
 def test_an_answer_means_the_same_however_it_is_cut(
     raw: bytes, status: int, body: bytes, is_reusable: bool, data: st.DataObject
 ) -> None:
-    exchange, answer, rest = asked(), None, raw
+    codec, answer, rest = asked(), None, raw
     while rest and answer is None:
         size = data.draw(st.integers(1, len(rest)))
-        answer, rest = exchange.receive(rest[:size]), rest[size:]
+        answer, rest = codec.receive(rest[:size]), rest[size:]
     if answer is None:
-        answer = exchange.receive(b"")
+        answer = codec.receive(b"")
     assert answer is not None
     assert (answer.status, answer.body) == (status, body)
     if not rest:
-        assert exchange.is_reusable is is_reusable
+        assert codec.is_reusable is is_reusable
 
 
 def test_a_reused_connection_begins_again() -> None:
-    answer, exchange = answer_to(REFUSED)
+    answer, codec = answer_to(REFUSED)
     assert answer == Answer(400, {"retry-after": "3", "content-length": "6"}, b"reason")
-    assert exchange.request("/v1/ingest", {}, b"more").startswith(b"POST /v1/ingest")
-    assert not exchange.has_answer_begun
-    assert exchange.receive(NO_CONTENT) == Answer(204, {}, b"")
+    assert codec.request("/v1/ingest", {}, b"more").startswith(b"POST /v1/ingest")
+    assert not codec.has_answer_begun
+    assert codec.receive(NO_CONTENT) == Answer(204, {}, b"")
 
 
 def test_a_long_answer_is_cut_and_its_connection_given_up() -> None:
-    answer, exchange = answer_to(
+    answer, codec = answer_to(
         b"HTTP/1.1 400 No\r\nContent-Length: 999999\r\n\r\n" + b"x" * (ANSWER_BYTES_MAX + 1)
     )
     assert answer is not None
     assert answer.body == b"x" * ANSWER_BYTES_MAX
-    assert not exchange.is_reusable
+    assert not codec.is_reusable
 
 
 @pytest.mark.parametrize(
@@ -172,10 +172,10 @@ def test_half_an_answer_is_none(raw: bytes, why: str) -> None:
 
 @given(st.lists(st.binary(min_size=1, max_size=60), max_size=6))
 def test_no_garbage_does_anything_else(pieces: list[bytes]) -> None:
-    exchange = asked()
+    codec = asked()
     try:
         for piece in [b"HTTP/1.1 ", *pieces, b""]:
-            if exchange.receive(piece) is not None:
+            if codec.receive(piece) is not None:
                 return
     except NoAnswerError:
         return

@@ -173,19 +173,19 @@ async def test_it_goes_back_when_the_first_is_there_again(
         await pair.first.stop()
         pair.put(2)
         await until_true(pair.is_done)
-        pair.shipper._course = replace(pair.shipper._course, home_at_s=0.0)
+        pair.shipper._failover = replace(pair.shipper._failover, home_at_s=0.0)
         pair.put()
         await until_true(pair.is_done)
         assert len(pair.second.stored) == 3, "not yet back: the second has that batch too"
         await pair.first.start()
-        pair.shipper._course = replace(pair.shipper._course, home_at_s=0.0)
+        pair.shipper._failover = replace(pair.shipper._failover, home_at_s=0.0)
         pair.put(3)
         await until_true(pair.is_done)
         pair.put(2)
         await until_true(pair.is_done)
     assert len(pair.first.stored) >= 3
     assert len(pair.first.stored) + len(pair.second.stored) == 8
-    assert pair.shipper._course.at == 0
+    assert pair.shipper._failover.at == 0
 
 
 async def test_draining_tries_every_collector_before_it_gives_up(stubs: list[Any]) -> None:

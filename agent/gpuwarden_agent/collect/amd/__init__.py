@@ -1,1 +1,3 @@
-"""AMD GPUs, from the files of the amdgpu driver in /sys, and AMD's library where it is installed."""
+"""Reads AMD GPUs from the amdgpu driver's files in /sys, and by AMD's library where it is
+installed.
+"""

@@ -1,4 +1,4 @@
-"""One AMD GPU as a probe, from the amdgpu driver's files in /sys: no library, no privilege.
+"""Reads one AMD GPU from the amdgpu driver's files in /sys: no library, no privilege.
 
 There is one probe for each GPU, as for NVIDIA, so that a driver call that hangs stops nothing but
 its own GPU. Columns are filled where the driver's reading means what the catalogue says:
@@ -29,7 +29,7 @@ from gpuwarden_agent.collect.amd.health import HealthReader
 from gpuwarden_agent.collect.amd.links import xgmi_rows
 from gpuwarden_agent.collect.amd.smi import SmiMetrics
 from gpuwarden_agent.collect.amd.throttling import Throttling
-from gpuwarden_agent.collect.coerce import fit
+from gpuwarden_agent.collect.coerce import coerce
 from gpuwarden_agent.events.kinds import event
 from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
 
@@ -177,7 +177,7 @@ class AmdGpuProbe:
         return {"gpu": self._gpu, "gpu_uuid": self.gpu_uuid}
 
     def _rows(self, table: str, values: Mapping[str, Value]) -> list[Row]:
-        row = fit(table, values)
+        row = coerce(table, values)
         return [self._identity() | row] if row else []
 
     @contextmanager
@@ -250,13 +250,13 @@ class AmdGpuProbe:
 
     def _sample(self, metrics: Metrics) -> Row:
         """Raises ProbeError when the GPU gives nothing."""
-        files = fit("gpu_samples", self._device_values(metrics) | self._sensor_values(metrics))
+        files = coerce("gpu_samples", self._device_values(metrics) | self._sensor_values(metrics))
         if not files and not self._look_for_card():
             return self._identity()  # it fell asleep meanwhile
         if not files:
             raise ProbeError(f"{self._named} gave no reading at all")
         throttling = self._throttling.columns(metrics, self._clock.monotonic())
-        return self._identity() | files | fit("gpu_samples", throttling)
+        return self._identity() | files | coerce("gpu_samples", throttling)
 
     def _details(self, metrics: Metrics) -> dict[str, Value]:
         read, device = self._files.read, self._card.device
@@ -367,7 +367,7 @@ class AmdGpuProbe:
             "pcie_width_max": self._of_the_way("max_link_width", parse.pcie_width),
             "numa_node": read(device / "numa_node", parse.numa_node),
         }
-        return fit("gpus", values | self._limits())
+        return coerce("gpus", values | self._limits())
 
     def _limits(self) -> dict[str, Value]:
         sensors = self._learn_sensors()

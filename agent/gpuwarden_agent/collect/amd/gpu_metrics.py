@@ -1,4 +1,4 @@
-"""What the binary file `gpu_metrics` of the amdgpu driver says, by the kernel's own names.
+"""Decodes the binary file `gpu_metrics` of the amdgpu driver, by the names of the kernel.
 
 The layouts are those of drivers/gpu/drm/amd/include/kgd_pp_interface.h, versions 1.3 (MI100, MI200,
 Radeon) and 1.4 to 1.8 (MI300 and later), with the machine's own alignment. Older versions lack what

@@ -1,4 +1,4 @@
-"""What the memories of an AMD GPU went through: counters of errors (RAS), and pages taken out of use.
+"""Reads memory errors (RAS counters) and retired pages of an AMD GPU.
 
 A counter is read once a minute: reading one makes the driver ask every memory channel, and clear
 what it found there. Umc is the memory controller: DRAM. The other blocks of `_SRAM` keep errors of

@@ -1,4 +1,4 @@
-"""xGMI links of an AMD GPU (Infinity Fabric between GPUs): rows of `link_samples`, from its metrics.
+"""Makes rows of `link_samples` for xGMI links (Infinity Fabric between GPUs), from the metrics.
 
 The firmware counts bytes link by link from MI300 on. Drivers with metrics of version 1.7 and newer
 say of each link whether it is up. Older ones have a number for each of eight links, used or not:

@@ -1,4 +1,4 @@
-"""The metrics of an AMD GPU through AMD's Python package `amdsmi`, where it is installed.
+"""Reads the metrics of an AMD GPU by AMD's Python package `amdsmi`, where it is installed.
 
 It is asked only for a version of `gpu_metrics` that is newer than the layouts known here: its
 library knows those that came with it, and gives the values by the same names. Loading it costs

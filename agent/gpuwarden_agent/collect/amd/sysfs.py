@@ -1,4 +1,4 @@
-"""What the files of the amdgpu driver say: pure parsers, one for each form of content.
+"""Parses the files of the amdgpu driver: pure functions, one for each form of content.
 
 Formats and units are those of the kernel's own documentation (Documentation/gpu/amdgpu: thermal,
 driver-misc, ras; Documentation/ABI/testing/sysfs-bus-pci). A parser returns None where the driver

@@ -1,4 +1,5 @@
-"""Why an AMD GPU's clocks are held down, in the words of the catalogue: pure decisions.
+"""Names the reasons why an AMD GPU's clocks are held down, in the catalogue's words: pure
+functions.
 
 Two generations of boards say it in two ways. Up to MI200 and on Radeons the driver gives a bit for
 each limit in force (`indep_throttle_status`, the SMU_THROTTLER bits of amdgpu_smu.h). From MI300 on

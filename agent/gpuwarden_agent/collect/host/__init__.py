@@ -1,1 +1,1 @@
-"""The host: CPU, memory, disks, network and InfiniBand, from /proc and /sys."""
+"""Reads CPU, memory, disks, network and InfiniBand of the host from /proc and /sys."""

@@ -1,4 +1,4 @@
-"""InfiniBand, RoCE and EFA ports as a probe, from /sys/class/infiniband: no library, no privilege.
+"""Reads InfiniBand, RoCE and EFA ports from /sys/class/infiniband: no library, no privilege.
 
 Every port is a row, one without a link too: a cable that came loose must not look like a port that
 never was. Files are those of the kernel's Documentation/ABI/stable/sysfs-class-infiniband; which of
@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from gpuwarden_agent.collect.coerce import fit
+from gpuwarden_agent.collect.coerce import coerce
 from gpuwarden_agent.probe import Reading, Row, Value
 
 log = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ class InfiniBandProbe:
             values |= {column: self._traffic(folder, *files) for column, files in _TRAFFIC.items()}
             files |= _ERRORS
         values |= {column: self._read(folder / file, parse_count) for column, file in files.items()}
-        return fit(TABLE, values)
+        return coerce(TABLE, values)
 
     def _traffic(self, folder: Path, file: str, in_bytes: str | None = None) -> int | None:
         count = self._read(folder / file, parse_count)

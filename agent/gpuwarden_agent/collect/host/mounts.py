@@ -1,4 +1,4 @@
-"""What mounts say of themselves in /proc: which there are, and the counters of the NFS client.
+"""Reads the list of mounts and the counters of the NFS client from /proc.
 
 No mount is ever touched: a server that is gone hangs whoever asks for its files, for hours. Formats
 are those of proc(5) (mountinfo) and of nfs_show_stats and rpc_clnt_show_stats in the kernel

@@ -1,4 +1,4 @@
-"""The node as a probe: CPU, memory, pressure, disks and network from /proc and /sys, every second.
+"""Reads CPU, memory, pressure, disks and network of the node from /proc and /sys, every second.
 
 Each file is read and parsed by itself: one that this kernel does not have leaves its columns out
 and the others in. Parsing and arithmetic are functions on text and counters; `HostProbe` only reads
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpuwarden.clock import Clock
-from gpuwarden_agent.collect.coerce import fit
+from gpuwarden_agent.collect.coerce import coerce
 from gpuwarden_agent.collect.host import mounts
 from gpuwarden_agent.collect.nvidia.fabric_manager import FabricManager, kernel_module
 from gpuwarden_agent.probe import ProbeError, Reading, Value
@@ -272,7 +272,7 @@ class HostProbe:
         if self._last is not None:
             values |= self._rates(self._last, now, stat, disks)
         self._last = Look(now, stat, disks)
-        row = fit("host_samples", values)
+        row = coerce("host_samples", values)
         if not row:
             raise ProbeError(f"nothing in {self._proc} could be read")
         return {"host_samples": [row]}
@@ -294,7 +294,7 @@ class HostProbe:
             **self._fabric_manager.facts(),
             **self._node,
         }
-        return {"nodes": [fit("nodes", values)]}
+        return {"nodes": [coerce("nodes", values)]}
 
     def _cpu_cores(self) -> int | None:
         """Physical cores: the threads of one have the same list of siblings."""

@@ -1,1 +1,1 @@
-"""NVIDIA GPUs, through NVML."""
+"""Reads NVIDIA GPUs through NVML; `metrics.py` lists what is read."""

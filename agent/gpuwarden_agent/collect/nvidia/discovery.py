@@ -1,6 +1,6 @@
-"""NVIDIA's driver and GPUs over the life of the agent: they come, go, and come back.
+"""Follows NVIDIA's driver and GPUs while the agent runs: added, lost, and back again.
 
-Every few seconds `NvidiaHost.look_again` looks at two places of the kernel's, which costs nothing
+Every few seconds `NvidiaHost.rediscover` looks at two places of the kernel's, which costs nothing
 and wakes up nothing: the version of the loaded module, and the GPUs that are bound to it. Only when
 something is there that was not, or when no GPU answers any more, the driver is opened (again).
 `decide` is that decision, pure.
@@ -175,7 +175,7 @@ class NvidiaHost:
         self._has_probe = True
         return self._makers.nvml()
 
-    def look_again(self) -> list[Probe]:
+    def rediscover(self) -> list[Probe]:
         """Open the driver (again) if it is time to: probes of what came. Blocks."""
         is_well = self._state.driver is not None and self._state.trouble is None
         if self._state.driver is not None and self._state.driver.has_ended():

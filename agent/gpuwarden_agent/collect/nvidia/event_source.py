@@ -1,4 +1,4 @@
-"""NVML's events of one GPU: which are asked for, and how they are taken from the driver.
+"""Registers for NVML's events of one GPU, and takes them from the driver.
 
 Each GPU has an event set of its own: waiting on a set fails as soon as one of its GPUs is lost. The
 driver queues events from registration on, each with the data of its own; there is no time in them.

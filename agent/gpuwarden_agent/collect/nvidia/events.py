@@ -1,4 +1,4 @@
-"""What NVML tells by itself, and how the driver does, as a probe of events.
+"""Turns NVML's own events and the state of the driver into rows of `events`.
 
 Each second it takes what the driver has queued for each GPU: Xids go through the node's ledger,
 where they meet the kernel's lines; other errors become events of their own. A GPU is registered

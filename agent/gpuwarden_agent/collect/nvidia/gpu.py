@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpuwarden.clock import Clock
-from gpuwarden_agent.collect.coerce import fit
+from gpuwarden_agent.collect.coerce import coerce
 from gpuwarden_agent.collect.nvidia.gpm import GpmReader
 from gpuwarden_agent.collect.nvidia.health import read_health
 from gpuwarden_agent.collect.nvidia.inventory import PCI_DEVICES, InventoryReader
@@ -117,7 +117,7 @@ class GpuProbe:
             if "link_samples" in wanted:
                 links = self._links.rows()
                 reading["link_samples"] = [
-                    self._identity() | fit("link_samples", row) for row in links
+                    self._identity() | coerce("link_samples", row) for row in links
                 ]
             if "gpu_health_samples" in wanted:
                 self._query.begin(60, due_s)
@@ -136,7 +136,7 @@ class GpuProbe:
         return {"gpu": self._device.index, "gpu_uuid": self._device.uuid}
 
     def _rows(self, table: str, values: Mapping[str, Value]) -> list[Row]:
-        row = fit(table, values)
+        row = coerce(table, values)
         return [self._identity() | row] if row else []
 
     def _samples(self) -> list[Row]:

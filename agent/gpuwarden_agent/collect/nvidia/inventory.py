@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpuwarden_agent.collect.coerce import fit
+from gpuwarden_agent.collect.coerce import coerce
 from gpuwarden_agent.collect.nvidia.metrics import ROWS
 from gpuwarden_agent.collect.nvidia.query import ASKED, Query, read_calls, read_columns
 from gpuwarden_agent.probe import Row, Value
@@ -88,7 +88,7 @@ class InventoryReader:
             **read_calls(self._query, "modes"),
             "peers": self._peers(ways),
         }
-        return fit("gpus", values)
+        return coerce("gpus", values)
 
     def architecture(self) -> int | None:
         """nvmlDeviceArchitecture_t; None: unknown."""

@@ -1,4 +1,4 @@
-"""MIG devices: the parts that a GPU was cut into, each of them a GPU to whoever runs on it.
+"""Reads MIG devices: instances of a GPU, each with rows of its own.
 
 They come and go while the agent runs. Who is there is asked with every description, and again as
 soon as one does not answer. A MIG device has memory, and with GPM (Hopper and newer) activity of
@@ -8,7 +8,7 @@ its own; power, temperature, clocks and errors are those of the whole GPU.
 from collections import Counter
 
 from gpuwarden.clock import Clock
-from gpuwarden_agent.collect.coerce import fit
+from gpuwarden_agent.collect.coerce import coerce
 from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.gpm import GpmReader
 from gpuwarden_agent.collect.nvidia.metrics import ROWS
@@ -58,7 +58,7 @@ class MigReader:
                     "memory_free_bytes": memory.free_bytes,
                     "memory_reserved_bytes": memory.reserved_bytes,
                 }
-                rows.append(self._identity(part) | fit("gpu_samples", values))
+                rows.append(self._identity(part) | coerce("gpu_samples", values))
         return rows
 
     def details(self) -> list[Row]:
@@ -71,7 +71,7 @@ class MigReader:
             if sharing[part.gpu_instance] > 1:
                 continue
             values = self._reader(part).read()
-            if row := fit("gpu_detail_samples", values):
+            if row := coerce("gpu_detail_samples", values):
                 rows.append(self._identity(part) | row)
         return rows
 
@@ -86,7 +86,7 @@ class MigReader:
                 "memory_total_bytes": memory.total_bytes if memory else None,
                 "parent_gpu_uuid": self._device.uuid,
             }
-            rows.append(self._identity(part) | fit("gpus", values))
+            rows.append(self._identity(part) | coerce("gpus", values))
         return rows
 
     def forget(self) -> None:

@@ -1,4 +1,4 @@
-"""Processes on one GPU as its driver tells them: kind, memory, MIG device, share of the time.
+"""Reads the processes on one GPU from its driver: kind, memory, MIG device, share of the time.
 
 The driver lists a process once for each kind of work and for each MIG instance that it uses; here it
 is one entry a GPU or MIG device.

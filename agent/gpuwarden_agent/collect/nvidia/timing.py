@@ -1,4 +1,4 @@
-"""How long driver calls take, and how often a call may be made for it: pure decisions.
+"""Decides from the durations of driver calls how often each may be made: pure functions.
 
 A call belongs to a tier: it is made every second, every ten or every minute. Its first calls are
 timed, and one that is slow on this machine moves one tier down, once: 40 ms for a reading that is

@@ -1,1 +1,1 @@
-"""GPU processes with their process trees and owners, from /proc and control groups."""
+"""Reads GPU processes with their process trees and owners from /proc and control groups."""

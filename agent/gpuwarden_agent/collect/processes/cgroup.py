@@ -1,4 +1,4 @@
-"""What a process's control group lets it use, from version 2, version 1 and both at once.
+"""Reads the limits of control groups: version 2, version 1, and both at once.
 
 A limit anywhere up the tree holds, so the smallest counts; what is used and how long it throttled is
 told of the group that has that limit. Groups are found by the mounts that this process sees, which

@@ -1,4 +1,4 @@
-"""Processes as /proc shows them: stat lines of all, and more of the few that matter.
+"""Reads processes from /proc: stat lines of all, and more of selected ones.
 
 What the agent may not read of another user's process is None, never 0. A process may end between
 any two reads of it: then it is as if it had not been there.

@@ -1,4 +1,4 @@
-"""What a GPU process and its descendants do on the CPU: pure functions of two looks at /proc.
+"""Computes CPU, I/O and workers of a process tree between two readings: pure functions.
 
 The tree of a process ends at the next GPU process, so that nothing is counted twice. From it come the
 numbers that tell why a GPU waits: how busy the main thread, the pinning thread and the data loader's

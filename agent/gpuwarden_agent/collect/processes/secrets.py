@@ -1,4 +1,4 @@
-"""Command lines without the secrets in them: what may leave the node of how a program was started.
+"""Removes secrets from command lines before they leave the node.
 
 Three signs give a secret away: the name before it (`--api-key X`, `HF_TOKEN=X`, `Authorization: X`),
 its place (`https://user:X@host`), and its form (`ghp_...`, a JWT, a long run of random letters).

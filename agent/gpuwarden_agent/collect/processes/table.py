@@ -1,4 +1,4 @@
-"""All processes of a host, where only the trees of a few are read anew each time.
+"""Lists the processes of a host; only the trees of GPU processes are read anew each time.
 
 A host may have ten thousand processes, and a GPU process a hundred descendants. A process that is
 in no watched tree can only come into one by being born there, or by losing its parent: its own

@@ -1,4 +1,4 @@
-"""What is remembered of a GPU process while it lives: who it is, and counters that must not fall."""
+"""Tracks a GPU process while it runs: its owner, and counters that must not fall."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ def _sum(parts: Sequence[Switches]) -> Switches:
 
 
 @dataclass(slots=True)
-class Life:
+class ProcessTracker:
     """A GPU process from the look that saw it first to the one that does not see it any more."""
 
     owner: Owner = UNKNOWN_OWNER

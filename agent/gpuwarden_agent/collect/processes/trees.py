@@ -1,4 +1,4 @@
-"""GPU processes and their process trees, every ten seconds: who holds a GPU, and what starves it.
+"""Reads GPU processes and their process trees every ten seconds: owner, limits and CPU activity.
 
 The driver names the processes; /proc and the control groups tell what each does on the CPU, who it
 belongs to and what it may use. `ProcessProbe` takes the looks; what they mean is decided in
@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from gpuwarden.clock import Clock
-from gpuwarden_agent.collect.coerce import fit
+from gpuwarden_agent.collect.coerce import coerce
 from gpuwarden_agent.collect.nvidia.nvml import Device, NvmlError
 from gpuwarden_agent.collect.nvidia.processes import GpuProcesses, Held
 from gpuwarden_agent.collect.processes.cgroup import CgroupFs, Limits, main_path
@@ -28,8 +28,8 @@ from gpuwarden_agent.collect.processes.rates import (
     workers_of,
 )
 from gpuwarden_agent.collect.processes.table import ProcessTable, children_of
-from gpuwarden_agent.collect.processes.tracker import Life
-from gpuwarden_agent.collect.shared_state import Seen, Sightings
+from gpuwarden_agent.collect.processes.tracker import ProcessTracker
+from gpuwarden_agent.collect.shared_state import Seen, SharedState
 from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class ProcessProbe:
         *,
         commands: bool = True,
         cgroups: CgroupFs | None = None,
-        sightings: Sightings | None = None,
+        shared: SharedState | None = None,
         others: Sequence[ProcessSource] = (),
         name: str = "processes",
     ) -> None:
@@ -100,9 +100,9 @@ class ProcessProbe:
         self._are_pids_ours = are_pids_ours
         self._commands = commands
         self._cgroups = cgroups or CgroupFs()
-        self._sightings = sightings or Sightings()
+        self._shared = shared or SharedState()
         self._last: Look | None = None
-        self._lives: dict[Identity, Life] = {}
+        self._trackers: dict[Identity, ProcessTracker] = {}
 
     def watch(self, device: Device) -> None:
         """Ask one more GPU, which came while the agent runs. May be called from any thread."""
@@ -117,15 +117,15 @@ class ProcessProbe:
         if answers and all(held is None for _, held in answers):
             raise ProbeError("no GPU tells which processes it has")
         now_s = self._clock.monotonic()
-        self._sightings.processes = Seen(now_s, processes_by_gpu(answers))
+        self._shared.processes = Seen(now_s, processes_by_gpu(answers))
         features = self._features({process.pid for _, held in answers for process in held or ()})
         rows: list[Row] = []
         for device, held in answers:
             for process in held or ():
                 values = driver_columns(device.index, process) | features.get(process.pid, {})
                 if values.pop("is_in_kubernetes", False) and values.get("pod") is None:
-                    values["pod"] = self._sightings.only_pod_on(process.gpu_uuid, now_s)
-                rows.append(fit("process_samples", values))
+                    values["pod"] = self._shared.only_pod_on(process.gpu_uuid, now_s)
+                rows.append(coerce("process_samples", values))
         return {"process_samples": rows}
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class ProcessProbe:
 
     def _features(self, pids: Collection[int]) -> dict[int, dict[str, Value]]:
         """Columns from /proc by pid. A process that /proc does not have has none."""
-        if not self._are_pids_known() or not (pids or self._lives):
+        if not self._are_pids_known() or not (pids or self._trackers):
             self._last = None
             return {}
         try:
@@ -161,20 +161,20 @@ class ProcessProbe:
         rates = self._rates_until(look)
         self._last = look
         living = {process.identity for process in look.processes.values()}
-        self._lives = {who: life for who, life in self._lives.items() if who in living}
+        self._trackers = {who: tracker for who, tracker in self._trackers.items() if who in living}
         children = children_of(look.processes.values())
         limits: dict[str, Limits] = {}
         rows: dict[int, dict[str, Value]] = {}
         for root in (look.processes[pid] for pid in pids if pid in look.processes):
             tree = tree_of(root, children, pids)
             workers = workers_of(root, tree)
-            life = self._lives.setdefault(root.identity, Life())
+            tracker = self._trackers.setdefault(root.identity, ProcessTracker())
             threads = look.threads[root.identity]
-            life.saw(root, self._proc, commands=self._commands)
-            row = owner_columns(life) | self._tree_columns(life, root, tree, workers, threads)
-            if life.cgroup not in limits:
-                limits[life.cgroup] = self._cgroups.limits(life.paths)
-            row |= limit_columns(limits[life.cgroup])
+            tracker.saw(root, self._proc, commands=self._commands)
+            row = owner_columns(tracker) | self._tree_columns(tracker, root, tree, workers, threads)
+            if tracker.cgroup not in limits:
+                limits[tracker.cgroup] = self._cgroups.limits(tracker.paths)
+            row |= limit_columns(limits[tracker.cgroup])
             if rates is not None:
                 row |= cpu_features(root, tree, workers, threads, rates)
             rows[root.pid] = row
@@ -184,7 +184,7 @@ class ProcessProbe:
         now, uptime_ticks = self._clock.monotonic(), self._proc.uptime_ticks()
         # A GPU that does not answer for a while has not lost its processes: as long as they live,
         # they are remembered.
-        remembered = {pid for pid, _ in self._lives}
+        remembered = {pid for pid, _ in self._trackers}
         processes = self._table.trees({*pids, *remembered})
         threads = {
             processes[pid].identity: self._proc.threads(pid) for pid in pids if pid in processes
@@ -198,21 +198,21 @@ class ProcessProbe:
 
     def _tree_columns(
         self,
-        life: Life,
+        tracker: ProcessTracker,
         root: Process,
         tree: Sequence[Process],
         workers: Sequence[Process],
         threads: Mapping[int, Process],
     ) -> dict[str, Value]:
         """What one look tells of a process and its descendants."""
-        io = life.saw_io(total_io([self._proc.io(p.pid) for p in tree if p.state != "Z"]))
-        switches = life.switches.look(threads, lambda tid: self._proc.switches(root.pid, tid))
+        io = tracker.saw_io(total_io([self._proc.io(p.pid) for p in tree if p.state != "Z"]))
+        switches = tracker.switches.look(threads, lambda tid: self._proc.switches(root.pid, tid))
         values: dict[str, Value] = {
             "state": root.state,
             "threads": root.threads,
             "rss_bytes": sum(process.rss_bytes for process in tree),
             "loader_workers": len(workers),
-            "loader_started_total": life.saw_workers(workers),
+            "loader_started_total": tracker.saw_workers(workers),
             "cpus_allowed": cpus_allowed(root.pid),
         }
         if switches is not None:
@@ -251,9 +251,9 @@ def driver_columns(gpu: int, held: Held) -> dict[str, Value]:
     }
 
 
-def owner_columns(life: Life) -> dict[str, Value]:
+def owner_columns(tracker: ProcessTracker) -> dict[str, Value]:
     """Who a process is. `is_in_kubernetes` is no column: its pod may be known elsewhere."""
-    owner = life.owner
+    owner = tracker.owner
     return {
         "process_name": owner.process_name,
         "username": owner.username,
@@ -264,9 +264,9 @@ def owner_columns(life: Life) -> dict[str, Value]:
         "rank": owner.launch.rank,
         "world_size": owner.launch.world_size,
         "started_at": owner.started_at_ms,
-        "command": life.command,
-        "cgroup": main_path(life.paths),
-        "is_in_kubernetes": "kubepods" in life.cgroup,
+        "command": tracker.command,
+        "cgroup": main_path(tracker.paths),
+        "is_in_kubernetes": "kubepods" in tracker.cgroup,
     }
 
 

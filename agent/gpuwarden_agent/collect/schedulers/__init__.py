@@ -1,1 +1,1 @@
-"""GPUs that Slurm or Kubernetes has allocated."""
+"""Reads which GPUs Slurm or Kubernetes has allocated."""

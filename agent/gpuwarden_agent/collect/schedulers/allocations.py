@@ -1,4 +1,4 @@
-"""GPUs that a scheduler has given out, whether or not a process holds them, every ten seconds.
+"""Reads the GPUs that a scheduler has allocated, with or without a process, every ten seconds.
 
 Kubernetes tells them by the kubelet's socket, Slurm by what it leaves on the node. A GPU that is given
 out and has no process is waste that no process table shows.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden.clock import Clock
-from gpuwarden_agent.collect.coerce import fit
+from gpuwarden_agent.collect.coerce import coerce
 from gpuwarden_agent.collect.processes.cgroup import CgroupFs
 from gpuwarden_agent.collect.processes.owner import user_name
 from gpuwarden_agent.collect.processes.procfs import ProcFs
@@ -23,7 +23,7 @@ from gpuwarden_agent.collect.schedulers.kubelet import (
     list_devices,
 )
 from gpuwarden_agent.collect.schedulers.slurm import JobGpus, SlurmJobs
-from gpuwarden_agent.collect.shared_state import Seen, Sightings
+from gpuwarden_agent.collect.shared_state import Seen, SharedState
 from gpuwarden_agent.probe import ProbeError, Reading, Row
 
 VENDOR = "nvidia.com/"
@@ -79,7 +79,7 @@ class AllocationProbe:
         self,
         names: GpuNames,
         clock: Clock,
-        sightings: Sightings,
+        shared: SharedState,
         *,
         kubelet: Path | None = None,
         jobs: SlurmJobs | None = None,
@@ -90,7 +90,7 @@ class AllocationProbe:
         """What could not be told, by reason."""
         self._names = names
         self._clock = clock
-        self._sightings = sightings
+        self._shared = shared
         self._kubelet = kubelet
         self._jobs = jobs
         self._name_of = name_of
@@ -124,11 +124,11 @@ class AllocationProbe:
                 "slurm_job_id": given.slurm_job_id,
                 "pod": given.pod,
                 "container": given.container,
-                "processes": self._sightings.processes_on(uuid, now_s),
+                "processes": self._shared.processes_on(uuid, now_s),
             }
             # A shared GPU may be given to one container several times over.
-            rows[uuid, given.owner] = fit("allocation_samples", values)
-        self._sightings.pods = Seen(now_s, {uuid: frozenset(p) for uuid, p in pods.items()})
+            rows[uuid, given.owner] = coerce("allocation_samples", values)
+        self._shared.pods = Seen(now_s, {uuid: frozenset(p) for uuid, p in pods.items()})
         return {"allocation_samples": list(rows.values())}
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ def is_there(path: Path) -> bool:
 def allocation_probe(
     bus_ids: Mapping[str, tuple[int, str]],
     clock: Clock,
-    sightings: Sightings,
+    shared: SharedState,
     *,
     kubelet: Path = SOCKET,
     slurm_folders: Sequence[Path] = slurm.INSTALLED,
@@ -180,7 +180,7 @@ def allocation_probe(
     return AllocationProbe(
         GpuNames(bus_ids),
         clock,
-        sightings,
+        shared,
         kubelet=kubelet if has_kubelet else None,
         jobs=SlurmJobs(CgroupFs().mounts, ProcFs()) if has_slurm else None,
     )

@@ -1,4 +1,4 @@
-"""The names that schedulers have for a GPU: UUID, replica of one, number of its device file."""
+"""Maps schedulers' names of a GPU to UUIDs: UUID, replica of one, number of its device file."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Which container the kubelet gave which devices: its pod-resources socket, List of version 1.
+"""Asks the kubelet which container has which devices: its pod-resources socket, List of version 1.
 
 The one gRPC call needs HTTP/2 and five messages; a gRPC library would take more memory than the
 rest of the agent. h2 is imported with the first call, so that a host without Kubernetes pays nothing.

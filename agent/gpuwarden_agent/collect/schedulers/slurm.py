@@ -1,4 +1,4 @@
-"""Which GPUs Slurm gave to the jobs of this node, from what Slurm leaves on the node.
+"""Finds which GPUs Slurm gave to the jobs of this node, from files on the node.
 
 Neither squeue nor scontrol is called: they load the controller, once a node. A job is a folder of the
 control groups. Its GPUs come, best first, from

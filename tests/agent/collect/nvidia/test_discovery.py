@@ -71,7 +71,7 @@ class Host:
         names: list[str] = []
         for _ in range(times):
             self.clock.advance(LOOK_EVERY_S)
-            new = self.found.look_again()
+            new = self.found.rediscover()
             self.probes += new
             names += [probe.name for probe in new]
         return names

@@ -15,7 +15,7 @@ from tests.agent.collect.nvidia.fake_driver import (
 )
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_agent.collect.coerce import fit
+from gpuwarden_agent.collect.coerce import coerce
 from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
 from gpuwarden_agent.probe import ProbeError
@@ -70,4 +70,4 @@ def test_whatever_the_driver_says_rows_fit_or_the_gpu_is_at_its_end(data: st.Dat
             continue
         for table, rows in reading.items():
             for row in rows:
-                assert fit(table, row) == row, table
+                assert coerce(table, row) == row, table

@@ -20,7 +20,7 @@ from tests.agent.collect.nvidia.fake_driver import (
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.schema import WIRE_TABLES
-from gpuwarden_agent.collect.coerce import fit
+from gpuwarden_agent.collect.coerce import coerce
 from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.health import read_health
 from gpuwarden_agent.collect.nvidia.metrics import FABRIC_FAULTS, fabric_health, recovery_action
@@ -42,7 +42,7 @@ def read(
     is_mig: bool = False,
 ) -> Row:
     device = FakeDevice(H100_IDLE | (answers or {}), H100_IDLE_FIELDS | (fields or {}))
-    return fit("gpu_health_samples", read_health(Query(device, clock), architecture, is_mig))
+    return coerce("gpu_health_samples", read_health(Query(device, clock), architecture, is_mig))
 
 
 def test_an_h100_gives_all_but_retired_pages(clock: ManualClock) -> None:

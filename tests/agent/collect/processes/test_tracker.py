@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 from tests.agent.collect.processes.made_up import MadeUpProc, by, process
 
 from gpuwarden_agent.collect.processes.procfs import Io, Process, ProcFs, Switches
-from gpuwarden_agent.collect.processes.tracker import REFRESH_IN, Life, SwitchCounter
+from gpuwarden_agent.collect.processes.tracker import REFRESH_IN, ProcessTracker, SwitchCounter
 
 
 def test_io_counters_do_not_fall_while_a_child_waits_to_be_buried() -> None:
-    life = Life()
-    seen = [life.saw_io(io) for io in (Io(5, 5, 5), Io(3, 9, 5), None, Io(6, 6, 6))]
+    tracker = ProcessTracker()
+    seen = [tracker.saw_io(io) for io in (Io(5, 5, 5), Io(3, 9, 5), None, Io(6, 6, 6))]
     assert seen == [Io(5, 5, 5), Io(5, 9, 5), None, Io(6, 9, 6)]
 
 
 def test_workers_started_counts_each_once() -> None:
-    life = Life()
+    tracker = ProcessTracker()
     first, second_, again = process(2), process(3), process(2, start=200)
-    counts = [life.saw_workers(w) for w in ([first, second_], [first, second_], [], [again])]
+    counts = [tracker.saw_workers(w) for w in ([first, second_], [first, second_], [], [again])]
     assert counts == [2, 2, 2, 3]
 
 
@@ -90,37 +90,37 @@ SLURM = "0::/system.slice/slurmstepd.scope/job_5/step_0/user/task_0\n"
 
 
 def test_a_process_is_looked_at_again_when_it_becomes_another_program(tmp_path: Path) -> None:
-    made, life = MadeUpProc(tmp_path), Life()
+    made, tracker = MadeUpProc(tmp_path), ProcessTracker()
     made.add(process(7, name="bash"), command=b"bash\0run.sh\0")
-    life.saw(process(7, name="bash"), ProcFs(tmp_path), commands=True)
-    assert (life.command, life.owner.slurm_job_id) == ("bash run.sh", None)
+    tracker.saw(process(7, name="bash"), ProcFs(tmp_path), commands=True)
+    assert (tracker.command, tracker.owner.slurm_job_id) == ("bash run.sh", None)
     made.add(process(7, name="python"), command=b"python\0--token\0abc\0", cgroup=SLURM)
-    life.saw(process(7, name="python"), ProcFs(tmp_path), commands=True)
-    assert (life.command, life.owner.slurm_job_id) == ("python --token ***", "5")
-    assert life.owner.process_name == "python"
+    tracker.saw(process(7, name="python"), ProcFs(tmp_path), commands=True)
+    assert (tracker.command, tracker.owner.slurm_job_id) == ("python --token ***", "5")
+    assert tracker.owner.process_name == "python"
 
 
 def test_a_zombie_stays_who_it_was(tmp_path: Path) -> None:
-    made, life = MadeUpProc(tmp_path), Life()
+    made, tracker = MadeUpProc(tmp_path), ProcessTracker()
     made.add(process(7), command=b"python\0train.py\0", cgroup=SLURM)
-    life.saw(process(7), ProcFs(tmp_path), commands=True)
+    tracker.saw(process(7), ProcFs(tmp_path), commands=True)
     made.add(process(7, state="Z"), cgroup="0::/\n")
-    life.saw(process(7, state="Z"), ProcFs(tmp_path), commands=True)
-    assert (life.command, life.owner.slurm_job_id) == ("python train.py", "5")
+    tracker.saw(process(7, state="Z"), ProcFs(tmp_path), commands=True)
+    assert (tracker.command, tracker.owner.slurm_job_id) == ("python train.py", "5")
 
 
 @pytest.mark.parametrize(("commands", "told"), [(True, "caf\ufffd x"), (False, None)])
 def test_command_lines_may_be_switched_off(
     commands: bool, told: str | None, tmp_path: Path
 ) -> None:
-    made, life = MadeUpProc(tmp_path), Life()
+    made, tracker = MadeUpProc(tmp_path), ProcessTracker()
     made.add(process(7), command=b"caf\xe9\0x\0")
-    life.saw(process(7), ProcFs(tmp_path), commands=commands)
-    assert life.command == told
+    tracker.saw(process(7), ProcFs(tmp_path), commands=commands)
+    assert tracker.command == told
 
 
 def test_a_kernel_thread_has_no_command(tmp_path: Path) -> None:
     MadeUpProc(tmp_path).add(process(7))
-    life = Life()
-    life.saw(process(7), ProcFs(tmp_path), commands=True)
-    assert life.command is None
+    tracker = ProcessTracker()
+    tracker.saw(process(7), ProcFs(tmp_path), commands=True)
+    assert tracker.command is None

@@ -21,7 +21,7 @@ from gpuwarden_agent.collect.nvidia.nvml import GpuProcess
 from gpuwarden_agent.collect.processes.cgroup import CgroupFs
 from gpuwarden_agent.collect.processes.procfs import TICKS_PER_S, ProcFs
 from gpuwarden_agent.collect.processes.trees import ProcessProbe
-from gpuwarden_agent.collect.shared_state import Seen, Sightings
+from gpuwarden_agent.collect.shared_state import Seen, SharedState
 from gpuwarden_agent.probe import ProbeError, Row
 
 NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
@@ -377,9 +377,9 @@ def test_a_pod_that_its_process_does_not_name_is_the_one_that_has_the_gpu(
 ) -> None:
     made.add(process(7), cgroup="0::/kubepods/pod1\n")
     made.add(process(8), cgroup="0::/user.slice\n")
-    gpu, sightings = device(GpuProcess(7, 5), GpuProcess(8, 5)), Sightings()
-    sightings.pods = Seen(clock.monotonic(), {str(gpu.uuid): frozenset({"research/bert"})})
-    rows = rows_of(probe_on(made, clock, gpu, sightings=sightings))
+    gpu, shared = device(GpuProcess(7, 5), GpuProcess(8, 5)), SharedState()
+    shared.pods = Seen(clock.monotonic(), {str(gpu.uuid): frozenset({"research/bert"})})
+    rows = rows_of(probe_on(made, clock, gpu, shared=shared))
     assert [row.get("pod") for row in rows] == ["research/bert", None]
 
 
@@ -388,11 +388,9 @@ def test_how_many_processes_a_gpu_has_is_told_to_other_probes(
 ) -> None:
     busy, idle = device(GpuProcess(7, 5), GpuProcess(8, 5)), device(index=1)
     silent = device(index=2, compute_processes_v3=MISSING, compute_processes_v2=MISSING)
-    sightings = Sightings()
-    probe_on(made, clock, busy, idle, silent, sightings=sightings).read(0)
-    counts = [
-        sightings.processes_on(str(gpu.uuid), clock.monotonic()) for gpu in (busy, idle, silent)
-    ]
+    shared = SharedState()
+    probe_on(made, clock, busy, idle, silent, shared=shared).read(0)
+    counts = [shared.processes_on(str(gpu.uuid), clock.monotonic()) for gpu in (busy, idle, silent)]
     assert counts == [2, 0, None]
 
 

@@ -15,7 +15,7 @@ from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
 from gpuwarden_agent.collect.schedulers.allocations import AllocationProbe, allocation_probe
 from gpuwarden_agent.collect.schedulers.gpu_names import GpuNames
 from gpuwarden_agent.collect.schedulers.kubelet import ContainerDevices
-from gpuwarden_agent.collect.shared_state import Seen, Sightings
+from gpuwarden_agent.collect.shared_state import Seen, SharedState
 from gpuwarden_agent.probe import ProbeError, Row
 
 A, B = "GPU-11111111-2222-3333-4444-555555555555", "GPU-aaaaaaaa-2222-3333-4444-555555555555"
@@ -23,11 +23,11 @@ MIG = "MIG-11111111-2222-3333-4444-555555555555"
 BUS_IDS = {"0000:01:00.0": (0, A), "0000:02:00.0": (1, B)}
 
 
-def probe_of(sightings: Sightings | None = None, **sources: Any) -> AllocationProbe:
+def probe_of(shared: SharedState | None = None, **sources: Any) -> AllocationProbe:
     return AllocationProbe(
         GpuNames(BUS_IDS, Path("/nonexistent")),
         SystemClock(),
-        sightings or Sightings(),
+        shared or SharedState(),
         name_of=lambda uid: f"user{uid}",
         **sources,
     )
@@ -42,8 +42,8 @@ def pod(name: str, *ids: str, resource: str = "nvidia.com/gpu") -> ContainerDevi
 
 
 def test_what_pods_have_is_told_whether_they_use_it_or_not(tmp_path: Path) -> None:
-    sightings = Sightings()
-    sightings.processes = Seen(SystemClock().monotonic(), {A: 0})
+    shared = SharedState()
+    shared.processes = Seen(SystemClock().monotonic(), {A: 0})
     given = [
         pod("bert", A),
         pod("shared", f"{B}::0", f"{B}::1"),
@@ -52,7 +52,7 @@ def test_what_pods_have_is_told_whether_they_use_it_or_not(tmp_path: Path) -> No
     ]
     path = tmp_path / "kubelet.sock"
     with kubelet(path, lambda context: encoded(given)):
-        rows = rows_of(probe_of(sightings, kubelet=path))
+        rows = rows_of(probe_of(shared, kubelet=path))
     common = {"scheduler": "kubernetes", "container": "main"}
     assert rows == [
         common
@@ -67,7 +67,7 @@ def test_what_pods_have_is_told_whether_they_use_it_or_not(tmp_path: Path) -> No
         | {"gpu": 1, "gpu_uuid": B, "owner": "research/shared/main", "pod": "research/shared"},
         common | {"gpu_uuid": MIG, "owner": "research/slice/main", "pod": "research/slice"},
     ]
-    assert sightings.only_pod_on(A, SystemClock().monotonic()) == "research/bert"
+    assert shared.only_pod_on(A, SystemClock().monotonic()) == "research/bert"
 
 
 def test_what_jobs_have_is_told_with_their_owner(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_host_without_schedulers_has_no_such_probe(
     probe = allocation_probe(
         BUS_IDS,
         SystemClock(),
-        Sightings(),
+        SharedState(),
         kubelet=tmp_path / "pods" / "kubelet.sock",
         slurm_folders=[tmp_path / "slurm"],
     )
@@ -156,7 +156,7 @@ def test_a_kubelet_that_may_not_be_looked_at_is_told_of(tmp_path: Path) -> None:
     os.seteuid(65534)
     try:
         probe = allocation_probe(
-            BUS_IDS, SystemClock(), Sightings(), kubelet=path, slurm_folders=[]
+            BUS_IDS, SystemClock(), SharedState(), kubelet=path, slurm_folders=[]
         )
         assert probe is not None
         with pytest.raises(ProbeError, match="kubelet.sock: Permission denied"):

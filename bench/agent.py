@@ -109,8 +109,8 @@ def memory_mib(pid: int) -> dict[str, float]:
 def time_encoding(gpus: int) -> None:
     """Five seconds of samples to a body, the whole of what sealing computes."""
     from gpuwarden.models import model_named
-    from gpuwarden_agent.encode import encode
     from gpuwarden_agent.probe import Row
+    from gpuwarden_agent.queue.encode import encode
     from gpuwarden_simulator import SimulatedNode
 
     node = SimulatedNode("bench", gpus, model_named("H100-SXM-80GB"), 1)

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-LIBRARY = Path(__file__).parent.parent / "tests" / "agent" / "probes" / "fake_nvml.c"
+LIBRARY = Path(__file__).parent.parent / "tests" / "agent" / "collect" / "nvidia" / "fake_nvml.c"
 GPUS = 8
 TIERS = {
     "fast, every second": (1, {"gpu_samples"}),
@@ -25,8 +25,9 @@ TIERS = {
 def measure(board: str) -> None:
     """Print CPU a read and the share of a core, on that kind of board."""
     from gpuwarden.clock import SystemClock
-    from gpuwarden_agent.probes.gpu import GpuProbe
-    from gpuwarden_agent.probes.nvml_driver import NvmlUnavailable, open_driver
+    from gpuwarden_agent.collect.nvidia.device import open_driver
+    from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
+    from gpuwarden_agent.collect.nvidia.nvml import NvmlUnavailable
 
     driver = open_driver()
     assert not isinstance(driver, NvmlUnavailable), driver

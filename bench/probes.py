@@ -15,10 +15,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from gpuwarden.clock import SystemClock
-from gpuwarden_agent.probes.host import HostProbe
-from gpuwarden_agent.probes.nvml_port import GpuProcess
-from gpuwarden_agent.probes.processes import ProcessProbe
-from gpuwarden_agent.probes.procfs import Process, ProcFs
+from gpuwarden_agent.collect.host.node import HostProbe
+from gpuwarden_agent.collect.nvidia.nvml import GpuProcess
+from gpuwarden_agent.collect.processes.procfs import Process, ProcFs
+from gpuwarden_agent.collect.processes.trees import ProcessProbe
 
 GPUS = 8
 WORKERS = 16

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import zstandard
 
 from gpuwarden.models import model_named
-from gpuwarden_agent.encode import encode
+from gpuwarden_agent.queue.encode import encode
 from gpuwarden_agent.sampling.schedule import is_due
 from gpuwarden_simulator import SimulatedNode
 from gpuwarden_simulator.recordings.format import Header, RecordedProbe, Samples, encode_block

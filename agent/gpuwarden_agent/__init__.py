@@ -1,1 +1,1 @@
-"""The agent: probes of a GPU host, sampler, spool and shipper."""
+"""Reads a GPU host, queues its samples on disk, and ships them to a collector."""

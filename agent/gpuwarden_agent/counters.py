@@ -1,4 +1,4 @@
-"""The agent's own health: what it did and what it lost since it started."""
+"""Counts what the agent did and lost since it started."""
 
 from array import array
 from collections import Counter

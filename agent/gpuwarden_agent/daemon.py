@@ -1,4 +1,4 @@
-"""The agent as one coroutine: probes, sampler, sealer, spool and shipper put together.
+"""Runs the agent as one coroutine: probes, sampler, flusher, spool and shipper.
 
 Sources run inside, the shipper outside: when the sources have stopped, what is left is sealed, the
 shipper gets a bounded time to send it, and the rest stays in the spool for the next start.
@@ -16,22 +16,22 @@ from typing import Any
 from gpuwarden import __version__
 from gpuwarden.clock import Clock
 from gpuwarden.lifecycle import feed_watchdog, notify, until
-from gpuwarden_agent.async_spool import AsyncSpool
-from gpuwarden_agent.batch import OpenBatch
 from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.events import span
+from gpuwarden_agent.events.kinds import span
+from gpuwarden_agent.events.recorder import EventRecorder
 from gpuwarden_agent.exporter.latest import Latest
-from gpuwarden_agent.journal import Journal
 from gpuwarden_agent.probe import Probe, Row
+from gpuwarden_agent.queue.async_spool import AsyncSpool
+from gpuwarden_agent.queue.batch import OpenBatch
+from gpuwarden_agent.queue.flusher import Flusher
+from gpuwarden_agent.queue.spool import LastRun, Spool, open_spool
 from gpuwarden_agent.reload import Reload, Use, Way, keep_reloading
 from gpuwarden_agent.sampling.inventory import AgentFacts, Inventory, backend_of, is_simulated
-from gpuwarden_agent.sampling.look_again import LookAgain, keep_looking
+from gpuwarden_agent.sampling.rediscovery import Rediscovery, keep_rediscovering
 from gpuwarden_agent.sampling.sampler import Cadence, Sampler
-from gpuwarden_agent.sealer import Sealer
 from gpuwarden_agent.settings import AgentSettings
-from gpuwarden_agent.shipper import Shipper
-from gpuwarden_agent.spool import LastRun, Spool, open_spool
-from gpuwarden_agent.transport import Transport
+from gpuwarden_agent.ship.shipper import Shipper
+from gpuwarden_agent.ship.transport import Transport
 from gpuwarden_agent.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ async def run(
     transports: Sequence[Transport] = (),
     fleet: FleetShare | None = None,
     backfill_from_ms: int | None = None,
-    look_again: LookAgain | None = None,
+    rediscover: Rediscovery | None = None,
     on_ready: Callable[[Counters], None] | None = None,
     reload: Reload | None = None,
 ) -> Counters:
@@ -70,7 +70,7 @@ async def run(
 
     Closes the probes; opens and closes `spool` and `transports` unless they are given. `fleet`: this is
     one of many simulated agents in the process. `backfill_from_ms`: simulated probes first produce
-    the past since then, or since the last sealed tick. `look_again` is called every few seconds, on
+    the past since then, or since the last sealed tick. `rediscover` is called every few seconds, on
     a thread of its own, for probes of devices that came meanwhile. `on_ready` gets the counters,
     which stay live, once everything runs. `reload`: when settings are read anew. Raises StartError when the spool cannot be opened or the collector's address is no address.
     """
@@ -90,7 +90,7 @@ async def run(
             )
             stack.push_async_callback(AsyncSpool(spool, worker).close)
         shared = AsyncSpool(spool, worker)
-        agent = _Agent(settings, clock, probes, spool, shared, transports, fleet, look_again)
+        agent = _Agent(settings, clock, probes, spool, shared, transports, fleet, rediscover)
         if agent.latest is not None:
             await stack.enter_async_context(
                 _exporting(settings, agent.latest, agent.counters, agent.probes)
@@ -139,12 +139,12 @@ class _Agent:
         shared: AsyncSpool,
         transports: Sequence[Transport],
         fleet: FleetShare | None,
-        look_again: LookAgain | None,
+        rediscover: Rediscovery | None,
     ) -> None:
         node = settings.node_name
         self.counters = Counters()
         self._settings, self._clock, self._probes = settings, clock, list(probes)
-        self._look_again = look_again
+        self._rediscover = rediscover
         self._spool = shared
         self._last_run: LastRun = spool.last_run
         self._set_aside = spool.set_aside
@@ -153,7 +153,7 @@ class _Agent:
         has_page = settings.exporter_port is not None and fleet is None
         self.latest = Latest(clock, interval_s=settings.interval_s) if has_page else None
         self._batch = OpenBatch(on_rows=self.latest.take if self.latest else None)
-        self._journal = Journal(
+        self._recorder = EventRecorder(
             node,
             clock,
             self._write_event,
@@ -162,14 +162,14 @@ class _Agent:
         )
         inventory = Inventory(_facts(settings, shared), self._probes)
         sealed = asyncio.Event()
-        self._sealer = Sealer(
+        self._flusher = Flusher(
             node,
             shared,
             clock=clock,
             counters=self.counters,
             batch=self._batch,
             inventory=inventory,
-            journal=self._journal,
+            recorder=self._recorder,
             sealed=sealed,
         )
         self._sampler = Sampler(
@@ -180,8 +180,8 @@ class _Agent:
             counters=self.counters,
             batch=self._batch,
             inventory=inventory,
-            journal=self._journal,
-            sealer=self._sealer,
+            recorder=self._recorder,
+            flusher=self._flusher,
             last_ts_ms=spool.last_run.last_ts_ms,
         )
         self._shipper = Shipper(
@@ -228,12 +228,12 @@ class _Agent:
                     ),
                     name="sample",
                 )
-                sealing = sources.create_task(self._sealer.run(stop), name="seal")
+                sealing = sources.create_task(self._flusher.run(stop), name="seal")
                 sources.create_task(_end_in_time(stop, sealing), name="end of sealing")
                 sources.create_task(self._count(stop), name="count")
-                if self._look_again is not None:
+                if self._rediscover is not None:
                     sources.create_task(
-                        keep_looking(stop, self._look_again, self._take_in), name="look again"
+                        keep_rediscovering(stop, self._rediscover, self._take_in), name="look again"
                     )
                 if self._fleet is None:
                     sources.create_task(feed_watchdog(stop, self._is_alive), name="watchdog")
@@ -248,15 +248,15 @@ class _Agent:
         self._refresh()
 
     async def _leave(self, ran_s: float) -> None:
-        self._journal.flush(is_last=True)
-        self._journal.record(
+        self._recorder.flush(is_last=True)
+        self._recorder.record(
             "agent_stopped", f"the agent stopped after {span(ran_s)}", duration_seconds=ran_s
         )
         try:
             async with asyncio.timeout(SEAL_TIMEOUT_S):
-                await self._sealer.seal(is_last=True)
-                if self._batch.count and not self._sealer.is_failing:
-                    await self._sealer.seal(is_last=True)  # the event that the first had to drop
+                await self._flusher.seal(is_last=True)
+                if self._batch.count and not self._flusher.is_failing:
+                    await self._flusher.seal(is_last=True)  # the event that the first had to drop
         except TimeoutError:
             log.error(
                 "the disk of the spool does not answer; the last rows may be lost",
@@ -283,7 +283,7 @@ class _Agent:
 
     def _record_start(self) -> None:
         names = ", ".join(probe.name for probe in self._probes) or "none"
-        self._journal.record(
+        self._recorder.record(
             "agent_started",
             f"the agent {__version__} started; probes: {names}",
             details={
@@ -294,7 +294,7 @@ class _Agent:
             },
         )
         if self._set_aside is not None:
-            self._journal.record(
+            self._recorder.record(
                 "spool_set_aside",
                 f"the spool could not be read; it is kept as {self._set_aside.name} and a new one"
                 " was begun: batches in it were not sent",
@@ -306,7 +306,7 @@ class _Agent:
             return
         seconds = (first_ts_ms - last_ts_ms) / 1000
         severity, why = _gap_reason(self._last_run)
-        self._journal.record(
+        self._recorder.record(
             "agent_gap",
             f"no samples for {span(seconds)}: the agent was not running ({why})",
             severity=severity,
@@ -322,17 +322,17 @@ class _Agent:
         lost = self._batch.add("events", row)
         self.counters.rows["events"] += 1
         self.counters.rows_dropped += lost
-        self._sealer.seal_soon()
+        self._flusher.seal_soon()
 
     def _refused(self, reason: str) -> None:
         def write(number: int) -> None:
-            self._journal.record(
+            self._recorder.record(
                 "batches_refused",
                 f"the collector refused {number} batches, the last one with {reason}",
                 details={"batches": number},
             )
 
-        self._journal.count("refused", 1, every_s=REFUSED_REPORTED_EVERY_S, write=write)
+        self._recorder.count("refused", 1, every_s=REFUSED_REPORTED_EVERY_S, write=write)
 
     def _take_in(self, probe: Probe) -> None:
         self._probes.append(probe)
@@ -340,7 +340,7 @@ class _Agent:
         self._sampler.add(probe)
         log.info("new source", extra={"node": self._node, "probe": probe.name})
         if "gpu_samples" in probe.tables:
-            self._journal.record(
+            self._recorder.record(
                 "gpu_appeared",
                 f"{probe.name} is there now and is watched",
                 gpu_uuid=probe.gpu_uuid,

@@ -1,4 +1,4 @@
-"""What the agent can read on this host, what each call costs, and what is in its way.
+"""Checks what the agent can read on this host, what each call costs, and what is in its way.
 
 `examine` asks every probe some times, as the sampler does, and `check_host` looks at what the agent
 needs from the host: permissions, the spool's disk, the collector. Nothing is written but a file that
@@ -28,13 +28,13 @@ from gpuwarden.access import TOKEN_PATH
 from gpuwarden.clock import Clock, from_ms, to_ms
 from gpuwarden.doctor import FAIL, OK, WARN, Check, check_life, check_unit, size_text
 from gpuwarden.lifecycle import StartError
-from gpuwarden_agent.credentials import Access, Credentials, why_refused
-from gpuwarden_agent.events import span
-from gpuwarden_agent.exchange import Address
+from gpuwarden_agent.collect.nvidia.timing import CallReport, quantile
+from gpuwarden_agent.events.kinds import span
 from gpuwarden_agent.probe import Probe, ProbeError
-from gpuwarden_agent.probes.timing import CallReport, quantile
+from gpuwarden_agent.queue.spool import FILE_NAME, FORMAT_VERSION
 from gpuwarden_agent.settings import AgentSettings
-from gpuwarden_agent.spool import FILE_NAME, FORMAT_VERSION
+from gpuwarden_agent.ship.credentials import Access, Credentials, why_refused
+from gpuwarden_agent.ship.http1 import Address
 
 READS = 20
 LIMIT_S = 30.0

@@ -1,4 +1,4 @@
-"""One reading of everything, for `gpuwarden agent once`: what the agent would ship, for a person.
+"""Reads everything once, for `gpuwarden agent once`.
 
 Every probe describes itself and is read twice, a second apart, because rates need two looks. All
 run at the same time, each on a thread of its own, so that one that hangs costs its own rows only.
@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden_agent.probe import Probe, ProbeError, Reading, Row
-from gpuwarden_agent.rows import impossible_columns
+from gpuwarden_agent.queue.rows import impossible_columns
 
 PROBE_LIMIT_S = 5.0
 """What a probe may take for a call; after it there is a line instead of its rows."""

@@ -1,4 +1,4 @@
-"""The port between sources and sampler: what a probe is.
+"""Defines the interface of a probe, which the sampler reads.
 
 A probe takes readings from one source: one GPU, the host, the GPU processes of the node, a whole
 simulated node. The sampler gives every blocking probe a thread of its own and a deadline, so a

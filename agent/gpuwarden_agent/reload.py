@@ -1,4 +1,4 @@
-"""Settings read anew while the agent runs (SIGHUP, `systemctl reload`).
+"""Reads settings anew while the agent runs (SIGHUP, `systemctl reload`).
 
 What can change live is how it reaches its collectors and how it logs. Token and authority are read again even where
 their paths are the same. What is wrong changes nothing and is one line of the log.
@@ -14,9 +14,9 @@ from gpuwarden import logs
 from gpuwarden.clock import Clock
 from gpuwarden.lifecycle import StartError
 from gpuwarden.settings import SettingsError, changed
-from gpuwarden_agent.credentials import Access
 from gpuwarden_agent.settings import AgentSettings
-from gpuwarden_agent.transport import Transport, open_transport
+from gpuwarden_agent.ship.credentials import Access
+from gpuwarden_agent.ship.transport import Transport, open_transport
 
 log = logging.getLogger(__name__)
 

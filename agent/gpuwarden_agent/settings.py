@@ -1,4 +1,4 @@
-"""Settings of the agent: the only list of what an operator can change."""
+"""Defines the settings of the agent: the only list of what an operator can change."""
 
 import socket
 from dataclasses import dataclass

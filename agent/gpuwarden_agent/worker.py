@@ -1,4 +1,4 @@
-"""A daemon thread of one's own for calls that block: a driver's, SQLite's.
+"""Runs blocking calls on a daemon thread of their own: those of a driver, and of SQLite.
 
 concurrent.futures joins its threads when the interpreter exits, so one driver call that never
 returns would keep the process from ending. A daemon thread is left behind instead.

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from bench.diagnosis.meter import Meter, Use
 
 from gpuwarden.models import GpuModel
+from gpuwarden_agent.collect.coerce import coerce
+from gpuwarden_agent.collect.nvidia.processes import Held
 from gpuwarden_agent.probe import Reading, Value
-from gpuwarden_agent.probes.fit import fit
-from gpuwarden_agent.probes.gpu_processes import Held
 
 PCIE_GENERATION, PCIE_WIDTH = 5, 16
 
@@ -51,7 +51,7 @@ class DeviceProbe:
             "pcie_generation_max": PCIE_GENERATION,
             "pcie_width_max": PCIE_WIDTH,
         }
-        return {"gpus": [fit("gpus", row)]}
+        return {"gpus": [coerce("gpus", row)]}
 
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         use, last = self._device.meter.use(), self._last
@@ -72,7 +72,7 @@ class DeviceProbe:
             idle, limit = model.idle_watts, model.tdp_watts
             values["util_percent"] = round(100 * share)
             values["power_watts"] = round(idle + (limit - idle) * use.power_share * share, 1)
-        return {"gpu_samples": [fit("gpu_samples", values)]}
+        return {"gpu_samples": [coerce("gpu_samples", values)]}
 
     def close(self) -> None:
         """The meter is its owner's."""

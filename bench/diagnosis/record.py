@@ -37,9 +37,9 @@ from bench.diagnosis.stage import (
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden.models import model_named
+from gpuwarden_agent.collect.host.node import HostProbe
+from gpuwarden_agent.collect.processes.trees import ProcessProbe
 from gpuwarden_agent.probe import Probe
-from gpuwarden_agent.probes.host import HostProbe
-from gpuwarden_agent.probes.processes import ProcessProbe
 from gpuwarden_simulator.recordings.recorder import Recorder, RecordingFile, Tally
 
 FOLDER = Path("build/diagnosis")

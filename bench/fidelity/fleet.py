@@ -17,11 +17,11 @@ from bench.fidelity.scenarios import (
 
 from gpuwarden.models import model_named
 from gpuwarden.schema import TABLES
-from gpuwarden_agent.edges import NOTHING, observe
-from gpuwarden_agent.events import event
+from gpuwarden_agent.events.changes import NOTHING, observe
+from gpuwarden_agent.events.kinds import event
+from gpuwarden_agent.events.xid_lines import parse
+from gpuwarden_agent.events.xid_rows import row_of
 from gpuwarden_agent.probe import Row
-from gpuwarden_agent.xid_events import row_of
-from gpuwarden_agent.xid_lines import parse
 from gpuwarden_collector.decode import arrow_schema
 from gpuwarden_simulator import FaultKind, SimulatedNode
 

@@ -20,7 +20,7 @@ def between(handle: Any, seconds: float) -> dict[int, float | str]:
     """
     import pynvml
 
-    from gpuwarden_agent.probes.nvml_driver import CODE_NAMES
+    from gpuwarden_agent.collect.nvidia.nvml import CODE_NAMES
 
     if not pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)

@@ -1,6 +1,5 @@
 """The GPU that is measured, behind one door: a real one, or the simulator's in its place."""
 
-import inspect
 import subprocess
 import tempfile
 import time
@@ -24,7 +23,7 @@ class Machine:
 
     name: str
     device: Any
-    """A Device of `nvml_driver`."""
+    """A Device of `collect/nvidia/nvml.py`."""
     handle: Any
     """NVML's own handle; None: there is no NVML."""
     probes: Callable[[str], list[Probe]]
@@ -37,9 +36,11 @@ class Machine:
 
 def real_machine() -> Machine | str:
     """The first GPU of this machine, or one line on why there is none."""
-    from gpuwarden_agent.probes import discover
-    from gpuwarden_agent.probes.gpu import GpuProbe
-    from gpuwarden_agent.probes.nvml_driver import NvmlError, NvmlUnavailable, open_driver
+    from gpuwarden_agent.collect.discovery import discover
+    from gpuwarden_agent.collect.nvidia.device import open_driver
+    from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
+    from gpuwarden_agent.collect.nvidia.metrics import ROWS
+    from gpuwarden_agent.collect.nvidia.nvml import NvmlError, NvmlUnavailable
 
     driver = open_driver()
     if isinstance(driver, NvmlUnavailable):
@@ -50,7 +51,8 @@ def real_machine() -> Machine | str:
     device = devices[0]
     try:
         uuid = device.open()
-        name = f"{device.name()}, driver {driver.driver_version()}, CUDA {driver.cuda_version()}"
+        model = device.ask(ROWS["name"])
+        name = f"{model}, driver {driver.driver_version()}, CUDA {driver.cuda_version()}"
     except NvmlError as error:
         return f"GPU 0 cannot be opened: {error}"
     import pynvml
@@ -134,15 +136,18 @@ class _SimulatedDevice:
         self.uuid = row["gpu_uuid"]
         self._known = {"name": row.get("model"), "serial": row.get("serial")}
 
+    def ask(self, call: Any, *_: Any) -> Any:
+        return self._answer(call.reading)
+
     def __getattr__(self, name: str) -> Any:
-        from gpuwarden_agent.probes.nvml_driver import NOT_SUPPORTED, NvmlError
+        return lambda *_: self._answer(name)
 
-        def call(*_: Any) -> Any:
-            if name in self._known:
-                return self._known[name]
-            raise NvmlError(NOT_SUPPORTED, name)
+    def _answer(self, name: str) -> Any:
+        from gpuwarden_agent.collect.nvidia.nvml import NOT_SUPPORTED, NvmlError
 
-        return call
+        if name in self._known:
+            return self._known[name]
+        raise NvmlError(NOT_SUPPORTED, name)
 
 
 def _simulated_smi(probe: SimulatedNode, fields: Sequence[str]) -> Mapping[str, str]:
@@ -153,14 +158,3 @@ def _simulated_smi(probe: SimulatedNode, fields: Sequence[str]) -> Mapping[str, 
     if isinstance(memory, int):
         said["memory.total"] = str(memory // MIB)
     return {field: str(said[field]) for field in fields if field in said}
-
-
-def port_calls() -> dict[str, list[str]]:
-    """Methods of the Device port, with the names of their parameters."""
-    from gpuwarden_agent.probes.nvml_driver import Device
-
-    return {
-        name: list(inspect.signature(member).parameters)[1:]
-        for name, member in inspect.getmembers(Device, inspect.isfunction)
-        if not name.startswith("_")
-    }

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu import children
-from bench.gpu.machine import Machine, port_calls, real_machine, simulated_machine
+from bench.gpu.machine import Machine, real_machine, simulated_machine
 
 FIELD_IDS = range(1, 308)
 TIMES = 40
@@ -57,18 +57,21 @@ ARGUMENTS: dict[str, Sequence[tuple[Any, ...]]] = {
 IDENTIFYING = re.compile("uuid|serial|pdi|hostname|certificate|metadata|open", re.IGNORECASE)
 """Calls whose answer is not shown: results are made to be passed on."""
 
-PORT_ARGUMENTS: dict[str, Sequence[int]] = {
-    "link": LINKS,
-    "counter": range(5),
-    "fan": (0,),
-    "index": (0,),
-    "since_us": (0,),
-    "cause": (0, 1),
-    "fate": (0, 1),
-    "since": (0, 1),
-    "place": range(8),
-}
-"""By the name of the parameter."""
+LINK_READINGS = (
+    "is_nvlink_active", "nvlink_version", "nvlink_remote_type", "nvlink_remote_bus_id",
+)  # fmt: skip
+PART_ARGUMENTS: dict[str, Sequence[tuple[int, ...]]] = {
+    "fan_percent": [(0,)],
+    "process_utilization": [(0,)],
+    "mig_device": [(0,)],
+    "ecc_errors": [*product((0, 1), (0, 1))],
+    "memory_errors": [*product(range(8), (0, 1), (0, 1))],
+    "retired_pages": [(0,), (1,)],
+    "nvlink_errors": [*product(LINKS, range(5))],
+    "common_ancestor": [],
+    "field_values": [],
+} | {name: [(link,) for link in LINKS] for name in LINK_READINGS}
+"""What readings about a part are tried with, by name."""
 
 LEFT_OUT = ("nvmlDeviceGetHandleBy", "nvmlDeviceGetDeviceHandleFrom")
 
@@ -159,11 +162,14 @@ def main() -> None:
 
 def questions(machine: Machine) -> Iterator[Question]:
     """Everything that can be asked, always in the same order."""
-    for name, parameters in port_calls().items():
-        for arguments in _port_arguments(name, parameters):
-            shown = "" if name == "field_values" else " ".join(map(str, arguments))
-            method = getattr(machine.device, name)
-            yield Question("port", name, shown, partial(method, *arguments))
+    from gpuwarden_agent.collect.nvidia.metrics import FIELDS, ROWS
+
+    for name, row in ROWS.items():
+        for arguments in PART_ARGUMENTS.get(name, [()]):
+            shown = " ".join(map(str, arguments))
+            yield Question("port", name, shown, partial(machine.device.ask, row, *arguments))
+    asked = [field.query for field in FIELDS["gpu_samples"]]
+    yield Question("port", "field_values", "", partial(machine.device.field_values, asked))
     yield from _fields(machine)
     if machine.handle is not None:
         yield from _calls(machine.handle)
@@ -199,18 +205,8 @@ def write(path: Path, answers: Sequence[Answer]) -> None:
         writer.writerows(asdict(answer) for answer in answers)
 
 
-def _port_arguments(name: str, parameters: Sequence[str]) -> Sequence[tuple[Any, ...]]:
-    """Arguments to try a method of the port with; none: it is left out."""
-    from gpuwarden_agent.probes.gpu import FIELDS
-
-    if name == "field_values":
-        return [([field.query for field in FIELDS],)]
-    values = [PORT_ARGUMENTS.get(parameter, ()) for parameter in parameters]
-    return list(product(*values))
-
-
 def _fields(machine: Machine) -> Iterator[Question]:
-    from gpuwarden_agent.probes.nvml_driver import CODE_NAMES, FieldQuery
+    from gpuwarden_agent.collect.nvidia.nvml import CODE_NAMES, FieldQuery
 
     class RefusedError(Exception):
         """The field's own return code was not SUCCESS."""
@@ -240,7 +236,7 @@ def _calls(handle: Any) -> Iterator[Question]:
 
 
 def _code(error: Exception) -> str:
-    from gpuwarden_agent.probes.nvml_driver import CODE_NAMES
+    from gpuwarden_agent.collect.nvidia.nvml import CODE_NAMES
 
     code = getattr(error, "code", getattr(error, "value", None))
     if isinstance(code, int):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuwarden.alert import Alert
     from gpuwarden.query import Querier
     from gpuwarden_agent.probe import Probe
-    from gpuwarden_agent.sampling.look_again import LookAgain
+    from gpuwarden_agent.sampling.rediscovery import Rediscovery
     from gpuwarden_agent.settings import AgentSettings
     from gpuwarden_cli.notifications import Notifications
     from gpuwarden_collector.daemon import Collector
@@ -211,7 +211,7 @@ class Sources:
     probes: "list[Probe]"
     message: str
     """One line on what they watch."""
-    look_again: "LookAgain | None" = None
+    rediscover: "Rediscovery | None" = None
     """Gives probes of what comes later; None: nothing can."""
 
 
@@ -224,7 +224,7 @@ def probes_of(settings: "AgentSettings") -> "tuple[list[Probe], str]":
 def sources_of(settings: "AgentSettings") -> Sources:
     """What the settings ask for. Raises StartError."""
     from gpuwarden.models import model_named
-    from gpuwarden_agent.probes import discover
+    from gpuwarden_agent.collect.discovery import discover
 
     if settings.backend == "replay":
         from gpuwarden_cli.commands.recordings import replayed
@@ -232,7 +232,7 @@ def sources_of(settings: "AgentSettings") -> Sources:
         return Sources(*replayed(settings))
     if settings.backend != "simulator":
         found = discover(settings.backend, node=settings.node_name, commands=settings.commands)
-        return Sources(found.all_probes(settings.state_dir), found.message, found.look_again)
+        return Sources(found.all_probes(settings.state_dir), found.message, found.rediscover)
     from gpuwarden_simulator import SimulatedNode, load_script
 
     try:
@@ -267,7 +267,7 @@ def run_agent(settings: "AgentSettings", load: "Callable[[], AgentSettings]") ->
             SystemClock(),
             stop,
             probes=sources.probes,
-            look_again=sources.look_again,
+            rediscover=sources.rediscover,
             reload=reload,
         )
 

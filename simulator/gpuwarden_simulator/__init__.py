@@ -1,4 +1,4 @@
-"""A GPU host that does not exist: plausible readings of any model, with jobs and faults to diagnose."""
+"""Simulates GPU hosts: plausible readings of any model, with jobs and faults to diagnose."""
 
 from gpuwarden_simulator.faults.kinds import Fault, FaultKind
 from gpuwarden_simulator.faults.script import load_script

@@ -1,4 +1,5 @@
-"""Many simulated or replayed agents in one process, each with the real sampler, spool and shipper.
+"""Runs many simulated or replayed agents in one process, each with the real sampler, spool and
+shipper.
 
 What they share is one pool of connections and one thread for the spools; what differs from a real
 fleet is that their clocks agree perfectly.
@@ -13,14 +14,14 @@ from pathlib import Path
 
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.lifecycle import until
-from gpuwarden_agent.async_spool import AsyncSpool
 from gpuwarden_agent.counters import Counters, total
-from gpuwarden_agent.credentials import Access
 from gpuwarden_agent.daemon import FleetShare, run
 from gpuwarden_agent.probe import Probe
+from gpuwarden_agent.queue.async_spool import AsyncSpool
+from gpuwarden_agent.queue.spool import Spool, open_spool
 from gpuwarden_agent.settings import AgentSettings
-from gpuwarden_agent.spool import Spool, open_spool
-from gpuwarden_agent.transport import open_transport
+from gpuwarden_agent.ship.credentials import Access
+from gpuwarden_agent.ship.transport import open_transport
 from gpuwarden_agent.worker import Worker
 
 log = logging.getLogger(__name__)

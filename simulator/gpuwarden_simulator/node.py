@@ -1,4 +1,4 @@
-"""The probe of a whole simulated node, and fleets of them."""
+"""Simulates a whole node as one probe, and fleets of nodes."""
 
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence

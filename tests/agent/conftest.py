@@ -183,6 +183,11 @@ def manual_clock() -> ManualClock:
 
 
 @pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(datetime(2026, 7, 14, 8, 12, 38, tzinfo=UTC))
+
+
+@pytest.fixture
 def until_true() -> Callable[..., Any]:
     """Wait for a real condition with a deadline: `await until_true(lambda: ...)`."""
 

@@ -22,9 +22,9 @@ from gpuwarden.clock import ManualClock, SystemClock, to_ms
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.daemon import SEAL_TIMEOUT_S, run
-from gpuwarden_agent.sampling.look_again import keep_looking
+from gpuwarden_agent.queue.spool import Put, Spool, open_spool
+from gpuwarden_agent.sampling.rediscovery import keep_rediscovering
 from gpuwarden_agent.settings import AgentSettings
-from gpuwarden_agent.spool import Put, Spool, open_spool
 
 
 def settings(url: str, state_dir: Path, **more: Any) -> AgentSettings:
@@ -194,7 +194,7 @@ async def test_a_gpu_that_comes_later_is_watched_and_told(
     until_true: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keep_looking, "__kwdefaults__", {"every_s": 0.05})
+    monkeypatch.setattr(keep_rediscovering, "__kwdefaults__", {"every_s": 0.05})
     late = fake_probe("gpu1", blocking=True, gpu_uuid="GPU-1")
     finds = [[], [late]]
     await run_until(
@@ -202,7 +202,7 @@ async def test_a_gpu_that_comes_later_is_watched_and_told(
         until_true,
         settings(stub_collector.url, tmp_path),
         probes=[fake_probe("host", blocking=True)],
-        look_again=lambda: finds.pop(0) if finds else [],
+        rediscover=lambda: finds.pop(0) if finds else [],
     )
     (event,) = [r for r in stub_collector.rows("events") if r["kind"] == "gpu_appeared"]
     assert event["gpu_uuid"] == "GPU-1"
@@ -366,7 +366,7 @@ def test_what_is_loaded_stays_small() -> None:
     """A GPU host pays for what the agent imports: no DuckDB, no data frames, no HTTP library."""
     code = (
         "import sys, gpuwarden_agent.daemon, gpuwarden_simulator.fleet, gpuwarden_agent.once,"
-        " gpuwarden_agent.probes, gpuwarden_simulator, gpuwarden_cli.services,"
+        " gpuwarden_agent.collect.discovery, gpuwarden_simulator, gpuwarden_cli.services,"
         " gpuwarden_cli.main\n"
         f"print([n for n in {TOO_HEAVY} if n in sys.modules])"
     )

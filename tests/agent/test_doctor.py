@@ -19,11 +19,11 @@ import trustme
 
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.doctor import FAIL, OK, WARN, Check
+from gpuwarden_agent.collect.nvidia.timing import CallReport
 from gpuwarden_agent.doctor import Call, check_host, examine, merged
 from gpuwarden_agent.probe import ProbeError
-from gpuwarden_agent.probes.timing import CallReport
+from gpuwarden_agent.queue.spool import FILE_NAME, open_spool
 from gpuwarden_agent.settings import AgentSettings
-from gpuwarden_agent.spool import FILE_NAME, open_spool
 
 ALL_CAPABILITIES, NONE = "000001ffffffffff", "0000000000000000"
 

@@ -7,9 +7,9 @@ import pytest
 from gpuwarden.clock import SystemClock
 from gpuwarden.models import model_named
 from gpuwarden.schema import WIRE_TABLES
+from gpuwarden_agent.collect.host.node import HostProbe
 from gpuwarden_agent.probe import Probe, ProbeError
-from gpuwarden_agent.probes.host import HostProbe
-from gpuwarden_agent.rows import impossible_columns
+from gpuwarden_agent.queue.rows import impossible_columns
 from gpuwarden_simulator import SimulatedNode
 
 STAMP = {"ts": 1, "node": "n", "simulated": False}

@@ -15,14 +15,14 @@ from gpuwarden.access import Scope, Token
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden.settings import SettingsError
-from gpuwarden_agent.async_spool import AsyncSpool
 from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.encode import encode
+from gpuwarden_agent.queue.async_spool import AsyncSpool
+from gpuwarden_agent.queue.encode import encode
+from gpuwarden_agent.queue.spool import Spool
 from gpuwarden_agent.reload import LIVE, Difference, Reload, Way, difference, keep_reloading
 from gpuwarden_agent.settings import AgentSettings
-from gpuwarden_agent.shipper import Shipper
-from gpuwarden_agent.spool import Spool
-from gpuwarden_agent.transport import Transport, open_transport
+from gpuwarden_agent.ship.shipper import Shipper
+from gpuwarden_agent.ship.transport import Transport, open_transport
 from gpuwarden_agent.worker import Worker
 
 BEFORE = AgentSettings()

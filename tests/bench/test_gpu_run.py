@@ -15,7 +15,7 @@ import pytest
 from bench.gpu import agreement, gpm, support
 from bench.gpu.scenes import Workshop, spread
 from bench.gpu.workloads import WORKLOADS
-from tests.agent.probes import fake_library
+from tests.agent.collect.nvidia import fake_library
 
 from gpuwarden_simulator.recordings.format import Ended, entries_of
 
@@ -184,7 +184,7 @@ def test_columns_that_are_compared_exist() -> None:
 
 
 def test_a_call_that_fails_has_its_code() -> None:
-    from gpuwarden_agent.probes.nvml_driver import NOT_SUPPORTED, NvmlError
+    from gpuwarden_agent.collect.nvidia.nvml import NOT_SUPPORTED, NvmlError
 
     def refuse() -> None:
         raise NvmlError(NOT_SUPPORTED, "nvmlX")

@@ -15,11 +15,11 @@ from zstandard import compress
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
-from gpuwarden_agent.async_spool import AsyncSpool
 from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.shipper import Shipper
-from gpuwarden_agent.spool import Spool
-from gpuwarden_agent.transport import open_transport
+from gpuwarden_agent.queue.async_spool import AsyncSpool
+from gpuwarden_agent.queue.spool import Spool
+from gpuwarden_agent.ship.shipper import Shipper
+from gpuwarden_agent.ship.transport import open_transport
 from gpuwarden_agent.worker import Worker
 from gpuwarden_cli.client import CallError, ask
 from gpuwarden_collector.decode import WIRE_SCHEMAS

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpuwarden.models import model_named
 from gpuwarden.wire import ROWS_MAX, TABLE_KEY
-from gpuwarden_agent.encode import encode
+from gpuwarden_agent.queue.encode import encode
 from gpuwarden_collector import together
 from gpuwarden_collector.decode import decode_content
 from gpuwarden_collector.frames import decompress, walk

@@ -10,7 +10,12 @@ from gpuwarden.logs import JournalFormatter, JsonFormatter, TextFormatter, is_jo
 
 def record(**extra) -> logging.LogRecord:
     made = logging.makeLogRecord(
-        {"name": "gpuwarden_agent.shipper", "levelno": 30, "levelname": "WARNING", "msg": "late"}
+        {
+            "name": "gpuwarden_agent.ship.shipper",
+            "levelno": 30,
+            "levelname": "WARNING",
+            "msg": "late",
+        }
     )
     made.__dict__.update(extra)
     return made

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from tests.agent.probes.living_library import LIBRARY, compiled
+from tests.agent.collect.nvidia.living_library import LIBRARY, compiled
 from tests.end_to_end.conftest import DEADLINE_S, World
 
 AGENT = """
@@ -22,8 +22,8 @@ from gpuwarden import logs
 from gpuwarden import lifecycle
 from gpuwarden.clock import SystemClock
 from gpuwarden_agent import daemon
-from gpuwarden_agent.probes import discover
-from gpuwarden_agent.probes.nvidia import Signs
+from gpuwarden_agent.collect.discovery import discover
+from gpuwarden_agent.collect.nvidia.discovery import Signs
 from gpuwarden_agent.settings import AgentSettings
 
 here = pathlib.Path(os.environ["HERE"])
@@ -43,7 +43,7 @@ async def main():
     found = discover("auto", clock, sys=here / "sys", signs=signs)
     probes = found.all_probes(state, clock, here / "module", here / "kmsg")
     settings = AgentSettings(state_dir=state, collector_url=os.environ["GPUWARDEN_URL"], node="n1")
-    await daemon.run(settings, clock, stop, probes=probes, look_again=found.look_again)
+    await daemon.run(settings, clock, stop, probes=probes, rediscover=found.rediscover)
 
 logs.setup("info")
 asyncio.run(main())

@@ -1,1 +1,1 @@
-"""The agent's newest samples as Prometheus text, under three sets of names."""
+"""Serves the agent's newest samples as Prometheus text, under three sets of names."""

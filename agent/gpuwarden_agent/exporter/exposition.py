@@ -1,4 +1,4 @@
-"""Prometheus text format 0.0.4: families, labels, escaping. Knows nothing about GPUs.
+"""Writes the Prometheus text format 0.0.4: families, labels, escaping. Knows nothing about GPUs.
 
 A family stands once on a page, a series once in its family; a series without a value is left out.
 Source: https://prometheus.io/docs/instrumenting/exposition_formats/

@@ -1,4 +1,4 @@
-"""The agent's own health as metrics: its `Counters`, field by field, with their meaning."""
+"""Exports the agent's `Counters` as metrics, each with its meaning."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.metrics import METRICS
 from gpuwarden.schema import WIRE_TABLES
-from gpuwarden_agent.exporter.kept import Kept, followed, keep_ms
+from gpuwarden_agent.exporter.sample_cache import CachedSample, followed, keep_ms
 from gpuwarden_agent.exporter.xid_counts import XidCounts
 from gpuwarden_agent.probe import Row, Value
 
@@ -38,7 +38,7 @@ class Latest:
         self._began_s = clock.monotonic()
         self._rows_max = rows_max
         self._keep_ms = {table: keep_ms(table, interval_s) for table in METRICS}
-        self._samples: dict[str, dict[_Key, Kept]] = {table: {} for table in METRICS}
+        self._samples: dict[str, dict[_Key, CachedSample]] = {table: {} for table in METRICS}
         self._newest_ms: dict[str, int] = {}
         self._inventory: dict[str, dict[_Key, Row]] = {"gpus": {}, "nodes": {}}
         self.xids = XidCounts()
@@ -62,15 +62,15 @@ class Latest:
             for row in rows:
                 self._take_event(row)
 
-    def samples(self, table: str) -> list[Kept]:
+    def samples(self, table: str) -> list[CachedSample]:
         """The newest sample of each key that is not too old, with its slow columns filled in."""
         now_ms = to_ms(self._clock.now())
         self._forget(table, now_ms)
-        kept = [k.at(now_ms) for k in self._samples[table].values()]
-        if table in WHOLE_TICK_TABLES and kept:
-            newest_ms = max(k.ts_ms for k in kept)
-            kept = [k for k in kept if k.ts_ms == newest_ms]
-        return kept
+        cached = [k.at(now_ms) for k in self._samples[table].values()]
+        if table in WHOLE_TICK_TABLES and cached:
+            newest_ms = max(k.ts_ms for k in cached)
+            cached = [k for k in cached if k.ts_ms == newest_ms]
+        return cached
 
     def gpu(self, gpu_uuid: Value) -> Row:
         """Inventory row of a GPU; empty where it is not known (yet)."""
@@ -100,13 +100,13 @@ class Latest:
             self._forget(table, now_ms)
         if not self._is_live(table, ts_ms, now_ms):
             return
-        kept = self._samples[table]
+        cached = self._samples[table]
         key = _key(table, row)
-        held = kept.get(key)
+        held = cached.get(key)
         if held is None and self._is_full(now_ms):
             self.rows_dropped += 1
         elif held is None or ts_ms > held.ts_ms:
-            kept[key] = followed(held, table, row, ts_ms)
+            cached[key] = followed(held, table, row, ts_ms)
 
     def _take_inventory(self, table: str, row: Row) -> None:
         rows = self._inventory[table]
@@ -124,9 +124,9 @@ class Latest:
             self.rows_dropped += 1
 
     def _forget(self, table: str, now_ms: int) -> None:
-        kept = self._samples[table]
-        for key in [key for key, k in kept.items() if not self._is_live(table, k.ts_ms, now_ms)]:
-            del kept[key]
+        cached = self._samples[table]
+        for key in [key for key, k in cached.items() if not self._is_live(table, k.ts_ms, now_ms)]:
+            del cached[key]
 
     def _is_live(self, table: str, ts_ms: int, now_ms: int) -> bool:
         return abs(now_ms - ts_ms) <= self._keep_ms[table]

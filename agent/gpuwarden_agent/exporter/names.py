@@ -1,4 +1,4 @@
-"""The three name sets, made from the catalogue: what each metric is called, and in which unit.
+"""Makes the three name sets from the catalogue: the name and the unit of each metric.
 
 own     gpuwarden_<table>_<metric>, base units: hertz for MHz, ratio for percent, seconds.
 dcgm    dcgm-exporter up to 4.8: MiB, mJ, ns, percent, MHz, MB/s. Its DCGM_FI_PROF_* are base units.
@@ -15,7 +15,7 @@ from functools import cache
 
 from gpuwarden.lifecycle import StartError
 from gpuwarden.metrics import METRICS, Kind, Metric
-from gpuwarden_agent.exporter.kept import Kept
+from gpuwarden_agent.exporter.sample_cache import CachedSample
 from gpuwarden_agent.probe import Row, Value
 
 NAME_SETS = ("own", "dcgm", "dcgm49")
@@ -97,9 +97,11 @@ class Exported:
     scale: Scale
     is_rate: bool = False
 
-    def value(self, kept: Kept) -> float | None:
+    def value(self, cached: CachedSample) -> float | None:
         """The value in the name's unit; None: absent."""
-        value = kept.rate(self.columns) if self.is_rate else _number(kept.row.get(self.columns[0]))
+        value = (
+            cached.rate(self.columns) if self.is_rate else _number(cached.row.get(self.columns[0]))
+        )
         return None if value is None else self.scale(value)
 
 

@@ -1,4 +1,4 @@
-"""What stands on /metrics: the newest samples in the chosen name sets, Xids, ages, the agent's health."""
+"""Renders /metrics: the newest samples in the chosen name sets, Xids, ages, the agent's health."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -58,16 +58,16 @@ def _sample_families(name_set: str, latest: Latest) -> Iterable[Family]:
     families: dict[str, Family] = {}
     for table in METRICS if name_set == "own" else DCGM_TABLES:
         labelled = [
-            (text, kept)
-            for kept in latest.samples(table)
-            if (text := _labels(name_set, table, kept.row, latest)) is not None
+            (text, sample)
+            for sample in latest.samples(table)
+            if (text := _labels(name_set, table, sample.row, latest)) is not None
         ]
         for name in names_of(name_set, table):
             family = families.get(name.name)
             if family is None or not family.series:
                 family = families[name.name] = Family(name.name, name.kind, name.help)
-            for text, kept in labelled:
-                family.put(text, name.value(kept))
+            for text, sample in labelled:
+                family.put(text, name.value(sample))
     return families.values()
 
 
@@ -126,19 +126,19 @@ def _age_families(node: str, latest: Latest) -> Iterator[Family]:
     gpus = Family("gpuwarden_gpu_sample_age_seconds", "gauge", meaning)
     for table in GPU_TABLES:
         newest = {}
-        for kept in sorted(latest.samples(table), key=lambda k: k.ts_ms):
-            newest[kept.row["gpu_uuid"]] = kept
-        for uuid, kept in newest.items():
-            labels = own_labels("gpu_samples", kept.row, latest.gpu(uuid))
-            gpus.put(label_text(labels | {"table": table}), latest.age_s(kept.ts_ms))
+        for sample in sorted(latest.samples(table), key=lambda k: k.ts_ms):
+            newest[sample.row["gpu_uuid"]] = sample
+        for uuid, sample in newest.items():
+            labels = own_labels("gpu_samples", sample.row, latest.gpu(uuid))
+            gpus.put(label_text(labels | {"table": table}), latest.age_s(sample.ts_ms))
     yield gpus
     meaning = "Time since a value was read that comes more seldom than the rows of its table."
     values = Family("gpuwarden_value_age_seconds", "gauge", meaning)
     for table in METRICS:
-        for kept in latest.samples(table):
-            if kept.slow:
-                labels = own_labels(table, kept.row, latest.gpu(kept.row.get("gpu_uuid")))
-                for column, slow in kept.slow.items():
+        for sample in latest.samples(table):
+            if sample.slow:
+                labels = own_labels(table, sample.row, latest.gpu(sample.row.get("gpu_uuid")))
+                for column, slow in sample.slow.items():
                     text = label_text(labels | {"table": table, "column": column})
                     values.put(text, latest.age_s(slow.ts_ms))
     yield values

@@ -1,4 +1,4 @@
-"""The HTTP server of the exporter: GET /metrics and GET /healthz, nothing else."""
+"""Serves GET /metrics and GET /healthz over HTTP."""
 
 import errno
 import gzip

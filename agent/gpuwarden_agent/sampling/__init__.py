@@ -1,1 +1,1 @@
-"""When probes are read, what their health is, and how readings become rows."""
+"""Decides when probes are read, tracks their health, and turns readings into rows."""

@@ -1,4 +1,4 @@
-"""How much of what was due was read: what a probe is to read now, and how that went, by table."""
+"""Counts by table how many readings were due, and how many were made."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -1,9 +1,9 @@
-"""Whether a source answers: a pure state machine that reports each change of state once."""
+"""Decides whether a source answers: a pure state machine that reports each change of state once."""
 
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from gpuwarden_agent.events import span
+from gpuwarden_agent.events.kinds import span
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the node is made of, and which of it the collector has not been told.
+"""Tracks the inventory of the node, and which of it the collector has not got.
 
 A row is shipped at the agent's start, when it changes, and once an hour, so that a batch which was
 lost or refused does not leave a hole in the inventory for ever.

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.lifecycle import until
-from gpuwarden_agent.batch import OpenBatch
 from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.edges import NOTHING, observe
-from gpuwarden_agent.events import span
-from gpuwarden_agent.journal import Journal
+from gpuwarden_agent.events.changes import NOTHING, observe
+from gpuwarden_agent.events.kinds import span
+from gpuwarden_agent.events.recorder import EventRecorder
 from gpuwarden_agent.probe import Probe, Reading, Row, Value
-from gpuwarden_agent.rows import impossible_columns
+from gpuwarden_agent.queue.batch import OpenBatch
+from gpuwarden_agent.queue.flusher import Flusher
+from gpuwarden_agent.queue.rows import impossible_columns
 from gpuwarden_agent.sampling.health import Report
 from gpuwarden_agent.sampling.inventory import Inventory
 from gpuwarden_agent.sampling.runner import ProbeRunner
 from gpuwarden_agent.sampling.schedule import Plan, Schedule, next_tick, wait_s
-from gpuwarden_agent.sealer import Sealer
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +54,8 @@ class Sampler:
         counters: Counters,
         batch: OpenBatch,
         inventory: Inventory,
-        journal: Journal,
-        sealer: Sealer,
+        recorder: EventRecorder,
+        flusher: Flusher,
         last_ts_ms: int | None,
     ) -> None:
         self._node = node
@@ -64,8 +64,8 @@ class Sampler:
         self._counters = counters
         self._batch = batch
         self._inventory = inventory
-        self._journal = journal
-        self._sealer = sealer
+        self._recorder = recorder
+        self._flusher = flusher
         self._schedule = Schedule(cadence.interval_ms, last_ts_ms)
         # Batches of a fleet must not all be sealed in the same second.
         self._phase = zlib.crc32(node.encode()) / 2**32
@@ -139,7 +139,7 @@ class Sampler:
                     task.cancel()
         finally:
             self._group = None
-            self._sealer.seal_soon()  # which also wakes it to see that `stop` is set
+            self._flusher.seal_soon()  # which also wakes it to see that `stop` is set
             for runner in self._runners:
                 await runner.close()
 
@@ -171,9 +171,9 @@ class Sampler:
                     await runner.is_idle.wait()
         except TimeoutError:
             log.debug("tick goes on without a slow probe", extra={"node": self._node})
-        self._journal.flush()
+        self._recorder.flush()
         if self._ends_window(ts_ms):
-            self._sealer.seal_soon()
+            self._flusher.seal_soon()
 
     async def _backfill(self, stop: asyncio.Event, from_ms: int) -> None:
         """Produce past ticks as fast as the spool takes them, then catch up with the present."""
@@ -190,12 +190,12 @@ class Sampler:
             ticks += 1
             if ticks >= BACKFILL_BATCH_TICKS or self._batch.count >= BACKFILL_BATCH_ROWS:
                 ticks = 0
-                await self._sealer.seal_in_turn(stop)
+                await self._flusher.seal_in_turn(stop)
             if ticks % BACKFILL_CHUNK_TICKS == 0:
                 self.progress_at_s = self._clock.monotonic()
                 await asyncio.sleep(0)
         # No waiting here: the next tick is the present, and must be the one after the last.
-        self._sealer.seal_soon()
+        self._flusher.seal_soon()
 
     def _read(self, ts_ms: int, runners: Sequence[ProbeRunner], missed: int) -> None:
         self._counters.ticks += 1
@@ -238,10 +238,10 @@ class Sampler:
                 self._add(table, row)
             self._seen, edges = observe(self._seen, table, rows)
             for row in edges:
-                self._add("events", self._journal.stamp(row, ts_ms, simulated=probe.simulated))
+                self._add("events", self._recorder.stamp(row, ts_ms, simulated=probe.simulated))
             is_news = is_news or bool(edges)
         if is_news:
-            self._sealer.seal_soon()
+            self._flusher.seal_soon()
         self._counters.readings[probe.name] += 1
 
     def _add(self, table: str, row: Row) -> None:
@@ -254,7 +254,7 @@ class Sampler:
             # An event may know better than the tick when it happened.
             at_ms = row.get("ts", ts_ms)
             assert isinstance(at_ms, int)
-            return self._journal.stamp(row, at_ms, simulated=probe.simulated)
+            return self._recorder.stamp(row, at_ms, simulated=probe.simulated)
         return {**row, "ts": ts_ms, "node": self._node, "simulated": probe.simulated}
 
     def _describe(self, probe: Probe, reading: Reading) -> None:
@@ -266,7 +266,7 @@ class Sampler:
                 impossible_columns(table, agent | row if table == "nodes" else row)
         self._inventory.described(probe.name, rows)
         if self._inventory.is_changed:
-            self._sealer.seal_soon()
+            self._flusher.seal_soon()
 
     def _checked(self, table: str, row: Row) -> Row:
         """The row without values that cannot be true; the collector would refuse the batch."""
@@ -279,21 +279,21 @@ class Sampler:
         self._counters.values_impossible[name] += 1
 
         def write(number: int) -> None:
-            self._journal.record(
+            self._recorder.record(
                 "values_impossible",
                 f"{number} values of {name} were left out: the source said {value!r}",
                 gpu_uuid=gpu_uuid,
                 gpu=self._inventory.gpu_index(gpu_uuid),
             )
 
-        self._journal.count(f"{name} {gpu_uuid}", 1, every_s=IMPOSSIBLE_EVERY_S, write=write)
+        self._recorder.count(f"{name} {gpu_uuid}", 1, every_s=IMPOSSIBLE_EVERY_S, write=write)
 
     def _lose(self, rows: int) -> None:
         self._counters.rows_dropped += rows
-        self._sealer.report_lost_rows(rows)
+        self._flusher.report_lost_rows(rows)
 
     def _tell(self, probe: Probe, report: Report) -> None:
-        self._journal.record(
+        self._recorder.record(
             report.kind,
             report.message,
             simulated=probe.simulated,
@@ -307,7 +307,7 @@ class Sampler:
             step = span(abs(plan.stepped_ms) / 1000)
             direction = "forward" if plan.stepped_ms > 0 else "back"
             pause = f"; samples pause for {span(plan.waits_ms / 1000)}" if plan.waits_ms else ""
-            self._journal.record(
+            self._recorder.record(
                 "clock_stepped",
                 f"the wall clock went {direction} by {step}{pause}",
                 duration_seconds=abs(plan.stepped_ms) / 1000,
@@ -315,11 +315,11 @@ class Sampler:
             )
         if plan.missed:
             self._counters.ticks_missed += plan.missed
-            self._journal.count("missed", plan.missed, every_s=MISSED_EVERY_S, write=self._missed)
+            self._recorder.count("missed", plan.missed, every_s=MISSED_EVERY_S, write=self._missed)
 
     def _missed(self, ticks: int) -> None:
         seconds = ticks * self._cadence.interval_ms / 1000
-        self._journal.record(
+        self._recorder.record(
             "ticks_missed",
             f"{ticks} ticks were missed: the node was too busy for the agent, or paused",
             duration_seconds=seconds,

@@ -1,4 +1,4 @@
-"""When the next tick is due: pure decisions over the wall clock and the monotonic clock.
+"""Decides when the next tick is due: pure functions of the wall clock and the monotonic clock.
 
 Ticks are the multiples of the interval since the epoch, so that all nodes sample the same instants.
 Timestamps only grow: a tick at or before the last one is never due, also when the wall clock was

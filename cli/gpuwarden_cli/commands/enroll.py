@@ -117,7 +117,7 @@ class CollectorConnection:
 
 
 def _why(reason: object) -> str:
-    from gpuwarden_agent.credentials import why_refused
+    from gpuwarden_agent.ship.credentials import why_refused
 
     if isinstance(reason, ssl.SSLCertVerificationError):
         return why_refused(reason)

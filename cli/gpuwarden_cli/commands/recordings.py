@@ -151,7 +151,7 @@ def open_recording(path: Path) -> "Recording":
 
 def told(recording: "Recording") -> str:
     """One line on a recording: what, whose, how long, and what is not right with it."""
-    from gpuwarden_agent.events import span
+    from gpuwarden_agent.events.kinds import span
 
     header = recording.header
     gpus = f"{recording.gpus} GPU probe{'' if recording.gpus == 1 else 's'}"

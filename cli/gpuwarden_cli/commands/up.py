@@ -16,7 +16,7 @@ from gpuwarden.settings import load
 from gpuwarden_cli.services import SIMULATOR_MISSING, collecting, counted, run_until_signalled, say
 
 if TYPE_CHECKING:
-    from gpuwarden_agent.probes import Discovery
+    from gpuwarden_agent.collect.discovery import Discovery
     from gpuwarden_collector.daemon import Collector
 
 HISTORY_S = 2 * 3600
@@ -37,7 +37,7 @@ def run_up(*, port: int, data: Path, simulate: int | None, model_name: str) -> i
     from gpuwarden_collector.footprint import keep_small
 
     keep_small()
-    from gpuwarden_agent.probes import discover
+    from gpuwarden_agent.collect.discovery import discover
     from gpuwarden_collector.settings import CollectorSettings
 
     logs.setup("warning")
@@ -108,7 +108,7 @@ async def _watch(
                 clock,
                 stop,
                 probes=found.all_probes(agent.state_dir, clock),
-                look_again=found.look_again,
+                rediscover=found.rediscover,
             ),
             name="agent of this host",
         )

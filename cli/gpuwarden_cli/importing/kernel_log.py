@@ -1,6 +1,6 @@
 """Reads Xids and SXids out of the kernel's log, however it was kept: dmesg, journalctl, syslog, kmsg.
 
-What the lines mean is the agent's `xid_lines.py` and `xid_events.py`; here are only the times and
+What the lines mean is the agent's `xid_lines.py` and `xid_rows.py`; here are only the times and
 names that stand before them.
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuwarden_agent.xid_events import FALLEN_OFF_BUS, row_of
-from gpuwarden_agent.xid_lines import FellOffBus, Found, GpuNamed, Xid, bus_id, step
+from gpuwarden_agent.events.xid_lines import FellOffBus, Found, GpuNamed, Xid, bus_id, step
+from gpuwarden_agent.events.xid_rows import FALLEN_OFF_BUS, row_of
 from gpuwarden_cli.importing.instants import Instants
 from gpuwarden_cli.importing.model import ImportedRows, ImportTally, Origin, Row
 from gpuwarden_cli.importing.smi_csv import note_zone
@@ -53,7 +53,7 @@ def line_of(line: str, instants: Instants) -> Line:
         return _of_json(line)
     if _KMSG.match(line):
         # Here, as probes need the packages of a GPU host, and few logs are of this form.
-        from gpuwarden_agent.probes.kmsg import parse_records
+        from gpuwarden_agent.events.kernel_log import parse_records
 
         for record in parse_records(line.encode(errors="replace")):
             return Line(record.text, us=record.us, sequence=record.sequence)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpuwarden_agent.probes import amd_sysfs
+from gpuwarden_agent.collect.amd import sysfs as amd_sysfs
 from gpuwarden_cli.importing.inventory import ImportedInventory
 from gpuwarden_cli.importing.model import (
     ImportedRows,

@@ -159,7 +159,7 @@ def _clock(cell: str) -> Value:
 
 def bus_id(cell: str) -> Value:
     """A PCI bus id as the kernel writes it, 0000:3b:00.0."""
-    from gpuwarden_agent.xid_lines import bus_id as canonical
+    from gpuwarden_agent.events.xid_lines import bus_id as canonical
 
     found = plain(cell)
     made = None if found is None else canonical(found)

@@ -1,1 +1,1 @@
-"""Devices of simulated nodes: facts of each GPU model, and what its sensors and counters read."""
+"""Simulates devices: facts of each GPU model, and what its sensors and counters read."""

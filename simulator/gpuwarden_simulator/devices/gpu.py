@@ -1,4 +1,5 @@
-"""The physics of one simulated GPU: power follows load, temperature follows power, clocks follow both.
+"""Simulates the physics of one GPU: power follows load, temperature follows power, clocks follow
+both.
 
 `step` is the whole of it, a pure function. Power is idle power plus a dynamic part that grows with
 the square of the clock; a limit on power or heat is met by lowering the clock. Temperatures relax

@@ -1,4 +1,4 @@
-"""What a GPU tells every ten seconds: how busy its parts are, its PCIe link, its slower sensors.
+"""Simulates what a GPU reports every ten seconds: activity of its units, PCIe link, slower sensors.
 
 Nothing is kept between two looks: activity follows from the load of the last second, rates are
 differences of the byte counters of `gpu_samples`, and error counters are a function of time.

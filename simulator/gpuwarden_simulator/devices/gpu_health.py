@@ -1,4 +1,4 @@
-"""What a GPU tells every minute about its memory and its place in the fabric.
+"""Simulates what a GPU reports every minute about its memory and the fabric.
 
 Healthy boards correct an error now and then. All counters are functions of time, so that a look may
 come whenever it likes; `HealthTrouble` has what a script adds.

@@ -1,4 +1,4 @@
-"""What a simulated device is: the facts of a GPU model that the catalogue does not hold.
+"""Lists facts of GPU models that the catalogue does not hold.
 
 Sources: nvidia-smi output of H100, H200, L40S and RTX 2080 Super (idle clocks, P-states, reserved
 memory, minimum limits, banks of the row remapper, speed of NVLinks); thresholds of A100, T4, A10G,

@@ -1,4 +1,4 @@
-"""The rest of a simulated node: CPU, memory, stalls, disks and network that follow the jobs' demands.
+"""Simulates CPU, memory, stalls, disks and network of a node, from the demands of its jobs.
 
 `step` is pure. Averages (load, PSI avg10) relax exponentially as the kernel's do; counters start as
 on a node that has been up for days.

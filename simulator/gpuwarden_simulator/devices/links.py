@@ -1,4 +1,4 @@
-"""NVLinks of a simulated GPU and InfiniBand ports of its node, every ten seconds.
+"""Simulates NVLinks of a GPU and InfiniBand ports of its node, every ten seconds.
 
 What the GPU sends over NVLink is shared by the links that are up, to the last KiB, so that links and
 GPU always add up. A port of the node carries a share of the NVLink traffic of the GPU beside it.

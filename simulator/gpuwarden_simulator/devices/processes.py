@@ -1,4 +1,4 @@
-"""GPU processes of a simulated job, as /proc and the driver would show them every ten seconds."""
+"""Simulates the GPU processes of a job, as /proc and the driver would show them every ten seconds."""
 
 import random
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What a simulated node tells every ten seconds and every minute: activity, health, links, ports.
+"""Makes the rows of ten seconds and a minute: activity, health, links, ports.
 
 Kept apart from the seconds' path, which it must not slow down: only what two looks are compared by
 is remembered.

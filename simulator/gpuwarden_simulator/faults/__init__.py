@@ -1,1 +1,1 @@
-"""Faults of simulated nodes: their kinds, scripts that order them, and what they change."""
+"""Defines faults of simulated nodes: their kinds, scripts that order them, and their effects."""

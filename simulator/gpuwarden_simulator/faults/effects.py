@@ -1,4 +1,4 @@
-"""What the faults of one node do to it: functions of the faults and of time.
+"""Computes the effects of faults on a node: functions of the faults and of time.
 
 Times are milliseconds since the node's first tick. Nothing is remembered between two calls but the
 jobs that began anew, so that time may skip.

@@ -1,4 +1,4 @@
-"""Events that a script brings by itself: Xids as the kernel's log has them, and lost GPUs.
+"""Makes the events of a script: Xids as lines of the kernel's log, and lost GPUs.
 
 An Xid is written as the driver writes it and read as the agent reads it, so that a simulated event
 is what a real one would be. All other events follow from rows.
@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gpuwarden.xids import xid_info
-from gpuwarden_agent.events import event, span
+from gpuwarden_agent.events.kinds import event, span
+from gpuwarden_agent.events.xid_lines import parse
+from gpuwarden_agent.events.xid_rows import FALLEN_OFF_BUS, row_of
 from gpuwarden_agent.probe import Row
-from gpuwarden_agent.xid_events import FALLEN_OFF_BUS, row_of
-from gpuwarden_agent.xid_lines import parse
 from gpuwarden_simulator.devices.hardware import Device, is_amd
 from gpuwarden_simulator.faults.kinds import Fault, FaultKind
 

@@ -1,4 +1,4 @@
-"""The faults that a script may order: their names, what they may be told, and when they hold.
+"""Lists the kinds of faults: their names, options, and when they hold.
 
 `Fault` is one of them at one place; `docs/simulator.md` says how each looks. Times are milliseconds
 since the first tick of the node.

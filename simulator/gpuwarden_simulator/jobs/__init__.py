@@ -1,1 +1,1 @@
-"""Jobs of simulated nodes: kinds of workload, and which GPUs they hold when."""
+"""Simulates jobs: kinds of workload, and which GPUs they hold when."""

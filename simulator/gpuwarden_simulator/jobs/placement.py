@@ -1,4 +1,4 @@
-"""Who uses which GPU when: placements of a node, and the jobs that come and go on them.
+"""Places jobs on the GPUs of a node over time.
 
 A placement is a group of GPUs with one workload for good, or with jobs drawn from `SHARES`. Drawn
 jobs are a function of seed and UTC time alone: days of 24 hours, each filled from its own random

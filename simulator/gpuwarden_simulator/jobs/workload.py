@@ -1,4 +1,4 @@
-"""What jobs do: each kind of workload as a function of time, from healthy training to a starved loader.
+"""Computes the load of each kind of workload over time, from healthy training to a starved loader.
 
 `demand` is pure but for the random numbers it draws: what each process of a job asks of its GPU and
 of the node at an instant. Everything is a mean over the second that ends there.

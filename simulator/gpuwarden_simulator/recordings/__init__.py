@@ -1,1 +1,1 @@
-"""Recordings of real nodes: file format, recorder, replay, pseudonyms."""
+"""Records real nodes and replays them: file format, recorder, replay, pseudonyms."""

@@ -1,4 +1,4 @@
-"""The file format of recordings: what the probes of one node said, tick for tick.
+"""Defines the file format of recordings: the readings of the probes of one node, tick for tick.
 
 A recording is JSON, one object a line, in gzip members one after another (`zcat FILE | head`). Each
 member is a block of a few seconds and stands alone, so a file that was cut anywhere (kill -9, full

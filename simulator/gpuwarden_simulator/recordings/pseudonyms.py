@@ -1,4 +1,4 @@
-"""Takes who and whose out of rows, and leaves what the hardware did.
+"""Replaces identities in rows by pseudonyms; what the hardware did stays.
 
 Every text becomes a stable pseudonym, except in columns that are named here as harmless: a column
 that is added later is hidden until somebody decides otherwise. Sentences are left out, because

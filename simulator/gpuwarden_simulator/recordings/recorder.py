@@ -1,4 +1,4 @@
-"""Records what probes say into a file: the sampler's ticks, deadlines and cadences, without shipping.
+"""Records the readings of probes into a file, with the sampler's ticks, deadlines and cadences.
 
 Rows are kept as the probes gave them, but for what an agent would not ship either: values outside
 the catalogue's limits are left out and counted, and a row that fits no table fails its reading.
@@ -18,7 +18,7 @@ from gpuwarden.clock import Clock, from_ms, to_ms
 from gpuwarden.lifecycle import StartError, until
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.probe import Probe, Reading, Row
-from gpuwarden_agent.rows import impossible_columns
+from gpuwarden_agent.queue.rows import impossible_columns
 from gpuwarden_agent.sampling.health import Report
 from gpuwarden_agent.sampling.runner import ProbeRunner
 from gpuwarden_agent.sampling.schedule import Schedule, next_tick, wait_s

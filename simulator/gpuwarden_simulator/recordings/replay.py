@@ -1,4 +1,4 @@
-"""Plays a recording on the present clock: the recorded node's probes, as probes.
+"""Replays a recording on the present clock, as probes.
 
 The first tick plays the first recorded one, and time runs on from there. Rows keep their values;
 what changes is listed in `docs/simulator.md`: GPUs get UUIDs of the node that plays them, instants

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden.clock import ManualClock, from_ms, to_ms
-from gpuwarden_agent.exporter.kept import KEEP_S
 from gpuwarden_agent.exporter.latest import INVENTORY_MAX, Latest
+from gpuwarden_agent.exporter.sample_cache import KEEP_S
 from gpuwarden_agent.exporter.xid_counts import KINDS_MAX
 
 START_MS = 1_767_225_600_000
@@ -22,21 +22,21 @@ def test_the_newest_row_of_each_key_is_kept_with_what_came_before(node: Any) -> 
         node.gpu(power_watts=watts, pcie_tx_bytes_total=round(watts))
         node.gpu(gpu_uuid="GPU-2", power_watts=watts + 10)
         node.clock.advance(1)
-    kept = {k.row["gpu_uuid"]: k for k in node.latest.samples("gpu_samples")}
-    assert {uuid: k.row["power_watts"] for uuid, k in kept.items()} == {
+    cached = {k.row["gpu_uuid"]: k for k in node.latest.samples("gpu_samples")}
+    assert {uuid: k.row["power_watts"] for uuid, k in cached.items()} == {
         "GPU-1b0a": 3.0,
         "GPU-2": 13.0,
     }
-    assert kept["GPU-1b0a"].rate(("pcie_tx_bytes_total",)) == 1.0
-    assert kept["GPU-2"].rate(("pcie_tx_bytes_total",)) is None
+    assert cached["GPU-1b0a"].rate(("pcie_tx_bytes_total",)) == 1.0
+    assert cached["GPU-2"].rate(("pcie_tx_bytes_total",)) is None
 
 
 def test_a_row_older_than_what_is_there_is_ignored(node: Any) -> None:
     now_ms = to_ms(node.clock.now())
     node.latest.take("host_samples", [host_row(now_ms, load_1m=2.0)])
     node.latest.take("host_samples", [host_row(now_ms - 1000, load_1m=1.0)])
-    (kept,) = node.latest.samples("host_samples")
-    assert kept.row["load_1m"] == 2.0
+    (cached,) = node.latest.samples("host_samples")
+    assert cached.row["load_1m"] == 2.0
 
 
 def test_a_row_is_forgotten_after_a_minute_and_its_age_goes_on(node: Any) -> None:
@@ -69,8 +69,8 @@ def test_slow_columns_are_filled_in_and_go_when_they_are_too_old(node: Any) -> N
     for _ in range(26):
         node.clock.advance(1)
         node.host(load_1m=1.0)
-        (kept,) = node.latest.samples("host_samples")
-        seen.append(kept.row.get("shm_used_bytes"))
+        (cached,) = node.latest.samples("host_samples")
+        seen.append(cached.row.get("shm_used_bytes"))
     assert seen == [7] * 25 + [None]
 
 

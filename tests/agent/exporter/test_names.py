@@ -10,7 +10,6 @@ import pytest
 from gpuwarden.lifecycle import StartError
 from gpuwarden.metrics import METRICS, Kind, Metric, Type
 from gpuwarden.schema import WIRE_TABLES
-from gpuwarden_agent.exporter.kept import RATED, Kept, followed
 from gpuwarden_agent.exporter.names import (
     BASE,
     DCGM_TABLES,
@@ -23,6 +22,7 @@ from gpuwarden_agent.exporter.names import (
     names_of,
     own_labels,
 )
+from gpuwarden_agent.exporter.sample_cache import RATED, CachedSample, followed
 
 ROOT = Path(__file__).parents[3]
 LIST = ROOT.parent / "shared" / "data" / "names" / "dcgm_exporter_names.csv"
@@ -44,7 +44,7 @@ def dcgm_names(name_set: str) -> list[Exported]:
 
 
 def value(name_set: str, name: str, table: str = "gpu_samples", **row: Any) -> float | None:
-    return named(name_set, name, table).value(Kept({"ts": 1000, **row}, 1000))
+    return named(name_set, name, table).value(CachedSample({"ts": 1000, **row}, 1000))
 
 
 def listed() -> list[dict[str, str]]:
@@ -140,7 +140,7 @@ def test_milliseconds_become_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
         "gpuwarden_host_wait_seconds",
         "gpuwarden_host_busy_seconds_total",
     )
-    assert wait.value(Kept({"wait_ms": 40.0}, 0)) == 0.04
+    assert wait.value(CachedSample({"wait_ms": 40.0}, 0)) == 0.04
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_an_absent_value_is_none_and_zero_is_zero() -> None:
     assert value("own", "gpuwarden_gpu_util_ratio", util_percent=0.0) == 0.0
 
 
-def kept(before: dict[str, Any], row: dict[str, Any]) -> Kept:
+def kept(before: dict[str, Any], row: dict[str, Any]) -> CachedSample:
     first = followed(None, "gpu_samples", {"ts": 0, **before}, 0)
     return followed(first, "gpu_samples", {"ts": 2000, **row}, 2000)
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from gpuwarden_agent.events.xid_lines import Xid
+from gpuwarden_agent.events.xid_rows import row_of
 from gpuwarden_agent.exporter.xid_counts import KINDS_MAX, XidCounts
-from gpuwarden_agent.xid_events import row_of
-from gpuwarden_agent.xid_lines import Xid
 
 
 def event(gpu_uuid: str | None = "GPU-1", **details: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden_agent.rows import impossible_columns
+from gpuwarden_agent.queue.rows import impossible_columns
 from gpuwarden_agent.sampling.inventory import (
     RESHIP_AFTER_S,
     AgentFacts,

@@ -10,7 +10,7 @@ import pytest
 from gpuwarden.clock import SystemClock
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.probe import ProbeError
-from gpuwarden_agent.rows import RowError
+from gpuwarden_agent.queue.rows import RowError
 from gpuwarden_agent.sampling.runner import ProbeRunner
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from gpuwarden.clock import Clock, ManualClock, SystemClock, to_ms
-from gpuwarden_agent.async_spool import AsyncSpool
-from gpuwarden_agent.batch import OpenBatch
 from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.journal import Journal
+from gpuwarden_agent.events.recorder import EventRecorder
+from gpuwarden_agent.queue.async_spool import AsyncSpool
+from gpuwarden_agent.queue.batch import OpenBatch
+from gpuwarden_agent.queue.flusher import Flusher
+from gpuwarden_agent.queue.spool import Spool
 from gpuwarden_agent.sampling.inventory import AgentFacts, Inventory
 from gpuwarden_agent.sampling.sampler import Cadence, Sampler
-from gpuwarden_agent.sealer import Sealer
-from gpuwarden_agent.spool import Spool
 from gpuwarden_agent.worker import Worker
 
 
@@ -26,19 +26,19 @@ class Rig:
     def __init__(self, clock: Clock, probes: list[Any], *, last_ts_ms: int | None = None) -> None:
         self.batch, self.counters = OpenBatch(), Counters()
         self.spool = Spool(None, bytes_max=10**8, clock=clock)
-        journal = Journal(
+        recorder = EventRecorder(
             "n1", clock, lambda row: self.batch.add("events", row) or None, simulated=False
         )
         facts = AgentFacts(node="n1", agent_id="a", boot_id="b", agent_version="1", labels={})
         inventory = Inventory(facts, probes)
-        self.sealer = Sealer(
+        self.flusher = Flusher(
             "n1",
             AsyncSpool(self.spool, Worker("spool")),
             clock=clock,
             counters=self.counters,
             batch=self.batch,
             inventory=inventory,
-            journal=journal,
+            recorder=recorder,
             sealed=asyncio.Event(),
         )
         self.sampler = Sampler(
@@ -49,8 +49,8 @@ class Rig:
             counters=self.counters,
             batch=self.batch,
             inventory=inventory,
-            journal=journal,
-            sealer=self.sealer,
+            recorder=recorder,
+            flusher=self.flusher,
             last_ts_ms=last_ts_ms,
         )
 
@@ -83,7 +83,7 @@ async def test_batches_are_as_long_as_the_collector_asks_and_events_go_at_once(
         """Lengths of the batches that were sealed, but for those that a change has cut."""
         sealed_at.clear()
         for second in seconds:
-            monkeypatch.setattr(rig.sealer, "seal_soon", lambda at=second: sealed_at.append(at))
+            monkeypatch.setattr(rig.flusher, "seal_soon", lambda at=second: sealed_at.append(at))
             await rig.sampler._tick(second * 1000)
         return [b - a for a, b in itertools.pairwise(sealed_at)][1:]
 

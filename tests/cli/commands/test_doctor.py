@@ -11,8 +11,8 @@ import pytest
 
 from gpuwarden.doctor import Check
 from gpuwarden.lifecycle import StartError
+from gpuwarden_agent.collect.nvidia.timing import CallReport
 from gpuwarden_agent.doctor import Call
-from gpuwarden_agent.probes.timing import CallReport
 from gpuwarden_cli.commands.doctor import rendered, run_here
 
 CALL = Call(

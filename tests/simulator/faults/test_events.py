@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gpuwarden.models import model_named
 from gpuwarden.xids import XIDS
-from gpuwarden_agent.xid_events import row_of
-from gpuwarden_agent.xid_lines import Xid, parse
+from gpuwarden_agent.events.xid_lines import Xid, parse
+from gpuwarden_agent.events.xid_rows import row_of
 from gpuwarden_simulator import Fault, FaultKind, Placement, SimulatedNode, Workload
 from gpuwarden_simulator.faults.events import TEXTS, Culprit, xid_line
 

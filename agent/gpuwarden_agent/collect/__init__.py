@@ -1,0 +1,3 @@
+"""Reads devices, host, processes and schedulers, one folder a source; `discovery.py` finds what is
+here.
+"""

@@ -1,0 +1,158 @@
+"""Decodes the binary file `gpu_metrics` of the amdgpu driver, by the names of the kernel.
+
+The layouts are those of drivers/gpu/drm/amd/include/kgd_pp_interface.h, versions 1.3 (MI100, MI200,
+Radeon) and 1.4 to 1.8 (MI300 and later), with the machine's own alignment. Older versions lack what
+is asked for here, versions 2 and 3 are of APUs. A value that is all ones is one that the firmware
+does not give.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+Metrics = Mapping[str, int | Sequence[int | None]]
+"""Values by name; those that there are, absent ones of a list None."""
+
+XGMI_LINKS = 8
+_HEADER = struct.Struct("=HBB")
+NEWEST = (1, 8)
+_OF_APUS = frozenset({2, 3})
+_SIZES = {"H": 2, "I": 4, "Q": 8}
+
+_ASKED = """
+    average_gfx_activity average_umc_activity energy_accumulator current_vclk0
+    indep_throttle_status accumulation_counter prochot_residency_acc ppt_residency_acc
+    socket_thm_residency_acc vr_thm_residency_acc hbm_thm_residency_acc
+    xgmi_link_width xgmi_link_speed xgmi_read_data_acc xgmi_write_data_acc xgmi_link_status
+    pcie_l0_to_recov_count_acc pcie_replay_count_acc pcie_replay_rover_count_acc
+    pcie_nak_sent_count_acc pcie_nak_rcvd_count_acc
+"""
+ASKED = frozenset(_ASKED.split())
+"""Names whose values are given: the file is read every second, and most of it elsewhere."""
+
+# "_energy_accumulator" of version 1.3 is another value: its unit depends on the chip.
+_V1_3 = """
+    H temperature_edge  H temperature_hotspot  H temperature_mem  H temperature_vrgfx
+    H temperature_vrsoc  H temperature_vrmem
+    H average_gfx_activity  H average_umc_activity  H average_mm_activity
+    H average_socket_power  Q _energy_accumulator  Q system_clock_counter
+    H average_gfxclk_frequency  H average_socclk_frequency  H average_uclk_frequency
+    H average_vclk0_frequency  H average_dclk0_frequency
+    H average_vclk1_frequency  H average_dclk1_frequency
+    H current_gfxclk  H current_socclk  H current_uclk  H current_vclk0  H current_dclk0
+    H current_vclk1  H current_dclk1
+    I _throttle_status  H current_fan_speed  H pcie_link_width  H pcie_link_speed  H _padding
+    I gfx_activity_acc  I mem_activity_acc  4H temperature_hbm  Q firmware_timestamp
+    H voltage_soc  H voltage_gfx  H voltage_mem  H _padding1  Q indep_throttle_status
+"""
+_SENSORS = """
+    H temperature_hotspot  H temperature_mem  H temperature_vrsoc  H curr_socket_power
+    H average_gfx_activity  H average_umc_activity
+"""
+_ENERGY = "Q energy_accumulator  Q system_clock_counter"
+_RESIDENCIES = """
+    I accumulation_counter  I prochot_residency_acc  I ppt_residency_acc
+    I socket_thm_residency_acc  I vr_thm_residency_acc  I hbm_thm_residency_acc
+"""
+_LINKS = """
+    I gfxclk_lock_status  H pcie_link_width  H pcie_link_speed  H xgmi_link_width  H xgmi_link_speed
+    I gfx_activity_acc  I mem_activity_acc  Q pcie_bandwidth_acc  Q pcie_bandwidth_inst
+    Q pcie_l0_to_recov_count_acc  Q pcie_replay_count_acc  Q pcie_replay_rover_count_acc
+"""
+_NAKS = "I pcie_nak_sent_count_acc  I pcie_nak_rcvd_count_acc"
+_XGMI = "8Q xgmi_read_data_acc  8Q xgmi_write_data_acc"
+_CLOCKS = """
+    Q firmware_timestamp  8H current_gfxclk  4H current_socclk  4H current_vclk0  4H current_dclk0
+    H current_uclk
+"""
+_VIDEO = "4H vcn_activity"
+_V1_6 = (_ENERGY, _RESIDENCIES, _LINKS, _NAKS, _XGMI)
+_V1_7 = (_SENSORS, "Q mem_max_bandwidth", *_V1_6, "8H xgmi_link_status  H _padding", _CLOCKS)
+
+_LAYOUTS: dict[tuple[int, int], tuple[str, ...]] = {
+    (1, 3): (_V1_3,),
+    (1, 4): (_SENSORS, _VIDEO, _ENERGY, "I _throttle_status", _LINKS, _XGMI, _CLOCKS),
+    (1, 5): (
+        *(_SENSORS, _VIDEO, "32H jpeg_activity", _ENERGY, "I _throttle_status"),
+        *(_LINKS, _NAKS, _XGMI, _CLOCKS),
+    ),
+    (1, 6): (_SENSORS, *_V1_6, _CLOCKS),
+    (1, 7): _V1_7,
+    (1, 8): _V1_7,
+}
+"""Groups of fields by version; what follows them, about partitions, is passed over."""
+
+
+def parse_gpu_metrics(data: bytes) -> Metrics:
+    """The values of the file; empty for a version without a layout here. Raises ValueError where
+    the file is not as long as it says, or as its version asks for.
+    """
+    found = version(data)
+    if found not in _LAYOUTS:
+        return {}
+    body, fields = _layout(found)
+    size = _HEADER.unpack_from(data)[0]
+    if size > len(data) or size < body.size:
+        raise ValueError(f"version {found[0]}.{found[1]} in {size} of {len(data)} bytes")
+    words = body.unpack_from(data)
+    values: dict[str, int | Sequence[int | None]] = {}
+    for field in fields:
+        if field.count is None:
+            if words[field.at] != field.absent:
+                values[field.name] = words[field.at]
+            continue
+        several = words[field.at : field.at + field.count]
+        given = [None if word == field.absent else word for word in several]
+        if any(word is not None for word in given):
+            values[field.name] = given
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    name: str
+    at: int
+    """Place among the words of the structure."""
+    count: int | None
+    """None: no list."""
+    absent: int
+
+
+@cache
+def _layout(found: tuple[int, int]) -> tuple[struct.Struct, Sequence[_Field]]:
+    """The structure of a version, and what of it is asked for."""
+    words = " ".join(_LAYOUTS[found]).split()
+    codes, names = words[::2], words[1::2]
+    fields, at = [], 3  # the header's words
+    for code, name in zip(codes, names, strict=True):
+        count = int(code[:-1]) if code[:-1] else None
+        if name in ASKED:
+            fields.append(_Field(name, at, count, (1 << 8 * _SIZES[code[-1]]) - 1))
+        at += count or 1
+    return struct.Struct(f"@HBB{''.join(codes)}"), fields
+
+
+def version(data: bytes) -> tuple[int, int]:
+    """Format and content version. Raises ValueError for what is too short to have one."""
+    if len(data) < _HEADER.size:
+        raise ValueError(f"{len(data)} bytes are no metrics")
+    _, format_revision, content_revision = _HEADER.unpack_from(data)
+    return format_revision, content_revision
+
+
+def is_newer(found: tuple[int, int]) -> bool:
+    """Whether the version is one that came after those with a layout here."""
+    return found > NEWEST and found[0] not in _OF_APUS
+
+
+def number(metrics: Metrics, name: str) -> int | None:
+    """A single value; None: absent."""
+    value = metrics.get(name)
+    return value if isinstance(value, int) else None
+
+
+def numbers(metrics: Metrics, name: str) -> Sequence[int | None]:
+    """The values of a list; none where it is absent."""
+    value = metrics.get(name)
+    return () if value is None or isinstance(value, int) else value

@@ -1,0 +1,97 @@
+"""Processes on an AMD GPU, from the files of its compute driver in /sys/class/kfd: no library, no
+privilege.
+
+There is a folder for each process that uses ROCm, with a file for each GPU that it may see. ROCm opens
+all of those, so that a process is on a GPU only where it has memory. OpenGL and Vulkan do not go
+through this driver: their processes are not seen. Numbers are those of the host's processes.
+"""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpuwarden.clock import Clock
+from gpuwarden_agent.collect.amd import sysfs as parse
+from gpuwarden_agent.collect.amd.files import Files, listed
+from gpuwarden_agent.collect.amd.gpu import AmdGpuProbe
+from gpuwarden_agent.collect.nvidia.processes import Held
+from gpuwarden_agent.collect.processes.trees import ProcessProbe
+from gpuwarden_agent.probe import ProbeError
+
+KFD = "class/kfd/kfd"
+NAME = "amd_processes"
+
+
+def amd_process_probe(
+    gpus: Sequence[AmdGpuProbe], clock: Clock, sys: Path, *, commands: bool
+) -> ProcessProbe | None:
+    """The probe of the processes on those GPUs that the compute driver serves; None where it serves
+    none. `commands`: command lines are told.
+    """
+    sources = [source for gpu in gpus if (source := AmdProcesses(gpu, sys)).is_served()]
+    if not sources:
+        return None
+    return ProcessProbe((), clock, commands=commands, others=sources, name=NAME)
+
+
+class AmdProcesses:
+    """Asks for one GPU: what `GpuProcesses` and its device are for NVIDIA."""
+
+    def __init__(self, gpu: AmdGpuProbe, sys: Path) -> None:
+        """`gpu`: its own probe, which learns its UUID."""
+        self.index = gpu.gpu
+        self.lock = threading.Lock()
+        self._gpu = gpu
+        self._place = parse.kfd_place(gpu.pci_bus_id)
+        self._files = Files(gpu.gpu)
+        self._kfd = sys / KFD
+        self._ids: Sequence[int] = ()
+        self._nodes: frozenset[str] | None = None
+
+    @property
+    def uuid(self) -> str | None:
+        """None until the GPU was awake once."""
+        return self._gpu.gpu_uuid
+
+    @property
+    def device(self) -> "AmdProcesses":
+        """Itself: there is no handle of a driver to it."""
+        return self
+
+    def is_served(self) -> bool:
+        """Whether the compute driver has the GPU: it leaves out many that are for displays."""
+        self._learn_ids()
+        return bool(self._ids)
+
+    def held(self) -> Sequence[Held]:
+        """Processes with memory on the GPU. Raises ProbeError when the driver does not have it."""
+        uuid = self.uuid
+        if uuid is None:
+            return []
+        if not self.is_served():
+            raise ProbeError("its compute driver (KFD) does not have it")
+        found = ((int(pid), self._memory(pid)) for pid in self._pids())
+        return [Held(pid, uuid, "compute", memory) for pid, memory in found if memory]
+
+    def _pids(self) -> list[str]:
+        return [pid for pid in listed(self._kfd / "proc") if pid.isdecimal()]
+
+    def _memory(self, pid: str) -> int:
+        """Of a GPU that is cut into partitions, the sum over those."""
+        folder = self._kfd / "proc" / pid
+        sizes = (self._files.read(folder / f"vram_{n}", parse.number) for n in self._ids)
+        return sum(size or 0 for size in sizes)
+
+    def _learn_ids(self) -> None:
+        """The driver's numbers for the GPU: several where it is cut into partitions."""
+        folder = self._kfd / "topology/nodes"
+        nodes = frozenset(listed(folder))
+        if nodes == self._nodes:
+            return
+        ids = [
+            self._files.read(folder / node / "gpu_id", parse.number)
+            for node in nodes
+            if self._files.read(folder / node / "properties", parse.kfd_node_place) == self._place
+        ]
+        self._ids = [each for each in ids if each]
+        self._nodes = nodes if self._ids else None

@@ -1,0 +1,80 @@
+"""Reads the metrics of an AMD GPU by AMD's Python package `amdsmi`, where it is installed.
+
+It is asked only for a version of `gpu_metrics` that is newer than the layouts known here: its
+library knows those that came with it, and gives the values by the same names. Loading it costs
+memory, so it is not loaded before.
+"""
+
+import importlib
+import logging
+from typing import Any
+
+from gpuwarden_agent.collect.amd.files import Files
+from gpuwarden_agent.collect.amd.gpu_metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+
+class SmiMetrics:
+    """The metrics of one GPU."""
+
+    def __init__(self, files: Files, pci_bus_id: str) -> None:
+        """`files`: where failures are counted."""
+        self._files = files
+        self._pci_bus_id = pci_bus_id
+        self._library: Any = None
+        self._is_tried = False
+
+    def read(self) -> Metrics:
+        """Empty where the package is not installed or gives nothing."""
+        if not self._is_tried:
+            self._is_tried = True
+            self._library = _load()
+        if self._library is None:
+            return {}
+        try:
+            # Handles do not outlive a reset of the GPU, so each reading asks for a new one.
+            handle = self._library.amdsmi_get_processor_handle_from_bdf(self._pci_bus_id)
+            return only_numbers(self._library.amdsmi_get_gpu_metrics_info(handle))
+        except self._library.AmdSmiException as error:
+            self._files.note(f"amdsmi: {type(error).__name__}")
+            return {}
+
+    def close(self) -> None:
+        """Give the library back."""
+        if self._library is not None:
+            self._library.amdsmi_shut_down()
+            self._library = None
+
+
+def only_numbers(info: dict[str, Any]) -> Metrics:
+    """What is a number, or a list with numbers, of what the package gives: "N/A" is its word for
+    absent.
+    """
+    found: dict[str, int | list[int | None]] = {}
+    for name, value in info.items():
+        if _is_number(value):
+            found[name] = value
+        elif isinstance(value, list) and any(_is_number(each) for each in value):
+            found[name] = [each if _is_number(each) else None for each in value]
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _load() -> Any:
+    """The package, ready; None where it is not installed, or its library does not work here."""
+    try:
+        library = importlib.import_module("amdsmi")
+    except (ImportError, OSError, KeyError, AttributeError) as error:
+        # It looks for its shared library while it is imported, each version with errors of its own.
+        log.info("no amdsmi", extra={"why": str(error)})
+        return None
+    try:
+        library.amdsmi_init()
+    except library.AmdSmiException as error:
+        log.warning("amdsmi does not start", extra={"why": str(error)})
+        return None
+    return library

@@ -1,0 +1,303 @@
+"""Finds what this host has, and makes its probes: GPUs, their processes, and the host.
+
+`discover` is the only thing that the rest of the agent needs from here.
+"""
+
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gpuwarden.clock import Clock, SystemClock
+from gpuwarden.lifecycle import StartError
+from gpuwarden_agent.collect.amd.gpu import SYS, AmdGpuProbe, Card, driver_version, find_cards
+from gpuwarden_agent.collect.amd.processes import amd_process_probe
+from gpuwarden_agent.collect.call_timeout import within
+from gpuwarden_agent.collect.host.infiniband import infiniband_probe
+from gpuwarden_agent.collect.host.node import HostProbe
+from gpuwarden_agent.collect.nvidia.device import open_driver
+from gpuwarden_agent.collect.nvidia.discovery import MODULE, Makers, NvidiaHost, Signs, read_signs
+from gpuwarden_agent.collect.nvidia.events import DriverState, NvmlProbe
+from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
+from gpuwarden_agent.collect.nvidia.nvml import (
+    LIBRARY_NOT_FOUND,
+    Device,
+    Driver,
+    NvmlError,
+    NvmlUnavailable,
+)
+from gpuwarden_agent.collect.processes.trees import ProcessProbe
+from gpuwarden_agent.collect.schedulers.allocations import allocation_probe
+from gpuwarden_agent.collect.shared_state import SharedState
+from gpuwarden_agent.events.kernel_log import DEVICE, kmsg_probe
+from gpuwarden_agent.events.xid_ledger import XidLedger
+from gpuwarden_agent.probe import Probe, Value
+
+DRIVER_LIMIT_S = 60.0
+"""Eight GPUs without persistence mode take half of it to wake up."""
+
+NO_ANSWER = -1
+"""Code of an NvmlUnavailable that no NVML call gave."""
+
+__all__ = ["Discovery", "discover"]
+
+
+@dataclass(slots=True)
+class _Kmsg:
+    """Whether the kernel's log is read, and how it would be."""
+
+    make: Callable[[], Probe | None] | None = None
+    is_read: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What there is to read on this host."""
+
+    probes: Sequence[Probe]
+    message: str
+    """One line for people: what is watched, or why no GPU is."""
+    gpus: int
+    """GPUs that the drivers count; a dead one is among them."""
+    backend: str
+    """Column `backend` of `nodes`: "nvml", "amdgpu", "amdgpu+nvml" or "none"."""
+    bus_ids: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Index and UUID of NVIDIA GPUs by PCI bus id, as their probes learn them."""
+    nvidia: NvidiaHost | None = None
+    """NVIDIA's driver as the agent's life goes on; None: not to be looked at."""
+    ledger: XidLedger = field(default_factory=lambda: XidLedger(has_log=DEVICE.exists()))
+    """Where Xids of the kernel's log and of NVML meet."""
+    allocations: list[Probe] = field(default_factory=list)
+    """What schedulers gave out; empty without one, and once it was told with the first GPU."""
+    _kmsg: _Kmsg = field(default_factory=_Kmsg)
+
+    def all_probes(
+        self,
+        state_dir: Path,
+        clock: Clock | None = None,
+        module: Path = MODULE,
+        kmsg: Path = DEVICE,
+        sys: Path = SYS,
+    ) -> list[Probe]:
+        """The probes, the ports of InfiniBand and RoCE adapters, and where there is a driver of
+        NVIDIA's its own events and the kernel's log, for Xids; the position in the log is kept in
+        `state_dir`.
+        """
+        gpu_count = sum(isinstance(probe, GpuProbe) for probe in self.probes)
+        probes = list(self.probes)
+        if self.nvidia is not None and (probe := self.nvidia.probe()):
+            probes.append(probe)
+        self._kmsg.make = lambda: kmsg_probe(
+            state_dir,
+            clock or SystemClock(),
+            self.bus_ids,
+            gpu_count=gpu_count,
+            path=kmsg,
+            ledger=self.ledger,
+        )
+        probes += self._beside(probes)
+        if ports := infiniband_probe(sys):
+            probes.append(ports)
+        return [*probes, *self._log_probe(gpu_count > 0 or module.exists())]
+
+    def rediscover(self) -> Sequence[Probe]:
+        """Probes of what came since `all_probes`, or the last call: GPUs, their processes, the
+        driver's events, the kernel's log. To be called every few seconds, by one thread at a time.
+
+        Where nothing changed it reads two small files, one without a driver. It blocks while the
+        driver is opened (again), for seconds where GPUs wake up; the probes' own driver calls wait
+        for that too. A GPU that comes back is not among the probes: the one it had goes on.
+        """
+        if self.nvidia is None:
+            return []
+        found = self.nvidia.rediscover()
+        return [*found, *self._beside(found), *self._log_probe(self.nvidia.is_there)]
+
+    def _beside(self, probes: Sequence[Probe]) -> list[Probe]:
+        """The probe of allocations, with the first NVIDIA GPU."""
+        has_gpu = any(isinstance(probe, GpuProbe) for probe in probes)
+        return [self.allocations.pop()] if has_gpu and self.allocations else []
+
+    def _log_probe(self, has_driver: bool) -> list[Probe]:
+        if not has_driver or self._kmsg.is_read or self._kmsg.make is None:
+            return []
+        self._kmsg.is_read = True
+        probe = self._kmsg.make()
+        return [probe] if probe else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Amd:
+    """AMD GPUs of this host."""
+
+    cards: Sequence[Card]
+    version: str | None
+    node: str
+    sys: Path
+    commands: bool
+
+    def probes(self, first: int, clock: Clock) -> list[Probe]:
+        """One for each GPU, whose indices begin at `first`, and one for their processes."""
+        gpus = [AmdGpuProbe(card, first + n, clock, self.node) for n, card in enumerate(self.cards)]
+        processes = amd_process_probe(gpus, clock, self.sys, commands=self.commands)
+        return [*gpus, *([processes] if processes else [])]
+
+    @property
+    def counted(self) -> str:
+        return f"{_gpus(len(self.cards), 'AMD ')}, amdgpu driver {self.version or 'of the kernel'}"
+
+
+def discover(
+    backend: str,
+    clock: Clock | None = None,
+    open_driver: Callable[[], Driver | NvmlUnavailable] = open_driver,
+    limit_s: float = DRIVER_LIMIT_S,
+    *,
+    node: str | None = None,
+    sys: Path = SYS,
+    signs: Callable[[], Signs] = read_signs,
+    commands: bool = True,
+) -> Discovery:
+    """The probes of this host.
+
+    `backend` "auto": NVIDIA's GPUs, then AMD's; host metrics alone where there is no usable driver.
+    "nvml": NVIDIA's GPUs only, and no usable driver is a StartError; "none": host metrics alone. No
+    GPU is opened here, each is by its probe's first call; but loading NVIDIA's driver can take
+    seconds. Blocks for at most `limit_s`. `node` (default: the hostname) is part of the identity of
+    AMD GPUs without a unique id. `signs`: what the kernel shows of NVIDIA's driver.
+    `commands`: command lines of GPU processes are told.
+    """
+    clock = clock or SystemClock()
+    if backend == "none":
+        return Discovery((HostProbe(clock),), "host metrics only", 0, "none")
+    cards = find_cards(sys) if backend == "auto" else []
+    version = driver_version(sys) if cards else None
+    amd = _Amd(cards, version, node or socket.gethostname(), sys, commands)
+    try:
+        found = within(limit_s, lambda: _asked(open_driver), "open driver")
+    except TimeoutError as error:
+        found = NvmlUnavailable(str(error), NO_ANSWER)
+    if isinstance(found, NvmlUnavailable) and backend == "nvml":
+        raise StartError(f"backend nvml: {found.reason}")
+    return _Found(clock, open_driver, amd, signs, commands=commands).discovery(found)
+
+
+def _asked(
+    open_driver: Callable[[], Driver | NvmlUnavailable],
+) -> tuple[Driver, Sequence[Device]] | NvmlUnavailable:
+    driver = open_driver()
+    if isinstance(driver, NvmlUnavailable):
+        return driver
+    try:
+        return driver, driver.devices()
+    except NvmlError as error:
+        return NvmlUnavailable(f"its GPUs cannot be counted: {error}", error.code)
+
+
+class _Found:
+    """Puts probes together, now and for what comes later."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        open_driver: Callable[[], Driver | NvmlUnavailable],
+        amd: _Amd,
+        signs: Callable[[], Signs],
+        *,
+        commands: bool,
+    ) -> None:
+        self._clock, self._amd = clock, amd
+        self._shared = SharedState()
+        self._bus_ids: dict[str, tuple[int, str]] = {}
+        self._ledger = XidLedger(has_log=DEVICE.exists())
+        state = DriverState()
+        self._makers = Makers(
+            gpu=lambda device: GpuProbe(device, clock, bus_ids=self._bus_ids),
+            processes=lambda devices: ProcessProbe(
+                devices, clock, commands=commands, shared=self._shared
+            ),
+            nvml=lambda: NvmlProbe(state, self._ledger, clock),
+        )
+        self._open_driver, self._state, self._signs = open_driver, state, signs
+
+    def discovery(self, found: tuple[Driver, Sequence[Device]] | NvmlUnavailable) -> Discovery:
+        """What a driver and its GPUs, or none, amount to."""
+        amd = self._amd
+        if isinstance(found, NvmlUnavailable):
+            host = self._host(0)
+            host.begin_without(found)
+            if amd.cards:
+                return self._made(_amd_alone(amd, self._clock, found), host)
+            return self._made(
+                Discovery((HostProbe(self._clock),), _host_only(found), 0, "none"), host
+            )
+        driver, devices = found
+        first = 1 + max((device.index for device in devices), default=-1)
+        host = self._host(first)
+        processes = self._makers.processes(devices) if devices else None
+        host.begin(driver, devices, processes)
+        if not devices and amd.cards:
+            return self._made(_amd_alone(amd, self._clock, None), host)
+        return self._made(self._with_driver(devices, processes, first), host)
+
+    def _with_driver(
+        self, devices: Sequence[Device], processes: Probe | None, first: int
+    ) -> Discovery:
+        amd = self._amd
+        facts = self._state.facts
+        named = f"NVIDIA driver {facts.get('driver_version', 'of unknown version')}"
+        host = HostProbe(self._clock, facts)
+        if processes is None:
+            return Discovery((host,), f"{named} here, but no GPU: host metrics only", 0, "nvml")
+        probes = [self._makers.gpu(device) for device in devices]
+        message = f"{_gpus(len(devices))}, {named}"
+        if amd.cards:
+            message = f"{message}; {amd.counted}"
+        backend = "amdgpu+nvml" if amd.cards else "nvml"
+        gpus = len(devices) + len(amd.cards)
+        return Discovery(
+            (*probes, *amd.probes(first, self._clock), processes, host), message, gpus, backend
+        )
+
+    def _host(self, first: int) -> NvidiaHost:
+        """`first`: the index where AMD GPUs begin."""
+        return NvidiaHost(
+            self._clock,
+            self._open_driver,
+            self._makers,
+            self._state,
+            other_gpus=range(first, first + len(self._amd.cards)),
+            look=self._signs,
+        )
+
+    def _made(self, discovery: Discovery, host: NvidiaHost) -> Discovery:
+        allocations = allocation_probe(self._bus_ids, self._clock, self._shared)
+        return replace(
+            discovery,
+            nvidia=host,
+            bus_ids=self._bus_ids,
+            ledger=self._ledger,
+            allocations=[allocations] if allocations else [],
+        )
+
+
+def _amd_alone(amd: _Amd, clock: Clock, nvidia: NvmlUnavailable | None) -> Discovery:
+    """`nvidia`: why there is no driver of NVIDIA's; None: there is one, without a GPU."""
+    node: dict[str, Value] = {"gpus": len(amd.cards), "driver_version": amd.version}
+    known = {name: value for name, value in node.items() if value is not None}
+    message = amd.counted
+    # No driver of NVIDIA's is nothing to tell on such a host; one that is broken is.
+    if nvidia is not None and nvidia.code != LIBRARY_NOT_FOUND:
+        message = f"{message}; NVIDIA driver not usable ({nvidia.reason})"
+    probes = (*amd.probes(0, clock), HostProbe(clock, known))
+    return Discovery(probes, message, len(amd.cards), "amdgpu")
+
+
+def _gpus(count: int, vendor: str = "") -> str:
+    return f"{count} {vendor}GPU{'s' if count > 1 else ''}"
+
+
+def _host_only(driver: NvmlUnavailable) -> str:
+    if driver.code == LIBRARY_NOT_FOUND:
+        return "no NVIDIA driver here (libnvidia-ml.so.1 not found): host metrics only"
+    return f"NVIDIA driver not usable ({driver.reason}): host metrics only"

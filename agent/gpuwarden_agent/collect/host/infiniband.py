@@ -1,0 +1,213 @@
+"""Reads InfiniBand, RoCE and EFA ports from /sys/class/infiniband: no library, no privilege.
+
+Every port is a row, one without a link too: a cable that came loose must not look like a port that
+never was. Files are those of the kernel's Documentation/ABI/stable/sysfs-class-infiniband; which of
+them a port has depends on its driver. Where they mislead:
+
+- Counters of old adapters have 32 bits and stay at the highest value when they are full, so that a
+  full one of data or packets would read as no traffic: it is absent. Error counters, some of which
+  have 4, 8 or 16 bits, are given: so many errors there were.
+- A port without a link keeps the rate that it had, or that it could have: absent.
+- On Ethernet bytes and packets are those of RDMA alone.
+"""
+
+import errno
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from gpuwarden_agent.collect.coerce import coerce
+from gpuwarden_agent.probe import Reading, Row, Value
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+SYS = Path("/sys")
+TABLE = "infiniband_samples"
+WORD_BYTES = 4
+"""The unit of port_xmit_data and port_rcv_data."""
+FULL = (1 << 32) - 1
+REASONS_MAX = 100
+
+_NOT_THERE = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.EOPNOTSUPP, errno.ENODATA, errno.ENODEV}
+)
+"""Errors that say that the port does not have the reading."""
+
+_NUMBERED = re.compile(r"\s*\d+:\s*(\S.*?)\s*")
+_RATE = re.compile(r"\s*(\d+(?:\.\d+)?) Gb/sec\b.*", re.DOTALL)
+_LINK_UP = "LinkUp"
+
+_TRAFFIC = {
+    "tx_bytes_total": ("counters/port_xmit_data", "hw_counters/tx_bytes"),
+    "rx_bytes_total": ("counters/port_rcv_data", "hw_counters/rx_bytes"),
+    "tx_packets_total": ("counters/port_xmit_packets", "hw_counters/tx_pkts"),
+    "rx_packets_total": ("counters/port_rcv_packets", "hw_counters/rx_pkts"),
+    "tx_waits_total": ("counters/port_xmit_wait",),
+}
+"""Column to its file, and to the one of drivers that count in bytes (EFA, bnxt_re)."""
+
+_ERRORS = {
+    "tx_discards_total": "counters/port_xmit_discards",
+    "rx_errors_total": "counters/port_rcv_errors",
+    "symbol_errors_total": "counters/symbol_error",
+    "local_integrity_errors_total": "counters/local_link_integrity_errors",
+    "buffer_overruns_total": "counters/excessive_buffer_overrun_errors",
+    "out_of_sequence_total": "hw_counters/out_of_sequence",
+    "ack_timeouts_total": "hw_counters/local_ack_timeout_err",
+    "roce_slow_restarts_total": "hw_counters/roce_slow_restart",
+}
+_LINK = {
+    "link_downed_total": "counters/link_downed",
+    "link_recoveries_total": "counters/link_error_recovery",
+}
+"""Read of a port without a link as well; a host may have hundreds of such virtual functions."""
+
+
+def parse_state(text: str) -> str:
+    """ "4: ACTIVE" as "active", "5: ACTIVE_DEFER" as "active_defer"."""
+    return parse_physical_state(text).lower()
+
+
+def parse_physical_state(text: str) -> str:
+    """ "5: LinkUp" as "LinkUp"."""
+    found = _NUMBERED.fullmatch(text)
+    if not found:
+        raise ValueError(f"not a state: {text[:40]!r}")
+    return found[1]
+
+
+def parse_rate(text: str) -> float:
+    """Bits a second of "400 Gb/sec (4X NDR)"."""
+    found = _RATE.fullmatch(text)
+    if not found:
+        raise ValueError(f"not a rate: {text[:40]!r}")
+    return float(found[1]) * 1e9
+
+
+def parse_count(text: str) -> int | None:
+    """A counter; None where the driver says that it has none ("N/A (no PMA)")."""
+    word = text.strip()
+    if word.startswith("N/A"):
+        return None
+    if not (word.isascii() and word.isdecimal()) or len(word) > 20:
+        raise ValueError(f"not a counter: {text[:40]!r}")
+    return int(word)
+
+
+def parse_word(text: str) -> str | None:
+    """A name; None: empty."""
+    return text.strip() or None
+
+
+def infiniband_probe(sys: Path = SYS) -> "InfiniBandProbe | None":
+    """The probe of this host's ports; None where no driver of such an adapter is loaded."""
+    probe = InfiniBandProbe(sys)
+    return probe if probe.is_there() else None
+
+
+class InfiniBandProbe:
+    """All ports of the node."""
+
+    name = "infiniband"
+    simulated = False
+    blocking = True  # each counter is a question to the adapter's firmware
+    tables: Mapping[str, int] = {TABLE: 10}
+    gpu_uuid: str | None = None
+
+    def __init__(self, sys: Path = SYS) -> None:
+        self.failed: Counter[str] = Counter()
+        """Failed readings by "FILE: WHY"."""
+        self._folder = sys / "class/infiniband"
+
+    def is_there(self) -> bool:
+        """Whether the kernel knows of such adapters at all."""
+        return self._folder.is_dir()
+
+    def describe(self) -> Reading:
+        return {}
+
+    def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
+        if due is not None and TABLE not in due:
+            return {}
+        return {TABLE: [self._row(device, port) for device, port in self._ports()]}
+
+    def close(self) -> None:
+        """Nothing to give back: no file stays open."""
+
+    def _ports(self) -> Iterator[tuple[str, int]]:
+        for device in sorted(_listed(self._folder), key=_natural):
+            ports = [port for port in _listed(self._folder / device / "ports") if port.isdecimal()]
+            yield from ((device, port) for port in sorted(map(int, ports)))
+
+    def _row(self, device: str, port: int) -> Row:
+        folder = self._folder / device / "ports" / str(port)
+        state = self._read(folder / "state", parse_state)
+        physical_state = self._read(folder / "phys_state", parse_physical_state)
+        values: dict[str, Value] = {
+            "device": device,
+            "port": port,
+            "link_layer": self._read(folder / "link_layer", parse_word),
+            "state": state,
+            "physical_state": physical_state,
+        }
+        files = dict(_LINK)
+        if physical_state == _LINK_UP or (physical_state is None and state == "active"):
+            values["rate_bits_per_second"] = self._read(folder / "rate", parse_rate)
+            values |= {column: self._traffic(folder, *files) for column, files in _TRAFFIC.items()}
+            files |= _ERRORS
+        values |= {column: self._read(folder / file, parse_count) for column, file in files.items()}
+        return coerce(TABLE, values)
+
+    def _traffic(self, folder: Path, file: str, in_bytes: str | None = None) -> int | None:
+        count = self._read(folder / file, parse_count)
+        if count == FULL:
+            return None
+        if count is None:
+            return self._read(folder / in_bytes, parse_count) if in_bytes else None
+        return count * WORD_BYTES if file.endswith("_data") else count
+
+    def _read(self, path: Path, parser: Callable[[str], T]) -> T | None:
+        """What `parser` makes of the file; None: absent."""
+        try:
+            return parser(_text(path))
+        except OSError as error:
+            if error.errno not in _NOT_THERE:
+                self._note(f"{path.name}: {errno.errorcode.get(error.errno or 0, 'OSError')}")
+        except ValueError as error:
+            self._note(f"{path.name}: {error}")
+        return None
+
+    def _note(self, reason: str) -> None:
+        # Content is part of some reasons: an adapter that makes up garbage must not fill memory.
+        if reason not in self.failed and len(self.failed) >= REASONS_MAX:
+            reason = "others"
+        self.failed[reason] += 1
+        if self.failed[reason] == 1:
+            log.warning("reading failed", extra={"probe": self.name, "error": reason})
+
+
+def _natural(name: str) -> tuple[str, int, str]:
+    """mlx5_10 after mlx5_9."""
+    found = re.fullmatch(r"(.*?)(\d{1,9})", name)
+    return (found[1], int(found[2]), name) if found else (name, -1, name)
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _text(path: Path) -> str:
+    # Attributes of sysfs are made by one read, and each read asks the adapter again.
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(file, 4096).decode(errors="replace")
+    finally:
+        os.close(file)

@@ -1,0 +1,114 @@
+"""Reads the list of mounts and the counters of the NFS client from /proc.
+
+No mount is ever touched: a server that is gone hangs whoever asks for its files, for hours. Formats
+are those of proc(5) (mountinfo) and of nfs_show_stats and rpc_clnt_show_stats in the kernel
+(mountstats); all of NFS 3, 4.0 to 4.2 write the same lines with other names of operations.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+_NFS = re.compile(r"device .* mounted on (.*) with fstype nfs4? statvers=")
+_OPERATION = re.compile(r"[A-Z][A-Z0-9_]*")
+_METADATA = ("LOOKUP", "GETATTR", "ACCESS", "OPEN", "READDIR")
+"""What the names of the counted metadata operations begin with: also LOOKUPP, OPEN_NOATTR,
+READDIRPLUS. OPEN_CONFIRM and OPEN_DOWNGRADE open nothing."""
+_NOT_METADATA = frozenset({"OPEN_CONFIRM", "OPEN_DOWNGRADE"})
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A line of mountinfo."""
+
+    device: str
+    """Number of the superblock, "0:45": the same for every mount of it."""
+    place: str
+    fstype: str
+
+
+@dataclass(frozen=True, slots=True)
+class NfsMount:
+    """The counters of one mount since it was made: bytes, operations and milliseconds, by the
+    catalogue's names (and `_ms` where those say `_seconds_total`).
+    """
+
+    place: str
+    counters: Mapping[str, int]
+
+
+def parse_mountinfo(lines: Iterable[str]) -> Iterator[Mount]:
+    """/proc/PID/mountinfo. Raises ValueError for a line in another format."""
+    for line in lines:
+        before, dash, after = line.partition(" - ")
+        fields = before.split(" ")
+        if not dash or len(fields) < 6 or not after.strip():
+            raise ValueError(f"not a line of mountinfo: {line[:80]!r}")
+        yield Mount(device=fields[2], place=fields[4], fstype=after.split()[0])
+
+
+def parse_mountstats(text: str) -> list[NfsMount]:
+    """/proc/PID/mountstats: its NFS mounts, in its order. Raises ValueError for counters that are
+    none.
+    """
+    mounts: list[NfsMount] = []
+    counters: dict[str, int] | None = None
+    for line in text.splitlines():
+        if line.startswith(("device ", "no device ")):
+            counters = None
+            if found := _NFS.match(line):
+                counters = {}
+                mounts.append(NfsMount(found[1], counters))
+        elif counters is not None:
+            name, _, rest = line.strip().partition(":")
+            if name == "bytes":
+                fields = _numbers(line, rest, at_least=6)
+                _add(counters, "nfs_read_bytes_total", fields[4])
+                _add(counters, "nfs_write_bytes_total", fields[5])
+            elif _OPERATION.fullmatch(name):
+                _count(counters, name, _numbers(line, rest, at_least=8))
+    return mounts
+
+
+def by_superblock(
+    mounts: Iterable[Mount], stats: Iterable[NfsMount]
+) -> dict[str, Mapping[str, int]]:
+    """The counters by superblock: a bind mount, or a second mount of the same export, shows those
+    of the first again.
+
+    Places that are mounted over occur twice; both files have the mounts in the same order.
+    """
+    devices: dict[str, list[str]] = {}
+    for mount in mounts:
+        devices.setdefault(mount.place, []).append(mount.device)
+    found: dict[str, Mapping[str, int]] = {}
+    for stat in stats:
+        # One that was mounted between the two looks counts from the next time on.
+        if waiting := devices.get(stat.place):
+            found[waiting.pop(0)] = stat.counters
+    return found
+
+
+def _count(counters: dict[str, int], operation: str, fields: list[int]) -> None:
+    """Fields: operations, transmissions, timeouts, bytes sent and received, and the milliseconds
+    in the queue, on the way, and all in all.
+    """
+    done, sent, all_ms = fields[0], fields[1], fields[7]
+    _add(counters, "nfs_retransmissions_total", max(0, sent - done))
+    if operation in ("READ", "WRITE"):
+        _add(counters, f"nfs_{operation.lower()}s_total", done)
+        _add(counters, f"nfs_{operation.lower()}_ms", all_ms)
+    elif operation.startswith(_METADATA) and operation not in _NOT_METADATA:
+        _add(counters, "nfs_metadata_total", done)
+        _add(counters, "nfs_metadata_ms", all_ms)
+
+
+def _add(counters: dict[str, int], name: str, number: int) -> None:
+    counters[name] = counters.get(name, 0) + number
+
+
+def _numbers(line: str, text: str, at_least: int) -> list[int]:
+    fields = text.split()[:at_least]
+    if len(fields) < at_least or not all(each.isascii() and each.isdecimal() for each in fields):
+        raise ValueError(f"not counters of NFS: {line.strip()[:80]!r}")
+    return [int(each) for each in fields]

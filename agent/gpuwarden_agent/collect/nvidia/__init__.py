@@ -1,0 +1,1 @@
+"""Reads NVIDIA GPUs through NVML; `metrics.py` lists what is read."""

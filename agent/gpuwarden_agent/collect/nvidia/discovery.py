@@ -1,0 +1,308 @@
+"""Follows NVIDIA's driver and GPUs while the agent runs: added, lost, and back again.
+
+Every few seconds `NvidiaHost.rediscover` looks at two places of the kernel's, which costs nothing
+and wakes up nothing: the version of the loaded module, and the GPUs that are bound to it. Only when
+something is there that was not, or when no GPU answers any more, the driver is opened (again).
+`decide` is that decision, pure.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpuwarden.clock import Clock
+from gpuwarden_agent.collect.call_timeout import within
+from gpuwarden_agent.collect.nvidia.events import DriverState
+from gpuwarden_agent.collect.nvidia.nvml import (
+    DRIVER_NOT_LOADED,
+    IN_USE,
+    LIB_RM_VERSION_MISMATCH,
+    LIBRARY_NOT_FOUND,
+    Device,
+    Driver,
+    NvmlError,
+    NvmlUnavailable,
+)
+from gpuwarden_agent.events.kinds import event
+from gpuwarden_agent.probe import Probe, Value
+
+log = logging.getLogger(__name__)
+
+MODULE = Path("/proc/driver/nvidia")
+BOUND = Path("/sys/bus/pci/drivers/nvidia")
+
+RETRY_S = 3.0
+RETRY_S_MAX = 60.0
+FORGOTTEN_S = 60.0
+"""How long all must have been well for the next failure to be the first one."""
+TRIES_FOR_NEW = 4
+"""How often the driver is opened for a GPU that the kernel has and NVML does not list: one that is
+being initialised comes later, one that is not ours to use never does.
+"""
+OPEN_LIMIT_S = 20.0
+"""What a GPU may take to say its UUID; one that wakes up takes seconds."""
+
+_BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_KINDS = {
+    DRIVER_NOT_LOADED: "driver_not_loaded",
+    LIBRARY_NOT_FOUND: "driver_not_loaded",
+    LIB_RM_VERSION_MISMATCH: "driver_mismatch",
+}
+
+OpenDriver = Callable[[], Driver | NvmlUnavailable]
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What the kernel shows of NVIDIA's driver."""
+
+    module: str | None
+    """Text of its version; None: it is not loaded."""
+    gpus: frozenset[str] = frozenset()
+    """PCI bus ids that are bound to it."""
+
+
+def read_signs(module: Path = MODULE, bound: Path = BOUND) -> Signs:
+    """Two small reads, one where there is no driver."""
+    try:
+        version = (module / "version").read_text(errors="replace")
+    except OSError:
+        return Signs(None)
+    try:
+        names = [path.name for path in bound.iterdir()]
+    except OSError:
+        names = []
+    return Signs(version, frozenset(name for name in names if _BUS_ID.fullmatch(name)))
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What was seen by the last look, and when to open the driver next."""
+
+    signs: Signs
+    tries: int = 0
+    """Times that the driver was opened since the last change of the signs."""
+    not_before_s: float = float("-inf")
+    awaits_gpu: bool = False
+    """A GPU came whose probe is not there yet."""
+
+
+def decide(
+    outlook: Outlook, signs: Signs, *, is_well: bool, now_s: float, has_module: bool = True
+) -> tuple[Outlook, bool]:
+    """Whether to open the driver (again) now.
+
+    At once when a GPU came or another module was loaded; else, while not `is_well`, or while a GPU
+    that came is not there, after 3, 6, 12 seconds and so on up to a minute. Never while the module
+    is not loaded; `has_module` False: a host that does not show it has none to wait for.
+    """
+    if signs.module is None and has_module:
+        return Outlook(signs), False
+    came = bool(signs.gpus - outlook.signs.gpus)
+    if came or signs.module != outlook.signs.module:
+        return Outlook(signs, 1, now_s + RETRY_S, awaits_gpu=came), True
+    awaits_gpu = outlook.awaits_gpu and outlook.tries < TRIES_FOR_NEW
+    if now_s < outlook.not_before_s or (is_well and not awaits_gpu):
+        if now_s - outlook.not_before_s >= FORGOTTEN_S:
+            return Outlook(signs), False
+        return Outlook(signs, outlook.tries, outlook.not_before_s, awaits_gpu), False
+    wait_s = min(RETRY_S * 2.0 ** min(outlook.tries, 10), RETRY_S_MAX)
+    return Outlook(signs, outlook.tries + 1, now_s + wait_s, awaits_gpu), True
+
+
+@dataclass(frozen=True, slots=True)
+class Makers:
+    """How the probes of what is found are made."""
+
+    gpu: Callable[[Device], Probe]
+    processes: Callable[[Sequence[Device]], Probe]
+    nvml: Callable[[], Probe]
+
+
+class NvidiaHost:
+    """NVIDIA's side of this host. Used by one thread after another."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        open_driver: OpenDriver,
+        makers: Makers,
+        state: DriverState,
+        *,
+        other_gpus: Collection[int] = (),
+        look: Callable[[], Signs] = read_signs,
+    ) -> None:
+        """`other_gpus`: indices that GPUs of other makers have."""
+        self._clock = clock
+        self._open_driver = open_driver
+        self._makers = makers
+        self._state = state
+        self._other_gpus = frozenset(other_gpus)
+        self._look = look
+        self._outlook = Outlook(look())
+        self._has_module = True
+        self._processes: Probe | None = None
+        self._has_probe = False
+
+    def begin(self, driver: Driver, devices: Sequence[Device], processes: Probe | None) -> None:
+        """Start from what was found at the agent's start, and has probes."""
+        self._state.driver, self._state.devices = driver, devices
+        self._state.facts = self._facts(driver) if self._is_ours() else {}
+        self._processes = processes
+        # A driver that works without showing its module is one of WSL or of a sandbox.
+        self._has_module = self._outlook.signs.module is not None
+
+    def begin_without(self, unavailable: NvmlUnavailable) -> None:
+        """Start without a driver; what keeps it from working is told where there is one."""
+        if unavailable.code != LIBRARY_NOT_FOUND or self._outlook.signs.module is not None:
+            self._state.trouble = _trouble(unavailable)
+        self._outlook = Outlook(
+            self._outlook.signs, tries=1, not_before_s=self._clock.monotonic() + RETRY_S
+        )
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is, or was, anything of NVIDIA's to tell of."""
+        state = self._state
+        return bool(state.driver or state.trouble or self._outlook.signs.module is not None)
+
+    def probe(self) -> Probe | None:
+        """The probe of the driver, once: None when there is nothing to tell of, or it was given."""
+        if self._has_probe or not self.is_there:
+            return None
+        self._has_probe = True
+        return self._makers.nvml()
+
+    def rediscover(self) -> list[Probe]:
+        """Open the driver (again) if it is time to: probes of what came. Blocks."""
+        is_well = self._state.driver is not None and self._state.trouble is None
+        if self._state.driver is not None and self._state.driver.has_ended():
+            is_well = False
+        self._outlook, is_time = decide(
+            self._outlook,
+            self._look(),
+            is_well=is_well,
+            now_s=self._clock.monotonic(),
+            has_module=self._has_module,
+        )
+        found = self._open() if is_time else []
+        probe = self.probe()
+        return [*found, *([probe] if probe else [])]
+
+    def _open(self) -> list[Probe]:
+        state, driver = self._state, self._state.driver
+        if driver is None:
+            opened = self._open_driver()
+            unavailable = opened if isinstance(opened, NvmlUnavailable) else None
+            driver = None if isinstance(opened, NvmlUnavailable) else opened
+        else:
+            unavailable = driver.renew()
+        if unavailable is not None or driver is None:
+            assert unavailable is not None
+            log.warning("driver not usable", extra={"reason": unavailable.reason})
+            state.trouble = _trouble(unavailable)
+            return []
+        state.driver = driver
+        state.generation += 1
+        try:
+            listed = driver.devices()
+        except NvmlError as error:
+            state.trouble = ("probe_failed", f"NVIDIA's GPUs cannot be counted: {error}")
+            return []
+        state.trouble = None
+        new = self._new_among(listed)
+        state.devices = [*state.devices, *new]
+        self._tell_opened(driver)
+        probes = [self._makers.gpu(device) for device in new]
+        if new or len(listed) >= len(self._outlook.signs.gpus):
+            self._outlook = replace(self._outlook, awaits_gpu=False)
+        return [*probes, *self._watch_processes(new)]
+
+    def _watch_processes(self, new: Sequence[Device]) -> list[Probe]:
+        if not new:
+            return []
+        if self._processes is None:
+            self._processes = self._makers.processes(new)
+            return [self._processes]
+        watch = getattr(self._processes, "watch", None)
+        for device in new:
+            if watch is not None:
+                watch(device)
+        return []
+
+    def _new_among(self, listed: Sequence[Device]) -> list[Device]:
+        """Those without a probe yet, with an index that no other GPU has."""
+        known = list(self._state.devices)
+        uuids = {device.uuid for device in known}
+        # What has not been opened since the start is opened by index, by its own probe.
+        theirs = {device.index for device in known if device.uuid is None}
+        taken = {device.index for device in known} | self._other_gpus
+        new: list[Device] = []
+        for device in listed:
+            if device.index in theirs:
+                continue
+            uuid = _uuid_of(device)
+            if uuid in uuids and uuid is not None:
+                continue
+            if device.index in taken:
+                if uuid is None:
+                    continue  # nothing tells it from the GPU that had the index before
+                device.index = 1 + max(taken)
+            taken.add(device.index)
+            uuids.add(uuid)
+            new.append(device)
+        return new
+
+    def _tell_opened(self, driver: Driver) -> None:
+        before, facts = self._state.facts, self._facts(driver)
+        self._state.facts = facts if self._is_ours() else {}
+        version, was = facts.get("driver_version"), before.get("driver_version")
+        what = "was opened" if not before else "was opened again"
+        change = f" instead of {was}" if was and was != version else ""
+        log.info("driver opened", extra={"version": version, "before": was})
+        self._state.news.append(
+            event(
+                "driver_opened",
+                f"NVIDIA driver {version or 'of unknown version'}{change} {what}"
+                f" with {facts['gpus']} GPU{'' if facts['gpus'] == 1 else 's'}",
+                details={"version": version, "before": was, "gpus": facts["gpus"]},
+            )
+        )
+
+    def _is_ours(self) -> bool:
+        """Whether the node's driver is NVIDIA's, and not the one of the only GPUs it has."""
+        return bool(self._state.devices or not self._other_gpus)
+
+    def _facts(self, driver: Driver) -> dict[str, Value]:
+        facts: dict[str, Value] = {
+            "gpus": len(self._state.devices) + len(self._other_gpus),
+            "driver_version": _told(driver.driver_version),
+            "cuda_version": _told(driver.cuda_version),
+        }
+        return {name: value for name, value in facts.items() if value is not None}
+
+
+def _told(ask: Callable[[], str]) -> str | None:
+    try:
+        return ask()
+    except NvmlError as error:
+        log.warning("driver does not tell a version", extra={"error": str(error)})
+        return None
+
+
+def _trouble(unavailable: NvmlUnavailable) -> tuple[str, str]:
+    if unavailable.code == IN_USE:
+        return "probe_failed", f"NVIDIA driver cannot be opened again: {unavailable.reason}"
+    kind = _KINDS.get(unavailable.code, "probe_failed")
+    return kind, f"NVIDIA driver not usable: {unavailable.reason}"
+
+
+def _uuid_of(device: Device) -> str | None:
+    """None: it is dead, or does not answer in time."""
+    try:
+        return within(OPEN_LIMIT_S, device.open, "open GPU")
+    except (NvmlError, TimeoutError) as error:
+        log.info("a GPU cannot be opened", extra={"gpu": device.index, "error": str(error)})
+        return None

@@ -1,0 +1,273 @@
+"""Defines NVML's return codes, errors and answers, and the interface of a driver and its GPUs.
+
+Values keep NVML's units (mW, mJ, KiB, ns). Every failed call is an `NvmlError` with NVML's return
+code. `device.py` implements the interface with nvidia-ml-py, the tests with made-up drivers.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from gpuwarden_agent.collect.nvidia.metrics import Call
+
+CODE_NAMES: dict[int, str] = {
+    0: "SUCCESS",
+    1: "UNINITIALIZED",
+    2: "INVALID_ARGUMENT",
+    3: "NOT_SUPPORTED",
+    4: "NO_PERMISSION",
+    5: "ALREADY_INITIALIZED",
+    6: "NOT_FOUND",
+    7: "INSUFFICIENT_SIZE",
+    8: "INSUFFICIENT_POWER",
+    9: "DRIVER_NOT_LOADED",
+    10: "TIMEOUT",
+    11: "IRQ_ISSUE",
+    12: "LIBRARY_NOT_FOUND",
+    13: "FUNCTION_NOT_FOUND",
+    14: "CORRUPTED_INFOROM",
+    15: "GPU_IS_LOST",
+    16: "RESET_REQUIRED",
+    17: "OPERATING_SYSTEM",
+    18: "LIB_RM_VERSION_MISMATCH",
+    19: "IN_USE",
+    20: "MEMORY",
+    21: "NO_DATA",
+    22: "VGPU_ECC_NOT_SUPPORTED",
+    23: "INSUFFICIENT_RESOURCES",
+    24: "FREQ_NOT_SUPPORTED",
+    25: "ARGUMENT_VERSION_MISMATCH",
+    26: "DEPRECATED",
+    27: "NOT_READY",
+    28: "GPU_NOT_FOUND",
+    29: "INVALID_STATE",
+    30: "RESET_TYPE_NOT_SUPPORTED",
+    999: "UNKNOWN",
+}
+"""NVML's names of its return codes, nvmlReturn_t in nvml.h."""
+
+SUCCESS = 0
+UNINITIALIZED = 1
+INVALID_ARGUMENT = 2
+NOT_SUPPORTED = 3
+NO_PERMISSION = 4
+NOT_FOUND = 6
+DRIVER_NOT_LOADED = 9
+TIMEOUT = 10
+LIBRARY_NOT_FOUND = 12
+FUNCTION_NOT_FOUND = 13
+CORRUPTED_INFOROM = 14
+GPU_IS_LOST = 15
+RESET_REQUIRED = 16
+LIB_RM_VERSION_MISMATCH = 18
+IN_USE = 19
+ARGUMENT_VERSION_MISMATCH = 25
+DEPRECATED = 26
+GPU_NOT_FOUND = 28
+UNKNOWN = 999
+
+BLANK = 0xFFFF_FFFF
+"""NVML_VALUE_NOT_AVAILABLE as an unsigned int: the value that says that there is no value."""
+
+ALL_LINKS = 0xFFFF_FFFF
+"""scopeId of an NVLink field that sums all links (nvml.h: UINT_MAX)."""
+
+
+class NvmlError(Exception):
+    """An NVML call did not succeed: which one, and with what return code."""
+
+    def __init__(self, code: int, call: str) -> None:
+        super().__init__(f"{call}: {CODE_NAMES.get(code, f'code {code}')}")
+        self.code = code
+        self.call = call
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlUnavailable:
+    """There is no NVML to talk to, in a line that a person understands."""
+
+    reason: str
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryInfo:
+    """Device memory in bytes; `reserved_bytes` is None where only version 1 of the call exists."""
+
+    total_bytes: int
+    free_bytes: int
+    used_bytes: int
+    reserved_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FieldQuery:
+    """One value of nvmlDeviceGetFieldValues: field id and scope."""
+
+    field: int
+    scope: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FieldValue:
+    """What the driver answered for one field; `value` only where `code` is SUCCESS."""
+
+    code: int
+    value: int | float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process on a GPU; None where the driver does not tell, ids where it runs in a MIG device."""
+
+    pid: int
+    memory_bytes: int | None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUtilization:
+    """What a process used of a GPU in one of the driver's sample periods, which ended `at_us`."""
+
+    pid: int
+    at_us: int
+    sm_percent: int
+    memory_percent: int
+    encoder_percent: int
+    decoder_percent: int
+
+
+@dataclass(frozen=True, slots=True)
+class SramErrors:
+    """nvmlEccSramErrorStatus_t; uncorrected ones are those of parity and those of SEC-DED."""
+
+    corrected_volatile: int
+    uncorrected_volatile: int
+    corrected_aggregate: int
+    uncorrected_aggregate: int
+    is_above_threshold: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FabricInfo:
+    """nvmlGpuFabricInfoV_t; `status` is a return code that means something once `state` is 3."""
+
+    state: int
+    status: int
+    health_mask: int
+
+
+class GpmSample(Protocol):
+    """A look at the GPU's counters, which the driver keeps until `free`."""
+
+    def take(self, gpu_instance: int | None = None) -> None:
+        """Look now; at a MIG device's GPU instance if one is named."""
+        ...
+
+    def metrics_since(self, earlier: "GpmSample", ids: Sequence[int]) -> Sequence[FieldValue]:
+        """Averages between two looks, one answer a metric, in order."""
+        ...
+
+    def free(self) -> None: ...
+
+
+class MigDevice(Protocol):
+    """A MIG device: a compute instance within a GPU instance."""
+
+    uuid: str
+    gpu_instance: int
+    compute_instance: int
+
+    def name(self) -> str: ...
+    def memory_v2(self) -> MemoryInfo: ...
+
+
+class Device(Protocol):
+    """One GPU. Every method raises NvmlError; the rows that `ask` takes are in `metrics.py`."""
+
+    index: int
+    uuid: str | None
+    """None until it was opened once."""
+    lock: threading.Lock
+    """Held by whoever calls, so that a hung GPU can be told from outside."""
+    called: str
+    """Name of the NVML call that was made last."""
+
+    def open(self) -> str:
+        """Get (again) a handle, by UUID once that is known, and give the UUID."""
+        ...
+
+    def ask(self, call: "Call", *arguments: Any) -> Any:
+        """One driver call; `arguments` come before those of the row."""
+        ...
+
+    def field_values(self, queries: Sequence[FieldQuery]) -> Sequence[FieldValue]:
+        """One driver call; one answer a query, in order."""
+        ...
+
+    def gpm_sample(self) -> GpmSample:
+        """A new sample, allocated and not yet taken."""
+        ...
+
+    def mig_device(self, index: int) -> MigDevice:
+        """NOT_FOUND where none has that index."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GpuEvent:
+    """nvmlEventData_t without its device."""
+
+    type: int
+    """One bit of nvmlEventType*."""
+    data: int
+    """Code of an Xid; 0 with other types."""
+    gpu_instance: int | None = None
+    """MIG GPU instance; None: the whole GPU."""
+
+
+class EventSource(Protocol):
+    """Events of one GPU, which the driver keeps until they are taken."""
+
+    def drain(self) -> Sequence[GpuEvent]:
+        """Those since the last call, oldest first, or the first hundreds of them. Does not wait."""
+        ...
+
+    def close(self) -> None:
+        """Have no more kept."""
+        ...
+
+
+class Driver(Protocol):
+    """The driver and its GPUs."""
+
+    def driver_version(self) -> str: ...
+    def cuda_version(self) -> str:
+        """Newest CUDA that the driver supports: "13.1"."""
+        ...
+
+    def devices(self) -> Sequence[Device]:
+        """One for each GPU that the driver counts, none of them opened."""
+        ...
+
+    def events_of(self, device: Device) -> "EventSource | None":
+        """What NVML tells of an opened GPU from now on; None: nothing of what is asked for. Called
+        with the device's lock held.
+        """
+        ...
+
+    def has_ended(self) -> bool:
+        """Whether no call since the last time this was asked has reached a GPU, so that the driver
+        must be opened again.
+        """
+        ...
+
+    def renew(self) -> NvmlUnavailable | None:
+        """Close the driver and open it again, after which `devices` counts anew; devices of before
+        go on by their UUIDs. Not None: why there is none now; with code IN_USE nothing was done,
+        because a call has not returned. Blocks.
+        """
+        ...

@@ -1,0 +1,339 @@
+"""Asks a GPU one thing at a time: counts failures, times calls, and maps return codes.
+
+Invariants: what the device does not have is absent and not asked for again for ten minutes, because
+some calls are slow to say no. What failed is absent and counted. A return code that means that the
+whole device or driver is out of order ends the read with a ProbeError, since every further call
+would fail too, or take long to. A slow call is made more seldom.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from gpuwarden.clock import Clock
+from gpuwarden_agent.collect.nvidia import nvml
+from gpuwarden_agent.collect.nvidia.metrics import FIELDS, GROUPS, Call, Field
+from gpuwarden_agent.collect.nvidia.nvml import Device, FieldQuery, NvmlError
+from gpuwarden_agent.collect.nvidia.timing import (
+    TIERS_S,
+    TRIAL_CALLS,
+    CallReport,
+    CallTimes,
+    quantile,
+    tiers_after_trial,
+)
+from gpuwarden_agent.probe import ProbeError, Value
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+LEARNED_FOR_S = 600.0
+"""How long a reading that the device does not have is not asked for again."""
+
+_NOT_THERE = frozenset(
+    {
+        nvml.NOT_SUPPORTED,
+        nvml.FUNCTION_NOT_FOUND,
+        nvml.ARGUMENT_VERSION_MISMATCH,
+        nvml.DEPRECATED,
+    }
+)
+
+_THE_END: dict[int, tuple[str, str]] = {
+    nvml.GPU_IS_LOST: ("gpu_lost", "is lost: it fell off the bus; drain the node and reboot it"),
+    nvml.GPU_NOT_FOUND: ("gpu_lost", "is gone: the driver no longer lists it"),
+    nvml.RESET_REQUIRED: (
+        "gpu_reset_required",
+        "must be reset: drain it and nvidia-smi --gpu-reset",
+    ),
+    nvml.DRIVER_NOT_LOADED: ("driver_not_loaded", "has no driver: load the nvidia kernel module"),
+    nvml.UNINITIALIZED: ("driver_not_loaded", "has no driver any more: load the kernel module"),
+    nvml.LIB_RM_VERSION_MISMATCH: (
+        "driver_mismatch",
+        "cannot be read: library and kernel module of the driver differ in version; reboot",
+    ),
+    nvml.TIMEOUT: ("driver_timeout", "did not answer its driver in time"),
+}
+"""Return code to kind of event, and what to say of the GPU."""
+
+
+def probe_error(error: NvmlError, gpu: int) -> ProbeError:
+    """What a return code means for a whole GPU."""
+    kind, words = _THE_END.get(error.code, ("probe_failed", "cannot be read"))
+    return ProbeError(f"GPU {gpu} {words} ({error})", kind=kind)
+
+
+def _code_name(code: int) -> str:
+    return nvml.CODE_NAMES.get(code, str(code))
+
+
+class Query:
+    """What one device was found to have, and what asking costs. Not thread-safe: one a thread."""
+
+    def __init__(self, device: Device, clock: Clock) -> None:
+        self.failed: Counter[str] = Counter()
+        """Failed readings by "CALL: RETURN CODE"."""
+        self.device = device
+        self._gpu = device.index
+        self._clock = clock
+        self._not_there_until: dict[Hashable, float] = {}
+        self._values: dict[Hashable, tuple[str, str, int]] = {}
+        """Batch, NVML's name and last return code of each value that was asked for in a batch."""
+        self._times: dict[str, CallTimes] = {}
+        self._tier_s = TIERS_S[0]
+        self._due_s = TIERS_S[-1]
+
+    def begin(self, tier_s: int, due_s: int) -> None:
+        """Say for which tier the next calls are asked, and up to which tier all is due now: calls
+        that were found slow are left out until their own tier is.
+        """
+        self._tier_s = tier_s
+        self._due_s = due_s
+
+    def ask(self, *calls: Call, given: tuple[Hashable, ...] = ()) -> Any:
+        """The first answer of calls that give the same reading, newest first; None: absent. `given`:
+        arguments of the calls.
+
+        Raises ProbeError when the device or the driver is out of order.
+        """
+        for call in calls:
+            name = call.reading
+            if not self.is_there(name):
+                continue
+            if not self._is_due(name):
+                # An older call may count otherwise (memory): its answers must not mix with these.
+                return None
+            try:
+                return self._timed(call, given)
+            except NvmlError as error:
+                self.note(error, name)
+        return None
+
+    def ask_of(self, call: Call, *arguments: Hashable) -> Any:
+        """The answer of a call about a part of the device: a link, a fan. What one part does not
+        have says nothing of the others; they are timed together. INVALID_ARGUMENT is the answer
+        about a part, or a counter of it, that is not there.
+        """
+        reading = (call.reading, *arguments)
+        if not self.is_there(reading) or not self._is_due(call.reading):
+            return None
+        try:
+            return self._timed(call, arguments, is_part=True)
+        except NvmlError as error:
+            self.note(error, reading)
+            return None
+
+    def ask_as(
+        self, reading: tuple[Hashable, ...], make: Callable[..., T], *args: object
+    ) -> T | None:
+        """The answer of what is more than one call of the table: `make(*args)`. `reading` says what
+        is read, and its first part is what it is timed under.
+        """
+        name = str(reading[0])
+        if not self.is_there(reading) or not self._is_due(name):
+            return None
+        code, began = nvml.SUCCESS, self._clock.monotonic()
+        try:
+            return make(*args)
+        except NvmlError as error:
+            code = error.code
+            self.note(error, reading)
+            return None
+        finally:
+            self._note_time(name, 1000 * (self._clock.monotonic() - began), code)
+
+    def is_there(self, reading: Hashable) -> bool:
+        """False for ten minutes after the device said that it does not have the reading."""
+        if not self._not_there_until:
+            return True
+        return self._clock.monotonic() >= self._not_there_until.get(reading, -float("inf"))
+
+    def note(self, error: NvmlError, reading: Hashable) -> None:
+        """Learn from a return code. Raises ProbeError when it is the end."""
+        if error.code in _THE_END:
+            raise probe_error(error, self._gpu) from error
+        if error.code in _NOT_THERE:
+            self._not_there_until[reading] = self._clock.monotonic() + LEARNED_FOR_S
+            return
+        self.count_failed(str(error))
+
+    def count_failed(self, what: str) -> None:
+        """Count a reading that was asked for and could not be used; say so the first time."""
+        self.failed[what] += 1
+        if self.failed[what] == 1:
+            log.warning("reading failed", extra={"gpu": self._gpu, "error": what})
+
+    def note_value(self, batch: str, call: str, reading: Hashable, code: int) -> None:
+        """Learn from the return code of one value of a batch, as from that of a call."""
+        self._values[reading] = (batch, call, code)
+        if code != nvml.SUCCESS:
+            self.note(NvmlError(code, call), reading)
+
+    def forget(self) -> None:
+        """The device is not what it was: ask for everything again."""
+        self._not_there_until.clear()
+
+    def calls(self) -> list[CallReport]:
+        """What each call that was made costs, and after them the values of the batches."""
+        reports = [
+            CallReport(
+                call=times.call or name,
+                reading=name,
+                supported=times.code not in _NOT_THERE,
+                code=_code_name(times.code),
+                p50_ms=quantile(times.timings_ms, 0.5),
+                p99_ms=quantile(times.timings_ms, 0.99),
+                count=times.count,
+                tier_s=times.tier_s,
+            )
+            for name, times in self._times.items()
+        ]
+        return reports + self._value_reports()
+
+    def _value_reports(self) -> list[CallReport]:
+        found: dict[tuple[str, str], CallReport] = {}
+        for reading, (batch, call, code) in self._values.items():
+            name = str(reading[0] if isinstance(reading, tuple) else reading)
+            report = CallReport(
+                call=call,
+                reading=name,
+                supported=code not in _NOT_THERE,
+                code=_code_name(code),
+                p50_ms=None,
+                p99_ms=None,
+                count=0,
+                tier_s=self._times[batch].tier_s,
+            )
+            # What one link of many has, the GPU has.
+            if (call, name) not in found or report.supported:
+                found[call, name] = report
+        return list(found.values())
+
+    def _is_due(self, name: str) -> bool:
+        times = self._times.get(name)
+        if times is None:
+            return True
+        if times.own_tier_s > self._tier_s:
+            # First asked for a description, now for samples: the fastest use decides.
+            times.own_tier_s = self._tier_s
+            self._settle_tier(name, times)
+        return times.tier_s <= self._due_s
+
+    def _timed(self, call: Call, arguments: tuple[Hashable, ...], *, is_part: bool = False) -> Any:
+        code, began = nvml.SUCCESS, self._clock.monotonic()
+        try:
+            return self.device.ask(call, *arguments)
+        except NvmlError as error:
+            code = error.code
+            if code in call.answers:
+                code = nvml.SUCCESS
+                return call.answers[error.code]
+            if is_part and code == nvml.INVALID_ARGUMENT:
+                code = nvml.NOT_SUPPORTED
+                raise NvmlError(code, error.call) from error
+            raise
+        finally:
+            self._note_time(call.reading, 1000 * (self._clock.monotonic() - began), code)
+
+    def _note_time(self, name: str, duration_ms: float, code: int) -> None:
+        times = self._times.get(name)
+        if times is None:
+            times = self._times[name] = CallTimes(self._tier_s)
+            times.call = self.device.called
+        times.add(duration_ms, code)
+        if times.count == TRIAL_CALLS:
+            self._settle_tier(name, times)
+
+    def _settle_tier(self, name: str, times: CallTimes) -> None:
+        times.tier_s = tiers_after_trial({name: times.own_tier_s}, {name: times.timings_ms})[name]
+        if times.tier_s != times.own_tier_s:
+            log.info(
+                "slow driver call moved to a slower tier",
+                extra={
+                    "gpu": self._gpu,
+                    "call": times.call or name,
+                    "reading": name,
+                    "p50_ms": round(quantile(times.timings_ms, 0.5) or 0, 1),
+                    "from_s": times.own_tier_s,
+                    "to_s": times.tier_s,
+                },
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A field of one scope, and what its value is known as."""
+
+    reading: Hashable
+    field: Field
+    query: FieldQuery
+
+    @property
+    def call(self) -> str:
+        """Its name in reports and errors."""
+        return f"nvmlDeviceGetFieldValues({self.query.field})"
+
+
+def asked_once(fields: Iterable[Field]) -> tuple[Asked, ...]:
+    """Fields that the GPU has one value of: known by their columns."""
+    return tuple(Asked(f.column, f, f.query) for f in fields)
+
+
+def asked_of_link(fields: Iterable[Field], link: int) -> tuple[Asked, ...]:
+    """Fields that every link has one value of."""
+    return tuple(Asked((f.column, f.id, link), f, FieldQuery(f.id, link)) for f in fields)
+
+
+ASKED = {table: asked_once(fields) for table, fields in FIELDS.items()}
+
+
+def read_fields(query: Query, batch: str, asked: Iterable[Asked]) -> dict[Hashable, Value]:
+    """Values by reading, of one driver call; absent are those that the GPU does not have. `batch`
+    names the call.
+    """
+    wanted = [each for each in asked if query.is_there(each.reading)]
+    if not wanted:
+        return {}
+    queries = [each.query for each in wanted]
+    answers = query.ask_as((batch,), query.device.field_values, queries)
+    values: dict[Hashable, Value] = {}
+    for each, answer in zip(wanted, answers or (), strict=False):
+        # INVALID_ARGUMENT for one value of a batch: a field newer than this driver.
+        code = nvml.NOT_SUPPORTED if answer.code == nvml.INVALID_ARGUMENT else answer.code
+        query.note_value(batch, each.call, each.reading, code)
+        if answer.value is not None:
+            values[each.reading] = each.field.value(answer.value)
+    return values
+
+
+def read_columns(query: Query, batch: str, asked: Iterable[Asked]) -> dict[str, Value]:
+    """Values of fields that were `asked_once`, by column."""
+    return {str(name): v for name, v in read_fields(query, batch, asked).items()}
+
+
+def read_calls(
+    query: Query, table: str, known: Collection[str] = (), has: Collection[str] = ()
+) -> dict[str, Value]:
+    """Columns of a table by calls of their own, but those that are `known`; `has`: what holds of the
+    GPU, of what rows may need.
+    """
+    values: dict[str, Value] = {}
+    for same in GROUPS[table]:
+        row = same[0]
+        columns = row.columns
+        if row.needs and row.needs not in has:
+            continue
+        wanted = [column for column in columns if column not in known and column not in values]
+        if not wanted:
+            continue
+        answer = query.ask_of(row, *row.part) if row.part else query.ask(*same)
+        if answer is None:
+            continue
+        if len(columns) == 1 and row.value is None and row.over == 1:
+            values[columns[0]] = answer
+            continue
+        told = zip(columns, row.values(answer), strict=False)
+        values.update({c: v for c, v in told if v is not None and c in wanted})
+    return values

@@ -1,0 +1,104 @@
+"""Decides from the durations of driver calls how often each may be made: pure functions.
+
+A call belongs to a tier: it is made every second, every ten or every minute. Its first calls are
+timed, and one that is slow on this machine moves one tier down, once: 40 ms for a reading that is
+wanted each second would, on a node of eight GPUs, keep the driver's lock for a third of the time.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+TIERS_S = (1, 10, 60)
+"""Seconds between two calls, fastest first."""
+
+TRIAL_CALLS = 10
+"""Calls that are timed before the tier is decided."""
+
+SLOW_MS = 5.0
+"""A median above it is slow."""
+
+KEPT = 64
+"""Durations kept of each call: what p50 and p99 are of."""
+
+
+def slower(tier_s: int) -> int:
+    """The next tier down; the last one's is itself."""
+    later = [tier for tier in TIERS_S if tier > tier_s]
+    return later[0] if later else tier_s
+
+
+def tiers_after_trial(
+    tiers: Mapping[str, int], timings_ms: Mapping[str, Sequence[float]]
+) -> dict[str, int]:
+    """The tier of each call once it was tried; calls with fewer than TRIAL_CALLS timings keep
+    theirs. `tiers` are the calls' own, before any move: the answer does not add up over calls.
+    """
+    return {
+        call: slower(tier_s) if is_slow(timings_ms.get(call, ())) else tier_s
+        for call, tier_s in tiers.items()
+    }
+
+
+def is_slow(timings_ms: Sequence[float]) -> bool:
+    """Whether the first TRIAL_CALLS calls took too long, by their median: the first one of all
+    often wakes the GPU up, which says nothing about the next.
+    """
+    trial = timings_ms[:TRIAL_CALLS]
+    median_ms = quantile(trial, 0.5)
+    return len(trial) == TRIAL_CALLS and median_ms is not None and median_ms > SLOW_MS
+
+
+def quantile(timings_ms: Sequence[float], share: float) -> float | None:
+    """The smallest timing that `share` of them do not exceed; None: there are none."""
+    if not timings_ms:
+        return None
+    ordered = sorted(timings_ms)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+@dataclass(frozen=True, slots=True)
+class CallReport:
+    """What is known of one call, or of one field of a batch, for people."""
+
+    call: str
+    """NVML's name; a field of a batch with its id."""
+    reading: str
+    """What it is called for: a column, or a method of the port."""
+    supported: bool
+    code: str
+    """NVML's name of the last return code."""
+    p50_ms: float | None
+    p99_ms: float | None
+    count: int
+    """Calls made; 0 for fields, which are counted by their batch."""
+    tier_s: int
+    """Seconds between two calls."""
+
+
+class CallTimes:
+    """The timings of one call, newest KEPT of them, and its tier."""
+
+    __slots__ = ("_ring", "call", "code", "count", "own_tier_s", "tier_s")
+
+    def __init__(self, tier_s: int) -> None:
+        self.call = ""
+        self.code = 0
+        self.count = 0
+        self.own_tier_s = tier_s
+        self.tier_s = tier_s
+        self._ring = array("f")
+
+    def add(self, duration_ms: float, code: int) -> None:
+        """Note a call that was made."""
+        if len(self._ring) < KEPT:
+            self._ring.append(duration_ms)
+        else:
+            self._ring[self.count % KEPT] = duration_ms
+        self.count += 1
+        self.code = code
+
+    @property
+    def timings_ms(self) -> Sequence[float]:
+        """In the order of the calls until KEPT of them were made."""
+        return self._ring

@@ -1,0 +1,112 @@
+"""Tracks a GPU process while it runs: its owner, and counters that must not fall."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpuwarden_agent.collect.processes.cgroup import parse_paths
+from gpuwarden_agent.collect.processes.owner import UNKNOWN_OWNER, Owner, owner_of
+from gpuwarden_agent.collect.processes.procfs import (
+    COMMAND_BYTES,
+    Identity,
+    Io,
+    Process,
+    ProcFs,
+    Switches,
+)
+from gpuwarden_agent.collect.processes.secrets import parse_command, without_secrets
+
+REFRESH_IN = 8
+"""Looks until the switches of a thread that used no CPU are read again."""
+
+
+class SwitchCounter:
+    """Context switches of all threads that a process has had since it was first seen.
+
+    A process may have hundreds of threads, most of which sleep: those are read in turns. Their counts
+    come late and are not lost.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Identity, tuple[int, Switches]] = {}
+        self._ended = Switches(0, 0)
+        self._turn = 0
+
+    def look(
+        self, threads: Mapping[int, Process], read: Callable[[int], Switches | None]
+    ) -> Switches | None:
+        """The total, `read` asked for the threads that are due; None where none may be read."""
+        self._turn += 1
+        living = {thread.identity for thread in threads.values()}
+        for identity in self._known.keys() - living:
+            self._ended = _sum([self._ended, self._known.pop(identity)[1]])
+        for thread in threads.values():
+            if self._is_due(thread) and (switches := read(thread.pid)) is not None:
+                self._known[thread.identity] = (thread.ticks, switches)
+        if not self._known:
+            return None
+        return _sum([self._ended, *(switches for _, switches in self._known.values())])
+
+    def _is_due(self, thread: Process) -> bool:
+        ticks, _ = self._known.get(thread.identity, (None, None))
+        return ticks != thread.ticks or (thread.pid + self._turn) % REFRESH_IN == 0
+
+
+def _sum(parts: Sequence[Switches]) -> Switches:
+    return Switches(sum(p.voluntary for p in parts), sum(p.involuntary for p in parts))
+
+
+@dataclass(slots=True)
+class ProcessTracker:
+    """A GPU process from the look that saw it first to the one that does not see it any more."""
+
+    owner: Owner = UNKNOWN_OWNER
+    command: str | None = None
+    cgroup: str = ""
+    """Text of its cgroup file."""
+    switches: SwitchCounter = field(default_factory=SwitchCounter)
+    workers: set[Identity] = field(default_factory=set)
+    workers_started: int = 0
+    io: Io | None = None
+    _seen: tuple[str, bytes, str] | None = None
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Control groups by controller."""
+        return parse_paths(self.cgroup)
+
+    def saw(self, root: Process, proc: ProcFs, *, commands: bool) -> None:
+        """Learn who the process is, and again when it has become another program or was moved to
+        another group. `commands`: command lines are told.
+        """
+        if root.state == "Z" and self._seen is not None:
+            return  # what it was is not shown any more
+        raw = proc.command(root.pid) if commands else b""
+        seen = (proc.text_or_empty(f"{root.pid}/cgroup"), raw, root.name)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        self.cgroup = seen[0]
+        self.owner = owner_of(root, proc)
+        arguments = parse_command(raw, COMMAND_BYTES)
+        self.command = without_secrets(arguments) if arguments else None
+
+    def saw_workers(self, workers: Sequence[Process]) -> int:
+        """Count those that were not there at the last look; gives the count since the first."""
+        now = {worker.identity for worker in workers}
+        self.workers_started += len(now - self.workers)
+        self.workers = now
+        return self.workers_started
+
+    def saw_io(self, io: Io | None) -> Io | None:
+        """Keep the counters from falling between a child's end and its parent's wait for it,
+        upon which the kernel adds the child's bytes to the parent's.
+        """
+        if io is None or self.io is None:
+            self.io = io or self.io
+            return io
+        self.io = Io(
+            max(io.read_bytes, self.io.read_bytes),
+            max(io.read_chars, self.io.read_chars),
+            max(io.write_bytes, self.io.write_bytes),
+        )
+        return self.io

@@ -1,0 +1,292 @@
+"""Reads GPU processes and their process trees every ten seconds: owner, limits and CPU activity.
+
+The driver names the processes; /proc and the control groups tell what each does on the CPU, who it
+belongs to and what it may use. `ProcessProbe` takes the looks; what they mean is decided in
+`process_tree`, `process_life`, `gpu_processes` and `cgroup`.
+"""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from gpuwarden.clock import Clock
+from gpuwarden_agent.collect.coerce import coerce
+from gpuwarden_agent.collect.nvidia.nvml import Device, NvmlError
+from gpuwarden_agent.collect.nvidia.processes import GpuProcesses, Held
+from gpuwarden_agent.collect.processes.cgroup import CgroupFs, Limits, main_path
+from gpuwarden_agent.collect.processes.owner import cpus_allowed, cpus_allowed_any
+from gpuwarden_agent.collect.processes.procfs import Identity, Process, ProcFs
+from gpuwarden_agent.collect.processes.rates import (
+    DT_S_MIN,
+    Look,
+    Rates,
+    cpu_features,
+    total_io,
+    tree_of,
+    workers_of,
+)
+from gpuwarden_agent.collect.processes.table import ProcessTable, children_of
+from gpuwarden_agent.collect.processes.tracker import ProcessTracker
+from gpuwarden_agent.collect.shared_state import Seen, SharedState
+from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
+
+log = logging.getLogger(__name__)
+
+LOCK_WAIT_S = 0.5
+"""How long to wait, all in all, for GPUs whose own probes are in a driver call."""
+
+
+class Asked(Protocol):
+    """A GPU as it is told apart here."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def uuid(self) -> str | None:
+        """None until it is known."""
+        ...
+
+    @property
+    def lock(self) -> threading.Lock:
+        """Held while `held` runs."""
+        ...
+
+
+class ProcessSource(Protocol):
+    """Tells which processes are on one GPU."""
+
+    @property
+    def device(self) -> Asked: ...
+
+    def held(self) -> Sequence[Held] | None:
+        """None where it does not tell. Raises NvmlError and ProbeError."""
+        ...
+
+
+class ProcessProbe:
+    """The GPU processes of all GPUs of one vendor."""
+
+    simulated = False
+    blocking = True
+    tables: Mapping[str, int] = {"process_samples": 10}
+    gpu_uuid: str | None = None
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        clock: Clock,
+        proc: ProcFs | None = None,
+        are_pids_ours: bool | None = None,
+        *,
+        commands: bool = True,
+        cgroups: CgroupFs | None = None,
+        shared: SharedState | None = None,
+        others: Sequence[ProcessSource] = (),
+        name: str = "processes",
+    ) -> None:
+        """`are_pids_ours`: the driver's pids are those of `proc`; None: find out. `commands`: tell
+        command lines. `others`: GPUs that are not NVIDIA's.
+        """
+        self.name = name
+        self.failed: Counter[str] = Counter()
+        """GPUs whose processes could not be asked for, by reason."""
+        self._gpus: list[ProcessSource] = [GpuProcesses(device, clock) for device in devices]
+        self._gpus += others
+        self._clock = clock
+        self._proc = proc or ProcFs()
+        self._table = ProcessTable(self._proc)
+        self._are_pids_ours = are_pids_ours
+        self._commands = commands
+        self._cgroups = cgroups or CgroupFs()
+        self._shared = shared or SharedState()
+        self._last: Look | None = None
+        self._trackers: dict[Identity, ProcessTracker] = {}
+
+    def watch(self, device: Device) -> None:
+        """Ask one more GPU, which came while the agent runs. May be called from any thread."""
+        self._gpus.append(GpuProcesses(device, self._clock))
+
+    def describe(self) -> Reading:
+        return {}
+
+    def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
+        patience = self._clock.monotonic() + LOCK_WAIT_S
+        answers = [(gpu.device, self._held(gpu, patience)) for gpu in self._gpus]
+        if answers and all(held is None for _, held in answers):
+            raise ProbeError("no GPU tells which processes it has")
+        now_s = self._clock.monotonic()
+        self._shared.processes = Seen(now_s, processes_by_gpu(answers))
+        features = self._features({process.pid for _, held in answers for process in held or ()})
+        rows: list[Row] = []
+        for device, held in answers:
+            for process in held or ():
+                values = driver_columns(device.index, process) | features.get(process.pid, {})
+                if values.pop("is_in_kubernetes", False) and values.get("pod") is None:
+                    values["pod"] = self._shared.only_pod_on(process.gpu_uuid, now_s)
+                rows.append(coerce("process_samples", values))
+        return {"process_samples": rows}
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _held(self, gpu: ProcessSource, patience: float) -> Sequence[Held] | None:
+        """Processes of a GPU; None where it does not tell. What is wrong with the GPU as such its
+        own probe reports.
+        """
+        device = gpu.device
+        if not device.lock.acquire(timeout=max(0.0, patience - self._clock.monotonic())):
+            self.failed[f"GPU {device.index}: in a driver call that does not return"] += 1
+            return None
+        try:
+            return gpu.held()
+        except (NvmlError, ProbeError) as error:
+            self.failed[f"GPU {device.index}: {error}"] += 1
+            return None
+        finally:
+            device.lock.release()
+
+    def _features(self, pids: Collection[int]) -> dict[int, dict[str, Value]]:
+        """Columns from /proc by pid. A process that /proc does not have has none."""
+        if not self._are_pids_known() or not (pids or self._trackers):
+            self._last = None
+            return {}
+        try:
+            look = self._look(pids)
+        except OSError as error:
+            self.failed[f"/proc: {error}"] += 1
+            self._last = None
+            return {}
+        rates = self._rates_until(look)
+        self._last = look
+        living = {process.identity for process in look.processes.values()}
+        self._trackers = {who: tracker for who, tracker in self._trackers.items() if who in living}
+        children = children_of(look.processes.values())
+        limits: dict[str, Limits] = {}
+        rows: dict[int, dict[str, Value]] = {}
+        for root in (look.processes[pid] for pid in pids if pid in look.processes):
+            tree = tree_of(root, children, pids)
+            workers = workers_of(root, tree)
+            tracker = self._trackers.setdefault(root.identity, ProcessTracker())
+            threads = look.threads[root.identity]
+            tracker.saw(root, self._proc, commands=self._commands)
+            row = owner_columns(tracker) | self._tree_columns(tracker, root, tree, workers, threads)
+            if tracker.cgroup not in limits:
+                limits[tracker.cgroup] = self._cgroups.limits(tracker.paths)
+            row |= limit_columns(limits[tracker.cgroup])
+            if rates is not None:
+                row |= cpu_features(root, tree, workers, threads, rates)
+            rows[root.pid] = row
+        return rows
+
+    def _look(self, pids: Collection[int]) -> Look:
+        now, uptime_ticks = self._clock.monotonic(), self._proc.uptime_ticks()
+        # A GPU that does not answer for a while has not lost its processes: as long as they live,
+        # they are remembered.
+        remembered = {pid for pid, _ in self._trackers}
+        processes = self._table.trees({*pids, *remembered})
+        threads = {
+            processes[pid].identity: self._proc.threads(pid) for pid in pids if pid in processes
+        }
+        return Look(now, uptime_ticks, processes, threads)
+
+    def _rates_until(self, look: Look) -> Rates | None:
+        if self._last is None or look.monotonic_s - self._last.monotonic_s < DT_S_MIN:
+            return None
+        return Rates(self._last, look.monotonic_s - self._last.monotonic_s)
+
+    def _tree_columns(
+        self,
+        tracker: ProcessTracker,
+        root: Process,
+        tree: Sequence[Process],
+        workers: Sequence[Process],
+        threads: Mapping[int, Process],
+    ) -> dict[str, Value]:
+        """What one look tells of a process and its descendants."""
+        io = tracker.saw_io(total_io([self._proc.io(p.pid) for p in tree if p.state != "Z"]))
+        switches = tracker.switches.look(threads, lambda tid: self._proc.switches(root.pid, tid))
+        values: dict[str, Value] = {
+            "state": root.state,
+            "threads": root.threads,
+            "rss_bytes": sum(process.rss_bytes for process in tree),
+            "loader_workers": len(workers),
+            "loader_started_total": tracker.saw_workers(workers),
+            "cpus_allowed": cpus_allowed(root.pid),
+        }
+        if switches is not None:
+            values["voluntary_switches_total"] = switches.voluntary
+            values["involuntary_switches_total"] = switches.involuntary
+        if io is not None:
+            values["read_bytes_total"] = io.read_bytes
+            values["read_chars_total"] = io.read_chars
+            values["write_bytes_total"] = io.write_bytes
+        if workers:
+            blocked = sum(worker.state == "D" for worker in workers)
+            values["loader_blocked_percent"] = 100 * blocked / len(workers)
+            values["loader_cpus_allowed"] = cpus_allowed_any([worker.pid for worker in workers])
+        return values
+
+    def _are_pids_known(self) -> bool:
+        if self._are_pids_ours is None:
+            self._are_pids_ours = self._proc.shows_host_pids()
+            if not self._are_pids_ours:
+                log.warning(
+                    "process trees are unknown: the agent is not in the host's pid namespace"
+                )
+        return self._are_pids_ours
+
+
+def driver_columns(gpu: int, held: Held) -> dict[str, Value]:
+    """What the driver tells of a process."""
+    return {
+        "gpu": gpu,
+        "gpu_uuid": held.gpu_uuid,
+        "pid": held.pid,
+        "gpu_memory_bytes": held.memory_bytes,
+        "mig_instance": held.mig_instance,
+        "process_type": held.process_type,
+        "sm_util_percent": held.sm_percent,
+    }
+
+
+def owner_columns(tracker: ProcessTracker) -> dict[str, Value]:
+    """Who a process is. `is_in_kubernetes` is no column: its pod may be known elsewhere."""
+    owner = tracker.owner
+    return {
+        "process_name": owner.process_name,
+        "username": owner.username,
+        "slurm_job_id": owner.slurm_job_id,
+        "container_id": owner.container_id,
+        "pod": owner.pod,
+        "rendezvous": owner.launch.rendezvous,
+        "rank": owner.launch.rank,
+        "world_size": owner.launch.world_size,
+        "started_at": owner.started_at_ms,
+        "command": tracker.command,
+        "cgroup": main_path(tracker.paths),
+        "is_in_kubernetes": "kubepods" in tracker.cgroup,
+    }
+
+
+def limit_columns(limits: Limits) -> dict[str, Value]:
+    """What the control group of a process lets it use."""
+    return {
+        "cgroup_cpu_limit_cores": limits.cpu_cores,
+        "cgroup_cpu_throttled_seconds_total": limits.throttled_seconds,
+        "cgroup_memory_limit_bytes": limits.memory_bytes,
+        "cgroup_memory_used_bytes": limits.memory_used_bytes,
+    }
+
+
+def processes_by_gpu(answers: Sequence[tuple[Asked, Sequence[Held] | None]]) -> dict[str, int]:
+    """How many processes each GPU that answered has, MIG devices with any counted as well."""
+    pids: dict[str, set[int]] = {}
+    for device, held in answers:
+        if held is None or device.uuid is None:
+            continue
+        pids[device.uuid] = {process.pid for process in held}
+        for process in held:
+            pids.setdefault(process.gpu_uuid, set()).add(process.pid)
+    return {gpu_uuid: len(found) for gpu_uuid, found in pids.items()}

@@ -1,0 +1,1 @@
+"""Reads which GPUs Slurm or Kubernetes has allocated."""

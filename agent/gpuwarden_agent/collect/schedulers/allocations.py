@@ -1,0 +1,186 @@
+"""Reads the GPUs that a scheduler has allocated, with or without a process, every ten seconds.
+
+Kubernetes tells them by the kubelet's socket, Slurm by what it leaves on the node. A GPU that is given
+out and has no process is waste that no process table shows.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwarden.clock import Clock
+from gpuwarden_agent.collect.coerce import coerce
+from gpuwarden_agent.collect.processes.cgroup import CgroupFs
+from gpuwarden_agent.collect.processes.owner import user_name
+from gpuwarden_agent.collect.processes.procfs import ProcFs
+from gpuwarden_agent.collect.schedulers import slurm
+from gpuwarden_agent.collect.schedulers.gpu_names import GpuNames
+from gpuwarden_agent.collect.schedulers.kubelet import (
+    SOCKET,
+    ContainerDevices,
+    PodResourcesError,
+    list_devices,
+)
+from gpuwarden_agent.collect.schedulers.slurm import JobGpus, SlurmJobs
+from gpuwarden_agent.collect.shared_state import Seen, SharedState
+from gpuwarden_agent.probe import ProbeError, Reading, Row
+
+VENDOR = "nvidia.com/"
+"""Resources of GPUs and MIG devices in Kubernetes: nvidia.com/gpu, nvidia.com/mig-1g.10gb."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A device, as its scheduler names it, that an owner has."""
+
+    scheduler: str
+    device: str
+    owner: str
+    username: str | None = None
+    slurm_job_id: str | None = None
+    pod: str | None = None
+    container: str | None = None
+
+
+def of_pods(containers: Sequence[ContainerDevices]) -> Iterator[Allocation]:
+    """What the kubelet gave out of NVIDIA's devices."""
+    for given in containers:
+        if given.resource.startswith(VENDOR):
+            pod = f"{given.namespace}/{given.pod}"
+            for device in given.ids:
+                yield Allocation(
+                    "kubernetes",
+                    device,
+                    f"{pod}/{given.container}",
+                    pod=pod,
+                    container=given.container,
+                )
+
+
+def of_jobs(jobs: Sequence[JobGpus], name_of: Callable[[int], str]) -> Iterator[Allocation]:
+    """What Slurm gave out."""
+    for job in jobs:
+        username = None if job.uid is None else name_of(job.uid)
+        for device in job.gpus:
+            yield Allocation("slurm", device, job.job, username, slurm_job_id=job.job)
+
+
+class AllocationProbe:
+    """The allocations of a node."""
+
+    name = "allocations"
+    simulated = False
+    blocking = True
+    tables: Mapping[str, int] = {"allocation_samples": 10}
+    gpu_uuid: str | None = None
+
+    def __init__(
+        self,
+        names: GpuNames,
+        clock: Clock,
+        shared: SharedState,
+        *,
+        kubelet: Path | None = None,
+        jobs: SlurmJobs | None = None,
+        name_of: Callable[[int], str] = user_name,
+    ) -> None:
+        """`kubelet`, `jobs`: None where the node has no such scheduler."""
+        self.failed: Counter[str] = Counter()
+        """What could not be told, by reason."""
+        self._names = names
+        self._clock = clock
+        self._shared = shared
+        self._kubelet = kubelet
+        self._jobs = jobs
+        self._name_of = name_of
+
+    def describe(self) -> Reading:
+        return {}
+
+    def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
+        found, errors = self._ask()
+        for error in errors:
+            self.failed[error] += 1
+        if errors and not found:
+            raise ProbeError(f"GPUs that were given out are unknown: {'; '.join(errors)}")
+        rows: dict[tuple[str, str], Row] = {}
+        pods: dict[str, set[str]] = {}
+        now_s = self._clock.monotonic()
+        for given in found:
+            gpu = self._names.find(given.device)
+            if gpu is None:
+                self.failed[f"{given.scheduler} gave out an unknown device: {given.device}"] += 1
+                continue
+            index, uuid = gpu
+            if given.pod:
+                pods.setdefault(uuid, set()).add(given.pod)
+            values = {
+                "gpu": index,
+                "gpu_uuid": uuid,
+                "scheduler": given.scheduler,
+                "owner": given.owner,
+                "username": given.username,
+                "slurm_job_id": given.slurm_job_id,
+                "pod": given.pod,
+                "container": given.container,
+                "processes": self._shared.processes_on(uuid, now_s),
+            }
+            # A shared GPU may be given to one container several times over.
+            rows[uuid, given.owner] = coerce("allocation_samples", values)
+        self._shared.pods = Seen(now_s, {uuid: frozenset(p) for uuid, p in pods.items()})
+        return {"allocation_samples": list(rows.values())}
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _ask(self) -> tuple[list[Allocation], list[str]]:
+        """What the schedulers gave out, and why something of it is not known."""
+        found: list[Allocation] = []
+        errors: list[str] = []
+        # A node without the socket is in no cluster now.
+        if self._kubelet is not None and is_there(self._kubelet):
+            try:
+                found += of_pods(list_devices(self._kubelet, self._clock.monotonic))
+            except PodResourcesError as error:
+                errors.append(str(error))
+        if self._jobs is not None:
+            found += of_jobs(self._jobs.look(), self._name_of)
+            if self._jobs.unreadable:
+                errors.append(
+                    "the environment of Slurm's jobs may not be read: give the agent CAP_SYS_PTRACE"
+                )
+        return found, errors
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is such a file; one that may not be looked at is, so that somebody learns of it."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def allocation_probe(
+    bus_ids: Mapping[str, tuple[int, str]],
+    clock: Clock,
+    shared: SharedState,
+    *,
+    kubelet: Path = SOCKET,
+    slurm_folders: Sequence[Path] = slurm.INSTALLED,
+) -> AllocationProbe | None:
+    """The probe of this host; None where neither Kubernetes nor Slurm is installed."""
+    has_kubelet = is_there(kubelet.parent)
+    has_slurm = any(map(is_there, slurm_folders))
+    if not has_kubelet and not has_slurm:
+        return None
+    return AllocationProbe(
+        GpuNames(bus_ids),
+        clock,
+        shared,
+        kubelet=kubelet if has_kubelet else None,
+        jobs=SlurmJobs(CgroupFs().mounts, ProcFs()) if has_slurm else None,
+    )

@@ -1,0 +1,59 @@
+"""Maps schedulers' names of a GPU to UUIDs: UUID, replica of one, number of its device file."""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from gpuwarden_agent.collect.processes.cgroup import read_text
+
+DRIVER = Path("/proc/driver/nvidia")
+"""Where NVIDIA's kernel module tells the numbers of device files, to everyone."""
+
+_HEX = "[0-9a-fA-F]"
+_UUID = re.compile(rf"((?:GPU|MIG)-{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}})(?:::.*)?")
+_OLD_MIG = re.compile(rf"MIG-GPU-{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}/\d+/\d+")
+_FILE = re.compile(r"(?:/dev/)?(?:nvidia)?(\d+)(?:/(?:vgpu|gi)\d+)?")
+_MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.MULTILINE)
+
+Gpu = tuple[int | None, str]
+"""Index on the node, where known, and UUID."""
+
+
+class GpuNames:
+    """Finds GPUs by what others call them."""
+
+    def __init__(
+        self,
+        bus_ids: Mapping[str, tuple[int, str]],
+        driver: Path = DRIVER,
+        read: Callable[[str], str | None] = read_text,
+    ) -> None:
+        """`bus_ids`: index and UUID by PCI bus id; may grow while GPUs are opened."""
+        self._bus_ids = bus_ids
+        self._driver = driver
+        self._read = read
+        self._minors: dict[str, int] = {}
+
+    def find(self, name: str) -> Gpu | None:
+        """GPU-..., GPU-...::2 (a replica), MIG-..., 3, nvidia3, nvidia3/vgpu1; None: none of ours."""
+        if (file := _FILE.fullmatch(name)) is not None:
+            return self._by_minor(int(file.group(1)))
+        if _OLD_MIG.fullmatch(name):
+            return None, name
+        if (found := _UUID.fullmatch(name)) is None:
+            return None
+        uuid = found.group(1)
+        indices = {known: index for index, known in self._gpus().values()}
+        return indices.get(uuid), uuid
+
+    def _gpus(self) -> dict[str, tuple[int, str]]:
+        return dict(self._bus_ids)  # a copy: other threads add to it
+
+    def _by_minor(self, minor: int) -> Gpu | None:
+        gpus = self._gpus()
+        for bus_id in gpus.keys() - self._minors.keys():
+            text = self._read(f"{self._driver}/gpus/{bus_id}/information")
+            told = _MINOR.search(text or "")
+            # Where the module does not tell, both count the GPUs in the order of their buses.
+            self._minors[bus_id] = int(told.group(1)) if told else gpus[bus_id][0]
+        return next((gpu for bus, gpu in gpus.items() if self._minors.get(bus) == minor), None)

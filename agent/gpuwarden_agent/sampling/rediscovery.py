@@ -1,0 +1,50 @@
+"""Looks every few seconds for devices that came while the agent runs."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from gpuwarden.lifecycle import until
+from gpuwarden_agent.probe import Probe
+from gpuwarden_agent.worker import Worker
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 3.0
+STOP_SEEN_S = 0.5
+
+Rediscovery = Callable[[], Sequence[Probe]]
+"""Probes that were not there at the call before; may block."""
+
+
+async def keep_rediscovering(
+    stop: asyncio.Event,
+    rediscover: Rediscovery,
+    take_in: Callable[[Probe], None],
+    *,
+    every_s: float = LOOK_EVERY_S,
+) -> None:
+    """Call `rediscover` on a thread of its own until `stop`, and hand on what it finds.
+
+    A look that raises is logged, once for each reason; one that does not return is waited for, and
+    keeps nothing else from going on.
+    """
+    worker = Worker("look again")
+    failed: set[str] = set()
+    try:
+        while not await until(stop, every_s):
+            looking = worker.submit(rediscover)
+            while not looking.done():
+                await asyncio.wait({looking}, timeout=STOP_SEEN_S)
+                if stop.is_set():
+                    return
+            if error := looking.exception():
+                reason = f"{type(error).__name__}: {error}"
+                if reason not in failed:
+                    failed.add(reason)
+                    log.error("looking for new devices failed", exc_info=error)
+                continue
+            for probe in looking.result():
+                take_in(probe)
+    finally:
+        worker.close()

@@ -1,0 +1,1 @@
+"""Sends batches to collectors, and chooses the collector."""

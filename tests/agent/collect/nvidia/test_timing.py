@@ -1,0 +1,64 @@
+"""Slow calls are found by their median and move one tier; timings are kept in bounded memory."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden_agent.collect.nvidia.timing import (
+    KEPT,
+    SLOW_MS,
+    TIERS_S,
+    TRIAL_CALLS,
+    CallTimes,
+    quantile,
+    slower,
+    tiers_after_trial,
+)
+
+SLOW = [SLOW_MS + 1] * TRIAL_CALLS
+FAST = [SLOW_MS] * TRIAL_CALLS
+
+
+@pytest.mark.parametrize(("tier_s", "moved_s"), [(1, 10), (10, 60), (60, 60)])
+def test_a_slow_call_moves_one_tier_and_a_fast_one_stays(tier_s: int, moved_s: int) -> None:
+    tiers = {"slow": tier_s, "fast": tier_s}
+    moved = tiers_after_trial(tiers, {"slow": SLOW, "fast": FAST})
+    assert moved == {"slow": moved_s, "fast": tier_s}
+
+
+def test_a_first_call_that_wakes_the_gpu_up_moves_nothing() -> None:
+    assert tiers_after_trial({"call": 1}, {"call": [2000.0, *FAST[1:]]}) == {"call": 1}
+
+
+def test_too_few_calls_decide_nothing() -> None:
+    assert tiers_after_trial({"call": 1, "new": 1}, {"call": SLOW[1:]}) == {"call": 1, "new": 1}
+
+
+@given(st.dictionaries(st.text(), st.sampled_from(TIERS_S)), st.lists(st.floats(0, 100)))
+def test_no_call_becomes_faster_and_each_keeps_a_tier(
+    tiers: dict[str, int], timings: list[float]
+) -> None:
+    moved = tiers_after_trial(tiers, dict.fromkeys(tiers, timings))
+    assert moved.keys() == tiers.keys()
+    assert all(moved[call] in (tier, slower(tier)) for call, tier in tiers.items())
+
+
+@given(st.lists(st.floats(0, 1000), min_size=1), st.floats(0, 1))
+def test_a_quantile_is_a_timing_that_its_share_does_not_exceed(
+    timings: list[float], share: float
+) -> None:
+    found = quantile(timings, share)
+    assert found in timings
+    assert sum(t <= found for t in timings) >= share * len(timings)
+
+
+def test_of_no_timings_there_is_no_quantile() -> None:
+    assert quantile([], 0.5) is None
+
+
+def test_the_newest_timings_are_kept() -> None:
+    times = CallTimes(1)
+    for duration in range(3 * KEPT + 5):
+        times.add(duration, 0)
+    assert times.count == 3 * KEPT + 5
+    assert sorted(times.timings_ms) == list(range(2 * KEPT + 5, 3 * KEPT + 5))

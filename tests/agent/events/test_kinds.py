@@ -1,0 +1,44 @@
+"""Kinds of events, and the page that explains them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpuwarden_agent.events.kinds import KINDS, event, span
+from gpuwarden_collector.owners import CLAIMED_TWICE
+
+PAGE = Path(__file__).parents[3] / "docs" / "events.md"
+
+
+def test_the_page_explains_every_kind_with_its_severity_and_no_other() -> None:
+    rows = re.findall(r"^- `(\w+)` \*\*(\w+)\*\*: ", PAGE.read_text(), re.MULTILINE)
+    assert len(rows) == len(dict(rows))
+    assert dict(rows) == {**KINDS, CLAIMED_TWICE: "warning"}  # the last is the collector's own
+
+
+def test_every_kind_that_probes_raise_is_explained() -> None:
+    root = Path(__file__).parents[3] / "agent" / "gpuwarden_agent"
+    source = "\n".join(
+        path.read_text() for path in (*root.glob("collect/**/*.py"), *root.glob("events/*.py"))
+    )
+    used = set(re.findall(r'kind="(\w+)"', source))
+    used |= set(
+        re.findall(r'\(\s*"((?:gpu|driver)_[a-z_]+)",\s*"(?:is|has|did|must|cannot)', source)
+    )
+    assert "gpu_lost" in used
+    assert used <= set(KINDS)
+
+
+def test_a_kind_that_is_new_to_the_agent_is_a_warning() -> None:
+    assert event("flux_capacitor", "x")["severity"] == "warning"
+    assert event("agent_gap", "x", severity="info")["severity"] == "info"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.42, "0.4 s"), (37, "37 s"), (119.4, "119 s"), (720, "12 min"), (11_100, "3 h 05 min"),
+     (432_000, "5 days")],
+)  # fmt: skip
+def test_spans_are_words_for_people(seconds: float, text: str) -> None:
+    assert span(seconds) == text

@@ -1,8 +1,8 @@
 """The binding and the fake fill the port, and its numbers are NVML's."""
 
 import pynvml
-import pytest
 from tests.agent.probes.fake_driver import FakeDevice
+from tests.each import each
 
 from gpuwarden_agent.probes import nvml_port
 from gpuwarden_agent.probes.nvml_device import NvmlDevice
@@ -20,7 +20,7 @@ def methods_of_the_port() -> list[str]:
     )
 
 
-@pytest.mark.parametrize("name", methods_of_the_port())
+@each("name", methods_of_the_port())
 def test_binding_and_fake_have_each_method_of_the_port(name: str) -> None:
     assert callable(getattr(NvmlDevice(0), name))
     # A fake board answers a call or says why not; what no board has is in none of them.

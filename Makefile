@@ -1,10 +1,12 @@
 # The two commands of the README are `make up` and `make test`; each needs only Python 3.11+, make and git.
 PYTHON ?= python3
 BIN := .venv/bin
+# Bytecode is kept: half of the time to collect the tests, and of a command's start, is compiling.
+unexport PYTHONDONTWRITEBYTECODE
 TORCH_PYTHON ?= $(CURDIR)/$(BIN)/python
 PARTS := contract agent simulator collector rules dashboards cli
 
-.PHONY: help up test test-systemd bench-diagnosis check fix setup lock docs wheel bundle deb release clean
+.PHONY: help up test test-all test-systemd bench-diagnosis check fix setup lock docs wheel bundle deb release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')"
@@ -12,8 +14,13 @@ help: ## list the targets
 up: .venv/.run-stamp ## run collector, rules, page and this host's agent; ARGS="--simulate 16" passes flags on
 	@$(BIN)/gpuwarden up $(ARGS)
 
-test: setup check ## everything that must pass before a change lands
-	$(BIN)/pytest $(or $(ARGS),--numprocesses auto --maxprocesses 4 --dist worksteal)
+PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+
+test: setup check ## what to run before a commit: lint, types and the tests that are not slow; ARGS="tests/agent" for some
+	$(PYTEST) -m "not slow and not systemd" $(ARGS)
+
+test-all: test ## the slow tests too: crashes, whole runs, several collectors with PostgreSQL and S3
+	$(PYTEST) -m "slow and not systemd" $(ARGS)
 
 test-systemd: setup ## install, break, upgrade and remove both parts on a Debian that boots in a container (root)
 	$(BIN)/pytest -m systemd tests/systemd $(ARGS)
@@ -58,7 +65,7 @@ UNUSED := tests include includes src *.pyx *.pxi *flight* *s3fs* libarrow_s3* li
 	$(INSTALL) --no-build-isolation --no-deps --editable .
 	@cd .venv/lib/python3*/site-packages/pyarrow && rm -rf $(UNUSED)
 	@$(BIN)/python -m pip uninstall --quiet --yes setuptools pip
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c "$$IMPORT_ALL"
+	@$(BIN)/python -c "$$IMPORT_ALL"
 	@touch $@
 
 .venv/.dev-stamp: .venv/.run-stamp requirements-dev.lock

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.each import each
 
 ROOT = Path(__file__).parent.parent
 PARTS = ("contract", "agent", "simulator", "collector", "rules", "dashboards", "cli", "release")
@@ -14,11 +15,7 @@ PYTHON = sorted({*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").rg
 FUNCTION_LINES_MAX = 70
 
 
-def name_of(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
-@pytest.mark.parametrize("path", PYTHON, ids=name_of)
+@each("path", PYTHON)
 def test_a_file_says_what_it_is_for_and_its_functions_are_short(path: Path) -> None:
     text = path.read_text()
     tree = ast.parse(text)
@@ -33,7 +30,7 @@ def test_a_file_says_what_it_is_for_and_its_functions_are_short(path: Path) -> N
     assert not long
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+@each("path", SOURCES)
 def test_public_names_are_documented(path: Path) -> None:
     """Public functions and classes say what they are; protocols' implementations may lean on them."""
     tree = ast.parse(path.read_text())

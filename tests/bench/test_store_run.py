@@ -107,6 +107,7 @@ def test_answers_count_as_during_a_seal_when_they_waited_in_one() -> None:
     assert found.acknowledge_s == [0.2, 3.0]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_the_whole_run_with_tiny_numbers(tmp_path: Path) -> None:
     written = tmp_path / "results.json"

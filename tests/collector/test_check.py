@@ -108,6 +108,7 @@ def swap(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "words"),
     [(Path.unlink, "is missing"), (cut, "bytes, not"), (swap, "cannot be read")],
@@ -140,6 +141,7 @@ def test_a_collector_does_not_begin_a_new_catalogue_over_the_files_of_a_lost_one
     assert len(list((store / ASIDE).rglob("*.parquet"))) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [FILE_NAME, f"{FOLDER}/{CATALOGUE}"])
 def test_a_damaged_database_is_one_line_and_the_other_one_lives(store: Path, name: str) -> None:
     Database.open(store, LIMITS).close()  # its log goes into the file
@@ -153,6 +155,7 @@ def test_a_damaged_database_is_one_line_and_the_other_one_lives(store: Path, nam
     assert check(store).problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "least"),
     [(f"{FILE_NAME}-wal", 120), (f"{FOLDER}/{CATALOGUE}-wal", 40), (SEGMENT, 80)],
@@ -172,6 +175,7 @@ def test_a_torn_log_is_what_was_committed_before(store: Path, name: str, least: 
     assert all(rows % 40 == 0 for rows in seen), "whole commits"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_frozen", [False, True])
 def test_a_damaged_frame_costs_its_rows_and_those_behind_it_stay(
     store: Path, wire: Any, is_frozen: bool, caplog: pytest.LogCaptureFixture

@@ -34,6 +34,7 @@ def stored(database: Database) -> tuple[int, int, int]:
     return found[0], found[1], found[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 40, CHUNK_ROWS, CHUNK_ROWS + 1])
 @pytest.mark.parametrize("pieces", [1, 700])
 def test_each_row_is_stored_once(database: Database, wire: Any, rows: int, pieces: int) -> None:

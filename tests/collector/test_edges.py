@@ -201,6 +201,7 @@ class Kept:
         return [row[column] for row in self._rows.get((left_out, *wanted), [])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WIRE_TABLES)
 async def test_a_value_at_its_edge_is_stored_or_refused_alone(
     name: str, wire: Any, database: Database, clock: ManualClock

@@ -70,6 +70,7 @@ def _close_stdin(process: asyncio.subprocess.Process) -> None:
     process.stdin.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [_kill, _interrupt_group, _terminate_all, _close_stdin])
 async def test_no_process_outlives_its_collector(
     data_dir: Path, session: aiohttp.ClientSession, end: Callable[[Any], None]

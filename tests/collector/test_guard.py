@@ -9,6 +9,7 @@ import duckdb
 import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
+from tests.each import each
 
 from gpuwarden.query import QueryError
 from gpuwarden_collector.query import guard
@@ -44,7 +45,7 @@ def refusal(database: Database, sql: str) -> str:
     return str(refused.value)
 
 
-@pytest.mark.parametrize(
+@each(
     "sql",
     [
         "SELECT 1",
@@ -94,7 +95,7 @@ def test_reading_is_allowed(database: Database, sql: str) -> None:
     judge(database, sql)
 
 
-@pytest.mark.parametrize(
+@each(
     ("sql", "reason"),
     [
         ("", "the query is empty"),
@@ -219,7 +220,7 @@ def test_anything_else_is_refused_by_name(database: Database, sql: str, reason: 
     assert reason in refusal(database, sql)
 
 
-@pytest.mark.parametrize(
+@each(
     "around",
     [
         "SELECT {}",
@@ -307,8 +308,8 @@ BLANKS = ["\u00a0", *map(chr, range(0x2000, 0x200C)), *"\u202f\u205f\u2060\u3000
 """What DuckDB takes for blanks beyond ASCII."""
 
 
-@pytest.mark.parametrize("blank", BLANKS, ids=ascii)
-@pytest.mark.parametrize(
+@each("blank", BLANKS)
+@each(
     ("call", "name"),
     [
         ("ducklake_delete_orphaned_files('lake', cleanup_all => true)", "delete_orphaned_files()"),
@@ -438,7 +439,7 @@ def test_nothing_is_run_to_judge_a_query(database: Database, sql: str) -> None:
     assert str(database.data_dir) not in said
 
 
-@pytest.mark.parametrize("rule", load_all(builtin_paths()), ids=lambda rule: rule.name)
+@each("rule", load_all(builtin_paths()))
 def test_each_built_in_rule_may_ask_what_it_asks(database: Database, rule: Rule) -> None:
     assert judge(database, rule.sql).sql == rule.sql
 

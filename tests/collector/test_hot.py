@@ -41,6 +41,7 @@ def writer(data_dir: Path) -> Iterator["subprocess.Popen[str]"]:
     process.communicate()
 
 
+@pytest.mark.slow
 def test_each_row_is_seen_once_by_another_process(
     data_dir: Path,
     tmp_path_factory: pytest.TempPathFactory,

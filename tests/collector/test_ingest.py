@@ -100,6 +100,7 @@ def hostile(wire: Any) -> dict[str, tuple[bytes, str]]:
     }
 
 
+@pytest.mark.slow
 async def test_hostile_bodies_get_4xx_and_memory_stays_flat(wire: Any, tmp_path: Path) -> None:
     bodies = hostile(wire)
     with served(tmp_path) as (url, process):
@@ -194,6 +195,7 @@ async def impatient() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
+@pytest.mark.slow
 async def test_kill_9_under_load_loses_nothing_acknowledged_and_doubles_nothing(
     wire: Any, tmp_path: Path, impatient: aiohttp.ClientSession, eventually: Any
 ) -> None:

@@ -175,6 +175,7 @@ async def test_instants_differ_as_durations(querier: SqlQuerier) -> None:
     assert [type(cell) for cell in result.rows[0]] == [timedelta, int, float]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sql",
     [
@@ -204,6 +205,7 @@ async def test_what_needs_too_much_memory_is_refused_and_costs_the_next_query_no
     assert psutil.Process().memory_info().rss < before + 64 * 2**20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sql",
     [
@@ -250,6 +252,7 @@ async def test_a_process_that_is_killed_costs_its_query_and_no_other(querier: Sq
     assert (await querier.query("SELECT 1")).rows == [(1,)]
 
 
+@pytest.mark.slow
 async def test_the_process_that_forks_may_be_killed_at_any_time(
     worker_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -212,6 +212,7 @@ def histories(draw: st.DrawFn) -> list[Any]:
     return actions
 
 
+@pytest.mark.slow
 @given(histories())
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 def test_rollups_equal_one_aggregation_whatever_happened(
@@ -257,6 +258,7 @@ async def test_minutes_appear_after_their_grace_and_hours_after_their_minutes(
     fleet.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_sealed", [False, True])
 async def test_late_rows_change_their_window_and_the_next_wherever_it_is(
     fleet: Fleet, is_sealed: bool
@@ -278,6 +280,7 @@ async def test_late_rows_change_their_window_and_the_next_wherever_it_is(
     assert (await fleet.roll()).mended_windows == 0
 
 
+@pytest.mark.slow
 async def test_a_window_whose_samples_were_dropped_stays_as_it_is(fleet: Fleet) -> None:
     await fleet.store(gpu_rows(range(60)))
     await fleet.run([("pass", 7200.0), ("roll", 0), ("seal", 0)])
@@ -328,6 +331,7 @@ def rolling(database: Database, clock: ManualClock) -> Rolling:
     return running
 
 
+@pytest.mark.slow
 async def test_windows_that_wait_for_their_seal_have_it_come_sooner(
     rolling: Rolling, fleet: Fleet
 ) -> None:
@@ -347,6 +351,7 @@ async def test_windows_that_wait_for_their_seal_have_it_come_sooner(
     fleet.check()
 
 
+@pytest.mark.slow
 async def test_what_two_collectors_rolled_up_is_rolled_up_once(fleet: Fleet) -> None:
     """Another one that shares the lake has samples of the same node, and its own rollup of them."""
     await fleet.store(gpu_rows(range(70)))
@@ -376,6 +381,7 @@ async def test_what_two_collectors_rolled_up_is_rolled_up_once(fleet: Fleet) -> 
     fleet.check()
 
 
+@pytest.mark.slow
 async def test_a_clock_that_leaps_ahead_and_back_changes_nothing(fleet: Fleet) -> None:
     await fleet.store(gpu_rows(range(60)))
     await fleet.run([("pass", 10 * 365 * 86_400.0), ("roll", 0)])

@@ -47,6 +47,7 @@ def result(connection: duckdb.DuckDBPyConnection, rollup: Rollup, span: Span) ->
     return rows
 
 
+@pytest.mark.slow
 @given(samples())
 @settings(max_examples=15, deadline=None)
 def test_minutes_and_hours_equal_one_aggregation_row_by_row(
@@ -63,6 +64,7 @@ def test_minutes_and_hours_equal_one_aggregation_row_by_row(
     assert_same(hours, hours_of(GPU_1H, minutes), GPU_1H.table.key)
 
 
+@pytest.mark.slow
 @given(samples(), st.integers(1, 8), st.integers(2, 3))
 @settings(max_examples=6, deadline=None)
 def test_parts_of_the_time_and_of_the_nodes_add_up_to_the_whole(

@@ -214,6 +214,7 @@ async def test_a_seal_is_ended_when_the_collector_stops(
 STEPS = ("frozen", "saved", "half sealed", "sealed", "dropped")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 async def test_a_kill_after_any_step_loses_and_doubles_nothing(
     run: Run, data_dir: Path, database: Database, clock: ManualClock, wire: Any, step: str

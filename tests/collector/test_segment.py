@@ -115,6 +115,7 @@ def test_a_torn_frame_is_no_data_wherever_it_was_torn(tmp_path: Path) -> None:
     assert len(read(tmp_path, is_abandoned=True)) == 2
 
 
+@pytest.mark.slow
 def test_no_byte_of_a_frame_can_change_unseen(tmp_path: Path) -> None:
     """But those between its parts, which hold nothing."""
     wanted = [frame(1, rows=1), frame(2)]
@@ -203,6 +204,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, how: str) -> Any:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["nothing written", "torn", "not synced"])
 @pytest.mark.parametrize("when", ["kill", "close", "retry"])
 def test_after_a_failed_append_nothing_is_lost_or_doubled(

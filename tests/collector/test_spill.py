@@ -18,6 +18,8 @@ from gpuwarden_collector.store.commit import Changes, commit
 from gpuwarden_collector.store.database import Database
 from gpuwarden_collector.store.engine import Limits
 
+pytestmark = pytest.mark.slow
+
 MIB = 2**20
 SORT = (
     "SELECT a.range + b.range AS x, md5(a.range::VARCHAR) FROM range({0}) a, range({0}) b "

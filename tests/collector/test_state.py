@@ -60,6 +60,7 @@ def shown(database: Database, name: str) -> list[tuple[Any, ...]]:
     return sorted(asked(database, f"SELECT {columns} FROM {name}"), key=repr)
 
 
+@pytest.mark.slow
 @given(st.lists(ACTIONS, max_size=12))
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_queries_see_what_a_whole_read_gives(database: Database, actions: list[Any]) -> None:

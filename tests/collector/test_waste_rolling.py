@@ -68,6 +68,7 @@ def alert(fleet: Fleet, rule: str, began: timedelta, fired: timedelta) -> Alert:
     )
 
 
+@pytest.mark.slow
 async def test_every_hour_of_a_silent_fleet_is_counted_until_it_is_forgotten(known: Fleet) -> None:
     await known.store(gpu_rows(range(120)))
     await known.run([("pass", 5 * 3600.0), ("roll", 0)])
@@ -82,6 +83,7 @@ async def test_every_hour_of_a_silent_fleet_is_counted_until_it_is_forgotten(kno
     assert total == FORGOTTEN_AFTER_DAYS * 86_400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_sealed", [False, True])
 async def test_samples_that_come_late_change_the_labels_not_the_sum(
     known: Fleet, is_sealed: bool
@@ -102,6 +104,7 @@ async def test_samples_that_come_late_change_the_labels_not_the_sum(
     assert before[unknown] - after[unknown] == pytest.approx(60, abs=20)
 
 
+@pytest.mark.slow
 async def test_an_alert_that_fires_late_labels_the_hours_that_it_began_in(known: Fleet) -> None:
     await known.store(gpu_rows(range(600)))
     await known.run([("pass", 7200.0), ("roll", 0)])

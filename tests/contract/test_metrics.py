@@ -2,9 +2,9 @@
 
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.each import each
 
 from gpuwarden.metrics import CLOCKS_EVENT_REASONS, METRICS, Kind, Metric, reason_names
 
@@ -12,7 +12,7 @@ ALL = [(table, metric) for table, metrics in METRICS.items() for metric in metri
 UNITS = {"percent", "bytes", "watts", "joules", "celsius", "mhz", "seconds"}
 
 
-@pytest.mark.parametrize(("table", "metric"), ALL, ids=lambda v: getattr(v, "name", v))
+@each(("table", "metric"), ALL)
 def test_a_metric_says_its_unit_and_kind_in_its_name(table: str, metric: Metric) -> None:
     assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.name)
     assert (
@@ -25,7 +25,7 @@ def test_a_metric_says_its_unit_and_kind_in_its_name(table: str, metric: Metric)
         assert stem.endswith(f"_{metric.unit}"), f"{table}.{metric.name} is in {metric.unit}"
 
 
-@pytest.mark.parametrize(("table", "metric"), ALL, ids=lambda v: getattr(v, "name", v))
+@each(("table", "metric"), ALL)
 def test_a_metric_has_a_source_and_a_meaning(table: str, metric: Metric) -> None:
     assert metric.source
     assert metric.meaning.endswith(".")

@@ -3,7 +3,7 @@
 import re
 
 import pynvml
-import pytest
+from tests.each import each
 
 from gpuwarden.metric import Metric
 from gpuwarden.metrics_gpu import (
@@ -20,7 +20,7 @@ def constants(prefix: str) -> set[int]:
     return {getattr(pynvml, name) for name in dir(pynvml) if name.startswith(prefix)}
 
 
-@pytest.mark.parametrize("metric", ALL, ids=lambda m: m.name)
+@each("metric", ALL)
 def test_sources_are_fields_and_calls_of_nvml(metric: Metric) -> None:
     fields = {int(number) for number in re.findall(r"\bFI (\d+)", metric.source)}
     assert fields <= constants("NVML_FI_")

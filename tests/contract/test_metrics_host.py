@@ -1,12 +1,13 @@
 """The host rows of the catalogue say where the kernel tells them."""
 
 import pytest
+from tests.each import each
 
 from gpuwarden.metric import COUNTER, Metric
 from gpuwarden.metrics_host import HOST_METRICS, INFINIBAND_METRICS, PROCESS_METRICS
 
 
-@pytest.mark.parametrize("metric", HOST_METRICS, ids=lambda m: m.name)
+@each("metric", HOST_METRICS)
 def test_a_host_metric_names_its_file_or_call(metric: Metric) -> None:
     assert metric.source.startswith(("/proc/", "/sys/", "statvfs "))
 

@@ -4,6 +4,7 @@ import csv
 from pathlib import Path
 
 import pytest
+from tests.each import each
 
 from gpuwarden.models import MODELS, find_model, model_named
 
@@ -39,7 +40,7 @@ def test_driver_names_find_their_model(driver_name: str, model: str | None) -> N
     assert (found.name if found else None) == model
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
+@each("model", MODELS)
 def test_a_simulated_name_finds_its_own_model(model) -> None:
     assert find_model(model.driver_name) is model
     assert model.idle_watts < model.tdp_watts

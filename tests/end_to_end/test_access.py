@@ -30,6 +30,8 @@ from gpuwarden_collector.daemon import Collector, running
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_simulator import SimulatedNode
 
+pytestmark = pytest.mark.slow
+
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 
 

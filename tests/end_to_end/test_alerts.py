@@ -10,6 +10,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 SECRET = "not-a-secret"
 
 FAULTS = """

@@ -9,6 +9,8 @@ import pytest
 
 from gpuwarden_cli.client import RefusedError, call
 
+pytestmark = pytest.mark.slow
+
 RULE = """
 rules:
   - name: always

@@ -2,6 +2,10 @@
 
 import time
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 GAPS = """
 select node, gpu_uuid, ts, date_diff('second', lag(ts) over (partition by gpu_uuid order by ts), ts) d
 from gpu_samples qualify d <> 1

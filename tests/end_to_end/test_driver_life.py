@@ -16,6 +16,8 @@ import pytest
 from tests.agent.collect.nvidia.living_library import LIBRARY, compiled
 from tests.end_to_end.conftest import DEADLINE_S, World
 
+pytestmark = pytest.mark.slow
+
 AGENT = """
 import asyncio, os, pathlib, sys
 from gpuwarden import logs

@@ -37,6 +37,7 @@ def test_make_has_the_target(target) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_questions_are_answered_by_a_running_system(world) -> None:
     """All against one `up`, as a reader would, once it has samples of this host and an alert."""
     up = world.start("up", "--port", str(world.port), "--data", "data", "--simulate", "8")

@@ -5,6 +5,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 def test_an_agent_goes_on_with_new_settings_and_keeps_the_old_when_they_are_wrong(
     world: Any, tmp_path: Path

@@ -47,6 +47,7 @@ def test_asking_for_nvml_where_there_is_none_is_refused_in_one_line(world) -> No
     assert "nvml" in done.stderr.lower() or "nvidia" in done.stderr.lower()
 
 
+@pytest.mark.slow
 def test_a_simulated_fleet_ships_every_second_of_every_gpu(world) -> None:
     world.collector()
     done = world.run("simulate", "--nodes", "5", "--gpus-per-node", "4", "--duration", "8")
@@ -59,6 +60,7 @@ def test_a_simulated_fleet_ships_every_second_of_every_gpu(world) -> None:
     assert world.one("select count(*) from nodes") == 5
 
 
+@pytest.mark.slow
 def test_metrics_tell_of_the_collector_and_of_each_rule(world) -> None:
     world.collector()
 

@@ -19,6 +19,7 @@ def up(world):
     return process
 
 
+@pytest.mark.slow
 def test_samples_arrive_an_alert_fires_with_dollars_and_ctrl_c_loses_nothing(world, up) -> None:
     """The first minute: this machine's own samples grow, the simulated fleet has history, an idle
     GPU is named with its cost, the page shows it, and Ctrl-C ends it cleanly."""
@@ -80,6 +81,7 @@ def refusal(world, *words: str) -> str:
     return lines[0]
 
 
+@pytest.mark.slow
 def test_a_second_up_is_refused_in_one_line(world, up) -> None:
     data = str(world.folder / "data")
     line = refusal(world, "up", "--port", "0", "--data", data)
@@ -88,6 +90,7 @@ def test_a_second_up_is_refused_in_one_line(world, up) -> None:
     assert "--data" in line
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_refused_in_one_line(world, up) -> None:
     other = str(world.folder / "other")
     line = refusal(world, "up", "--port", str(world.port), "--data", other)
@@ -101,6 +104,7 @@ def test_a_folder_that_cannot_be_written_is_refused_in_one_line(world) -> None:
     assert str(file) in refusal(world, "up", "--port", "0", "--data", str(file / "data"))
 
 
+@pytest.mark.slow
 def test_a_store_that_another_process_holds_is_refused_in_one_line(world) -> None:
     first = world.start("up", "--port", str(world.port), "--data", "data", "--simulate", "0")
     world.wait_ready(first)

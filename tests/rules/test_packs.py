@@ -1,9 +1,11 @@
 """The built-in rules: every case of every `*.test.yaml` beside them, and what all must have."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.each import each
 
 from gpuwarden.diagnosis import INPUT_BOUND, Bottleneck
 from gpuwarden_rules.definition.language import builtin_paths, builtin_rules
@@ -12,19 +14,20 @@ from gpuwarden_rules.testing import Case, load_cases, run_case
 FILES = [path.with_name(path.stem + ".test.yaml") for path in builtin_paths()]
 
 
-def cases() -> list[Case]:
-    return [case for path in FILES for case in load_cases(path)]
+@cache
+def cases_in(path: Path) -> list[Case]:
+    return load_cases(path)
 
 
-@pytest.mark.parametrize("case", cases(), ids=lambda c: f"{Path(c.path).stem}:{c.name}")
-def test_case(case: Case) -> None:
-    result = run_case(case)
-    assert result.passed, "\n".join(result.failures)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_case_of(path: Path) -> None:
+    failed = {case.name: run_case(case).failures for case in cases_in(path)}
+    assert not {name: "\n".join(said) for name, said in failed.items() if said}
 
 
 def test_every_rule_has_a_firing_and_a_quiet_case() -> None:
     firing, quiet = set(), set()
-    for case in cases():
+    for case in (case for path in FILES for case in cases_in(path)):
         for expectation in case.expectations:
             (firing if expectation.alerts else quiet).add(expectation.rule)
     names = {rule.name for rule in builtin_rules()}
@@ -32,7 +35,7 @@ def test_every_rule_has_a_firing_and_a_quiet_case() -> None:
     assert quiet == names
 
 
-@pytest.mark.parametrize("rule", builtin_rules(), ids=lambda rule: rule.name)
+@each("rule", builtin_rules())
 def test_a_rule_says_nothing_over_empty_tables(rule, database, clock) -> None:
     assert database.run(rule.sql, rule.bindings(clock.now())).rows == []
 

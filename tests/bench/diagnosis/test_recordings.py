@@ -13,6 +13,8 @@ from bench.diagnosis.scenarios import SCENARIOS
 
 from gpuwarden.diagnosis import HEALTHY, INPUT_BOUND
 
+pytestmark = pytest.mark.slow
+
 DATA = Path(__file__).parent / "data"
 MACRO_F1_MIN = 0.95
 

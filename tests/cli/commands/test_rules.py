@@ -44,6 +44,7 @@ def test_a_problem_has_its_place_in_fields_for_programs(tmp_path, capsys) -> Non
     assert {(p["file"], p["line"]) for p in problems} == {(str(path), 2)}
 
 
+@pytest.mark.slow
 def test_a_case_that_fails_says_what_was_expected_and_what_was(tmp_path, capsys) -> None:
     pack = next(p for p in paths_of([], tests=True) if p.name == "idle.test.yaml")
     for path in pack.parent.glob("idle*.yaml"):

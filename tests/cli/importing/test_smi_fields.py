@@ -1,6 +1,6 @@
 """Every field leads to a column that there is, in a quantity that fits it."""
 
-import pytest
+from tests.each import each
 
 from gpuwarden.metrics import METRICS
 from gpuwarden.schema import WIRE_TABLES
@@ -16,7 +16,7 @@ from gpuwarden_cli.importing.smi_fields import (
 FIELDS = [*CSV_FIELDS.items(), *XML_FIELDS.items(), *APP_FIELDS.items()]
 
 
-@pytest.mark.parametrize(("name", "field"), FIELDS, ids=lambda v: v if isinstance(v, str) else "")
+@each(("name", "field"), FIELDS)
 def test_a_field_has_a_column_of_its_quantity(name, field) -> None:
     assert WIRE_TABLES[field.table].column(field.column)
     units = {m.name: m.unit for m in METRICS.get(field.table, ())}

@@ -5,6 +5,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.each import each
 
 from gpuwarden_cli.importing.values import UNITS, bits, bus_id, converter, executable, flag, pstate
 
@@ -33,12 +34,24 @@ def test_a_value_is_in_the_catalogues_unit(quantity, unit, cell, value) -> None:
     assert converter(quantity, unit)(cell) == value
 
 
-@pytest.mark.parametrize(
+@each(
     "cell",
-    ["N/A", "[N/A]", "[Not Supported]", "[Unknown Error]", "[GPU is lost]", "ERR!", "", " - ",
-     "Unknown Error", "Requested functionality has been deprecated", "NaN", "nan"],
-)  # fmt: skip
-@pytest.mark.parametrize("quantity", [*UNITS, "text", "bits", "flag", "pstate", "bus_id"])
+    [
+        "N/A",
+        "[N/A]",
+        "[Not Supported]",
+        "[Unknown Error]",
+        "[GPU is lost]",
+        "ERR!",
+        "",
+        " - ",
+        "Unknown Error",
+        "Requested functionality has been deprecated",
+        "NaN",
+        "nan",
+    ],
+)
+@each("quantity", [*UNITS, "text", "bits", "flag", "pstate", "bus_id"])
 def test_what_the_tool_does_not_know_is_absent(quantity, cell) -> None:
     assert converter(quantity)(cell) is None
 

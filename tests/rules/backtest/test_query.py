@@ -306,6 +306,7 @@ CASES_A_RULE = 3
 FILES = [path.with_name(path.stem + ".test.yaml") for path in builtin_paths()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 async def test_built_in_rules_find_together_what_they_find_alone(path: Path) -> None:
     """Over the tables of their cases, at the instants that these speak of."""

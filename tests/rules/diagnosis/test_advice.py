@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.each import each
 
 from gpuwarden.diagnosis import HEALTHY, Bottleneck
 from gpuwarden_rules.diagnosis.advice import advise, usd_per_hour, wanted_workers
@@ -44,7 +45,7 @@ def test_advice_can_always_be_said(
             assert workers < (found.after or 0) <= max(workers + idle, workers + 1)
 
 
-@pytest.mark.parametrize("bottleneck", Bottleneck)
+@each("bottleneck", Bottleneck)
 def test_what_needs_doing_has_advice_and_what_does_not_has_none(bottleneck: Bottleneck) -> None:
     nothing = HEALTHY | {Bottleneck.UNKNOWN, Bottleneck.IDLE_FREE, Bottleneck.WAITS_FOR_PEER}
     assert (advise(PLACE, bottleneck, STARVED) is None) is (bottleneck in nothing)

@@ -5,6 +5,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.each import each
 
 from gpuwarden.models import MODELS, GpuModel, model_named
 from gpuwarden_agent.probe import Row
@@ -115,7 +116,7 @@ def test_trouble_of_the_link_lowers_it_and_counts_its_errors() -> None:
     assert (row["pcie_replay_rollovers_total"], row["pcie_bad_tlps_total"]) == (10, 40)
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@each("model", MODELS)
 def test_traffic_fits_the_link(model: GpuModel, start_ms: int) -> None:
     node = SimulatedNode("n", 2, model, 1, [Placement((0, 1), Workload.TRAINING)])
     node.read(start_ms)

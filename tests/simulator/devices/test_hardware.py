@@ -1,6 +1,7 @@
 """Devices look like those of their model, and give only what its driver gives."""
 
 import pytest
+from tests.each import each
 
 from gpuwarden.models import MODELS, GpuModel, model_named
 from gpuwarden_simulator.devices.hardware import (
@@ -13,7 +14,7 @@ from gpuwarden_simulator.devices.hardware import (
 )
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@each("model", MODELS)
 def test_every_model_of_the_catalogue_can_be_simulated(model: GpuModel) -> None:
     device = make_device(model, "s", 0, 1)
     assert generation_of(model).throttle_celsius < generation_of(model).hardware_throttle_celsius

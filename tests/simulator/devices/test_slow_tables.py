@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.each import each
 
 from gpuwarden.models import MODELS, GpuModel, model_named
 from gpuwarden_agent.probe import Reading, Row
@@ -24,7 +24,7 @@ def by_key(reading: Reading, table: str) -> dict[tuple[object, ...], Row]:
     return {tuple(row[name] for name in KEYS[table]): row for row in reading.get(table, ())}
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@each("model", MODELS)
 def test_a_reading_of_any_model_is_true_to_the_contract(
     model: GpuModel, start_ms: int, check_reading: Callable[[Reading], None]
 ) -> None:

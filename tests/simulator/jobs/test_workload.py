@@ -245,6 +245,7 @@ def test_demands_stay_within_what_can_be_asked(level: float) -> None:
             assert asked.tree.loader_blocked_percent <= 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_bad_cooling_trips_both_limits_on_every_model(model: GpuModel, start_ms: int) -> None:
     node = SimulatedNode("n", 1, model, 3, [Placement((0,), Workload.THROTTLED_THERMAL)])

@@ -20,6 +20,7 @@ from tests.agent.collect.amd.boards import (
     probe_of,
     read,
 )
+from tests.each import each
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.models import find_model
@@ -217,15 +218,16 @@ CHANGED_WITHOUT = {
 }
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "file"),
     [(name, file) for name, board in BOARDS.items() for file in board if file != "hwmon/name"],
 )
 def test_a_file_that_is_missing_takes_no_other_reading_with_it(
     tmp_path: Path, clock: ManualClock, name: str, file: str
 ) -> None:
-    whole = probe_of(plant(tmp_path / "whole", BOARDS[name]), clock)
-    device = plant(tmp_path / "less", BOARDS[name])
+    folder = tmp_path / name / file
+    whole = probe_of(plant(folder / "whole", BOARDS[name]), clock)
+    device = plant(folder / "less", BOARDS[name])
     (device / file.replace("hwmon/", "hwmon/hwmon3/")).unlink()
     less = probe_of(device, clock)
     before, after = read(whole) | describe(whole), read(less) | describe(less)

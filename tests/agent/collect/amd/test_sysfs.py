@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.each import each
 
 from gpuwarden.models import find_model
 from gpuwarden_agent.collect.amd import sysfs as parse
@@ -26,7 +27,7 @@ PARSERS = [
 ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("parser", "text", "expected"),
     [
         (parse.number, "0\n", 0),
@@ -79,8 +80,8 @@ def test_a_documented_form_is_understood(parser, text: str, expected: object) ->
     assert parser(text) == expected
 
 
-@pytest.mark.parametrize("parser", PARSERS[:13])
-@pytest.mark.parametrize("text", ["garbage\n", "\x00\x01", "-\n", "12:34:56", "[1]"])
+@each("parser", PARSERS[:13])
+@each("text", ["garbage\n", "\x00\x01", "-\n", "12:34:56", "[1]"])
 def test_garbage_is_an_error_and_no_value(parser, text: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match="."):
         parser(text)

@@ -17,12 +17,12 @@ from pathlib import Path
 import psutil
 
 from gpuwarden.clock import SystemClock
+from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.worker import WorkerSettings
-from gpuwarden_collector.stats import Stats
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Limits
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Limits
 from gpuwarden_rules.backtest.replay import first_sample_at, replay
 from gpuwarden_rules.definition.language import Rule, builtin_rules
 

@@ -2,8 +2,9 @@
 
 from datetime import timedelta
 
-from gpuwarden_collector import maintenance, storage_process
 from gpuwarden_collector.query import forkserver
+from gpuwarden_collector.storage import maintenance
+from gpuwarden_collector.storage import process as storage_process
 
 
 def hurry() -> None:

@@ -26,7 +26,7 @@ from gpuwarden.clock import SystemClock, to_ms
 from gpuwarden.schema import HOST_SAMPLES
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
 from gpuwarden_collector.daemon import running
-from gpuwarden_collector.decode import WIRE_SCHEMAS
+from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
 from gpuwarden_collector.settings import CollectorSettings
 
 GPUS_PER_NODE = 8

@@ -26,16 +26,16 @@ from bench.store.batches import BATCH_S, Fleet, Template, simulated
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.rollups import ROLLUPS
-from gpuwarden_collector.rolling import GRACE, Roller
-from gpuwarden_collector.sealing import Policy, Sealer
-from gpuwarden_collector.stats import Stats
-from gpuwarden_collector.store.address import FILES, FOLDER
-from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Limits
-from gpuwarden_collector.store.rollup_sql import Span, rollup_sql
-from gpuwarden_collector.store.segment import SCHEMAS
-from gpuwarden_collector.writer import Writer, load_known
+from gpuwarden_collector.ingest.writer import Writer, load_known
+from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.storage.address import FILES, FOLDER
+from gpuwarden_collector.storage.commit import Changes, commit
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.rollup_schedule import GRACE, Roller
+from gpuwarden_collector.storage.rollup_sql import Span, rollup_sql
+from gpuwarden_collector.storage.seal import Policy, Sealer
+from gpuwarden_collector.storage.segment import SCHEMAS
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NODES, ROUNDS = 8, 24

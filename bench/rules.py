@@ -29,7 +29,7 @@ import duckdb
 
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.schema import TABLES, create_sql, views_sql
-from gpuwarden_collector.store.rollup_sql import Span, rollup_sql
+from gpuwarden_collector.storage.rollup_sql import Span, rollup_sql
 from gpuwarden_rules.definition.language import Rule, builtin_rules
 from gpuwarden_rules.evaluation.state import RuleState, step
 

@@ -22,8 +22,8 @@ from bench.store import ours
 from bench.store.batches import GPUS
 from bench.store.load import Load, Setup, load
 
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Limits
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Limits
 
 PANELS = 10
 _WARM = 6

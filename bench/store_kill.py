@@ -32,12 +32,12 @@ import zstandard
 from gpuwarden.clock import SystemClock
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
 from gpuwarden_collector import daemon
-from gpuwarden_collector.decode import WIRE_SCHEMAS
+from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
 from gpuwarden_collector.query import forkserver
 from gpuwarden_collector.settings import CollectorSettings
-from gpuwarden_collector.store.check import check
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Limits
+from gpuwarden_collector.storage.check import check
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Limits
 
 ROWS = 20
 """Of a batch."""

@@ -18,11 +18,11 @@ from pathlib import Path
 import duckdb
 
 from gpuwarden.rollups import ROLLUPS
-from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Limits
-from gpuwarden_collector.store.rollup_sql import Span, rollup_sql
-from gpuwarden_collector.store.segment import SCHEMAS, TABLE_NAMES
+from gpuwarden_collector.storage.commit import Changes, commit
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.rollup_sql import Span, rollup_sql
+from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
 
 UNTIL = datetime(2026, 3, 8, tzinfo=UTC)
 GPUS_A_NODE = 8

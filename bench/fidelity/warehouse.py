@@ -15,8 +15,8 @@ from gpuwarden.clock import from_ms
 from gpuwarden.diagnosis import Diagnosis
 from gpuwarden.query import Result, timestamp_sql
 from gpuwarden.rollups import GPU_1H, GPU_1M, PROCESS_1M
-from gpuwarden_collector.diagnoses import row_of
-from gpuwarden_collector.store.rollup_sql import Span, rollup_sql
+from gpuwarden_collector.diagnosis_store import row_of
+from gpuwarden_collector.storage.rollup_sql import Span, rollup_sql
 from gpuwarden_rules.testing import MemoryDatabase
 
 HOUR_S = 3600

@@ -15,7 +15,7 @@ from gpuwarden.models import model_named
 from gpuwarden.wire import ROWS_MAX, TABLE_KEY
 from gpuwarden_agent.probe import Row
 from gpuwarden_agent.queue.encode import encode
-from gpuwarden_collector.frames import walk
+from gpuwarden_collector.ingest.ipc_messages import walk
 from gpuwarden_simulator import SimulatedNode, default_workloads
 
 GPUS = 8

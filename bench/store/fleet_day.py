@@ -13,8 +13,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Limits
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Limits
 
 DAY = datetime(2026, 3, 1, tzinfo=UTC)
 GPUS_A_NODE = 8

@@ -20,9 +20,9 @@ from gpuwarden.metrics import METRICS, Type
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.footprint import keep_small
 from gpuwarden_collector.settings import CollectorSettings
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Limits
-from gpuwarden_collector.store.lake import seal
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.lake import seal
 
 _SEALED = "samples moved to the lake"
 

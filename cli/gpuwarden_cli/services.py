@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpuwarden_agent.settings import AgentSettings
     from gpuwarden_cli.notifications import Notifications
     from gpuwarden_collector.daemon import Collector
-    from gpuwarden_collector.health import Duties
+    from gpuwarden_collector.ops.health import Duties
     from gpuwarden_collector.settings import CollectorSettings
     from gpuwarden_rules.definition.rule_set import RuleSet
     from gpuwarden_rules.evaluation.reload import RuleReloader
@@ -136,7 +136,7 @@ def _duties(
     reloader: "Callable[[], RuleReloader | None]", notifications: "Notifications"
 ) -> "Duties":
     """What rules and notifications are up to, for the collector's account of itself."""
-    from gpuwarden_collector.health import Duties
+    from gpuwarden_collector.ops.health import Duties
 
     kept = reloader()
     rules = kept.engine.stats if kept else {}

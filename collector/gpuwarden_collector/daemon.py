@@ -20,45 +20,45 @@ from gpuwarden.clock import Clock
 from gpuwarden.diagnosis import DiagnosisStore
 from gpuwarden.lifecycle import StartError
 from gpuwarden.query import Querier
-from gpuwarden_collector import control, maintenance
-from gpuwarden_collector.access.desk import LOOK_S, Desk
-from gpuwarden_collector.alerts import SqlAlertStore
-from gpuwarden_collector.app import Api
-from gpuwarden_collector.bodies import BodyReader
-from gpuwarden_collector.diagnoses import SqlDiagnosisStore
-from gpuwarden_collector.disk import Budget, Disk
+from gpuwarden_collector.alert_store import SqlAlertStore
+from gpuwarden_collector.auth.access_control import LOOK_S, Desk
+from gpuwarden_collector.diagnosis_store import SqlDiagnosisStore
 from gpuwarden_collector.footprint import GIVE_BACK_S, Memory
-from gpuwarden_collector.group import Known
-from gpuwarden_collector.health import SAMPLE_S, Duties, Health
-from gpuwarden_collector.ingest import Ingest
-from gpuwarden_collector.intake import Intake
-from gpuwarden_collector.pacing import LOOK_S as PACING_LOOK_S
-from gpuwarden_collector.pacing import Pacing
-from gpuwarden_collector.prices import PriceBook, PricesError, load_book
+from gpuwarden_collector.http.app import Api
+from gpuwarden_collector.http.bodies import BodyReader
+from gpuwarden_collector.ingest.commit_plan import Known
+from gpuwarden_collector.ingest.decode_pool import Intake
+from gpuwarden_collector.ingest.pacing import LOOK_S as PACING_LOOK_S
+from gpuwarden_collector.ingest.pacing import Pacing
+from gpuwarden_collector.ingest.prices import PriceBook, PricesError, load_book
+from gpuwarden_collector.ingest.receive import Ingest
+from gpuwarden_collector.ingest.repricing import reprice
+from gpuwarden_collector.ingest.writer import Writer, WriterStopped, load_known
+from gpuwarden_collector.ops import control_socket as control
+from gpuwarden_collector.ops.disk import Budget, Disk
+from gpuwarden_collector.ops.health import SAMPLE_S, Duties, Health
+from gpuwarden_collector.ops.metrics import Levels, Stats
 from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
-from gpuwarden_collector.query.memory import limits as memory_limits
+from gpuwarden_collector.query.limits import limits as memory_limits
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.stored import LOOK_S as LATEST_S
 from gpuwarden_collector.query.stored import take_stored
 from gpuwarden_collector.query.worker import WorkerSettings
-from gpuwarden_collector.repricing import reprice
-from gpuwarden_collector.retention import Tier
-from gpuwarden_collector.sealing import Policy
 from gpuwarden_collector.settings import CollectorSettings
-from gpuwarden_collector.stats import Levels, Stats
-from gpuwarden_collector.storage_process import DISK_LOOK_S, StorageSettings
-from gpuwarden_collector.store import spill
-from gpuwarden_collector.store.address import Address, AddressError, address_of
-from gpuwarden_collector.store.database import make_data_dir, starting
-from gpuwarden_collector.store.engine import Limits
-from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError
-from gpuwarden_collector.store.latest import FOLDER as LATEST
-from gpuwarden_collector.store.latest import LatestRows
-from gpuwarden_collector.store.log import SegmentLog
-from gpuwarden_collector.supervision import LOOK_S as STORAGE_LOOK_S
-from gpuwarden_collector.supervision import StorageProcess
+from gpuwarden_collector.storage import maintenance, spill
+from gpuwarden_collector.storage.address import Address, AddressError, address_of
+from gpuwarden_collector.storage.database import make_data_dir, starting
+from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.storage.newest_rows import FOLDER as LATEST
+from gpuwarden_collector.storage.newest_rows import LatestRows
+from gpuwarden_collector.storage.process import DISK_LOOK_S, StorageSettings
+from gpuwarden_collector.storage.retention import Tier
+from gpuwarden_collector.storage.seal import Policy
+from gpuwarden_collector.storage.segment_log import SegmentLog
+from gpuwarden_collector.storage.supervisor import LOOK_S as STORAGE_LOOK_S
+from gpuwarden_collector.storage.supervisor import StorageProcess
 from gpuwarden_collector.timetable import Timetable
-from gpuwarden_collector.writer import Writer, WriterStopped, load_known
 
 log = logging.getLogger(__name__)
 

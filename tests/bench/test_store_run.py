@@ -12,9 +12,9 @@ from bench.store import others, ours, remote_write, run
 from bench.store.batches import BATCH_S, GPUS, Fleet, simulated
 from bench.store.load import Tally
 
-from gpuwarden_collector.decode import Decoded, decode
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Limits
+from gpuwarden_collector.ingest.decode import Decoded, decode
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Limits
 
 ROOT = Path(__file__).parents[2]
 

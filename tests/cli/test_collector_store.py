@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_cli.main import main
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Limits
-from gpuwarden_collector.store.state import FILE_NAME
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.state import FILE_NAME
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ import duckdb
 import pytest
 from tests.end_to_end.conftest import Process, free_port
 
-from gpuwarden_collector.store.extensions import load_extension
+from gpuwarden_collector.storage.extensions import load_extension
 
 DEADLINE_S = 60
 NOBODY = 65534

@@ -22,7 +22,7 @@ from gpuwarden_agent.ship.shipper import Shipper
 from gpuwarden_agent.ship.transport import open_transport
 from gpuwarden_agent.worker import Worker
 from gpuwarden_cli.client import CallError, ask
-from gpuwarden_collector.decode import WIRE_SCHEMAS
+from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
 
 Hosts = Callable[..., list[Host]]
 START = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)

@@ -9,11 +9,11 @@ import duckdb
 import pytest
 from tests.cluster.conftest import Postgres
 
-from gpuwarden_collector.store import coordination
-from gpuwarden_collector.store.address import address_of, local_address
-from gpuwarden_collector.store.coordination import Coordination
-from gpuwarden_collector.store.errors import StoreUnavailableError
-from gpuwarden_collector.store.extensions import load_extension
+from gpuwarden_collector.storage import coordination
+from gpuwarden_collector.storage.address import address_of, local_address
+from gpuwarden_collector.storage.coordination import Coordination
+from gpuwarden_collector.storage.errors import StoreUnavailableError
+from gpuwarden_collector.storage.extensions import load_extension
 
 Join = Callable[[], Coordination]
 

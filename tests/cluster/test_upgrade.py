@@ -8,9 +8,9 @@ import pytest
 from tests.collector.made_up_store import LIMITS, asked
 
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector.store.address import Address, address_of
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.lake import seal
+from gpuwarden_collector.storage.address import Address, address_of
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.lake import seal
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from typing import Any
 
 from tests.collector.made_up_store import move_all, put
 
-from gpuwarden_collector.retention import Drop, Reason
-from gpuwarden_collector.store import maintain
-from gpuwarden_collector.store.address import address_of
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Limits
+from gpuwarden_collector.storage import lake_maintenance as maintain
+from gpuwarden_collector.storage.address import address_of
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.retention import Drop, Reason
 
 ROWS = 20
 FIRST = date(2026, 1, 1)

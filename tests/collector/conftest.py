@@ -25,12 +25,12 @@ import zstandard
 from gpuwarden.clock import ManualClock
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
 from gpuwarden_collector.daemon import Collector, running
-from gpuwarden_collector.decode import WIRE_SCHEMAS
+from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
 from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
 from gpuwarden_collector.query.worker import WorkerSettings
 from gpuwarden_collector.settings import CollectorSettings
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Limits
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Limits
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 

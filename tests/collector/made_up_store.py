@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.schema import UPSERTED
-from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Limits, hot_table
-from gpuwarden_collector.store.lake import seal
-from gpuwarden_collector.store.segment import SCHEMAS, TABLE_NAMES
+from gpuwarden_collector.storage.commit import Changes, commit
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Limits, hot_table
+from gpuwarden_collector.storage.lake import seal
+from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
 
 LIMITS = Limits(memory="512MiB", threads=1)
 

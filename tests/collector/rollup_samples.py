@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.collector.rollup_reference import Row
 
 from gpuwarden.metrics import METRICS, Kind, Metric, Type
-from gpuwarden_collector.decode import WIRE_SCHEMAS
+from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
 
 TOLD = {
     "gpu_samples": (

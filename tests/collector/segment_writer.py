@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from gpuwarden_collector.store import joined
-from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Limits, hot_table
-from gpuwarden_collector.store.lake import seal
-from gpuwarden_collector.store.segment import SCHEMAS
+from gpuwarden_collector.storage import joined_rows as joined
+from gpuwarden_collector.storage.commit import Changes, commit
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Limits, hot_table
+from gpuwarden_collector.storage.lake import seal
+from gpuwarden_collector.storage.segment import SCHEMAS
 
 ROWS = 50
 FRAMES = 7

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_collector.store.address import AddressError, address_of, local_address, s3_keys
+from gpuwarden_collector.storage.address import AddressError, address_of, local_address, s3_keys
 
 HERE = Path("/srv/gw")
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "geheim"}

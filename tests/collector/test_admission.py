@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_collector.admission import NAME_BYTES_MAX, TEXT_BYTES_MAX, refusal, window
-from gpuwarden_collector.decode import WIRE_SCHEMAS, Refused
+from gpuwarden_collector.ingest.admit import NAME_BYTES_MAX, TEXT_BYTES_MAX, refusal, window
+from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS, Refused
 
 HOUR = 3600
 

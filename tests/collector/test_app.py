@@ -22,7 +22,7 @@ from gpuwarden.wire import (
     BatchId,
     headers_of,
 )
-from gpuwarden_collector.app import SQL_WAITING_MAX
+from gpuwarden_collector.http.app import SQL_WAITING_MAX
 
 ENDLESS = b"SELECT count(*) FROM range(1000000000) a, range(1000000000) b"
 
@@ -261,7 +261,7 @@ async def test_a_query_ends_when_its_client_goes_away(
 async def test_a_client_that_does_not_take_its_rows_loses_them(
     start: Any, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuwarden_collector.app.SQL_SEND_S", 0.2)
+    monkeypatch.setattr("gpuwarden_collector.http.app.SQL_SEND_S", 0.2)
     sql = b"SELECT repeat('x', 10000) FROM range(3000)"
     head = b"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nAccept: text/csv\r\nContent-Length: %d\r\n\r\n"
     async with start(query_processes=1) as collector:

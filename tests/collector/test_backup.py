@@ -12,17 +12,17 @@ import pytest
 from tests.collector.made_up_store import LIMITS, asked, asked_in, move_all
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_collector.backup import BackupError, backup, restore
-from gpuwarden_collector.ledger import Stored
-from gpuwarden_collector.store import copying
-from gpuwarden_collector.store.address import FILES, FOLDER
-from gpuwarden_collector.store.check import check
-from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.copying import STAGING, snapshot
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.errors import StoreUnavailableError
-from gpuwarden_collector.store.state import FILE_NAME, State
-from gpuwarden_collector.writer import load_known
+from gpuwarden_collector.ingest.deduplicate import Stored
+from gpuwarden_collector.ingest.writer import load_known
+from gpuwarden_collector.storage import copy as copying
+from gpuwarden_collector.storage.address import FILES, FOLDER
+from gpuwarden_collector.storage.backup import BackupError, backup, restore
+from gpuwarden_collector.storage.check import check
+from gpuwarden_collector.storage.commit import Changes, commit
+from gpuwarden_collector.storage.copy import STAGING, snapshot
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.errors import StoreUnavailableError
+from gpuwarden_collector.storage.state import FILE_NAME, State
 
 
 def put(database: Database, wire: Any, first_s: int = 0, rows: int = 40) -> None:

@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from gpuwarden_collector.bodies import BodyReader, Busy
-from gpuwarden_collector.decode import Refused
+from gpuwarden_collector.http.bodies import BodyReader, Busy
+from gpuwarden_collector.ingest.decode import Refused
 
 BODY_MAX = 100_000
 

@@ -14,14 +14,14 @@ from tests.collector.made_up_store import LIMITS, move_all
 from gpuwarden.lifecycle import StartError
 from gpuwarden.query import QueryError
 from gpuwarden_collector.query.execute import Reading
-from gpuwarden_collector.store.address import CATALOGUE, FILES, FOLDER
-from gpuwarden_collector.store.check import ASIDE, Report, check
-from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.log import held
-from gpuwarden_collector.store.segment import FOLDER as SEGMENTS
-from gpuwarden_collector.store.segment import read_header, segment_path
-from gpuwarden_collector.store.state import FILE_NAME
+from gpuwarden_collector.storage.address import CATALOGUE, FILES, FOLDER
+from gpuwarden_collector.storage.check import ASIDE, Report, check
+from gpuwarden_collector.storage.commit import Changes, commit
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
+from gpuwarden_collector.storage.segment import read_header, segment_path
+from gpuwarden_collector.storage.segment_log import held
+from gpuwarden_collector.storage.state import FILE_NAME
 
 DAY_S = 86_400
 SEGMENT = f"{SEGMENTS}/000000000002.seg"

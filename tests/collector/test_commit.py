@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 from tests.collector.made_up_store import asked
 
-from gpuwarden_collector.decode import WIRE_SCHEMAS
-from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.hot import CHUNK_ROWS
+from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
+from gpuwarden_collector.storage.commit import Changes, commit
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.hot import CHUNK_ROWS
 
 
 def samples(wire: Any, rows: int) -> pa.Table:

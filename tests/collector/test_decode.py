@@ -9,7 +9,7 @@ import pytest
 
 from gpuwarden.schema import EVENTS, GPU_SAMPLES, WIRE_TABLES
 from gpuwarden.wire import DECODED_BYTES_MAX, ROWS_MAX
-from gpuwarden_collector.decode import WIRE_SCHEMAS, Decoded, Refused, decode
+from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS, Decoded, Refused, decode
 
 
 def replaced(wire: Any, column: str, values: Any, rows: int = 2) -> pa.Table:

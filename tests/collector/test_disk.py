@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_collector.disk import Budget, Disk, Usage, excess, folder_bytes, refusal, size_text
-from gpuwarden_collector.retention import Excess
+from gpuwarden_collector.ops.disk import (
+    Budget,
+    Disk,
+    Usage,
+    excess,
+    folder_bytes,
+    refusal,
+    size_text,
+)
+from gpuwarden_collector.storage.retention import Excess
 
 GIB = 2**30
 BUDGET = Budget(bytes_max=100 * GIB, free_bytes_min=GIB)

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from tests.collector.made_up_store import asked
 
 from gpuwarden.wire import BatchId
-from gpuwarden_collector.doubtful import doubtful_rows
-from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.doubt import (
+from gpuwarden_collector.ingest.resent import doubtful_rows
+from gpuwarden_collector.storage.commit import Changes, commit
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import hot_table
+from gpuwarden_collector.storage.lake import seal
+from gpuwarden_collector.storage.resent import (
     find_spans,
     note_doubtful,
     once_sql,
     seals_elsewhere,
 )
-from gpuwarden_collector.store.engine import hot_table
-from gpuwarden_collector.store.lake import seal
 
 
 class Peers:

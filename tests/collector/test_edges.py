@@ -16,16 +16,16 @@ from gpuwarden.metrics import Type
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.table import Column, Table
 from gpuwarden.wire import TABLE_KEY, BatchId
-from gpuwarden_collector.admission import window
-from gpuwarden_collector.decode import ARROW_TYPES, Decoded, Refused
-from gpuwarden_collector.group import Batch, Durable
-from gpuwarden_collector.intake import Body, admit
-from gpuwarden_collector.rolling import Roller
-from gpuwarden_collector.sealing import Policy, Sealer
-from gpuwarden_collector.stats import Stats
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.together import Openings
-from gpuwarden_collector.writer import Writer, load_known
+from gpuwarden_collector.ingest.admit import window
+from gpuwarden_collector.ingest.coalesce import Openings
+from gpuwarden_collector.ingest.commit_plan import Batch, Durable
+from gpuwarden_collector.ingest.decode import ARROW_TYPES, Decoded, Refused
+from gpuwarden_collector.ingest.decode_pool import Body, admit
+from gpuwarden_collector.ingest.writer import Writer, load_known
+from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.rollup_schedule import Roller
+from gpuwarden_collector.storage.seal import Policy, Sealer
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 IDENTITIES = ("ts", "node", "gpu_uuid", "agent_id")

@@ -3,7 +3,7 @@
 import duckdb
 import pytest
 
-from gpuwarden_collector.store.extensions import extension_path, load_extension
+from gpuwarden_collector.storage.extensions import extension_path, load_extension
 
 
 def test_an_extension_is_loaded_from_its_package() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpuwarden_collector.decode import decode_content
-from gpuwarden_collector.faults import Faults
+from gpuwarden_collector.ingest.decode import decode_content
+from gpuwarden_collector.ops.faults import Faults
 
 
 def raised(error: Exception) -> Exception:

@@ -6,7 +6,7 @@ import pytest
 
 from gpuwarden import __version__
 from gpuwarden.doctor import FAIL, OK, WARN, worst
-from gpuwarden_collector.findings import findings
+from gpuwarden_collector.ops.health_checks import findings
 from gpuwarden_collector.settings import CollectorSettings
 
 SETTINGS = CollectorSettings()

@@ -13,7 +13,7 @@ UNWANTED = {
     ),
     "storage and queries": (
         (
-            "import pyarrow.compute, pyarrow.dataset, gpuwarden_collector.storage_process,"
+            "import pyarrow.compute, pyarrow.dataset, gpuwarden_collector.storage.process,"
             " gpuwarden_collector.query.worker"
         ),
         ("pandas", "apprise", "cryptography", "aiohttp", "yaml", "gpuwarden_rules"),

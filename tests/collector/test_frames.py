@@ -9,7 +9,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_collector.frames import (
+from gpuwarden_collector.ingest.ipc_messages import (
     FRAMES_MAX,
     MESSAGES_MAX,
     BodyError,

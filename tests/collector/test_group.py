@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from gpuwarden.wire import BatchId
-from gpuwarden_collector import prices
-from gpuwarden_collector.decode import Decoded
-from gpuwarden_collector.group import (
+from gpuwarden_collector.ingest import prices
+from gpuwarden_collector.ingest.commit_plan import (
     LEDGER_KEPT_FOR,
     Batch,
     Durable,
@@ -20,9 +19,10 @@ from gpuwarden_collector.group import (
     loaded,
     plan,
 )
-from gpuwarden_collector.ledger import RANGES_MAX, Entry, Ledger, Stored
-from gpuwarden_collector.prices import PriceBook
-from gpuwarden_collector.store.segment import BatchKey
+from gpuwarden_collector.ingest.decode import Decoded
+from gpuwarden_collector.ingest.deduplicate import RANGES_MAX, Entry, Ledger, Stored
+from gpuwarden_collector.ingest.prices import PriceBook
+from gpuwarden_collector.storage.segment import BatchKey
 
 
 def batch(wire: Any, sequence: int, oldest: int = 0, **tables: list[dict[str, Any]]) -> Batch:
@@ -77,7 +77,7 @@ def test_an_agent_that_never_closes_its_gaps_is_told_to(wire: Any) -> None:
 def test_a_full_ledger_puts_new_agents_off_and_keeps_known_ones(
     wire: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuwarden_collector.ledger.LEDGER_KEYS_MAX", 1)
+    monkeypatch.setattr("gpuwarden_collector.ingest.deduplicate.LEDGER_KEYS_MAX", 1)
     known = Known(ledger=Ledger({("", "other", "b"): Entry(Stored(), wire.now)}))
     outcome = plan(known, [batch(wire, 1)], PriceBook(), wire.now).outcomes[0]
     assert isinstance(outcome, Later)

@@ -15,8 +15,8 @@ from gpuwarden.query import QueryError
 from gpuwarden_collector.query import guard
 from gpuwarden_collector.query.execute import Reading, Runner
 from gpuwarden_collector.query.parsed import Parsed
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Engine, Limits
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Engine, Limits
 from gpuwarden_rules.definition.language import Rule, builtin_paths, load_all
 
 

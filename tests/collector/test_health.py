@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden import __version__
-from gpuwarden_collector import control
 from gpuwarden_collector.daemon import running
-from gpuwarden_collector.disk import Budget, Usage
-from gpuwarden_collector.health import QUESTIONS, Duties, Health
+from gpuwarden_collector.ops import control_socket as control
+from gpuwarden_collector.ops.disk import Budget, Usage
+from gpuwarden_collector.ops.health import QUESTIONS, Duties, Health
+from gpuwarden_collector.ops.metrics import Levels, Stats
 from gpuwarden_collector.settings import CollectorSettings
-from gpuwarden_collector.stats import Levels, Stats
 
 
 async def document(folder: Path) -> dict[str, Any]:

@@ -11,15 +11,15 @@ import pytest
 from tests.collector import segment_writer
 from tests.collector.made_up_store import LIMITS, asked, asked_in, counted, put
 
-from gpuwarden_collector.store import joined
-from gpuwarden_collector.store.address import CATALOGUE, FOLDER, local_address
-from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Engine
-from gpuwarden_collector.store.hot import CHUNK_ROWS, HotRows, MissingSegmentError
-from gpuwarden_collector.store.lake import seal, sealed_segment
-from gpuwarden_collector.store.segment import FOLDER as SEGMENTS
-from gpuwarden_collector.store.state import FILE_NAME, State
+from gpuwarden_collector.storage import joined_rows as joined
+from gpuwarden_collector.storage.address import CATALOGUE, FOLDER, local_address
+from gpuwarden_collector.storage.commit import Changes, commit
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Engine
+from gpuwarden_collector.storage.hot import CHUNK_ROWS, HotRows, MissingSegmentError
+from gpuwarden_collector.storage.lake import seal, sealed_segment
+from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
+from gpuwarden_collector.storage.state import FILE_NAME, State
 
 ROW = "SELECT TIMESTAMP '2026-03-01' + to_seconds(n) AS ts, 'n' AS node, 'g' AS gpu_uuid, true AS simulated"
 NUMBERS = "SELECT count(*), max(memory_used_bytes), sum(memory_used_bytes)::BIGINT FROM gpu_samples"
@@ -95,7 +95,7 @@ def test_another_programs_duckdb_has_the_sealed_rows_and_holds_up_no_seal(
     database: Database, data_dir: Path
 ) -> None:
     script = (
-        "import duckdb, sys; from gpuwarden_collector.store.extensions import load_extension; "
+        "import duckdb, sys; from gpuwarden_collector.storage.extensions import load_extension; "
         "c = duckdb.connect(); load_extension(c, 'ducklake'); load_extension(c, 'sqlite_scanner'); "
         "c.execute(f\"ATTACH 'ducklake:sqlite:{sys.argv[1]}' AS lake (READ_ONLY)\"); "
         "c.execute('BEGIN'); ask = 'SELECT count(*) FROM lake.main.gpu_samples'; "

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, BatchId, headers_of
-from gpuwarden_collector.admission import window
-from gpuwarden_collector.decode import Decoded, Refused
-from gpuwarden_collector.intake import Body, admit
+from gpuwarden_collector.ingest.admit import window
+from gpuwarden_collector.ingest.decode import Decoded, Refused
+from gpuwarden_collector.ingest.decode_pool import Body, admit
 
 SCRIPT = Path(__file__).with_name("serve_collector.py")
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import gpuwarden_collector.intake as intake_module
+import gpuwarden_collector.ingest.decode_pool as intake_module
 from gpuwarden.clock import ManualClock
-from gpuwarden_collector.admission import window
-from gpuwarden_collector.decode import Decoded, Refused
-from gpuwarden_collector.faults import Faults
-from gpuwarden_collector.intake import Body, Intake, admit
-from gpuwarden_collector.together import Openings
+from gpuwarden_collector.ingest.admit import window
+from gpuwarden_collector.ingest.coalesce import Openings
+from gpuwarden_collector.ingest.decode import Decoded, Refused
+from gpuwarden_collector.ingest.decode_pool import Body, Intake, admit
+from gpuwarden_collector.ops.faults import Faults
 
 
 def bodies_of(wire: Any) -> list[Body]:

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuwarden_collector.inventory import Item, Source, merged, priced
-from gpuwarden_collector.prices import Energy, PriceBook
+from gpuwarden_collector.ingest.inventory import Item, Source, merged, priced
+from gpuwarden_collector.ingest.prices import Energy, PriceBook
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpuwarden_collector.late import late_windows
+from gpuwarden_collector.ingest.late_rows import late_windows
 
 
 def minute(wire: Any, minutes: int) -> datetime:

@@ -16,8 +16,14 @@ from hypothesis import given, settings
 from gpuwarden.clock import Clock, ManualClock, SystemClock
 from gpuwarden.query import Querier
 from gpuwarden_collector.daemon import Collector
-from gpuwarden_collector.store.latest import KEPT, LatestRows, kept_table, named_views, read_rows
-from gpuwarden_collector.store.segment import SCHEMAS
+from gpuwarden_collector.storage.newest_rows import (
+    KEPT,
+    LatestRows,
+    kept_table,
+    named_views,
+    read_rows,
+)
+from gpuwarden_collector.storage.segment import SCHEMAS
 
 _NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 _SAMPLES = KEPT["gpus_now"]

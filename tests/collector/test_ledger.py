@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_collector.ledger import Stored, from_text, to_text
+from gpuwarden_collector.ingest.deduplicate import Stored, from_text, to_text
 
 SEQUENCES = st.integers(1, 40)
 STEPS = st.lists(st.tuples(st.sampled_from(["store", "raise"]), SEQUENCES), max_size=60)

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector.store.address import CATALOGUE, FOLDER
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Limits
-from gpuwarden_collector.store.log import LOCK_NAME
-from gpuwarden_collector.store.look import look
-from gpuwarden_collector.store.segment import FOLDER as SEGMENTS
-from gpuwarden_collector.store.state import FILE_NAME, SCHEMA_VERSION
+from gpuwarden_collector.storage.address import CATALOGUE, FOLDER
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.offline import look
+from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
+from gpuwarden_collector.storage.segment_log import LOCK_NAME
+from gpuwarden_collector.storage.state import FILE_NAME, SCHEMA_VERSION
 
 
 @pytest.fixture

@@ -11,8 +11,17 @@ import pytest
 from tests.collector.made_up_store import put
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_collector.disk import Budget, Disk, folder_bytes
-from gpuwarden_collector.maintenance import (
+from gpuwarden_collector.ingest.writer import Writer, load_known
+from gpuwarden_collector.ops.disk import Budget, Disk, folder_bytes
+from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.storage import lake_maintenance as maintain
+from gpuwarden_collector.storage.address import FILES, FOLDER
+from gpuwarden_collector.storage.commit import Changes, commit
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.errors import StoreUnavailableError
+from gpuwarden_collector.storage.lake import METADATA
+from gpuwarden_collector.storage.lake_maintenance import Lake, Leaving
+from gpuwarden_collector.storage.maintenance import (
     CleanUp,
     DeleteOrphans,
     Diary,
@@ -27,18 +36,9 @@ from gpuwarden_collector.maintenance import (
     name_of,
     next_task,
 )
-from gpuwarden_collector.retention import Excess, Part, Reason, Tier
-from gpuwarden_collector.sealing import Policy as SealPolicy
-from gpuwarden_collector.sealing import Sealer
-from gpuwarden_collector.stats import Stats
-from gpuwarden_collector.store import maintain
-from gpuwarden_collector.store.address import FILES, FOLDER
-from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.errors import StoreUnavailableError
-from gpuwarden_collector.store.lake import METADATA
-from gpuwarden_collector.store.maintain import Lake, Leaving
-from gpuwarden_collector.writer import Writer, load_known
+from gpuwarden_collector.storage.retention import Excess, Part, Reason, Tier
+from gpuwarden_collector.storage.seal import Policy as SealPolicy
+from gpuwarden_collector.storage.seal import Sealer
 
 POLICY = Policy(
     {Tier.SAMPLES: 14, Tier.MINUTES: 90, Tier.HOURS: 730, Tier.EVENTS: 365}, query_timeout_s=30

@@ -2,9 +2,9 @@
 
 from tests.collector.made_up_store import move
 
-from gpuwarden_collector.store.address import Address
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.mark import CatalogMark
+from gpuwarden_collector.storage.address import Address
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.wal_index import CatalogMark
 
 
 def test_a_mark_changes_with_each_commit_and_only_then(database: Database) -> None:

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from gpuwarden.metric import Type
 from gpuwarden.rollups import GPU_1M, HOST_1M, LOOKBACK_MINUTES, PROCESS_1M, Rollup
 from gpuwarden.schema import TABLES, stored_columns
-from gpuwarden_collector.store.engine import hot_table
-from gpuwarden_collector.store.minutes import (
+from gpuwarden_collector.storage.engine import hot_table
+from gpuwarden_collector.storage.minutes import (
     COVERAGE_COLUMNS,
     columns_of,
     counters_of,
     part_rows,
     rollup_rows,
 )
-from gpuwarden_collector.store.rollup_sql import Span, rollup_sql
-from gpuwarden_collector.store.segment import SCHEMAS
+from gpuwarden_collector.storage.rollup_sql import Span, rollup_sql
+from gpuwarden_collector.storage.segment import SCHEMAS
 
 START = datetime(2026, 3, 1, 11, 57)  # noqa: DTZ001  naive UTC, as DuckDB has it
 MINUTE = timedelta(minutes=1)

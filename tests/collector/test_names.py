@@ -1,8 +1,8 @@
 """What queries may name is all that DuckDB and the store have, but for what is known to be refused."""
 
+from gpuwarden_collector.query.allowed_names import FUNCTIONS, INFORMATION, TABLES
 from gpuwarden_collector.query.execute import Reading
-from gpuwarden_collector.query.names import FUNCTIONS, INFORMATION, TABLES
-from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.storage.database import Database
 
 REFUSED_FUNCTIONS = """
     col_description constant_or_null create_sort_key current_connection_id current_query

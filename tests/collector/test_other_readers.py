@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from gpuwarden_collector.store import lake
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Limits, hot_table
-from gpuwarden_collector.store.segment import SCHEMAS, Frame
+from gpuwarden_collector.storage import lake
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Limits, hot_table
+from gpuwarden_collector.storage.segment import SCHEMAS, Frame
 
 PAGE = Path(__file__).parents[2] / "docs/store.md"
 
 # Extensions come from the packages that this test has, as the network may be away.
 READER = """
 import sys, duckdb
-from gpuwarden_collector.store.extensions import load_extension
+from gpuwarden_collector.storage.extensions import load_extension
 connection = duckdb.connect()
 for name in ("ducklake", "sqlite_scanner"):
     load_extension(connection, name)

@@ -11,12 +11,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.wire import BatchId
-from gpuwarden_collector import owners
-from gpuwarden_collector.decode import STORED_SCHEMAS, Decoded
-from gpuwarden_collector.group import Batch, Known, Plan, apply, forget_gone, loaded, plan
-from gpuwarden_collector.ledger import NOBODY, node_sender, token_sender
-from gpuwarden_collector.owners import CLAIMED_TWICE, GONE_AFTER, GONE_AFTER_WITHOUT_TOKENS
-from gpuwarden_collector.prices import PriceBook
+from gpuwarden_collector.ingest import gpu_owners as owners
+from gpuwarden_collector.ingest.commit_plan import (
+    Batch,
+    Known,
+    Plan,
+    apply,
+    forget_gone,
+    loaded,
+    plan,
+)
+from gpuwarden_collector.ingest.decode import STORED_SCHEMAS, Decoded
+from gpuwarden_collector.ingest.deduplicate import NOBODY, node_sender, token_sender
+from gpuwarden_collector.ingest.gpu_owners import (
+    CLAIMED_TWICE,
+    GONE_AFTER,
+    GONE_AFTER_WITHOUT_TOKENS,
+)
+from gpuwarden_collector.ingest.prices import PriceBook
 
 SECOND = timedelta(seconds=1)
 GPU = "GPU-1"

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_collector.pacing import (
+from gpuwarden_collector.ingest.pacing import (
     BUSY,
     IDLE,
     LOOK_S,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_collector.prices import (
+from gpuwarden_collector.ingest.prices import (
     Energy,
     PriceBook,
     Priced,

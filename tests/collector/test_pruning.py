@@ -10,8 +10,8 @@ import duckdb
 import pytest
 from tests.collector.made_up_store import move_all, put
 
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Limits
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Limits
 
 GPUS, SECONDS = 60, 3600
 ONE_GPU = "gpu_uuid = 'GPU-' || md5('5')"

@@ -19,12 +19,12 @@ from tests.collector.made_up_store import move
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.query import QueryError, QueryTimeoutError
+from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.query.forkserver import ForkServer
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.worker import WorkerSettings
-from gpuwarden_collector.stats import Stats
-from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.storage.commit import Changes, commit
+from gpuwarden_collector.storage.database import Database
 
 ENDLESS = "SELECT count(*) FROM range(100000000) a, range(100000000) b"
 STUBBORN = "SELECT bitstring('1', 2000000000)"

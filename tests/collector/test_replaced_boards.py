@@ -9,12 +9,19 @@ from hypothesis import strategies as st
 from tests.collector.made_up_store import asked
 
 from gpuwarden.wire import BatchId
-from gpuwarden_collector import prices
-from gpuwarden_collector.decode import Decoded
-from gpuwarden_collector.group import Batch, Known, apply, inventory_table, loaded, plan
-from gpuwarden_collector.inventory import Item
-from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.ingest import prices
+from gpuwarden_collector.ingest.commit_plan import (
+    Batch,
+    Known,
+    apply,
+    inventory_table,
+    loaded,
+    plan,
+)
+from gpuwarden_collector.ingest.decode import Decoded
+from gpuwarden_collector.ingest.inventory import Item
+from gpuwarden_collector.storage.commit import Changes, commit
+from gpuwarden_collector.storage.database import Database
 
 ADDRESS = "0000:0a:00.0"
 BESIDE = "0000:1a:00.0"

@@ -5,11 +5,11 @@ from typing import Any
 from tests.collector.made_up_store import asked, put
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_collector.prices import Entry, PriceBook
-from gpuwarden_collector.repricing import reprice
-from gpuwarden_collector.stats import Stats
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.writer import Writer, load_known
+from gpuwarden_collector.ingest.prices import Entry, PriceBook
+from gpuwarden_collector.ingest.repricing import reprice
+from gpuwarden_collector.ingest.writer import Writer, load_known
+from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.storage.database import Database
 
 GPUS = """
 SELECT 'GPU-' || g AS gpu_uuid, 'n' || g AS node, g AS gpu, false AS simulated, now()::TIMESTAMP AS first_seen_at,

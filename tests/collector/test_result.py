@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from gpuwarden.query import QueryError
+from gpuwarden_collector.query.encode import arrow_body, csv_body, json_body, python_rows
 from gpuwarden_collector.query.execute import Reading, Rows
-from gpuwarden_collector.query.result import arrow_body, csv_body, json_body, python_rows
-from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.storage.database import Database
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_collector.retention import (
+from gpuwarden_collector.storage.retention import (
     Excess,
     Part,
     Reason,

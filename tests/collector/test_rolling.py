@@ -17,9 +17,15 @@ from tests.collector.rollup_samples import assert_same, samples, tables_of
 from gpuwarden.clock import ManualClock
 from gpuwarden.rollups import GPU_1H, GPU_1M, HOST_1M, PROCESS_1M
 from gpuwarden.wire import BatchId
-from gpuwarden_collector.decode import Decoded
-from gpuwarden_collector.group import Batch
-from gpuwarden_collector.rolling import (
+from gpuwarden_collector.ingest.commit_plan import Batch
+from gpuwarden_collector.ingest.decode import Decoded
+from gpuwarden_collector.ingest.writer import Writer, load_known
+from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.storage.commit import Changes
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import hot_table
+from gpuwarden_collector.storage.rollup import ROLLUP_TABLES, Progress, doubles
+from gpuwarden_collector.storage.rollup_schedule import (
     Close,
     Mend,
     Roller,
@@ -29,13 +35,7 @@ from gpuwarden_collector.rolling import (
     closed_until,
     next_step,
 )
-from gpuwarden_collector.sealing import LATE_WAIT_S, Policy, Sealer
-from gpuwarden_collector.stats import Stats
-from gpuwarden_collector.store.commit import Changes
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import hot_table
-from gpuwarden_collector.store.rollup import ROLLUP_TABLES, Progress, doubles
-from gpuwarden_collector.writer import Writer, load_known
+from gpuwarden_collector.storage.seal import LATE_WAIT_S, Policy, Sealer
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 DUE = datetime(2026, 3, 1, 11, 58)  # noqa: DTZ001  naive UTC, as DuckDB has it

@@ -13,7 +13,7 @@ from tests.collector.rollup_samples import assert_same, samples, tables_of
 
 from gpuwarden.rollups import GPU_1H, GPU_1M, HOST_1M, PROCESS_1M, ROLLUPS, Rollup
 from gpuwarden.schema import TABLES, create_sql
-from gpuwarden_collector.store.rollup_sql import Span, rollup_sql
+from gpuwarden_collector.storage.rollup_sql import Span, rollup_sql
 
 START = datetime(2026, 3, 1, 11, 57)  # noqa: DTZ001  naive UTC, as DuckDB has it
 END = START + timedelta(minutes=10)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.clock import SystemClock
+from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.sandbox import landlock_version
 from gpuwarden_collector.query.worker import WorkerSettings
-from gpuwarden_collector.stats import Stats
-from gpuwarden_collector.store.address import local_address
-from gpuwarden_collector.store.engine import Limits
-from gpuwarden_collector.store.state import State
+from gpuwarden_collector.storage.address import local_address
+from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.state import State
 
 ATTEMPTS = """
 import json, os, pickle, signal, socket, sys

@@ -16,16 +16,25 @@ from tests.collector.made_up_store import LIMITS, counted, move, move_all
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.wire import BatchId
-from gpuwarden_collector.decode import Decoded
-from gpuwarden_collector.group import Batch, Durable
-from gpuwarden_collector.sealing import Drop, Freeze, Policy, Save, Seal, Sealer, Wait, next_step
-from gpuwarden_collector.stats import Stats
-from gpuwarden_collector.store.address import FILES, FOLDER
-from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.errors import StoreUnavailableError
-from gpuwarden_collector.store.lake import seal
-from gpuwarden_collector.writer import Writer, load_known
+from gpuwarden_collector.ingest.commit_plan import Batch, Durable
+from gpuwarden_collector.ingest.decode import Decoded
+from gpuwarden_collector.ingest.writer import Writer, load_known
+from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.storage.address import FILES, FOLDER
+from gpuwarden_collector.storage.commit import Changes, commit
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.errors import StoreUnavailableError
+from gpuwarden_collector.storage.lake import seal
+from gpuwarden_collector.storage.seal import (
+    Drop,
+    Freeze,
+    Policy,
+    Save,
+    Seal,
+    Sealer,
+    Wait,
+    next_step,
+)
 
 POLICY = Policy(interval_s=600, bytes_max=100_000)
 

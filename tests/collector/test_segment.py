@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.collector.made_up_store import LIMITS, asked
 
-from gpuwarden_collector.store import segment
-from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.errors import StoreUnavailableError
-from gpuwarden_collector.store.hot import Damage, Segment, read_tail
-from gpuwarden_collector.store.segment import (
+from gpuwarden_collector.storage import segment
+from gpuwarden_collector.storage.commit import Changes, commit
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.errors import StoreUnavailableError
+from gpuwarden_collector.storage.hot import Damage, Segment, read_tail
+from gpuwarden_collector.storage.segment import (
     SCHEMAS,
     BatchKey,
     Frame,

@@ -8,10 +8,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.wire import BatchId
-from gpuwarden_collector import ledger
-from gpuwarden_collector.decode import Decoded
-from gpuwarden_collector.group import Batch, Durable, Known, Later, Outcome, apply, plan
-from gpuwarden_collector.ledger import (
+from gpuwarden_collector.ingest import deduplicate as ledger
+from gpuwarden_collector.ingest.commit_plan import (
+    Batch,
+    Durable,
+    Known,
+    Later,
+    Outcome,
+    apply,
+    plan,
+)
+from gpuwarden_collector.ingest.decode import Decoded
+from gpuwarden_collector.ingest.deduplicate import (
     FORGET_AFTER,
     NOBODY,
     NODE_KEYS_MAX,
@@ -22,10 +30,10 @@ from gpuwarden_collector.ledger import (
     node_sender,
     token_sender,
 )
-from gpuwarden_collector.prices import PriceBook
-from gpuwarden_collector.stats import Stats
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.writer import Writer, load_known
+from gpuwarden_collector.ingest.prices import PriceBook
+from gpuwarden_collector.ingest.writer import Writer, load_known
+from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.storage.database import Database
 
 FAR = 10**17
 A, B = node_sender("a"), node_sender("b")

@@ -12,11 +12,11 @@ import duckdb
 import pytest
 
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector.disk import Budget, Disk, Usage, excess, folder_bytes, refusal
-from gpuwarden_collector.retention import Excess
-from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Limits
+from gpuwarden_collector.ops.disk import Budget, Disk, Usage, excess, folder_bytes, refusal
+from gpuwarden_collector.storage.commit import Changes, commit
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.retention import Excess
 
 pytestmark = pytest.mark.slow
 
@@ -179,8 +179,8 @@ def test_what_a_killed_process_has_left_goes_at_the_next_start(data_dir: Path) -
 def test_a_second_start_touches_nothing_of_the_first(data_dir: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
-        "from gpuwarden_collector.store.database import Database\n"
-        "from gpuwarden_collector.store.engine import Limits\n"
+        "from gpuwarden_collector.storage.database import Database\n"
+        "from gpuwarden_collector.storage.engine import Limits\n"
         "d = Database.open(Path(sys.argv[1]), Limits(threads=1))\n"
         "(d.spill_dir / 'kept').touch(); print(d.spill_dir, flush=True); sys.stdin.read()"
     )

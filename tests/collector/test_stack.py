@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden_collector.decode import WIRE_SCHEMAS
-from gpuwarden_collector.frames import Buffer, Node, RecordBatch, record_batch
-from gpuwarden_collector.stack import Layout, layout_of, stacked
+from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
+from gpuwarden_collector.ingest.ipc_messages import Buffer, Node, RecordBatch, record_batch
+from gpuwarden_collector.ingest.stacked import Layout, layout_of, stacked
 
 TABLE = "process_samples"
 """It has columns of every kind."""

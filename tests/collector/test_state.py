@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.collector.made_up_store import asked
 
-from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.errors import RowsRefusedError
-from gpuwarden_collector.store.segment import SCHEMAS
-from gpuwarden_collector.store.state import FILE_NAME, State
+from gpuwarden_collector.storage.commit import Changes, commit
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.errors import RowsRefusedError
+from gpuwarden_collector.storage.segment import SCHEMAS
+from gpuwarden_collector.storage.state import FILE_NAME, State
 
 AT = datetime(2026, 3, 1)  # noqa: DTZ001  naive UTC, as the store has it
 

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 
-from gpuwarden_collector.disk import Usage
-from gpuwarden_collector.retention import Part
-from gpuwarden_collector.stats import Histogram, Levels, Stats, exposition
-from gpuwarden_collector.store.maintain import Lake, Leaving
+from gpuwarden_collector.ops.disk import Usage
+from gpuwarden_collector.ops.metrics import Histogram, Levels, Stats, exposition
+from gpuwarden_collector.storage.lake_maintenance import Lake, Leaving
+from gpuwarden_collector.storage.retention import Part
 
 LEVELS = Levels(
     queue_bytes=1, body_bytes_in_flight=2, database_bytes=3, is_alive=True, is_failing=False

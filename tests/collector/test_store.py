@@ -17,16 +17,16 @@ from tests.collector.made_up_store import LIMITS, asked, asked_in, move_all
 from gpuwarden.lifecycle import StartError
 from gpuwarden.query import QueryError
 from gpuwarden.schema import TABLES
-from gpuwarden_collector.decode import STORED_SCHEMAS
+from gpuwarden_collector.ingest.decode import STORED_SCHEMAS
 from gpuwarden_collector.query.execute import Interrupted, Reading
-from gpuwarden_collector.store import segment
-from gpuwarden_collector.store.address import CATALOGUE, FOLDER
-from gpuwarden_collector.store.commit import Changes, commit
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Limits
-from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError
-from gpuwarden_collector.store.extensions import load_extension
-from gpuwarden_collector.store.state import FILE_NAME, SCHEMA_VERSION
+from gpuwarden_collector.storage import segment
+from gpuwarden_collector.storage.address import CATALOGUE, FOLDER
+from gpuwarden_collector.storage.commit import Changes, commit
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.storage.extensions import load_extension
+from gpuwarden_collector.storage.state import FILE_NAME, SCHEMA_VERSION
 
 
 def count(database: Database, table: str = "gpu_samples") -> int:
@@ -59,8 +59,8 @@ def test_time_is_utc_in_every_cursor_wherever_the_machine_stands(
 
 def test_a_store_that_another_process_holds_is_named_with_its_process(tmp_path: Path) -> None:
     script = (
-        "import pathlib, sys; from gpuwarden_collector.store.database import Database; "
-        "from gpuwarden_collector.store.engine import Limits; "
+        "import pathlib, sys; from gpuwarden_collector.storage.database import Database; "
+        "from gpuwarden_collector.storage.engine import Limits; "
         "database = Database.open(pathlib.Path(sys.argv[1]), Limits()); "
         "print('open', flush=True); sys.stdin.read()"
     )

@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 from gpuwarden.models import model_named
 from gpuwarden.wire import ROWS_MAX, TABLE_KEY
 from gpuwarden_agent.queue.encode import encode
-from gpuwarden_collector import together
-from gpuwarden_collector.decode import decode_content
-from gpuwarden_collector.frames import decompress, walk
-from gpuwarden_collector.stack import Layout
-from gpuwarden_collector.together import (
+from gpuwarden_collector.ingest import coalesce as together
+from gpuwarden_collector.ingest.coalesce import (
     PLAIN_BYTES_MAX,
     Joined,
     Opening,
@@ -22,6 +19,9 @@ from gpuwarden_collector.together import (
     Source,
     plain_streams,
 )
+from gpuwarden_collector.ingest.decode import decode_content
+from gpuwarden_collector.ingest.ipc_messages import decompress, walk
+from gpuwarden_collector.ingest.stacked import Layout
 from gpuwarden_simulator import SimulatedNode
 
 TS_MS = 1_772_366_400_000

@@ -3,8 +3,8 @@
 import duckdb
 import pytest
 
-from gpuwarden_collector.store.errors import RowsRefusedError, StoreUnavailableError
-from gpuwarden_collector.store.transaction import transaction, translating
+from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.storage.transaction import transaction, translating
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from tests.collector.test_rolling import HOUR, Fleet, fleet, gpu_rows
 
 from gpuwarden.alert import Alert, AlertState, Severity
 from gpuwarden.waste import FORGOTTEN_AFTER_DAYS, WASTE_1H
-from gpuwarden_collector.alerts import SqlAlertStore, backdated_windows
-from gpuwarden_collector.store.engine import hot_table
-from gpuwarden_collector.store.rollup import ROLLUP_TABLES, doubles
-from gpuwarden_collector.writer import Writer
+from gpuwarden_collector.alert_store import SqlAlertStore, backdated_windows
+from gpuwarden_collector.ingest.writer import Writer
+from gpuwarden_collector.storage.engine import hot_table
+from gpuwarden_collector.storage.rollup import ROLLUP_TABLES, doubles
 
 __all__ = ["fleet"]
 

@@ -27,9 +27,9 @@ from gpuwarden.wire import (
     BatchId,
     headers_of,
 )
-from gpuwarden_collector.admission import NAME_BYTES_MAX, TEXT_BYTES_MAX, refusal, window
-from gpuwarden_collector.decode import WIRE_SCHEMAS, Decoded, decode
-from gpuwarden_collector.frames import FRAMES_MAX, MESSAGES_MAX
+from gpuwarden_collector.ingest.admit import NAME_BYTES_MAX, TEXT_BYTES_MAX, refusal, window
+from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS, Decoded, decode
+from gpuwarden_collector.ingest.ipc_messages import FRAMES_MAX, MESSAGES_MAX
 
 GOLDEN = Path(__file__).parent / "golden"
 WIRE_DOC = Path(__file__).parents[2] / "docs" / "wire.md"

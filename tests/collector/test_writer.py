@@ -14,19 +14,19 @@ from tests.collector.made_up_store import LIMITS, counted
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.wire import BatchId
-from gpuwarden_collector.decode import STORED_SCHEMAS, Decoded
-from gpuwarden_collector.group import Batch, Durable, Later, Never
-from gpuwarden_collector.stats import Stats
-from gpuwarden_collector.store.commit import Changes
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.errors import RowsRefusedError
-from gpuwarden_collector.writer import (
+from gpuwarden_collector.ingest.commit_plan import Batch, Durable, Later, Never
+from gpuwarden_collector.ingest.decode import STORED_SCHEMAS, Decoded
+from gpuwarden_collector.ingest.writer import (
     STUCK_AFTER_S,
     QueueFull,
     Writer,
     WriterStopped,
     load_known,
 )
+from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.storage.commit import Changes
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.errors import RowsRefusedError
 
 Run = Callable[..., AbstractAsyncContextManager[Writer]]
 

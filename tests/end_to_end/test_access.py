@@ -24,8 +24,8 @@ from gpuwarden.models import model_named
 from gpuwarden_agent import daemon as agent_daemon
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.settings import AgentSettings
-from gpuwarden_collector.access.book import Entry
-from gpuwarden_collector.access.token_file import NAME, edit
+from gpuwarden_collector.auth.token_file import NAME, edit
+from gpuwarden_collector.auth.token_store import Entry
 from gpuwarden_collector.daemon import Collector, running
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_simulator import SimulatedNode

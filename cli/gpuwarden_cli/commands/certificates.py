@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuwarden_collector.access.authority import Files
-    from gpuwarden_collector.access.tls import Certificate
+    from gpuwarden_collector.auth.authority import Files
+    from gpuwarden_collector.auth.tls import Certificate
 
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -38,8 +38,8 @@ def init(args: argparse.Namespace) -> int:
     """Make what is missing, or renew. Raises StartError."""
     from gpuwarden.clock import SystemClock
     from gpuwarden.lifecycle import StartError
-    from gpuwarden_collector.access.authority import AuthorityError, Files, renew
-    from gpuwarden_collector.access.authority import init as make
+    from gpuwarden_collector.auth.authority import AuthorityError, Files, renew
+    from gpuwarden_collector.auth.authority import init as make
 
     files = Files((args.dir or _data_dir(args) / "tls").absolute())
     now = SystemClock().now()
@@ -77,7 +77,7 @@ def _own_names() -> list[str]:
 
 
 def _say(files: "Files", made: "Certificate", *, is_new: bool) -> None:
-    from gpuwarden_collector.access.tls import certificate_of
+    from gpuwarden_collector.auth.tls import certificate_of
 
     if is_new:
         ca = certificate_of(files.ca)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpuwarden_cli.commands import certificates
 
 if TYPE_CHECKING:
-    from gpuwarden_collector.store.check import Report
+    from gpuwarden_collector.storage.check import Report
 
 
 def add_commands(
@@ -109,7 +109,7 @@ def _store_of(args: argparse.Namespace) -> Path:
 
 def _check(args: argparse.Namespace) -> int:
     from gpuwarden.lifecycle import StartError
-    from gpuwarden_collector.store.check import check
+    from gpuwarden_collector.storage.check import check
 
     report = check(_store_of(args), reads_all=args.read)
     _say_facts(report)
@@ -136,7 +136,7 @@ def _say_facts(report: "Report") -> None:
 
 def _backup(args: argparse.Namespace) -> int:
     from gpuwarden.clock import SystemClock
-    from gpuwarden_collector.backup import backup
+    from gpuwarden_collector.storage.backup import backup
 
     _say_facts(backup(_store_of(args), args.destination.absolute(), SystemClock()))
     print(f"backed up and checked: {args.destination}")
@@ -144,7 +144,7 @@ def _backup(args: argparse.Namespace) -> int:
 
 
 def _restore(args: argparse.Namespace) -> int:
-    from gpuwarden_collector.backup import restore
+    from gpuwarden_collector.storage.backup import restore
 
     store = _store_of(args)
     _say_facts(restore(args.source.absolute(), store))
@@ -154,7 +154,7 @@ def _restore(args: argparse.Namespace) -> int:
 
 def _maintain(args: argparse.Namespace) -> int:
     from gpuwarden.lifecycle import StartError
-    from gpuwarden_collector.control import ask
+    from gpuwarden_collector.ops.control_socket import ask
 
     store = _store_of(args)
     try:

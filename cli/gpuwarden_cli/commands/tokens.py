@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpuwarden.access import Token
-    from gpuwarden_collector.access.book import Book
+    from gpuwarden_collector.auth.token_store import Book
     from gpuwarden_collector.settings import CollectorSettings
 
 YEARS_MAX = 100
@@ -95,9 +95,9 @@ def _changed(args: argparse.Namespace, change: "Callable[[Book, datetime], Book]
     """Change the file of tokens. Raises StartError."""
     from gpuwarden.clock import SystemClock
     from gpuwarden.lifecycle import StartError
-    from gpuwarden_collector.access.book import BookError
-    from gpuwarden_collector.access.desk import tokens_path
-    from gpuwarden_collector.access.token_file import TokenFileError, edit
+    from gpuwarden_collector.auth.access_control import tokens_path
+    from gpuwarden_collector.auth.token_file import TokenFileError, edit
+    from gpuwarden_collector.auth.token_store import BookError
 
     now = SystemClock().now().replace(microsecond=0)
     try:
@@ -134,7 +134,7 @@ def _give(token: "Token", out: Path | None) -> int:
 def _create(args: argparse.Namespace) -> int:
     from gpuwarden.access import Scope, Token
     from gpuwarden.lifecycle import StartError
-    from gpuwarden_collector.access.book import Entry
+    from gpuwarden_collector.auth.token_store import Entry
 
     scope = Scope(args.scope)
     if (scope is Scope.INGEST) != bool(args.node or args.any_node):
@@ -159,8 +159,8 @@ def _list(args: argparse.Namespace) -> int:
     from gpuwarden.clock import SystemClock
     from gpuwarden.lifecycle import StartError
     from gpuwarden_cli.output import render
-    from gpuwarden_collector.access.desk import tokens_path
-    from gpuwarden_collector.access.token_file import TokenFileError, last_used, load
+    from gpuwarden_collector.auth.access_control import tokens_path
+    from gpuwarden_collector.auth.token_file import TokenFileError, last_used, load
 
     path = tokens_path(_settings(args))
     try:
@@ -224,7 +224,7 @@ def _rotate(args: argparse.Namespace) -> int:
 def _enrolment(args: argparse.Namespace) -> int:
     from gpuwarden.access import Scope, Token
     from gpuwarden.lifecycle import StartError
-    from gpuwarden_collector.access.book import Entry
+    from gpuwarden_collector.auth.token_store import Entry
 
     settings = _settings(args)
     lasts = _time(args.valid, "--valid")
@@ -251,7 +251,7 @@ def _enrolment(args: argparse.Namespace) -> int:
 def _address(settings: "CollectorSettings") -> str:
     """As the certificate has it. Raises StartError."""
     from gpuwarden.lifecycle import StartError
-    from gpuwarden_collector.access.tls import certificate_of
+    from gpuwarden_collector.auth.tls import certificate_of
 
     if settings.tls_cert is None:
         raise StartError(
@@ -269,7 +269,7 @@ def _address(settings: "CollectorSettings") -> str:
 
 def _fingerprint(settings: "CollectorSettings") -> str | None:
     from gpuwarden.lifecycle import StartError
-    from gpuwarden_collector.access.tls import certificate_of
+    from gpuwarden_collector.auth.tls import certificate_of
 
     if settings.tls_ca is None:
         return None

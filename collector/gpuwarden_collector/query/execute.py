@@ -18,9 +18,9 @@ from gpuwarden_collector.query.newest import NewestRows
 from gpuwarden_collector.query.parsed import Parsed, Rows
 from gpuwarden_collector.query.pruned import PrunedLake, Span, span_of
 from gpuwarden_collector.query.statement import split
-from gpuwarden_collector.store.engine import Engine
-from gpuwarden_collector.store.errors import lost_file, one_line
-from gpuwarden_collector.store.latest import KEPT
+from gpuwarden_collector.storage.engine import Engine
+from gpuwarden_collector.storage.errors import lost_file, one_line
+from gpuwarden_collector.storage.newest_rows import KEPT
 
 NO_FILES: Mapping[str, str] = {}
 _NOT_A_SELECT = "Only SELECT statements"

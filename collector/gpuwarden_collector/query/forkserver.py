@@ -185,8 +185,8 @@ def main() -> None:
     import pyarrow.compute
     import pyarrow.dataset  # noqa: F401
 
-    from gpuwarden_collector import storage_process
     from gpuwarden_collector.query import worker
+    from gpuwarden_collector.storage import process as storage_process
 
     serve(control, {QUERY: worker.work, STORAGE: storage_process.work})
     os.killpg(0, signal.SIGKILL)

@@ -3,7 +3,7 @@
 Exactly one statement, SELECT or EXPLAIN of a SELECT (DESCRIBE, SHOW and SUMMARIZE are SELECTs to
 DuckDB). A SELECT can still read files and the lake's own tables, call functions that maintain the
 database, and in a cluster ask PostgreSQL, so functions, tables and what SHOW shows are on lists of
-what is allowed (`names.py`). The database refuses writes by itself as well: the transaction is
+what is allowed (`allowed_names.py`). The database refuses writes by itself as well: the transaction is
 read-only and external access is off, but for the lake's folder.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuwarden import schema
 from gpuwarden.query import QueryError
-from gpuwarden_collector.query.names import FUNCTIONS, INFORMATION, TABLE_FUNCTIONS, TABLES
+from gpuwarden_collector.query.allowed_names import FUNCTIONS, INFORMATION, TABLE_FUNCTIONS, TABLES
 from gpuwarden_collector.query.parsed import Parsed
 
 CATALOGS = frozenset({"", "gpuwarden"})

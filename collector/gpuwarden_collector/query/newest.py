@@ -1,4 +1,4 @@
-"""Answers `gpus_now` and its like from the newest rows that the collector keeps (`store/latest.py`).
+"""Answers `gpus_now` and its like from the newest rows that the collector keeps (`storage/newest_rows.py`).
 
 One cursor stays open, on which the views read a file of such rows and touch neither lake nor segments.
 A query is for it if all else that it reads are tables of the state file, so that nothing it shows may
@@ -11,10 +11,10 @@ from contextlib import contextmanager
 import duckdb
 import pyarrow as pa
 
-from gpuwarden_collector.store.engine import Engine
-from gpuwarden_collector.store.errors import StoreUnavailableError, one_line
-from gpuwarden_collector.store.latest import KEPT, kept_table, read_rows
-from gpuwarden_collector.store.segment import SCHEMAS
+from gpuwarden_collector.storage.engine import Engine
+from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
+from gpuwarden_collector.storage.newest_rows import KEPT, kept_table, read_rows
+from gpuwarden_collector.storage.segment import SCHEMAS
 
 
 class NewestRows:

@@ -19,9 +19,9 @@ from typing import Any
 import duckdb
 
 from gpuwarden.rollups import ROLLUPS
-from gpuwarden_collector.store.engine import Engine, hot_table
-from gpuwarden_collector.store.lake import LakeFile
-from gpuwarden_collector.store.segment import SCHEMAS, TABLE_NAMES
+from gpuwarden_collector.storage.engine import Engine, hot_table
+from gpuwarden_collector.storage.lake import LakeFile
+from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
 
 _ROUNDED = timedelta(seconds=1)
 """More than what is lost where instants are made microseconds."""

@@ -22,12 +22,12 @@ from typing import Any
 
 from gpuwarden.clock import Clock
 from gpuwarden.query import QueryError, QueryTimeoutError, Result
+from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.query.channel import Channel, ChannelError, packed
+from gpuwarden_collector.query.encode import decoded, python_rows
 from gpuwarden_collector.query.forkserver import spawn, wait_ended
-from gpuwarden_collector.query.result import decoded, python_rows
 from gpuwarden_collector.query.worker import Asked, WorkerSettings
-from gpuwarden_collector.stats import Stats
-from gpuwarden_collector.store.latest import LatestRows, named_views
+from gpuwarden_collector.storage.newest_rows import LatestRows, named_views
 
 log = logging.getLogger(__name__)
 

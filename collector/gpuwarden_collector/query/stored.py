@@ -4,9 +4,9 @@ import asyncio
 import logging
 
 from gpuwarden.query import QueryError
+from gpuwarden_collector.query.encode import decoded
 from gpuwarden_collector.query.querier import SqlQuerier
-from gpuwarden_collector.query.result import decoded
-from gpuwarden_collector.store.latest import Kept, LatestRows, newest_part_sql
+from gpuwarden_collector.storage.newest_rows import Kept, LatestRows, newest_part_sql
 
 log = logging.getLogger(__name__)
 

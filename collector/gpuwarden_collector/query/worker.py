@@ -26,14 +26,14 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden.query import QueryError
 from gpuwarden_collector.footprint import Memory
 from gpuwarden_collector.query.channel import ChannelError, receive, send
+from gpuwarden_collector.query.encode import encoded
 from gpuwarden_collector.query.execute import Interrupted, Runner
-from gpuwarden_collector.query.result import encoded
 from gpuwarden_collector.query.sandbox import Needs, confine, installation
-from gpuwarden_collector.store.address import Address
-from gpuwarden_collector.store.engine import Engine, Limits
-from gpuwarden_collector.store.errors import StoreUnavailableError
-from gpuwarden_collector.store.segment import FOLDER
-from gpuwarden_collector.store.state import FILE_NAME, State
+from gpuwarden_collector.storage.address import Address
+from gpuwarden_collector.storage.engine import Engine, Limits
+from gpuwarden_collector.storage.errors import StoreUnavailableError
+from gpuwarden_collector.storage.segment import FOLDER
+from gpuwarden_collector.storage.state import FILE_NAME, State
 
 RSS_BYTES_MAX = 512 * 1024 * 1024
 """A process that holds more after a query is replaced: what it took it may never give back."""

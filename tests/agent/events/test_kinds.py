@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_agent.events.kinds import KINDS, event, span
-from gpuwarden_collector.owners import CLAIMED_TWICE
+from gpuwarden_collector.ingest.gpu_owners import CLAIMED_TWICE
 
 PAGE = Path(__file__).parents[3] / "docs" / "events.md"
 

@@ -13,10 +13,10 @@ import pytest
 from gpuwarden.access import Scope, Token, read_token
 from gpuwarden.clock import SystemClock
 from gpuwarden_cli.main import main
-from gpuwarden_collector.access.authority import Files, init
-from gpuwarden_collector.access.book import Entry
-from gpuwarden_collector.access.tls import certificate_of
-from gpuwarden_collector.access.token_file import NAME, edit, load
+from gpuwarden_collector.auth.authority import Files, init
+from gpuwarden_collector.auth.tls import certificate_of
+from gpuwarden_collector.auth.token_file import NAME, edit, load
+from gpuwarden_collector.auth.token_store import Entry
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.settings import CollectorSettings
 

@@ -15,7 +15,7 @@ from gpuwarden_cli.commands.report import BY
 from gpuwarden_cli.main import main
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.settings import CollectorSettings
-from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.storage.database import Database
 
 NOW = datetime.now(UTC).replace(tzinfo=None)
 HOUR = NOW.replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)

@@ -13,7 +13,7 @@ from gpuwarden_cli.commands.rules import paths_of
 from gpuwarden_cli.main import main
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.settings import CollectorSettings
-from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.storage.database import Database
 from gpuwarden_rules.definition.language import builtin_paths
 
 

@@ -9,9 +9,9 @@ import pytest
 from gpuwarden.access import Scope, Token
 from gpuwarden.clock import SystemClock
 from gpuwarden_cli.main import main
-from gpuwarden_collector.access.authority import Files, init
-from gpuwarden_collector.access.book import Denied, Granted
-from gpuwarden_collector.access.token_file import NAME, load
+from gpuwarden_collector.auth.authority import Files, init
+from gpuwarden_collector.auth.token_file import NAME, load
+from gpuwarden_collector.auth.token_store import Denied, Granted
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from gpuwarden.clock import from_ms
 from gpuwarden.metrics import METRICS
 from gpuwarden_cli.importing.batches import BATCH_ROWS, Batcher, digest
 from gpuwarden_cli.importing.model import ImportedRows, ImportTally
-from gpuwarden_collector.admission import Window, refusal
-from gpuwarden_collector.decode import Decoded, decode
+from gpuwarden_collector.ingest.admit import Window, refusal
+from gpuwarden_collector.ingest.decode import Decoded, decode
 
 NOW_MS = 1_780_000_000_000
 

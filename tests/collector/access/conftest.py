@@ -11,8 +11,8 @@ import trustme
 
 from gpuwarden.access import Scope, Token
 from gpuwarden.clock import ManualClock
-from gpuwarden_collector.access.book import Entry
-from gpuwarden_collector.access.token_file import NAME, edit
+from gpuwarden_collector.auth.token_file import NAME, edit
+from gpuwarden_collector.auth.token_store import Entry
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpuwarden.clock import ManualClock, SystemClock
-from gpuwarden_collector.access.authority import AuthorityError, Files, init, renew
-from gpuwarden_collector.access.tls import certificate_of
+from gpuwarden_collector.auth.authority import AuthorityError, Files, init, renew
+from gpuwarden_collector.auth.tls import certificate_of
 
 NAMES = ["localhost", "127.0.0.1", "gpu.example", "2001:db8::1"]
 

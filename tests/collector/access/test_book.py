@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden.access import Scope, Token
-from gpuwarden_collector.access.book import Book, BookError, Denied, Entry, Granted
-from gpuwarden_collector.access.scopes import Holder
+from gpuwarden_collector.auth.scopes import Holder
+from gpuwarden_collector.auth.token_store import Book, BookError, Denied, Entry, Granted
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

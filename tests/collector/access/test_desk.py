@@ -9,8 +9,8 @@ import pytest
 from gpuwarden.access import Scope
 from gpuwarden.clock import ManualClock
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector.access.desk import USED_WRITTEN_EVERY_S, Desk, tokens_path
-from gpuwarden_collector.access.token_file import NAME, last_used
+from gpuwarden_collector.auth.access_control import USED_WRITTEN_EVERY_S, Desk, tokens_path
+from gpuwarden_collector.auth.token_file import NAME, last_used
 from gpuwarden_collector.settings import CollectorSettings
 
 

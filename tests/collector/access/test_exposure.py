@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector.access.exposure import Exposure, exposure_of
+from gpuwarden_collector.auth.exposure import Exposure, exposure_of
 from gpuwarden_collector.settings import CollectorSettings
 
 TLS = {"tls_cert": Path("c"), "tls_key": Path("k")}

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden.access import Scope
-from gpuwarden_collector.access.gate import token_in
-from gpuwarden_collector.access.token_file import NAME, edit
+from gpuwarden_collector.auth.gate import token_in
+from gpuwarden_collector.auth.token_file import NAME, edit
 
 
 async def status(session: Any, url: str, headers: Any = None, method: str = "GET") -> int:

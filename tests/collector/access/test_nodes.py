@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden.access import Scope, Token
-from gpuwarden_collector.access.nodes import NodeColumns
-from gpuwarden_collector.access.token_file import NAME, edit
-from gpuwarden_collector.decode import Decoded, Part, Refused
-from gpuwarden_collector.store.database import Database
-from gpuwarden_collector.store.engine import Limits
-from gpuwarden_collector.writer import load_known
+from gpuwarden_collector.auth.node_rows import NodeColumns
+from gpuwarden_collector.auth.token_file import NAME, edit
+from gpuwarden_collector.ingest.decode import Decoded, Part, Refused
+from gpuwarden_collector.ingest.writer import load_known
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import Limits
 
 NODES = st.lists(st.sampled_from(["n1", "n2", "n3"]), max_size=6)
 

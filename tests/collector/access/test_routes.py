@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from gpuwarden.access import Scope, Token
-from gpuwarden_collector.access.token_file import NAME, load
+from gpuwarden_collector.auth.token_file import NAME, load
 
 
 async def enroll(session: Any, url: str, headers: Any, document: Any) -> tuple[int, Any]:

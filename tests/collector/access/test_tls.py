@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector.access.tls import ServerTls, certificate_of
+from gpuwarden_collector.auth.tls import ServerTls, certificate_of
 
 V = ssl.TLSVersion
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.access import Scope, Token
-from gpuwarden_collector.access.book import Book, BookError, Entry
-from gpuwarden_collector.access.token_file import (
+from gpuwarden_collector.auth.token_file import (
     TokenFileError,
     edit,
     last_used,
     load,
     write_last_used,
 )
+from gpuwarden_collector.auth.token_store import Book, BookError, Entry
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -14,7 +14,7 @@ from gpuwarden_cli.main import main
 from gpuwarden_cli.remote_querier import RemoteQuerier
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.settings import CollectorSettings
-from gpuwarden_collector.store.database import Database
+from gpuwarden_collector.storage.database import Database
 from gpuwarden_rules.notify.digest import DigestPlan, due_at, is_due, made, read
 
 UNTIL = datetime(2026, 3, 2, 8, tzinfo=UTC)

@@ -1,1 +1,0 @@
-"""Who may do what: tokens, scopes, TLS, enrolment. `docs/security.md` is the full text."""

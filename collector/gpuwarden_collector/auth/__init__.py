@@ -1,0 +1,1 @@
+"""Authenticates requests and authorizes them: tokens, scopes, TLS, enrolment (`docs/security.md`)."""

@@ -1,0 +1,140 @@
+"""Access as one thing for the collector: gate, endpoints and certificate, kept up to date with their files."""
+
+import asyncio
+import logging
+import ssl
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from gpuwarden.clock import Clock
+from gpuwarden.files import Mark, mark_of
+from gpuwarden.lifecycle import StartError
+from gpuwarden_collector.auth import token_file
+from gpuwarden_collector.auth.exposure import exposure_of
+from gpuwarden_collector.auth.gate import Gate
+from gpuwarden_collector.auth.routes import AccessRoutes
+from gpuwarden_collector.auth.tls import ServerTls, certificate_of
+from gpuwarden_collector.auth.token_file import TokenFileError
+from gpuwarden_collector.settings import CollectorSettings
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+"""How often the files are looked at: a token that is revoked holds for no longer."""
+USED_WRITTEN_EVERY_S = 60.0
+CERTIFICATE_TOLD_EVERY_S = 86_400.0
+
+
+def tokens_path(settings: CollectorSettings) -> Path:
+    """Where the tokens are."""
+    return settings.tokens_file or settings.data_dir / token_file.NAME
+
+
+class Desk:
+    """Who may come in. `look` every LOOK_S seconds; `close` at the end."""
+
+    def __init__(self, settings: CollectorSettings, clock: Clock, denied: Counter[str]) -> None:
+        """Raises StartError for what would be unsafe, and for files that are wrong."""
+        self._clock = clock
+        self._path = tokens_path(settings)
+        self.exposure = exposure_of(settings)
+        self.tls: ServerTls | None = None
+        if settings.tls_cert is not None and settings.tls_key is not None:
+            self.tls = ServerTls(settings.tls_cert, settings.tls_key)
+        self._ca = settings.tls_ca
+        self._ca_mark: Mark | None = None
+        self.authority_ends_at: datetime | None = None
+        """When the authority ends that nodes are told to trust; None: there is none."""
+        self._look_at_authority()
+        self._mark = mark_of(self._path)
+        try:
+            self._book = token_file.load(self._path)
+        except TokenFileError as error:
+            raise StartError(str(error)) from error
+        self._gate = Gate(self.exposure, lambda: self._book, self.reload, clock, denied)
+        self._used_before = token_file.last_used(self._path)
+        self._used_written: dict[str, datetime] = {}
+        self._used_at_s = clock.monotonic()
+        self._told_at_s = clock.monotonic()
+        routes = AccessRoutes(self._path, settings.tls_ca, clock, self.reload)
+        self.routes: Iterable[web.AbstractRouteDef] = routes.routes()
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.tls is not None:
+            self.tls.warn_if_it_ends(self._clock.now())
+        if self.exposure.asks_tokens and not self._book.entries:
+            remedy = "gpuwarden token enrolment, or gpuwarden token create"
+            log.warning("there are no tokens yet: nobody is let in", extra={"remedy": remedy})
+
+    @property
+    def middleware(self) -> Any:
+        """For aiohttp."""
+        return self._gate.middleware
+
+    @property
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """What to listen with; None: without TLS."""
+        return None if self.tls is None else self.tls.context
+
+    @property
+    def certificate_ends_at(self) -> datetime | None:
+        """When the certificate ends; None: there is none."""
+        return None if self.tls is None else self.tls.certificate.ends_at
+
+    def reload(self) -> None:
+        """Take tokens and certificate anew where their files have changed."""
+        if self.tls is not None:
+            self.tls.reload()
+        self._look_at_authority()
+        mark = mark_of(self._path)
+        if mark == self._mark:
+            return
+        self._mark = mark
+        try:
+            self._book = token_file.load(self._path)
+        except TokenFileError as error:
+            log.error("tokens cannot be read; the old ones go on", extra={"why": str(error)})
+
+    def _look_at_authority(self) -> None:
+        mark = None if self._ca is None else mark_of(self._ca)
+        if self._ca is None or mark == self._ca_mark:
+            return
+        self._ca_mark = mark
+        try:
+            self.authority_ends_at = certificate_of(self._ca).ends_at
+        except ValueError as error:
+            self.authority_ends_at = None
+            log.warning("tls_ca cannot be read; no node can enroll", extra={"why": str(error)})
+
+    async def look(self) -> None:
+        """What is due: files that changed, when tokens were used, a certificate that ends."""
+        self.reload()
+        now_s = self._clock.monotonic()
+        if now_s - self._used_at_s >= USED_WRITTEN_EVERY_S:
+            self._used_at_s = now_s
+            await self._write_used()
+        if now_s - self._told_at_s >= CERTIFICATE_TOLD_EVERY_S:
+            self._told_at_s = now_s
+            self._tell()
+
+    async def close(self) -> None:
+        """Write down when tokens were used."""
+        await self._write_used()
+
+    async def _write_used(self) -> None:
+        if self._gate.last_used == self._used_written:
+            return
+        written = dict(self._gate.last_used)
+        merged = self._used_before | written
+        known = {name: at for name, at in merged.items() if self._book.get(name) is not None}
+        try:
+            await asyncio.to_thread(token_file.write_last_used, self._path, known)
+        except TokenFileError as error:
+            log.warning("it is not noted when tokens were used", extra={"why": str(error)})
+        self._used_written = written

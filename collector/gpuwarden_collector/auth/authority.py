@@ -1,0 +1,195 @@
+"""A private authority and the collector's certificate, for those who have none.
+
+Nodes trust the authority alone, so that the certificate can be renewed each year without their notice.
+The authority's key stays on the collector's host and signs nothing but this.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from gpuwarden.files import make_folder, write_whole
+from gpuwarden_collector.auth.tls import Certificate, certificate_of, described
+
+CA_LASTS = timedelta(days=3653)
+SERVER_LASTS = timedelta(days=365)
+_BACKDATED = timedelta(hours=1)
+"""Clocks of nodes may be behind."""
+
+
+class AuthorityError(Exception):
+    """One line: what, where, what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where the authority and the certificate are."""
+
+    folder: Path
+
+    @property
+    def ca(self) -> Path:
+        """The authority's certificate: public."""
+        return self.folder / "ca.pem"
+
+    @property
+    def ca_key(self) -> Path:
+        """The authority's key: the one that must not leak."""
+        return self.folder / "ca.key"
+
+    @property
+    def cert(self) -> Path:
+        """The collector's certificate."""
+        return self.folder / "server.pem"
+
+    @property
+    def key(self) -> Path:
+        """The collector's key."""
+        return self.folder / "server.key"
+
+
+def init(files: Files, names: Sequence[str], now: datetime) -> Certificate:
+    """Make an authority and a certificate for `names`; what is there already stays.
+
+    Raises AuthorityError, also where the certificate that is there is not for all of `names`.
+    """
+    try:
+        if files.cert.exists():
+            return _kept(files, names)
+        if not files.ca.exists():
+            _make_authority(files, now)
+        return _issue(files, names, now)
+    except OSError as error:
+        raise AuthorityError(f"{error.filename or files.folder}: {error.strerror}") from error
+
+
+def _kept(files: Files, names: Sequence[str]) -> Certificate:
+    try:
+        found = certificate_of(files.cert)
+    except ValueError as error:
+        raise AuthorityError(f"{error}: --renew makes a new one") from error
+    if missing := [name for name in names if name not in found.names]:
+        raise AuthorityError(
+            f"{files.cert} is there and not for {', '.join(missing)}: --renew with each --name makes another"
+        )
+    return found
+
+
+def renew(files: Files, names: Sequence[str], now: datetime) -> Certificate:
+    """A new key and certificate by the same authority; `names` empty: those of the old one.
+
+    Raises AuthorityError.
+    """
+    try:
+        names = names or certificate_of(files.cert).names
+    except ValueError as error:
+        raise AuthorityError(f"{error}: name the collector's host with --name") from error
+    try:
+        return _issue(files, names, now)
+    except OSError as error:
+        raise AuthorityError(f"{error.filename or files.folder}: {error.strerror}") from error
+
+
+def _make_authority(files: Files, now: datetime) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name(
+        [x509.NameAttribute(NameOID.COMMON_NAME, f"gpuwarden authority {now:%Y-%m-%d}")]
+    )
+    usage = _usage(signs_certificates=True)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(now + CA_LASTS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    make_folder(files.folder)
+    write_whole(files.ca_key, _pem(key))
+    write_whole(files.ca, certificate.public_bytes(Encoding.PEM), mode=0o644)
+
+
+def _issue(files: Files, names: Sequence[str], now: datetime) -> Certificate:
+    alternatives = [_name(name) for name in dict.fromkeys(names)]
+    ca, ca_key = _authority(files)
+    if ca.not_valid_after_utc <= now:
+        raise AuthorityError(
+            f"{files.ca} has expired: move it and {files.ca_key} away, make another, and enroll the nodes"
+            " again"
+        )
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpuwarden collector")])
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
+    certificate = (
+        x509.CertificateBuilder(ca.subject, subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(min(now + SERVER_LASTS, ca.not_valid_after_utc))
+        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(identifier, critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    # The key first: a collector that looks in between finds a pair that does not fit, and looks again.
+    write_whole(files.key, _pem(key))
+    chain = certificate.public_bytes(Encoding.PEM) + ca.public_bytes(Encoding.PEM)
+    write_whole(files.cert, chain, mode=0o644)
+    return described(certificate)
+
+
+def _authority(files: Files) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    try:
+        ca = x509.load_pem_x509_certificate(files.ca.read_bytes())
+    except ValueError as error:
+        raise AuthorityError(f"{files.ca}: there is no certificate in PEM form in it") from error
+    try:
+        key = load_pem_private_key(files.ca_key.read_bytes(), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise AuthorityError(f"{files.ca_key}: there is no key in PEM form in it") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != ca.public_key():
+        raise AuthorityError(f"{files.ca_key}: this is not the key of {files.ca}")
+    return ca, key
+
+
+def _name(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        pass
+    if not text.isascii() or not text or any(c in text for c in " /:@,*"):
+        raise AuthorityError(f"--name {text}: this is neither the name of a host nor an address")
+    return x509.DNSName(text)
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -1,0 +1,169 @@
+"""Stands before every handler: who asks, may they, and is it a web page that asks in their place."""
+
+import base64
+import binascii
+import ipaddress
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from gpuwarden.clock import Clock
+from gpuwarden_collector.auth.exposure import Exposure
+from gpuwarden_collector.auth.scopes import Anyone, need_of
+from gpuwarden_collector.auth.token_store import Book, Denied, Granted
+from gpuwarden_collector.ingest.deduplicate import NOBODY
+
+log = logging.getLogger(__name__)
+
+GRANT = web.RequestKey("GRANT", Granted)
+"""Key of a request under which its `Granted` is; absent where no token was asked for."""
+
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_TOLD_EVERY_S = 60.0
+_CHALLENGE = 'Basic realm="gpuwarden: any name, and a token as the password", charset="UTF-8"'
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Gate:
+    """The decision for each request; `book` is whatever it is at that moment."""
+
+    def __init__(
+        self,
+        exposure: Exposure,
+        book: Callable[[], Book],
+        refresh: Callable[[], None],
+        clock: Clock,
+        denied: Counter[str],
+    ) -> None:
+        """`refresh` looks whether `book` is another one now. `denied`: where denials are counted, by reason."""
+        self._exposure = exposure
+        self._book = book
+        self._refresh = refresh
+        self._clock = clock
+        self._denied = denied
+        self._told_at_s: dict[str, float] = {}
+        self.last_used: dict[str, datetime] = {}
+        """By id of the token."""
+
+    @property
+    def middleware(self) -> Any:
+        """For aiohttp."""
+
+        @web.middleware
+        async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+            verdict = self._judged(request)
+            if isinstance(verdict, Denied):
+                return self._refused(request, verdict)
+            if verdict is not None:
+                request[GRANT] = verdict
+            return await handler(request)
+
+        return guard
+
+    def _judged(self, request: web.Request) -> Granted | Denied | None:
+        resource = request.match_info.route.resource
+        if resource is None:
+            return None  # there is nothing here, and the answer says no more than that
+        if (denied := self._as_web_page(request)) is not None:
+            return denied
+        need = need_of(request.method, resource.canonical)
+        if need is Anyone or not self._exposure.asks_tokens:
+            return None
+        presented = request.headers.getall("Authorization", [])
+        if len(presented) > 1:
+            return Denied("malformed", "header Authorization stands more than once")
+        now = self._clock.now()
+        token = token_in(presented[0]) if presented else None
+        verdict = self._book().judged(token, need, now)
+        if isinstance(verdict, Denied) and verdict.why == "unknown":
+            self._refresh()  # it may have been made this very second
+            verdict = self._book().judged(token, need, now)
+        if isinstance(verdict, Granted):
+            self.last_used[verdict.entry.id] = now
+        return verdict
+
+    def _as_web_page(self, request: web.Request) -> Denied | None:
+        """A browser sends a password that it knows, and reaches loopback, for any page that asks it to."""
+        host = request.headers.get("Host", "")
+        if self._exposure.is_local and not _is_local_name(host):
+            return Denied(
+                "host",
+                "without tokens this collector answers to localhost and addresses only; if a proxy is"
+                " before it, set require_tokens = true (docs/security.md)",
+                421,
+            )
+        if request.method in _SAFE:
+            return None
+        site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
+        if site is not None:
+            is_ours = site in ("same-origin", "none")
+        else:
+            is_ours = origin is None or urlsplit(origin).netloc == host
+        return (
+            None if is_ours else Denied("cross_site", "a page of another site may not do this", 403)
+        )
+
+    def _refused(self, request: web.Request, denied: Denied) -> web.Response:
+        self._denied[denied.why] += 1
+        now_s = self._clock.monotonic()
+        if now_s - self._told_at_s.get(denied.why, -_TOLD_EVERY_S) >= _TOLD_EVERY_S:
+            self._told_at_s[denied.why] = now_s
+            extra = {"why": denied.reason, "client": request.remote, "path": request.path}
+            log.warning("a request was denied; more of the kind are counted", extra=extra)
+        body = {"error": denied.reason, "status": denied.status}
+        answer = web.json_response(body, status=denied.status)
+        if denied.status == 401:
+            answer.headers["WWW-Authenticate"] = _CHALLENGE
+        if not request.content.is_eof():
+            answer.force_close()
+        return answer
+
+
+def node_of(request: web.Request) -> str | None:
+    """The only node that the request may speak of; None: any."""
+    grant = request.get(GRANT)
+    return None if grant is None else grant.entry.node
+
+
+def sender_of(request: web.Request) -> str:
+    """Who the request comes from, as the ledger of what is stored tells senders apart."""
+    grant = request.get(GRANT)
+    return NOBODY if grant is None else grant.entry.sender
+
+
+def token_in(authorization: str) -> str:
+    """The token in the header: `Bearer TOKEN`, or as the password of `Basic`; "" where there is none."""
+    scheme, _, rest = authorization.partition(" ")
+    rest = rest.strip()
+    match scheme.lower():
+        case "bearer":
+            return rest
+        case "basic":
+            try:
+                pair = base64.b64decode(rest, validate=True).decode()
+            except (binascii.Error, UnicodeDecodeError):
+                return ""
+            return pair.partition(":")[2]
+        case _:
+            return ""
+
+
+def _is_local_name(host: str) -> bool:
+    """Whether no page of the web can have a name that leads here: an address, or localhost."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    if name == "localhost" or name.endswith(".localhost") or not host:
+        return True
+    try:
+        ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return True

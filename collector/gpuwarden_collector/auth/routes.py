@@ -1,0 +1,115 @@
+"""Endpoints of access: what a token is, the authority to trust, and a node's enrolment."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from aiohttp import web
+
+from gpuwarden.access import DIGEST, ID
+from gpuwarden.clock import Clock
+from gpuwarden_collector.auth import token_file
+from gpuwarden_collector.auth.gate import GRANT
+from gpuwarden_collector.auth.token_file import TokenFileError
+from gpuwarden_collector.auth.token_store import Book, BookError, Entry
+
+BODY_BYTES_MAX = 4_096
+BODY_S = 10.0
+NODE_BYTES_MAX = 256
+
+
+class AccessRoutes:
+    """Handlers; `changed` is told when the file of tokens is another one."""
+
+    def __init__(
+        self, tokens: Path, ca: Path | None, clock: Clock, changed: Callable[[], None]
+    ) -> None:
+        self._tokens = tokens
+        self._ca = ca
+        self._clock = clock
+        self._changed = changed
+
+    def routes(self) -> Iterable[web.AbstractRouteDef]:
+        """For the application."""
+        return [
+            web.get("/v1/token", self.token),
+            web.get("/v1/ca", self.authority),
+            web.post("/v1/enroll", self.enroll),
+        ]
+
+    async def token(self, request: web.Request) -> web.Response:
+        """GET /v1/token: what the caller's own token is."""
+        grant = request.get(GRANT)
+        if grant is None:
+            return web.json_response({"required": False})
+        ends_at = grant.entry.expires_at
+        return web.json_response(
+            {
+                "required": True,
+                "id": grant.entry.id,
+                "scope": grant.entry.scope,
+                "node": grant.entry.node,
+                "expires_at": None if ends_at is None else ends_at.isoformat(),
+            }
+        )
+
+    async def authority(self, request: web.Request) -> web.Response:
+        """GET /v1/ca: the certificate of the authority that signed the collector's."""
+        if self._ca is None:
+            return _error(404, "this collector names no authority of its own (tls_ca)")
+        try:
+            text = await asyncio.to_thread(self._ca.read_bytes)
+        except OSError as error:
+            return _error(503, f"tls_ca cannot be read: {error.strerror}")
+        return web.Response(body=text, content_type="application/x-pem-file")
+
+    async def enroll(self, request: web.Request) -> web.Response:
+        """POST /v1/enroll: take up the token that a node has made for itself, by its hash."""
+        grant = request.get(GRANT)
+        if grant is None:
+            return _error(
+                409, "this collector asks for no tokens: set collector_url, and that is all"
+            )
+        try:
+            node, name, digest = await _asked(request)
+        except ValueError as error:
+            return _error(400, str(error))
+        now = self._clock.now()
+
+        def change(book: Book) -> tuple[Book, Entry]:
+            return book.enrolled(grant.entry.id, node, name, digest, now)
+
+        try:
+            entry = await asyncio.to_thread(token_file.edit, self._tokens, change)
+        except BookError as error:
+            return _error(409, str(error))
+        except TokenFileError as error:
+            return _error(503, str(error))
+        self._changed()
+        return web.json_response({"id": entry.id, "node": entry.node}, status=201)
+
+
+async def _asked(request: web.Request) -> tuple[str, str, str]:
+    """Node, and the id and hash of its token. Raises ValueError."""
+    if (request.content_length or BODY_BYTES_MAX + 1) > BODY_BYTES_MAX:
+        raise ValueError(f"the body must be JSON of at most {BODY_BYTES_MAX} bytes")
+    try:
+        async with asyncio.timeout(BODY_S):
+            document = json.loads(await request.content.readexactly(request.content_length or 0))
+        node, name, digest = (document[key] for key in ("node", "id", "sha256"))
+    except (TimeoutError, ValueError, TypeError, KeyError, EOFError) as error:
+        raise ValueError("the body must be JSON with node, id and sha256") from error
+    if not isinstance(node, str) or not 0 < len(node.encode()) <= NODE_BYTES_MAX:
+        raise ValueError(f"node must be a name of at most {NODE_BYTES_MAX} bytes")
+    if not node.isprintable():
+        raise ValueError("node has characters that cannot be shown")
+    if not isinstance(name, str) or not ID.fullmatch(name):
+        raise ValueError("id must be 12 small letters and digits")
+    if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
+        raise ValueError("sha256 must be 64 hexadecimal digits")
+    return node, name, digest
+
+
+def _error(status: int, reason: str) -> web.Response:
+    return web.json_response({"error": reason, "status": status}, status=status)

@@ -1,0 +1,117 @@
+"""The file of tokens: JSON, mode 0600, shared by the collector and `gpuwarden token`.
+
+A change holds a lock, so that two at once do not undo each other; a reader needs none, for the file is
+always whole. When each token was last used is the collector's own to write, into a file beside it.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from gpuwarden.files import write_whole
+from gpuwarden_collector.auth.token_store import Book, Entry
+
+NAME = "tokens.json"
+VERSION = 1
+
+R = TypeVar("R")
+
+
+class TokenFileError(Exception):
+    """The file cannot be read or written; one line with the path."""
+
+
+class _Document(msgspec.Struct, forbid_unknown_fields=True):
+    version: int
+    tokens: list[Entry]
+
+
+def load(path: Path) -> Book:
+    """The tokens in a file; none where there is no file. Raises TokenFileError."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return Book()
+    except OSError as error:
+        raise TokenFileError(
+            f"{path}: {error.strerror}: give it to the collector's user"
+        ) from error
+    try:
+        document = msgspec.json.decode(content, type=_Document)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        what = f"{path}: this is no file of tokens ({error})"
+        raise TokenFileError(f"{what}: restore it, or remove it and make new tokens") from error
+    if document.version != VERSION:
+        raise TokenFileError(f"{path}: version {document.version}; this gpuwarden knows {VERSION}")
+    if any(entry.created_at.tzinfo is None for entry in document.tokens):
+        raise TokenFileError(f"{path}: an instant in it names no zone: write it as UTC, with a Z")
+    return Book(document.tokens)
+
+
+def edit(path: Path, change: Callable[[Book], tuple[Book, R]]) -> R:
+    """Change the tokens; what `change` raises leaves them as they are. Raises TokenFileError."""
+    with _locked(path):
+        before = load(path)
+        after, result = change(before)
+        if after is not before:
+            document = _Document(VERSION, after.entries)
+            content = msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+            _write(path, content)
+    return result
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    # The file itself is replaced by each change, so that the lock is another one.
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            if os.geteuid() == 0:
+                owner = path.parent.stat()
+                os.fchown(handle, owner.st_uid, owner.st_gid)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except BaseException:
+            os.close(handle)
+            raise
+    except OSError as error:
+        raise TokenFileError(
+            f"{lock}: {error.strerror}: run this as the collector's user"
+        ) from error
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise TokenFileError(f"{path}: {error.strerror}: tokens are as they were") from error
+
+
+def last_used(path: Path) -> dict[str, datetime]:
+    """When each token was last used, by id, to a minute or so; empty where nobody knows."""
+    try:
+        found = msgspec.json.decode(_used_path(path).read_bytes(), type=dict[str, datetime])
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    return {name: at for name, at in found.items() if at.tzinfo is not None}
+
+
+def write_last_used(path: Path, used: Mapping[str, datetime]) -> None:
+    """Raises TokenFileError."""
+    document = {name: at.isoformat(timespec="seconds") for name, at in used.items()}
+    _write(_used_path(path), json.dumps(document, indent=1).encode() + b"\n")
+
+
+def _used_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.used")

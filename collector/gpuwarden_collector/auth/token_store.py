@@ -1,0 +1,178 @@
+"""The tokens that a collector knows, and every decision about them: pure.
+
+Stored is the SHA-256 of a token, never the token.
+"""
+
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import msgspec
+
+from gpuwarden.access import Scope, Token, allows
+from gpuwarden_collector.auth.scopes import Holder, Need
+from gpuwarden_collector.ingest.deduplicate import node_sender, token_sender
+
+_NO_DIGEST = "0" * 64
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One token."""
+
+    id: str
+    scope: Scope
+    sha256: str
+    created_at: datetime
+    node: str | None = None
+    """The only node whose rows it may send; None: any."""
+    expires_at: datetime | None = None
+    uses_left: int | None = None
+    """Of an enrolment: nodes that it may still bring in."""
+    comment: str = ""
+    line: str | None = None
+    """Id of the first token that this one has come from by rotation; None: it is the first."""
+
+    @property
+    def sender(self) -> str:
+        """As whom the ledger knows who sends with it: rotation and another token of the node change nothing."""
+        return token_sender(self.line or self.id) if self.node is None else node_sender(self.node)
+
+    def is_over(self, now: datetime) -> bool:
+        """Whether its time is over."""
+        return self.expires_at is not None and self.expires_at <= now
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The request may pass."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """It may not: a word to count by, a sentence, and 401 or 403."""
+
+    why: str
+    reason: str
+    status: int = 401
+
+
+class BookError(ValueError):
+    """A change that cannot be made; one line for people."""
+
+
+class Book:
+    """Tokens by id. A change makes another book."""
+
+    def __init__(self, entries: Sequence[Entry] = ()) -> None:
+        self._entries = {entry.id: entry for entry in entries}
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All of them, the oldest first."""
+        return list(self._entries.values())
+
+    def get(self, name: str) -> Entry | None:
+        """The token with this id."""
+        return self._entries.get(name)
+
+    def judged(self, presented: str | None, need: Need, now: datetime) -> Granted | Denied:
+        """Whether a request with the token `presented` may do what needs `need`."""
+        if presented is None:
+            scope = "" if need is Holder else f" with scope {need}"
+            return Denied("missing", f"this needs a token{scope}; {_remedy(need)}")
+        try:
+            token = Token.parse(presented)
+        except ValueError:
+            return Denied("malformed", f"what was sent is no gpuwarden token; {_remedy(need)}")
+        entry = self._entries.get(token.id)
+        # Compared also where there is no such token, and in constant time.
+        is_it = hmac.compare_digest(entry.sha256 if entry else _NO_DIGEST, token.digest)
+        if entry is None or not is_it:
+            what = f"the token {token.id} is unknown or revoked"
+            return Denied("unknown", f"{what}; {_remedy(need)}")
+        if entry.is_over(now):
+            over = f"the token {entry.id} expired at {entry.expires_at:%Y-%m-%d %H:%M} UTC"
+            return Denied("expired", f"{over}; {_remedy(need)}")
+        if isinstance(need, Scope) and not allows(entry.scope, need):
+            has = f"the token {entry.id} has scope {entry.scope}, and this needs {need}"
+            return Denied("scope", f"{has}; {_remedy(need)}", 403)
+        return Granted(entry)
+
+    def with_entry(self, entry: Entry) -> "Book":
+        """One more, or another in its place."""
+        return Book([*(e for e in self._entries.values() if e.id != entry.id), entry])
+
+    def ingest_token(self, node: str, now: datetime) -> Entry | None:
+        """The token of a node that holds and does not end."""
+        for entry in self._entries.values():
+            is_its = entry.scope is Scope.INGEST and entry.node == node
+            if is_its and entry.expires_at is None:
+                return entry
+        return None
+
+    def revoked(self, names: Sequence[str]) -> "Book":
+        """Without these ids. Raises BookError for one that is not there."""
+        for name in names:
+            self._known(name)
+        return Book([e for e in self._entries.values() if e.id not in names])
+
+    def rotated(self, name: str, fresh: Token, now: datetime, grace: timedelta) -> "Book":
+        """`fresh` in the place of the token `name`, which goes on for `grace`. Raises BookError."""
+        old = self._known(name)
+        if old.scope is Scope.ENROLL:
+            raise BookError(f"the token {name} is for enrolment; make a new one instead")
+        ends_at = min(now + grace, old.expires_at or now + grace)
+        line = None if old.node is not None else old.line or old.id
+        new = msgspec.structs.replace(
+            old, id=fresh.id, sha256=fresh.digest, created_at=now, line=line
+        )
+        return self.with_entry(msgspec.structs.replace(old, expires_at=ends_at)).with_entry(new)
+
+    def enrolled(
+        self, by: str, node: str, name: str, digest: str, now: datetime
+    ) -> "tuple[Book, Entry]":
+        """The book with a node's own token, brought in by the token `by`.
+
+        The same once more changes nothing: an answer may have been lost. Raises BookError.
+        """
+        old = self._entries.get(name)
+        if old is not None:
+            if (old.sha256, old.node, old.scope) == (digest, node, Scope.INGEST):
+                return self, old
+            raise BookError(f"there is a token {name} already: enroll again")
+        pass_ = self._known(by)
+        if pass_.uses_left == 0:
+            raise BookError(f"the enrolment {by} is used up: `gpuwarden token enrolment` makes one")
+        if (held := self.ingest_token(node, now)) is not None:
+            raise BookError(
+                f"node {node} has the token {held.id}: `gpuwarden token revoke {held.id}` on the"
+                " collector's host first if it is to have another"
+            )
+        book = self
+        if pass_.uses_left is not None:
+            spent = msgspec.structs.replace(pass_, uses_left=pass_.uses_left - 1)
+            book = book.with_entry(spent)
+        entry = Entry(name, Scope.INGEST, digest, now, node, comment=f"enrolled by {by}")
+        return book.with_entry(entry), entry
+
+    def without_old(self, now: datetime, kept: timedelta) -> "Book":
+        """Without those whose time has been over for so long."""
+        return Book([e for e in self._entries.values() if not e.is_over(now - kept)])
+
+    def _known(self, name: str) -> Entry:
+        entry = self._entries.get(name)
+        if entry is None:
+            raise BookError(f"there is no token {name}: `gpuwarden token list` shows all")
+        return entry
+
+
+def _remedy(need: Need) -> str:
+    hint = f"`gpuwarden token create --scope {Scope.READ if need is Holder else need}`"
+    if need is Scope.INGEST:
+        hint = "`gpuwarden enroll`, or `gpuwarden token create --scope ingest --node NAME`"
+    if need is Scope.ENROLL:
+        hint = "`gpuwarden token enrolment` on the collector's host"
+    return f"get one: {hint} (docs/security.md)"

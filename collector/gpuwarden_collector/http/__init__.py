@@ -1,0 +1,1 @@
+"""Serves HTTP: routes, bounded bodies, requests for SQL (`docs/api.md`)."""

@@ -1,0 +1,1 @@
+"""Takes batches: decodes, admits, deduplicates and hands them to the writer as one commit (`docs/wire.md`)."""

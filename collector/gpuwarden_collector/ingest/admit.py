@@ -1,0 +1,201 @@
+"""Which batches are admitted: a pure policy over decoded tables.
+
+A batch is admitted or refused whole, so nothing is ever half done: one wrong row refuses the batch
+with the table, the column, how many rows are wrong and an example.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpuwarden.clock import EPOCH, from_ms, to_ms
+from gpuwarden.metrics import Type
+from gpuwarden.schema import WIRE_TABLES
+from gpuwarden.table import Column, Table
+from gpuwarden_collector.ingest.decode import Refused, invalid
+
+NAME_BYTES_MAX = 256
+"""Longest text of a name or UUID."""
+TEXT_BYTES_MAX = 65_536
+"""Longest text of any other cell."""
+
+_NAMES = ("node", "gpu_uuid")
+_SAMPLE_TABLES = frozenset({"gpu_samples", "host_samples", "process_samples"})
+"""Tables in which a key may stand once a batch. Events of a kind may coincide, and of several
+inventory rows with one key the last counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which timestamps are admitted, in milliseconds since the epoch, ends included."""
+
+    least_ms: int
+    most_ms: int
+
+
+def window(now: datetime, past_max_s: float, future_max_s: float) -> Window:
+    """The admission window around `now`."""
+    return Window(
+        to_ms(now - timedelta(seconds=past_max_s)), to_ms(now + timedelta(seconds=future_max_s))
+    )
+
+
+def refusal(tables: Mapping[str, Any], admitted: Window) -> Refused | None:
+    """Why the tables are refused; None admits them."""
+    result = checked(tables, admitted)
+    return result if isinstance(result, Refused) else None
+
+
+def checked(tables: Mapping[str, Any], admitted: Window) -> dict[str, Any] | Refused:
+    """The tables, each column in one piece, or why they are refused."""
+    combined: dict[str, Any] = {}
+    for name, data in tables.items():
+        if reason := invalid(name, data):
+            return Refused(400, reason)
+        table = WIRE_TABLES[name]
+        data = combined[name] = data.combine_chunks()
+        for column, values in zip(table.columns, data.columns, strict=True):
+            reason = _wrong_column(table, column, values, admitted)
+            if reason:
+                return Refused(422, reason)
+        if name in _SAMPLE_TABLES and (key := _key_twice(table, data)):
+            return Refused(422, key)
+    return combined
+
+
+def _wrong_column(table: Table, column: Column, values: Any, admitted: Window) -> str | None:
+    rows = values.length()
+    missing = values.null_count
+    where = f"{table.name}.{column.name}"
+    if column.required and missing:
+        return f"{where} is required, and {missing} rows have no value"
+    if missing == rows:
+        return None
+    match column.type:
+        case Type.TIMESTAMP:
+            # Only `ts` says when a row was made; a process may have started long ago.
+            least_ms = admitted.least_ms if column.name == "ts" else to_ms(EPOCH)
+            return _wrong_time(where, values, Window(least_ms, admitted.most_ms))
+        case Type.STRING:
+            is_name = column.name in table.key or column.name in _NAMES
+            return _wrong_text(where, values, NAME_BYTES_MAX if is_name else TEXT_BYTES_MAX)
+        case Type.FLOAT32 | Type.FLOAT64:
+            return _not_finite(where, values) or _outside(where, values, column.limits)
+        case _:
+            return _outside(where, values, column.limits)
+
+
+def _not_finite(where: str, values: Any) -> str | None:
+    # The sum of finite values is finite but for overflow, and costs a tenth of looking at each.
+    total = pc.sum(values).as_py()
+    if math.isfinite(total):
+        return None
+    rows = values.length() - values.null_count - (pc.sum(pc.is_finite(values)).as_py() or 0)
+    return f"{where}: {rows} rows are NaN or infinite; send NULL where absent" if rows else None
+
+
+def _wrong_time(where: str, values: Any, admitted: Window) -> str | None:
+    milliseconds = values.cast(pa.int64())
+    found = _extremes(milliseconds)
+    if found is None or (found[0] >= admitted.least_ms and found[1] <= admitted.most_ms):
+        return None
+    early, late = found[0] < admitted.least_ms, found[1] > admitted.most_ms
+    rows = _rows_outside(milliseconds, admitted.least_ms, admitted.most_ms)
+    example = _iso(found[0] if early else found[1])
+    which = (
+        "too old and too far ahead" if early and late else "too old" if early else "in the future"
+    )
+    return (
+        f"{where}: {rows} rows are {which}, such as {example}; "
+        f"admitted is {_iso(admitted.least_ms)} to {_iso(admitted.most_ms)}"
+    )
+
+
+def _outside(where: str, values: Any, limits: tuple[float, float] | None) -> str | None:
+    if limits is None:
+        return None
+    found = _extremes(values)
+    if found is None or (found[0] >= limits[0] and found[1] <= limits[1]):
+        return None
+    rows = _rows_outside(values, *limits)
+    example = found[0] if found[0] < limits[0] else found[1]
+    return f"{where}: {rows} rows are outside {limits[0]:g} to {limits[1]:g}, such as {example:g}"
+
+
+def _wrong_text(where: str, values: Any, bytes_max: int) -> str | None:
+    found = _extremes(pc.binary_length(values))
+    if found is None:
+        return None
+    if bytes_max == NAME_BYTES_MAX and found[0] < 1:
+        return f"{where}: an empty text; it names what the row is about"
+    if found[1] > bytes_max:
+        return f"{where}: a text of {found[1]} bytes; most is {bytes_max}"
+    return None
+
+
+def _extremes(values: Any) -> tuple[Any, Any] | None:
+    both = pc.min_max(values)
+    least = both["min"].as_py()
+    return None if least is None else (least, both["max"].as_py())
+
+
+def _rows_outside(values: Any, least: float, most: float) -> int:
+    if pa.types.is_integer(values.type):
+        # With a float Arrow compares no integer beyond 2**53: it raises.
+        reach = 2 ** (values.type.bit_width - 1)
+        least = math.ceil(max(least, -reach))
+        most = math.floor(min(most, reach - 1))
+    outside = pc.or_(pc.less(values, least), pc.greater(values, most))
+    return int(pc.sum(outside).as_py() or 0)
+
+
+def _key_twice(table: Table, data: Any) -> str | None:
+    if data.num_rows < 2:
+        return None
+    if _all_differ([data.column(name) for name in table.key]):
+        return None
+    keys = data.select(list(table.key))
+    counted = keys.group_by(list(table.key)).aggregate([([], "count_all")])
+    twice = counted.filter(pc.greater(counted["count_all"], 1))
+    if not twice.num_rows:
+        return None
+    first = twice.slice(0, 1).to_pylist()[0]
+    example = ", ".join(f"{name} {_shown(first[name])}" for name in table.key)
+    times = first["count_all"]
+    return (
+        f"{table.name}: {twice.num_rows} keys stand more than once, such as {example} {times} times"
+    )
+
+
+def _all_differ(columns: Sequence[Any]) -> bool:
+    """Whether no two rows are equal. False may also mean that it cannot be told this way.
+
+    Ten times faster than grouping: each column becomes codes, the codes of a row one number.
+    """
+    numbers = np.zeros(columns[0].length(), np.int64)
+    possible = 1
+    for column in columns:
+        encoded = column.combine_chunks().dictionary_encode()
+        size = len(encoded.dictionary)
+        possible *= size
+        if possible >= 1 << 62:
+            return False
+        numbers = numbers * size + encoded.indices.to_numpy()
+    return np.unique(numbers).size == numbers.size
+
+
+def _shown(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)[:100]
+
+
+def _iso(ts_ms: int) -> str:
+    try:
+        return from_ms(ts_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except OverflowError:
+        return f"{ts_ms} ms since 1970"

@@ -1,0 +1,442 @@
+"""Plans one group commit: pure from waiting batches and what is known to changes and new knowledge."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpuwarden.schema import EVENTS
+from gpuwarden.wire import BatchId
+from gpuwarden_collector.ingest import inventory
+from gpuwarden_collector.ingest.decode import STORED_SCHEMAS, Decoded, Part
+from gpuwarden_collector.ingest.deduplicate import (
+    NOBODY,
+    RANGES_MAX,
+    Draft,
+    Entry,
+    Ledger,
+    LedgerKey,
+    Stored,
+    from_text,
+    to_text,
+)
+from gpuwarden_collector.ingest.gpu_owners import (
+    TOLD_EVERY,
+    Claims,
+    Owner,
+    Speaker,
+    Told,
+    gone,
+    stored_owner,
+)
+from gpuwarden_collector.ingest.inventory import Item, Place, Source
+from gpuwarden_collector.ingest.late_rows import late_windows
+from gpuwarden_collector.ingest.prices import PriceBook
+from gpuwarden_collector.ingest.resent import doubtful_rows
+from gpuwarden_collector.storage.commit import Changes
+from gpuwarden_collector.storage.segment import BatchKey
+
+LEDGER_KEPT_FOR = timedelta(days=60)
+_NO_KEY_RETRY_AFTER_S = 60
+_INVENTORY = ("nodes", "gpus")
+_SEEN = ("first_seen_at", "last_seen_at")
+_HEARD_COLUMNS = {"nodes": "node", "gpus": "gpu_uuid"}
+
+LedgerRow = tuple[str, str, str, int, str, datetime]
+"""Sender, agent, boot, floor, ranges, heard_at (naive UTC)."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What the database holds, as the writer remembers it."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    items: dict[str, dict[str, Item]] = field(default_factory=lambda: {"nodes": {}, "gpus": {}})
+    heard: dict[str, set[str]] = field(default_factory=lambda: {"nodes": set(), "gpus": set()})
+    """Keys heard of since `last_seen_at` was last written."""
+    places: dict[Place, str] = field(default_factory=dict)
+    """gpu_uuid of the board that was last told of there."""
+    unsaved: set[LedgerKey] = field(default_factory=set)
+    """Entries of the ledger that the state file does not have as they are."""
+    owners: dict[str, Owner] = field(default_factory=dict)
+    """By gpu_uuid: the node that each GPU belongs to."""
+    told: dict[tuple[str, str], Told] = field(default_factory=dict)
+    """By gpu_uuid and node: what was told of nodes that speak of another's GPU."""
+    closed_until: datetime | None = None
+    """Sample rows from before that (naive UTC) are late: their windows are to be noted."""
+    has_peers: bool = False
+    """Whether other collectors seal into the same lake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """An admitted batch."""
+
+    id: BatchId
+    decoded: Decoded
+    body_bytes: int = 0
+    sender: str = NOBODY
+    """Who was let in with it (see `deduplicate.py`), whatever the batch says of itself."""
+
+    @property
+    def key(self) -> LedgerKey:
+        """Where the ledger has it."""
+        return self.sender, self.id.agent_id, self.id.boot_id
+
+    @property
+    def speaker(self) -> Speaker:
+        """Who says what is in it."""
+        return Speaker(self.sender, self.id.agent_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """The batch is stored; `is_duplicate`: it already was, or the same stands earlier in the group."""
+
+    is_duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """The batch is not stored and may be sent again."""
+
+    reason: str
+    retry_after_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """The batch is not stored and must not be sent again."""
+
+    reason: str
+
+
+Outcome = Durable | Later | Never
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to write, what each batch is answered once it is written, and what is known then."""
+
+    changes: Changes
+    outcomes: Sequence[Outcome]
+    ledger: Mapping[LedgerKey, Entry]
+    forgotten: Sequence[LedgerKey]
+    items: Mapping[str, Mapping[str, Item]]
+    places: Mapping[Place, str]
+    heard: Mapping[str, set[str]]
+    claims: Claims
+    rows: Mapping[str, int]
+    newest: datetime | None
+    """Newest timestamp of the stored sample rows that are no history."""
+    imported_rows: int = 0
+    """Rows that were read from files."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not self.changes.batches
+
+
+def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetime) -> Plan:
+    """Which of the batches are new, and everything that storing them means. Changes nothing."""
+    draft = Draft(known.ledger, {batch.key for batch in batches}, now)
+    items: dict[str, dict[str, Item]] = {name: {} for name in _INVENTORY}
+    places: dict[Place, str] = {}
+    outcomes: list[Outcome] = []
+    fresh: list[Batch] = []
+    for batch in batches:
+        outcome = _outcome(batch, draft)
+        outcomes.append(outcome)
+        if isinstance(outcome, Durable) and not outcome.is_duplicate:
+            fresh.append(batch)
+    # History says nothing about who is there now.
+    live = [batch for batch in fresh if not batch.id.is_import]
+    history = [batch for batch in fresh if batch.id.is_import]
+    claims = Claims(known.owners, known.told, now)
+    of_live = claims.without_others(_concatenated(live), _Speakers(live))
+    of_history = claims.without_others(_concatenated(history), _Speakers(history), is_import=True)
+    told = dict.fromkeys(_INVENTORY, 0)
+    heard: dict[str, set[str]] = {name: set() for name in _INVENTORY}
+    for batch in fresh:
+        for name, keys in _take_inventory(known, items, places, claims, batch, prices, now):
+            told[name] += len(keys)
+            if not batch.id.is_import:
+                heard[name].update(keys)
+                heard["nodes"].update(batch.decoded.parts[name].data["node"].to_pylist())
+    tables = _joined(of_live, of_history)
+    if (events := claims.events()) is not None:
+        tables = _joined(tables, {EVENTS.name: events})
+    changes = Changes(
+        appended=tables,
+        upserted={
+            name: inventory_table(name, changed)
+            for name in _INVENTORY
+            if (changed := _changed(known.items[name], items[name]))
+        },
+        batches=[
+            BatchKey(*batch.key, batch.id.sequence, batch.id.oldest_sequence) for batch in fresh
+        ],
+        late=late_windows(tables, known.closed_until),
+        doubtful=_doubtful(fresh) if known.has_peers else None,
+    )
+    rows = {name: table.num_rows for name, table in tables.items()}
+    rows.update({name: count for name, count in told.items() if count})
+    imported = sum(table.num_rows for table in of_history.values())
+    for name in _INVENTORY:
+        imported += sum(b.decoded.parts[name].rows for b in history if name in b.decoded.parts)
+    _hear(heard, of_live)
+    newest = _newest(of_live)
+    return Plan(
+        changes,
+        outcomes,
+        draft.changed,
+        draft.forgotten,
+        items,
+        places,
+        heard,
+        claims,
+        rows,
+        newest,
+        imported,
+    )
+
+
+def _doubtful(batches: Sequence[Batch]) -> Any | None:
+    return doubtful_rows(
+        [
+            (b.id, {name: part.data for name, part in b.decoded.parts.items()})
+            for b in batches
+            if b.id.is_sent_before
+        ]
+    )
+
+
+def _outcome(batch: Batch, draft: Draft) -> Outcome:
+    """What becomes of a batch; if it is durable, `draft` has it."""
+    entry = draft.get(batch.key)
+    before = entry.stored if entry else Stored()
+    is_duplicate = before.has(batch.id.sequence)
+    after = before.raised(batch.id.oldest_sequence).having(batch.id.sequence)
+    if not is_duplicate and len(after.ranges) > RANGES_MAX:
+        return Never(
+            f"more than {RANGES_MAX} gaps in this agent's sequences: "
+            "Gpuwarden-Oldest-Sequence must say which will never be sent"
+        )
+    if (reason := draft.refusal(batch.key)) is not None:
+        return Later(reason, _NO_KEY_RETRY_AFTER_S)
+    draft.put(batch.key, after)
+    return Durable(is_duplicate)
+
+
+def _take_inventory(
+    known: Known,
+    items: dict[str, dict[str, Item]],
+    places: dict[Place, str],
+    claims: Claims,
+    batch: Batch,
+    prices: PriceBook,
+    now: datetime,
+) -> Iterator[tuple[str, list[str]]]:
+    """Merge what a batch says of nodes and GPUs; keys of those that it may speak of, by table."""
+    source = Source(batch.sender, batch.id.agent_id, batch.id.sequence, batch.id.is_import)
+    for name in _INVENTORY:
+        part = batch.decoded.parts.get(name)
+        if part is None:
+            continue
+        key_column = _HEARD_COLUMNS[name]
+        keys = []
+        for said in part.data.to_pylist():
+            key = said[key_column]
+            # What history says replaces nothing.
+            if name == "gpus" and not source.is_import and not claims.admits(said, batch.speaker):
+                continue
+            keys.append(key)
+            before = items[name].get(key) or known.items[name].get(key)
+            item = inventory.merged(before, said, source, now)
+            if name == "gpus":
+                node = item.row["node"]
+                at = items["nodes"].get(node) or known.items["nodes"].get(node)
+                row = inventory.priced(item.row, at.row if at else None, prices)
+                item = Item(row, item.source)
+            items[name][key] = item
+            if name == "gpus" and not source.is_import:
+                _settle(known, items["gpus"], places, claims, key, before)
+        yield name, keys
+
+
+def _settle(
+    known: Known,
+    items: dict[str, Item],
+    places: dict[Place, str],
+    claims: Claims,
+    key: str,
+    before: Item | None,
+) -> None:
+    """Note that a board is where it says, and which one was there before."""
+    item = items[key]
+    place = inventory.place_of(item.row)
+    if place is None:
+        return
+    holder_key = places.get(place) or known.places.get(place) or ""
+    if item.row.get("replaced_by"):
+        items[key] = item = Item({**item.row, "replaced_by": None}, item.source)
+    if holder_key == key:
+        return
+    holder = items.get(holder_key) or known.items["gpus"].get(holder_key)
+    if holder and item.source and item.source.is_before(holder.source):
+        return
+    places[place] = key
+    if holder and inventory.replaces(item, before, holder):
+        items[holder_key] = Item({**holder.row, "replaced_by": key}, holder.source)
+        claims.let_go(holder_key, holder.row["node"])
+
+
+def _changed(known: Mapping[str, Item], items: Mapping[str, Item]) -> dict[str, Item]:
+    """Items whose row is not the one that is stored."""
+    return {k: i for k, i in items.items() if k not in known or known[k].row != i.row}
+
+
+def _concatenated(batches: Sequence[Batch]) -> dict[str, Any]:
+    """Rows of samples and events by table, those that were decoded together in one piece."""
+    found: dict[str, list[Part]] = {}
+    for batch in batches:
+        for name, part in batch.decoded.parts.items():
+            if name not in _INVENTORY and part.rows:
+                parts = found.setdefault(name, [])
+                last = parts[-1] if parts else None
+                if last and last.whole is part.whole and last.start + last.rows == part.start:
+                    parts[-1] = Part(last.whole, last.start, last.rows + part.rows)
+                else:
+                    parts.append(part)
+    return {name: pa.concat_tables(part.data for part in p) for name, p in found.items()}
+
+
+class _Speakers:
+    """Who sent each row of `_concatenated` tables."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self._batches = batches
+        self._by_table: dict[str, tuple[list[int], list[Batch]]] = {}
+
+    def __call__(self, name: str, row: int) -> Speaker:
+        if name not in self._by_table:
+            having = [b for b in self._batches if name in b.decoded.parts]
+            ends = list(accumulate(b.decoded.parts[name].rows for b in having))
+            self._by_table[name] = ends, having
+        ends, having = self._by_table[name]
+        return having[bisect_right(ends, row)].speaker
+
+
+def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    names = dict.fromkeys((*first, *second))
+    return {
+        name: pa.concat_tables([group[name] for group in (first, second) if name in group])
+        for name in names
+    }
+
+
+def _hear(heard: Mapping[str, set[str]], tables: Mapping[str, Any]) -> None:
+    """Add nodes and GPUs that any row names."""
+    for table in tables.values():
+        for name, column in _HEARD_COLUMNS.items():
+            if column in table.schema.names:
+                heard[name].update(k for k in pc.unique(table[column]).to_pylist() if k)
+
+
+def _newest(tables: Mapping[str, Any]) -> datetime | None:
+    found = [pc.max(table["ts"]).as_py() for table in tables.values()]
+    return max(found).replace(tzinfo=UTC) if found else None
+
+
+def _rows_table(name: str, rows: Sequence[Mapping[str, Any]]) -> Any:
+    return pa.Table.from_pylist(
+        [{k: _naive(v) for k, v in row.items()} for row in rows], schema=STORED_SCHEMAS[name]
+    )
+
+
+def inventory_table(name: str, items: Mapping[str, Item]) -> Any:
+    """Rows of `nodes` or `gpus` as they are stored."""
+    return _rows_table(name, [item.row for item in items.values()])
+
+
+def ledger_rows(known: Known, keys: Iterable[LedgerKey]) -> list[LedgerRow]:
+    """Entries as the state file has them; keys that are forgotten have none."""
+    return [
+        (*key, entry.stored.floor, to_text(entry.stored.ranges), _naive(entry.heard_at))
+        for key in keys
+        if (entry := known.ledger.get(key)) is not None
+    ]
+
+
+def loaded(
+    ledger: Sequence[Mapping[str, Any]],
+    inventory_rows: Mapping[str, Sequence[dict[str, Any]]],
+    batches: Iterable[BatchKey],
+    now: datetime,
+) -> Known:
+    """What rows of the state file mean, and batches in segments that it does not know yet. Timestamps of
+    rows are naive UTC."""
+    known = Known()
+    for row in sorted(ledger, key=lambda one: one["heard_at"]):
+        stored = Stored(row["floor"], from_text(row["ranges"]))
+        heard_at = row["heard_at"].replace(tzinfo=UTC)
+        where = (row["sender"], row["agent_id"], row["boot_id"])
+        known.ledger.update({where: Entry(stored, heard_at)})
+    for batch in batches:
+        where = (batch.sender, batch.agent_id, batch.boot_id)
+        before = known.ledger.get(where)
+        stored = (before.stored if before else Stored()).raised(batch.floor).having(batch.sequence)
+        known.ledger.update({where: Entry(stored, now)})
+        known.unsaved.add(where)
+    for name, rows in inventory_rows.items():
+        key = _HEARD_COLUMNS[name]
+        known.items[name] = {row[key]: Item(row) for row in rows}
+    # Boards that nobody has told of but history are not there.
+    told = {k: i for k, i in known.items["gpus"].items() if i.row.get("last_seen_at")}
+    for key, item in sorted(told.items(), key=lambda one: one[1].row["last_seen_at"]):
+        place = inventory.place_of(item.row)
+        if place is not None and item.row.get("replaced_by") is None:
+            known.places[place] = key
+        if item.row.get("replaced_by") is None:
+            at = known.items["nodes"].get(item.row["node"])
+            seen = {n: item.row[n].replace(tzinfo=UTC) for n in _SEEN if item.row.get(n)}
+            known.owners[key] = stored_owner(
+                item.row | seen, at.row.get("agent_id") if at else None, seen["last_seen_at"]
+            )
+    return known
+
+
+def apply(known: Known, done: Plan) -> None:
+    """Remember a plan that has been written."""
+    known.ledger.forget(done.forgotten)
+    known.ledger.update(done.ledger)
+    known.unsaved.update(done.ledger, done.forgotten)
+    for name in _INVENTORY:
+        known.items[name].update(done.items[name])
+        known.heard[name] |= done.heard[name]
+    known.places.update(done.places)
+    known.owners.update(done.claims.changed)
+    known.told.update(done.claims.changed_told)
+
+
+def forget_gone(known: Known, now: datetime) -> None:
+    """Let go of what does not matter any more about whom GPUs belong to."""
+    for key in gone(known.owners, now):
+        del known.owners[key]
+    for pair in [pair for pair, told in known.told.items() if now - told.at >= TOLD_EVERY]:
+        del known.told[pair]
+
+
+def expired(known: Known, now: datetime) -> list[LedgerKey]:
+    """Agents and boots not heard of for longer than the ledger keeps them."""
+    return known.ledger.heard_before(now - LEDGER_KEPT_FOR)
+
+
+def _naive(value: Any) -> Any:
+    return value.replace(tzinfo=None) if isinstance(value, datetime) else value

@@ -1,0 +1,95 @@
+"""What is known of nodes and GPUs: pure merging of what agents say with what is stored.
+
+An absent value never erases a known one. A batch that is older than the one that last spoke of an
+item (the agent catches up after an outage) only fills in what is absent.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gpuwarden.models import find_model
+from gpuwarden_collector.ingest.prices import PriceBook, price_of
+
+Row = dict[str, Any]
+Place = tuple[str, str]
+"""Node and PCI address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Who spoke: who was let in, the agent that the batch names, and its sequence."""
+
+    sender: str
+    agent_id: str
+    sequence: int
+    is_import: bool = False
+    """Whether it told of the past."""
+
+    def is_before(self, other: "Source | None") -> bool:
+        """Whether the same agent said the other thing later. Another sender is another agent."""
+        if other is None or (other.sender, other.agent_id) != (self.sender, self.agent_id):
+            return False
+        return self.sequence < other.sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A stored row of `nodes` or `gpus` and who last spoke of it; None: before this start."""
+
+    row: Row
+    source: Source | None = None
+
+
+def merged(known: Item | None, said: Row, source: Source, now: datetime) -> Item:
+    """The item after an agent has said `said` about it."""
+    if known is None:
+        seen_at = None if source.is_import else now
+        return Item({**said, "first_seen_at": now, "last_seen_at": seen_at}, source)
+    said = {name: value for name, value in said.items() if value is not None}
+    last = known.source
+    if source.is_import and known.row.get("last_seen_at") is not None:
+        row = {**said, **{name: value for name, value in known.row.items() if value is not None}}
+        return Item(known.row if row == known.row else row, last)
+    if last is not None and source.is_before(last):
+        said = {name: value for name, value in said.items() if known.row.get(name) is None}
+        source = last
+    row = {**known.row, **said}
+    # `last_seen_at` alone is written in bulk; a row that has not changed is not written again.
+    seen_at = None if source.is_import else now
+    return Item(known.row if row == known.row else {**row, "last_seen_at": seen_at}, source)
+
+
+def place_of(row: Row) -> Place | None:
+    """Where a board is; None: it does not say, or is a part of one."""
+    node, address = row.get("node"), row.get("pci_bus_id")
+    is_part = row.get("mig_instance") is not None or row.get("parent_gpu_uuid") is not None
+    return None if is_part or node is None or address is None else (node, address)
+
+
+def replaces(item: Item, before: Item | None, holder: Item) -> bool:
+    """Whether a board that an agent tells of has replaced `holder`, the last one told of at its place.
+
+    `before`: what was known of it. One that was at another address of the same node has not: boards are
+    numbered anew when one of them is gone, and that one is lost.
+    """
+    place = place_of(item.row)
+    if place is None or place_of(holder.row) != place:
+        return False
+    return before is None or before.row["node"] != item.row["node"] or place_of(before.row) == place
+
+
+def priced(row: Row, node: Row | None, book: PriceBook) -> Row:
+    """A row of `gpus` with its model in the catalogue, its price, and that of its energy.
+
+    `node`: the row of its node; None: unknown.
+    """
+    model = find_model(row.get("model") or "")
+    price = price_of(row, node, book)
+    return {
+        **row,
+        "catalogue_model": model.name if model else None,
+        "usd_per_hour": price.usd_per_hour,
+        "price_basis": price.basis,
+        "usd_per_kwh": book.energy.usd,
+    }

@@ -1,0 +1,121 @@
+"""The way of a batch through the collector: read, decode, admit, hand over to the writer."""
+
+import logging
+from collections.abc import Callable
+
+from aiohttp import web
+
+from gpuwarden.clock import Clock
+from gpuwarden.wire import (
+    AGENT_HEADER,
+    BODY_BYTES_MAX,
+    BOOT_HEADER,
+    CONTENT_TYPE,
+    IMPORT_HEADER,
+    OLDEST_HEADER,
+    SENT_BEFORE_HEADER,
+    SEQUENCE_HEADER,
+    VERSION_HEADER,
+    WireError,
+    WireVersionError,
+    batch_id_of,
+)
+from gpuwarden_collector.auth.gate import node_of, sender_of
+from gpuwarden_collector.http.bodies import BodyReader, Busy
+from gpuwarden_collector.ingest.commit_plan import Batch, Durable, Outcome
+from gpuwarden_collector.ingest.decode import Decoded, Refused
+from gpuwarden_collector.ingest.decode_pool import Body, Intake
+from gpuwarden_collector.ingest.writer import QueueFull, Writer, WriterStopped
+from gpuwarden_collector.ops.metrics import Stats
+
+log = logging.getLogger(__name__)
+
+NO_ROOM_RETRY_AFTER_S = 30
+
+_ONCE = (
+    VERSION_HEADER,
+    AGENT_HEADER,
+    BOOT_HEADER,
+    SEQUENCE_HEADER,
+    OLDEST_HEADER,
+    SENT_BEFORE_HEADER,
+    IMPORT_HEADER,
+    "Content-Type",
+    "Content-Encoding",
+)
+
+
+class Ingest:
+    """Takes batches from requests; one for the whole collector."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        bodies: BodyReader,
+        intake: Intake,
+        stats: Stats,
+        clock: Clock,
+        no_room: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self._writer = writer
+        self._bodies = bodies
+        self._intake = intake
+        self._stats = stats
+        self._clock = clock
+        self._no_room = no_room
+        self._named_columns: set[tuple[str, str]] = set()
+
+    async def take(self, request: web.Request) -> Outcome | Refused | Busy:
+        """Store the request's batch; durable when the outcome says so."""
+        started = self._clock.monotonic()
+        if reason := self._no_room():
+            return Busy(reason, NO_ROOM_RETRY_AFTER_S, 503)
+        # Of two values one would be taken at will; a proxy in between may take the other.
+        if twice := sorted(name for name in _ONCE if len(request.headers.getall(name, ())) > 1):
+            return Refused(400, f"header {twice[0]} stands more than once")
+        try:
+            batch_id = batch_id_of(request.headers)
+        except WireVersionError as error:
+            return Refused(426, str(error))
+        except WireError as error:
+            return Refused(400, str(error))
+        if request.content_type != CONTENT_TYPE:
+            return Refused(415, f"Content-Type must be {CONTENT_TYPE}, not {request.content_type}")
+        body = await self._bodies.read(request, BODY_BYTES_MAX)
+        if not isinstance(body, bytes):
+            return body
+        body_bytes = len(body)
+        try:
+            encoding = request.headers.get("Content-Encoding", "")
+            decoded = await self._intake.admit(
+                Body(body, encoding, batch_id.is_import, node_of(request))
+            )
+            del body
+        finally:
+            self._bodies.release(body_bytes)
+        if isinstance(decoded, Refused):
+            self._stats.denied["node"] += decoded.status == 403
+            return decoded
+        self._name_unknown(decoded)
+        try:
+            batch = Batch(batch_id, decoded, body_bytes, sender_of(request))
+            outcome = await self._writer.store(batch)
+        except QueueFull as error:
+            return Busy(f"the queue is full: {error}")
+        except WriterStopped as error:
+            return Busy(str(error), 5, 503)
+        if isinstance(outcome, Durable):
+            self._stats.acknowledge_seconds.observe(self._clock.monotonic() - started)
+        return outcome
+
+    def _name_unknown(self, decoded: Decoded) -> None:
+        self._stats.unknown_columns.update({table for table, _ in decoded.unknown_columns})
+        fresh = decoded.unknown_columns - self._named_columns
+        # Names come from outside: remember a bounded number of them.
+        if fresh and len(self._named_columns) < 1_000:
+            self._named_columns |= fresh
+            names = ", ".join(sorted(f"{table}.{column[:64]}" for table, column in fresh)[:20])
+            log.warning(
+                "columns that this collector does not know are left out; a newer agent sends them",
+                extra={"columns": names},
+            )

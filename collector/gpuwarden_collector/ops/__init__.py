@@ -1,0 +1,1 @@
+"""Observes the collector itself: metrics, health, disk, doctor, the control socket."""

@@ -1,0 +1,198 @@
+"""Watches the disk: when samples must go to make room, and when no batch may be taken.
+
+Three marks: below twice `free_bytes_min` (or above 95 % of `bytes_max`) the oldest days are dropped;
+below `free_bytes_min` (above `bytes_max`) batches are refused, and agents keep them; they are taken
+again some way back, so that the answer does not flicker.
+
+What queries spill is theirs for a moment: it is not used, and what it takes of the file system counts as
+free, so no row goes for it and no batch is refused. In turn they may spill no more than leaves
+`free_bytes_min` free.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpuwarden_collector.storage.retention import Excess
+
+log = logging.getLogger(__name__)
+
+_NEAR = 0.95
+_TAKES_AGAIN = 0.99
+_FREE_AGAIN = 1.1
+_WALK_EVERY = 30
+_WALK_EVERY_IN_BUDGET = 5
+"""The folder's files are added up at every so many looks; free space is read at each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the disk has now."""
+
+    free_bytes: int
+    """Of the file system, for this user."""
+    used_bytes: int
+    """By the data folder, but for what is spilled there."""
+    spill_bytes: int = 0
+    """Of the same file system, taken by what queries spill now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What the store may have. `bytes_max` 0: as much as there is."""
+
+    bytes_max: int
+    free_bytes_min: int
+
+
+def excess(usage: Usage, leaving_bytes: int, budget: Budget) -> Excess:
+    """What must be dropped. `leaving_bytes`: dropped already, and not yet off the disk."""
+    over = usage.used_bytes - leaving_bytes - int(budget.bytes_max * _NEAR)
+    short = 2 * budget.free_bytes_min - free_for_rows(usage) - leaving_bytes
+    return Excess(max(0, over) if budget.bytes_max else 0, max(0, short))
+
+
+def refusal(usage: Usage, budget: Budget, *, is_refusing: bool) -> str | None:
+    """Why no batch is taken; None: they are."""
+    free_min = budget.free_bytes_min * (_FREE_AGAIN if is_refusing else 1)
+    if free_for_rows(usage) < free_min:
+        return (
+            f"the disk has {size_text(usage.free_bytes)} free and disk_free_bytes_min is "
+            f"{size_text(budget.free_bytes_min)}: make room on it"
+        )
+    used_max = budget.bytes_max * (_TAKES_AGAIN if is_refusing else 1)
+    if budget.bytes_max and usage.used_bytes > used_max:
+        return (
+            f"the store has {size_text(usage.used_bytes)} and disk_bytes_max is "
+            f"{size_text(budget.bytes_max)}: raise it"
+        )
+    return None
+
+
+def free_for_rows(usage: Usage) -> int:
+    """What queries spill leaves soon."""
+    return usage.free_bytes + usage.spill_bytes
+
+
+def size_text(size_bytes: int) -> str:
+    """A size for people."""
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
+        if size_bytes >= unit:
+            return f"{size_bytes / unit:.1f} {name}"
+    return f"{size_bytes / 1024:.0f} KiB"
+
+
+def free_bytes(folder: Path) -> int:
+    """Free space of the folder's file system for this user. Raises OSError."""
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize
+
+
+def folder_bytes(folder: Path, but: Path | None = None) -> int:
+    """Bytes on disk of all files below, but for those of one folder; what vanishes meanwhile does not
+    count."""
+    total, waiting = 0, [os.fspath(folder)]
+    while waiting:
+        try:
+            entries = list(os.scandir(waiting.pop()))
+        except OSError:
+            continue
+        for entry in entries:
+            if but is not None and entry.name == but.name and Path(entry.path).samefile(but):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(entry.path)
+                continue
+            try:
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
+            except OSError:
+                continue
+    return total
+
+
+def _device(folder: Path) -> int | None:
+    """The file system that a folder is in; None: the folder is not there."""
+    try:
+        return folder.stat().st_dev
+    except OSError:
+        return None
+
+
+class Disk:
+    """Knows whether there is room. `look` is for a thread; the rest for the event loop."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        budget: Budget,
+        *,
+        free: Callable[[Path], int] = free_bytes,
+        spill_dir: Callable[[], Path | None] = lambda: None,
+        limit_spill: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`spill_dir`: the folder that queries spill to. `limit_spill`: told how many bytes they may spill
+        in all."""
+        self._data_dir = data_dir
+        self.budget = budget
+        self._free = free
+        self._spill_dir = spill_dir
+        self._limit_spill = limit_spill
+        self._looks = 0
+        self.usage: Usage | None = None
+        """None: it could not be read."""
+        self.refusal: str | None = None
+        """Why no batch is taken now."""
+
+    def look(self, *, is_thorough: bool = False) -> None:
+        """Read the disk's state and decide on batches."""
+        every = _WALK_EVERY_IN_BUDGET if self.budget.bytes_max else _WALK_EVERY
+        is_thorough = is_thorough or self._looks % every == 0
+        self._looks += 1
+        spill_dir = self._spill_dir()
+        try:
+            free, spill = self._free_and_spill(spill_dir)
+        except OSError as error:
+            if self.usage is not None:
+                log.error("free space cannot be read", extra={"reason": str(error)})
+            self.usage = self.refusal = None
+            return
+        if is_thorough or self.usage is None:
+            used = folder_bytes(self._data_dir, spill_dir)
+            self.usage = Usage(free, used, spill_bytes=spill)
+        else:
+            self.usage = replace(self.usage, free_bytes=free, spill_bytes=spill)
+        was_refusing = self.refusal is not None
+        self.refusal = refusal(self.usage, self.budget, is_refusing=was_refusing)
+        if self.refusal and not was_refusing:
+            log.error("batches are refused; agents keep them", extra={"reason": self.refusal})
+        elif was_refusing and not self.refusal:
+            log.warning("batches are taken again", extra={"free": size_text(free)})
+
+    def _free_and_spill(self, spill_dir: Path | None) -> tuple[int, int]:
+        """Free bytes of the data folder's file system, and those that spill takes of it. Bounds spill.
+
+        Raises OSError.
+        """
+        if spill_dir is None:
+            return self._free(self._data_dir), 0
+        before = folder_bytes(spill_dir)
+        free = self._free(self._data_dir)
+        # A query may end, and let go of all, between two looks: the disk must not seem short for that.
+        spill = max(before, folder_bytes(spill_dir))
+        is_here = _device(spill_dir) in (None, _device(self._data_dir))
+        spill_free = free if is_here else self._free(spill_dir)
+        self._limit_spill(max(0, spill + spill_free - self.budget.free_bytes_min))
+        return free, spill if is_here else 0
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the disk is near full, whatever is about to leave it."""
+        return self.excess(0) != Excess()
+
+    def excess(self, leaving_bytes: int) -> Excess:
+        """What must be dropped now."""
+        if self.usage is None:
+            return Excess()
+        return excess(self.usage, leaving_bytes, self.budget)

@@ -1,0 +1,288 @@
+"""What is wrong with a collector's host: files and rights here, the store, and what the collector says of itself.
+
+A running collector has its store to itself, so it is asked, over the socket in its data folder, which needs
+no token. Without one the store is opened for reading. Nothing is changed, and no secret is printed.
+"""
+
+import json
+import os
+import ssl
+import stat
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.access import Scope
+from gpuwarden.clock import Clock
+from gpuwarden.doctor import ENDS_SOON, FAIL, OK, WARN, Check, check_life, check_unit, size_text
+from gpuwarden.lifecycle import StartError
+from gpuwarden_collector.auth import token_file
+from gpuwarden_collector.auth.access_control import tokens_path
+from gpuwarden_collector.auth.exposure import exposure_of
+from gpuwarden_collector.auth.tls import ServerTls, certificate_of
+from gpuwarden_collector.auth.token_file import TokenFileError
+from gpuwarden_collector.ops import control_socket as control
+from gpuwarden_collector.ops.disk import free_bytes
+from gpuwarden_collector.ops.health_checks import findings
+from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.storage.extensions import extension_path
+from gpuwarden_collector.storage.offline import look
+
+ASK_S = 30.0
+HTTP_S = 5.0
+ANSWER_BYTES_MAX = 10_000
+_RESTART = "systemctl restart gpuwarden-collector"
+_AS_ROOT = "run this as root, or as the collector's user"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What became of asking the collector."""
+
+    document: dict[str, Any] | None = None
+    trouble: str = ""
+    """Why it could not be asked though one may run."""
+
+
+def examine(settings: CollectorSettings, clock: Clock, config: Path | None) -> list[Check]:
+    """Every check that makes sense here. `config`: the file of settings, if any. Blocks for some seconds."""
+    asked = _ask(settings.data_dir)
+    found = [
+        check_unit("service", "collector"),
+        _check_running(settings, asked),
+        *_check_store(settings, asked),
+        _check_http(settings) if asked.document else None,
+        *_check_rights(settings, config),
+        _check_room(settings, asked),
+        *_check_tls(settings, clock),
+        *_check_tokens(settings, clock),
+        *_check_extensions(settings),
+        *(findings(asked.document, settings) if asked.document else ()),
+    ]
+    return [check for check in found if check is not None]
+
+
+def _ask(data_dir: Path) -> Asked:
+    try:
+        said = control.ask(data_dir, "health", ASK_S)
+    except TimeoutError:
+        return Asked(trouble=f"the collector gives no answer within {ASK_S:g} s")
+    except (OSError, ValueError) as error:
+        return Asked(trouble=getattr(error, "strerror", None) or str(error))
+    if said is not None and "error" in said:
+        return Asked(trouble="it is starting, or an older version runs")
+    return Asked(said)
+
+
+def _check_running(settings: CollectorSettings, asked: Asked) -> Check:
+    name, where = "collector", settings.data_dir
+    if asked.trouble:
+        return Check(
+            name, FAIL, f"{where / control.NAME}: {asked.trouble}", f"{_AS_ROOT}, or {_RESTART}"
+        )
+    document = asked.document
+    if document is None:
+        finding = f"no collector runs on {where}; agents keep their batches"
+        return Check(name, FAIL, finding, "systemctl start gpuwarden-collector")
+    if not document["is_alive"]:
+        return Check(name, FAIL, "its writer makes no progress", f"read its log, then {_RESTART}")
+    if document["is_failing"]:
+        finding = "its store takes no batches; agents keep them"
+        return Check(name, FAIL, finding, "journalctl -u gpuwarden-collector")
+    return Check(name, OK, f"runs on {where} and stores batches")
+
+
+def _check_store(settings: CollectorSettings, asked: Asked) -> Iterator[Check]:
+    if asked.document is not None:
+        version = asked.document["schema_version"]
+        yield Check("store", OK, f"open, schema version {version}")
+        return
+    if not settings.data_dir.exists():
+        return
+    try:
+        found = look(settings.data_dir)
+    except StartError as error:
+        yield Check(
+            "store", FAIL, str(error), "see docs/operate.md, versions, and docs/store.md, damage"
+        )
+        return
+    finding = "there is none yet" if found is None else f"can be opened, schema version {found}"
+    yield Check("store", OK, finding)
+
+
+def _check_http(settings: CollectorSettings) -> Check | None:
+    """Whether it answers where it is to listen; whom it is known by is the agents' doctor's to say."""
+    if settings.port == 0:
+        return None
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(settings.host, settings.host)
+    scheme = "http" if settings.tls_cert is None else "https"
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}/readyz"
+    # Nothing is shown to it but this request, so its certificate need not be believed.
+    context = ssl._create_unverified_context() if scheme == "https" else None
+    handlers = [urllib.request.ProxyHandler({})]
+    opener = urllib.request.build_opener(*handlers, urllib.request.HTTPSHandler(context=context))
+    try:
+        with opener.open(url, timeout=HTTP_S) as answer:
+            answer.read(ANSWER_BYTES_MAX)
+    except urllib.error.HTTPError as error:
+        return Check("http", FAIL, f"{url}: {_reason(error)}", "journalctl -u gpuwarden-collector")
+    except OSError as error:
+        why = getattr(error, "reason", None) or error
+        return Check("http", FAIL, f"{url}: {getattr(why, 'strerror', None) or why}", _RESTART)
+    return Check("http", OK, f"{url} answers")
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    with suppress(ValueError, KeyError, TypeError):
+        return str(json.loads(error.read(ANSWER_BYTES_MAX))["error"])
+    return f"it answers {error.code}"
+
+
+def _check_rights(settings: CollectorSettings, config: Path | None) -> Iterator[Check]:
+    if config is not None and (found := _stat(config)) is not None and found.st_mode & 0o022:
+        finding = f"{config} may be changed by others than its owner"
+        yield Check("settings", FAIL, finding, f"chmod 0640 {config}")
+    folder = settings.data_dir
+    try:
+        entries = [(path, path.lstat()) for path in folder.iterdir()]
+        owner = folder.stat()
+    except FileNotFoundError:
+        yield Check("data_dir", FAIL, f"{folder} is not there", f"mkdir {folder}, or set data_dir")
+        return
+    except OSError as error:
+        yield Check("data_dir", FAIL, f"{folder}: {error.strerror}", _AS_ROOT)
+        return
+    others = [path for path, found in entries if found.st_uid != owner.st_uid]
+    if others:
+        finding = (
+            f"{others[0]} does not belong to the owner of {folder}: the collector may not write it"
+        )
+        remedy = f"chown -R --reference={folder} {folder}"
+        yield Check("data_dir", FAIL, finding, remedy)
+    elif owner.st_mode & 0o007:
+        finding = f"{folder} is open to every user of this host"
+        yield Check("data_dir", WARN, finding, f"chmod 0750 {folder}")
+    else:
+        yield Check("data_dir", OK, f"{folder} and what is in it belong to one user")
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
+def _check_room(settings: CollectorSettings, asked: Asked) -> Check | None:
+    least, name, remedy = (
+        settings.disk_free_bytes_min,
+        "disk",
+        "make room, or lower keep_samples_days",
+    )
+    sample = asked.document["sample"] if asked.document else {}
+    if sample.get("refusal"):
+        return Check(name, FAIL, f"no batch is taken: {sample['refusal']}", remedy)
+    try:
+        free = free_bytes(settings.data_dir)
+    except OSError:
+        return None
+    finding = f"{size_text(free)} free; at {size_text(least)} no batch is taken"
+    if free < least:
+        return Check(name, FAIL, finding, remedy)
+    if free < 2 * least:
+        return Check(name, WARN, f"{finding}, and the oldest samples go already", remedy)
+    used, most = sample.get("disk_used_bytes"), settings.disk_bytes_max
+    if used is not None and most:
+        finding += f"; the store has {size_text(used)} of disk_bytes_max {size_text(most)}"
+    return Check(name, OK, finding)
+
+
+def _check_tls(settings: CollectorSettings, clock: Clock) -> Iterator[Check]:
+    try:
+        exposure_of(settings)
+    except StartError as error:
+        yield Check("exposure", FAIL, str(error), "gpuwarden collector init")
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        remedy = "`gpuwarden collector init --renew`, or your authority's way"
+        try:
+            ends_at = ServerTls(settings.tls_cert, settings.tls_key).certificate.ends_at
+        except StartError as error:
+            yield Check("certificate", FAIL, str(error), f"{_AS_ROOT}, or {remedy}")
+        else:
+            yield check_life("certificate", str(settings.tls_cert), ends_at, clock.now(), remedy)
+        yield from _check_key(settings.tls_key)
+    if settings.tls_ca is not None:
+        remedy = "make a new one in another folder (`gpuwarden collector init --dir`) and enroll the nodes again"
+        try:
+            ends_at = certificate_of(settings.tls_ca).ends_at
+        except ValueError as error:
+            yield Check("authority", FAIL, str(error), "set tls_ca: no node can enroll without it")
+        else:
+            yield check_life("authority", str(settings.tls_ca), ends_at, clock.now(), remedy)
+        yield from _check_key(settings.tls_ca.with_name("ca.key"))
+
+
+def _check_key(path: Path) -> Iterator[Check]:
+    found = _stat(path)
+    if found is not None and found.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
+        finding = (
+            f"{path} may be read by every user of this host: who has it can pose as the collector"
+        )
+        yield Check("key", FAIL, finding, f"chmod 0600 {path}, and make new ones")
+
+
+def _check_tokens(settings: CollectorSettings, clock: Clock) -> Iterator[Check]:
+    path, name = tokens_path(settings), "tokens"
+    try:
+        asks = exposure_of(settings).asks_tokens
+        entries = token_file.load(path).entries
+    except StartError:
+        return
+    except TokenFileError as error:
+        yield Check(name, FAIL, str(error))
+        return
+    if not entries:
+        finding = f"{path} has none" + (": nobody is let in" if asks else ", and none is asked for")
+        yield Check(
+            name, FAIL if asks else OK, finding, "gpuwarden token enrolment" if asks else ""
+        )
+        return
+    found = _stat(path)
+    if found is not None and found.st_mode & 0o077:
+        yield Check(name, WARN, f"{path} may be read by others", f"chmod 0600 {path}")
+        return
+    now = clock.now()
+    senders = [entry for entry in entries if entry.scope is Scope.INGEST and entry.expires_at]
+    ending = sorted(
+        (entry.expires_at, entry.id, entry.node or "any node")
+        for entry in senders
+        if entry.expires_at is not None and entry.expires_at - now <= ENDS_SOON
+    )
+    if ending:
+        ends_at, token, node = ending[0]
+        more = f", and {len(ending) - 1} more" if len(ending) > 1 else ""
+        finding = f"token {token} of {node} ends on {ends_at:%Y-%m-%d}{more}"
+        yield Check(name, WARN, finding, f"gpuwarden token rotate {token}")
+        return
+    yield Check(
+        name, OK, f"{path} has {len(entries)}" + ("" if asks else ", and none is asked for")
+    )
+
+
+def _check_extensions(settings: CollectorSettings) -> Iterator[Check]:
+    wanted = ["ducklake"]
+    wanted += ["postgres_scanner"] if settings.catalog else []
+    wanted += ["httpfs"] if (settings.data or "").startswith("s3://") else []
+    for name in wanted:
+        try:
+            extension_path(name)
+        except FileNotFoundError as error:
+            yield Check(
+                "extensions", FAIL, str(error), "install the bundle again, or the package named"
+            )
+            return
+    yield Check("extensions", OK, f"{', '.join(wanted)}: of DuckDB's own version")

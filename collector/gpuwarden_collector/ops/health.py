@@ -1,0 +1,169 @@
+"""The collector about itself: a row of `collector_samples` each minute, and all that its doctor asks.
+
+What rules and notifications are up to is told by `duties`; this part knows neither.
+"""
+
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import median
+from typing import Any
+
+import pyarrow as pa
+
+from gpuwarden import __version__
+from gpuwarden.clock import Clock
+from gpuwarden.collector_samples import COLLECTOR_SAMPLES
+from gpuwarden.query import Querier, QueryError
+from gpuwarden_collector.ingest.decode import arrow_schema
+from gpuwarden_collector.ingest.writer import Writer, WriterStopped
+from gpuwarden_collector.ops.disk import Budget
+from gpuwarden_collector.ops.metrics import Levels, Stats
+from gpuwarden_collector.storage.commit import Changes, naive
+from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.storage.state import SCHEMA_VERSION
+
+log = logging.getLogger(__name__)
+
+SAMPLE_S = 60.0
+_SCHEMA = arrow_schema(COLLECTOR_SAMPLES.columns)
+_COUNTS = ("batches", "refused_batches", "commit_failures", "task_failures")
+
+QUESTIONS: Mapping[str, str] = {
+    "nodes": """
+        SELECT
+            count(*) AS nodes,
+            count_if(last_seen_at < $now::TIMESTAMP - INTERVAL 1 MINUTE) AS silent,
+            (array_agg(node ORDER BY last_seen_at)
+                FILTER (last_seen_at < $now::TIMESTAMP - INTERVAL 1 MINUTE))[:5] AS silent_names
+        FROM nodes WHERE last_seen_at > $now::TIMESTAMP - INTERVAL 7 DAY""",
+    "versions": """
+        SELECT coalesce(agent_version, 'unknown') AS version, count(*) AS nodes, min(node) AS example
+        FROM nodes WHERE last_seen_at > $now::TIMESTAMP - INTERVAL 1 HOUR GROUP BY 1 ORDER BY 1""",
+    "coverage": """
+        SELECT
+            100.0 * sum(taken) / nullif(sum(expected), 0) AS percent,
+            count(DISTINCT node) AS nodes, min_by(node, share) AS worst, 100.0 * min(share) AS worst_percent
+        FROM (
+            SELECT node, sum(taken) AS taken, sum(expected) AS expected, sum(taken) / nullif(sum(expected), 0) AS share
+            FROM coverage
+            WHERE ts > $now::TIMESTAMP - INTERVAL 10 MINUTE AND ts <= $now::TIMESTAMP GROUP BY node
+        )""",
+    "clocks": """
+        SELECT
+            count(*) AS nodes, count_if(ahead_s > 2) AS ahead, max(ahead_s) AS ahead_s,
+            max_by(node, ahead_s) AS example
+        FROM (
+            SELECT node, epoch(max(ts) - $now::TIMESTAMP) AS ahead_s FROM host_samples
+            WHERE ts > $now::TIMESTAMP - INTERVAL 1 MINUTE GROUP BY node
+        )""",
+}
+"""What the doctor asks the store; `$now` is bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duties:
+    """What else the process does, as far as it can go wrong."""
+
+    rules: int | None = None
+    """Rules that run; None: it evaluates none."""
+    rules_failing: tuple[str, ...] = ()
+    receivers_failing: tuple[str, ...] = ()
+    """Whose last message failed."""
+    messages_waiting: int | None = None
+    """None: nobody is told of anything."""
+
+
+class Health:
+    """Samples the collector; `sample` each SAMPLE_S, `document` for its doctor."""
+
+    def __init__(
+        self,
+        identity: str,
+        writer: Writer,
+        stats: Stats,
+        clock: Clock,
+        querier: Querier,
+        levels: Callable[[], Levels],
+        budget: Budget,
+        duties: Callable[[], Duties],
+    ) -> None:
+        """`identity`: of the collector's store."""
+        self._identity = identity
+        self._writer = writer
+        self._stats = stats
+        self._clock = clock
+        self._querier = querier
+        self._levels = levels
+        self._budget = budget
+        self._duties = duties
+        self._before = dict.fromkeys(_COUNTS, 0)
+
+    async def sample(self) -> None:
+        """Write a row; where the store does not take it, the next one tells of both minutes."""
+        counts, row = self._counts(), self.row(self._clock.now())
+        table = pa.Table.from_pylist([row], schema=_SCHEMA)
+        try:
+            await self._writer.write(Changes(appended={COLLECTOR_SAMPLES.name: table}))
+        except (StoreUnavailableError, RowsRefusedError, WriterStopped) as error:
+            log.debug("no sample of the collector itself", extra={"reason": str(error)})
+            return
+        self._before = counts
+        self._stats.lags.clear()
+
+    def row(self, now: datetime) -> dict[str, Any]:
+        """The collector as it is now; counts are those since the last sample."""
+        levels, duties, counts = self._levels(), self._duties(), self._counts()
+        disk = levels.disk
+        return {
+            "ts": now.replace(tzinfo=None),
+            "collector": self._identity,
+            "host": socket.gethostname(),
+            "version": __version__,
+            **{name: counts[name] - self._before[name] for name in _COUNTS},
+            "ingest_lag_seconds": median(self._stats.lags) if self._stats.lags else None,
+            "queue_bytes": levels.queue_bytes,
+            "disk_free_bytes": disk.free_bytes + disk.spill_bytes if disk else None,
+            "disk_free_bytes_min": self._budget.free_bytes_min,
+            "disk_used_bytes": disk.used_bytes if disk else None,
+            "refusal": levels.disk_refusal,
+            "certificate_ends_at": naive(levels.certificate_ends_at),
+            "authority_ends_at": naive(levels.authority_ends_at),
+            "rules": duties.rules,
+            "rules_failing": ", ".join(duties.rules_failing) or None,
+            "receivers_failing": ", ".join(duties.receivers_failing) or None,
+            "messages_waiting": duties.messages_waiting,
+        }
+
+    async def document(self) -> dict[str, Any]:
+        """What the doctor is told, as JSON has it."""
+        now, levels = self._clock.now(), self._levels()
+        return {
+            "version": __version__,
+            "schema_version": SCHEMA_VERSION,
+            "is_alive": levels.is_alive,
+            "is_failing": levels.is_failing,
+            "disk_bytes_max": self._budget.bytes_max,
+            "sample": {name: _plain(value) for name, value in self.row(now).items()},
+            **{name: await self._asked(sql, now) for name, sql in QUESTIONS.items()},
+        }
+
+    async def _asked(self, sql: str, now: datetime) -> list[dict[str, Any]] | str:
+        """Rows; a text where the question failed, which is an answer as well."""
+        try:
+            result = await self._querier.query(sql, {"now": now}, timeout_s=10.0)
+        except QueryError as error:
+            return str(error)
+        return [{k: _plain(v) for k, v in row.items()} for row in result.records()]
+
+    def _counts(self) -> dict[str, int]:
+        stats = self._stats
+        tasks = stats.seal_failures + stats.rollup_failures + stats.maintenance_failures.total()
+        totals = (stats.batches, stats.refused.total(), stats.commit_failures, tasks)
+        return dict(zip(_COUNTS, totals, strict=True))
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value

@@ -1,0 +1,170 @@
+"""Backs up a store, running or not, and restores it.
+
+A running collector makes the copy itself, within its own folder and in one moment; this side, with
+the rights of whoever asks, takes it where it shall be and checks it. What is not proven to be whole
+is no backup.
+"""
+
+import asyncio
+import os
+import shutil
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.clock import Clock
+from gpuwarden.lifecycle import StartError
+from gpuwarden_collector.ops.control_socket import NAME, ask
+from gpuwarden_collector.ops.disk import free_bytes, size_text
+from gpuwarden_collector.storage.address import FILES, FOLDER
+from gpuwarden_collector.storage.check import Report, check
+from gpuwarden_collector.storage.copy import STAGING, link_or_copy, snapshot
+from gpuwarden_collector.storage.database import Database, Store
+from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.errors import StoreUnavailableError
+from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
+from gpuwarden_collector.storage.state import FILE_NAME
+
+ASK_S = 3_600.0
+"""Most time that the collector may take over a copy."""
+LEFT_FOR = timedelta(days=1)
+"""A copy that nobody took is removed after so long."""
+
+
+class BackupError(StartError):
+    """No backup was made, or nothing restored; the message says why, in one line."""
+
+
+class Copier:
+    """Makes copies of the running store, one at a time and none beside sealing or maintenance."""
+
+    def __init__(self, database: Store, clock: Clock, turn: asyncio.Lock) -> None:
+        self._database = database
+        self._clock = clock
+        self._turn = turn
+
+    async def copy(self) -> dict[str, Any]:
+        """Where the copy is, or why there is none; for the control socket."""
+        async with self._turn:
+            try:
+                path = await asyncio.to_thread(_copied, self._database, self._clock)
+            except (StoreUnavailableError, BackupError) as error:
+                return {"error": str(error)}
+        return {"path": str(path)}
+
+
+def _copied(database: Store, clock: Clock) -> Path:
+    folder = database.data_dir / FOLDER / STAGING
+    now = clock.now()
+    for left in folder.glob("*"):
+        if left.stat().st_mtime < (now - LEFT_FOR).timestamp():
+            shutil.rmtree(left, ignore_errors=True)
+    need, free = 2 * database.size_bytes, free_bytes(database.data_dir)
+    if free < need:
+        raise BackupError(
+            f"the copy may need {size_text(need)} in {folder} and there are {size_text(free)}"
+        )
+    return snapshot(database, f"{now:%Y%m%dT%H%M%S%f}")
+
+
+def backup(data_dir: Path, destination: Path, clock: Clock) -> Report:
+    """Copy the store in a folder to another, and check the copy. Raises StartError."""
+    _see_empty(destination)
+    try:
+        said = ask(data_dir, "backup", ASK_S)
+    except (OSError, ValueError) as error:
+        raise BackupError(
+            f"{data_dir / NAME}: {error}: run this as the collector's user"
+        ) from error
+    if said is None:
+        staged = _offline(data_dir, clock)
+    elif "error" in said:
+        raise BackupError(f"the collector made no copy: {said['error']}")
+    else:
+        staged = Path(said["path"])
+    try:
+        _take(staged, destination)
+    except OSError as error:
+        raise BackupError(f"{error.filename or destination}: {error.strerror}") from error
+    return _seen_whole(destination)
+
+
+def restore(source: Path, data_dir: Path) -> Report:
+    """Make a store in a folder from a backup, which stays as it is. Raises StartError."""
+    _seen_whole(source)
+    for name in (FILE_NAME, FOLDER, SEGMENTS):
+        if (data_dir / name).exists():
+            raise BackupError(
+                f"{data_dir / name} exists: move it away, or restore to another --data-dir"
+            )
+    partial = data_dir / "restoring"
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        _copy_store(source, partial)
+        # The state file comes last: without it there is no store.
+        for folder in (FOLDER, SEGMENTS):
+            (partial / folder).rename(data_dir / folder)
+        for path in sorted(partial.glob(f"{FILE_NAME}*"), reverse=True):
+            path.rename(data_dir / path.name)
+        partial.rmdir()
+    except OSError as error:
+        raise BackupError(f"{error.filename}: {error.strerror}") from error
+    return _seen_whole(data_dir)
+
+
+def _offline(data_dir: Path, clock: Clock) -> Path:
+    if not (data_dir / FILE_NAME).exists():
+        raise BackupError(f"{data_dir} has no store: choose another with --data-dir")
+    database = Database.open(data_dir, Limits())
+    try:
+        return _copied(database, clock)
+    except StoreUnavailableError as error:
+        raise BackupError(f"{data_dir}: {error}") from error
+    finally:
+        database.close()
+
+
+def _take(staged: Path, destination: Path) -> None:
+    """Move what was staged: at once within a file system, else by copying."""
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    if destination.exists():
+        destination.rmdir()
+    try:
+        staged.rename(destination)
+    except OSError:
+        partial = destination.with_name(f"{destination.name}.partial")
+        shutil.copytree(staged, partial)
+        partial.rename(destination)
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _copy_store(source: Path, target: Path) -> None:
+    for folder, folders, names in os.walk(source):
+        here = Path(folder)
+        if here == source:
+            folders[:] = [FOLDER, SEGMENTS]
+            names = [name for name in names if name.startswith(FILE_NAME)]
+        if here == source / FOLDER:
+            folders[:] = [FILES]
+        for name in names:
+            copied = target / here.relative_to(source) / name
+            if name.endswith(".parquet"):
+                link_or_copy(here / name, copied)
+            else:
+                copied.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(here / name, copied)
+    for folder in (FOLDER, SEGMENTS):
+        (target / folder).mkdir(parents=True, exist_ok=True)
+
+
+def _see_empty(destination: Path) -> None:
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        raise BackupError(f"{destination} exists and is not empty: name a new folder")
+
+
+def _seen_whole(folder: Path) -> Report:
+    report = check(folder)
+    if report.problems:
+        raise BackupError(f"{folder} is not whole: {report.problems[0].what}")
+    return report

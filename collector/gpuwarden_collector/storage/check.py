@@ -1,0 +1,331 @@
+"""Looks over a store that no collector has open, and repairs what can be repaired.
+
+Nothing is deleted: what must go is set aside in `lost/` in the data folder.
+"""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from gpuwarden.lifecycle import StartError
+from gpuwarden_collector.ingest.deduplicate import from_text
+from gpuwarden_collector.storage.address import CATALOGUE, FILES, FOLDER
+from gpuwarden_collector.storage.errors import one_line
+from gpuwarden_collector.storage.extensions import load_extension
+from gpuwarden_collector.storage.hot import Segment, end_of
+from gpuwarden_collector.storage.lake import METADATA, sealed_segment
+from gpuwarden_collector.storage.lake_files import LakeFile, live_files, sync
+from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
+from gpuwarden_collector.storage.segment import SegmentError, segment_numbers, segment_path
+from gpuwarden_collector.storage.segment_log import held
+from gpuwarden_collector.storage.state import FILE_NAME, SCHEMA_VERSION
+
+ASIDE = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong: what it is, what is lost by it, and what to do."""
+
+    what: str
+    todo: str
+    repair: Callable[[], None] | None = None
+    """Does it; None: nothing that a program may decide."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found."""
+
+    problems: list[Problem] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
+
+
+def check(data_dir: Path, *, reads_all: bool = False) -> Report:
+    """Look over the store in a folder. `reads_all`: every value of every file, not their ends alone.
+
+    Raises StartError when there is none, or a collector has it open.
+    """
+    state_path, catalogue_path = data_dir / FILE_NAME, data_dir / FOLDER / CATALOGUE
+    if not state_path.exists() and not catalogue_path.exists():
+        raise StartError(f"{data_dir} has no store: choose another with --data-dir")
+    report = Report()
+    with held(data_dir):
+        identity = _check_state(state_path, report)
+        numbers = _check_segments(data_dir, report)
+        sealed = _check_lake(data_dir, identity, report, reads_all=reads_all)
+        if numbers and sealed is not None:
+            _check_numbers(numbers, sealed, report)
+    return report
+
+
+def _check_state(path: Path, report: Report) -> str | None:
+    """The collector's identity."""
+    if not path.exists():
+        todo = "restore a backup, or start the collector: it begins a new one, without inventory and alerts"
+        report.problems.append(Problem(f"{path} is missing", todo))
+        return None
+    try:
+        with _opened(path) as connection:
+            (version,) = _row(connection, "SELECT value FROM meta WHERE name = 'schema_version'")
+            if version != SCHEMA_VERSION:
+                report.facts.append(f"{path.name} has schema version {version}")
+                return None
+            (said,) = _row(connection, "PRAGMA quick_check(1)")
+            if said != "ok":
+                raise sqlite3.DatabaseError(said)
+            (identity,) = _row(connection, "SELECT value FROM meta WHERE name = 'collector'")
+            _check_ledger(connection, report)
+    except sqlite3.Error as error:
+        report.problems.append(_damaged_state(path, error))
+        return None
+    return str(identity)
+
+
+def _check_ledger(connection: sqlite3.Connection, report: Report) -> None:
+    rows = connection.execute("SELECT agent_id, boot_id, floor, ranges FROM ledger").fetchall()
+    for agent, boot, floor, ranges in rows:
+        try:
+            spans = from_text(ranges)
+            edges = [edge for span in spans for edge in span]
+            is_right = edges == sorted(edges) and (not edges or edges[0] >= floor)
+        except ValueError:
+            is_right = False
+        if not is_right:
+            report.problems.append(
+                Problem(
+                    f"the ledger of agent {agent}, boot {boot}, makes no sense: {ranges[:60]!r}",
+                    "restore a backup; its batches could be stored twice",
+                )
+            )
+    report.facts.append(f"ledger: {len(rows)} agents' boots")
+
+
+def _check_segments(data_dir: Path, report: Report) -> list[int]:
+    """Numbers of the segments that can be read."""
+    folder = data_dir / SEGMENTS
+    found: dict[int, Segment] = {}
+    for number in segment_numbers(folder):
+        try:
+            found[number] = Segment(folder, number)
+        except (SegmentError, OSError) as error:
+            report.problems.append(_lost_segment(data_dir, segment_path(folder, number), error))
+    rows = torn_bytes = 0
+    for number, segment in found.items():
+        limit = end_of(segment, found.get(number + 1))
+        rows += sum(frame.rows for frame in segment.new_frames(limit, is_abandoned=True))
+        if limit is None:
+            torn_bytes += segment.path.stat().st_size - segment.end
+        for damage in segment.damaged:
+            report.problems.append(
+                Problem(
+                    f"{SEGMENTS}/{segment.path.name} is damaged from byte {damage.start} to {damage.end}",
+                    "restore a backup; else the collector passes over it, and the rows in it are lost",
+                )
+            )
+    report.facts.append(f"{SEGMENTS}: {len(found)} files, {rows} rows")
+    if torn_bytes:
+        report.facts.append(
+            f"{SEGMENTS}: {torn_bytes} bytes of a frame that was being written when the collector ended;"
+            " its batches were never acknowledged"
+        )
+    return sorted(found)
+
+
+def _lost_segment(data_dir: Path, path: Path, error: Exception) -> Problem:
+    return Problem(
+        f"{error}",
+        "restore a backup; --repair sets the file aside: lost are the rows in it",
+        lambda: _put_aside(data_dir, path),
+    )
+
+
+def _put_aside(data_dir: Path, path: Path) -> None:
+    set_aside(data_dir, path)
+
+
+def _damaged_state(path: Path, error: sqlite3.Error) -> Problem:
+    def repair() -> None:
+        for file in sorted(path.parent.glob(f"{path.name}*")):
+            set_aside(path.parent, file)
+
+    return Problem(
+        f"{path} is damaged: {one_line(error)}",
+        "restore a backup; --repair sets it aside, and the collector begins a new one: lost are"
+        " inventory, alerts and diagnoses until agents and rules say them again; batches that agents"
+        " send a second time are stored twice",
+        repair,
+    )
+
+
+def _check_lake(
+    data_dir: Path, identity: str | None, report: Report, *, reads_all: bool
+) -> int | None:
+    path = data_dir / FOLDER / CATALOGUE
+    on_disk = set((data_dir / FOLDER / FILES).rglob("*.parquet"))
+    if not path.exists():
+        if on_disk:
+            report.problems.append(_lost_catalogue(data_dir, f"{path} is missing", len(on_disk)))
+        return None
+    try:
+        with closing(duckdb.connect()) as connection:
+            _attach(connection, data_dir)
+            files = live_files(connection, str(data_dir / FOLDER / FILES))
+            known = _known_names(connection)
+            sealed = None if identity is None else sealed_segment(connection, identity)
+    except duckdb.Error as error:
+        what = f"{path} is damaged: {one_line(error)}"
+        report.problems.append(_lost_catalogue(data_dir, what, len(on_disk)))
+        return None
+    lost = [(file, wrong) for file in files if (wrong := _wrong(file, reads_all=reads_all))]
+    report.problems += [_lost_file(data_dir, file, wrong) for file, wrong in lost]
+    rows = sum(file.rows for file in files if not file.is_deletes)
+    size_bytes = sum(file.bytes for file in files)
+    report.facts.append(f"lake: {len(files)} files, {rows} rows, {size_bytes} bytes")
+    if strangers := {file for file in on_disk if file.name not in known}:
+        report.facts.append(
+            f"lake: {len(strangers)} files that the catalogue does not know, left by a kill;"
+            " the collector deletes them after a day"
+        )
+    return sealed
+
+
+def _check_numbers(numbers: list[int], sealed: int, report: Report) -> None:
+    # A lake that holds none is new: it took the place of one that was lost.
+    begin = sealed + 1 if sealed else numbers[0]
+    missing = sorted(set(range(begin, numbers[-1] + 1)) - set(numbers))
+    if missing:
+        report.problems.append(
+            Problem(
+                f"the lake ends with segment {sealed}, and of those behind it number"
+                f" {', '.join(map(str, missing[:10]))} is missing",
+                "restore a backup; files that the catalogue does not know may hold its rows, and stay"
+                " until the next seal",
+            )
+        )
+    if numbers[-1] <= sealed:
+        report.facts.append(
+            "all segments are in the lake and not yet deleted; the collector does it"
+        )
+
+
+def _known_names(connection: duckdb.DuckDBPyConnection) -> set[str]:
+    """Names of all files that the catalogue has any use for: they are unique."""
+    rows = connection.execute(
+        f"SELECT path FROM {METADATA}.ducklake_data_file "
+        f"UNION SELECT path FROM {METADATA}.ducklake_delete_file "
+        f"UNION SELECT path FROM {METADATA}.ducklake_files_scheduled_for_deletion"
+    ).fetchall()
+    return {path.rpartition("/")[2] for (path,) in rows}
+
+
+def _attach(connection: duckdb.DuckDBPyConnection, data_dir: Path) -> None:
+    load_extension(connection, "ducklake")
+    load_extension(connection, "sqlite_scanner")
+    folder = str(data_dir / FOLDER).replace("'", "''")
+    connection.execute(
+        f"ATTACH 'ducklake:sqlite:{folder}/{CATALOGUE}' AS lake "
+        f"(DATA_PATH '{folder}/{FILES}', OVERRIDE_DATA_PATH true, READ_ONLY)"
+    )
+
+
+def _wrong(file: LakeFile, *, reads_all: bool) -> str | None:
+    """What is wrong with a file; None: nothing."""
+    import pyarrow.parquet as pq  # only here: the processes that import this module check nothing
+
+    path = Path(file.path)
+    try:
+        if (size := path.stat().st_size) != file.bytes:
+            return f"has {size} bytes, not {file.bytes}"
+        with pq.ParquetFile(path) as parquet:
+            if (rows := parquet.metadata.num_rows) != file.rows:
+                return f"has {rows} rows, not {file.rows}"
+            if reads_all:
+                for _ in parquet.iter_batches():
+                    pass
+    except FileNotFoundError:
+        return "is missing"
+    except (OSError, pa.ArrowException) as error:
+        return f"cannot be read: {one_line(error)}"
+    return None
+
+
+def _lost_file(data_dir: Path, file: LakeFile, wrong: str) -> Problem:
+    path = Path(file.path)
+    if file.is_deletes:
+        lost = f"{file.rows} rows of {file.table} that had been replaced are back beside their new"
+    else:
+        until = f" until {file.newest}" if file.newest else ""
+        lost = f"{file.rows} rows of {file.table}{until} are lost"
+
+    def repair() -> None:
+        if path.exists():
+            set_aside(data_dir, path)
+        with closing(sqlite3.connect(data_dir / FOLDER / CATALOGUE)) as connection, connection:
+            _forget(connection, file)
+
+    return Problem(
+        f"{path.relative_to(data_dir) if path.is_relative_to(data_dir) else path} {wrong}",
+        f"put the file back from a backup; --repair sets it aside, and {lost}",
+        repair,
+    )
+
+
+def _forget(connection: sqlite3.Connection, file: LakeFile) -> None:
+    if file.is_deletes:
+        connection.execute("DELETE FROM ducklake_delete_file WHERE delete_file_id = ?", [file.id])
+        return
+    for table in (
+        "ducklake_data_file",
+        "ducklake_delete_file",
+        "ducklake_file_column_stats",
+        "ducklake_file_partition_value",
+    ):
+        connection.execute(f"DELETE FROM {table} WHERE data_file_id = ?", [file.id])
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS gpuwarden_dropped (table_name VARCHAR, day DATE, "
+        '"rows" BIGINT, bytes BIGINT, reason VARCHAR, dropped_at TIMESTAMP)'
+    )
+    connection.execute(
+        "INSERT INTO gpuwarden_dropped VALUES (?, date(?), ?, ?, 'lost', datetime('now'))",
+        [file.table, file.newest, file.rows, file.bytes],
+    )
+
+
+def _lost_catalogue(data_dir: Path, what: str, files: int) -> Problem:
+    def repair() -> None:
+        set_aside(data_dir, data_dir / FOLDER)
+
+    return Problem(
+        what,
+        f"restore a backup; --repair sets the lake aside, and the collector begins a new one: the"
+        f" {files} Parquet files keep their rows, but no query sees them",
+        repair,
+    )
+
+
+def set_aside(data_dir: Path, path: Path) -> Path:
+    """Move a file or folder to `lost/`, under a name of its own; where it is then."""
+    folder = data_dir / ASIDE
+    folder.mkdir(exist_ok=True)
+    stamp = f"{path.stat().st_mtime_ns:x}"
+    target = folder / f"{path.name}.{stamp}"
+    path.rename(target)
+    sync([folder, path.parent])
+    return target
+
+
+def _row(connection: sqlite3.Connection, sql: str) -> tuple[Any, ...]:
+    row = connection.execute(sql).fetchone()
+    return tuple(row) if row else (None,)
+
+
+def _opened(path: Path) -> "closing[sqlite3.Connection]":
+    """The file, for reading. Raises sqlite3.Error."""
+    return closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True))

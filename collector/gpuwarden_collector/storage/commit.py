@@ -1,0 +1,94 @@
+"""Makes a group of batches durable: what changes in place first, then one frame with all rows.
+
+Whoever is killed between the two finds inventory and alerts that are true although their batch was
+never acknowledged; the batch is sent again and says the same. The frame alone decides whether a batch
+is stored.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from gpuwarden.schema import TABLES, stored_columns
+from gpuwarden_collector.storage.errors import RowsRefusedError
+from gpuwarden_collector.storage.segment import SCHEMAS, BatchKey, Frame
+from gpuwarden_collector.storage.segment_log import FrameLog
+from gpuwarden_collector.storage.state import Writing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What is written at once. Tables are Arrow tables in the stored column order."""
+
+    appended: Mapping[str, Any] = field(default_factory=dict)
+    """Rows of sample tables, events and rollups."""
+    batches: Sequence[BatchKey] = ()
+    """Identities of the batches that `appended` is of."""
+    progress: Mapping[str, datetime] | None = None
+    """How far rollups are with the rows in `appended`, naive UTC."""
+    upserted: Mapping[str, Any] = field(default_factory=dict)
+    """Rows of nodes, gpus and alerts, replaced by primary key."""
+    doubtful: Any | None = None
+    """Batches in `appended` that another collector may have as well (see `resent.py`)."""
+    late: Any | None = None
+    """Windows (`node`, `ts`) that `appended` has rows of, to be rolled up again."""
+    heard: Mapping[str, set[str]] = field(default_factory=dict)
+    """Keys of nodes and gpus whose last_seen_at becomes `heard_at`."""
+    heard_at: datetime | None = None
+    forget_ledger_before: datetime | None = None
+
+
+def commit(log: FrameLog, changes: Changes) -> None:
+    """Write all of it, durably. What fails may be written again as a whole.
+
+    Raises RowsRefusedError when the rows themselves are at fault, StoreUnavailableError otherwise.
+    """
+    tables = {n: _stored(n, rows) for n, rows in changes.appended.items() if rows.num_rows}
+    if (
+        changes.upserted
+        or changes.doubtful is not None
+        or changes.late is not None
+        or changes.heard
+        or changes.forget_ledger_before is not None
+    ):
+        with log.state.writing() as writing:
+            _write_state(writing, changes, log.segment_number)
+    if tables or changes.batches or changes.progress is not None:
+        said = changes.progress
+        progress = None if said is None else {name: at.isoformat() for name, at in said.items()}
+        log.append(Frame(tables, changes.batches, progress))
+
+
+def _write_state(writing: Writing, changes: Changes, segment: int) -> None:
+    for name, rows in changes.upserted.items():
+        writing.upsert(name, rows)
+    if changes.doubtful is not None:
+        writing.add_doubtful(segment, changes.doubtful)
+    if changes.late is not None:
+        writing.add_late(changes.late)
+    if changes.heard_at is not None:
+        for name, keys in changes.heard.items():
+            writing.see(name, keys, changes.heard_at)
+    if changes.forget_ledger_before is not None:
+        writing.forget_ledger(changes.forget_ledger_before)
+
+
+def _stored(name: str, rows: Any) -> Any:
+    """Rows in the stored types: instants in microseconds. Raises RowsRefusedError for those that the lake
+    would not take."""
+    try:
+        stored = rows.select(SCHEMAS[name].names).cast(SCHEMAS[name])
+    except (pa.ArrowException, KeyError) as error:
+        raise RowsRefusedError(f"{name}: {error}") from error
+    for column in stored_columns(TABLES[name]):
+        if column.required and stored[column.name].null_count:
+            raise RowsRefusedError(f"{name}.{column.name} must have a value in every row")
+    return stored
+
+
+def naive(instant: datetime | None) -> datetime | None:
+    """As the store has it: UTC, without saying so."""
+    return instant.replace(tzinfo=None) if instant else None

@@ -1,0 +1,380 @@
+"""A DuckDB in memory that shows lake, segments and state as one set of tables and views.
+
+`main.gpu_samples` and its like are views: the lake, and the rows of the segments that the lake does
+not hold. How far the lake holds them stands in the lake itself, so `begin` reads it in the snapshot
+that the query will see and gives the query exactly the segments behind it. Tables whose rows change
+are copies in memory that `refresh` keeps level with the state file.
+"""
+
+import logging
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from gpuwarden.schema import TABLES, UPSERTED, create_sql, stored_columns, views_sql
+from gpuwarden_collector.storage import lake
+from gpuwarden_collector.storage.address import Address
+from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
+from gpuwarden_collector.storage.hot import Damage, HotRows, MissingSegmentError
+from gpuwarden_collector.storage.memory import free_memory
+from gpuwarden_collector.storage.segment import FOLDER, SCHEMAS, TABLE_NAMES, SegmentError
+from gpuwarden_collector.storage.state import SEEN_KEYS, State
+from gpuwarden_collector.storage.wal_index import CatalogMark
+
+log = logging.getLogger(__name__)
+
+_NAME = "gpuwarden"
+"""What DuckDB calls the database of the views."""
+_HOT = "hot_"
+_SNAPSHOT_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What DuckDB may use. `threads` 0: one for every two CPUs.
+
+    A thread that waits for another to finish its part of a statement does not sleep (DuckDB 1.5.5),
+    so with two threads an insert of a single table costs twice the CPU of one, and takes as long.
+    """
+
+    memory: str = "2GiB"
+    temp: str = "10GiB"
+    threads: int = 0
+    spill_dir: Path | None = None
+    """Where queries spill to; None: a folder in the data folder."""
+
+
+class Engine:
+    """The instance; `connection` belongs to whoever made it, cursors of it to any thread."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        address: Address,
+        state: State,
+        limits: Limits,
+        *,
+        is_read_only: bool = False,
+        spill_dir: Path,
+    ) -> None:
+        """`spill_dir`: folder of what it spills, its own. Raises duckdb.Error, FileNotFoundError, OSError, StartError, StoreUnavailableError."""
+        self._state = state
+        self._known: dict[str, tuple[int, int]] = {}
+        self._lock = threading.Lock()
+        self._hot = HotRows(data_dir / FOLDER)
+        self._collector = state.collector
+        self._is_gap_said = False
+        spill_dir.mkdir(exist_ok=True, parents=True)
+        self._limits = limits
+        self._mark = CatalogMark(address)
+        self._sealed: tuple[bytes, int] | None = None
+        self._lake_folder = address.data
+        self._files: dict[str, tuple[bytes, list[lake.LakeFile] | None]] = {}
+        self._asked_for: dict[str, bytes] = {}
+        config: dict[str, str | bool | int | float | list[str]] = {
+            "memory_limit": limits.memory,
+            "threads": limits.threads or max(1, (os.cpu_count() or 1) // 2),
+            "temp_directory": str(spill_dir),
+            # Names of tables are never those of variables of this process; without access to files
+            # DuckDB does not look there either.
+            "python_enable_replacements": False,
+        }
+        self.connection = duckdb.connect(config=config)
+        self.sources: Mapping[str, frozenset[str]] = _sources()
+        """Tables behind each public table or view, by its name."""
+        try:
+            # Given with the configuration it would be shown, and not kept to (1.5.5).
+            self.connection.execute(f"SET GLOBAL max_temp_directory_size = '{limits.temp}'")
+            self.connection.execute(f"ATTACH ':memory:' AS {_NAME}")
+            self.connection.execute(f"USE {_NAME}")
+            self.connection.execute("SET GLOBAL TimeZone = 'UTC'")
+            lake.attach(self.connection, address, is_read_only=is_read_only)
+            self._create()
+            self.refresh()
+            allowed = lake.allowed_folders(data_dir, address)
+            self.connection.execute("SET allowed_directories = $1", [allowed])
+            self.connection.execute("SET enable_external_access = false")
+            # `limit_spill` and `order_joins` change them; of those who query only statements that read
+            # are taken.
+            self.connection.execute(
+                "SET allowed_configs = ['max_temp_directory_size', 'disabled_optimizers']"
+            )
+            self.connection.execute("SET lock_configuration = true")
+        except BaseException:
+            self.connection.close()
+            raise
+
+    @property
+    def damaged(self) -> list[Damage]:
+        """What of the segments that were read last is damaged."""
+        return self._hot.damaged
+
+    def forget(self, until: int) -> None:
+        """Let go of the rows of segments up to a number, and give memory that is free to the system."""
+        self._hot.forget(until)
+        free_memory()
+
+    def limit_spill(self, bytes_max: int) -> None:
+        """Let queries spill no more than that in all, nor more than the limit of this engine.
+
+        DuckDB does not go below what is spilled already; the next call may.
+        """
+        sql = "SELECT least($1, parse_formatted_bytes($2))"
+        with suppress(duckdb.Error, StoreUnavailableError), self.cursor() as cursor:
+            row = cursor.execute(sql, [bytes_max, self._limits.temp]).fetchone()
+            if row:
+                cursor.execute(f"SET GLOBAL max_temp_directory_size = '{int(row[0])}B'")
+
+    def order_joins(self, *, is_wanted: bool) -> None:
+        """Whether the queries that follow have their joins put in order.
+
+        For that DuckDB asks the lake for statistics of every column of a view (1.5.5), which takes most
+        of the time of a query that is small, and joins nothing.
+        """
+        with suppress(duckdb.Error, StoreUnavailableError), self.cursor() as cursor:
+            cursor.execute(
+                f"SET GLOBAL disabled_optimizers = '{'' if is_wanted else 'join_order'}'"
+            )
+
+    @contextmanager
+    def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A cursor, for a thread. Raises StoreUnavailableError."""
+        try:
+            cursor = self.new_cursor()
+        except duckdb.Error as error:
+            raise StoreUnavailableError(one_line(error)) from error
+        try:
+            yield cursor
+        finally:
+            cursor.close()
+
+    def new_cursor(self) -> duckdb.DuckDBPyConnection:
+        """A cursor that whoever asks closes, or has for as long as the engine. Raises duckdb.Error."""
+        cursor = self.connection.cursor()
+        cursor.execute(f"USE {_NAME}")
+        return cursor
+
+    def refresh(self, names: Iterable[str] | None = None) -> None:
+        """Take over what has changed in these tables of the state file, None: in all. Raises StoreUnavailableError."""
+        with self._lock:
+            for name in sorted(UPSERTED if names is None else UPSERTED & set(names)):
+                revision, deleted = self._known.get(name, (-1, 0))
+                changed = self._state.changes(name, revision, deleted)
+                if changed is None:
+                    continue
+                seen_rows = 0 if changed.last_seen is None else changed.last_seen.num_rows
+                if changed.rows.num_rows or seen_rows or changed.is_whole:
+                    self._take_over(name, changed.rows, changed.last_seen, changed.is_whole)
+                self._known[name] = changed.revision, self._state.deletions(name)
+
+    def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
+        """Begin a transaction in which the cursor sees the store at one moment.
+
+        `names`: tables whose rows behind the lake it will need; None: any. Raises StoreUnavailableError.
+        """
+        self.refresh()
+        wanted = _wanted(names)
+        before: int | None = None
+        gap = ""
+        for _ in range(_SNAPSHOT_TRIES):
+            try:
+                cursor.execute("BEGIN TRANSACTION READ ONLY")
+                if not wanted:
+                    return
+                sealed = self._asked(cursor)
+                if sealed == before:
+                    self._say_gap(gap)
+                self.register(cursor, wanted, sealed, is_strict=sealed != before)
+                return
+            except MissingSegmentError as error:
+                _roll_back(cursor)
+                before = sealed
+                gap = str(error)
+            except duckdb.Error as error:
+                _roll_back(cursor)
+                raise StoreUnavailableError(one_line(error)) from error
+            except BaseException:
+                _roll_back(cursor)
+                raise
+        raise StoreUnavailableError("samples move to the lake faster than they can be read")
+
+    def begin_as_known(
+        self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None
+    ) -> bytes | None:
+        """As `begin`, without asking the lake: milliseconds less.
+
+        What the cursor sees is of one moment only if `is_unchanged(answer)` when it has bound its
+        statement, and with that taken its view of the lake. None: what the lake holds is not known,
+        and nothing has begun. Raises StoreUnavailableError.
+        """
+        mark, known, wanted = self._mark.look(), self._sealed, _wanted(names)
+        if mark is None or known is None or known[0] != mark or not wanted:
+            return None
+        self.refresh()
+        try:
+            cursor.execute("BEGIN TRANSACTION READ ONLY")
+            self.register(cursor, wanted, known[1], is_strict=True)
+        except MissingSegmentError:
+            _roll_back(cursor)
+            return None
+        except duckdb.Error as error:
+            _roll_back(cursor)
+            raise StoreUnavailableError(one_line(error)) from error
+        except BaseException:
+            _roll_back(cursor)
+            raise
+        return mark
+
+    def files_as_known(self, name: str) -> tuple[bytes, list[lake.LakeFile]] | None:
+        """Mark of the lake, and the files that hold a table of samples then. Raises duckdb.Error.
+
+        None: they do not hold all of it; or the lake is another one than at the last such call, so that
+        it may not pay to know them.
+        """
+        mark = self._mark.look()
+        if mark is None or self._sealed is None or self._sealed[0] != mark:
+            return None
+        if self._asked_for.get(name) != mark:
+            self._asked_for[name] = mark
+            return None
+        if name not in self._files or self._files[name][0] != mark:
+            cursor = self.new_cursor()
+            try:
+                files = lake.files(cursor, name, self._lake_folder)
+            finally:
+                cursor.close()
+            if not self.is_unchanged(mark):
+                return None
+            self._files[name] = mark, files
+        files = self._files[name][1]
+        return None if files is None else (mark, files)
+
+    def is_unchanged(self, mark: bytes) -> bool:
+        """Whether nothing was committed to the lake since `begin_as_known` gave the mark."""
+        return self._mark.look() == mark
+
+    def _asked(self, cursor: duckdb.DuckDBPyConnection) -> int:
+        """The newest segment that the lake holds, as the cursor's transaction sees it."""
+        mark = self._mark.look()
+        sealed = lake.sealed_segment(cursor, self._collector)
+        if mark is not None and self._mark.look() == mark:
+            self._sealed = mark, sealed
+        return sealed
+
+    def register(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        names: Iterable[str],
+        after: int,
+        until: int | None = None,
+        *,
+        is_strict: bool = False,
+    ) -> Mapping[str, Any]:
+        """Let a cursor see rows of the segments behind `after`, up to `until`, as `hot_table(name)`; the
+        Arrow tables of them.
+
+        A segment that is missing is passed over, once with a word in the log, unless `is_strict`: then
+        MissingSegmentError. Raises StoreUnavailableError, duckdb.Error.
+        """
+        try:
+            tables = self._hot.tables(names, after, until, is_strict=is_strict)
+        except MissingSegmentError as error:
+            if not is_strict:
+                raise StoreUnavailableError(str(error)) from error
+            raise
+        except (SegmentError, OSError) as error:
+            raise StoreUnavailableError(str(error)) from error
+        for name, table in tables.items():
+            cursor.register(hot_table(name), table)
+        return tables
+
+    def join_hot(self, after: int) -> int:
+        """As `HotRows.join`. Raises StoreUnavailableError."""
+        try:
+            return self._hot.join(after)
+        except (MissingSegmentError, SegmentError, OSError) as error:
+            raise StoreUnavailableError(str(error)) from error
+
+    def let_go(self) -> None:
+        """As `HotRows.let_go`."""
+        self._hot.let_go()
+
+    def _say_gap(self, gap: str) -> None:
+        if not self._is_gap_said:
+            self._is_gap_said = True
+            log.error(
+                "rows are lost: a segment is neither here nor in the lake", extra={"reason": gap}
+            )
+
+    def _create(self) -> None:
+        # What a cursor registers is a view of its own, and SHOW TABLES would list it: it asks this
+        # function, and a macro of the database comes before DuckDB's own.
+        self.connection.execute(
+            f"CREATE MACRO main.in_search_path(d, s) AS (d = '{_NAME}' AND s = 'main')"
+        )
+        for name in TABLE_NAMES:
+            columns = ", ".join(column.name for column in stored_columns(TABLES[name]))
+            self.connection.register(hot_table(name), SCHEMAS[name].empty_table())
+            self.connection.execute(
+                f"CREATE OR REPLACE VIEW main.{name} AS SELECT {columns} FROM lake.main.{name} "
+                f"UNION ALL SELECT {columns} FROM {hot_table(name)}"
+            )
+        for name in UPSERTED:
+            self.connection.execute(create_sql(TABLES[name]))
+        self.connection.execute(views_sql())
+
+    def _take_over(self, name: str, rows: Any, seen: Any | None, is_whole: bool) -> None:
+        key = ", ".join(TABLES[name].key)
+        merged = "FROM incoming"
+        if not is_whole:
+            merged += (
+                f" UNION ALL BY NAME FROM main.{name} "
+                f"WHERE ({key}) NOT IN (SELECT ({key}) FROM incoming)"
+            )
+        if seen is not None:
+            merged = (
+                "SELECT t.* REPLACE (coalesce(s.last_seen_at, t.last_seen_at) AS last_seen_at) "
+                f"FROM ({merged}) t LEFT JOIN seen s ON s.key = t.{SEEN_KEYS[name]}"
+            )
+        try:
+            with self.cursor() as cursor:
+                cursor.register("incoming", rows)
+                if seen is not None:
+                    cursor.register("seen", seen)
+                cursor.execute(f"CREATE OR REPLACE TABLE main.{name} AS {merged}")
+        except duckdb.Error as error:
+            raise StoreUnavailableError(one_line(error)) from error
+
+
+def _wanted(names: Iterable[str] | None) -> tuple[str, ...]:
+    return TABLE_NAMES if names is None else tuple(set(names) & set(TABLE_NAMES))
+
+
+def hot_table(name: str) -> str:
+    """Name under which a cursor sees a table's rows behind the lake."""
+    return f"{_HOT}{name}"
+
+
+def _sources() -> dict[str, frozenset[str]]:
+    """Tables behind the lake that each public table or view may read."""
+    found = {name: frozenset({name} - UPSERTED) for name in TABLES}
+    for statement in views_sql().split(";"):
+        words = re.findall(r"\w+", re.sub(r"--.*", "", statement))
+        if "VIEW" in words:
+            # More names than it reads do no harm, as one of a column that is a table's too.
+            name = words[words.index("VIEW") + 1]
+            read = (found[word] for word in words if word in found)
+            found[name] = frozenset[str]().union(*read)
+    return found
+
+
+def _roll_back(cursor: duckdb.DuckDBPyConnection) -> None:
+    with suppress(duckdb.Error):
+        cursor.execute("ROLLBACK")

@@ -1,0 +1,302 @@
+"""The lake: sealed samples as Parquet files under a DuckLake catalogue, attached as `lake`.
+
+The catalogue is an SQLite file, or PostgreSQL for several collectors (`address.py`). What
+a collector has sealed stands in the lake itself (`lake.main.collectors`), written by the transaction
+that adds the rows: whoever sees the rows sees that they are sealed. That table and `doubtful` are
+only ever appended to, as collectors that seal at once must not change the same row.
+"""
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import duckdb
+
+from gpuwarden.lifecycle import StartError
+from gpuwarden.schema import TABLES, UPSERTED, column_sql, stored_columns
+from gpuwarden.table import Table
+from gpuwarden_collector.storage.address import FOLDER, Address, S3Keys
+from gpuwarden_collector.storage.extensions import load_extension
+from gpuwarden_collector.storage.resent import LAKE_SQL
+from gpuwarden_collector.storage.transaction import transaction
+
+METADATA = "__ducklake_metadata_lake"
+"""DuckLake's name of the attached catalogue."""
+
+SEALED_TABLES = tuple(name for name in TABLES if name not in UPSERTED)
+"""Tables whose rows move to the lake: all that are only ever appended to."""
+
+
+_BUSY_MS = 20_000
+TRIES_MAX = 8
+"""Most tries to make or change the tables of a lake that another collector changes at that moment."""
+
+
+def attach(
+    connection: duckdb.DuckDBPyConnection, address: Address, *, is_read_only: bool = False
+) -> None:
+    """Attach the lake, made if need be, and give it its tables and columns; as it is, `is_read_only`.
+
+    Raises duckdb.Error, FileNotFoundError and OSError for a local lake, StartError for any other.
+    """
+    load_extension(connection, "ducklake")
+    load_extension(connection, "postgres_scanner" if address.is_shared else "sqlite_scanner")
+    if not is_read_only:
+        _make_folders(address)
+    attach_sql = _attach_sql(address, is_read_only=is_read_only)
+    if not address.is_shared and not address.is_remote:
+        connection.execute(attach_sql)
+        if not is_read_only:
+            _create(connection)
+        return
+    try:
+        if address.keys is not None:
+            load_extension(connection, "httpfs")
+            _tell_keys(connection, address.data, address.keys)
+        _again(connection, lambda: connection.execute(attach_sql))
+        if not is_read_only:
+            _again(connection, lambda: _create(connection))
+    except (duckdb.Error, FileNotFoundError) as error:
+        raise StartError(
+            f"the lake at {address.data} cannot be opened: {_why(error)}: docs/cluster.md has what"
+            " its servers need"
+        ) from error
+
+
+def allowed_folders(data_dir: Path, address: Address) -> list[str]:
+    """What DuckDB may read and write besides its database."""
+    return [str(data_dir / FOLDER), address.data]
+
+
+def _make_folders(address: Address) -> None:
+    if not address.is_remote:
+        Path(address.data).mkdir(parents=True, exist_ok=True)
+    if not address.is_shared:
+        Path(address.catalog).parent.mkdir(parents=True, exist_ok=True)
+        if not address.is_remote:
+            _refuse_lost_catalogue(address)
+
+
+def _refuse_lost_catalogue(address: Address) -> None:
+    """A new catalogue over files of a lost one would hide all that they hold, without a word."""
+    files = Path(address.data)
+    if not Path(address.catalog).exists() and next(files.rglob("*.parquet"), None) is not None:
+        raise StartError(
+            f"{address.catalog} is missing, which says what the files in {files} hold: put it back "
+            "from a backup, or run `gpuwarden collector check --repair` to begin without them"
+        )
+
+
+def _why(error: Exception) -> str:
+    """What is wrong, without the connection string that DuckDB puts before it, once or twice."""
+    return str(error).strip().partition("\n")[0].rpartition('": ')[2][:500]
+
+
+def _attach_sql(address: Address, *, is_read_only: bool) -> str:
+    # The folder beside a database may have been moved: it is where that is, not where it was. Of a
+    # shared lake all collectors must say the same, and DuckLake refuses one that does not.
+    options = ", READ_ONLY" if is_read_only else ""
+    if not address.is_shared:
+        options += f", OVERRIDE_DATA_PATH true, META_BUSY_TIMEOUT {_BUSY_MS}"
+        if not is_read_only:
+            # In WAL mode neither a query nor another program's DuckDB holds up a seal.
+            options += ", META_JOURNAL_MODE 'WAL'"
+    return f"ATTACH {_text(address.ducklake)} AS lake (DATA_PATH {_text(address.data)}{options})"
+
+
+def _tell_keys(connection: duckdb.DuckDBPyConnection, scope: str, keys: S3Keys) -> None:
+    options = {
+        "KEY_ID": keys.key_id,
+        "SECRET": keys.secret,
+        "REGION": keys.region,
+        "SESSION_TOKEN": keys.token,
+    }
+    if keys.endpoint is not None:
+        scheme, _, place = keys.endpoint.rpartition("://")
+        options |= {"ENDPOINT": place.rstrip("/"), "URL_STYLE": "path"}
+        options["USE_SSL"] = "false" if scheme == "http" else "true"
+    said = ", ".join(f"{n} {_text(v)}" for n, v in options.items() if v is not None)
+    try:
+        connection.execute(f"CREATE SECRET lake (TYPE s3, SCOPE {_text(scope)}, {said})")
+    except duckdb.Error:
+        # DuckDB's words could quote the statement.
+        raise StartError(f"DuckDB does not take the keys for {scope}") from None
+
+
+def _again(connection: duckdb.DuckDBPyConnection, work: Callable[[], object]) -> None:
+    """Do it, again if another collector did the same at that moment."""
+    for tries in range(1, TRIES_MAX + 1):
+        try:
+            work()
+            return
+        except duckdb.Error:
+            with suppress(duckdb.Error):
+                connection.execute("ROLLBACK")
+            if tries == TRIES_MAX:
+                raise
+            time.sleep(random.uniform(0.5, 1) * 0.05 * 2**tries)
+
+
+def sealed_segment(connection: duckdb.DuckDBPyConnection, collector: str) -> int:
+    """The newest segment of the collector that the lake holds; 0: none. Raises duckdb.Error."""
+    row = connection.execute(
+        "SELECT max(segment) FROM lake.main.collectors WHERE collector = $1", [collector]
+    ).fetchone()
+    return int(row[0]) if row and row[0] is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFile:
+    """A file of a table of samples, and of when its rows are; None: that is not known."""
+
+    path: str
+    first: datetime | None
+    last: datetime | None
+
+
+def files(cursor: duckdb.DuckDBPyConnection, table: str, folder: str) -> list[LakeFile] | None:
+    """All files that hold rows of a table now; None: not all of its rows, or more than them.
+
+    `folder`: of the lake's files. Raises duckdb.Error.
+    """
+    found = cursor.execute(
+        f"""
+        WITH t AS (
+            SELECT t.table_id, t.path AS folder, t.path_is_relative, s.path AS above, c.column_id
+            FROM {METADATA}.ducklake_table t
+            JOIN {METADATA}.ducklake_schema s ON s.schema_id = t.schema_id AND s.schema_name = 'main'
+            JOIN {METADATA}.ducklake_column c ON c.table_id = t.table_id AND c.column_name = 'ts'
+            WHERE t.table_name = $1 AND t.end_snapshot IS NULL AND s.end_snapshot IS NULL
+                AND c.end_snapshot IS NULL
+        )
+        SELECT
+            t.above || t.folder || f.path AS path, TRY_CAST(v.min_value AS TIMESTAMP),
+            TRY_CAST(v.max_value AS TIMESTAMP),
+            f.path_is_relative AND t.path_is_relative AND f.mapping_id IS NULL
+                AND f.file_format = 'parquet' AND f.data_file_id NOT IN (
+                    SELECT data_file_id FROM {METADATA}.ducklake_delete_file
+                    WHERE end_snapshot IS NULL
+                )
+        FROM t JOIN {METADATA}.ducklake_data_file f ON f.table_id = t.table_id
+        LEFT JOIN {METADATA}.ducklake_file_column_stats v
+            ON v.data_file_id = f.data_file_id AND v.column_id = t.column_id
+        WHERE f.end_snapshot IS NULL
+        """,
+        [table],
+    ).fetchall()
+    inlined = cursor.execute(
+        f"SELECT i.table_name FROM {METADATA}.ducklake_inlined_data_tables i "
+        f"JOIN {METADATA}.ducklake_table t ON t.table_id = i.table_id WHERE t.table_name = $1",
+        [table],
+    ).fetchall()
+    for (name,) in inlined:
+        rows = f'SELECT count(*) FROM {METADATA}."{name}" WHERE end_snapshot IS NULL'
+        if cursor.execute(rows).fetchall() != [(0,)]:
+            return None
+    if not all(is_plain for *_, is_plain in found):
+        return None
+    return [LakeFile(f"{folder.rstrip('/')}/{path}", at, until) for path, at, until, _ in found]
+
+
+def seal(
+    cursor: duckdb.DuckDBPyConnection,
+    collector: str,
+    segment: int,
+    sources: Mapping[str, str],
+    note: Callable[[], None] = lambda: None,
+) -> dict[str, int]:
+    """Copy rows into the lake, all tables in one transaction, and that it holds `segment`; rows by table.
+
+    `sources`: SELECT of the rows of each table that has any. `note` is called before the end, in the
+    transaction; it may raise StoreUnavailableError. A segment that is sealed already changes nothing.
+    Raises StoreUnavailableError or RowsRefusedError, and then has changed nothing.
+    """
+    rows: dict[str, int] = {}
+    with transaction(cursor):
+        if sealed_segment(cursor, collector) >= segment:
+            return rows
+        for name, source in sources.items():
+            count = cursor.execute(f"INSERT INTO lake.main.{name} BY NAME {source}").fetchone()
+            rows[name] = int(count[0]) if count else 0
+        cursor.execute(
+            "INSERT INTO lake.main.collectors VALUES ($1, $2, now()::TIMESTAMP)",
+            [collector, segment],
+        )
+        note()
+    return rows
+
+
+def _create(connection: duckdb.DuckDBPyConnection) -> None:
+    known = _columns(connection)
+    in_order = _tables_in_order(connection)
+    statements = [] if "collectors" in known else list(_FIRST)
+    if "doubtful" not in known:
+        statements.append(LAKE_SQL)
+    for name in SEALED_TABLES:
+        if name not in known:
+            statements += _create_table_sql(TABLES[name])
+            continue
+        statements += [
+            f"ALTER TABLE lake.main.{name} ADD COLUMN {column_sql(column)}"
+            for column in stored_columns(TABLES[name])
+            if column.name not in known[name]
+        ]
+        if name not in in_order:
+            statements.append(_order_sql(TABLES[name]))
+    if not statements:
+        return
+    connection.execute("BEGIN")
+    for statement in statements:
+        connection.execute(statement)
+    connection.execute("COMMIT")
+
+
+_FIRST = (
+    """CREATE TABLE lake.main.collectors (
+        collector VARCHAR NOT NULL, segment BIGINT NOT NULL, sealed_at TIMESTAMP NOT NULL
+    )""",
+    "CALL lake.set_option('parquet_compression', 'zstd')",
+    "CALL lake.set_option('parquet_version', '2')",
+)
+
+
+def _create_table_sql(table: Table) -> tuple[str, ...]:
+    columns = ", ".join(column_sql(column) for column in stored_columns(table))
+    return (
+        f"CREATE TABLE lake.main.{table.name} ({columns})",
+        f"ALTER TABLE lake.main.{table.name} SET PARTITIONED BY (year(ts), month(ts), day(ts))",
+        _order_sql(table),
+    )
+
+
+def _order_sql(table: Table) -> str:
+    """Have files written, and merged, in the order of the key."""
+    return f"ALTER TABLE lake.main.{table.name} SET SORTED BY ({', '.join(table.key)})"
+
+
+def _tables_in_order(connection: duckdb.DuckDBPyConnection) -> set[str]:
+    rows = connection.execute(
+        f"SELECT t.table_name FROM {METADATA}.ducklake_sort_info s "
+        f"JOIN {METADATA}.ducklake_table t USING (table_id) "
+        "WHERE s.end_snapshot IS NULL AND t.end_snapshot IS NULL"
+    ).fetchall()
+    return {table for (table,) in rows}
+
+
+def _columns(connection: duckdb.DuckDBPyConnection) -> dict[str, set[str]]:
+    known: dict[str, set[str]] = {}
+    rows = connection.execute(
+        "SELECT table_name, column_name FROM duckdb_columns() WHERE database_name = 'lake'"
+    ).fetchall()
+    for table, column in rows:
+        known.setdefault(table, set()).add(column)
+    return known
+
+
+def _text(value: object) -> str:
+    """A text as SQL writes it."""
+    return "'" + str(value).replace("'", "''") + "'"

@@ -1,0 +1,450 @@
+"""Keeps the lake in order by the clock: drops what is old or has no room, merges, cleans up.
+
+`next_task` decides, from what there is; each task is one transaction or may be done again, so a kill
+at any point leaves nothing but the same task to do. Sealing and maintenance take turns.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Any
+
+from gpuwarden.clock import Clock
+from gpuwarden_collector.ingest.writer import WriterStopped
+from gpuwarden_collector.ops.disk import Disk, size_text
+from gpuwarden_collector.ops.metrics import StorageStats
+from gpuwarden_collector.storage import lake_maintenance as maintain
+from gpuwarden_collector.storage.database import Store
+from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.storage.lake_files import is_remote, sync_files
+from gpuwarden_collector.storage.lake_maintenance import Lake
+from gpuwarden_collector.storage.retention import (
+    Drop,
+    Excess,
+    Reason,
+    Tier,
+    drops,
+    is_step,
+)
+from gpuwarden_collector.storage.state import State as StateFile
+
+log = logging.getLogger(__name__)
+
+SNAPSHOTS_KEPT = timedelta(hours=24)
+FILES_KEPT = timedelta(hours=1)
+"""How long a file outlives its last snapshot: longer than any query takes."""
+ORPHANS_KEPT = timedelta(hours=24)
+"""Least age of a file without a catalogue's entry, which somebody may be about to enter."""
+DAY_IS_OVER_AFTER = timedelta(minutes=30)
+MERGE_EVERY_S = 6 * 3_600.0
+"""Least time between two merges of a table: late rows make small files of old days for a while."""
+HOURLY_S = 3_600.0
+DAILY_S = 86_400.0
+SHORTLY_S = 5.0
+COMPACT_EVERY_S = 60.0
+COMPACT_AT_BYTES = 16 * 1024 * 1024
+"""Size of segments and state from which they are sealed sooner when the disk is near full."""
+PUT_OFF_S = 3_600.0
+"""A task that failed is left alone for so long, so that it does not hold up the others."""
+STEP_DISTRUSTED_S = 86_400.0
+"""How long nothing is dropped by age after the wall clock was set."""
+LOOK_EVERY_S = 60.0
+"""How often it is looked what the lake needs while the disk has room."""
+_TASKS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class DropDays:
+    """Let go of days of tables."""
+
+    drops: tuple[Drop, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """Forget snapshots older than that."""
+
+    before: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CleanUp:
+    """Delete files that nobody has needed since then."""
+
+    before: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Write rows that stand in the catalogue to files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Make one file of a table's small ones."""
+
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOrphans:
+    """Delete files that the catalogue does not know."""
+
+    before: datetime
+
+
+Task = DropDays | Expire | CleanUp | Flush | Merge | DeleteOrphans
+
+
+def name_of(task: Task) -> str:
+    """The task's name in figures and the log."""
+    match task:
+        case DropDays():
+            return "drop"
+        case Expire():
+            return "expire"
+        case CleanUp():
+            return "clean_up"
+        case Flush():
+            return "flush"
+        case Merge():
+            return "merge"
+        case DeleteOrphans():
+            return "delete_orphans"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What there is."""
+
+    lake: Lake
+    excess: Excess
+    """What must still be dropped; what leaves the disk anyway is taken off."""
+    is_short: bool = False
+    """Whether the disk is near full now."""
+    is_clock_trusted: bool = True
+    is_whole: bool = True
+    """Whether the lake has all that segments once gave it. If not, files that it does not know
+    may be what it lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How long rows are kept, in days by tier, and how long a query may need a file."""
+
+    kept_days: Mapping[Tier, int]
+    query_timeout_s: float = 30.0
+
+
+@dataclass(slots=True)
+class Diary:
+    """When something was done last, or failed, by the monotonic clock. It begins empty: what it has
+    forgotten is done once more."""
+
+    done_s: dict[str, float] = field(default_factory=dict)
+    put_off_s: dict[str, float] = field(default_factory=dict)
+
+    def is_due(self, name: str, every_s: float, now_s: float) -> bool:
+        """Whether it was not done for so long."""
+        done_s = self.done_s.get(name)
+        return done_s is None or now_s - done_s >= every_s
+
+    def is_put_off(self, name: str, now_s: float) -> bool:
+        """Whether it failed lately."""
+        failed_s = self.put_off_s.get(name)
+        return failed_s is not None and now_s - failed_s < PUT_OFF_S
+
+
+def next_task(
+    state: State, diary: Diary, policy: Policy, now: datetime, now_s: float
+) -> Task | None:
+    """What to do next; None: nothing. `now_s`: the monotonic clock."""
+    tasks = _due(state, diary, policy, now, now_s)
+    return next((task for task in tasks if not diary.is_put_off(key_of(task), now_s)), None)
+
+
+def key_of(task: Task) -> str:
+    """What the diary knows the task by."""
+    return f"merge {task.table}" if isinstance(task, Merge) else name_of(task)
+
+
+def _due(state: State, diary: Diary, policy: Policy, now: datetime, now_s: float) -> Iterator[Task]:
+    parts, leaving = state.lake.parts, state.lake.leaving
+    today = now.date() if state.is_clock_trusted else None
+    if going := drops(parts, policy.kept_days, today, state.excess):
+        yield DropDays(tuple(going))
+    files_kept = FILES_KEPT
+    if state.is_short:
+        # What was dropped for room leaves the disk as soon as no query can be reading it.
+        files_kept = timedelta(seconds=policy.query_timeout_s + 10)
+        if leaving.held_bytes and diary.is_due("expire", SHORTLY_S, now_s):
+            yield Expire(now)
+    is_over = leaving.since is not None and aware(leaving.since) < now - files_kept
+    if is_over and diary.is_due("clean_up", SHORTLY_S, now_s):
+        yield CleanUp(now - files_kept)
+    if diary.is_due("flush", DAILY_S, now_s):
+        yield Flush()
+    today_since = (now - DAY_IS_OVER_AFTER).date()
+    for table in sorted({p.table for p in parts if p.day < today_since and p.small_files > 1}):
+        if diary.is_due(f"merge {table}", MERGE_EVERY_S, now_s):
+            yield Merge(table)
+    is_old = aware(state.lake.oldest_snapshot_at) < now - SNAPSHOTS_KEPT
+    if is_old and diary.is_due("expire", HOURLY_S, now_s):
+        yield Expire(now - SNAPSHOTS_KEPT)
+    if state.is_whole and diary.is_due("delete_orphans", DAILY_S, now_s):
+        yield DeleteOrphans(now - ORPHANS_KEPT)
+
+
+def aware(instant: datetime) -> datetime:
+    """A naive UTC instant, aware."""
+    return instant.replace(tzinfo=UTC)
+
+
+async def _nothing() -> None:
+    """Moves nothing."""
+
+
+def forget_alerts(state: StateFile, before: datetime) -> dict[str, int]:
+    """Delete alerts, diagnoses and silences that were over before that; how many rows of each table.
+
+    Raises StoreUnavailableError.
+    """
+    over = {
+        "alerts": "state = 'resolved' AND resolved_at < ?",
+        "diagnoses": "ended_at < ?",
+        "silences": "ends_at < ?",
+    }
+    with state.writing() as writing:
+        return {table: writing.delete(table, is_over, before) for table, is_over in over.items()}
+
+
+class Maintainer:
+    """Does the tasks that are due."""
+
+    def __init__(
+        self,
+        database: Store,
+        stats: StorageStats,
+        clock: Clock,
+        disk: Disk,
+        policy: Policy,
+        turn: asyncio.Lock,
+        *,
+        seal: Callable[[], Awaitable[None]] = _nothing,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`turn`: held by whoever writes the lake. `seal`: moves to the lake what is hot. `leads`:
+        whether it is this collector that maintains the lake, where others share it; it may block."""
+        self._database = database
+        self._stats = stats
+        self._clock = clock
+        self._disk = disk
+        self._policy = policy
+        self._turn = turn
+        self._seal = seal
+        self._leads = leads
+        self._diary = Diary()
+        self._clock_seen = (clock.now(), clock.monotonic())
+        self._distrusted_until_s: float | None = None
+        self._looked_s: float | None = None
+        self._is_stopping = False
+        self._synced = -1
+
+    async def look_at_disk(self) -> None:
+        """Read free space and decide whether batches are taken; for a scheduler."""
+        await asyncio.to_thread(self._disk.look)
+
+    async def run_due(self) -> None:
+        """`run_once` for a scheduler, now and then or at once when the disk is near full."""
+        now_s = self._clock.monotonic()
+        is_due = self._looked_s is None or now_s - self._looked_s >= LOOK_EVERY_S
+        if not is_due and not self._disk.is_short:
+            return
+        self._looked_s = now_s
+        try:
+            await self.run_once()
+        except WriterStopped:
+            log.debug("maintenance ends with the writer")
+
+    async def run_once(self) -> list[Task]:
+        """Do all tasks that are due, one at a time; those that were done or have failed.
+
+        What fails is logged and counted, and tried again later. Raises WriterStopped.
+        """
+        done: list[Task] = []
+        for _ in range(_TASKS_MAX):
+            if self._disk.is_short:
+                await self._compact()
+            # Sealing may go between two tasks.
+            async with self._turn:
+                if self._is_stopping or not await asyncio.to_thread(self._leads):
+                    break
+                task = await self._step()
+            if task is None:
+                break
+            done.append(task)
+        if done and not self._is_stopping:
+            await asyncio.to_thread(self._disk.look, is_thorough=True)
+        await self._forget_alerts()
+        return done
+
+    async def _compact(self) -> None:
+        """Hot rows take several times the room that they take in the lake: before any day goes, that is
+        given back."""
+        now_s = self._clock.monotonic()
+        has_grown = self._database.size_bytes > COMPACT_AT_BYTES
+        is_due = self._diary.is_due("compact", SHORTLY_S if has_grown else COMPACT_EVERY_S, now_s)
+        if self._is_stopping or not is_due:
+            return
+        self._diary.done_s["compact"] = now_s
+        await self._seal()
+        await asyncio.to_thread(self._disk.look, is_thorough=True)
+
+    async def run_as_asked(self) -> dict[str, Any]:
+        """All that is due or was put off, for the control socket; what was done."""
+        self._diary = Diary()
+        try:
+            done = await self.run_once()
+        except WriterStopped as error:
+            return {"error": str(error)}
+        return {"tasks": [key_of(task) for task in done], "put_off": list(self._diary.put_off_s)}
+
+    async def stop(self) -> None:
+        """End the task that runs: it is undone, and done again after the next start."""
+        self._is_stopping = True
+        self._database.interrupt_maintenance()
+        async with self._turn:
+            pass
+
+    async def _step(self) -> Task | None:
+        try:
+            state = await self._state()
+        except StoreUnavailableError as error:
+            self._failed("look", "look", str(error))
+            return None
+        now, now_s = self._clock.now(), self._clock.monotonic()
+        task = next_task(state, self._diary, self._policy, now, now_s)
+        if task is None:
+            return None
+        name, key = name_of(task), key_of(task)
+        try:
+            told = await asyncio.to_thread(self._do, task, now)
+        except (StoreUnavailableError, RowsRefusedError, OSError) as error:
+            if not self._is_stopping:
+                self._failed(name, key, str(error))
+            return task
+        ended_s = self._clock.monotonic()
+        self._diary.done_s[key] = ended_s
+        self._diary.put_off_s.pop(key, None)
+        self._stats.maintenance_seconds[name] += ended_s - now_s
+        self._stats.maintenance_tasks[name] += 1
+        if isinstance(task, DropDays):
+            self._tell_dropped(task)
+        else:
+            log.log(
+                logging.INFO if told else logging.DEBUG,
+                "the lake was kept in order",
+                extra={"task": key, **told, "s": round(ended_s - now_s, 1)},
+            )
+        return task
+
+    async def _state(self) -> State:
+        lake, sealed = await asyncio.to_thread(self._read)
+        self._stats.lake = lake
+        # Dropping what is elsewhere makes no room here.
+        is_here = not is_remote(self._database.lake_root)
+        return State(
+            lake,
+            self._disk.excess(lake.leaving.bytes) if is_here else Excess(),
+            is_short=self._disk.is_short and is_here,
+            is_clock_trusted=self._is_clock_trusted(),
+            is_whole=self._database.oldest_segment <= sealed + 1,
+        )
+
+    def _read(self) -> tuple[Lake, int]:
+        with self._database.maintaining() as cursor:
+            return (
+                maintain.read_lake(cursor, self._database.lake_root),
+                self._database.sealed(cursor),
+            )
+
+    def _do(self, task: Task, now: datetime) -> dict[str, int]:
+        """Do it, in a thread; what to say about it."""
+        with self._database.maintaining() as cursor:
+            match task:
+                case DropDays(going):
+                    return {"rows": maintain.drop(cursor, going, now)}
+                case Expire(before):
+                    maintain.expire(cursor, before)
+                case CleanUp(before):
+                    # Files that replaced what goes now must be on disk for good before it goes.
+                    self._synced = sync_files(cursor, self._database.lake_root, self._synced)
+                    deleted = maintain.clean_up(cursor, before)
+                    maintain.remove_empty_folders(self._database.lake_root, now.date())
+                    # What has left no longer counts as leaving: the free space must be today's.
+                    self._disk.look(is_thorough=True)
+                    return {"files": deleted} if deleted else {}
+                case Flush():
+                    maintain.flush(cursor)
+                case Merge(table):
+                    return {"files": maintain.merge(cursor, table)}
+                case DeleteOrphans(before):
+                    deleted = maintain.delete_orphans(cursor, before)
+                    return {"files": deleted} if deleted else {}
+        return {}
+
+    def _tell_dropped(self, task: DropDays) -> None:
+        for (reason, day), group in groupby(task.drops, key=lambda d: (d.reason, d.part.day)):
+            parts = [d.part for d in group]
+            for part in parts:
+                self._stats.dropped_rows[part.table, reason.value] += part.rows
+            log.log(
+                logging.WARNING if reason is Reason.ROOM else logging.INFO,
+                "the oldest day was dropped to make room"
+                if reason is Reason.ROOM
+                else "a day was dropped by age",
+                extra={
+                    "day": str(day),
+                    "tables": ",".join(part.table for part in parts),
+                    "rows": sum(part.rows for part in parts),
+                    "size": size_text(sum(part.bytes for part in parts)),
+                },
+            )
+
+    def _failed(self, name: str, key: str, reason: str) -> None:
+        self._stats.maintenance_failures[name] += 1
+        self._diary.put_off_s[key] = self._clock.monotonic()
+        log.error("maintenance failed and is put off", extra={"task": key, "reason": reason})
+
+    def _is_clock_trusted(self) -> bool:
+        now, now_s = self._clock.now(), self._clock.monotonic()
+        seen, seen_s = self._clock_seen
+        self._clock_seen = (now, now_s)
+        if is_step(now - seen, now_s - seen_s):
+            self._distrusted_until_s = now_s + STEP_DISTRUSTED_S
+            log.warning(
+                "the wall clock was set; nothing is dropped by age for a day",
+                extra={"from": str(seen), "to": str(now)},
+            )
+        return self._distrusted_until_s is None or now_s >= self._distrusted_until_s
+
+    async def _forget_alerts(self) -> None:
+        now_s = self._clock.monotonic()
+        is_due = self._diary.is_due("alerts", DAILY_S, now_s)
+        if self._is_stopping or not is_due or not self._is_clock_trusted():
+            return
+        self._diary.done_s["alerts"] = now_s
+        before = self._clock.now() - timedelta(days=self._policy.kept_days[Tier.EVENTS])
+        try:
+            gone = await asyncio.to_thread(forget_alerts, self._database.state, before)
+        except (StoreUnavailableError, RowsRefusedError) as error:
+            self._failed("alerts", "alerts", str(error))
+            return
+        for table, rows in gone.items():
+            if rows:
+                self._stats.dropped_rows[table, Reason.AGE.value] += rows
+                extra = {"table": table, "rows": rows, "before": str(before)}
+                log.info("what was over was dropped by age", extra=extra)

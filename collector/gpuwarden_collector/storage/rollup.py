@@ -1,0 +1,409 @@
+"""Rolls samples up: new windows as they close, and again those that rows came late for.
+
+New rows go where samples go, in a frame that also says how far rollups are with it. Windows that rows
+came late for stand in the state file, written before those rows are acknowledged; they are computed
+again in the lake, once it holds the rows that they replace. A window of a node (a unit) is always
+computed and replaced whole, so doing it again changes nothing.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from gpuwarden.clock import EPOCH
+from gpuwarden.rollups import LOOKBACK_MINUTES, ROLLUPS, Rollup
+from gpuwarden.schema import ALLOCATION_SAMPLES
+from gpuwarden.waste import FORGOTTEN_AFTER_DAYS, WASTE_1H
+from gpuwarden_collector.storage.engine import hot_table
+from gpuwarden_collector.storage.lake import METADATA
+from gpuwarden_collector.storage.lake_files import sync_files
+from gpuwarden_collector.storage.minutes import (
+    COVERAGE_COLUMNS,
+    columns_of,
+    counters_of,
+    part_rows,
+    rollup_rows,
+)
+from gpuwarden_collector.storage.rollup_sql import Span, between, rollup_sql
+from gpuwarden_collector.storage.segment import SCHEMAS
+from gpuwarden_collector.storage.transaction import transaction, translating
+
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+ROLLUP_TABLES = (*ROLLUPS, WASTE_1H.table.name)
+ROWS_MAX = 1_000_000
+"""Samples of one table that are rolled up at once; what it needs in memory follows from it."""
+WINDOWS_MAX = 60
+LATE_MAX = 4_000
+"""Late windows that are computed again at once."""
+
+_MINUTES = tuple(r for r in ROLLUPS.values() if r.made_of is None)
+_HOURS = (*(r for r in ROLLUPS.values() if r.made_of is not None), WASTE_1H)
+_SAMPLES = tuple(dict.fromkeys(part.table for rollup in _MINUTES for part in rollup.parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far samples are rolled up. Instants are naive UTC, None before the first time."""
+
+    closed_until: datetime | None = None
+    """Rows from before that are late: their windows are noted."""
+    minutes_until: datetime | None = None
+    hours_until: datetime | None = None
+    late_number: int = 0
+    """Number of the newest late window; 0: there is none."""
+    oldest_late_number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rolled:
+    """What a step has computed: to be appended at once."""
+
+    tables: Mapping[str, Any]
+    """Arrow tables by name."""
+    progress: Mapping[str, datetime]
+    """How far rollups are with them."""
+    readings: "Readings | None" = None
+    """What the minutes that follow look back at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """The last readings of counters before an instant, which spare reading samples again."""
+
+    until: datetime
+    tables: Mapping[tuple[str, str, tuple[int, int]], Any]
+    """Arrow tables by rollup, table of samples and share of the nodes."""
+
+
+SOURCES = (*_SAMPLES, "coverage", ALLOCATION_SAMPLES.name, *ROLLUP_TABLES)
+"""Tables that rollups are computed from."""
+
+
+def roll_minutes(
+    cursor: duckdb.DuckDBPyConnection,
+    hot: Mapping[str, Any],
+    progress: Progress,
+    readings: Readings | None = None,
+) -> Rolled:
+    """The first closed minutes that are not rolled up yet. `hot`: Arrow tables of the rows behind the
+    lake, which the cursor sees as well. `readings`: those of the call before; late rows that came
+    since then are not in them. Raises StoreUnavailableError."""
+    closed_until = progress.closed_until
+    assert closed_until is not None
+    with translating():
+        begin = progress.minutes_until
+        if begin is None or closed_until - begin > WINDOWS_MAX * MINUTE:
+            found = (_first(cursor, name, begin, closed_until) for name in _SAMPLES)
+            begin = min((ts for ts in found if ts is not None), default=closed_until)
+        if begin >= closed_until:
+            return Rolled({}, {"minutes_until": closed_until})
+        begin = begin.replace(second=0, microsecond=0)
+        end, shares = _next_chunk(cursor, begin, closed_until)
+        is_hot = _is_hot(cursor, begin)
+        spans = [Span(begin, end, (share, shares), is_hot=is_hot) for share in range(shares)]
+        source = _Source(cursor, hot)
+        known = readings.tables if readings is not None and readings.until == begin else {}
+        kept: dict[tuple[str, str, tuple[int, int]], Any] = {}
+        tables = {
+            rollup.table.name: _stored(
+                rollup, [_minutes(source, rollup, span, known, kept) for span in spans]
+            )
+            for rollup in _MINUTES
+        }
+    hours_until = progress.hours_until or begin.replace(minute=0)
+    until = {"minutes_until": end, "hours_until": hours_until}
+    return Rolled(tables, until, Readings(end, kept))
+
+
+def roll_hour(cursor: duckdb.DuckDBPyConnection, progress: Progress) -> Rolled:
+    """The first complete hour that is not rolled up yet. As `roll_minutes`."""
+    begin = progress.hours_until
+    assert begin is not None and progress.minutes_until is not None
+    complete_until = progress.minutes_until.replace(minute=0)
+    with translating():
+        if complete_until - begin > HOUR:
+            first = _first(cursor, _HOURS[0].made_of, begin, complete_until) or complete_until
+            silent = _first_silent(cursor, begin) or complete_until
+            begin = min(first, silent, complete_until - HOUR).replace(minute=0)
+        end = begin + HOUR
+        shares = -(-60 * _one(cursor, "SELECT count(*) FROM main.gpus") // ROWS_MAX) or 1
+        spans = [Span(begin, end, (share, shares)) for share in range(shares)]
+        tables = {rollup.table.name: _computed(cursor, rollup, spans) for rollup in _HOURS}
+    return Rolled(tables, {"hours_until": end})
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """What `mend` did: windows of nodes that were computed again, and late ones that were left as
+    they are because samples of theirs have been dropped."""
+
+    windows: int
+    left: int
+
+
+def mendable_before(cursor: duckdb.DuckDBPyConnection) -> datetime | None:
+    """Late windows before that have all their rows in the lake, as those that build on them; None: all.
+
+    Raises StoreUnavailableError.
+    """
+    minutes = [hot_table(rollup.table.name) for rollup in _MINUTES]
+    hours = [hot_table(rollup.table.name) for rollup in _HOURS]
+    with translating():
+        minute, hour = (
+            _one(cursor, f"SELECT min(ts) FROM ({' UNION ALL '.join(_ts_of(names))})")
+            for names in (minutes, hours)
+        )
+    found = [hour, minute and minute - LOOKBACK_MINUTES * MINUTE]
+    return min((at for at in found if at is not None), default=None)
+
+
+def _ts_of(names: Iterable[str]) -> Iterator[str]:
+    return (f"SELECT ts FROM {name}" for name in names)
+
+
+def mend(
+    cursor: duckdb.DuckDBPyConnection, late: Any, progress: Progress, lake_root: str
+) -> Mended:
+    """Compute windows again that rows came late for. `late`: Arrow table of `node` and `ts`, of one
+    hour. Raises StoreUnavailableError; what is not done then is done by the next call.
+    """
+    with translating():
+        cursor.register("late", late)
+        whole_from = _whole_from(cursor)
+        left = _one(cursor, "SELECT count(*) FROM late WHERE ts < $1", [whole_from])
+        # The first readings of the minutes after it gain from the last of a window.
+        _make_units(
+            cursor,
+            f"ts + to_minutes(after) AS ts FROM late, range({LOOKBACK_MINUTES + 1}) r(after) "
+            "WHERE ts + to_minutes(after) >= $1 AND ts + to_minutes(after) < $2",
+            [whole_from, progress.minutes_until],
+        )
+        windows = _one(cursor, "SELECT count(*) FROM units")
+        newest = _one(
+            cursor,
+            f"SELECT next_file_id - 1 FROM {METADATA}.ducklake_snapshot "
+            "ORDER BY snapshot_id DESC LIMIT 1",
+        )
+    for rollup in _MINUTES:
+        _replace(cursor, rollup)
+    with translating():
+        _make_units(
+            cursor,
+            "date_trunc('hour', ts) AS ts FROM units WHERE date_trunc('hour', ts) < $1",
+            [progress.hours_until],
+        )
+    for rollup in _HOURS:
+        _replace(cursor, rollup)
+    sync_files(cursor, lake_root, newest)
+    return Mended(windows, left)
+
+
+def doubles(cursor: duckdb.DuckDBPyConnection) -> Any | None:
+    """Windows of nodes that stand twice in the lake, of those that the cursor sees hot, as
+    `Changes.late` wants them; None: none. Raises StoreUnavailableError.
+
+    Of a lake that collectors share, each rolls up what it sees: a node that went from one to the
+    other has a row of each, to be computed again from the samples of both.
+    """
+    found = []
+    with translating():
+        for rollup in (*ROLLUPS.values(), WASTE_1H):
+            name = rollup.table.name
+            key, is_double = ", ".join(rollup.table.key), "count(*) > 1"
+            if rollup is WASTE_1H:
+                key, is_double = "node, gpu_uuid, ts", "sum(seconds) > 3600.5"
+            bounds = cursor.execute(f"SELECT min(ts), max(ts) FROM {hot_table(name)}").fetchone()
+            begin, end = bounds or (None, None)
+            if begin is not None:
+                found.append(
+                    f"SELECT node, ts FROM lake.main.{name} WHERE {between(begin, end + MINUTE)} "
+                    f"GROUP BY {key} HAVING {is_double}"
+                )
+        if not found:
+            return None
+        table = cursor.execute(" UNION ".join(found)).to_arrow_table()
+    return table if table.num_rows else None
+
+
+def _make_units(cursor: duckdb.DuckDBPyConnection, select: str, parameters: list[Any]) -> None:
+    cursor.execute(f"CREATE TEMP TABLE new_units AS SELECT DISTINCT node, {select}", parameters)
+    cursor.execute("DROP TABLE IF EXISTS units")
+    cursor.execute("ALTER TABLE new_units RENAME TO units")
+
+
+def _replace(cursor: duckdb.DuckDBPyConnection, rollup: Rollup) -> None:
+    """Compute the units again, in the lake."""
+    name = rollup.table.name
+    with translating():
+        begin, end = cursor.execute("SELECT min(ts), max(ts) FROM units").fetchone() or (None, None)
+    if begin is None:
+        return
+    end += timedelta(seconds=rollup.window_s)
+    with transaction(cursor):
+        rows = _computed(cursor, rollup, [Span(begin, end, units="units")])
+        cursor.register("computed", rows)
+        cursor.execute(
+            f"DELETE FROM lake.main.{name} "
+            f"WHERE {between(begin, end)} AND (node, ts) IN (SELECT (node, ts) FROM units)"
+        )
+        cursor.execute(f"INSERT INTO lake.main.{name} BY NAME SELECT * FROM computed")
+
+
+def _computed(cursor: duckdb.DuckDBPyConnection, rollup: Rollup, spans: Sequence[Span]) -> Any:
+    """Arrow table of a rollup's rows over spans, in the order of its key and the stored types."""
+    order = ", ".join(rollup.table.key)
+    return _stored(
+        rollup,
+        [
+            cursor.execute(f"{rollup_sql(rollup, span)} ORDER BY {order}").to_arrow_table()
+            for span in spans
+        ],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where samples are read from."""
+
+    cursor: duckdb.DuckDBPyConnection
+    hot: Mapping[str, Any]
+    """Tables behind the lake."""
+
+    def read(
+        self, name: str, columns: Sequence[str], begin: datetime, end: datetime, span: Span
+    ) -> Any:
+        """Rows from `begin` to before `end`, of the nodes of the span."""
+        is_whole = span.share[1] == 1
+        where = f"WHERE {between(begin, end)} AND {span.nodes}"
+        found = []
+        if is_whole:
+            found.append(_between(self.hot[name].select(columns), begin, end))
+        if not (is_whole and span.is_hot):
+            # Without the view over both the plan takes half as long.
+            table = f"lake.main.{name}" if is_whole else f"main.{name}"
+            rows = self.cursor.execute(f"SELECT {', '.join(columns)} FROM {table} {where}")
+            found.append(rows.to_arrow_table())
+        return pa.concat_tables(found)
+
+
+def _between(table: Any, begin: datetime, end: datetime) -> Any:
+    """Rows of an Arrow table; chunks are left out or taken whole where that is right."""
+    first, last = (int(np.datetime64(at, "us").astype(np.int64)) for at in (begin, end))
+    found = []
+    for batch in table.to_batches():
+        ts = batch["ts"].cast(pa.int64()).to_numpy()
+        is_within = (ts >= first) & (ts < last)
+        count = int(np.count_nonzero(is_within))
+        if count == len(ts):
+            found.append(batch)
+        elif count:
+            found.append(batch.filter(pa.array(is_within)))
+    return pa.Table.from_batches(found, table.schema)
+
+
+def _minutes(
+    source: _Source,
+    rollup: Rollup,
+    span: Span,
+    known: Mapping[tuple[str, str, tuple[int, int]], Any],
+    kept: dict[tuple[str, str, tuple[int, int]], Any],
+) -> Any:
+    """As `_computed`, of one span. `known`: readings before it that need not be read; `kept`: takes
+    those for the minutes that follow."""
+    made = []
+    for part in rollup.parts:
+        place = rollup.table.name, part.table, span.share
+        names = columns_of(part, rollup)
+        samples = source.read(part.table, names, span.begin, span.end, span)
+        before = known.get(place)
+        if before is None:
+            since = span.begin - LOOKBACK_MINUTES * MINUTE
+            before = source.read(part.table, counters_of(part, rollup), since, span.begin, span)
+        computed = part_rows(part, rollup, samples, before, span.begin)
+        kept[place] = computed.readings
+        made.append(computed.rows)
+    # A row of `coverage` counts the minute that ends with it.
+    least = timedelta(microseconds=1)
+    coverage = source.read("coverage", COVERAGE_COLUMNS, span.begin + least, span.end + least, span)
+    return rollup_rows(rollup, made, coverage)
+
+
+def _stored(rollup: Rollup, parts: Sequence[Any]) -> Any:
+    """All rows in the stored types."""
+    schema = SCHEMAS[rollup.table.name]
+    return pa.concat_tables(parts).select(schema.names).cast(schema)
+
+
+def _first(
+    cursor: duckdb.DuckDBPyConnection, table: str | None, since: datetime | None, until: datetime
+) -> datetime | None:
+    condition = between(since or EPOCH, until)
+    found: datetime | None = _one(cursor, f"SELECT min(ts) FROM main.{table} WHERE {condition}")
+    return found
+
+
+def _first_silent(cursor: duckdb.DuckDBPyConnection, begin: datetime) -> datetime | None:
+    """The first hour in which a fleet that says nothing is still expected: it has rows of waste."""
+    heard: datetime | None = _one(cursor, "SELECT max(last_seen_at) FROM main.gpus")
+    if heard is None or begin > heard + timedelta(days=FORGOTTEN_AFTER_DAYS):
+        return None
+    return max(begin, heard).replace(minute=0, second=0, microsecond=0)
+
+
+def _next_chunk(
+    cursor: duckdb.DuckDBPyConnection, begin: datetime, until: datetime
+) -> tuple[datetime, int]:
+    """Until when to roll up at once, and in how many shares of the nodes."""
+    rows = 60 * _one(cursor, "SELECT count(*) FROM main.gpus")
+    if rows > ROWS_MAX:
+        return min(begin + MINUTE, until), -(-rows // ROWS_MAX)
+    windows = min(WINDOWS_MAX, ROWS_MAX // max(rows, 1))
+    return min(begin + windows * MINUTE, until), 1
+
+
+def _is_hot(cursor: duckdb.DuckDBPyConnection, begin: datetime) -> bool:
+    """Whether all rows since `begin`, and those that it looks back at, are behind the lake. False where
+    that is not sure."""
+    row = cursor.execute(
+        f"""
+        SELECT max(try_cast(max_value AS TIMESTAMP)), bool_or(max_value IS NULL)
+        FROM {METADATA}.ducklake_table_column_stats s
+        JOIN {METADATA}.ducklake_column c USING (table_id, column_id)
+        JOIN {METADATA}.ducklake_table t USING (table_id)
+        WHERE column_name = 'ts' AND c.end_snapshot IS NULL AND t.end_snapshot IS NULL
+            AND table_name IN (SELECT unnest($1))
+        """,
+        [list(SOURCES)],
+    ).fetchone()
+    newest, is_unknown = row or (None, True)
+    if is_unknown:
+        return False
+    return newest is None or newest < begin - LOOKBACK_MINUTES * MINUTE
+
+
+def _whole_from(cursor: duckdb.DuckDBPyConnection) -> datetime:
+    """The first window all of whose samples are there, and of the minutes that it looks back at."""
+    gone = None
+    # The table is made when a day is dropped for the first time.
+    with suppress(duckdb.CatalogException):
+        # What came in after a day was dropped is not gone.
+        gone = _one(
+            cursor,
+            "SELECT max(least(day::DATE + INTERVAL 1 DAY, dropped_at::TIMESTAMP)) "
+            f"FROM {METADATA}.gpuwarden_dropped WHERE table_name IN (SELECT unnest($1))",
+            [list(_SAMPLES)],
+        )
+    whole_from: datetime = (gone or EPOCH.replace(tzinfo=None)) + LOOKBACK_MINUTES * MINUTE
+    return whole_from
+
+
+def _one(cursor: duckdb.DuckDBPyConnection, sql: str, parameters: list[Any] | None = None) -> Any:
+    row = cursor.execute(sql, parameters or []).fetchone()
+    return row[0] if row else None

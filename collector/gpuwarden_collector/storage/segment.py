@@ -1,0 +1,369 @@
+"""Segments: append-only files of Arrow frames, each of them log and hot table in one.
+
+A group commit is one frame: the identities of its batches, and for each table one record batch that
+can be read through a memory map without decoding. A frame counts when it is whole and its CRC32C is
+right; what follows the last such frame is a torn write and no data. A file is written by one run of
+one process and never shortened, so that who has it mapped is safe: where a file ends for good stands
+in the header of the next one (`previous_end`), written and synced before anything follows it.
+
+Layout, little endian, each part padded to 64 bytes:
+
+    file    header frame*
+    header  "GPUWSEG1"  u32 length of JSON  u32 CRC32C of JSON  JSON
+    frame   "GPUWFRM1"  u32 length of JSON  u32 CRC32C of JSON and body  u64 length of body  JSON  body
+
+The CRC of a frame goes on from the file's `salt`, a random number that stands in its header: what
+an agent sends, and a frame of another file, is never taken for a frame of this one.
+"""
+
+import base64
+import errno
+import json
+import os
+import secrets
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import pyarrow as pa
+
+from gpuwarden.schema import TABLES, UPSERTED, stored_columns
+from gpuwarden_collector.ingest.decode import arrow_schema
+
+FOLDER = "segments"
+SUFFIX = ".seg"
+UNFINISHED = ".new"
+TABLE_NAMES = tuple(name for name in TABLES if name not in UPSERTED)
+"""Tables whose rows are only ever appended."""
+
+
+def _stored_schema(name: str) -> Any:
+    """As DuckDB has the columns, so that reading converts nothing: instants in microseconds."""
+    schema = arrow_schema(stored_columns(TABLES[name]))
+    return pa.schema(
+        [f.with_type(pa.timestamp("us")) if pa.types.is_timestamp(f.type) else f for f in schema]
+    )
+
+
+SCHEMAS: Mapping[str, Any] = {name: _stored_schema(name) for name in TABLES}
+"""Arrow schema of each table as it is stored."""
+
+_FILE_MAGIC, _FRAME_MAGIC = b"GPUWSEG1", b"GPUWFRM1"
+_HEADER, _FRAME = struct.Struct("<8sII"), struct.Struct("<8sIIQ")
+_ALIGN = 64
+_META_BYTES_MAX = 64 * 1024 * 1024
+_WRITEV_MAX = 512
+"""Buffers of one write; the kernel takes 1,024."""
+_MESSAGE_ROWS_MIN = 4_096
+"""Chunks of a table smaller than that are written as one message."""
+
+
+class SegmentError(Exception):
+    """A segment is no segment, or one of a later version."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchKey:
+    """Identity of a stored batch, and the sequence below which nothing of its boot will come."""
+
+    sender: str
+    agent_id: str
+    boot_id: str
+    sequence: int
+    floor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What one commit appends."""
+
+    tables: Mapping[str, Any] = field(default_factory=dict)
+    """Arrow tables in the stored column order, by name."""
+    batches: Sequence[BatchKey] = ()
+    progress: Mapping[str, Any] | None = None
+    """How far rollups are with the rows of this frame; None: unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Where a record batch stands in the body of its frame."""
+
+    table: str
+    start: int
+    size: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFrame:
+    """A whole frame of a file."""
+
+    start: int
+    end: int
+    batches: Sequence[BatchKey]
+    progress: Mapping[str, Any] | None
+    messages: Sequence[Message]
+    body: Any
+    """Buffer of the body."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of all tables."""
+        return sum(message.rows for message in self.messages)
+
+    @property
+    def body_start(self) -> int:
+        """Where the body stands in the file."""
+        return self.end - _padded(self.body.size)
+
+    def record_batches(self, schemas: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """(table, record batch) in the schemas of their segment."""
+        for message in self.messages:
+            if message.table in schemas:
+                content = self.body.slice(message.start, message.size)
+                yield (
+                    message.table,
+                    pa.ipc.read_record_batch(pa.py_buffer(content), schemas[message.table]),
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a segment begins with."""
+
+    number: int
+    schemas: Mapping[str, Any]
+    """Arrow schema of each table as this file has it."""
+    previous_end: int | None
+    """Where the segment before ends; what stands behind is no data. None: there was none."""
+    salt: int
+    """What the CRC of its frames begins with."""
+    collector: str
+    """Identity of the collector that wrote it, should its state file be lost."""
+    end: int
+    """Where frames begin."""
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    """The file of a segment."""
+    return folder / f"{number:012d}{SUFFIX}"
+
+
+def segment_numbers(folder: Path) -> list[int]:
+    """Numbers of the segments in a folder, oldest first. Raises OSError."""
+    try:
+        return numbers_in(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+
+
+def numbers_in(names: Iterable[str]) -> list[int]:
+    """Numbers of the segments among the names of a folder, oldest first."""
+    stems = (name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX))
+    return sorted(int(stem) for stem in stems if stem.isdigit())
+
+
+class SegmentWriter:
+    """The segment that is written. After an OSError it takes nothing more: begin the next one."""
+
+    def __init__(
+        self, folder: Path, number: int, previous_end: int | None, collector: str = ""
+    ) -> None:
+        """Creates the file and has it on disk, its name included. Raises OSError."""
+        self.number = number
+        self.path = segment_path(folder, number)
+        self._salt = secrets.randbits(32)
+        header = _header_bytes(number, previous_end, self._salt, collector)
+        if self.path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.path))
+        # Under another name until it is whole: nobody sees half a header, nor does a start after a kill.
+        unfinished = self.path.with_suffix(UNFINISHED)
+        self._file = os.open(
+            unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640
+        )
+        try:
+            _write_all(self._file, [header], 0)
+            os.fsync(self._file)
+            unfinished.rename(self.path)
+            _sync_folder(folder)
+        except OSError:
+            os.close(self._file)
+            # What is there would be in the way of the next try.
+            for path in (unfinished, self.path):
+                path.unlink(missing_ok=True)
+            raise
+        self.end = len(header)
+        self._begin = self.end
+
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of its frames."""
+        return self.end - self._begin
+
+    def append(self, frame: Frame) -> None:
+        """Write a frame and have it on disk. Raises OSError, and then this file ends at `end`."""
+        parts, size = _frame_parts(frame, self._salt)
+        _write_all(self._file, parts, self.end)
+        os.fdatasync(self._file)
+        self.end += size
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def read_header(path: Path) -> Header:
+    """The header of a segment. Raises SegmentError, OSError."""
+    with path.open("rb") as file:
+        prefix = file.read(_HEADER.size)
+        if len(prefix) < _HEADER.size:
+            raise SegmentError(f"{path} has {len(prefix)} bytes, which is less than a header")
+        magic, size, crc = _HEADER.unpack(prefix)
+        if magic != _FILE_MAGIC:
+            raise SegmentError(f"{path} is no segment of this version")
+        content = file.read(min(size, _META_BYTES_MAX))
+    if len(content) != size or google_crc32c.value(content) != crc:
+        raise SegmentError(f"{path} has a damaged header")
+    said = json.loads(content)
+    schemas = {
+        name: pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+        for name, text in said["schemas"].items()
+    }
+    return Header(
+        said["number"],
+        schemas,
+        said["previous_end"],
+        said["salt"],
+        said["collector"],
+        _padded(_HEADER.size + size),
+    )
+
+
+def frames_of(content: Any, offset: int, salt: int) -> Iterator[ReadFrame]:
+    """Whole frames at the beginning of `content`, a pyarrow buffer that stands at `offset` of its file.
+
+    Ends at the first that is not whole or not right.
+    """
+    view = memoryview(content)
+    at = 0
+    while (frame := _frame_at(content, view, at, offset, salt)) is not None:
+        yield frame
+        at = frame.end - offset
+
+
+def next_frame(content: Any, offset: int, at: int, salt: int) -> ReadFrame | None:
+    """The first whole frame at or behind position `at` of the file: what follows damage."""
+    view = memoryview(content)
+    for start in range(_padded(at - offset), len(view) - _FRAME.size, _ALIGN):
+        if view[start : start + 8] == _FRAME_MAGIC:
+            frame = _frame_at(content, view, start, offset, salt)
+            if frame is not None:
+                return frame
+    return None
+
+
+def _frame_at(content: Any, view: memoryview, at: int, offset: int, salt: int) -> ReadFrame | None:
+    if len(view) - at < _FRAME.size:
+        return None
+    magic, meta_bytes, crc, body_bytes = _FRAME.unpack_from(view, at)
+    meta_start = at + _FRAME.size
+    body_start = _padded(meta_start + meta_bytes)
+    end = _padded(body_start + body_bytes)
+    if magic != _FRAME_MAGIC or meta_bytes > _META_BYTES_MAX or end > len(view):
+        return None
+    meta = bytes(view[meta_start : meta_start + meta_bytes])
+    body = content.slice(body_start, body_bytes)
+    if google_crc32c.extend(google_crc32c.extend(salt, meta), body) != crc:
+        return None
+    said = json.loads(meta)
+    return ReadFrame(
+        offset + at,
+        offset + end,
+        [BatchKey(*key) for key in said["batches"]],
+        said.get("progress"),
+        [Message(*message) for message in said["tables"]],
+        body,
+    )
+
+
+def _header_bytes(number: int, previous_end: int | None, salt: int, collector: str) -> bytes:
+    schemas = {
+        name: base64.b64encode(SCHEMAS[name].serialize().to_pybytes()).decode()
+        for name in TABLE_NAMES
+    }
+    content = json.dumps(
+        {
+            "number": number,
+            "previous_end": previous_end,
+            "salt": salt,
+            "collector": collector,
+            "schemas": schemas,
+        }
+    ).encode()
+    header = _HEADER.pack(_FILE_MAGIC, len(content), google_crc32c.value(content)) + content
+    return header.ljust(_padded(len(header)), b"\0")
+
+
+def _frame_parts(frame: Frame, salt: int) -> tuple[list[Any], int]:
+    """Buffers of a frame in their order, and their size."""
+    body: list[Any] = []
+    messages: list[tuple[str, int, int, int]] = []
+    position = 0
+    for name, table in frame.tables.items():
+        for batch in _batches(table):
+            message = batch.serialize()
+            messages.append((name, position, message.size, batch.num_rows))
+            padding = bytes(_padded(message.size) - message.size)
+            body += [message, padding] if padding else [message]
+            position += message.size + len(padding)
+    said: dict[str, Any] = {
+        "tables": messages,
+        "batches": [(b.sender, b.agent_id, b.boot_id, b.sequence, b.floor) for b in frame.batches],
+    }
+    if frame.progress is not None:
+        said["progress"] = frame.progress
+    meta = json.dumps(said).encode()
+    crc = google_crc32c.extend(salt, meta)
+    for part in body:
+        crc = google_crc32c.extend(crc, part)
+    head = _FRAME.pack(_FRAME_MAGIC, len(meta), crc, position) + meta
+    head = head.ljust(_padded(len(head)), b"\0")
+    return [head, *body], len(head) + position
+
+
+def _batches(table: Any) -> Iterator[Any]:
+    if not table.num_rows:
+        return
+    chunks = table.column(0).num_chunks
+    if chunks > 1 and table.num_rows < chunks * _MESSAGE_ROWS_MIN:
+        table = table.combine_chunks()
+    yield from (batch for batch in table.to_batches() if batch.num_rows)
+
+
+def _write_all(file: int, parts: Sequence[Any], position: int) -> None:
+    """Write buffers at a position, however many calls it takes. Raises OSError."""
+    waiting = [memoryview(part).cast("B") for part in parts]
+    while waiting:
+        written = os.pwritev(file, waiting[:_WRITEV_MAX], position)
+        position += written
+        while waiting and written >= len(waiting[0]):
+            written -= len(waiting.pop(0))
+        if waiting and written:
+            waiting[0] = waiting[0][written:]
+
+
+def _sync_folder(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN

@@ -1,0 +1,205 @@
+"""The writing side of a store: the folder's lock, the state file, and the segment that is written.
+
+Belongs to the process that acknowledges batches, which needs no DuckDB for it. `append` and `freeze`
+are for one thread, the writer.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpuwarden.lifecycle import StartError
+from gpuwarden_collector.storage.errors import StoreUnavailableError
+from gpuwarden_collector.storage.hot import Tail, read_tail
+from gpuwarden_collector.storage.joined_rows import remove_joined
+from gpuwarden_collector.storage.segment import (
+    FOLDER,
+    Frame,
+    SegmentWriter,
+    read_header,
+    segment_numbers,
+    segment_path,
+)
+from gpuwarden_collector.storage.state import FILE_NAME, State
+
+LOCK_NAME = "lock"
+
+
+class FrameLog(Protocol):
+    """What the writer appends to."""
+
+    @property
+    def state(self) -> State: ...
+    @property
+    def tail(self) -> Tail: ...
+    @property
+    def segment_number(self) -> int: ...
+    @property
+    def progress(self) -> Mapping[str, datetime | None]: ...
+    def append(self, frame: Frame) -> None: ...
+    def freeze(self) -> int: ...
+
+
+class SegmentLog:
+    """Appends frames."""
+
+    def __init__(self, data_dir: Path) -> None:
+        """Holds the folder and opens the state file. Raises StartError, sqlite3.Error, SegmentError,
+        StoreUnavailableError, OSError."""
+        self._folder = data_dir / FOLDER
+        self._follower: Callable[[Mapping[str, Any]], None] = lambda tables: None
+        self._lock = _lock(data_dir)
+        self._segment: SegmentWriter | None = None
+        try:
+            self._folder.mkdir(exist_ok=True)
+            remove_joined(self._folder)
+            numbers = segment_numbers(self._folder)
+            # With another identity what the lake holds of these segments would not be known.
+            known = read_header(segment_path(self._folder, numbers[-1])) if numbers else None
+            self.state = State(data_dir / FILE_NAME, collector=known.collector if known else None)
+            self.tail: Tail = read_tail(self._folder, int(self.state.meta("ledger_until")))
+            """What the segments held at the start that the state file does not say."""
+            self._progress = progress_of(self.state, self.tail)
+            self.last_number = max([0, *numbers, int(self.state.meta("ledger_until"))])
+            """The highest number that a segment here has, or had."""
+            self._previous_end: int | None = None
+            if self.last_number in numbers:
+                self._previous_end = read_tail(self._folder, self.last_number - 1).end
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    @property
+    def segment_number(self) -> int:
+        """Of the segment that is written, or is to be."""
+        return self.last_number if self._segment is not None else self.last_number + 1
+
+    @property
+    def progress(self) -> dict[str, datetime | None]:
+        """How far rollups are, naive UTC; `closed_until` as of the start."""
+        return self._progress
+
+    @property
+    def size_bytes(self) -> int:
+        """Segments and the state file on disk."""
+        return hot_bytes(self.state.path.parent)
+
+    def begin(self, sealed: int) -> None:
+        """Begin the first segment. `sealed`: the newest that the lake holds. Raises OSError.
+
+        Never writes a number that the lake has: it would be taken for sealed.
+        """
+        if sealed > self.last_number:
+            self.last_number, self._previous_end = sealed, None
+        self._begin()
+
+    def follow(self, follower: Callable[[Mapping[str, Any]], None]) -> None:
+        """Have it called with the tables of each frame that is on disk from now on."""
+        self._follower = follower
+
+    def append(self, frame: Frame) -> None:
+        """Write a frame, on disk when it returns. Raises StoreUnavailableError."""
+        try:
+            if self._segment is None:
+                self._begin()
+            assert self._segment is not None
+            self._segment.append(frame)
+        except OSError as error:
+            self._end()
+            raise StoreUnavailableError(
+                f"{segment_path(self._folder, self.last_number)}: {error.strerror or error}"
+            ) from error
+        if frame.progress is not None:
+            self._progress = {**self._progress, **instants(frame.progress)}
+        self._follower(frame.tables)
+
+    def freeze(self) -> int:
+        """Begin a new segment; the number of the one that was written. Raises StoreUnavailableError."""
+        frozen = self.last_number
+        self._end()
+        try:
+            self._begin()
+        except OSError as error:
+            raise StoreUnavailableError(f"{self._folder}: {error.strerror or error}") from error
+        return frozen
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if self._segment is not None:
+            is_empty, path = not self._segment.frame_bytes, self._segment.path
+            self._end()
+            if is_empty:
+                path.unlink(missing_ok=True)
+        with suppress(OSError):
+            remove_joined(self._folder)
+        self.state.close()
+        os.close(self._lock)
+
+    def _begin(self) -> None:
+        self._segment = SegmentWriter(
+            self._folder, self.last_number + 1, self._previous_end, self.state.collector
+        )
+        self.last_number += 1
+
+    def _end(self) -> None:
+        """Write nothing more to the segment: it ends here, whatever stands behind."""
+        if self._segment is not None:
+            self._previous_end = self._segment.end
+            self._segment.close()
+            self._segment = None
+
+
+def hot_bytes(data_dir: Path) -> int:
+    """Size of segments and the state file on disk."""
+    folder = data_dir / FOLDER
+    paths = [data_dir / FILE_NAME, data_dir / f"{FILE_NAME}-wal"]
+    total = 0
+    for path in (*paths, *(segment_path(folder, n) for n in segment_numbers(folder))):
+        with suppress(OSError):
+            total += path.stat().st_size
+    return total
+
+
+def progress_of(state: State, tail: Tail) -> dict[str, datetime | None]:
+    """How far rollups are, by the state file and the segments behind it."""
+    return {**state.progress(), **instants(tail.progress or {})}
+
+
+def instants(said: Mapping[str, str]) -> dict[str, datetime]:
+    """Progress as a frame has it, as instants."""
+    return {name: datetime.fromisoformat(at) for name, at in said.items()}
+
+
+@contextmanager
+def held(data_dir: Path) -> Iterator[None]:
+    """Hold a store's folder for this process alone. Raises StartError when another one does."""
+    number = _lock(data_dir)
+    try:
+        yield
+    finally:
+        os.close(number)
+
+
+def _lock(data_dir: Path) -> int:
+    """As `held`, for as long as the number that it gives is open."""
+    path = data_dir / LOCK_NAME
+    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.read(number, 20).decode("ascii", "replace").strip() or "unknown"
+        os.close(number)
+        raise StartError(
+            f"{data_dir} is in use by process {holder}: stop it or choose another --data"
+        ) from error
+    try:
+        os.ftruncate(number, 0)
+        os.pwrite(number, f"{os.getpid()}\n".encode(), 0)
+    except OSError:
+        os.close(number)
+        raise
+    return number

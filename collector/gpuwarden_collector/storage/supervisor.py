@@ -1,0 +1,192 @@
+"""Starts the storage process, answers what it asks for, and replaces it when it ends.
+
+While it is away batches are stored as ever; segments wait to be sealed.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from contextlib import suppress
+from typing import Any
+
+from gpuwarden.lifecycle import StartError
+from gpuwarden_collector.ingest.writer import UpkeepWriter
+from gpuwarden_collector.ops.metrics import Stats, StorageStats
+from gpuwarden_collector.query.channel import Channel, ChannelError
+from gpuwarden_collector.query.forkserver import spawn_storage, wait_ended
+from gpuwarden_collector.storage.errors import StoreUnavailableError
+from gpuwarden_collector.storage.process import StorageSettings
+from gpuwarden_collector.storage.process_calls import Peer, RemoteError
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""How often its counters are read, and whether it lives."""
+END_S = 5.0
+"""Most time that a killed one may take to be gone."""
+STOP_S = 20.0
+"""Most time that it gets to end what it does."""
+_AGAIN_S_MAX = 60.0
+
+
+class StorageProcess:
+    """The process and its way to the writer. `look` is to be called each LOOK_S."""
+
+    def __init__(self, settings: StorageSettings, stats: Stats, group: asyncio.TaskGroup) -> None:
+        """`group`: of what runs for as long as the process does."""
+        self._settings = settings
+        self._stats = stats
+        self._group = group
+        self._writer: UpkeepWriter | None = None
+        self._peer: Peer | None = None
+        self._handle = -1
+        self.pid = 0
+        self._seen = StorageStats()
+        self._starts = 0
+        self._started_s = 0.0
+        self._is_stopping = False
+
+    async def start(self) -> int:
+        """Start it; the newest segment that the lake holds. Raises StartError."""
+        ours, theirs = socket.socketpair()
+        try:
+            self.pid = await asyncio.to_thread(spawn_storage, theirs.detach())
+            # A number alone may be another process's by the time that it is to be killed.
+            self._handle = os.pidfd_open(self.pid)
+        except OSError as error:
+            ours.close()
+            raise StartError(f"the storage process could not be started: {error}") from error
+        ours.setblocking(False)
+        loop = asyncio.get_running_loop()
+        _, channel = await loop.create_connection(Channel, sock=ours)
+        peer = self._peer = Peer(
+            channel,
+            {
+                "freeze": self._freeze,
+                "save": self._save,
+                "write": self._write,
+                "close_windows": self._close_windows,
+                "log": self._log,
+            },
+        )
+        self._group.create_task(peer.run(), name="storage process")
+        self._seen = StorageStats()
+        self._starts += 1
+        self._started_s = loop.time()
+        try:
+            sealed: int = await peer.call("open", self._settings)
+        except (ChannelError, RemoteError) as error:
+            raise StartError(f"the storage process ended: {error}") from error
+        return sealed
+
+    async def begin(self, writer: UpkeepWriter) -> None:
+        """Let it do its work."""
+        self._writer = writer
+        await self._call("begin")
+
+    async def look(self) -> None:
+        """Read its counters; start it anew if it has ended."""
+        if self._is_stopping or self._peer is None:
+            return
+        try:
+            now: StorageStats = await self._call("stats")
+        except StoreUnavailableError:
+            await self._restart()
+            return
+        self._stats.add(self._seen, now)
+        self._seen = now
+
+    async def seal(self) -> int:
+        """Move to the lake what is hot; rows. Raises StoreUnavailableError, RowsRefusedError."""
+        rows: int = await self._call("seal")
+        await self.look()
+        return rows
+
+    async def backup(self) -> dict[str, Any]:
+        """For the control socket: where the copy is, or why there is none."""
+        return await self._answer("backup")
+
+    async def maintain(self) -> dict[str, Any]:
+        """For the control socket: what was done."""
+        return await self._answer("maintain")
+
+    def limit_spill(self, bytes_max: int) -> None:
+        """Let it spill no more than that."""
+        if self._peer is not None:
+            self._peer.tell("limit_spill", bytes_max)
+
+    async def stop(self) -> None:
+        """End it in good order."""
+        self._is_stopping = True
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self._call("stop")
+        except (TimeoutError, StoreUnavailableError):
+            log.error("the storage process did not end in time; what it did is undone")
+        self._end()
+
+    async def _restart(self) -> None:
+        self._end()
+        loop = asyncio.get_running_loop()
+        wait_s = min(_AGAIN_S_MAX, float(self._starts))
+        if loop.time() - self._started_s < wait_s:
+            return
+        self._stats.storage_restarts += 1
+        log.error("the storage process has ended; it is started again", extra={"pid": self.pid})
+        try:
+            await self.start()
+            await self._call("begin")
+        except (StartError, StoreUnavailableError) as error:
+            log.error("the storage process does not start", extra={"reason": str(error)})
+
+    def _end(self) -> None:
+        if self._peer is not None:
+            self._peer.close()
+        if self._handle >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+            wait_ended(self._handle, END_S)
+            os.close(self._handle)
+            self._handle = -1
+
+    async def _call(self, name: str, *arguments: Any) -> Any:
+        """Raises StoreUnavailableError when it has ended, and what it raises of the store's errors."""
+        if self._peer is None:
+            raise StoreUnavailableError("the storage process was not started")
+        try:
+            return await self._peer.call(name, *arguments)
+        except (ChannelError, RemoteError) as error:
+            raise StoreUnavailableError(f"the storage process: {error}") from error
+
+    async def _answer(self, name: str) -> dict[str, Any]:
+        try:
+            said: dict[str, Any] = await self._call(name)
+        except StoreUnavailableError as error:
+            return {"error": str(error)}
+        await self.look()
+        return said
+
+    async def _freeze(self) -> None:
+        await self._port.freeze()
+
+    async def _save(self) -> None:
+        await self._port.save()
+
+    async def _write(self, changes: Any) -> None:
+        await self._port.write(changes)
+
+    async def _close_windows(self, until: Any) -> None:
+        await self._port.close_windows(until)
+
+    async def _log(self, said: dict[str, Any]) -> None:
+        record = logging.makeLogRecord(said)
+        logger = logging.getLogger(record.name)
+        if logger.isEnabledFor(record.levelno):
+            logger.handle(record)
+
+    @property
+    def _port(self) -> UpkeepWriter:
+        assert self._writer is not None, "nothing is asked for before `begin`"
+        return self._writer

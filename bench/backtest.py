@@ -22,13 +22,13 @@ from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.worker import WorkerSettings
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_rules.backtest.replay import first_sample_at, replay
 from gpuwarden_rules.definition.language import Rule, builtin_rules
 
 
 async def measure(store: Path, hours: float | None, rules: list[Rule], threads: int) -> None:
-    limits = Limits(memory="2GiB", threads=threads)
+    limits = EngineLimits(memory="2GiB", threads=threads)
     database = Database.open(store, limits)
     clock = SystemClock()
     worker = WorkerSettings(

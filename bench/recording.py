@@ -16,7 +16,12 @@ from gpuwarden.models import model_named
 from gpuwarden_agent.queue.encode import encode
 from gpuwarden_agent.sampling.schedule import is_due
 from gpuwarden_simulator import SimulatedNode
-from gpuwarden_simulator.recordings.format import Header, RecordedProbe, Samples, encode_block
+from gpuwarden_simulator.recordings.format import (
+    RecordedProbe,
+    RecordingHeader,
+    Samples,
+    encode_block,
+)
 from gpuwarden_simulator.recordings.replay import Recording
 
 FIRST_MS = 1_763_683_200_000
@@ -70,7 +75,7 @@ def measure(gpus: int, minutes: float) -> None:
 
 
 def _open(node: SimulatedNode, blocks: Sequence[Sequence[Samples]]) -> None:
-    header = Header(
+    header = RecordingHeader(
         gpuwarden="", node="n", started_at="", interval_s=1.0, label="", has_identity=True,
         probes=(RecordedProbe("simulator", node.tables),),
     )  # fmt: skip

@@ -31,10 +31,10 @@ from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.storage.address import FILES, FOLDER
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.rollup_schedule import GRACE, Roller
-from gpuwarden_collector.storage.rollup_sql import Span, rollup_sql
-from gpuwarden_collector.storage.seal import Policy, Sealer
+from gpuwarden_collector.storage.rollup_sql import WindowSpan, rollup_sql
+from gpuwarden_collector.storage.seal import Sealer, SealPolicy
 from gpuwarden_collector.storage.segment import SCHEMAS
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -79,7 +79,7 @@ class Run:
         self._agents = agents
         self._minutes = minutes
         self._clock = ManualClock(START)
-        self._database = Database.open(folder, Limits())
+        self._database = Database.open(folder, EngineLimits())
         self.figures: dict[str, Any] = {}
 
     async def measure(self, *, is_sealed_first: bool) -> None:
@@ -87,7 +87,7 @@ class Run:
         database, clock, stats = self._database, self._clock, Stats()
         writer = Writer(database, load_known(database, clock.now()), stats, clock)
         writer.start()
-        sealer = Sealer(database, writer, stats, clock, Policy(1e9, 1 << 50))
+        sealer = Sealer(database, writer, stats, clock, SealPolicy(1e9, 1 << 50))
         roller = Roller(database, writer, stats, clock, sealer)
         rolled_s, sealed_s, batches = [], 0.0, self._agents * BATCHES_A_MINUTE
         try:
@@ -156,7 +156,7 @@ class Run:
     def _check(self) -> None:
         """What is stored is what the SQL gives, to the last bit."""
         until = self._clock.now().replace(tzinfo=None)
-        span = Span(START.replace(tzinfo=None), until)
+        span = WindowSpan(START.replace(tzinfo=None), until)
         with self._database.reading() as cursor:
             for name, rollup in ROLLUPS.items():
                 columns = ", ".join(rollup.table.names)

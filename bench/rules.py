@@ -29,7 +29,7 @@ import duckdb
 
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.schema import TABLES, create_sql, views_sql
-from gpuwarden_collector.storage.rollup_sql import Span, rollup_sql
+from gpuwarden_collector.storage.rollup_sql import WindowSpan, rollup_sql
 from gpuwarden_rules.definition.language import Rule, builtin_rules
 from gpuwarden_rules.evaluation.state import RuleState, step
 
@@ -196,7 +196,7 @@ def roll_up(db: duckdb.DuckDBPyConnection) -> None:
     for rollup in ROLLUPS.values():
         if rollup.made_of is None:
             name = rollup.table.name
-            span = Span(end - timedelta(minutes=1), end)
+            span = WindowSpan(end - timedelta(minutes=1), end)
             db.execute(f"CREATE OR REPLACE TEMP TABLE minute AS {rollup_sql(rollup, span)}")
             for back in reversed(range(MINUTES)):
                 db.execute(

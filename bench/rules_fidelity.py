@@ -46,7 +46,7 @@ DIAGNOSIS_S, CALM_DIAGNOSIS_S = 120.0, 300.0
 _fleet: Fleet | None = None
 
 
-class Failover:
+class ReplayedRule:
     """One rule on its way through the week."""
 
     def __init__(self, rule: Rule, warehouse: Warehouse) -> None:
@@ -142,13 +142,13 @@ def _hours(nodes: int, hours: float, seed: int) -> Iterator[tuple[int, int, Hour
 
 def replay(
     nodes: int, hours: float, seed: int, *, progress: bool = False
-) -> tuple[list[Failover], Diagnosing, float]:
+) -> tuple[list[ReplayedRule], Diagnosing, float]:
     """All rules through all hours, the diagnosis that one of them rests on, and the hours that were lived."""
     told_to_stop = []
     signal.signal(signal.SIGTERM, lambda *_: told_to_stop.append(True))
     inventory = Fleet(nodes, seed, ()).describe()
     warehouse = Warehouse(inventory)
-    courses = [Failover(rule, warehouse) for rule in builtin_rules()]
+    replays = [ReplayedRule(rule, warehouse) for rule in builtin_rules()]
     diagnosing = Diagnosing(warehouse)
     incidents = scenarios.plan(nodes, hours, seed)
     began = time.perf_counter()
@@ -157,10 +157,10 @@ def replay(
         since, until = from_ms(START_MS + begin_s * 1000), from_ms(START_MS + end_s * 1000)
         is_calm = scenarios.is_calm(incidents, begin_s - HOUR_S, end_s)
         asyncio.run(diagnosing.follow(since, until, is_calm=is_calm))
-        for failover in courses:
-            asyncio.run(failover.follow(since, until, is_calm=is_calm))
+        for replayed in replays:
+            asyncio.run(replayed.follow(since, until, is_calm=is_calm))
         if progress:
-            fired = sum(len(failover.episodes) for failover in courses)
+            fired = sum(len(replayed.episodes) for replayed in replays)
             peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
             print(
                 f"hour {begin_s // HOUR_S + 1} of {hours:g}: {time.perf_counter() - began:.0f} s,"
@@ -168,12 +168,12 @@ def replay(
                 file=sys.stderr, flush=True,
             )  # fmt: skip
         if told_to_stop:
-            return courses, diagnosing, end_s / HOUR_S
-    return courses, diagnosing, hours
+            return replays, diagnosing, end_s / HOUR_S
+    return replays, diagnosing, hours
 
 
-def _dearest(courses: Sequence[Failover]) -> Sequence[Failover]:
-    return sorted(courses, key=lambda failover: -failover.seconds)[:5]
+def _dearest(replays: Sequence[ReplayedRule]) -> Sequence[ReplayedRule]:
+    return sorted(replays, key=lambda replayed: -replayed.seconds)[:5]
 
 
 def main() -> int:
@@ -185,10 +185,10 @@ def main() -> int:
     parser.add_argument("--quiet", action="store_true", help="no line for each hour")
     args = parser.parse_args()
     began = time.perf_counter()
-    courses, diagnosing, hours = replay(args.nodes, args.hours, args.seed, progress=not args.quiet)
+    replays, diagnosing, hours = replay(args.nodes, args.hours, args.seed, progress=not args.quiet)
     incidents = scenarios.plan(args.nodes, args.hours, args.seed)
-    episodes = [alert for failover in courses for alert in failover.episodes.values()]
-    rules = [failover.rule for failover in courses]
+    episodes = [alert for replayed in replays for alert in replayed.episodes.values()]
+    rules = [replayed.rule for replayed in replays]
     found = verdict.judge(incidents, episodes, rules, round(hours * HOUR_S * 1000))
     print(verdict.table(found))
     figures = {
@@ -198,10 +198,10 @@ def main() -> int:
         "seed": args.seed,
         "incidents": sum(i.begin_ms < hours * HOUR_S * 1000 for i in incidents),
         **found.figures(),
-        "queries": sum(failover.queries for failover in courses),
-        "query_seconds": round(sum(failover.seconds for failover in courses), 1),
+        "queries": sum(replayed.queries for replayed in replays),
+        "query_seconds": round(sum(replayed.seconds for replayed in replays), 1),
         "diagnosis_seconds": round(diagnosing.seconds, 1),
-        "dearest": {c.rule.name: round(c.seconds, 1) for c in _dearest(courses)},
+        "dearest": {c.rule.name: round(c.seconds, 1) for c in _dearest(replays)},
         "wall_seconds": round(time.perf_counter() - began, 1),
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }

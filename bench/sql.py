@@ -23,7 +23,7 @@ from bench.store.batches import GPUS
 from bench.store.load import Load, Setup, load
 
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.engine import EngineLimits
 
 PANELS = 10
 _WARM = 6
@@ -57,7 +57,7 @@ class Asking:
 def fill(folder: Path, gpus: int, days: float) -> datetime:
     """Whole hours until now; the first instant that has no rows."""
     end = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
-    database = Database.open(folder, Limits(memory="2GiB", threads=1))
+    database = Database.open(folder, EngineLimits(memory="2GiB", threads=1))
     with database.maintaining() as cursor:
         for hours in range(round(days * 24), 0, -1):
             cursor.execute(_FILL, {"begin": end - timedelta(hours=hours), "gpus": gpus})

@@ -37,7 +37,7 @@ from gpuwarden_collector.query import forkserver
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.check import check
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.engine import EngineLimits
 
 ROWS = 20
 """Of a batch."""
@@ -262,7 +262,7 @@ class Run:
     def _verify(self) -> None:
         wrong = self.tally.wrong
         self.tally.acknowledged = sum(self.acknowledged)
-        database = Database.open(self.data_dir, Limits(memory="512MiB", threads=1))
+        database = Database.open(self.data_dir, EngineLimits(memory="512MiB", threads=1))
         try:
             with database.reading() as cursor:
                 found = cursor.execute(

@@ -20,8 +20,8 @@ import duckdb
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Limits
-from gpuwarden_collector.storage.rollup_sql import Span, rollup_sql
+from gpuwarden_collector.storage.engine import EngineLimits
+from gpuwarden_collector.storage.rollup_sql import WindowSpan, rollup_sql
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
 
 UNTIL = datetime(2026, 3, 8, tzinfo=UTC)
@@ -130,7 +130,7 @@ def fill(folder: Path, gpus: int, hours: int) -> Iterator[int]:
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[tuple[Database, duckdb.DuckDBPyConnection]]:
-    database = Database.open(folder, Limits(memory="4GiB", threads=2))
+    database = Database.open(folder, EngineLimits(memory="4GiB", threads=2))
     with database.maintaining(TABLE_NAMES) as cursor:
         for table in (*SAMPLES, *ROLLUPS):
             # Rows are made in the order of the key; to sort them again would take most of the time.
@@ -147,7 +147,7 @@ def _insert(cursor: duckdb.DuckDBPyConnection, selects: Mapping[str, str], bound
 
 def _templates(cursor: duckdb.DuckDBPyConnection, begin: datetime) -> None:
     """A minute and an hour as the collector rolls them up, from which all others are made."""
-    span = Span(begin + timedelta(minutes=1), begin + timedelta(minutes=2))
+    span = WindowSpan(begin + timedelta(minutes=1), begin + timedelta(minutes=2))
     for name, rollup in ROLLUPS.items():
         if rollup.made_of is None:
             cursor.execute(f"CREATE TEMP TABLE one_{name} AS {rollup_sql(rollup, span)}")

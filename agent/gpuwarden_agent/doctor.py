@@ -34,7 +34,7 @@ from gpuwarden_agent.probe import Probe, ProbeError
 from gpuwarden_agent.queue.spool import FILE_NAME, FORMAT_VERSION
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_agent.ship.credentials import Access, Credentials, why_refused
-from gpuwarden_agent.ship.http1 import Address
+from gpuwarden_agent.ship.http1 import HttpAddress
 
 READS = 20
 LIMIT_S = 30.0
@@ -61,7 +61,7 @@ class ReportsCalls(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallCost:
     """What one call of a source costs."""
 
     source: str
@@ -74,7 +74,7 @@ class Call:
 
 def examine(
     probes: Sequence[Probe], clock: Clock, *, reads: int = READS, limit_s: float = LIMIT_S
-) -> tuple[list[Call], list[Check]]:
+) -> tuple[list[CallCost], list[Check]]:
     """Ask every probe `reads` times, all at once, each on a thread of its own.
 
     Blocks for at most `limit_s`. A probe that fails or does not answer is a failed check.
@@ -104,7 +104,7 @@ def examine(
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     checks = [_answered(probe.name, troubles, limit_s) for probe in real]
-    calls = [Call(probe.name, report) for probe in real for report in _reports(probe, timed)]
+    calls = [CallCost(probe.name, report) for probe in real for report in _reports(probe, timed)]
     return merged(calls), checks
 
 
@@ -131,11 +131,11 @@ def _reports(probe: Probe, timed: dict[str, list[float]]) -> list[CallReport]:
     return [whole, *(probe.calls() if isinstance(probe, ReportsCalls) else ())]
 
 
-def merged(calls: Sequence[Call]) -> list[Call]:
+def merged(calls: Sequence[CallCost]) -> list[CallCost]:
     """Calls that several sources answer alike as one, with the slowest timings; by tier, those that
     are not supported last.
     """
-    together: dict[tuple[object, ...], list[Call]] = {}
+    together: dict[tuple[object, ...], list[CallCost]] = {}
     for call in calls:
         r = call.report
         key = (r.call, r.reading, r.supported, r.code, r.tier_s)
@@ -144,11 +144,11 @@ def merged(calls: Sequence[Call]) -> list[Call]:
     return sorted(rows, key=lambda c: (not c.report.supported, c.report.tier_s))
 
 
-def _slowest(several: Sequence[Call]) -> Call:
+def _slowest(several: Sequence[CallCost]) -> CallCost:
     names = [call.source for call in several]
     source = names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]}"
     reports = [call.report for call in several]
-    return Call(
+    return CallCost(
         source,
         replace(
             reports[0],
@@ -361,7 +361,7 @@ def _check_authority(settings: AgentSettings, clock: Clock) -> Check | None:
 def _check_certificate(url: str, clock: Clock, settings: AgentSettings) -> Check | None:
     """Life of the collector's certificate; one that is not believed is told with the collector."""
     try:
-        where = Address.parse(url)
+        where = HttpAddress.parse(url)
         if not where.is_tls:
             return None
         context = Credentials(Access(None, settings.tls_ca)).tls_context()
@@ -394,7 +394,7 @@ def _opener(credentials: Credentials) -> urllib.request.OpenerDirector:
 
 def _check_collector(url: str, clock: Clock, access: Access) -> Check:
     try:
-        where = Address.parse(url)
+        where = HttpAddress.parse(url)
     except ValueError:
         return Check("collector", FAIL, "collector_url is no address", "set collector_url")
     url = where.shown("")  # without a password that may be in it
@@ -432,7 +432,7 @@ def _check_collector(url: str, clock: Clock, access: Access) -> Check:
 
 
 def _token_refusal(
-    where: Address, opener: urllib.request.OpenerDirector, credentials: Credentials
+    where: HttpAddress, opener: urllib.request.OpenerDirector, credentials: Credentials
 ) -> str | None:
     """Why the collector would not take this agent's batches; None: it would, or cannot be asked."""
     request = urllib.request.Request(where.shown(TOKEN_PATH))

@@ -8,7 +8,7 @@ from bench.diagnosis.meter import Meter, Use
 
 from gpuwarden.models import GpuModel
 from gpuwarden_agent.collect.coerce import coerce
-from gpuwarden_agent.collect.nvidia.processes import Held
+from gpuwarden_agent.collect.nvidia.processes import HeldGpu
 from gpuwarden_agent.probe import Reading, Value
 
 PCIE_GENERATION, PCIE_WIDTH = 5, 16
@@ -84,6 +84,6 @@ class DeviceProcesses:
     def __init__(self, device: SimulatedDevice) -> None:
         self.device = device
 
-    def held(self) -> Sequence[Held]:
+    def held(self) -> Sequence[HeldGpu]:
         device = self.device
-        return [Held(device.pid, device.uuid, "compute", device.meter.use().memory_bytes)]
+        return [HeldGpu(device.pid, device.uuid, "compute", device.meter.use().memory_bytes)]

@@ -40,7 +40,7 @@ from gpuwarden.models import model_named
 from gpuwarden_agent.collect.host.node import HostProbe
 from gpuwarden_agent.collect.processes.trees import ProcessProbe
 from gpuwarden_agent.probe import Probe
-from gpuwarden_simulator.recordings.recorder import Recorder, RecordingFile, Tally
+from gpuwarden_simulator.recordings.recorder import Recorder, RecordingFile, RecordingTally
 
 FOLDER = Path("build/diagnosis")
 MODEL = "H100-SXM-80GB"
@@ -116,7 +116,9 @@ def record(plan: Plan, args: argparse.Namespace) -> str:
     return f"{time.monotonic() - began_s:.0f} s: {', '.join(shares)}"
 
 
-async def _recorded(plan: Plan, loops: Sequence[Loop], path: Path, seconds: float) -> Tally:
+async def _recorded(
+    plan: Plan, loops: Sequence[Loop], path: Path, seconds: float
+) -> RecordingTally:
     clock = SystemClock()
     devices = [loop.device for loop in loops]
     probes: list[Probe] = [DeviceProbe(x.device, model_named(MODEL), label(x)) for x in loops]

@@ -16,7 +16,7 @@ from gpuwarden.diagnosis import Diagnosis
 from gpuwarden.query import Result, timestamp_sql
 from gpuwarden.rollups import GPU_1H, GPU_1M, PROCESS_1M
 from gpuwarden_collector.diagnosis_store import row_of
-from gpuwarden_collector.storage.rollup_sql import Span, rollup_sql
+from gpuwarden_collector.storage.rollup_sql import WindowSpan, rollup_sql
 from gpuwarden_rules.testing import MemoryDatabase
 
 HOUR_S = 3600
@@ -73,10 +73,10 @@ class Warehouse:
         begin = from_ms(START_MS + begin_s * 1000)
         end = from_ms(START_MS + (begin_s + HOUR_S) * 1000)
         for rollup in (GPU_1M, PROCESS_1M):
-            self._roll(rollup.table.name, rollup_sql(rollup, Span(begin, end)))
+            self._roll(rollup.table.name, rollup_sql(rollup, WindowSpan(begin, end)))
         if begin_s:  # the hour before is over; this one has yet to be lived
             earlier = from_ms(START_MS + (begin_s - HOUR_S) * 1000)
-            self._roll("gpu_1h", rollup_sql(GPU_1H, Span(earlier, begin)))
+            self._roll("gpu_1h", rollup_sql(GPU_1H, WindowSpan(earlier, begin)))
         self._forget(begin)
 
     def keep(self, diagnoses: Sequence[Diagnosis]) -> None:

@@ -21,7 +21,7 @@ from gpuwarden.clock import Clock, SystemClock, to_ms
 from gpuwarden_agent.probe import Probe, Reading
 from gpuwarden_simulator.recordings.format import Samples, entries_of
 from gpuwarden_simulator.recordings.pseudonyms import Pseudonyms
-from gpuwarden_simulator.recordings.recorder import Recorder, RecordingFile, Tally
+from gpuwarden_simulator.recordings.recorder import Recorder, RecordingFile, RecordingTally
 
 READY_WITHIN_S = 45.0
 BUFFERS = ("TOTAL_POWER", "GPU_UTILIZATION", "MEMORY_UTILIZATION", "PROCESSOR_CLK", "MEMORY_CLK")
@@ -245,7 +245,7 @@ def _record(machine: Machine, scene: Scene, seconds: float, path: Path, interval
         interval_ms=interval_ms, deadline_s=2.0, label=f"{scene.name} on {machine.name}",
         pseudonyms=Pseudonyms(),
     )  # fmt: skip
-    tally: Tally = asyncio.run(recorder.run(asyncio.Event(), seconds))
+    tally: RecordingTally = asyncio.run(recorder.run(asyncio.Event(), seconds))
     scene.ticks, scene.missed, scene.failed = tally.ticks, tally.missed, tally.failed
     scene.rows, scene.size_bytes = tally.rows.total(), tally.bytes_written
     for probe in probes:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.engine import EngineLimits
 
 DAY = datetime(2026, 3, 1, tzinfo=UTC)
 GPUS_A_NODE = 8
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the store is made (default: /tmp)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        database = Database.open(Path(folder), Limits(memory="8GiB", threads=2))
+        database = Database.open(Path(folder), EngineLimits(memory="8GiB", threads=2))
         began_s = time.perf_counter()
         fill(database, given.gpus)
         print(f"written in {time.perf_counter() - began_s:.0f} s", flush=True)

@@ -21,7 +21,7 @@ from gpuwarden_collector.daemon import running
 from gpuwarden_collector.footprint import keep_small
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.lake import seal
 
 _SEALED = "samples moved to the lake"
@@ -129,7 +129,7 @@ def size_bytes(folder: Path) -> int:
 
 def fill(data_dir: Path, rows: int, gpus: int, memory: str = "2GiB") -> dict[str, float]:
     """Store generated rows of gpu_samples, and seal them as the collector does; what that took."""
-    database = Database.open(data_dir, Limits(memory=memory))
+    database = Database.open(data_dir, EngineLimits(memory=memory))
     try:
         segment = database.freeze()
         with database.maintaining() as cursor:

@@ -21,13 +21,13 @@ from gpuwarden.diagnosis import DiagnosisStore
 from gpuwarden.lifecycle import StartError
 from gpuwarden.query import Querier
 from gpuwarden_collector.alert_store import SqlAlertStore
-from gpuwarden_collector.auth.access_control import LOOK_S, Desk
+from gpuwarden_collector.auth.access_control import LOOK_S, AccessControl
 from gpuwarden_collector.diagnosis_store import SqlDiagnosisStore
 from gpuwarden_collector.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.http.app import Api
 from gpuwarden_collector.http.bodies import BodyReader
 from gpuwarden_collector.ingest.commit_plan import Known
-from gpuwarden_collector.ingest.decode_pool import Intake
+from gpuwarden_collector.ingest.decode_pool import DecodePool
 from gpuwarden_collector.ingest.pacing import LOOK_S as PACING_LOOK_S
 from gpuwarden_collector.ingest.pacing import Pacing
 from gpuwarden_collector.ingest.prices import PriceBook, PricesError, load_book
@@ -35,7 +35,7 @@ from gpuwarden_collector.ingest.receive import Ingest
 from gpuwarden_collector.ingest.repricing import reprice
 from gpuwarden_collector.ingest.writer import Writer, WriterStopped, load_known
 from gpuwarden_collector.ops import control_socket as control
-from gpuwarden_collector.ops.disk import Budget, Disk
+from gpuwarden_collector.ops.disk import Budget, DiskMonitor
 from gpuwarden_collector.ops.health import SAMPLE_S, Duties, Health
 from gpuwarden_collector.ops.metrics import Levels, Stats
 from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
@@ -46,15 +46,15 @@ from gpuwarden_collector.query.stored import take_stored
 from gpuwarden_collector.query.worker import WorkerSettings
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage import maintenance, spill
-from gpuwarden_collector.storage.address import Address, AddressError, address_of
+from gpuwarden_collector.storage.address import AddressError, LakeAddress, address_of
 from gpuwarden_collector.storage.database import make_data_dir, starting
-from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.storage.newest_rows import FOLDER as LATEST
 from gpuwarden_collector.storage.newest_rows import LatestRows
 from gpuwarden_collector.storage.process import DISK_LOOK_S, StorageSettings
 from gpuwarden_collector.storage.retention import Tier
-from gpuwarden_collector.storage.seal import Policy
+from gpuwarden_collector.storage.seal import SealPolicy
 from gpuwarden_collector.storage.segment_log import SegmentLog
 from gpuwarden_collector.storage.supervisor import LOOK_S as STORAGE_LOOK_S
 from gpuwarden_collector.storage.supervisor import StorageProcess
@@ -123,7 +123,7 @@ async def running(
     """
     async with AsyncExitStack() as stack:
         stats = Stats()
-        desk = Desk(settings, clock, stats.denied)
+        desk = AccessControl(settings, clock, stats.denied)
         kept = await _keeping(stack, settings, clock, stats, desk)
         frames, writer, disk, querier = kept.frames, kept.writer, kept.disk, kept.querier
         rules_querier = kept.rules_querier
@@ -188,11 +188,15 @@ class _Kept:
     querier: SqlQuerier
     rules_querier: SqlQuerier
     timetable: Timetable
-    disk: Disk
+    disk: DiskMonitor
 
 
 async def _keeping(
-    stack: AsyncExitStack, settings: CollectorSettings, clock: Clock, stats: Stats, desk: Desk
+    stack: AsyncExitStack,
+    settings: CollectorSettings,
+    clock: Clock,
+    stats: Stats,
+    desk: AccessControl,
 ) -> _Kept:
     """Start them, in the order in which each needs the others; they end as the stack unwinds."""
     prices = load_book(settings.prices_file, settings.prices)
@@ -254,7 +258,7 @@ def _writer(
     )
 
 
-async def _timetable(stack: AsyncExitStack, desk: Desk) -> Timetable:
+async def _timetable(stack: AsyncExitStack, desk: AccessControl) -> Timetable:
     """What is done by the clock, first of all looking whether access is another one now."""
     stack.push_async_callback(desk.close)
     timetable = Timetable()
@@ -294,8 +298,8 @@ def _querier(
 
 def _intake(
     stack: AsyncExitStack, settings: CollectorSettings, clock: Clock, stats: Stats
-) -> Intake:
-    intake = Intake(
+) -> DecodePool:
+    intake = DecodePool(
         clock,
         ts_past_max_s=settings.ts_past_max_s,
         ts_future_max_s=settings.ts_future_max_s,
@@ -305,7 +309,7 @@ def _intake(
     return intake
 
 
-def _address(settings: CollectorSettings) -> Address:
+def _address(settings: CollectorSettings) -> LakeAddress:
     try:
         return address_of(settings.data_dir, settings.catalog, settings.data, os.environ)
     except AddressError as error:
@@ -339,7 +343,7 @@ async def _task_group() -> AsyncIterator[asyncio.TaskGroup]:
 async def _storage(
     stack: AsyncExitStack,
     settings: CollectorSettings,
-    address: Address,
+    address: LakeAddress,
     spill_dir: Path,
     stats: Stats,
     clock: Clock,
@@ -348,9 +352,9 @@ async def _storage(
     asked = StorageSettings(
         settings.data_dir,
         address,
-        Limits(settings.memory_limit, settings.temp_limit, settings.threads),
+        EngineLimits(settings.memory_limit, settings.temp_limit, settings.threads),
         spill_dir / "storage",
-        Policy(settings.seal_interval_s, settings.seal_bytes_max),
+        SealPolicy(settings.seal_interval_s, settings.seal_bytes_max),
         _kept(settings),
         Budget(settings.disk_bytes_max, settings.disk_free_bytes_min),
         clock,
@@ -364,7 +368,7 @@ async def _first_segment(
     settings: CollectorSettings,
     frames: SegmentLog,
     storage: StorageProcess,
-    address: Address,
+    address: LakeAddress,
     prices: PriceBook,
     clock: Clock,
 ) -> Known:
@@ -400,14 +404,14 @@ def _disk(
     settings: CollectorSettings,
     spill_dir: Path,
     spilling: Sequence[_Spills],
-) -> Disk:
+) -> DiskMonitor:
     """Looks at the disk by the clock: whether batches are taken, and how much may be spilled."""
 
     def limit_spill(bytes_max: int) -> None:
         for one in spilling:
             one.limit_spill(bytes_max // len(spilling))
 
-    disk = Disk(
+    disk = DiskMonitor(
         settings.data_dir,
         Budget(settings.disk_bytes_max, settings.disk_free_bytes_min),
         spill_dir=lambda: spill_dir,
@@ -422,28 +426,33 @@ def _disk(
     return disk
 
 
-def _worker(settings: CollectorSettings, address: Address, spill_dir: Path) -> WorkerSettings:
+def _worker(settings: CollectorSettings, address: LakeAddress, spill_dir: Path) -> WorkerSettings:
     memory, data_bytes_max = memory_limits(
         settings.query_memory_limit, settings.query_memory_bytes_max
     )
-    limits = Limits(memory, settings.temp_limit, settings.query_threads)
+    limits = EngineLimits(memory, settings.temp_limit, settings.query_threads)
     return WorkerSettings(
         settings.data_dir, address, limits, spill_dir, data_bytes_max, RESULT_BYTES_MAX
     )
 
 
-def _kept(settings: CollectorSettings) -> maintenance.Policy:
+def _kept(settings: CollectorSettings) -> maintenance.MaintenancePolicy:
     days = {
         Tier.SAMPLES: settings.keep_samples_days,
         Tier.MINUTES: settings.keep_minutes_days,
         Tier.HOURS: settings.keep_hours_days,
         Tier.EVENTS: settings.keep_events_days,
     }
-    return maintenance.Policy(days, settings.query_timeout_s)
+    return maintenance.MaintenancePolicy(days, settings.query_timeout_s)
 
 
 def _levels(
-    writer: Writer, bodies: BodyReader, frames: SegmentLog, disk: Disk, desk: Desk, pacing: Pacing
+    writer: Writer,
+    bodies: BodyReader,
+    frames: SegmentLog,
+    disk: DiskMonitor,
+    desk: AccessControl,
+    pacing: Pacing,
 ) -> Levels:
     return Levels(
         queue_bytes=writer.queue_bytes,
@@ -531,7 +540,7 @@ async def _listen(
     stack: AsyncExitStack,
     settings: CollectorSettings,
     app: web.Application,
-    desk: Desk,
+    desk: AccessControl,
     http_log: logging.Logger,
 ) -> str:
     """Listen until the stack unwinds; the URL. Raises StartError."""

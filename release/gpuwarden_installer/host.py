@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpuwarden_installer import plan
-from gpuwarden_installer.plan import Link, Refused, Remove, Run, Seen, Step, Unpack, Write
+from gpuwarden_installer.plan import InstalledState, Link, Refused, Remove, Run, Step, Unpack, Write
 
 LOCK = Path("/run/gpuwarden-installer.lock")
 MARK = ".complete"
@@ -37,7 +37,7 @@ def alone(lock: Path = LOCK) -> Iterator[None]:
         yield
 
 
-def look(part: str) -> Seen:
+def look(part: str) -> InstalledState:
     """What there is of this part. Raises Refused where the host cannot have it."""
     try:
         return _look(part)
@@ -45,14 +45,14 @@ def look(part: str) -> Seen:
         raise Refused(f"{error.filename}: only root may look: run it with sudo") from error
 
 
-def _look(part: str) -> Seen:
+def _look(part: str) -> InstalledState:
     if not shutil.which("systemctl") or not Path("/run/systemd/system").is_dir():
         raise Refused("this host does not run systemd: run `gpuwarden` from its wheel instead")
     paths = (plan.SYSUSERS, plan.TMPFILES, plan.COMMAND, plan.unit_of(part), plan.settings_of(part))
     links = (plan.COMMAND, plan.link_of(part), plan.previous_link_of(part))
     folders = [p for p in Path(plan.OPT).glob(f"{part}-*") if p.is_dir() and not p.is_symlink()]
     other = next(name for name in plan.STATE if name != part)
-    return Seen(
+    return InstalledState(
         files={p: Path(p).read_text() for p in paths if Path(p).is_file()},
         links={p: os.readlink(p) for p in links if Path(p).is_symlink()},
         folders={str(p): (p / MARK).read_text().strip() for p in folders if (p / MARK).exists()},

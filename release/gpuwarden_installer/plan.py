@@ -55,7 +55,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class InstalledState:
     """What is on the host."""
 
     files: Mapping[str, str] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class Remove:
 Step = Write | Run | Unpack | Link | Remove
 
 
-def install_steps(bundle: Bundle, wish: Wish, seen: Seen) -> list[Step]:
+def install_steps(bundle: Bundle, wish: Wish, seen: InstalledState) -> list[Step]:
     """What makes the host run this bundle. Raises Refused."""
     _check_downgrade(bundle, wish, seen)
     steps = [*_account(bundle, seen), *_environment(bundle, seen), *_settings(bundle, wish, seen)]
@@ -138,7 +138,7 @@ def install_steps(bundle: Bundle, wish: Wish, seen: Seen) -> list[Step]:
     return [*steps, *switch, *_service(bundle, seen, is_changed=bool(steps or switch))]
 
 
-def rollback_steps(part: str, seen: Seen) -> list[Step]:
+def rollback_steps(part: str, seen: InstalledState) -> list[Step]:
     """Back to the version before, which an upgrade keeps. Raises Refused."""
     current, previous = link_of(part), previous_link_of(part)
     before = seen.links.get(previous)
@@ -150,7 +150,7 @@ def rollback_steps(part: str, seen: Seen) -> list[Step]:
     return [*steps, Run(("systemctl", "restart", f"gpuwarden-{part}.service"))]
 
 
-def uninstall_steps(part: str, seen: Seen, *, purge: bool) -> list[Step]:
+def uninstall_steps(part: str, seen: InstalledState, *, purge: bool) -> list[Step]:
     """Takes the part away; settings, data and user go only with `purge`."""
     unit = unit_of(part)
     steps: list[Step] = []
@@ -195,7 +195,7 @@ def settings_of(part: str) -> str:
     return f"{ETC}/{part}.toml"
 
 
-def _check_downgrade(bundle: Bundle, wish: Wish, seen: Seen) -> None:
+def _check_downgrade(bundle: Bundle, wish: Wish, seen: InstalledState) -> None:
     current = seen.folders.get(seen.links.get(link_of(bundle.part), ""))
     if current is None or wish.allow_downgrade:
         return
@@ -219,7 +219,7 @@ def version_key(version: str) -> tuple[int, ...]:
     return (int(major), int(minor), int(patch), _STAGES.index(stage), int(number or 0))
 
 
-def _account(bundle: Bundle, seen: Seen) -> Iterator[Step]:
+def _account(bundle: Bundle, seen: InstalledState) -> Iterator[Step]:
     if seen.files.get(SYSUSERS) != bundle.sysusers or not seen.has_user:
         yield Write(SYSUSERS, bundle.sysusers)
         yield Run(("systemd-sysusers", SYSUSERS))
@@ -228,13 +228,13 @@ def _account(bundle: Bundle, seen: Seen) -> Iterator[Step]:
         yield Run(("systemd-tmpfiles", "--create", TMPFILES))
 
 
-def _environment(bundle: Bundle, seen: Seen) -> Iterator[Step]:
+def _environment(bundle: Bundle, seen: InstalledState) -> Iterator[Step]:
     yield from (Remove(folder) for folder in seen.unfinished)
     if bundle.folder not in seen.folders:
         yield Unpack(bundle.folder)
 
 
-def _settings(bundle: Bundle, wish: Wish, seen: Seen) -> Iterator[Step]:
+def _settings(bundle: Bundle, wish: Wish, seen: InstalledState) -> Iterator[Step]:
     path, is_new = settings_of(bundle.part), bundle.folder not in seen.folders
     text = with_settings(bundle.settings, wish.settings)
     if path not in seen.files:
@@ -245,7 +245,7 @@ def _settings(bundle: Bundle, wish: Wish, seen: Seen) -> Iterator[Step]:
     yield Run((f"{bundle.folder}/bin/gpuwarden", bundle.part, "config", "--config", path))
 
 
-def _is_enrolled(part: str, seen: Seen) -> bool:
+def _is_enrolled(part: str, seen: InstalledState) -> bool:
     path = settings_of(part)
     try:
         return "token_file" in tomllib.loads(seen.files.get(path, ""))
@@ -272,7 +272,7 @@ def _toml_value(text: str) -> str:
     return text if is_toml else json.dumps(text)
 
 
-def _switch(bundle: Bundle, seen: Seen) -> Iterator[Step]:
+def _switch(bundle: Bundle, seen: InstalledState) -> Iterator[Step]:
     """The new version takes the place of the old, which stays for a rollback; older ones go."""
     current, previous = link_of(bundle.part), previous_link_of(bundle.part)
     before = seen.links.get(current)
@@ -287,7 +287,7 @@ def _switch(bundle: Bundle, seen: Seen) -> Iterator[Step]:
         yield Link(COMMAND, command)
 
 
-def _service(bundle: Bundle, seen: Seen, *, is_changed: bool) -> Iterator[Step]:
+def _service(bundle: Bundle, seen: InstalledState, *, is_changed: bool) -> Iterator[Step]:
     unit, name = unit_of(bundle.part), f"gpuwarden-{bundle.part}.service"
     has_unit = seen.files.get(unit) == bundle.unit
     if not has_unit:

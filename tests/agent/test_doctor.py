@@ -20,7 +20,7 @@ import trustme
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.doctor import FAIL, OK, WARN, Check
 from gpuwarden_agent.collect.nvidia.timing import CallReport
-from gpuwarden_agent.doctor import Call, check_host, examine, merged
+from gpuwarden_agent.doctor import CallCost, check_host, examine, merged
 from gpuwarden_agent.probe import ProbeError
 from gpuwarden_agent.queue.spool import FILE_NAME, open_spool
 from gpuwarden_agent.settings import AgentSettings
@@ -117,9 +117,9 @@ def test_a_probe_that_times_its_calls_has_them_in_the_table(fake_probe: Any) -> 
 
 
 def test_what_gpus_answer_alike_is_one_row_with_the_slowest_of_them() -> None:
-    calls = [Call(f"gpu{n}", report(p50_ms=float(n), p99_ms=None)) for n in range(8)]
-    odd = Call("gpu8", report(supported=False, code="NOT_SUPPORTED"))
-    slow = Call("gpu0", report(call="nvmlY", tier_s=60))
+    calls = [CallCost(f"gpu{n}", report(p50_ms=float(n), p99_ms=None)) for n in range(8)]
+    odd = CallCost("gpu8", report(supported=False, code="NOT_SUPPORTED"))
+    slow = CallCost("gpu0", report(call="nvmlY", tier_s=60))
     rows = merged([odd, slow, *calls])
     assert [(c.source, c.report.p50_ms, c.report.count) for c in rows] == [
         ("gpu0 ... gpu7", 7.0, 160),

@@ -139,11 +139,11 @@ def short() -> tuple[list[Incident], list[Alert]]:
     warehouse = Warehouse(Fleet(1, 1, ()).describe())
     warehouse.load(Fleet(1, 1, planned).read(0, HOUR_S // 2), 0)
     names = ("gpu_lost", "xid_critical", "node_down", "nvlink_down", "gpu_power_brake")
-    courses = [rules_fidelity.Course(RULES[name], warehouse) for name in names]
-    for course in courses:
+    replays = [rules_fidelity.ReplayedRule(RULES[name], warehouse) for name in names]
+    for replayed in replays:
         end = from_ms(START_MS + HOUR_S // 2 * 1000)
-        asyncio.run(course.follow(from_ms(START_MS), end))
-    return planned, [a for course in courses for a in course.episodes.values()]
+        asyncio.run(replayed.follow(from_ms(START_MS), end))
+    return planned, [a for replayed in replays for a in replayed.episodes.values()]
 
 
 def test_a_lost_gpu_is_caught_in_time_and_nothing_else_fires(

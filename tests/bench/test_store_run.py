@@ -14,7 +14,7 @@ from bench.store.load import Tally
 
 from gpuwarden_collector.ingest.decode import Decoded, decode
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.engine import EngineLimits
 
 ROOT = Path(__file__).parents[2]
 
@@ -92,7 +92,7 @@ def test_a_filled_store_holds_sealed_rows_that_can_be_queried(tmp_path: Path) ->
     figures = ours.fill(tmp_path, rows=2_000, gpus=16, memory="512MiB")
     assert figures["rows"] == 2_000
     assert 0 < figures["bytes_per_value"] < 8
-    database = Database.open(tmp_path, Limits(memory="512MiB", threads=1))
+    database = Database.open(tmp_path, EngineLimits(memory="512MiB", threads=1))
     with database.reading() as cursor:
         counted = cursor.execute(
             "SELECT count(*), count(DISTINCT gpu_uuid), count(DISTINCT ts) FROM gpu_samples"

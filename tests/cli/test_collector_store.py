@@ -6,7 +6,7 @@ import pytest
 
 from gpuwarden_cli.main import main
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.state import FILE_NAME
 
 
@@ -14,7 +14,7 @@ from gpuwarden_collector.storage.state import FILE_NAME
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty store."""
     folder = tmp_path_factory.mktemp("store")
-    Database.open(folder, Limits(memory="512MiB", threads=1)).close()
+    Database.open(folder, EngineLimits(memory="512MiB", threads=1)).close()
     return folder
 
 

@@ -8,18 +8,18 @@ import pytest
 from tests.collector.made_up_store import LIMITS, asked
 
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector.storage.address import Address, address_of
+from gpuwarden_collector.storage.address import LakeAddress, address_of
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.lake import seal
 
 
 @pytest.fixture
-def address(conninfo: str, tmp_path: Path) -> Address:
+def address(conninfo: str, tmp_path: Path) -> LakeAddress:
     return address_of(tmp_path, f"postgres:{conninfo}", str(tmp_path / "shared"), {})
 
 
 @pytest.fixture
-def older(tmp_path: Path, address: Address) -> Iterator[Database]:
+def older(tmp_path: Path, address: LakeAddress) -> Iterator[Database]:
     """A collector on a lake without a column that there is now."""
     opened = Database.open(tmp_path / "older", LIMITS, address)
     with opened.maintaining() as cursor:
@@ -29,7 +29,7 @@ def older(tmp_path: Path, address: Address) -> Iterator[Database]:
 
 
 def test_newer_collectors_add_what_is_missing_while_the_older_goes_on(
-    older: Database, tmp_path: Path, address: Address
+    older: Database, tmp_path: Path, address: LakeAddress
 ) -> None:
     opened: list[Database] = []
 

@@ -9,8 +9,8 @@ from tests.collector.made_up_store import move_all, put
 from gpuwarden_collector.storage import lake_maintenance as maintain
 from gpuwarden_collector.storage.address import address_of
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Limits
-from gpuwarden_collector.storage.retention import Drop, Reason
+from gpuwarden_collector.storage.engine import EngineLimits
+from gpuwarden_collector.storage.retention import DropDay, Reason
 
 ROWS = 20
 FIRST = date(2026, 1, 1)
@@ -39,14 +39,14 @@ def test_days_are_dropped_files_merged_and_what_is_over_deleted(
     tmp_path: Path, conninfo: str, s3: dict[str, str]
 ) -> None:
     address = address_of(tmp_path, f"postgres:{conninfo}", "s3://lake/upkeep", s3)
-    database = Database.open(tmp_path, Limits("512MiB", threads=1), address)
+    database = Database.open(tmp_path, EngineLimits("512MiB", threads=1), address)
     seal_days(database, 2)
     seal_days(database, 2)
     later = datetime.now(UTC) + timedelta(hours=1)
     with database.maintaining() as cursor:
         lake = maintain.read_lake(cursor, database.lake_root)
         assert [(p.day.day, p.rows, p.small_files) for p in lake.parts] == [(1, 40, 2), (2, 40, 2)]
-        gone = [Drop(part, Reason.AGE) for part in lake.parts if part.day == FIRST]
+        gone = [DropDay(part, Reason.AGE) for part in lake.parts if part.day == FIRST]
         assert maintain.drop(cursor, gone, later) == 2 * ROWS
         assert counted(database) == (40, date(2026, 1, 2))
         maintain.flush(cursor)

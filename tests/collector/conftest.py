@@ -30,7 +30,7 @@ from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
 from gpuwarden_collector.query.worker import WorkerSettings
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.engine import EngineLimits
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 
@@ -119,7 +119,7 @@ def stuck_clock() -> StuckClock:
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder as its first opening leaves it, which takes a while."""
     folder = tmp_path_factory.mktemp("store")
-    Database.open(folder, Limits(memory="512MiB", threads=1)).close()
+    Database.open(folder, EngineLimits(memory="512MiB", threads=1)).close()
     return folder
 
 
@@ -132,7 +132,7 @@ def data_dir(tmp_path: Path, empty_store: Path) -> Path:
 
 @pytest.fixture
 def database(data_dir: Path) -> Iterator[Database]:
-    opened = Database.open(data_dir, Limits(memory="512MiB", threads=1))
+    opened = Database.open(data_dir, EngineLimits(memory="512MiB", threads=1))
     yield opened
     opened.close()
 
@@ -140,7 +140,7 @@ def database(data_dir: Path) -> Iterator[Database]:
 @pytest.fixture
 def worker_settings(database: Database) -> WorkerSettings:
     """Of processes that query the test's database."""
-    limits = Limits(memory="256MiB", threads=1)
+    limits = EngineLimits(memory="256MiB", threads=1)
     return WorkerSettings(
         database.data_dir,
         database.address,

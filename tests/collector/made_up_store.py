@@ -7,11 +7,11 @@ from typing import Any
 from gpuwarden.schema import UPSERTED
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Limits, hot_table
+from gpuwarden_collector.storage.engine import EngineLimits, hot_table
 from gpuwarden_collector.storage.lake import seal
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
 
-LIMITS = Limits(memory="512MiB", threads=1)
+LIMITS = EngineLimits(memory="512MiB", threads=1)
 
 
 def put(

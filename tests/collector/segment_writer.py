@@ -12,7 +12,7 @@ import pyarrow as pa
 from gpuwarden_collector.storage import joined_rows as joined
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Limits, hot_table
+from gpuwarden_collector.storage.engine import EngineLimits, hot_table
 from gpuwarden_collector.storage.lake import seal
 from gpuwarden_collector.storage.segment import SCHEMAS
 
@@ -53,7 +53,7 @@ def keep_sealing(database: Database, is_over: threading.Event) -> None:
 def main(folder: Path) -> None:
     """Store, seal, until stdin is closed."""
     joined.BLOCK_BYTES = BLOCK_BYTES
-    database = Database.open(folder, Limits(memory="512MiB", threads=1))
+    database = Database.open(folder, EngineLimits(memory="512MiB", threads=1))
     is_over, is_told = threading.Event(), threading.Event()
     sealer = threading.Thread(target=keep_sealing, args=(database, is_over))
     reader = threading.Thread(target=lambda: (sys.stdin.read(), is_told.set()), daemon=True)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden_collector.ingest.admit import NAME_BYTES_MAX, TEXT_BYTES_MAX, refusal, window
-from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS, Refused
+from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS, RefusedBody
 
 HOUR = 3600
 
 
-def judged(wire: Any, rows: list[dict[str, Any]], table: str = "gpu_samples") -> Refused | None:
+def judged(wire: Any, rows: list[dict[str, Any]], table: str = "gpu_samples") -> RefusedBody | None:
     admitted = window(wire.now, 14 * 24 * HOUR, 300)
     return refusal({table: wire.table(table, rows)}, admitted)
 

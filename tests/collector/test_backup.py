@@ -12,7 +12,7 @@ import pytest
 from tests.collector.made_up_store import LIMITS, asked, asked_in, move_all
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_collector.ingest.deduplicate import Stored
+from gpuwarden_collector.ingest.deduplicate import StoredSequences
 from gpuwarden_collector.ingest.writer import load_known
 from gpuwarden_collector.storage import copy as copying
 from gpuwarden_collector.storage.address import FILES, FOLDER
@@ -22,7 +22,7 @@ from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.copy import STAGING, snapshot
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.errors import StoreUnavailableError
-from gpuwarden_collector.storage.state import FILE_NAME, State
+from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 
 
 def put(database: Database, wire: Any, first_s: int = 0, rows: int = 40) -> None:
@@ -82,7 +82,7 @@ async def test_a_backup_under_ingest_has_whole_batches_and_all_that_was_answered
     database.close()
     assert entry is not None
     assert before * 4 <= rows <= (after + 1) * 4
-    assert entry.stored == Stored(rows // 4 + 1), "rows and ledger are of one moment"
+    assert entry.stored == StoredSequences(rows // 4 + 1), "rows and ledger are of one moment"
     assert before < answered
 
 
@@ -165,7 +165,7 @@ def test_windows_that_copied_rows_came_late_for_are_in_the_copy(
 
     seconds = itertools.count()
     store(next(seconds))
-    for owner, name in ((State, "backup"), (copying.shutil, "copy2"), (copying, "copy_sqlite")):
+    for owner, name in ((StateFile, "backup"), (copying.shutil, "copy2"), (copying, "copy_sqlite")):
         monkeypatch.setattr(owner, name, with_a_batch_after(getattr(owner, name), seconds))
     staged = snapshot(database, "now")
     assert next(seconds) > 3

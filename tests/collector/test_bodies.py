@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from gpuwarden_collector.http.bodies import BodyReader, Busy
-from gpuwarden_collector.ingest.decode import Refused
+from gpuwarden_collector.ingest.decode import RefusedBody
 
 BODY_MAX = 100_000
 
@@ -21,7 +21,7 @@ class Echo:
 
     def __init__(self, room: int, timeout_s: float) -> None:
         self.reader = BodyReader(room, timeout_s)
-        self.results: list[bytes | Refused | Busy] = []
+        self.results: list[bytes | RefusedBody | Busy] = []
         self.hold = asyncio.Event()
         self.hold.set()
 
@@ -71,7 +71,7 @@ async def test_a_body_that_says_it_is_too_large_is_refused_unread(
     echo = Echo(10**6, 10)
     async with echo.posted(client, bytes(BODY_MAX + 1)):
         pass
-    assert echo.results == [Refused(413, "the body has 100001 bytes; most is 100000")]
+    assert echo.results == [RefusedBody(413, "the body has 100001 bytes; most is 100000")]
 
 
 async def test_a_body_that_does_not_say_its_size_is_refused_on_the_way(
@@ -80,7 +80,7 @@ async def test_a_body_that_does_not_say_its_size_is_refused_on_the_way(
     echo = Echo(10**6, 10)
     async with echo.posted(client, pieces(BODY_MAX + 10_000)):
         pass
-    assert echo.results == [Refused(413, "the body has more than 100000 bytes")]
+    assert echo.results == [RefusedBody(413, "the body has more than 100000 bytes")]
     assert echo.reader.in_flight_bytes == 0
 
 

@@ -15,7 +15,7 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden.query import QueryError
 from gpuwarden_collector.query.execute import Reading
 from gpuwarden_collector.storage.address import CATALOGUE, FILES, FOLDER
-from gpuwarden_collector.storage.check import ASIDE, Report, check
+from gpuwarden_collector.storage.check import ASIDE, CheckReport, check
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
@@ -60,7 +60,7 @@ def files(store: Path) -> list[Path]:
     return sorted((store / FOLDER / FILES).rglob("*.parquet"))
 
 
-def repaired(store: Path) -> Report:
+def repaired(store: Path) -> CheckReport:
     """Repair all; what is left."""
     for problem in check(store).problems:
         assert problem.repair is not None

@@ -9,7 +9,7 @@ import pytest
 
 from gpuwarden.schema import EVENTS, GPU_SAMPLES, WIRE_TABLES
 from gpuwarden.wire import DECODED_BYTES_MAX, ROWS_MAX
-from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS, Decoded, Refused, decode
+from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS, Decoded, RefusedBody, decode
 
 
 def replaced(wire: Any, column: str, values: Any, rows: int = 2) -> pa.Table:
@@ -18,7 +18,7 @@ def replaced(wire: Any, column: str, values: Any, rows: int = 2) -> pa.Table:
     return table.set_column(table.schema.get_field_index(column), column, values)
 
 
-def decoded(wire: Any, table: pa.Table, name: str = "gpu_samples") -> Decoded | Refused:
+def decoded(wire: Any, table: pa.Table, name: str = "gpu_samples") -> Decoded | RefusedBody:
     return decode(wire.zstd(wire.written(table, name)), "zstd")
 
 
@@ -144,7 +144,7 @@ def test_timestamps_in_other_units_and_zones_are_the_same_instants(
 )
 def test_a_wrong_type_is_refused_by_name(wire: Any, column: str, values: Any, reason: str) -> None:
     result = decoded(wire, replaced(wire, column, values))
-    assert isinstance(result, Refused)
+    assert isinstance(result, RefusedBody)
     assert result.status == 422
     assert result.reason.startswith(reason)
 
@@ -172,7 +172,7 @@ def test_missing_optional_columns_become_null(wire: Any) -> None:
 def test_a_missing_required_column_is_refused_by_name(wire: Any, column: str) -> None:
     table = wire.table("gpu_samples", [wire.gpu_row()])
     result = decoded(wire, table.drop_columns([column]))
-    assert result == Refused(422, f"gpu_samples lacks the required column {column}")
+    assert result == RefusedBody(422, f"gpu_samples lacks the required column {column}")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_missing_required_column_is_refused_by_name(wire: Any, column: str) ->
 )
 def test_bodies_that_are_no_batches(body: bytes, encoding: str, status: int, reason: str) -> None:
     result = decode(body, encoding)
-    assert isinstance(result, Refused)
+    assert isinstance(result, RefusedBody)
     assert result.status == status
     assert reason in result.reason
 
@@ -196,24 +196,24 @@ def test_bodies_that_are_no_batches(body: bytes, encoding: str, status: int, rea
 def test_unknown_and_unnamed_tables_are_refused(wire: Any) -> None:
     table = wire.table("gpu_samples", [wire.gpu_row()])
     unknown = decode(wire.written(table, "alerts"), "")
-    assert isinstance(unknown, Refused)
+    assert isinstance(unknown, RefusedBody)
     assert unknown.reason.startswith("unknown table 'alerts'; known: gpu_samples")
     unnamed = decode(wire.written(table.replace_schema_metadata(None)), "")
-    assert isinstance(unnamed, Refused)
+    assert isinstance(unnamed, RefusedBody)
     assert "stream 1 has no 'gpuwarden.table'" in unnamed.reason
 
 
 def test_columns_that_stand_twice_are_refused(wire: Any) -> None:
     table = wire.table("gpu_samples", [wire.gpu_row()])
     twice = table.append_column("util_percent", pa.array([1.0], pa.float32()))
-    assert decoded(wire, twice) == Refused(422, "gpu_samples has columns twice: util_percent")
+    assert decoded(wire, twice) == RefusedBody(422, "gpu_samples has columns twice: util_percent")
 
 
 def test_too_many_rows_are_refused(wire: Any) -> None:
     rows = ROWS_MAX + 1
     table = pa.table({"node": pa.array(["n"] * rows), "simulated": pa.array([True] * rows)})
     result = decoded(wire, table, "nodes")
-    assert isinstance(result, Refused)
+    assert isinstance(result, RefusedBody)
     assert result.status == 413
 
 
@@ -222,7 +222,7 @@ def test_a_dictionary_cannot_stand_for_more_text_than_a_body_may_hold(wire: Any)
         pa.array([0] * 1000, pa.int32()), pa.array(["x" * 1_000_000])
     )
     result = decoded(wire, replaced(wire, "node", long, rows=1000))
-    assert isinstance(result, Refused)
+    assert isinstance(result, RefusedBody)
     assert result.status == 413
 
 
@@ -257,5 +257,5 @@ def test_columns_on_top_of_each_other_cannot_hold_more_than_a_body_may(wire: Any
     assert isinstance(few, Decoded)
     assert few.tables["events"]["details"].to_pylist() == ["x" * 1024]
     many = decode(overlapping(wire, 12_000_000), "")
-    assert isinstance(many, Refused)
+    assert isinstance(many, RefusedBody)
     assert many.status == 413

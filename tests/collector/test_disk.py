@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpuwarden_collector.ops.disk import (
     Budget,
-    Disk,
+    DiskMonitor,
     Usage,
     excess,
     folder_bytes,
@@ -66,7 +66,7 @@ def test_no_limit_is_no_limit() -> None:
 def test_a_look_decides_and_does_not_flicker(tmp_path: Path) -> None:
     sizes = [2 * GIB, GIB - 1, GIB + 1, int(1.05 * GIB), int(1.2 * GIB)]
     left = iter(sizes)
-    disk = Disk(tmp_path, Budget(0, GIB), free=lambda _: next(left))
+    disk = DiskMonitor(tmp_path, Budget(0, GIB), free=lambda _: next(left))
     states = []
     for _ in sizes:
         disk.look()
@@ -79,7 +79,7 @@ def test_a_disk_that_cannot_be_read_refuses_nothing(tmp_path: Path) -> None:
     def fails(_: Path) -> int:
         raise OSError("stale file handle")
 
-    disk = Disk(tmp_path, BUDGET, free=fails)
+    disk = DiskMonitor(tmp_path, BUDGET, free=fails)
     disk.look()
     assert (disk.usage, disk.refusal, disk.is_short) == (None, None, False)
 
@@ -88,7 +88,7 @@ def test_files_of_all_folders_count(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "file").write_bytes(b"x" * 10_000)
     (tmp_path / "loop").symlink_to(tmp_path)
-    disk = Disk(tmp_path, BUDGET)
+    disk = DiskMonitor(tmp_path, BUDGET)
     disk.look()
     assert disk.usage is not None
     assert 10_000 <= disk.usage.used_bytes < 30_000

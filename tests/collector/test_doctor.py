@@ -20,13 +20,13 @@ from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.doctor import FAIL, OK, WARN, Check, worst
 from gpuwarden_collector.auth.token_file import NAME as TOKENS
 from gpuwarden_collector.auth.token_file import edit
-from gpuwarden_collector.auth.token_store import Entry
+from gpuwarden_collector.auth.token_store import TokenEntry
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.ops import doctor
 from gpuwarden_collector.ops.doctor import examine
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.state import FILE_NAME
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -59,7 +59,7 @@ class Host:
 
     def grant(self, ends_at: datetime | None = None) -> Token:
         token = Token.new(Scope.INGEST)
-        entry = Entry(token.id, Scope.INGEST, token.digest, NOW, "n1", ends_at)
+        entry = TokenEntry(token.id, Scope.INGEST, token.digest, NOW, "n1", ends_at)
         edit(self.data / TOKENS, lambda book: (book.with_entry(entry), None))
         return token
 
@@ -73,7 +73,7 @@ def host(tmp_path: Path) -> Host:
 
 
 def test_where_none_runs_that_is_all_that_is_wrong(host: Host) -> None:
-    Database.open(host.data, Limits(threads=1)).close()
+    Database.open(host.data, EngineLimits(threads=1)).close()
     found = host.examined()
     assert {name for name, check in found.items() if check.status != OK} == {"collector"}
     assert found["collector"].remedy == "systemctl start gpuwarden-collector"
@@ -81,7 +81,7 @@ def test_where_none_runs_that_is_all_that_is_wrong(host: Host) -> None:
 
 
 def newer(host: Host) -> None:
-    Database.open(host.data, Limits(threads=1)).close()
+    Database.open(host.data, EngineLimits(threads=1)).close()
     with closing(sqlite3.connect(host.data / FILE_NAME)) as state, state:
         state.execute("UPDATE meta SET value = 99 WHERE name = 'schema_version'")
 

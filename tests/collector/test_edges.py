@@ -18,14 +18,14 @@ from gpuwarden.table import Column, Table
 from gpuwarden.wire import TABLE_KEY, BatchId
 from gpuwarden_collector.ingest.admit import window
 from gpuwarden_collector.ingest.coalesce import Openings
-from gpuwarden_collector.ingest.commit_plan import Batch, Durable
-from gpuwarden_collector.ingest.decode import ARROW_TYPES, Decoded, Refused
+from gpuwarden_collector.ingest.commit_plan import Batch, Stored
+from gpuwarden_collector.ingest.decode import ARROW_TYPES, Decoded, RefusedBody
 from gpuwarden_collector.ingest.decode_pool import Body, admit
 from gpuwarden_collector.ingest.writer import Writer, load_known
 from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.rollup_schedule import Roller
-from gpuwarden_collector.storage.seal import Policy, Sealer
+from gpuwarden_collector.storage.seal import Sealer, SealPolicy
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 IDENTITIES = ("ts", "node", "gpu_uuid", "agent_id")
@@ -226,7 +226,7 @@ async def test_a_value_at_its_edge_is_stored_or_refused_alone(
         assert isinstance(results[0], Decoded), (case, results)
         assert isinstance(results[2], Decoded), (case, results)
         result = results[1]
-        if isinstance(result, Refused):
+        if isinstance(result, RefusedBody):
             assert result.status in (400, 422)
             assert f"{name}.{case.column.name}" in result.reason, (case, result)
             assert "\n" not in result.reason
@@ -237,7 +237,7 @@ async def test_a_value_at_its_edge_is_stored_or_refused_alone(
                 batch = Batch(BatchId(f"{case.number}-{place}", "b", 1), decoded)
                 waiting.append(asyncio.ensure_future(writer.store(batch)))
     outcomes = await asyncio.gather(*waiting)
-    assert set(outcomes) == {Durable()}
+    assert set(outcomes) == {Stored()}
     assert not stats.faults.counts
 
     def unequal() -> list[Any]:
@@ -252,7 +252,7 @@ async def test_a_value_at_its_edge_is_stored_or_refused_alone(
     assert unequal() == []
     # And so it goes on: rolled up, and into the lake.
     clock.advance(7 * 3600)
-    sealer = Sealer(database, writer, stats, clock, Policy(1.0, 1000))
+    sealer = Sealer(database, writer, stats, clock, SealPolicy(1.0, 1000))
     await Roller(database, writer, stats, clock, sealer).roll_due()
     await sealer.seal_due(is_forced=True)
     assert (stats.rollup_failures, stats.seal_failures) == (0, 0)

@@ -13,7 +13,7 @@ from gpuwarden_collector.ingest.ipc_messages import (
     FRAMES_MAX,
     MESSAGES_MAX,
     BodyError,
-    Span,
+    MessageSpan,
     decompress,
     walk,
 )
@@ -73,8 +73,8 @@ def test_too_many_frames_are_refused() -> None:
 def test_streams_are_found_end_to_end() -> None:
     first, second = stream_of(3), stream_of(5, batches=2)
     assert walk(first + second, 100) == [
-        Span(0, len(first), 3),
-        Span(len(first), len(first) + len(second), 10),
+        MessageSpan(0, len(first), 3),
+        MessageSpan(len(first), len(first) + len(second), 10),
     ]
 
 

@@ -10,17 +10,22 @@ from gpuwarden_collector.ingest import prices
 from gpuwarden_collector.ingest.commit_plan import (
     LEDGER_KEPT_FOR,
     Batch,
-    Durable,
     Known,
-    Later,
-    Never,
+    Rejected,
+    RetryLater,
+    Stored,
     apply,
     expired,
     loaded,
     plan,
 )
 from gpuwarden_collector.ingest.decode import Decoded
-from gpuwarden_collector.ingest.deduplicate import RANGES_MAX, Entry, Ledger, Stored
+from gpuwarden_collector.ingest.deduplicate import (
+    RANGES_MAX,
+    BatchLedger,
+    LedgerEntry,
+    StoredSequences,
+)
 from gpuwarden_collector.ingest.prices import PriceBook
 from gpuwarden_collector.storage.segment import BatchKey
 
@@ -33,7 +38,7 @@ def batch(wire: Any, sequence: int, oldest: int = 0, **tables: list[dict[str, An
 
 def test_a_batch_that_stands_twice_in_a_group_is_written_once(wire: Any) -> None:
     planned = plan(Known(), [batch(wire, 1), batch(wire, 2), batch(wire, 1)], PriceBook(), wire.now)
-    assert planned.outcomes == [Durable(), Durable(), Durable(is_duplicate=True)]
+    assert planned.outcomes == [Stored(), Stored(), Stored(is_duplicate=True)]
     assert planned.changes.appended["gpu_samples"].num_rows == 2
     assert planned.rows == {"gpu_samples": 2}
 
@@ -42,7 +47,7 @@ def test_a_batch_of_an_earlier_group_is_not_written_again(wire: Any) -> None:
     known = Known()
     apply(known, plan(known, [batch(wire, 1)], PriceBook(), wire.now))
     planned = plan(known, [batch(wire, 1)], PriceBook(), wire.now)
-    assert planned.outcomes == [Durable(is_duplicate=True)]
+    assert planned.outcomes == [Stored(is_duplicate=True)]
     assert not planned.changes.appended
 
 
@@ -51,36 +56,40 @@ def test_planning_changes_nothing_until_applied(wire: Any) -> None:
     gpu = {"gpu_uuid": "GPU-0", "node": "n1", "simulated": True}
     for _ in range(2):
         planned = plan(known, [batch(wire, 1, gpus=[gpu])], PriceBook(), wire.now)
-        assert planned.outcomes == [Durable()]
+        assert planned.outcomes == [Stored()]
         assert planned.changes.upserted["gpus"].num_rows == 1
     assert known == Known()
 
 
 def test_the_oldest_sequence_raises_the_floor(wire: Any) -> None:
     planned = plan(Known(), [batch(wire, 9, oldest=7)], PriceBook(), wire.now)
-    assert planned.ledger["", "a", "b"].stored == Stored(7, ((9, 9),))
+    assert planned.ledger["", "a", "b"].stored == StoredSequences(7, ((9, 9),))
 
 
 def test_an_agent_that_never_closes_its_gaps_is_told_to(wire: Any) -> None:
     ranges = tuple((n, n) for n in range(3, 3 + 2 * RANGES_MAX, 2))
-    known = Known(ledger=Ledger({("", "a", "b"): Entry(Stored(1, ranges), wire.now)}))
+    known = Known(
+        ledger=BatchLedger({("", "a", "b"): LedgerEntry(StoredSequences(1, ranges), wire.now)})
+    )
     far = 10 * RANGES_MAX
     refused, raised = (
         plan(known, [batch(wire, far, oldest)], PriceBook(), wire.now).outcomes[0]
         for oldest in (0, far)
     )
-    assert isinstance(refused, Never)
+    assert isinstance(refused, Rejected)
     assert "Gpuwarden-Oldest-Sequence" in refused.reason
-    assert raised == Durable()
+    assert raised == Stored()
 
 
 def test_a_full_ledger_puts_new_agents_off_and_keeps_known_ones(
     wire: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpuwarden_collector.ingest.deduplicate.LEDGER_KEYS_MAX", 1)
-    known = Known(ledger=Ledger({("", "other", "b"): Entry(Stored(), wire.now)}))
+    known = Known(
+        ledger=BatchLedger({("", "other", "b"): LedgerEntry(StoredSequences(), wire.now)})
+    )
     outcome = plan(known, [batch(wire, 1)], PriceBook(), wire.now).outcomes[0]
-    assert isinstance(outcome, Later)
+    assert isinstance(outcome, RetryLater)
 
 
 def test_inventory_is_written_only_when_it_has_changed(wire: Any) -> None:
@@ -127,21 +136,23 @@ def test_what_the_database_holds_is_known_after_loading(wire: Any) -> None:
     inventory = {"nodes": [{"node": "n1"}], "gpus": [{"gpu_uuid": "GPU-0"}]}
     later = wire.now + timedelta(hours=1)
     known = loaded([ledger_row], inventory, tail, later)
-    assert known.ledger == Ledger(
+    assert known.ledger == BatchLedger(
         {
-            ("", "a", "b"): Entry(Stored(8), later),
-            ("s", "a", "b"): Entry(Stored(2), later),
+            ("", "a", "b"): LedgerEntry(StoredSequences(8), later),
+            ("s", "a", "b"): LedgerEntry(StoredSequences(2), later),
         }
     )
     assert known.unsaved == {("", "a", "b"), ("s", "a", "b")}
     assert known.items["nodes"]["n1"].row == {"node": "n1"}
     without = loaded([ledger_row], inventory, [], later)
-    assert without.ledger == Ledger({("", "a", "b"): Entry(Stored(3, ((5, 6),)), wire.now)})
+    assert without.ledger == BatchLedger(
+        {("", "a", "b"): LedgerEntry(StoredSequences(3, ((5, 6),)), wire.now)}
+    )
     assert without.unsaved == set()
 
 
 def test_agents_not_heard_of_for_long_expire(wire: Any) -> None:
-    known = Known(ledger=Ledger({("", "a", "b"): Entry(Stored(), wire.now)}))
+    known = Known(ledger=BatchLedger({("", "a", "b"): LedgerEntry(StoredSequences(), wire.now)}))
     assert expired(known, wire.now + LEDGER_KEPT_FOR) == []
     assert expired(known, wire.now + LEDGER_KEPT_FOR + timedelta(seconds=1)) == [("", "a", "b")]
 
@@ -159,7 +170,7 @@ def test_history_is_stored_but_says_nothing_about_now(wire: Any) -> None:
 
 
 def test_the_price_of_a_gpu_may_follow_from_the_labels_of_its_node(wire: Any) -> None:
-    entry = prices.Entry("prices.toml:1", labels={"rack": "r*"}, usd_per_hour=1.5)
+    entry = prices.PriceEntry("prices.toml:1", labels={"rack": "r*"}, usd_per_hour=1.5)
     gpu = {"gpu_uuid": "GPU-9", "node": "n9", "simulated": True, "model": "NVIDIA H100"}
     node = {
         "node": "n9",

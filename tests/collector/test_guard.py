@@ -16,7 +16,7 @@ from gpuwarden_collector.query import guard
 from gpuwarden_collector.query.execute import Reading, Runner
 from gpuwarden_collector.query.parsed import Parsed
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Engine, Limits
+from gpuwarden_collector.storage.engine import Engine, EngineLimits
 from gpuwarden_rules.definition.language import Rule, builtin_paths, load_all
 
 
@@ -25,7 +25,7 @@ def database(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Ite
     """One for all: nothing here may change it."""
     folder = tmp_path_factory.mktemp("guarded")
     shutil.copytree(empty_store, folder, dirs_exist_ok=True)
-    opened = Database.open(folder, Limits(memory="512MiB", threads=1))
+    opened = Database.open(folder, EngineLimits(memory="512MiB", threads=1))
     yield opened
     opened.close()
 
@@ -502,7 +502,7 @@ def test_joins_are_put_in_order_where_there_may_be_any(database: Database) -> No
         database.data_dir,
         database.address,
         database.state,
-        Limits(memory="256MiB", threads=1),
+        EngineLimits(memory="256MiB", threads=1),
         is_read_only=True,
         spill_dir=database.data_dir / "spill" / "x",
     )

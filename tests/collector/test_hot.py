@@ -19,7 +19,7 @@ from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.hot import CHUNK_ROWS, HotRows, MissingSegmentError
 from gpuwarden_collector.storage.lake import seal, sealed_segment
 from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
-from gpuwarden_collector.storage.state import FILE_NAME, State
+from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 
 ROW = "SELECT TIMESTAMP '2026-03-01' + to_seconds(n) AS ts, 'n' AS node, 'g' AS gpu_uuid, true AS simulated"
 NUMBERS = "SELECT count(*), max(memory_used_bytes), sum(memory_used_bytes)::BIGINT FROM gpu_samples"
@@ -50,7 +50,7 @@ def test_each_row_is_seen_once_by_another_process(
 ) -> None:
     """Rows are numbered in the order that they are stored in: none is missing, none is there twice."""
     monkeypatch.setattr(joined, "BLOCK_BYTES", segment_writer.BLOCK_BYTES)
-    state = State(data_dir / FILE_NAME, is_read_only=True)
+    state = StateFile(data_dir / FILE_NAME, is_read_only=True)
     engine = Engine(
         data_dir,
         local_address(data_dir),

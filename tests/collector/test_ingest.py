@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from gpuwarden.clock import SystemClock
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, BatchId, headers_of
 from gpuwarden_collector.ingest.admit import window
-from gpuwarden_collector.ingest.decode import Decoded, Refused
+from gpuwarden_collector.ingest.decode import Decoded, RefusedBody
 from gpuwarden_collector.ingest.decode_pool import Body, admit
 
 SCRIPT = Path(__file__).with_name("serve_collector.py")
@@ -76,8 +76,8 @@ def damaged(wire: Any, dice: random.Random) -> bytes:
 def test_any_damage_is_admitted_or_refused_and_never_raises(wire: Any, seed: int) -> None:
     body = damaged(wire, random.Random(seed))
     (result,) = admit([Body(body, "")], window(wire.now, 3600, 300))
-    assert isinstance(result, (Decoded, Refused))
-    if isinstance(result, Refused):
+    assert isinstance(result, (Decoded, RefusedBody))
+    if isinstance(result, RefusedBody):
         assert 400 <= result.status < 500
         assert result.reason
 

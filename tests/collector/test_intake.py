@@ -13,8 +13,8 @@ import gpuwarden_collector.ingest.decode_pool as intake_module
 from gpuwarden.clock import ManualClock
 from gpuwarden_collector.ingest.admit import window
 from gpuwarden_collector.ingest.coalesce import Openings
-from gpuwarden_collector.ingest.decode import Decoded, Refused
-from gpuwarden_collector.ingest.decode_pool import Body, Intake, admit
+from gpuwarden_collector.ingest.decode import Decoded, RefusedBody
+from gpuwarden_collector.ingest.decode_pool import Body, DecodePool, admit
 from gpuwarden_collector.ops.faults import Faults
 
 
@@ -34,9 +34,11 @@ def bodies_of(wire: Any) -> list[Body]:
     return [Body(raw, "") for raw in raws]
 
 
-def kind(result: Decoded | Refused) -> object:
+def kind(result: Decoded | RefusedBody) -> object:
     return (
-        result if isinstance(result, Refused) else {n: t.num_rows for n, t in result.tables.items()}
+        result
+        if isinstance(result, RefusedBody)
+        else {n: t.num_rows for n, t in result.tables.items()}
     )
 
 
@@ -64,8 +66,8 @@ def test_small_bodies_that_decode_to_much_are_not_all_held_at_once(
     assert len(large.content) * 20 < first.memory_bytes
     assert 1 < len(admit([large] * 30, admitted)) < 20
 
-    async def run() -> list[Decoded | Refused]:
-        intake = Intake(clock, ts_past_max_s=3600, ts_future_max_s=300)
+    async def run() -> list[Decoded | RefusedBody]:
+        intake = DecodePool(clock, ts_past_max_s=3600, ts_future_max_s=300)
         try:
             small = [intake.admit(body) for body in bodies_of(wire)]
             return await asyncio.gather(*(intake.admit(large) for _ in range(30)), *small)
@@ -78,8 +80,8 @@ def test_small_bodies_that_decode_to_much_are_not_all_held_at_once(
 
 
 def test_each_request_gets_its_own_answer(wire: Any, clock: ManualClock) -> None:
-    async def run() -> list[Decoded | Refused]:
-        intake = Intake(clock, ts_past_max_s=3600, ts_future_max_s=300)
+    async def run() -> list[Decoded | RefusedBody]:
+        intake = DecodePool(clock, ts_past_max_s=3600, ts_future_max_s=300)
         try:
             return await asyncio.gather(*(intake.admit(body) for body in bodies_of(wire) * 20))
         finally:
@@ -91,7 +93,7 @@ def test_each_request_gets_its_own_answer(wire: Any, clock: ManualClock) -> None
 
 
 async def test_a_request_that_went_away_holds_up_nobody(wire: Any, clock: ManualClock) -> None:
-    intake = Intake(clock, ts_past_max_s=3600, ts_future_max_s=300)
+    intake = DecodePool(clock, ts_past_max_s=3600, ts_future_max_s=300)
     body = bodies_of(wire)[0]
     async with asyncio.TaskGroup() as group:
         gone = [group.create_task(intake.admit(body)) for _ in range(5)]
@@ -106,7 +108,7 @@ async def test_a_request_that_went_away_holds_up_nobody(wire: Any, clock: Manual
 async def test_history_may_be_of_any_age_and_lets_nothing_old_in_beside_it(
     wire: Any, clock: ManualClock
 ) -> None:
-    intake = Intake(clock, ts_past_max_s=3600, ts_future_max_s=300)
+    intake = DecodePool(clock, ts_past_max_s=3600, ts_future_max_s=300)
     old = wire.zstd(wire.stream("gpu_samples", wire.gpu_rows(1, [-86_400 * 900])))
     ahead = wire.zstd(wire.stream("gpu_samples", wire.gpu_rows(1, [86_400])))
     bodies = [
@@ -116,7 +118,7 @@ async def test_history_may_be_of_any_age_and_lets_nothing_old_in_beside_it(
         Body(old, "zstd", True),
     ]
     results = await asyncio.gather(*(intake.admit(body) for body in bodies))
-    assert [type(result) for result in results] == [Decoded, Refused, Refused, Decoded]
+    assert [type(result) for result in results] == [Decoded, RefusedBody, RefusedBody, Decoded]
     intake.close()
 
 
@@ -154,9 +156,9 @@ def test_a_body_that_raises_is_refused_alone(
     admit(good[:1], admitted, openings)
     for _ in range(10):
         results = admit([*good[:2], bad, *good[2:]], admitted, openings, faults)
-        assert [type(r) for r in results] == [Decoded, Decoded, Refused, Decoded, Decoded]
+        assert [type(r) for r in results] == [Decoded, Decoded, RefusedBody, Decoded, Decoded]
         refused = results[2]
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, RefusedBody)
         assert refused.status == status
         assert "\n" not in refused.reason
     assert faults.counts == {"decode_together": 10, "decode": 10}
@@ -175,7 +177,7 @@ def test_reading_whose_rows_they_are_may_raise_for_one_alone(
         for node in ("n1", "poison", "n1")
     ]
     results = admit(bodies, window(wire.now, 3600, 300))
-    assert [type(r) for r in results] == [Decoded, Refused, Decoded]
+    assert [type(r) for r in results] == [Decoded, RefusedBody, Decoded]
 
 
 @pytest.mark.parametrize("value", [-(2**63), -(2**63) + 1, -(2**53) - 1, -1])
@@ -186,7 +188,7 @@ def test_an_integer_that_no_float_is_equal_to_is_refused_with_its_column(
     good = Body(wire.stream("gpu_samples", [wire.gpu_row(1)]), "")
     faults = Faults()
     results = admit([good, body, good], window(wire.now, 3600, 300), Openings(), faults)
-    assert [type(r) for r in results] == [Decoded, Refused, Decoded]
-    assert isinstance(results[1], Refused)
+    assert [type(r) for r in results] == [Decoded, RefusedBody, Decoded]
+    assert isinstance(results[1], RefusedBody)
     assert "gpu_samples.memory_used_bytes: 1 rows are outside" in results[1].reason
     assert not faults.counts

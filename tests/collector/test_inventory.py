@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuwarden_collector.ingest.inventory import Item, Source, merged, priced
+from gpuwarden_collector.ingest.inventory import BatchSource, Item, merged, priced
 from gpuwarden_collector.ingest.prices import Energy, PriceBook
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -12,45 +12,48 @@ LATER = NOW + timedelta(minutes=1)
 
 
 def test_a_new_item_is_first_and_last_seen_now() -> None:
-    item = merged(None, {"node": "n1", "kernel": None}, Source("s", "a", 1), NOW)
+    item = merged(None, {"node": "n1", "kernel": None}, BatchSource("s", "a", 1), NOW)
     assert item.row == {"node": "n1", "kernel": None, "first_seen_at": NOW, "last_seen_at": NOW}
 
 
 def test_an_absent_value_keeps_the_known_one_and_first_seen() -> None:
-    known = merged(None, {"node": "n1", "kernel": "6.1", "os": None}, Source("s", "a", 1), NOW)
-    item = merged(known, {"node": "n1", "kernel": None, "os": "Debian"}, Source("s", "a", 2), LATER)
+    known = merged(None, {"node": "n1", "kernel": "6.1", "os": None}, BatchSource("s", "a", 1), NOW)
+    item = merged(
+        known, {"node": "n1", "kernel": None, "os": "Debian"}, BatchSource("s", "a", 2), LATER
+    )
     assert item.row["kernel"] == "6.1"
     assert item.row["os"] == "Debian"
     assert (item.row["first_seen_at"], item.row["last_seen_at"]) == (NOW, LATER)
 
 
 def test_the_same_again_is_the_same_row_so_nothing_is_written() -> None:
-    known = merged(None, {"node": "n1", "kernel": "6.1"}, Source("s", "a", 1), NOW)
+    known = merged(None, {"node": "n1", "kernel": "6.1"}, BatchSource("s", "a", 1), NOW)
     assert (
-        merged(known, {"node": "n1", "kernel": "6.1"}, Source("s", "a", 2), LATER).row is known.row
+        merged(known, {"node": "n1", "kernel": "6.1"}, BatchSource("s", "a", 2), LATER).row
+        is known.row
     )
 
 
 def test_an_older_batch_of_the_agent_only_fills_in_what_is_absent() -> None:
-    known = merged(None, {"node": "n1", "kernel": "6.2", "os": None}, Source("s", "a", 9), NOW)
+    known = merged(None, {"node": "n1", "kernel": "6.2", "os": None}, BatchSource("s", "a", 9), NOW)
     item = merged(
-        known, {"node": "n1", "kernel": "6.1", "os": "Debian"}, Source("s", "a", 3), LATER
+        known, {"node": "n1", "kernel": "6.1", "os": "Debian"}, BatchSource("s", "a", 3), LATER
     )
     assert (item.row["kernel"], item.row["os"]) == ("6.2", "Debian")
-    assert item.source == Source("s", "a", 9)
+    assert item.source == BatchSource("s", "a", 9)
 
 
 def test_another_agent_on_the_node_is_believed_whatever_its_sequence() -> None:
-    known = Item({"node": "n1", "kernel": "6.1"}, Source("s", "old", 500))
-    assert merged(known, {"node": "n1", "kernel": "6.2"}, Source("s", "new", 1), NOW).row[
+    known = Item({"node": "n1", "kernel": "6.1"}, BatchSource("s", "old", 500))
+    assert merged(known, {"node": "n1", "kernel": "6.2"}, BatchSource("s", "new", 1), NOW).row[
         "kernel"
     ] == ("6.2")
 
 
 def test_another_sender_is_another_agent_whatever_id_and_sequence_its_batch_has() -> None:
     """Or one could speak of the future once, and the agent itself would only fill in from then on."""
-    known = Item({"node": "n1", "kernel": "6.1"}, Source("token:t1", "a", 10**17))
-    said = merged(known, {"node": "n1", "kernel": "6.2"}, Source("node:n1", "a", 5), NOW)
+    known = Item({"node": "n1", "kernel": "6.1"}, BatchSource("token:t1", "a", 10**17))
+    said = merged(known, {"node": "n1", "kernel": "6.2"}, BatchSource("node:n1", "a", 5), NOW)
     assert said.row["kernel"] == "6.2"
 
 

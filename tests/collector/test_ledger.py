@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_collector.ingest.deduplicate import Stored, from_text, to_text
+from gpuwarden_collector.ingest.deduplicate import StoredSequences, from_text, to_text
 
 SEQUENCES = st.integers(1, 40)
 STEPS = st.lists(st.tuples(st.sampled_from(["store", "raise"]), SEQUENCES), max_size=60)
@@ -11,7 +11,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["store", "raise"]), SEQUENCES), max_
 
 @given(STEPS)
 def test_it_agrees_with_a_plain_set(steps: list[tuple[str, int]]) -> None:
-    ledger, stored, floor = Stored(), set[int](), 1
+    ledger, stored, floor = StoredSequences(), set[int](), 1
     for step, number in steps:
         if step == "store":
             ledger = ledger.having(number)
@@ -25,7 +25,7 @@ def test_it_agrees_with_a_plain_set(steps: list[tuple[str, int]]) -> None:
 
 @given(STEPS)
 def test_ranges_are_sorted_apart_and_above_the_floor(steps: list[tuple[str, int]]) -> None:
-    ledger = Stored()
+    ledger = StoredSequences()
     for step, number in steps:
         ledger = ledger.having(number) if step == "store" else ledger.raised(number)
         edges = [ledger.floor, *(edge for pair in ledger.ranges for edge in pair)]
@@ -36,21 +36,21 @@ def test_ranges_are_sorted_apart_and_above_the_floor(steps: list[tuple[str, int]
 
 @given(st.permutations(range(1, 30)))
 def test_it_closes_up_when_nothing_is_missing(order: list[int]) -> None:
-    ledger = Stored()
+    ledger = StoredSequences()
     for sequence in order:
         ledger = ledger.having(sequence)
-    assert ledger == Stored(30, ())
+    assert ledger == StoredSequences(30, ())
 
 
 @given(STEPS)
 def test_text_and_back_is_the_same(steps: list[tuple[str, int]]) -> None:
-    ledger = Stored()
+    ledger = StoredSequences()
     for _, number in steps:
         ledger = ledger.having(number)
     assert from_text(to_text(ledger.ranges)) == ledger.ranges
 
 
 def test_what_is_stored_already_changes_nothing() -> None:
-    ledger = Stored().having(5)
+    ledger = StoredSequences().having(5)
     assert ledger.having(5) is ledger
     assert ledger.raised(1) is ledger

@@ -9,7 +9,7 @@ import pytest
 from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.storage.address import CATALOGUE, FOLDER
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.offline import look
 from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
 from gpuwarden_collector.storage.segment_log import LOCK_NAME
@@ -18,7 +18,7 @@ from gpuwarden_collector.storage.state import FILE_NAME, SCHEMA_VERSION
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    Database.open(tmp_path, Limits(threads=1)).close()
+    Database.open(tmp_path, EngineLimits(threads=1)).close()
     return tmp_path
 
 
@@ -34,7 +34,7 @@ def test_a_newer_store_is_refused_with_both_versions_and_left_as_it_is(store: Pa
     with closing(sqlite3.connect(store / FILE_NAME)) as state, state:
         state.execute("UPDATE meta SET value = value + 1 WHERE name = 'schema_version'")
     content = (store / FILE_NAME).read_bytes()
-    for opening in (look, lambda folder: Database.open(folder, Limits(threads=1))):
+    for opening in (look, lambda folder: Database.open(folder, EngineLimits(threads=1))):
         with pytest.raises(StartError) as refused:
             opening(store)
         text = str(refused.value)

@@ -12,7 +12,7 @@ from tests.collector.made_up_store import put
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_collector.ingest.writer import Writer, load_known
-from gpuwarden_collector.ops.disk import Budget, Disk, folder_bytes
+from gpuwarden_collector.ops.disk import Budget, DiskMonitor, folder_bytes
 from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.storage import lake_maintenance as maintain
 from gpuwarden_collector.storage.address import FILES, FOLDER
@@ -29,40 +29,39 @@ from gpuwarden_collector.storage.maintenance import (
     Expire,
     Flush,
     Maintainer,
+    MaintenancePolicy,
+    MaintenanceState,
     Merge,
-    Policy,
-    State,
     key_of,
     name_of,
     next_task,
 )
-from gpuwarden_collector.storage.retention import Excess, Part, Reason, Tier
-from gpuwarden_collector.storage.seal import Policy as SealPolicy
-from gpuwarden_collector.storage.seal import Sealer
+from gpuwarden_collector.storage.retention import Excess, LakeDay, Reason, Tier
+from gpuwarden_collector.storage.seal import Sealer, SealPolicy
 
-POLICY = Policy(
+POLICY = MaintenancePolicy(
     {Tier.SAMPLES: 14, Tier.MINUTES: 90, Tier.HOURS: 730, Tier.EVENTS: 365}, query_timeout_s=30
 )
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 NAIVE = NOW.replace(tzinfo=None)
 
 
-def part(days_ago: int, table: str = "gpu_samples", small: int = 0) -> Part:
-    return Part(table, NOW.date() - timedelta(days=days_ago), 10, 1000, max(1, small), small)
+def part(days_ago: int, table: str = "gpu_samples", small: int = 0) -> LakeDay:
+    return LakeDay(table, NOW.date() - timedelta(days=days_ago), 10, 1000, max(1, small), small)
 
 
 def state(
-    *parts: Part,
+    *parts: LakeDay,
     leaving: Leaving | None = None,
     excess: Excess | None = None,
     snapshot_age_h: float = 1,
     **values: Any,
-) -> State:
+) -> MaintenanceState:
     oldest = NAIVE - timedelta(hours=snapshot_age_h)
-    return State(Lake(parts, leaving or Leaving(), oldest), excess or Excess(), **values)
+    return MaintenanceState(Lake(parts, leaving or Leaving(), oldest), excess or Excess(), **values)
 
 
-def tasks(state: State, diary: Diary | None = None, now_s: float = 0.0) -> list[Any]:
+def tasks(state: MaintenanceState, diary: Diary | None = None, now_s: float = 0.0) -> list[Any]:
     """What would be done, one after the other, each marked as done."""
     diary = diary or Diary()
     found = []
@@ -150,7 +149,7 @@ class Store:
         self.free_of: Path | None = None
         self.writer = Writer(database, load_known(database, clock.now()), self.stats, clock)
         self.sealer = Sealer(database, self.writer, self.stats, clock, SealPolicy(3600, 10**9))
-        self.disk = Disk(database.data_dir, Budget(0, 2**30), free=self.free)
+        self.disk = DiskMonitor(database.data_dir, Budget(0, 2**30), free=self.free)
         self.maintainer = Maintainer(
             database,
             self.stats,

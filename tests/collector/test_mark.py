@@ -2,7 +2,7 @@
 
 from tests.collector.made_up_store import move
 
-from gpuwarden_collector.storage.address import Address
+from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.wal_index import CatalogMark
 
@@ -22,7 +22,7 @@ def test_a_mark_changes_with_each_commit_and_only_then(database: Database) -> No
 
 def test_what_cannot_be_told_is_none(database: Database) -> None:
     address = database.address
-    shared = Address("dbname=x", address.data, is_shared=True)
+    shared = LakeAddress("dbname=x", address.data, is_shared=True)
     assert CatalogMark(shared).look() is None
     mark = CatalogMark(address)
     assert mark.look() is not None

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from gpuwarden_collector.storage import lake
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Limits, hot_table
+from gpuwarden_collector.storage.engine import EngineLimits, hot_table
 from gpuwarden_collector.storage.segment import SCHEMAS, Frame
 
 PAGE = Path(__file__).parents[2] / "docs/store.md"
@@ -30,7 +30,7 @@ print(connection.fetchall())
 
 def test_another_process_reads_what_is_sealed_while_the_store_is_open(tmp_path: Path) -> None:
     """Rows behind the lake are not there yet."""
-    database = Database.open(tmp_path, Limits())
+    database = Database.open(tmp_path, EngineLimits())
     try:
         database.append(frame("n1", [20.0, 40.0]))
         segment = database.freeze()

@@ -14,8 +14,8 @@ from gpuwarden.wire import BatchId
 from gpuwarden_collector.ingest import gpu_owners as owners
 from gpuwarden_collector.ingest.commit_plan import (
     Batch,
+    CommitPlan,
     Known,
-    Plan,
     apply,
     forget_gone,
     loaded,
@@ -53,7 +53,7 @@ class Fleet:
         self.wire = wire
         self.known = Known()
         self.now = wire.now
-        self.plan: Plan
+        self.plan: CommitPlan
         self._sequence = 0
 
     def batch(

@@ -11,7 +11,7 @@ import pytest
 from tests.collector.made_up_store import move_all, put
 
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.engine import EngineLimits
 
 GPUS, SECONDS = 60, 3600
 ONE_GPU = "gpu_uuid = 'GPU-' || md5('5')"
@@ -33,7 +33,7 @@ def days(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterato
     """An hour of two days in the lake, and an hour of the third that is hot."""
     folder = tmp_path_factory.mktemp("days")
     shutil.copytree(empty_store, folder, dirs_exist_ok=True)
-    database = Database.open(folder, Limits(threads=1))
+    database = Database.open(folder, EngineLimits(threads=1))
     for day in (1, 2):
         fill(database, day)
         move_all(database)

@@ -5,7 +5,7 @@ from typing import Any
 from tests.collector.made_up_store import asked, put
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_collector.ingest.prices import Entry, PriceBook
+from gpuwarden_collector.ingest.prices import PriceBook, PriceEntry
 from gpuwarden_collector.ingest.repricing import reprice
 from gpuwarden_collector.ingest.writer import Writer, load_known
 from gpuwarden_collector.ops.metrics import Stats
@@ -16,7 +16,7 @@ SELECT 'GPU-' || g AS gpu_uuid, 'n' || g AS node, g AS gpu, false AS simulated, 
     now()::TIMESTAMP AS last_seen_at, 1.0 AS usd_per_hour, 'before' AS price_basis
 FROM range(3) t(g)
 """
-BOOK = PriceBook((Entry("p.toml:1", node="n[01]", usd_per_hour=2.5),))
+BOOK = PriceBook((PriceEntry("p.toml:1", node="n[01]", usd_per_hour=2.5),))
 
 
 def costs(database: Database) -> list[tuple[Any, ...]]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuwarden_collector.storage.retention import (
     Excess,
-    Part,
+    LakeDay,
     Reason,
     Tier,
     drops,
@@ -22,11 +22,11 @@ KEPT = {Tier.SAMPLES: 14, Tier.MINUTES: 90, Tier.HOURS: 730, Tier.EVENTS: 365}
 TABLES = ("gpu_samples", "host_samples", "gpu_1m", "gpu_1h", "events")
 
 
-def part(table: str, days_ago: int, size: int = 100) -> Part:
-    return Part(table, TODAY - timedelta(days=days_ago), rows=10, bytes=size)
+def part(table: str, days_ago: int, size: int = 100) -> LakeDay:
+    return LakeDay(table, TODAY - timedelta(days=days_ago), rows=10, bytes=size)
 
 
-def dropped(*parts: Part, today: date | None = TODAY, excess: Excess | None = None) -> list[str]:
+def dropped(*parts: LakeDay, today: date | None = TODAY, excess: Excess | None = None) -> list[str]:
     return [
         f"{d.part.table}-{(TODAY - d.part.day).days} {d.reason.value}"
         for d in drops(parts, KEPT, today, excess or Excess())
@@ -98,7 +98,7 @@ parts_strategy = st.lists(
 
 @given(parts_strategy, st.integers(0, 20_000), st.integers(0, 20_000))
 def test_only_what_must_goes_and_it_is_enough(
-    parts: list[Part], budget_bytes: int, disk_bytes: int
+    parts: list[LakeDay], budget_bytes: int, disk_bytes: int
 ) -> None:
     gone = drops(parts, KEPT, TODAY, Excess(budget_bytes, disk_bytes))
     assert len({(d.part.table, d.part.day) for d in gone}) == len(gone), "each once"
@@ -120,7 +120,7 @@ def test_only_what_must_goes_and_it_is_enough(
 
 
 @given(parts_strategy)
-def test_without_excess_nothing_that_is_young_goes(parts: list[Part]) -> None:
+def test_without_excess_nothing_that_is_young_goes(parts: list[LakeDay]) -> None:
     assert all(d.reason is Reason.AGE for d in drops(parts, KEPT, TODAY, Excess()))
     assert drops(parts, KEPT, None, Excess()) == []
 

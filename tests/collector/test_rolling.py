@@ -31,11 +31,11 @@ from gpuwarden_collector.storage.rollup_schedule import (
     Roller,
     RollHour,
     RollMinutes,
-    Wait,
+    WaitToRoll,
     closed_until,
     next_step,
 )
-from gpuwarden_collector.storage.seal import LATE_WAIT_S, Policy, Sealer
+from gpuwarden_collector.storage.seal import LATE_WAIT_S, Sealer, SealPolicy
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 DUE = datetime(2026, 3, 1, 11, 58)  # noqa: DTZ001  naive UTC, as DuckDB has it
@@ -52,9 +52,9 @@ MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
         (Progress(DUE), DUE, 0, RollMinutes()),
         (Progress(DUE, DUE - MINUTE, DUE - HOUR), DUE, 0, RollMinutes()),
         (Progress(DUE, DUE, DUE.replace(minute=0) - HOUR), DUE, 0, RollHour()),
-        (Progress(DUE, DUE, DUE.replace(minute=0)), DUE, 0, Wait()),
+        (Progress(DUE, DUE, DUE.replace(minute=0)), DUE, 0, WaitToRoll()),
         (Progress(DUE, DUE, DUE.replace(minute=0), 9, 3), DUE, 5, Mend(5)),
-        (Progress(DUE, DUE, DUE.replace(minute=0), 9, 6), DUE, 5, Wait()),
+        (Progress(DUE, DUE, DUE.replace(minute=0), 9, 6), DUE, 5, WaitToRoll()),
         (Progress(DUE, DUE, None, 9, 6), DUE, 9, Mend(9)),
     ],
 )
@@ -154,7 +154,7 @@ class Fleet:
         return result
 
     def _sealer(self, writer: Writer, stats: Stats) -> Sealer:
-        return Sealer(self.database, writer, stats, self.clock, Policy(1e9, 1 << 40))
+        return Sealer(self.database, writer, stats, self.clock, SealPolicy(1e9, 1 << 40))
 
     async def _seal(self, writer: Writer, stats: Stats) -> None:
         await self._sealer(writer, stats).run_once(is_forced=True)
@@ -320,7 +320,7 @@ def rolling(database: Database, clock: ManualClock) -> Rolling:
             database, load_known(database, clock.now()), stats, clock, commit_interval_s=0.001
         )
         writer.start()
-        sealer = Sealer(database, writer, stats, clock, Policy(1e9, 1 << 40))
+        sealer = Sealer(database, writer, stats, clock, SealPolicy(1e9, 1 << 40))
         roller = Roller(database, writer, stats, clock, sealer)
         try:
             yield roller

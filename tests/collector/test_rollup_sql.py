@@ -13,7 +13,7 @@ from tests.collector.rollup_samples import assert_same, samples, tables_of
 
 from gpuwarden.rollups import GPU_1H, GPU_1M, HOST_1M, PROCESS_1M, ROLLUPS, Rollup
 from gpuwarden.schema import TABLES, create_sql
-from gpuwarden_collector.storage.rollup_sql import Span, rollup_sql
+from gpuwarden_collector.storage.rollup_sql import WindowSpan, rollup_sql
 
 START = datetime(2026, 3, 1, 11, 57)  # noqa: DTZ001  naive UTC, as DuckDB has it
 END = START + timedelta(minutes=10)
@@ -41,7 +41,7 @@ def fill(connection: duckdb.DuckDBPyConnection, rows: list[tuple[str, Row]]) -> 
     return {name: table.to_pylist() for name, table in tables.items()}
 
 
-def result(connection: duckdb.DuckDBPyConnection, rollup: Rollup, span: Span) -> list[Row]:
+def result(connection: duckdb.DuckDBPyConnection, rollup: Rollup, span: WindowSpan) -> list[Row]:
     table = connection.execute(rollup_sql(rollup, span)).to_arrow_table()
     rows: list[Row] = table.to_pylist()
     return rows
@@ -55,12 +55,12 @@ def test_minutes_and_hours_equal_one_aggregation_row_by_row(
 ) -> None:
     data = fill(connection, rows)
     for rollup in MINUTES:
-        got = result(connection, rollup, Span(START, END))
+        got = result(connection, rollup, WindowSpan(START, END))
         assert_same(got, rolled_up(rollup, data), rollup.table.key)
-    select = rollup_sql(GPU_1M, Span(START, END))
+    select = rollup_sql(GPU_1M, WindowSpan(START, END))
     connection.execute(f"INSERT INTO gpu_1m BY NAME {select}")
     minutes = connection.execute("FROM gpu_1m").to_arrow_table().to_pylist()
-    hours = result(connection, GPU_1H, Span(START.replace(minute=0), END))
+    hours = result(connection, GPU_1H, WindowSpan(START.replace(minute=0), END))
     assert_same(hours, hours_of(GPU_1H, minutes), GPU_1H.table.key)
 
 
@@ -72,8 +72,8 @@ def test_parts_of_the_time_and_of_the_nodes_add_up_to_the_whole(
 ) -> None:
     data = fill(connection, rows)
     middle = START + timedelta(minutes=cut)
-    spans = [Span(START, middle)]
-    spans += [Span(middle, END, (index, shares)) for index in range(shares)]
+    spans = [WindowSpan(START, middle)]
+    spans += [WindowSpan(middle, END, (index, shares)) for index in range(shares)]
     for rollup in MINUTES:
         got = [row for span in spans for row in result(connection, rollup, span)]
         assert_same(got, rolled_up(rollup, data), rollup.table.key)
@@ -96,7 +96,7 @@ def test_windows_of_some_nodes_are_those_of_the_whole(
             for key, row in rolled_up(rollup, known).items()
             if (row["node"], row["ts"]) in chosen
         }
-        got = result(connection, rollup, Span(START, END, units="chosen"))
+        got = result(connection, rollup, WindowSpan(START, END, units="chosen"))
         assert_same(got, wanted, rollup.table.key)
 
 
@@ -106,7 +106,7 @@ def gpu_1m(connection: duckdb.DuckDBPyConnection, rows: list[Row]) -> list[Row]:
         for row in rows
     ]
     fill(connection, made)
-    found = result(connection, GPU_1M, Span(START, END))
+    found = result(connection, GPU_1M, WindowSpan(START, END))
     return sorted(found, key=lambda row: row["ts"])
 
 
@@ -170,7 +170,7 @@ def test_values_that_do_not_fit_are_absent_and_hold_nothing_up(
         for s in (0, 10)
     ]
     fill(connection, rows)
-    (row,) = result(connection, GPU_1M, Span(START, END))
+    (row,) = result(connection, GPU_1M, WindowSpan(START, END))
     assert row["pcie_tx_bytes_per_second_avg"] is None
     assert row["pcie_tx_bytes_per_second_max"] == 1e308
     assert (row["samples"], row["detail_samples"]) == (0, 2)
@@ -181,6 +181,6 @@ def test_columns_have_the_names_and_types_of_the_table(
     connection: duckdb.DuckDBPyConnection, rollup: Rollup
 ) -> None:
     name = rollup.table.name
-    made = connection.execute(f"DESCRIBE {rollup_sql(rollup, Span(START, END))}").fetchall()
+    made = connection.execute(f"DESCRIBE {rollup_sql(rollup, WindowSpan(START, END))}").fetchall()
     stored = connection.execute(f"DESCRIBE {name}").fetchall()
     assert {row[0]: row[1] for row in made} == {row[0]: row[1] for row in stored}

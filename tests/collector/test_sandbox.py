@@ -16,8 +16,8 @@ from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.sandbox import landlock_version
 from gpuwarden_collector.query.worker import WorkerSettings
 from gpuwarden_collector.storage.address import local_address
-from gpuwarden_collector.storage.engine import Limits
-from gpuwarden_collector.storage.state import State
+from gpuwarden_collector.storage.engine import EngineLimits
+from gpuwarden_collector.storage.state import StateFile
 
 ATTEMPTS = """
 import json, os, pickle, signal, socket, sys
@@ -109,9 +109,9 @@ async def test_a_query_process_is_confined_and_holds_nothing_of_the_collector(
 
 
 async def test_a_catalogue_that_nobody_has_open_can_be_read(data_dir: Path) -> None:
-    state = State(data_dir / "state.sqlite")
+    state = StateFile(data_dir / "state.sqlite")
     assert not (data_dir / "lake/catalog.sqlite-shm").exists()
-    limits = Limits(memory="256MiB", threads=1)
+    limits = EngineLimits(memory="256MiB", threads=1)
     settings = WorkerSettings(
         data_dir, local_address(data_dir), limits, data_dir / "spill", 1 << 30, RESULT_BYTES_MAX
     )

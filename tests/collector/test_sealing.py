@@ -16,7 +16,7 @@ from tests.collector.made_up_store import LIMITS, counted, move, move_all
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.wire import BatchId
-from gpuwarden_collector.ingest.commit_plan import Batch, Durable
+from gpuwarden_collector.ingest.commit_plan import Batch, Stored
 from gpuwarden_collector.ingest.decode import Decoded
 from gpuwarden_collector.ingest.writer import Writer, load_known
 from gpuwarden_collector.ops.metrics import Stats
@@ -26,35 +26,35 @@ from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.lake import seal
 from gpuwarden_collector.storage.seal import (
-    Drop,
+    DropSegments,
     Freeze,
-    Policy,
     Save,
     Seal,
     Sealer,
-    Wait,
+    SealPolicy,
+    WaitToSeal,
     next_step,
 )
 
-POLICY = Policy(interval_s=600, bytes_max=100_000)
+POLICY = SealPolicy(interval_s=600, bytes_max=100_000)
 
 
 @pytest.mark.parametrize(
     ("frozen", "sealed", "saved", "written", "age_s", "is_urgent", "step"),
     [
-        ([], 0, 0, 0, 9999, True, Wait()),
-        ([], 0, 0, 10, 599, False, Wait()),
+        ([], 0, 0, 0, 9999, True, WaitToSeal()),
+        ([], 0, 0, 10, 599, False, WaitToSeal()),
         ([], 0, 0, 10, 600, False, Freeze()),
-        ([], 0, 0, 10, 299, True, Wait()),
+        ([], 0, 0, 10, 299, True, WaitToSeal()),
         ([], 0, 0, 10, 300, True, Freeze()),
         ([], 0, 0, 100_000, 0, False, Freeze()),
         ([1], 0, 0, 9999, 9999, False, Save()),
         ([1], 1, 0, 9999, 9999, False, Save()),
         ([1], 0, 1, 9999, 9999, False, Seal(1)),
-        ([1], 1, 1, 9999, 9999, False, Drop(1)),
+        ([1], 1, 1, 9999, 9999, False, DropSegments(1)),
         ([3, 4], 2, 4, 0, 0, False, Seal(3)),
-        ([3, 4], 3, 4, 0, 0, False, Drop(3)),
-        ([3, 4], 9, 9, 0, 0, False, Drop(4)),
+        ([3, 4], 3, 4, 0, 0, False, DropSegments(3)),
+        ([3, 4], 9, 9, 0, 0, False, DropSegments(4)),
     ],
 )
 def test_what_is_next(
@@ -88,7 +88,7 @@ def test_every_start_ends_without_a_frozen_segment(
     moved, before = [], sealed
     for _ in range(20):
         match next_step(frozen, sealed, saved, written_bytes=written, age_s=age_s, policy=POLICY):
-            case Wait():
+            case WaitToSeal():
                 break
             case Freeze():
                 newest += 1
@@ -100,7 +100,7 @@ def test_every_start_ends_without_a_frozen_segment(
                 assert segment <= saved
                 moved.append(segment)
                 sealed = max(sealed, segment)
-            case Drop(until):
+            case DropSegments(until):
                 assert until <= sealed
                 frozen = [segment for segment in frozen if segment > until]
     assert frozen == []
@@ -122,7 +122,7 @@ Run = Callable[..., AbstractAsyncContextManager[Sealer]]
 @pytest.fixture
 def run(database: Database, clock: ManualClock) -> Run:
     @asynccontextmanager
-    async def running(policy: Policy = POLICY) -> AsyncIterator[Sealer]:
+    async def running(policy: SealPolicy = POLICY) -> AsyncIterator[Sealer]:
         async with writing(database, clock) as writer:
             sealer = Sealer(database, writer, Stats(), clock, policy)
             try:
@@ -259,7 +259,7 @@ async def test_a_kill_after_any_step_loses_and_doubles_nothing(
     again = Database.open(killed, LIMITS)
     async with writing(again, clock) as writer:
         for sequence in range(1, 12):
-            assert await writer.store(batch(sequence)) == Durable(is_duplicate=True)
+            assert await writer.store(batch(sequence)) == Stored(is_duplicate=True)
     assert counted(again) == (44, 44)
     again.close()
 

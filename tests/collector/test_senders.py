@@ -11,10 +11,10 @@ from gpuwarden.wire import BatchId
 from gpuwarden_collector.ingest import deduplicate as ledger
 from gpuwarden_collector.ingest.commit_plan import (
     Batch,
-    Durable,
     Known,
-    Later,
     Outcome,
+    RetryLater,
+    Stored,
     apply,
     plan,
 )
@@ -24,9 +24,9 @@ from gpuwarden_collector.ingest.deduplicate import (
     NOBODY,
     NODE_KEYS_MAX,
     TOKEN_KEYS_MAX,
-    Entry,
-    Ledger,
-    Stored,
+    BatchLedger,
+    LedgerEntry,
+    StoredSequences,
     node_sender,
     token_sender,
 )
@@ -72,18 +72,18 @@ def test_a_sequence_of_another_sender_swallows_nothing(
 ) -> None:
     collected.send((victim, "agent", "boot", 1))
     forged = collected.send((A, "agent", "boot", FAR), oldest=FAR)
-    assert forged == [Durable()]
-    assert collected.send((victim, "agent", "boot", 2)) == [Durable()]
-    assert collected.send((victim, "agent", "boot", 2)) == [Durable(is_duplicate=True)]
-    assert collected.send((victim, "agent", "next boot", 3)) == [Durable()]
+    assert forged == [Stored()]
+    assert collected.send((victim, "agent", "boot", 2)) == [Stored()]
+    assert collected.send((victim, "agent", "boot", 2)) == [Stored(is_duplicate=True)]
+    assert collected.send((victim, "agent", "next boot", 3)) == [Stored()]
 
 
 def test_nor_in_the_same_group(collected: Collected) -> None:
     forged, real = (A, "agent", "boot", 7), (B, "agent", "boot", 7)
     assert collected.send(forged, real, real) == [
-        Durable(),
-        Durable(),
-        Durable(is_duplicate=True),
+        Stored(),
+        Stored(),
+        Stored(is_duplicate=True),
     ]
 
 
@@ -92,9 +92,9 @@ def test_what_was_stored_before_senders_were_told_apart_is_stored_for_each(
 ) -> None:
     """An upgrade, or tokens that are asked for from now on: what is on its way comes again."""
     collected.send((NOBODY, "agent", "boot", 5), oldest=5)
-    again = Durable(is_duplicate=True)
-    assert collected.send((B, "agent", "boot", 5), (B, "agent", "boot", 6)) == [again, Durable()]
-    assert collected.send((FLEET, "agent", "boot", 6)) == [Durable()]
+    again = Stored(is_duplicate=True)
+    assert collected.send((B, "agent", "boot", 5), (B, "agent", "boot", 6)) == [again, Stored()]
+    assert collected.send((FLEET, "agent", "boot", 6)) == [Stored()]
     assert collected.send((B, "agent", "boot", 5), (B, "agent", "boot", 6)) == [again, again]
 
 
@@ -104,19 +104,19 @@ def test_invented_agents_and_boots_of_a_node_take_up_its_own_share_alone(
     monkeypatch.setattr(ledger, "LEDGER_KEYS_MAX", 2 * NODE_KEYS_MAX)
     for number in range(4 * NODE_KEYS_MAX):
         (outcome,) = collected.send((A, f"agent{number}", "boot", 1))
-        assert isinstance(outcome, Durable if number < NODE_KEYS_MAX else Later)
-    assert isinstance(outcome, Later)
+        assert isinstance(outcome, Stored if number < NODE_KEYS_MAX else RetryLater)
+    assert isinstance(outcome, RetryLater)
     assert "64 agents and boots of node a are known, which is the most" in outcome.reason
     assert outcome.retry_after_s > 0
-    assert collected.send((B, "agent", "boot", 1)) == [Durable()]
-    assert collected.send((A, "agent0", "boot", 2)) == [Durable()]
+    assert collected.send((B, "agent", "boot", 1)) == [Stored()]
+    assert collected.send((A, "agent0", "boot", 2)) == [Stored()]
 
 
 def test_nor_does_one_group_that_is_full_of_them(collected: Collected) -> None:
     many = [(A, "agent", f"boot{n}", 1) for n in range(1000)]
     outcomes = collected.send(*many, (B, "agent", "boot", 1))
-    assert [isinstance(o, Durable) for o in outcomes].count(True) == NODE_KEYS_MAX + 1
-    assert outcomes[-1] == Durable()
+    assert [isinstance(o, Stored) for o in outcomes].count(True) == NODE_KEYS_MAX + 1
+    assert outcomes[-1] == Stored()
     assert len(collected.known.ledger) == NODE_KEYS_MAX + 1
 
 
@@ -128,19 +128,19 @@ def test_a_token_for_any_node_leaves_half_of_the_ledger(
     monkeypatch.setattr(ledger, "LEDGER_KEYS_MAX", 20)
     collected = Collected(wire)
     outcomes = collected.send(*((FLEET, f"agent{n}", "boot", 1) for n in range(50)))
-    assert outcomes.count(Durable()) == 10
-    assert isinstance(outcomes[-1], Later) and "of token t1 are known" in outcomes[-1].reason
-    assert collected.send((B, "agent", "boot", 1)) == [Durable()]
+    assert outcomes.count(Stored()) == 10
+    assert isinstance(outcomes[-1], RetryLater) and "of token t1 are known" in outcomes[-1].reason
+    assert collected.send((B, "agent", "boot", 1)) == [Stored()]
 
 
 def test_a_node_that_reboots_often_is_never_locked_out(collected: Collected) -> None:
     """The boot that was not heard of for longest is forgotten, and no other."""
     for number in range(1, 5 * NODE_KEYS_MAX):
         collected.now += 3 * MINUTE
-        assert collected.send((A, "agent", f"boot{number}", number)) == [Durable()]
+        assert collected.send((A, "agent", f"boot{number}", number)) == [Stored()]
         before = max(1, number - 10)
         again = (A, "agent", f"boot{before}", before)
-        assert collected.send(again) == [Durable(is_duplicate=True)]
+        assert collected.send(again) == [Stored(is_duplicate=True)]
     assert collected.known.ledger.count(A) == NODE_KEYS_MAX
 
 
@@ -148,10 +148,10 @@ def test_what_was_heard_of_within_the_hour_is_not_forgotten(collected: Collected
     for number in range(NODE_KEYS_MAX):
         collected.send((A, "agent", f"boot{number}", 1))
     collected.now += FORGET_AFTER - timedelta(seconds=1)
-    assert isinstance(collected.send((A, "agent", "new", 1))[0], Later)
+    assert isinstance(collected.send((A, "agent", "new", 1))[0], RetryLater)
     collected.send((A, "agent", "boot0", 2))
     collected.now += timedelta(seconds=1)
-    assert collected.send((A, "agent", "new", 1)) == [Durable()]
+    assert collected.send((A, "agent", "new", 1)) == [Stored()]
     assert collected.known.ledger.get((A, "agent", "boot0")) is not None
     assert collected.known.ledger.get((A, "agent", "boot1")) is None
 
@@ -162,8 +162,8 @@ def test_a_boot_that_comes_in_the_same_group_is_not_forgotten_for_another(
     collected.send(*((A, "agent", f"boot{n}", 1) for n in range(NODE_KEYS_MAX)))
     collected.now += 2 * FORGET_AFTER
     assert collected.send((A, "agent", "new", 1), (A, "agent", "boot0", 1)) == [
-        Durable(),
-        Durable(is_duplicate=True),
+        Stored(),
+        Stored(is_duplicate=True),
     ]
 
 
@@ -171,11 +171,11 @@ def test_a_ledger_that_nobody_in_particular_has_filled_makes_room(
     wire: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger, "LEDGER_KEYS_MAX", 2)
-    old = {(NOBODY, "x", f"boot{n}"): Entry(Stored(), wire.now) for n in range(2)}
-    collected = Collected(wire, Known(ledger=Ledger(old)))
-    assert isinstance(collected.send((B, "agent", "boot", 1))[0], Later)
+    old = {(NOBODY, "x", f"boot{n}"): LedgerEntry(StoredSequences(), wire.now) for n in range(2)}
+    collected = Collected(wire, Known(ledger=BatchLedger(old)))
+    assert isinstance(collected.send((B, "agent", "boot", 1))[0], RetryLater)
     collected.now += FORGET_AFTER
-    assert collected.send((B, "agent", "boot", 1)) == [Durable()]
+    assert collected.send((B, "agent", "boot", 1)) == [Stored()]
 
 
 SENT = st.lists(
@@ -228,12 +228,12 @@ async def test_what_is_forgotten_is_forgotten_on_disk(
         return await writer.store(Batch(BatchId("agent", boot, 1), Decoded.of(tables, 100)))
 
     for boot in ("b1", "b2"):
-        assert await stored(boot) == Durable()
-    assert isinstance(await stored("b3"), Later)
+        assert await stored(boot) == Stored()
+    assert isinstance(await stored("b3"), RetryLater)
     for _ in range(2):
         await writer.freeze()
         await writer.save()
         clock.advance(3_601)
-        assert isinstance(await stored("b3"), Durable)
+        assert isinstance(await stored("b3"), Stored)
     await writer.stop()
     assert sorted(row["boot_id"] for row in database.state.rows("ledger")) == ["b2", "b3"]

@@ -12,10 +12,10 @@ import duckdb
 import pytest
 
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector.ops.disk import Budget, Disk, Usage, excess, folder_bytes, refusal
+from gpuwarden_collector.ops.disk import Budget, DiskMonitor, Usage, excess, folder_bytes, refusal
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.retention import Excess
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ LARGE = SORT.format(2_500, 3_000_000)
 
 @pytest.fixture
 def small(data_dir: Path) -> Iterator[Database]:
-    database = Database.open(data_dir, Limits(memory="64MiB", temp="1GiB", threads=1))
+    database = Database.open(data_dir, EngineLimits(memory="64MiB", temp="1GiB", threads=1))
     yield database
     database.close()
 
@@ -78,7 +78,7 @@ def test_a_sort_that_spills_makes_no_row_go_and_refuses_no_batch(
     rows = wire.table("gpu_samples", wire.gpu_rows(2_000, [0]))
     commit(small, Changes(appended={"gpu_samples": rows}))
     disk_bytes = folder_bytes(data_dir) + 500 * MIB
-    disk = Disk(
+    disk = DiskMonitor(
         data_dir,
         Budget(bytes_max=folder_bytes(data_dir) + 40 * MIB, free_bytes_min=120 * MIB),
         free=lambda _: disk_bytes - folder_bytes(data_dir),
@@ -103,7 +103,7 @@ def test_queries_leave_free_what_the_store_needs(small: Database, data_dir: Path
     least_free = 200 * MIB
     disk_bytes = folder_bytes(data_dir) + 300 * MIB
     free: list[int] = []
-    disk = Disk(
+    disk = DiskMonitor(
         data_dir,
         Budget(0, least_free),
         free=lambda _: disk_bytes - folder_bytes(data_dir),
@@ -125,7 +125,7 @@ def test_queries_leave_free_what_the_store_needs(small: Database, data_dir: Path
 
 @pytest.mark.parametrize("limit", ["40MiB", "80 MB"])
 def test_the_limit_of_the_settings_is_kept_to(data_dir: Path, limit: str) -> None:
-    database = Database.open(data_dir, Limits(memory="64MiB", temp=limit, threads=1))
+    database = Database.open(data_dir, EngineLimits(memory="64MiB", temp=limit, threads=1))
     database.limit_spill(2**50)  # as on a large disk: no more than the settings have it
     with sorting(database) as (thread, ended):
         most = peak(database, thread)
@@ -166,7 +166,7 @@ def test_what_a_killed_process_has_left_goes_at_the_next_start(data_dir: Path) -
     left.mkdir(parents=True)
     (left / "duckdb_temp_storage_DEFAULT-0.tmp").write_bytes(b"x" * 10_000)
     (data_dir / "spill" / "a note").touch()
-    database = Database.open(data_dir, Limits(threads=1))
+    database = Database.open(data_dir, EngineLimits(threads=1))
     assert database.spill_dir.is_dir()
     assert sorted(p.name for p in (data_dir / "spill").iterdir()) == [
         "a note",
@@ -190,7 +190,7 @@ def test_a_second_start_touches_nothing_of_the_first(data_dir: Path) -> None:
     try:
         first = Path(process.stdout.readline().strip())
         with pytest.raises(StartError, match="in use"):
-            Database.open(data_dir, Limits(threads=1))
+            Database.open(data_dir, EngineLimits(threads=1))
         assert [p.name for p in first.parent.iterdir()] == [first.name]
         assert (first / "kept").exists()
     finally:
@@ -198,14 +198,14 @@ def test_a_second_start_touches_nothing_of_the_first(data_dir: Path) -> None:
         process.wait()
         process.stdin.close()
         process.stdout.close()
-    Database.open(data_dir, Limits(threads=1)).close()
+    Database.open(data_dir, EngineLimits(threads=1)).close()
     assert not first.exists()
 
 
 def test_spill_may_be_placed_elsewhere_among_others(data_dir: Path, tmp_path_factory: Any) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "gpuwarden-of-another").mkdir()
-    limits = Limits(memory="64MiB", threads=1, spill_dir=elsewhere)
+    limits = EngineLimits(memory="64MiB", threads=1, spill_dir=elsewhere)
     database = Database.open(data_dir, limits)
     with sorting(database) as (thread, ended):
         assert peak(database, thread) > 50 * MIB
@@ -221,7 +221,7 @@ def test_a_place_that_cannot_be_written_is_told(data_dir: Path) -> None:
     with pytest.raises(
         StartError, match=r"spill folder .*/file: .*: choose another with spill_dir"
     ):
-        Database.open(data_dir, Limits(threads=1, spill_dir=data_dir / "file"))
+        Database.open(data_dir, EngineLimits(threads=1, spill_dir=data_dir / "file"))
 
 
 def test_a_query_that_ends_between_two_looks_makes_no_disk_short(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_query_that_ends_between_two_looks_makes_no_disk_short(tmp_path: Path)
         file.unlink(missing_ok=True)
         return 0
 
-    disk = Disk(tmp_path, Budget(0, MIB), free=free, spill_dir=lambda: spill)
+    disk = DiskMonitor(tmp_path, Budget(0, MIB), free=free, spill_dir=lambda: spill)
     disk.look()
     assert disk.usage == Usage(0, 0, 3 * MIB)
     assert disk.excess(0) == Excess()

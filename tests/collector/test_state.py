@@ -16,7 +16,7 @@ from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.errors import RowsRefusedError
 from gpuwarden_collector.storage.segment import SCHEMAS
-from gpuwarden_collector.storage.state import FILE_NAME, State
+from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 
 AT = datetime(2026, 3, 1)  # noqa: DTZ001  naive UTC, as the store has it
 
@@ -49,7 +49,7 @@ def upserted(name: str, row: dict[str, Any]) -> Changes:
     return Changes(upserted={name: pa.Table.from_pylist([row], schema=SCHEMAS[name])})
 
 
-def whole(state: State, name: str) -> list[tuple[Any, ...]]:
+def whole(state: StateFile, name: str) -> list[tuple[Any, ...]]:
     """All rows, read as if for the first time."""
     return sorted((tuple(row.values()) for row in state.rows(name)), key=repr)
 
@@ -103,13 +103,13 @@ def test_a_node_was_heard_of_when_it_was_last_said_whatever_changes_its_row(
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
-    opened = State(tmp_path / FILE_NAME)
+def state(tmp_path: Path) -> Iterator[StateFile]:
+    opened = StateFile(tmp_path / FILE_NAME)
     yield opened
     opened.close()
 
 
-def test_what_is_known_is_not_said_again(state: State) -> None:
+def test_what_is_known_is_not_said_again(state: StateFile) -> None:
     def write(name: str) -> None:
         row = pa.Table.from_pylist([silence(name, 5)], schema=SCHEMAS["silences"])
         with state.writing() as writing:
@@ -130,7 +130,7 @@ def test_what_is_known_is_not_said_again(state: State) -> None:
     assert third.rows["id"].to_pylist() == ["b"]
 
 
-def test_a_write_is_all_or_nothing(state: State) -> None:
+def test_a_write_is_all_or_nothing(state: StateFile) -> None:
     good = pa.Table.from_pylist([silence("a", 5)], schema=SCHEMAS["silences"])
     bad = pa.Table.from_pylist([{"id": "b"}], schema=SCHEMAS["silences"])
     with pytest.raises(RowsRefusedError, match="NOT NULL"), state.writing() as writing:
@@ -142,7 +142,7 @@ def test_a_write_is_all_or_nothing(state: State) -> None:
     other.close()
 
 
-def test_late_windows_are_given_hour_by_hour_and_forgotten_as_of_a_number(state: State) -> None:
+def test_late_windows_are_given_hour_by_hour_and_forgotten_as_of_a_number(state: StateFile) -> None:
     def note(*minutes: int) -> None:
         ts = [AT + timedelta(minutes=minute) for minute in minutes]
         with state.writing() as writing:

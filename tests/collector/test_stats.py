@@ -6,7 +6,7 @@ from datetime import date, datetime, timedelta
 from gpuwarden_collector.ops.disk import Usage
 from gpuwarden_collector.ops.metrics import Histogram, Levels, Stats, exposition
 from gpuwarden_collector.storage.lake_maintenance import Lake, Leaving
-from gpuwarden_collector.storage.retention import Part
+from gpuwarden_collector.storage.retention import LakeDay
 
 LEVELS = Levels(
     queue_bytes=1, body_bytes_in_flight=2, database_bytes=3, is_alive=True, is_failing=False
@@ -42,8 +42,8 @@ def test_every_series_has_help_and_type_before_it_and_no_series_stands_twice() -
 def test_what_is_kept_what_went_and_what_room_there_is() -> None:
     day = date(2026, 3, 1)
     parts = (
-        Part("gpu_samples", day, rows=10, bytes=100, files=2),
-        Part("gpu_samples", day + timedelta(days=1), rows=5, bytes=50),
+        LakeDay("gpu_samples", day, rows=10, bytes=100, files=2),
+        LakeDay("gpu_samples", day + timedelta(days=1), rows=5, bytes=50),
     )
     stats = Stats(lake=Lake(parts, Leaving(held_bytes=7), datetime(2026, 3, 2)))  # noqa: DTZ001
     stats.dropped_rows["gpu_samples", "age"] += 3

@@ -23,7 +23,7 @@ from gpuwarden_collector.storage import segment
 from gpuwarden_collector.storage.address import CATALOGUE, FOLDER
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.storage.extensions import load_extension
 from gpuwarden_collector.storage.state import FILE_NAME, SCHEMA_VERSION
@@ -171,12 +171,12 @@ def test_columns_that_came_later_are_null_in_the_rows_that_are_there(
 
 def test_a_wrong_memory_limit_is_a_start_error(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="cannot be opened"):
-        Database.open(tmp_path, Limits(memory="lots"))
+        Database.open(tmp_path, EngineLimits(memory="lots"))
 
 
 def test_a_folder_may_have_any_name_and_holds_what_spills(tmp_path: Path) -> None:
     folder = tmp_path / "it's a folder"
-    opened = Database.open(folder, Limits(threads=1))
+    opened = Database.open(folder, EngineLimits(threads=1))
     try:
         with opened.reading() as cursor:
             row = cursor.execute("SELECT current_setting('temp_directory')").fetchone()
@@ -250,7 +250,7 @@ def test_a_result_too_large_is_an_error_and_not_a_flood(database: Database) -> N
 
 def test_what_fails_beside_the_writer_is_the_stores_own_error(tmp_path: Path) -> None:
     """As the look at what is sealed, while a query has the memory: it is looked again."""
-    database = Database.open(tmp_path, Limits(memory="64MiB", temp="0B", threads=1))
+    database = Database.open(tmp_path, EngineLimits(memory="64MiB", temp="0B", threads=1))
     with pytest.raises(StoreUnavailableError, match="Out of Memory"):  # noqa: SIM117
         with database.maintaining() as cursor:
             cursor.execute("SELECT list(x) FROM range(100000000) t(x)").fetchall()
@@ -260,7 +260,7 @@ def test_what_fails_beside_the_writer_is_the_stores_own_error(tmp_path: Path) ->
 def test_a_query_that_needs_too_much_memory_says_so_and_harms_nothing(
     tmp_path: Path, wire: Any
 ) -> None:
-    database = Database.open(tmp_path, Limits(memory="64MiB", temp="1MiB", threads=1))
+    database = Database.open(tmp_path, EngineLimits(memory="64MiB", temp="1MiB", threads=1))
     reading = Reading(database)
     with reading.opened(), pytest.raises(QueryError, match="needs more memory"):
         reading.run("SELECT list(x) FROM range(100000000) t(x)", {}, 10)

@@ -13,7 +13,7 @@ from gpuwarden_agent.queue.encode import encode
 from gpuwarden_collector.ingest import coalesce as together
 from gpuwarden_collector.ingest.coalesce import (
     PLAIN_BYTES_MAX,
-    Joined,
+    CoalescedStreams,
     Opening,
     Openings,
     Source,
@@ -56,7 +56,7 @@ SEEN = st.sampled_from([0, 20])
 @given(st.lists(st.sampled_from(BODIES), min_size=1, max_size=12), SEEN)
 def test_read_as_one_or_one_by_one_gives_the_same_rows(contents: list[bytes], seen: int) -> None:
     openings = learned(BODIES[0], seen=seen)
-    joined = Joined()
+    joined = CoalescedStreams()
     alone: dict[Source, list[Any]] = {}
     for content in contents:
         streams = plain_streams(content, openings)
@@ -112,7 +112,7 @@ def test_damage_never_changes_what_neighbours_say(data: st.DataObject, seen: int
     streams = plain_streams(bytes(damaged), openings)
     if streams is None:
         return
-    joined = Joined()
+    joined = CoalescedStreams()
     before, after = plain_streams(BODIES[0], openings), plain_streams(BODIES[2], openings)
     assert before and after
     joined.add(BODIES[0], before)

@@ -14,7 +14,7 @@ from tests.collector.made_up_store import LIMITS, counted
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.wire import BatchId
-from gpuwarden_collector.ingest.commit_plan import Batch, Durable, Later, Never
+from gpuwarden_collector.ingest.commit_plan import Batch, Rejected, RetryLater, Stored
 from gpuwarden_collector.ingest.decode import STORED_SCHEMAS, Decoded
 from gpuwarden_collector.ingest.writer import (
     STUCK_AFTER_S,
@@ -61,7 +61,7 @@ async def test_batches_that_wait_together_are_answered_together(
 ) -> None:
     async with run() as writer:
         outcomes = await asyncio.gather(*(writer.store(batch(wire, n)) for n in range(1, 101)))
-    assert outcomes == [Durable()] * 100
+    assert outcomes == [Stored()] * 100
     assert counted(database) == (100, 100)
     assert stats.batches == 100
     assert stats.commit_seconds.count < 100
@@ -73,8 +73,8 @@ async def test_two_requests_that_race_with_one_batch_store_it_once(
 ) -> None:
     async with run() as writer:
         outcomes = await asyncio.gather(*(writer.store(batch(wire, 1)) for _ in range(20)))
-    assert outcomes.count(Durable()) == 1
-    assert outcomes.count(Durable(is_duplicate=True)) == 19
+    assert outcomes.count(Stored()) == 1
+    assert outcomes.count(Stored(is_duplicate=True)) == 19
     assert counted(database) == (1, 1)
     assert (stats.batches, stats.duplicates) == (1, 19)
 
@@ -96,8 +96,8 @@ async def test_a_restarted_writer_knows_what_is_stored(
     again = Database.open(killed, LIMITS)
     async with run(database=again) as writer:
         for sequence in (1, 3, 4):
-            assert await writer.store(batch(wire, sequence)) == Durable(is_duplicate=True)
-        assert await writer.store(batch(wire, 2)) == Durable()
+            assert await writer.store(batch(wire, sequence)) == Stored(is_duplicate=True)
+        assert await writer.store(batch(wire, 2)) == Stored()
     assert counted(again) == (4, 4)
     again.close()
 
@@ -107,9 +107,9 @@ async def test_a_full_queue_is_said_and_takes_batches_again_later(run: Run, wire
         results = await asyncio.gather(
             *(writer.store(batch(wire, n)) for n in range(1, 6)), return_exceptions=True
         )
-        assert results[:2] == [Durable(), Durable()]
+        assert results[:2] == [Stored(), Stored()]
         assert any(isinstance(result, QueueFull) for result in results)
-        assert await writer.store(batch(wire, 9)) == Durable()
+        assert await writer.store(batch(wire, 9)) == Stored()
 
 
 async def test_a_bad_batch_does_not_hold_up_good_ones(
@@ -121,7 +121,7 @@ async def test_a_bad_batch_does_not_hold_up_good_ones(
     async with run() as writer:
         good = [batch(wire, n) for n in range(1, 6)]
         outcomes = await asyncio.gather(*(writer.store(b) for b in [*good[:3], bad, *good[3:]]))
-    assert [type(outcome) for outcome in outcomes] == [Durable] * 3 + [Never] + [Durable] * 2
+    assert [type(outcome) for outcome in outcomes] == [Stored] * 3 + [Rejected] + [Stored] * 2
     assert counted(database) == (5, 5)
     assert "gpu_samples.node must have a value in every row" in caplog.text
 
@@ -136,22 +136,22 @@ async def test_on_a_full_disk_batches_wait_at_the_agent_and_nothing_is_lost_or_d
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with run() as writer:
-        assert await writer.store(batch(wire, 1, rows=50)) == Durable()
+        assert await writer.store(batch(wire, 1, rows=50)) == Stored()
         assert not writer.is_failing()
         with files_of_at_most(database.segment_bytes):
             for sequence in (2, 3, 2):
                 outcome = await writer.store(batch(wire, sequence, rows=50))
-                assert isinstance(outcome, Later)
+                assert isinstance(outcome, RetryLater)
                 assert outcome.retry_after_s > 0
             assert writer.is_alive()
             assert writer.is_failing()
             clock.advance(STUCK_AFTER_S)
             assert not writer.is_failing()
-            assert isinstance(await writer.store(batch(wire, 2, rows=50)), Later)
+            assert isinstance(await writer.store(batch(wire, 2, rows=50)), RetryLater)
             assert writer.is_failing()
         for sequence in (1, 2, 3):
             outcome = await writer.store(batch(wire, sequence, rows=50))
-            assert isinstance(outcome, Durable)
+            assert isinstance(outcome, Stored)
         assert not writer.is_failing()
     assert counted(database) == (150, 150)
     assert stats.commit_failures == 4
@@ -215,7 +215,7 @@ async def test_a_writer_without_progress_is_not_alive(
         stuck_clock.advance(1)
         assert not writer.is_alive()
         stuck_clock.may_go.set()
-    assert task.result() == Durable()
+    assert task.result() == Stored()
     await eventually(writer.is_alive)
     await writer.stop()
     assert not writer.is_alive()
@@ -231,7 +231,7 @@ async def test_what_waits_is_committed_before_the_writer_ends(
             await asyncio.sleep(0)
         with pytest.raises(WriterStopped):
             await writer.store(batch(wire, 4))
-    assert [task.result() for task in tasks] == [Durable(), Durable()]
+    assert [task.result() for task in tasks] == [Stored(), Stored()]
     assert counted(database) == (3, 3)
 
 

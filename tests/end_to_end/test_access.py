@@ -25,7 +25,7 @@ from gpuwarden_agent import daemon as agent_daemon
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_collector.auth.token_file import NAME, edit
-from gpuwarden_collector.auth.token_store import Entry
+from gpuwarden_collector.auth.token_store import TokenEntry
 from gpuwarden_collector.daemon import Collector, running
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_simulator import SimulatedNode
@@ -56,7 +56,7 @@ class Site:
 
     def grant(self, scope: Scope, node: str | None = None) -> Token:
         token = Token.new(scope)
-        entry = Entry(token.id, scope, token.digest, SystemClock().now(), node)
+        entry = TokenEntry(token.id, scope, token.digest, SystemClock().now(), node)
         edit(self.data / NAME, lambda book: (book.with_entry(entry), None))
         return token
 

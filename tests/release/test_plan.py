@@ -4,7 +4,17 @@ from dataclasses import replace
 
 import pytest
 from gpuwarden_installer import plan
-from gpuwarden_installer.plan import Bundle, Link, Refused, Remove, Run, Seen, Unpack, Wish, Write
+from gpuwarden_installer.plan import (
+    Bundle,
+    InstalledState,
+    Link,
+    Refused,
+    Remove,
+    Run,
+    Unpack,
+    Wish,
+    Write,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +26,7 @@ def bundle(version: str = "1.2.0", digest: str = "0123456789abcdef") -> Bundle:
     return Bundle("agent", version, digest, "unit", EXAMPLE, "users", "files")
 
 
-def applied(seen: Seen, steps: list[plan.Step], version: str) -> Seen:
+def applied(seen: InstalledState, steps: list[plan.Step], version: str) -> InstalledState:
     """The host after these steps."""
     files, links, folders = dict(seen.files), dict(seen.links), dict(seen.folders)
     for step in steps:
@@ -42,8 +52,8 @@ def applied(seen: Seen, steps: list[plan.Step], version: str) -> Seen:
     return replace(seen, files=files, links=links, folders=folders, unfinished=unfinished)
 
 
-def installed(*bundles: Bundle) -> Seen:
-    seen = Seen()
+def installed(*bundles: Bundle) -> InstalledState:
+    seen = InstalledState()
     for one in bundles:
         seen = applied(seen, plan.install_steps(one, Wish(), seen), one.version)
     return seen
@@ -55,9 +65,9 @@ def test_a_second_install_has_nothing_to_do() -> None:
 
 @given(st.data())
 def test_an_install_that_was_cut_short_is_completed_by_the_next(data) -> None:
-    steps = plan.install_steps(bundle(), Wish(), Seen())
+    steps = plan.install_steps(bundle(), Wish(), InstalledState())
     done = data.draw(st.integers(0, len(steps)))
-    seen = applied(Seen(), steps[:done], "1.2.0")
+    seen = applied(InstalledState(), steps[:done], "1.2.0")
     if data.draw(st.booleans()):
         seen = replace(seen, unfinished=("/opt/gpuwarden/agent-1.2.0-dead",))
     after = applied(seen, plan.install_steps(bundle(), Wish(), seen), "1.2.0")
@@ -67,7 +77,7 @@ def test_an_install_that_was_cut_short_is_completed_by_the_next(data) -> None:
 
 def test_settings_that_are_there_are_never_written() -> None:
     path = plan.settings_of("agent")
-    seen = Seen(files={path: "interval_s = 5.0\n"})
+    seen = InstalledState(files={path: "interval_s = 5.0\n"})
     for wish in (Wish(), Wish({"interval_s": "2.0"})):
         steps = plan.install_steps(bundle(), wish, seen)
         assert not [s for s in steps if isinstance(s, Write | Remove) and s.path == path]
@@ -126,7 +136,7 @@ def test_settings_are_set_in_the_example_as_toml() -> None:
 
 def test_enrolment_comes_before_the_start_and_once() -> None:
     wish = Wish(enroll=("--collector", "https://c:8750", "--token", "gw_secret"))
-    steps = plan.install_steps(bundle(), wish, Seen())
+    steps = plan.install_steps(bundle(), wish, InstalledState())
     (enroll,) = [s for s in steps if isinstance(s, Run) and "enroll" in s.argv]
     assert steps.index(enroll) < steps.index(RESTART)
     assert "gw_secret" not in str(enroll) and "--token '***'" in str(enroll)

@@ -21,8 +21,8 @@ from gpuwarden_agent.collect.nvidia.events import DriverState, NvmlProbe
 from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
 from gpuwarden_agent.collect.nvidia.nvml import (
     LIBRARY_NOT_FOUND,
-    Device,
     Driver,
+    NvmlCalls,
     NvmlError,
     NvmlUnavailable,
 )
@@ -184,7 +184,7 @@ def discover(
 
 def _asked(
     open_driver: Callable[[], Driver | NvmlUnavailable],
-) -> tuple[Driver, Sequence[Device]] | NvmlUnavailable:
+) -> tuple[Driver, Sequence[NvmlCalls]] | NvmlUnavailable:
     driver = open_driver()
     if isinstance(driver, NvmlUnavailable):
         return driver
@@ -220,7 +220,7 @@ class _Found:
         )
         self._open_driver, self._state, self._signs = open_driver, state, signs
 
-    def discovery(self, found: tuple[Driver, Sequence[Device]] | NvmlUnavailable) -> Discovery:
+    def discovery(self, found: tuple[Driver, Sequence[NvmlCalls]] | NvmlUnavailable) -> Discovery:
         """What a driver and its GPUs, or none, amount to."""
         amd = self._amd
         if isinstance(found, NvmlUnavailable):
@@ -241,7 +241,7 @@ class _Found:
         return self._made(self._with_driver(devices, processes, first), host)
 
     def _with_driver(
-        self, devices: Sequence[Device], processes: Probe | None, first: int
+        self, devices: Sequence[NvmlCalls], processes: Probe | None, first: int
     ) -> Discovery:
         amd = self._amd
         facts = self._state.facts

@@ -15,7 +15,7 @@ KEPT_S = 35.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen(Generic[T]):
+class SharedReading(Generic[T]):
     """What a look found of each GPU or MIG device, by UUID."""
 
     at_s: float
@@ -26,9 +26,9 @@ class SharedState:
     """The board that probes write on. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self.processes: Seen[int] | None = None
+        self.processes: SharedReading[int] | None = None
         """How many processes are on a GPU; written by the probe of processes."""
-        self.pods: Seen[frozenset[str]] | None = None
+        self.pods: SharedReading[frozenset[str]] | None = None
         """Which pods ("namespace/pod") have a GPU; written by the probe of allocations."""
 
     def processes_on(self, gpu_uuid: str, now_s: float) -> int | None:
@@ -41,7 +41,7 @@ class SharedState:
         return next(iter(pods)) if pods and len(pods) == 1 else None
 
 
-def _now(seen: Seen[T] | None, gpu_uuid: str, now_s: float) -> T | None:
+def _now(seen: SharedReading[T] | None, gpu_uuid: str, now_s: float) -> T | None:
     if seen is None or now_s - seen.at_s > KEPT_S:
         return None
     return seen.by_gpu.get(gpu_uuid)

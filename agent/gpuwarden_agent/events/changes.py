@@ -33,20 +33,20 @@ class Slowdown:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ChangeState:
     """What the next look is compared with; keys are GPUs, links and ports."""
 
     rows: Mapping[tuple[Value, ...], Row]
     slowdowns: Mapping[Value, Slowdown]
 
 
-NOTHING = Seen({}, {})
+NOTHING = ChangeState({}, {})
 
 _Told = tuple[str, str, dict[str, Any]]
 """Kind, sentence, and other columns of an event."""
 
 
-def observe(seen: Seen, table: str, rows: Sequence[Row]) -> tuple[Seen, list[Row]]:
+def observe(seen: ChangeState, table: str, rows: Sequence[Row]) -> tuple[ChangeState, list[Row]]:
     """The events in a reading's rows of one table (stamped), and what to compare the next with."""
     match table:
         case "gpu_samples":
@@ -62,11 +62,11 @@ def observe(seen: Seen, table: str, rows: Sequence[Row]) -> tuple[Seen, list[Row
 
 
 def _each(
-    seen: Seen,
+    seen: ChangeState,
     rows: Sequence[Row],
     key: tuple[str, ...],
     compare: Callable[[Row | None, Row], list[_Told]],
-) -> tuple[Seen, list[Row]]:
+) -> tuple[ChangeState, list[Row]]:
     known = dict(seen.rows)
     events = []
     for row in rows:
@@ -177,7 +177,7 @@ def _growth(before: Row | None, row: Row, column: str) -> int:
 # Links and ports.
 
 
-def _links(seen: Seen, rows: Sequence[Row]) -> tuple[Seen, list[Row]]:
+def _links(seen: ChangeState, rows: Sequence[Row]) -> tuple[ChangeState, list[Row]]:
     """Links go down together, as when a switch does: one event for each GPU and direction."""
     known = dict(seen.rows)
     changed: dict[tuple[Value, Value, bool], list[Row]] = {}
@@ -236,7 +236,7 @@ def _port(before: Row | None, row: Row) -> list[_Told]:
 # The fast tier: slowdowns that nobody chose, and limits that somebody set.
 
 
-def _gpu_samples(seen: Seen, rows: Sequence[Row]) -> tuple[Seen, list[Row]]:
+def _gpu_samples(seen: ChangeState, rows: Sequence[Row]) -> tuple[ChangeState, list[Row]]:
     slowdowns, known = dict(seen.slowdowns), dict(seen.rows)
     events = []
     for row in rows:
@@ -255,7 +255,7 @@ def _gpu_samples(seen: Seen, rows: Sequence[Row]) -> tuple[Seen, list[Row]]:
             if earlier is not None and earlier != limit:
                 events.append(_limit_changed(row, earlier, limit))
             known[place] = {"watts": limit}
-    return Seen(known, slowdowns), events
+    return ChangeState(known, slowdowns), events
 
 
 def _slowdown(before: Slowdown | None, row: Row) -> tuple[Slowdown | None, list[Row]]:

@@ -25,7 +25,7 @@ from typing import Protocol
 from gpuwarden.clock import Clock, from_ms, to_ms
 from gpuwarden.lifecycle import boot_id
 from gpuwarden_agent.events.kinds import event, span
-from gpuwarden_agent.events.xid_ledger import Report, XidLedger
+from gpuwarden_agent.events.xid_ledger import XidLedger, XidReport
 from gpuwarden_agent.events.xid_lines import (
     FellOffBus,
     Found,
@@ -275,7 +275,7 @@ class KmsgProbe:
                     continue
                 code = found.code if isinstance(found, Xid) else FALLEN_OFF_BUS
                 at_s = now_s - age_s
-                report = Report(found.pci_bus_id, code, at_s, at_s, row)
+                report = XidReport(found.pci_bus_id, code, at_s, at_s, row)
                 rows += self._ledger.take_lines([report], now_s)
 
     def _age_s(self, us: int, now_s: float) -> float:

@@ -15,20 +15,20 @@ _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class PendingCount:
     """How much of something happened that is not reported yet."""
 
     pending: int = 0
     reported_at_s: float | None = None
 
 
-def tally(state: Tally, more: int, now_s: float, every_s: float) -> tuple[Tally, int]:
+def tally(state: PendingCount, more: int, now_s: float, every_s: float) -> tuple[PendingCount, int]:
     """Add `more`; the second value is what to report now, at most once in `every_s`, or 0."""
     pending = state.pending + more
     is_due = state.reported_at_s is None or now_s - state.reported_at_s >= every_s
     if pending == 0 or not is_due:
-        return Tally(pending, state.reported_at_s), 0
-    return Tally(0, now_s), pending
+        return PendingCount(pending, state.reported_at_s), 0
+    return PendingCount(0, now_s), pending
 
 
 class EventRecorder:
@@ -50,7 +50,7 @@ class EventRecorder:
         self._simulated = simulated
         self._is_quiet = is_quiet
         self._last_ts_ms: dict[str, int] = {}
-        self._tallies: dict[str, tuple[Tally, float, Callable[[int], None]]] = {}
+        self._tallies: dict[str, tuple[PendingCount, float, Callable[[int], None]]] = {}
 
     def record(
         self, kind: str, message: str, *, simulated: bool | None = None, **columns: Any
@@ -76,7 +76,7 @@ class EventRecorder:
 
     def count(self, what: str, more: int, *, every_s: float, write: Callable[[int], None]) -> None:
         """Something that may happen in masses: `write(number)` is called once in `every_s`."""
-        state = self._tallies[what][0] if what in self._tallies else Tally()
+        state = self._tallies[what][0] if what in self._tallies else PendingCount()
         state, due = tally(state, more, self._clock.monotonic(), every_s)
         self._tallies[what] = (state, every_s, write)
         if due:

@@ -33,7 +33,7 @@ NEVER_S = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class XidReport:
     """An Xid as one source gives it."""
 
     pci_bus_id: str
@@ -49,11 +49,11 @@ class Report:
 class Ledger:
     """Reports without their other half, oldest first."""
 
-    waiting: tuple[Report, ...] = ()
+    waiting: tuple[XidReport, ...] = ()
     """Of NVML: not told yet."""
-    told_events: tuple[Report, ...] = ()
+    told_events: tuple[XidReport, ...] = ()
     """Of NVML: told without a line."""
-    told_lines: tuple[Report, ...] = ()
+    told_lines: tuple[XidReport, ...] = ()
     """Of the kernel: told without an event."""
     log_read_s: float | None = None
     """When the kernel's log was last read to its end; None: it cannot be read."""
@@ -65,12 +65,12 @@ def with_log(ledger: Ledger, read_s: float | None) -> Ledger:
 
 
 def step(
-    ledger: Ledger, now_s: float, lines: Iterable[Report] = (), events: Iterable[Report] = ()
-) -> tuple[Ledger, list[Report]]:
+    ledger: Ledger, now_s: float, lines: Iterable[XidReport] = (), events: Iterable[XidReport] = ()
+) -> tuple[Ledger, list[XidReport]]:
     """What to tell after new `lines` of the kernel's log and `events` of NVML, and of what waited
     for long enough.
     """
-    told: list[Report] = []
+    told: list[XidReport] = []
     waiting, told_events = list(ledger.waiting), list(ledger.told_events)
     told_lines = list(ledger.told_lines)
     for line in lines:
@@ -97,13 +97,13 @@ def step(
     ), told
 
 
-def _is_due(event: Report, now_s: float, log_read_s: float | None) -> bool:
+def _is_due(event: XidReport, now_s: float, log_read_s: float | None) -> bool:
     if log_read_s is None or now_s - event.until_s >= LINE_WAIT_S:
         return True
     return log_read_s - event.until_s >= LINE_SETTLE_S
 
 
-def _take_other_half(others: list[Report], report: Report) -> bool:
+def _take_other_half(others: list[XidReport], report: XidReport) -> bool:
     """Remove the oldest that is the same Xid, if there is one."""
     for place, other in enumerate(others):
         if _are_same(other, report):
@@ -112,7 +112,7 @@ def _take_other_half(others: list[Report], report: Report) -> bool:
     return False
 
 
-def _are_same(one: Report, other: Report) -> bool:
+def _are_same(one: XidReport, other: XidReport) -> bool:
     return (
         one.pci_bus_id == other.pci_bus_id
         and (one.code == other.code or UNKNOWN_CODE in (one.code, other.code))
@@ -136,11 +136,11 @@ class XidLedger:
         self._lock = threading.Lock()
         self._ledger = Ledger(log_read_s=NEVER_S if has_log else None)
 
-    def take_lines(self, lines: Sequence[Report], now_s: float) -> list[Row]:
+    def take_lines(self, lines: Sequence[XidReport], now_s: float) -> list[Row]:
         """Rows to tell after lines of the kernel's log."""
         return self._step(now_s, lines=lines)
 
-    def take_events(self, events: Sequence[Report], now_s: float) -> list[Row]:
+    def take_events(self, events: Sequence[XidReport], now_s: float) -> list[Row]:
         """Rows to tell after events of NVML, and of those that waited for long enough."""
         return self._step(now_s, events=events)
 
@@ -156,7 +156,7 @@ class XidLedger:
             self._ledger = with_log(self._ledger, None)
 
     def _step(
-        self, now_s: float, lines: Sequence[Report] = (), events: Sequence[Report] = ()
+        self, now_s: float, lines: Sequence[XidReport] = (), events: Sequence[XidReport] = ()
     ) -> list[Row]:
         with self._lock:
             self._ledger, told = step(self._ledger, now_s, lines, events)

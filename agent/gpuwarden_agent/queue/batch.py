@@ -15,7 +15,7 @@ ROWS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TakenRows:
     """Rows taken out of the open batch to be sealed."""
 
     by_table: dict[str, list[Row]]
@@ -65,15 +65,15 @@ class OpenBatch:
             return 0
         return self.add(table, row)
 
-    def take(self) -> Rows:
+    def take(self) -> TakenRows:
         """All rows, which leave the batch."""
-        taken = Rows(
+        taken = TakenRows(
             {name: list(rows.values()) for name, rows in self._rows.items()}, self.last_ts_ms
         )
         self._rows, self.count = {}, 0
         return taken
 
-    def put_back(self, taken: Rows) -> int:
+    def put_back(self, taken: TakenRows) -> int:
         """Rows that could not be sealed, in front of those that came since; how many that lost."""
         newer = self.take()
         lost = 0

@@ -10,7 +10,7 @@ from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.events.kinds import span
 from gpuwarden_agent.events.recorder import EventRecorder
 from gpuwarden_agent.queue.async_spool import AsyncSpool
-from gpuwarden_agent.queue.batch import OpenBatch, Rows
+from gpuwarden_agent.queue.batch import OpenBatch, TakenRows
 from gpuwarden_agent.queue.encode import encode
 from gpuwarden_agent.queue.spool import Dropped, SpoolError
 from gpuwarden_agent.sampling.inventory import Inventory
@@ -102,7 +102,7 @@ class Flusher:
             "rows", rows, every_s=REPORT_DROPPED_EVERY_S, write=self._record_lost_rows
         )
 
-    async def _put(self, rows: Rows, *, is_last: bool) -> None:
+    async def _put(self, rows: TakenRows, *, is_last: bool) -> None:
         body = encode(rows.by_table)
         put = await self._spool.put(body, rows.count, last_ts_ms=rows.last_ts_ms, is_last=is_last)
         self._counters.batches_sealed += 1
@@ -119,7 +119,7 @@ class Flusher:
             self._report_dropped(put.dropped)
         self._sealed.set()
 
-    def _keep_open(self, rows: Rows, error: SpoolError) -> None:
+    def _keep_open(self, rows: TakenRows, error: SpoolError) -> None:
         lost = self._batch.put_back(rows)
         self._counters.last_error = str(error)
         if self._failing_since_s is None:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import assert_never
 
 from gpuwarden_agent.probe import Reading, Row
-from gpuwarden_agent.sampling.health import Failed, Outcome, Overdue, Read
+from gpuwarden_agent.sampling.health import Outcome, Overdue, ProbeFailed, Read
 from gpuwarden_agent.sampling.schedule import cadence_ms, is_due
 
 UNCOUNTED = frozenset({"events"})
@@ -13,7 +13,7 @@ UNCOUNTED = frozenset({"events"})
 
 
 @dataclass(slots=True)
-class Tally:
+class CoverageTally:
     """Readings of one table since the last row of `coverage`."""
 
     expected: int = 0
@@ -32,7 +32,7 @@ class Coverage:
         self._cadences = cadences
         self._interval_ms = interval_ms
         self._last_ts_ms: int | None = None
-        self._tallies = {table: Tally() for table in cadences}
+        self._tallies = {table: CoverageTally() for table in cadences}
         self._pending: set[str] = set()
 
     @property
@@ -74,7 +74,7 @@ class Coverage:
                     is_there = table in reading
                     tally.taken += is_there
                     tally.failed += not is_there
-                case Failed():
+                case ProbeFailed():
                     tally.failed += 1
                 case Overdue():
                     tally.late += 1
@@ -84,9 +84,11 @@ class Coverage:
     def rows(self) -> list[Row]:
         """Rows of `coverage`, without identity, for what was counted since the last call."""
         counted = [(t, tally) for t, tally in self._tallies.items() if t not in UNCOUNTED]
-        self._tallies = {table: Tally() for table in self._cadences}
+        self._tallies = {table: CoverageTally() for table in self._cadences}
         return [
-            {"table_name": table, **asdict(tally)} for table, tally in counted if tally != Tally()
+            {"table_name": table, **asdict(tally)}
+            for table, tally in counted
+            if tally != CoverageTally()
         ]
 
     def _missed(self, cadence_s: int, ts_ms: int, missed_ticks: int) -> int:

@@ -12,7 +12,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class ProbeFailed:
     """The source gave nothing; `kind` is the kind of event that it becomes."""
 
     kind: str
@@ -28,11 +28,11 @@ class Overdue:
     after_s: float
 
 
-Outcome = Read | Failed | Overdue
+Outcome = Read | ProbeFailed | Overdue
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class ProbeHealth:
     """State of one source: `trouble` is the kind of event that was reported; None: it answers."""
 
     trouble: str | None = None
@@ -40,7 +40,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class HealthEvent:
     """An event to write."""
 
     kind: str
@@ -49,16 +49,16 @@ class Report:
 
 
 def observe(
-    health: Health, name: str, outcome: Outcome, now_s: float
-) -> tuple[Health, Report | None]:
+    health: ProbeHealth, name: str, outcome: Outcome, now_s: float
+) -> tuple[ProbeHealth, HealthEvent | None]:
     """What a call's outcome means for the source called `name`; `now_s` is monotonic."""
     match outcome:
         case Read():
-            return Health(), _recovered(health, name, now_s)
-        case Failed(kind, message, _):
+            return ProbeHealth(), _recovered(health, name, now_s)
+        case ProbeFailed(kind, message, _):
             if health.trouble == kind:
                 return health, None
-            return Health(kind, _since(health, now_s)), Report(kind, f"{name}: {message}")
+            return ProbeHealth(kind, _since(health, now_s)), HealthEvent(kind, f"{name}: {message}")
         case Overdue(after_s):
             if health.trouble == "probe_stuck":
                 return health, None
@@ -67,19 +67,19 @@ def observe(
                 " its samples are missing until it does, everything else goes on"
             )
             since_s = _since(health, now_s - after_s)
-            return Health("probe_stuck", since_s), Report("probe_stuck", message, after_s)
+            return ProbeHealth("probe_stuck", since_s), HealthEvent("probe_stuck", message, after_s)
         case _:
             assert_never(outcome)
 
 
-def _since(health: Health, now_s: float) -> float:
+def _since(health: ProbeHealth, now_s: float) -> float:
     """Trouble of one kind that turns into another began when the first did."""
     return now_s if health.trouble is None else health.since_s
 
 
-def _recovered(health: Health, name: str, now_s: float) -> Report | None:
+def _recovered(health: ProbeHealth, name: str, now_s: float) -> HealthEvent | None:
     if health.trouble is None:
         return None
     lasted_s = max(0.0, now_s - health.since_s)
     message = f"{name}: answers again after {span(lasted_s)} ({health.trouble})"
-    return Report("probe_recovered", message, lasted_s)
+    return HealthEvent("probe_recovered", message, lasted_s)

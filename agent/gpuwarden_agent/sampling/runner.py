@@ -12,7 +12,15 @@ from gpuwarden.clock import Clock
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.probe import Probe, ProbeError, Reading
 from gpuwarden_agent.sampling.coverage import Coverage
-from gpuwarden_agent.sampling.health import Failed, Health, Outcome, Overdue, Read, Report, observe
+from gpuwarden_agent.sampling.health import (
+    HealthEvent,
+    Outcome,
+    Overdue,
+    ProbeFailed,
+    ProbeHealth,
+    Read,
+    observe,
+)
 from gpuwarden_agent.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -22,7 +30,7 @@ CLOSE_TIMEOUT_S = 1.0
 
 Accept = Callable[[Probe, int, Reading], None]
 """Takes a reading of the tick; may raise RowError for one that is not what tables allow."""
-Tell = Callable[[Probe, Report], None]
+Tell = Callable[[Probe, HealthEvent], None]
 
 
 class ProbeRunner:
@@ -59,8 +67,8 @@ class ProbeRunner:
         self._due: frozenset[str] = frozenset()
         self._coverage = Coverage(probe.tables, interval_ms)
         self._described_at_s: float | None = None
-        self._read_health = Health()
-        self._describe_health = Health()
+        self._read_health = ProbeHealth()
+        self._describe_health = ProbeHealth()
 
     @property
     def coverage(self) -> Coverage:
@@ -173,7 +181,7 @@ class ProbeRunner:
             try:
                 take(reading)
             except Exception as error:  # noqa: BLE001  # one probe run: its rows fail alone
-                outcome = Failed("probe_failed", f"{type(error).__name__}: {error}", error)
+                outcome = ProbeFailed("probe_failed", f"{type(error).__name__}: {error}", error)
         if not isinstance(outcome, Read):
             self._counters.probe_errors[self.probe.name] += 1
         if due is None:
@@ -184,11 +192,11 @@ class ProbeRunner:
         self._coverage.settle(due, outcome, reading or {})
         self._read_health = self._observe(self._read_health, self.probe.name, outcome)
 
-    def _observe(self, health: Health, name: str, outcome: Outcome) -> Health:
+    def _observe(self, health: ProbeHealth, name: str, outcome: Outcome) -> ProbeHealth:
         health, report = observe(health, name, outcome, self._clock.monotonic())
         if report is None:
             return health
-        if isinstance(outcome, Failed) and outcome.cause is not None:
+        if isinstance(outcome, ProbeFailed) and outcome.cause is not None:
             log.warning("probe raised", extra={"probe": self.probe.name}, exc_info=outcome.cause)
         if health.trouble is not None:
             self._counters.last_error = report.message
@@ -211,6 +219,6 @@ def _outcome(call: Callable[[], Reading]) -> tuple[Outcome, Reading | None]:
     try:
         return Read(), call()
     except ProbeError as error:
-        return Failed(error.kind, str(error)), None
+        return ProbeFailed(error.kind, str(error)), None
     except Exception as error:  # noqa: BLE001  # one probe run: it fails alone, named
-        return Failed("probe_failed", f"{type(error).__name__}: {error}", error), None
+        return ProbeFailed("probe_failed", f"{type(error).__name__}: {error}", error), None

@@ -17,10 +17,10 @@ from gpuwarden_agent.probe import Probe, Reading, Row, Value
 from gpuwarden_agent.queue.batch import OpenBatch
 from gpuwarden_agent.queue.flusher import Flusher
 from gpuwarden_agent.queue.rows import impossible_columns
-from gpuwarden_agent.sampling.health import Report
+from gpuwarden_agent.sampling.health import HealthEvent
 from gpuwarden_agent.sampling.inventory import Inventory
 from gpuwarden_agent.sampling.runner import ProbeRunner
-from gpuwarden_agent.sampling.schedule import Plan, Schedule, next_tick, wait_s
+from gpuwarden_agent.sampling.schedule import Schedule, TickPlan, next_tick, wait_s
 
 log = logging.getLogger(__name__)
 
@@ -292,7 +292,7 @@ class Sampler:
         self._counters.rows_dropped += rows
         self._flusher.report_lost_rows(rows)
 
-    def _tell(self, probe: Probe, report: Report) -> None:
+    def _tell(self, probe: Probe, report: HealthEvent) -> None:
         self._recorder.record(
             report.kind,
             report.message,
@@ -302,7 +302,7 @@ class Sampler:
             duration_seconds=report.duration_seconds,
         )
 
-    def _report(self, plan: Plan) -> None:
+    def _report(self, plan: TickPlan) -> None:
         if plan.stepped_ms:
             step = span(abs(plan.stepped_ms) / 1000)
             direction = "forward" if plan.stepped_ms > 0 else "back"

@@ -30,7 +30,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TickPlan:
     """What to do now."""
 
     ts_ms: int | None
@@ -44,7 +44,7 @@ class Plan:
     """How long no tick is due because the wall clock is behind the last one."""
 
 
-def next_tick(state: Schedule, wall_ms: int, monotonic_s: float) -> tuple[Schedule, Plan]:
+def next_tick(state: Schedule, wall_ms: int, monotonic_s: float) -> tuple[Schedule, TickPlan]:
     """Look at the clocks: the tick that is due, and what happened since the last look."""
     interval_ms, last = state.interval_ms, state.last_ts_ms
     stepped_ms = _stepped_ms(state, wall_ms, monotonic_s)
@@ -52,14 +52,14 @@ def next_tick(state: Schedule, wall_ms: int, monotonic_s: float) -> tuple[Schedu
     if last is not None and tick <= last and last - tick <= AHEAD_MS_MAX:
         looked = Schedule(interval_ms, last, wall_ms, monotonic_s)
         waits_ms = last + interval_ms - wall_ms if tick < last else 0
-        return looked, Plan(None, stepped_ms=stepped_ms, waits_ms=waits_ms)
+        return looked, TickPlan(None, stepped_ms=stepped_ms, waits_ms=waits_ms)
     missed = 0
     if last is not None and tick > last and state.wall_ms is not None:
         # Seconds that the clock leapt over never took place, so nobody missed them.
         passed_ms = tick - last - max(0, stepped_ms)
         missed = max(0, round(passed_ms / interval_ms) - 1)
     due = Schedule(interval_ms, tick, wall_ms, monotonic_s)
-    return due, Plan(tick, missed=missed, stepped_ms=stepped_ms)
+    return due, TickPlan(tick, missed=missed, stepped_ms=stepped_ms)
 
 
 def wait_s(interval_ms: int, wall_ms: int) -> float:

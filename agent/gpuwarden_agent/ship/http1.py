@@ -24,7 +24,7 @@ class NoConnectionError(NoAnswerError):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class HttpAddress:
     """Where a collector is."""
 
     host: str
@@ -37,7 +37,7 @@ class Address:
     """The header, from the user and password in the address."""
 
     @classmethod
-    def parse(cls, url: str) -> "Address":
+    def parse(cls, url: str) -> "HttpAddress":
         """Raises ValueError where the text is no http or https address."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or parts.query or parts.fragment:
@@ -82,7 +82,7 @@ def _basic(user: str | None, password: str | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """What a server said."""
 
     status: int
@@ -98,7 +98,7 @@ class Http1Codec:
     `request`, then `receive` until it gives the answer; again where `is_reusable` says so.
     """
 
-    def __init__(self, address: Address, agent: str) -> None:
+    def __init__(self, address: HttpAddress, agent: str) -> None:
         """`agent`: the header User-Agent."""
         self._address = address
         self._standing = [("Host", address.authority), ("User-Agent", agent)]
@@ -122,7 +122,7 @@ class Http1Codec:
         self._http.send(h11.EndOfMessage())
         return head or b""
 
-    def receive(self, data: bytes) -> Answer | None:
+    def receive(self, data: bytes) -> HttpResponse | None:
         """Take what came, nothing for the end of the stream; None: the answer is not whole yet.
 
         Raises NoAnswerError where the answer cannot become whole.
@@ -140,7 +140,7 @@ class Http1Codec:
                 why = "the server closed the connection in the middle of its answer"
             raise NoAnswerError(why) from error
 
-    def _answer(self) -> Answer | None:
+    def _answer(self) -> HttpResponse | None:
         while True:
             match self._http.next_event():
                 case h11.NEED_DATA:
@@ -158,10 +158,10 @@ class Http1Codec:
                 case _:
                     raise NoAnswerError("the server closed the connection without an answer")
 
-    def _whole(self) -> Answer:
+    def _whole(self) -> HttpResponse:
         assert self._head is not None
         headers = {n.decode("latin-1"): v.decode("latin-1") for n, v in self._head.headers}
-        return Answer(self._head.status_code, headers, bytes(self._body[:ANSWER_BYTES_MAX]))
+        return HttpResponse(self._head.status_code, headers, bytes(self._body[:ANSWER_BYTES_MAX]))
 
     @property
     def is_reusable(self) -> bool:

@@ -111,13 +111,13 @@ class RetryAfter:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class Discard:
     """The collector will never take it."""
 
     reason: str
 
 
-Action = Acknowledge | RetryAfter | Drop
+Action = Acknowledge | RetryAfter | Discard
 
 
 def next_action(
@@ -135,7 +135,7 @@ def next_action(
         case Answered(status, _, reason, _) if (
             400 <= status < 500 and status not in ADDRESS_STATUSES
         ):
-            return Drop(f"{status}: {reason or 'no reason given'}")
+            return Discard(f"{status}: {reason or 'no reason given'}")
         case Answered(status, retry_after, reason, _):
             seconds, is_busy = _asked_s(retry_after, now), status == 429
             why = f"it answered {status}" + (f": {reason}" if reason else "")
@@ -384,7 +384,7 @@ class Shipper:
                 await self._spool.acknowledge(batch.sequence)
                 self._counters.batches_acknowledged += 1
                 self._succeed(batch, place)
-            case Drop(reason):
+            case Discard(reason):
                 self._arrive(place)
                 await self._spool.refuse(batch.sequence, reason)
                 self._counters.batches_refused += 1

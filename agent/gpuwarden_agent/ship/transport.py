@@ -18,9 +18,9 @@ from gpuwarden.clock import Clock
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.ship.credentials import Access, Credentials, why_refused
 from gpuwarden_agent.ship.http1 import (
-    Address,
-    Answer,
     Http1Codec,
+    HttpAddress,
+    HttpResponse,
     NoAnswerError,
     NoConnectionError,
     may_ask_again,
@@ -40,7 +40,7 @@ class Transport:
 
     def __init__(
         self,
-        address: Address,
+        address: HttpAddress,
         clock: Clock,
         *,
         connections: int = 8,
@@ -64,7 +64,7 @@ class Transport:
         *,
         timeout_s: float,
         again: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> HttpResponse:
         """Send a body and wait for the answer. `again`: headers that say that it is sent once more, as
         happens when a kept connection has ended.
 
@@ -86,7 +86,7 @@ class Transport:
         body: bytes,
         timeout_s: float,
         again: Mapping[str, str],
-    ) -> Answer:
+    ) -> HttpResponse:
         kept = self._kept()
         connection = kept or await self._connected(timeout_s)
         try:
@@ -183,19 +183,19 @@ class _Connection(asyncio.Protocol):
         self._pool = pool
         self.codec = Http1Codec(pool.address, AGENT)
         self._transport: asyncio.Transport | None = None
-        self._answer: asyncio.Future[Answer] | None = None
+        self._answer: asyncio.Future[HttpResponse] | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
     @property
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    async def ask(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def ask(self, path: str, headers: Mapping[str, str], body: bytes) -> HttpResponse:
         assert self._transport is not None and self._answer is None
         loop = asyncio.get_running_loop()
         if self._expiry is not None:
             self._expiry.cancel()
-        answer: asyncio.Future[Answer] = loop.create_future()
+        answer: asyncio.Future[HttpResponse] = loop.create_future()
         self._answer = answer
         is_reusable = False
         try:
@@ -262,7 +262,7 @@ async def open_transport(
     """A transport to a collector for as long as the block runs. Raises StartError for a bad address, and for
     files of `access` that cannot be used."""
     try:
-        address = Address.parse(url)
+        address = HttpAddress.parse(url)
     except ValueError as error:
         _, at, shown = url.rpartition("@")  # what precedes it is a user and a password
         raise StartError(

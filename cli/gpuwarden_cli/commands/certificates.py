@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuwarden_collector.auth.authority import Files
+    from gpuwarden_collector.auth.authority import AuthorityFiles
     from gpuwarden_collector.auth.tls import Certificate
 
 
@@ -38,10 +38,10 @@ def init(args: argparse.Namespace) -> int:
     """Make what is missing, or renew. Raises StartError."""
     from gpuwarden.clock import SystemClock
     from gpuwarden.lifecycle import StartError
-    from gpuwarden_collector.auth.authority import AuthorityError, Files, renew
+    from gpuwarden_collector.auth.authority import AuthorityError, AuthorityFiles, renew
     from gpuwarden_collector.auth.authority import init as make
 
-    files = Files((args.dir or _data_dir(args) / "tls").absolute())
+    files = AuthorityFiles((args.dir or _data_dir(args) / "tls").absolute())
     now = SystemClock().now()
     asked = args.name or []
     try:
@@ -76,7 +76,7 @@ def _own_names() -> list[str]:
     return list(dict.fromkeys((socket.getfqdn(), socket.gethostname())))
 
 
-def _say(files: "Files", made: "Certificate", *, is_new: bool) -> None:
+def _say(files: "AuthorityFiles", made: "Certificate", *, is_new: bool) -> None:
     from gpuwarden_collector.auth.tls import certificate_of
 
     if is_new:
@@ -88,11 +88,11 @@ def _say(files: "Files", made: "Certificate", *, is_new: bool) -> None:
     print(f"             for {', '.join(made.names)}")
 
 
-def _lines(files: "Files") -> dict[str, str]:
+def _lines(files: "AuthorityFiles") -> dict[str, str]:
     return {"tls_cert": str(files.cert), "tls_key": str(files.key), "tls_ca": str(files.ca)}
 
 
-def _write_settings(files: "Files", config: Path, host: str | None) -> None:
+def _write_settings(files: "AuthorityFiles", config: Path, host: str | None) -> None:
     from gpuwarden_cli.toml_file import set_keys
 
     values = _lines(files) | ({"host": host} if host else {})

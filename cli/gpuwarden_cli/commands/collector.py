@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpuwarden_cli.commands import certificates
 
 if TYPE_CHECKING:
-    from gpuwarden_collector.storage.check import Report
+    from gpuwarden_collector.storage.check import CheckReport
 
 
 def add_commands(
@@ -129,7 +129,7 @@ def _check(args: argparse.Namespace) -> int:
     return 1 if left else 0
 
 
-def _say_facts(report: "Report") -> None:
+def _say_facts(report: "CheckReport") -> None:
     for fact in report.facts:
         print(fact)
 

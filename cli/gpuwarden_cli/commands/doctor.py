@@ -15,7 +15,7 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden_cli.output import render, terminal_width
 
 if TYPE_CHECKING:
-    from gpuwarden_agent.doctor import Call
+    from gpuwarden_agent.doctor import CallCost
     from gpuwarden_agent.settings import AgentSettings
     from gpuwarden_collector.settings import CollectorSettings
 
@@ -99,7 +99,7 @@ def run_doctor(settings: "AgentSettings", form: str) -> int:
     return 1 if worst(checks) == FAIL else 0
 
 
-def rendered(checks: Sequence[Check], calls: "Sequence[Call]", form: str) -> str:
+def rendered(checks: Sequence[Check], calls: "Sequence[CallCost]", form: str) -> str:
     """Both tables for people; JSON has both, CSV the calls alone."""
     if form == "json":
         made = {
@@ -121,7 +121,7 @@ def _check_cells(checks: Sequence[Check]) -> list[list[object]]:
     ]
 
 
-def _call_cells(call: "Call") -> list[object]:
+def _call_cells(call: "CallCost") -> list[object]:
     report = call.report
     return [
         report.call,

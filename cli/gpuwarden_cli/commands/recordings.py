@@ -15,7 +15,7 @@ from gpuwarden.lifecycle import StartError
 if TYPE_CHECKING:
     from gpuwarden_agent.probe import Probe
     from gpuwarden_agent.settings import AgentSettings
-    from gpuwarden_simulator.recordings.recorder import Tally
+    from gpuwarden_simulator.recordings.recorder import RecordingTally
     from gpuwarden_simulator.recordings.replay import Recording, ReplayProbe
 
 
@@ -99,7 +99,7 @@ def _with_interval(settings: "AgentSettings", interval_s: float | None) -> "Agen
     return replace(settings, interval_s=interval_s)
 
 
-def summary(tally: "Tally", probes: int, path: Path) -> str:
+def summary(tally: "RecordingTally", probes: int, path: Path) -> str:
     """What was recorded, in one line."""
     from gpuwarden_cli.services import counted
 

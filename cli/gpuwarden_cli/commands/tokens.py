@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpuwarden.access import Token
-    from gpuwarden_collector.auth.token_store import Book
+    from gpuwarden_collector.auth.token_store import TokenStore
     from gpuwarden_collector.settings import CollectorSettings
 
 YEARS_MAX = 100
@@ -91,7 +91,9 @@ def _settings(args: argparse.Namespace) -> "CollectorSettings":
     return load_settings(CollectorSettings, "collector", args).settings
 
 
-def _changed(args: argparse.Namespace, change: "Callable[[Book, datetime], Book]") -> None:
+def _changed(
+    args: argparse.Namespace, change: "Callable[[TokenStore, datetime], TokenStore]"
+) -> None:
     """Change the file of tokens. Raises StartError."""
     from gpuwarden.clock import SystemClock
     from gpuwarden.lifecycle import StartError
@@ -134,7 +136,7 @@ def _give(token: "Token", out: Path | None) -> int:
 def _create(args: argparse.Namespace) -> int:
     from gpuwarden.access import Scope, Token
     from gpuwarden.lifecycle import StartError
-    from gpuwarden_collector.auth.token_store import Entry
+    from gpuwarden_collector.auth.token_store import TokenEntry
 
     scope = Scope(args.scope)
     if (scope is Scope.INGEST) != bool(args.node or args.any_node):
@@ -144,9 +146,9 @@ def _create(args: argparse.Namespace) -> int:
     lasts = _time(args.expires, "--expires") if args.expires else None
     token = Token.new(scope)
 
-    def change(book: "Book", now: datetime) -> "Book":
+    def change(book: "TokenStore", now: datetime) -> "TokenStore":
         ends_at = None if lasts is None else now + lasts
-        entry = Entry(
+        entry = TokenEntry(
             token.id, scope, token.digest, now, args.node, expires_at=ends_at, comment=args.comment
         )
         return book.with_entry(entry)
@@ -210,7 +212,7 @@ def _rotate(args: argparse.Namespace) -> int:
     grace = _time(args.grace, "--grace")
     made: list[Token] = []
 
-    def change(book: "Book", now: datetime) -> "Book":
+    def change(book: "TokenStore", now: datetime) -> "TokenStore":
         old = book.get(args.id)
         if old is None:
             raise StartError(f"there is no token {args.id}: `gpuwarden token list` shows all")
@@ -224,7 +226,7 @@ def _rotate(args: argparse.Namespace) -> int:
 def _enrolment(args: argparse.Namespace) -> int:
     from gpuwarden.access import Scope, Token
     from gpuwarden.lifecycle import StartError
-    from gpuwarden_collector.auth.token_store import Entry
+    from gpuwarden_collector.auth.token_store import TokenEntry
 
     settings = _settings(args)
     lasts = _time(args.valid, "--valid")
@@ -233,8 +235,8 @@ def _enrolment(args: argparse.Namespace) -> int:
     url, fingerprint = args.collector or _address(settings), _fingerprint(settings)
     token = Token.new(Scope.ENROLL)
 
-    def change(book: "Book", now: datetime) -> "Book":
-        entry = Entry(
+    def change(book: "TokenStore", now: datetime) -> "TokenStore":
+        entry = TokenEntry(
             token.id, Scope.ENROLL, token.digest, now, expires_at=now + lasts, uses_left=args.uses
         )
         return book.with_entry(entry)

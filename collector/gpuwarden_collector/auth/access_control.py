@@ -35,7 +35,7 @@ def tokens_path(settings: CollectorSettings) -> Path:
     return settings.tokens_file or settings.data_dir / token_file.NAME
 
 
-class Desk:
+class AccessControl:
     """Who may come in. `look` every LOOK_S seconds; `close` at the end."""
 
     def __init__(self, settings: CollectorSettings, clock: Clock, denied: Counter[str]) -> None:

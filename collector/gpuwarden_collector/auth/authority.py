@@ -36,7 +36,7 @@ class AuthorityError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class AuthorityFiles:
     """Where the authority and the certificate are."""
 
     folder: Path
@@ -62,7 +62,7 @@ class Files:
         return self.folder / "server.key"
 
 
-def init(files: Files, names: Sequence[str], now: datetime) -> Certificate:
+def init(files: AuthorityFiles, names: Sequence[str], now: datetime) -> Certificate:
     """Make an authority and a certificate for `names`; what is there already stays.
 
     Raises AuthorityError, also where the certificate that is there is not for all of `names`.
@@ -77,7 +77,7 @@ def init(files: Files, names: Sequence[str], now: datetime) -> Certificate:
         raise AuthorityError(f"{error.filename or files.folder}: {error.strerror}") from error
 
 
-def _kept(files: Files, names: Sequence[str]) -> Certificate:
+def _kept(files: AuthorityFiles, names: Sequence[str]) -> Certificate:
     try:
         found = certificate_of(files.cert)
     except ValueError as error:
@@ -89,7 +89,7 @@ def _kept(files: Files, names: Sequence[str]) -> Certificate:
     return found
 
 
-def renew(files: Files, names: Sequence[str], now: datetime) -> Certificate:
+def renew(files: AuthorityFiles, names: Sequence[str], now: datetime) -> Certificate:
     """A new key and certificate by the same authority; `names` empty: those of the old one.
 
     Raises AuthorityError.
@@ -104,7 +104,7 @@ def renew(files: Files, names: Sequence[str], now: datetime) -> Certificate:
         raise AuthorityError(f"{error.filename or files.folder}: {error.strerror}") from error
 
 
-def _make_authority(files: Files, now: datetime) -> None:
+def _make_authority(files: AuthorityFiles, now: datetime) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name(
         [x509.NameAttribute(NameOID.COMMON_NAME, f"gpuwarden authority {now:%Y-%m-%d}")]
@@ -124,7 +124,7 @@ def _make_authority(files: Files, now: datetime) -> None:
     write_whole(files.ca, certificate.public_bytes(Encoding.PEM), mode=0o644)
 
 
-def _issue(files: Files, names: Sequence[str], now: datetime) -> Certificate:
+def _issue(files: AuthorityFiles, names: Sequence[str], now: datetime) -> Certificate:
     alternatives = [_name(name) for name in dict.fromkeys(names)]
     ca, ca_key = _authority(files)
     if ca.not_valid_after_utc <= now:
@@ -153,7 +153,7 @@ def _issue(files: Files, names: Sequence[str], now: datetime) -> Certificate:
     return described(certificate)
 
 
-def _authority(files: Files) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _authority(files: AuthorityFiles) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     try:
         ca = x509.load_pem_x509_certificate(files.ca.read_bytes())
     except ValueError as error:

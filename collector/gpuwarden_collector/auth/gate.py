@@ -15,7 +15,7 @@ from aiohttp import web
 from gpuwarden.clock import Clock
 from gpuwarden_collector.auth.exposure import Exposure
 from gpuwarden_collector.auth.scopes import Anyone, need_of
-from gpuwarden_collector.auth.token_store import Book, Denied, Granted
+from gpuwarden_collector.auth.token_store import Denied, Granted, TokenStore
 from gpuwarden_collector.ingest.deduplicate import NOBODY
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Gate:
     def __init__(
         self,
         exposure: Exposure,
-        book: Callable[[], Book],
+        book: Callable[[], TokenStore],
         refresh: Callable[[], None],
         clock: Clock,
         denied: Counter[str],

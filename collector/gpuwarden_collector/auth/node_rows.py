@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from gpuwarden_collector.ingest.decode import Decoded, Refused
+from gpuwarden_collector.ingest.decode import Decoded, RefusedBody
 
 _Runs = tuple[list[int], list[str | None]]
 """Where each run ends, and its name."""
@@ -21,7 +21,7 @@ class NodeColumns:
     def __init__(self) -> None:
         self._known: dict[int, _Runs] = {}
 
-    def refusal(self, batch: Decoded, node: str) -> Refused | None:
+    def refusal(self, batch: Decoded, node: str) -> RefusedBody | None:
         """Why a batch is not this node's; None: it is."""
         for part in batch.parts.values():
             ends, names = self._runs(part.whole)
@@ -29,7 +29,7 @@ class NodeColumns:
             run = bisect_right(ends, part.start)
             while part.start < end and run < len(ends):
                 if names[run] != node:
-                    return Refused(
+                    return RefusedBody(
                         403,
                         f"the token is for node {node}, and the batch has rows of node {names[run]}:"
                         " enroll that node, or give the agent its own name back",

@@ -12,7 +12,7 @@ from gpuwarden.clock import Clock
 from gpuwarden_collector.auth import token_file
 from gpuwarden_collector.auth.gate import GRANT
 from gpuwarden_collector.auth.token_file import TokenFileError
-from gpuwarden_collector.auth.token_store import Book, BookError, Entry
+from gpuwarden_collector.auth.token_store import BookError, TokenEntry, TokenStore
 
 BODY_BYTES_MAX = 4_096
 BODY_S = 10.0
@@ -77,7 +77,7 @@ class AccessRoutes:
             return _error(400, str(error))
         now = self._clock.now()
 
-        def change(book: Book) -> tuple[Book, Entry]:
+        def change(book: TokenStore) -> tuple[TokenStore, TokenEntry]:
             return book.enrolled(grant.entry.id, node, name, digest, now)
 
         try:

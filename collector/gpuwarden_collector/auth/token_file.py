@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from gpuwarden.files import write_whole
-from gpuwarden_collector.auth.token_store import Book, Entry
+from gpuwarden_collector.auth.token_store import TokenEntry, TokenStore
 
 NAME = "tokens.json"
 VERSION = 1
@@ -30,15 +30,15 @@ class TokenFileError(Exception):
 
 class _Document(msgspec.Struct, forbid_unknown_fields=True):
     version: int
-    tokens: list[Entry]
+    tokens: list[TokenEntry]
 
 
-def load(path: Path) -> Book:
+def load(path: Path) -> TokenStore:
     """The tokens in a file; none where there is no file. Raises TokenFileError."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        return Book()
+        return TokenStore()
     except OSError as error:
         raise TokenFileError(
             f"{path}: {error.strerror}: give it to the collector's user"
@@ -52,10 +52,10 @@ def load(path: Path) -> Book:
         raise TokenFileError(f"{path}: version {document.version}; this gpuwarden knows {VERSION}")
     if any(entry.created_at.tzinfo is None for entry in document.tokens):
         raise TokenFileError(f"{path}: an instant in it names no zone: write it as UTC, with a Z")
-    return Book(document.tokens)
+    return TokenStore(document.tokens)
 
 
-def edit(path: Path, change: Callable[[Book], tuple[Book, R]]) -> R:
+def edit(path: Path, change: Callable[[TokenStore], tuple[TokenStore, R]]) -> R:
     """Change the tokens; what `change` raises leaves them as they are. Raises TokenFileError."""
     with _locked(path):
         before = load(path)

@@ -17,7 +17,7 @@ from gpuwarden_collector.ingest.deduplicate import node_sender, token_sender
 _NO_DIGEST = "0" * 64
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One token."""
 
     id: str
@@ -47,7 +47,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 class Granted:
     """The request may pass."""
 
-    entry: Entry
+    entry: TokenEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +63,18 @@ class BookError(ValueError):
     """A change that cannot be made; one line for people."""
 
 
-class Book:
+class TokenStore:
     """Tokens by id. A change makes another book."""
 
-    def __init__(self, entries: Sequence[Entry] = ()) -> None:
+    def __init__(self, entries: Sequence[TokenEntry] = ()) -> None:
         self._entries = {entry.id: entry for entry in entries}
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[TokenEntry]:
         """All of them, the oldest first."""
         return list(self._entries.values())
 
-    def get(self, name: str) -> Entry | None:
+    def get(self, name: str) -> TokenEntry | None:
         """The token with this id."""
         return self._entries.get(name)
 
@@ -101,11 +101,11 @@ class Book:
             return Denied("scope", f"{has}; {_remedy(need)}", 403)
         return Granted(entry)
 
-    def with_entry(self, entry: Entry) -> "Book":
+    def with_entry(self, entry: TokenEntry) -> "TokenStore":
         """One more, or another in its place."""
-        return Book([*(e for e in self._entries.values() if e.id != entry.id), entry])
+        return TokenStore([*(e for e in self._entries.values() if e.id != entry.id), entry])
 
-    def ingest_token(self, node: str, now: datetime) -> Entry | None:
+    def ingest_token(self, node: str, now: datetime) -> TokenEntry | None:
         """The token of a node that holds and does not end."""
         for entry in self._entries.values():
             is_its = entry.scope is Scope.INGEST and entry.node == node
@@ -113,13 +113,13 @@ class Book:
                 return entry
         return None
 
-    def revoked(self, names: Sequence[str]) -> "Book":
+    def revoked(self, names: Sequence[str]) -> "TokenStore":
         """Without these ids. Raises BookError for one that is not there."""
         for name in names:
             self._known(name)
-        return Book([e for e in self._entries.values() if e.id not in names])
+        return TokenStore([e for e in self._entries.values() if e.id not in names])
 
-    def rotated(self, name: str, fresh: Token, now: datetime, grace: timedelta) -> "Book":
+    def rotated(self, name: str, fresh: Token, now: datetime, grace: timedelta) -> "TokenStore":
         """`fresh` in the place of the token `name`, which goes on for `grace`. Raises BookError."""
         old = self._known(name)
         if old.scope is Scope.ENROLL:
@@ -133,7 +133,7 @@ class Book:
 
     def enrolled(
         self, by: str, node: str, name: str, digest: str, now: datetime
-    ) -> "tuple[Book, Entry]":
+    ) -> "tuple[TokenStore, TokenEntry]":
         """The book with a node's own token, brought in by the token `by`.
 
         The same once more changes nothing: an answer may have been lost. Raises BookError.
@@ -155,14 +155,14 @@ class Book:
         if pass_.uses_left is not None:
             spent = msgspec.structs.replace(pass_, uses_left=pass_.uses_left - 1)
             book = book.with_entry(spent)
-        entry = Entry(name, Scope.INGEST, digest, now, node, comment=f"enrolled by {by}")
+        entry = TokenEntry(name, Scope.INGEST, digest, now, node, comment=f"enrolled by {by}")
         return book.with_entry(entry), entry
 
-    def without_old(self, now: datetime, kept: timedelta) -> "Book":
+    def without_old(self, now: datetime, kept: timedelta) -> "TokenStore":
         """Without those whose time has been over for so long."""
-        return Book([e for e in self._entries.values() if not e.is_over(now - kept)])
+        return TokenStore([e for e in self._entries.values() if not e.is_over(now - kept)])
 
-    def _known(self, name: str) -> Entry:
+    def _known(self, name: str) -> TokenEntry:
         entry = self._entries.get(name)
         if entry is None:
             raise BookError(f"there is no token {name}: `gpuwarden token list` shows all")

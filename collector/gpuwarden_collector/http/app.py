@@ -20,8 +20,8 @@ from gpuwarden_collector.http.sql_request import (
     SqlRequest,
     sql_request_of,
 )
-from gpuwarden_collector.ingest.commit_plan import Durable, Later, Never
-from gpuwarden_collector.ingest.decode import Refused
+from gpuwarden_collector.ingest.commit_plan import Rejected, RetryLater, Stored
+from gpuwarden_collector.ingest.decode import RefusedBody
 from gpuwarden_collector.ingest.pacing import Pacing
 from gpuwarden_collector.ingest.receive import NO_ROOM_RETRY_AFTER_S, Ingest
 from gpuwarden_collector.ops.metrics import Levels, Stats, exposition
@@ -93,13 +93,13 @@ class Api:
         """POST /v1/ingest."""
         outcome = await self._ingest.take(request)
         match outcome:
-            case Durable():
+            case Stored():
                 return web.Response(status=204, headers=_asking(self._pacing.batch_s))
-            case Refused(status, reason):
+            case RefusedBody(status, reason):
                 answer = error_response(status, reason, _RETRY_AFTER_S if status == 503 else None)
-            case Never(reason):
+            case Rejected(reason):
                 answer = error_response(422, reason)
-            case Later(reason, retry_after_s):
+            case RetryLater(reason, retry_after_s):
                 answer = error_response(503, reason, retry_after_s)
             case Busy(reason, retry_after_s, status):
                 answer = error_response(status, reason, retry_after_s)
@@ -112,7 +112,7 @@ class Api:
         """POST /v1/sql."""
         body = await self._bodies.read(request, SQL_BODY_BYTES_MAX)
         match body:
-            case Refused(status, reason):
+            case RefusedBody(status, reason):
                 return _closing(request, error_response(status, reason))
             case Busy(reason, retry_after_s, status):
                 return _closing(request, error_response(status, reason, retry_after_s))

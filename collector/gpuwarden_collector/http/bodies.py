@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from aiohttp import StreamReader, web
 
-from gpuwarden_collector.ingest.decode import Refused
+from gpuwarden_collector.ingest.decode import RefusedBody
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class BodyReader:
         """Give back the room of a body that `read` returned."""
         self.in_flight_bytes -= size_bytes
 
-    async def read(self, request: web.Request, bytes_max: int) -> bytes | Refused | Busy:
+    async def read(self, request: web.Request, bytes_max: int) -> bytes | RefusedBody | Busy:
         """The body, whose room the caller must release. Reads no further once it is refused."""
         declared = request.content_length
         if declared is not None and declared > bytes_max:
-            return Refused(413, f"the body has {declared} bytes; most is {bytes_max}")
+            return RefusedBody(413, f"the body has {declared} bytes; most is {bytes_max}")
         if declared and not self._has_room(declared):
             return self._busy()
         if request.content.is_eof():
@@ -62,7 +62,7 @@ class BodyReader:
             if not is_kept:
                 self.in_flight_bytes -= taken
 
-    def _arrived(self, content: StreamReader, bytes_max: int) -> bytes | Refused | Busy:
+    def _arrived(self, content: StreamReader, bytes_max: int) -> bytes | RefusedBody | Busy:
         """A body that came with its head, as most do: nothing has to be waited for."""
         try:
             body = content.read_nowait()
@@ -86,9 +86,9 @@ class BodyReader:
         return Busy(f"{self.in_flight_bytes} bytes of request bodies are in memory already")
 
 
-def _too_large(bytes_max: int) -> Refused:
-    return Refused(413, f"the body has more than {bytes_max} bytes")
+def _too_large(bytes_max: int) -> RefusedBody:
+    return RefusedBody(413, f"the body has more than {bytes_max} bytes")
 
 
-def _damaged(error: Exception) -> Refused:
-    return Refused(400, f"the body is cut off or damaged: {error}")
+def _damaged(error: Exception) -> RefusedBody:
+    return RefusedBody(400, f"the body is cut off or damaged: {error}")

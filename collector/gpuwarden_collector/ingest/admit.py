@@ -18,7 +18,7 @@ from gpuwarden.clock import EPOCH, from_ms, to_ms
 from gpuwarden.metrics import Type
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.table import Column, Table
-from gpuwarden_collector.ingest.decode import Refused, invalid
+from gpuwarden_collector.ingest.decode import RefusedBody, invalid
 
 NAME_BYTES_MAX = 256
 """Longest text of a name or UUID."""
@@ -46,26 +46,26 @@ def window(now: datetime, past_max_s: float, future_max_s: float) -> Window:
     )
 
 
-def refusal(tables: Mapping[str, Any], admitted: Window) -> Refused | None:
+def refusal(tables: Mapping[str, Any], admitted: Window) -> RefusedBody | None:
     """Why the tables are refused; None admits them."""
     result = checked(tables, admitted)
-    return result if isinstance(result, Refused) else None
+    return result if isinstance(result, RefusedBody) else None
 
 
-def checked(tables: Mapping[str, Any], admitted: Window) -> dict[str, Any] | Refused:
+def checked(tables: Mapping[str, Any], admitted: Window) -> dict[str, Any] | RefusedBody:
     """The tables, each column in one piece, or why they are refused."""
     combined: dict[str, Any] = {}
     for name, data in tables.items():
         if reason := invalid(name, data):
-            return Refused(400, reason)
+            return RefusedBody(400, reason)
         table = WIRE_TABLES[name]
         data = combined[name] = data.combine_chunks()
         for column, values in zip(table.columns, data.columns, strict=True):
             reason = _wrong_column(table, column, values, admitted)
             if reason:
-                return Refused(422, reason)
+                return RefusedBody(422, reason)
         if name in _SAMPLE_TABLES and (key := _key_twice(table, data)):
-            return Refused(422, key)
+            return RefusedBody(422, key)
     return combined
 
 

@@ -189,7 +189,7 @@ def _stream_at(content: bytes, start: int, opening: Opening) -> tuple[Stream, in
 
 
 @dataclass(slots=True)
-class Joined:
+class CoalescedStreams:
     """Streams of many bodies, to be read as one for each source."""
 
     _pieces: dict[Source, list[memoryview]] = field(default_factory=dict)

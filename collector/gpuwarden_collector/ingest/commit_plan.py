@@ -13,28 +13,28 @@ import pyarrow.compute as pc
 from gpuwarden.schema import EVENTS
 from gpuwarden.wire import BatchId
 from gpuwarden_collector.ingest import inventory
-from gpuwarden_collector.ingest.decode import STORED_SCHEMAS, Decoded, Part
+from gpuwarden_collector.ingest.decode import STORED_SCHEMAS, BatchRows, Decoded
 from gpuwarden_collector.ingest.deduplicate import (
     NOBODY,
     RANGES_MAX,
+    BatchLedger,
     Draft,
-    Entry,
-    Ledger,
+    LedgerEntry,
     LedgerKey,
-    Stored,
+    StoredSequences,
     from_text,
     to_text,
 )
 from gpuwarden_collector.ingest.gpu_owners import (
     TOLD_EVERY,
     Claims,
-    Owner,
+    GpuOwner,
     Speaker,
     Told,
     gone,
     stored_owner,
 )
-from gpuwarden_collector.ingest.inventory import Item, Place, Source
+from gpuwarden_collector.ingest.inventory import BatchSource, Item, Place
 from gpuwarden_collector.ingest.late_rows import late_windows
 from gpuwarden_collector.ingest.prices import PriceBook
 from gpuwarden_collector.ingest.resent import doubtful_rows
@@ -55,7 +55,7 @@ LedgerRow = tuple[str, str, str, int, str, datetime]
 class Known:
     """What the database holds, as the writer remembers it."""
 
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: BatchLedger = field(default_factory=BatchLedger)
     items: dict[str, dict[str, Item]] = field(default_factory=lambda: {"nodes": {}, "gpus": {}})
     heard: dict[str, set[str]] = field(default_factory=lambda: {"nodes": set(), "gpus": set()})
     """Keys heard of since `last_seen_at` was last written."""
@@ -63,7 +63,7 @@ class Known:
     """gpu_uuid of the board that was last told of there."""
     unsaved: set[LedgerKey] = field(default_factory=set)
     """Entries of the ledger that the state file does not have as they are."""
-    owners: dict[str, Owner] = field(default_factory=dict)
+    owners: dict[str, GpuOwner] = field(default_factory=dict)
     """By gpu_uuid: the node that each GPU belongs to."""
     told: dict[tuple[str, str], Told] = field(default_factory=dict)
     """By gpu_uuid and node: what was told of nodes that speak of another's GPU."""
@@ -95,14 +95,14 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Durable:
+class Stored:
     """The batch is stored; `is_duplicate`: it already was, or the same stands earlier in the group."""
 
     is_duplicate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class RetryLater:
     """The batch is not stored and may be sent again."""
 
     reason: str
@@ -110,22 +110,22 @@ class Later:
 
 
 @dataclass(frozen=True, slots=True)
-class Never:
+class Rejected:
     """The batch is not stored and must not be sent again."""
 
     reason: str
 
 
-Outcome = Durable | Later | Never
+Outcome = Stored | RetryLater | Rejected
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CommitPlan:
     """What to write, what each batch is answered once it is written, and what is known then."""
 
     changes: Changes
     outcomes: Sequence[Outcome]
-    ledger: Mapping[LedgerKey, Entry]
+    ledger: Mapping[LedgerKey, LedgerEntry]
     forgotten: Sequence[LedgerKey]
     items: Mapping[str, Mapping[str, Item]]
     places: Mapping[Place, str]
@@ -143,7 +143,7 @@ class Plan:
         return not self.changes.batches
 
 
-def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetime) -> Plan:
+def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetime) -> CommitPlan:
     """Which of the batches are new, and everything that storing them means. Changes nothing."""
     draft = Draft(known.ledger, {batch.key for batch in batches}, now)
     items: dict[str, dict[str, Item]] = {name: {} for name in _INVENTORY}
@@ -153,7 +153,7 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
     for batch in batches:
         outcome = _outcome(batch, draft)
         outcomes.append(outcome)
-        if isinstance(outcome, Durable) and not outcome.is_duplicate:
+        if isinstance(outcome, Stored) and not outcome.is_duplicate:
             fresh.append(batch)
     # History says nothing about who is there now.
     live = [batch for batch in fresh if not batch.id.is_import]
@@ -192,7 +192,7 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
         imported += sum(b.decoded.parts[name].rows for b in history if name in b.decoded.parts)
     _hear(heard, of_live)
     newest = _newest(of_live)
-    return Plan(
+    return CommitPlan(
         changes,
         outcomes,
         draft.changed,
@@ -220,18 +220,18 @@ def _doubtful(batches: Sequence[Batch]) -> Any | None:
 def _outcome(batch: Batch, draft: Draft) -> Outcome:
     """What becomes of a batch; if it is durable, `draft` has it."""
     entry = draft.get(batch.key)
-    before = entry.stored if entry else Stored()
+    before = entry.stored if entry else StoredSequences()
     is_duplicate = before.has(batch.id.sequence)
     after = before.raised(batch.id.oldest_sequence).having(batch.id.sequence)
     if not is_duplicate and len(after.ranges) > RANGES_MAX:
-        return Never(
+        return Rejected(
             f"more than {RANGES_MAX} gaps in this agent's sequences: "
             "Gpuwarden-Oldest-Sequence must say which will never be sent"
         )
     if (reason := draft.refusal(batch.key)) is not None:
-        return Later(reason, _NO_KEY_RETRY_AFTER_S)
+        return RetryLater(reason, _NO_KEY_RETRY_AFTER_S)
     draft.put(batch.key, after)
-    return Durable(is_duplicate)
+    return Stored(is_duplicate)
 
 
 def _take_inventory(
@@ -244,7 +244,7 @@ def _take_inventory(
     now: datetime,
 ) -> Iterator[tuple[str, list[str]]]:
     """Merge what a batch says of nodes and GPUs; keys of those that it may speak of, by table."""
-    source = Source(batch.sender, batch.id.agent_id, batch.id.sequence, batch.id.is_import)
+    source = BatchSource(batch.sender, batch.id.agent_id, batch.id.sequence, batch.id.is_import)
     for name in _INVENTORY:
         part = batch.decoded.parts.get(name)
         if part is None:
@@ -304,14 +304,14 @@ def _changed(known: Mapping[str, Item], items: Mapping[str, Item]) -> dict[str, 
 
 def _concatenated(batches: Sequence[Batch]) -> dict[str, Any]:
     """Rows of samples and events by table, those that were decoded together in one piece."""
-    found: dict[str, list[Part]] = {}
+    found: dict[str, list[BatchRows]] = {}
     for batch in batches:
         for name, part in batch.decoded.parts.items():
             if name not in _INVENTORY and part.rows:
                 parts = found.setdefault(name, [])
                 last = parts[-1] if parts else None
                 if last and last.whole is part.whole and last.start + last.rows == part.start:
-                    parts[-1] = Part(last.whole, last.start, last.rows + part.rows)
+                    parts[-1] = BatchRows(last.whole, last.start, last.rows + part.rows)
                 else:
                     parts.append(part)
     return {name: pa.concat_tables(part.data for part in p) for name, p in found.items()}
@@ -384,15 +384,19 @@ def loaded(
     rows are naive UTC."""
     known = Known()
     for row in sorted(ledger, key=lambda one: one["heard_at"]):
-        stored = Stored(row["floor"], from_text(row["ranges"]))
+        stored = StoredSequences(row["floor"], from_text(row["ranges"]))
         heard_at = row["heard_at"].replace(tzinfo=UTC)
         where = (row["sender"], row["agent_id"], row["boot_id"])
-        known.ledger.update({where: Entry(stored, heard_at)})
+        known.ledger.update({where: LedgerEntry(stored, heard_at)})
     for batch in batches:
         where = (batch.sender, batch.agent_id, batch.boot_id)
         before = known.ledger.get(where)
-        stored = (before.stored if before else Stored()).raised(batch.floor).having(batch.sequence)
-        known.ledger.update({where: Entry(stored, now)})
+        stored = (
+            (before.stored if before else StoredSequences())
+            .raised(batch.floor)
+            .having(batch.sequence)
+        )
+        known.ledger.update({where: LedgerEntry(stored, now)})
         known.unsaved.add(where)
     for name, rows in inventory_rows.items():
         key = _HEARD_COLUMNS[name]
@@ -412,7 +416,7 @@ def loaded(
     return known
 
 
-def apply(known: Known, done: Plan) -> None:
+def apply(known: Known, done: CommitPlan) -> None:
     """Remember a plan that has been written."""
     known.ledger.forget(done.forgotten)
     known.ledger.update(done.ledger)

@@ -50,7 +50,7 @@ STORED_SCHEMAS = {name: arrow_schema(stored_columns(t)) for name, t in WIRE_TABL
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedBody:
     """The batch is wrong and stays wrong: the HTTP status and one sentence. Of the statuses only 503
     has it sent again."""
 
@@ -59,7 +59,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BatchRows:
     """A batch's rows of a table, in a table that may hold those of many batches."""
 
     whole: Any
@@ -78,7 +78,7 @@ class Part:
 class Decoded:
     """Tables of a batch in the catalogue's types and column order."""
 
-    parts: Mapping[str, Part]
+    parts: Mapping[str, BatchRows]
     memory_bytes: int
     """What the rows hold in memory."""
     unknown_columns: frozenset[tuple[str, str]] = frozenset()
@@ -92,7 +92,7 @@ class Decoded:
         unknown_columns: frozenset[tuple[str, str]] = frozenset(),
     ) -> "Decoded":
         """A batch whose tables are its own."""
-        parts = {name: Part(table, 0, table.num_rows) for name, table in tables.items()}
+        parts = {name: BatchRows(table, 0, table.num_rows) for name, table in tables.items()}
         return cls(parts, memory_bytes, unknown_columns)
 
     @property
@@ -106,36 +106,36 @@ class Decoded:
         return {name: part.data for name, part in self.parts.items()}
 
 
-def decode(body: bytes, encoding: str) -> Decoded | Refused:
+def decode(body: bytes, encoding: str) -> Decoded | RefusedBody:
     """The tables in a body; `encoding` is the Content-Encoding, "" for none."""
     content = content_of(body, encoding)
-    return content if isinstance(content, Refused) else decode_content(content)
+    return content if isinstance(content, RefusedBody) else decode_content(content)
 
 
-def content_of(body: bytes, encoding: str) -> bytes | Refused:
+def content_of(body: bytes, encoding: str) -> bytes | RefusedBody:
     """The streams in a body, not compressed."""
     try:
         if encoding.lower() == "zstd":
             return decompress(body, DECODED_BYTES_MAX)
     except BodyError as error:
-        return Refused(error.status, error.reason)
+        return RefusedBody(error.status, error.reason)
     if encoding.lower() not in ("", "identity"):
-        return Refused(415, f"Content-Encoding {encoding!r} is not known; send zstd or none")
+        return RefusedBody(415, f"Content-Encoding {encoding!r} is not known; send zstd or none")
     if len(body) > DECODED_BYTES_MAX:
-        return Refused(413, f"the body has more than {DECODED_BYTES_MAX} bytes")
+        return RefusedBody(413, f"the body has more than {DECODED_BYTES_MAX} bytes")
     return body
 
 
-def decode_content(content: bytes) -> Decoded | Refused:
+def decode_content(content: bytes) -> Decoded | RefusedBody:
     """The tables in what `content_of` gave."""
     try:
         return _decode(content)
     except BodyError as error:
-        return Refused(error.status, error.reason)
+        return RefusedBody(error.status, error.reason)
     except MemoryError:
         raise  # Arrow's own too, which says nothing of the body
     except ARROW_ERRORS as error:
-        return Refused(400, f"the body is not valid Arrow: {first_line(error)}")
+        return RefusedBody(400, f"the body is not valid Arrow: {first_line(error)}")
 
 
 def _decode(body: bytes) -> Decoded:

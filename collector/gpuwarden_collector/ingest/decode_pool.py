@@ -19,11 +19,11 @@ import pyarrow as pa
 from gpuwarden.clock import Clock
 from gpuwarden_collector.auth.node_rows import NodeColumns
 from gpuwarden_collector.ingest.admit import Window, checked, refusal, window
-from gpuwarden_collector.ingest.coalesce import Joined, Openings, Stream, plain_streams
+from gpuwarden_collector.ingest.coalesce import CoalescedStreams, Openings, Stream, plain_streams
 from gpuwarden_collector.ingest.decode import (
+    BatchRows,
     Decoded,
-    Part,
-    Refused,
+    RefusedBody,
     content_of,
     decode_content,
     first_line,
@@ -61,19 +61,19 @@ def admit(
     admitted: Window,
     openings: Openings | None = None,
     faults: Faults | None = None,
-) -> list[Decoded | Refused]:
+) -> list[Decoded | RefusedBody]:
     """Each body decoded and admitted, or why not. `openings` is what earlier calls have learned.
 
     Ends early, but not before the first, once the decoded tables hold much memory; the rest of the
     bodies has no result then.
     """
     openings, faults = openings or Openings(), faults or Faults()
-    contents: list[bytes | Refused] = []
+    contents: list[bytes | RefusedBody] = []
     held_bytes = 0
     for body in bodies:
         content = _guarded(faults, partial(content_of, body.content, body.encoding))
         contents.append(content)
-        if not isinstance(content, Refused):
+        if not isinstance(content, RefusedBody):
             held_bytes += len(content)
         if held_bytes > _HELD_BYTES_MAX:
             break
@@ -87,7 +87,7 @@ def admit(
     return _alone(bodies, contents, admitted, openings, faults)
 
 
-def _guarded(faults: Faults, work: Callable[[], T | Refused]) -> T | Refused:
+def _guarded(faults: Faults, work: Callable[[], T | RefusedBody]) -> T | RefusedBody:
     """What is found of one body; its refusal where looking at it raises an exception.
 
     422, though the fault is the collector's: it would come again however often the body did, and the
@@ -97,10 +97,10 @@ def _guarded(faults: Faults, work: Callable[[], T | Refused]) -> T | Refused:
         return work()
     except MemoryError as error:
         faults.note("decode", error)
-        return Refused(503, "the collector had no memory for the batch: give it more")
+        return RefusedBody(503, "the collector had no memory for the batch: give it more")
     except Exception as error:  # noqa: BLE001  one body must not decide about the next
         faults.note("decode", error)
-        return Refused(
+        return RefusedBody(
             422,
             f"the collector failed on the batch ({type(error).__name__}: {first_line(error)}): "
             "please report this with the stack trace in its log",
@@ -108,8 +108,8 @@ def _guarded(faults: Faults, work: Callable[[], T | Refused]) -> T | Refused:
 
 
 def _of_own_nodes(
-    bodies: Sequence[Body], results: Sequence[Decoded | Refused]
-) -> list[Decoded | Refused]:
+    bodies: Sequence[Body], results: Sequence[Decoded | RefusedBody]
+) -> list[Decoded | RefusedBody]:
     columns = NodeColumns()
     return [
         (columns.refusal(result, body.node) or result)
@@ -121,18 +121,18 @@ def _of_own_nodes(
 
 def _alone(
     bodies: Sequence[Body],
-    contents: Sequence[bytes | Refused],
+    contents: Sequence[bytes | RefusedBody],
     admitted: Window,
     openings: Openings,
     faults: Faults,
-) -> list[Decoded | Refused]:
-    results: list[Decoded | Refused] = []
+) -> list[Decoded | RefusedBody]:
+    results: list[Decoded | RefusedBody] = []
     held_bytes = 0
     for body, content in zip(bodies, contents, strict=False):
         if held_bytes > _HELD_BYTES_MAX:
             break
-        result: Decoded | Refused
-        if isinstance(content, Refused):
+        result: Decoded | RefusedBody
+        if isinstance(content, RefusedBody):
             result = content
         else:
             result = _guarded(faults, partial(_one, body, content, admitted, openings))
@@ -142,7 +142,7 @@ def _alone(
     return results
 
 
-def _one(body: Body, content: bytes, admitted: Window, openings: Openings) -> Decoded | Refused:
+def _one(body: Body, content: bytes, admitted: Window, openings: Openings) -> Decoded | RefusedBody:
     result = decode_content(content)
     if isinstance(result, Decoded):
         result = refusal(result.tables, admitted) or result
@@ -152,19 +152,19 @@ def _one(body: Body, content: bytes, admitted: Window, openings: Openings) -> De
 
 
 def _together(
-    contents: Sequence[bytes | Refused], admitted: Window, openings: Openings
-) -> list[Decoded | Refused] | None:
+    contents: Sequence[bytes | RefusedBody], admitted: Window, openings: Openings
+) -> list[Decoded | RefusedBody] | None:
     """All of them at once; None when one of them must be at fault, or they hold much memory."""
     group = _Group()
     for number, content in enumerate(contents):
-        if isinstance(content, Refused):
+        if isinstance(content, RefusedBody):
             group.refused[number] = content
         elif (plain := plain_streams(content, openings)) is not None:
             group.plain[number] = len(content), plain
             group.joined.add(content, plain)
         else:
             match decode_content(content):
-                case Refused() as refused:
+                case RefusedBody() as refused:
                     group.refused[number] = refused
                 case decoded:
                     group.others[number] = decoded
@@ -184,9 +184,9 @@ class _Group:
 
     plain: dict[int, tuple[int, list[Stream]]] = field(default_factory=dict)
     """Bytes, and streams."""
-    joined: Joined = field(default_factory=Joined)
+    joined: CoalescedStreams = field(default_factory=CoalescedStreams)
     others: dict[int, Decoded] = field(default_factory=dict)
-    refused: dict[int, Refused] = field(default_factory=dict)
+    refused: dict[int, RefusedBody] = field(default_factory=dict)
 
     def decoded(self, admitted: Window) -> dict[int, Decoded] | None:
         """All good bodies as parts of the same tables; None when not every one is admitted."""
@@ -208,26 +208,28 @@ class _Group:
             for number, batch in self.others.items()
         }
         wholes = checked({name: pa.concat_tables(p) for name, p in pieces.items()}, admitted)
-        if isinstance(wholes, Refused):
+        if isinstance(wholes, RefusedBody):
             return None
         found: dict[int, Decoded] = {}
         for number, (size_bytes, streams) in self.plain.items():
-            parts: dict[str, Part] = {}
+            parts: dict[str, BatchRows] = {}
             for stream in streams:
                 source = stream.source
-                parts[source.table] = Part(wholes[source.table], at[source], stream.rows)
+                parts[source.table] = BatchRows(wholes[source.table], at[source], stream.rows)
                 at[source] += stream.rows
             found[number] = Decoded(parts, size_bytes)
         for number, batch in self.others.items():
-            own = {n: Part(wholes[n], starts[number][n], p.rows) for n, p in batch.parts.items()}
+            own = {
+                n: BatchRows(wholes[n], starts[number][n], p.rows) for n, p in batch.parts.items()
+            }
             found[number] = Decoded(own, batch.memory_bytes, batch.unknown_columns)
         return found
 
 
-_Waiting = tuple[Body, "asyncio.Future[Decoded | Refused]"]
+_Waiting = tuple[Body, "asyncio.Future[Decoded | RefusedBody]"]
 
 
-class Intake:
+class DecodePool:
     """Hands bodies to the threads and their results back; belongs to the event loop."""
 
     def __init__(
@@ -250,9 +252,9 @@ class Intake:
         self._openings = Openings()
         self._threads = ThreadPoolExecutor(DECODES_MAX, "decode")
 
-    async def admit(self, body: Body) -> Decoded | Refused:
+    async def admit(self, body: Body) -> Decoded | RefusedBody:
         """The decoded batch, or why it is refused."""
-        answer: asyncio.Future[Decoded | Refused] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Decoded | RefusedBody] = asyncio.get_running_loop().create_future()
         self._waiting.append((body, answer))
         self._waiting_bytes += len(body.content)
         self._start_soon()
@@ -298,7 +300,7 @@ class Intake:
         return taken
 
     def _finish(
-        self, taken: Sequence[_Waiting], job: "asyncio.Future[list[Decoded | Refused]]"
+        self, taken: Sequence[_Waiting], job: "asyncio.Future[list[Decoded | RefusedBody]]"
     ) -> None:
         self._running -= 1
         if fault := job.exception():

@@ -40,7 +40,7 @@ LedgerKey = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredSequences:
     """What is stored of one agent and boot.
 
     Every sequence below `floor` counts as stored; `ranges` (first, last; both included) are
@@ -57,7 +57,7 @@ class Stored:
         at = bisect_right(self.ranges, (sequence, 1 << 62)) - 1
         return at >= 0 and self.ranges[at][1] >= sequence
 
-    def having(self, sequence: int) -> "Stored":
+    def having(self, sequence: int) -> "StoredSequences":
         """The same with that sequence stored."""
         if self.has(sequence):
             return self
@@ -70,17 +70,17 @@ class Stored:
             last = after.pop(0)[1]
         return _settled(self.floor, (*before, (first, last), *after))
 
-    def raised(self, floor: int) -> "Stored":
+    def raised(self, floor: int) -> "StoredSequences":
         """The same with nothing below `floor` to come; a floor never falls."""
         return _settled(floor, self.ranges) if floor > self.floor else self
 
 
-def _settled(floor: int, ranges: tuple[Range, ...]) -> Stored:
+def _settled(floor: int, ranges: tuple[Range, ...]) -> StoredSequences:
     """Ranges below the floor dropped, and the floor raised over a range that it touches."""
     kept = [(max(first, floor), last) for first, last in ranges if last >= floor]
     if kept and kept[0][0] == floor:
         floor = kept.pop(0)[1] + 1
-    return Stored(floor, tuple(kept))
+    return StoredSequences(floor, tuple(kept))
 
 
 def to_text(ranges: tuple[Range, ...]) -> str:
@@ -105,18 +105,18 @@ def token_sender(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """What is stored of one sender, agent and boot, and when it was last heard of."""
 
-    stored: Stored
+    stored: StoredSequences
     heard_at: datetime
 
 
-class Ledger:
+class BatchLedger:
     """Entries by key; of each sender in the order in which they were last heard of."""
 
-    def __init__(self, entries: Mapping[LedgerKey, Entry] | None = None) -> None:
-        self._by_sender: dict[str, OrderedDict[LedgerKey, Entry]] = {}
+    def __init__(self, entries: Mapping[LedgerKey, LedgerEntry] | None = None) -> None:
+        self._by_sender: dict[str, OrderedDict[LedgerKey, LedgerEntry]] = {}
         self._count = 0
         self.update(entries or {})
 
@@ -124,11 +124,11 @@ class Ledger:
         return self._count
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ledger) and self._by_sender == other._by_sender
+        return isinstance(other, BatchLedger) and self._by_sender == other._by_sender
 
     __hash__ = None  # type: ignore[assignment]
 
-    def get(self, key: LedgerKey) -> Entry | None:
+    def get(self, key: LedgerKey) -> LedgerEntry | None:
         """The entry, if there is one."""
         of_sender = self._by_sender.get(key[0])
         return None if of_sender is None else of_sender.get(key)
@@ -137,11 +137,11 @@ class Ledger:
         """Entries of a sender."""
         return len(self._by_sender.get(sender, ()))
 
-    def of(self, sender: str) -> Iterator[tuple[LedgerKey, Entry]]:
+    def of(self, sender: str) -> Iterator[tuple[LedgerKey, LedgerEntry]]:
         """Entries of a sender, the one first that was not heard of for longest."""
         return iter(self._by_sender.get(sender, {}).items())
 
-    def update(self, entries: Mapping[LedgerKey, Entry]) -> None:
+    def update(self, entries: Mapping[LedgerKey, LedgerEntry]) -> None:
         """Take entries, which were heard of last, in the place of those that are there."""
         for key, entry in entries.items():
             of_sender = self._by_sender.setdefault(key[0], OrderedDict())
@@ -171,18 +171,18 @@ class Ledger:
 class Draft:
     """What a group of batches changes of a ledger, which itself stays as it is."""
 
-    def __init__(self, ledger: Ledger, coming: AbstractSet[LedgerKey], now: datetime) -> None:
+    def __init__(self, ledger: BatchLedger, coming: AbstractSet[LedgerKey], now: datetime) -> None:
         """`coming`: keys of all batches of the group; none of them is forgotten."""
         self._ledger = ledger
         self._coming = coming
         self._now = now
         self._grown: Counter[str] = Counter()
         self._total = len(ledger)
-        self._oldest: dict[str, Iterator[tuple[LedgerKey, Entry]]] = {}
-        self.changed: dict[LedgerKey, Entry] = {}
+        self._oldest: dict[str, Iterator[tuple[LedgerKey, LedgerEntry]]] = {}
+        self.changed: dict[LedgerKey, LedgerEntry] = {}
         self.forgotten: list[LedgerKey] = []
 
-    def get(self, key: LedgerKey) -> Entry | None:
+    def get(self, key: LedgerKey) -> LedgerEntry | None:
         """What counts for a key: its own entry, or else what was stored before senders were told apart."""
         own = self.changed.get(key) or self._ledger.get(key)
         return own or self._ledger.get((NOBODY, *key[1:]))
@@ -207,12 +207,12 @@ class Draft:
             " the last hour: send it again later, and see what makes so many"
         )
 
-    def put(self, key: LedgerKey, stored: Stored) -> None:
+    def put(self, key: LedgerKey, stored: StoredSequences) -> None:
         """What is stored of a key from now on; there is room for it."""
         if key not in self.changed and self._ledger.get(key) is None:
             self._grown[key[0]] += 1
             self._total += 1
-        self.changed[key] = Entry(stored, self._now)
+        self.changed[key] = LedgerEntry(stored, self._now)
 
     def _forget_of(self, sender: str) -> bool:
         # Where it stands is remembered: to look through the forgotten ones again for each batch would

@@ -55,7 +55,7 @@ class Speaker(NamedTuple):
     agent_id: str | None
 
 
-class Owner(NamedTuple):
+class GpuOwner(NamedTuple):
     """The node that a GPU belongs to."""
 
     node: str
@@ -77,19 +77,19 @@ class Told(NamedTuple):
 class Claims:
     """What a group of batches changes of who owns what; `owners` and `told` themselves stay as they are."""
 
-    owners: Mapping[str, Owner]
+    owners: Mapping[str, GpuOwner]
     """By gpu_uuid."""
     told: Mapping[tuple[str, str], Told]
     """By gpu_uuid and node."""
     now: datetime
-    changed: dict[str, Owner] = field(default_factory=dict)
+    changed: dict[str, GpuOwner] = field(default_factory=dict)
     changed_told: dict[tuple[str, str], Told] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
     """Rows by table."""
     _denied: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
     """By gpu_uuid and node: rows left out, and whether the first of them was simulated."""
 
-    def owner(self, gpu_uuid: str) -> Owner | None:
+    def owner(self, gpu_uuid: str) -> GpuOwner | None:
         """Whom a GPU belongs to."""
         return self.changed.get(gpu_uuid) or self.owners.get(gpu_uuid)
 
@@ -164,7 +164,7 @@ class Claims:
             owner = self.owner(gpu_uuid)
             if owner is not None and owner.node == node:
                 if claims and (owner.has_let_go or self.now - owner.heard_at >= _HEARD_STEP):
-                    heard = Owner(node, owner.since_ms, self.now, owner.speaker)
+                    heard = GpuOwner(node, owner.since_ms, self.now, owner.speaker)
                     self.changed[gpu_uuid] = heard
                 continue
             if owner is None and not claims:
@@ -175,12 +175,12 @@ class Claims:
                 if claims:
                     # A clock that is ahead would leave the time until then to others.
                     since_ms = min(first_ms, to_ms(self.now))
-                    self.changed[gpu_uuid] = Owner(node, since_ms, self.now, speaker)
+                    self.changed[gpu_uuid] = GpuOwner(node, since_ms, self.now, speaker)
             else:
                 wrong[gpu_uuid, node] = owner.since_ms
         return wrong
 
-    def _is_free(self, owner: Owner, speaker: Speaker) -> bool:
+    def _is_free(self, owner: GpuOwner, speaker: Speaker) -> bool:
         """Whether another node may have the owner's GPU."""
         is_open = speaker.sender == NOBODY
         is_same_sender = owner.speaker.sender == speaker.sender or (
@@ -301,12 +301,12 @@ def _encoded(column: Any) -> Any:
     return column.combine_chunks().dictionary_encode()
 
 
-def stored_owner(row: Mapping[str, Any], agent_id: str | None, heard_at: datetime) -> Owner:
+def stored_owner(row: Mapping[str, Any], agent_id: str | None, heard_at: datetime) -> GpuOwner:
     """Whom a GPU belongs to by its stored row (times with their zone), and the agent of its node."""
     first = row.get("first_seen_at") or heard_at
-    return Owner(row["node"], to_ms(first), heard_at, Speaker(None, agent_id))
+    return GpuOwner(row["node"], to_ms(first), heard_at, Speaker(None, agent_id))
 
 
-def gone(owners: Mapping[str, Owner], now: datetime) -> list[str]:
+def gone(owners: Mapping[str, GpuOwner], now: datetime) -> list[str]:
     """GPUs whose owners have been silent about them for so long that anybody may have them."""
     return [key for key, owner in owners.items() if now - owner.heard_at >= GONE_AFTER]

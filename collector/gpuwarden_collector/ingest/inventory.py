@@ -17,7 +17,7 @@ Place = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class BatchSource:
     """Who spoke: who was let in, the agent that the batch names, and its sequence."""
 
     sender: str
@@ -26,7 +26,7 @@ class Source:
     is_import: bool = False
     """Whether it told of the past."""
 
-    def is_before(self, other: "Source | None") -> bool:
+    def is_before(self, other: "BatchSource | None") -> bool:
         """Whether the same agent said the other thing later. Another sender is another agent."""
         if other is None or (other.sender, other.agent_id) != (self.sender, self.agent_id):
             return False
@@ -38,10 +38,10 @@ class Item:
     """A stored row of `nodes` or `gpus` and who last spoke of it; None: before this start."""
 
     row: Row
-    source: Source | None = None
+    source: BatchSource | None = None
 
 
-def merged(known: Item | None, said: Row, source: Source, now: datetime) -> Item:
+def merged(known: Item | None, said: Row, source: BatchSource, now: datetime) -> Item:
     """The item after an agent has said `said` about it."""
     if known is None:
         seen_at = None if source.is_import else now

@@ -48,7 +48,7 @@ class BodyError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class MessageSpan:
     """Where one complete IPC stream lies in the body, and how many rows its batches declare."""
 
     start: int
@@ -105,13 +105,13 @@ def _one_frame(body: bytes) -> bytes | None:
     return content if frame.eof and not frame.unused_data else None
 
 
-def walk(data: bytes, rows_max: int) -> list[Span]:
+def walk(data: bytes, rows_max: int) -> list[MessageSpan]:
     """The IPC streams that `data` consists of, from end to end.
 
     Raises BodyError for anything else: truncated messages, streams without their end marker,
     compressed buffers, more messages or rows than allowed.
     """
-    spans: list[Span] = []
+    spans: list[MessageSpan] = []
     position = messages = rows_before = 0
     while position < len(data):
         start, rows = position, 0
@@ -132,12 +132,12 @@ def walk(data: bytes, rows_max: int) -> list[Span]:
             if rows_before + rows > rows_max:
                 raise BodyError(413, f"the body has more than {rows_max} rows")
         rows_before += rows
-        spans.append(Span(start, position, rows))
+        spans.append(MessageSpan(start, position, rows))
     return spans
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class IpcMessage:
     """One message of a stream."""
 
     kind: int | None  # None: the end marker of a stream
@@ -145,7 +145,7 @@ class Message:
     rows: int = 0
 
 
-def message_at(data: bytes, position: int, where: str) -> Message:
+def message_at(data: bytes, position: int, where: str) -> IpcMessage:
     """The message that begins at `position`, which `where` names. Raises BodyError."""
     try:
         marker, size = _PREFIX.unpack_from(data, position)
@@ -155,7 +155,7 @@ def message_at(data: bytes, position: int, where: str) -> Message:
         raise BodyError(400, f"{where} is not an Arrow IPC stream")
     metadata = position + 8
     if size == 0:
-        return Message(None, metadata)
+        return IpcMessage(None, metadata)
     if size < 0 or metadata + size > len(data):
         raise BodyError(400, f"{where} is cut off in its metadata")
     try:
@@ -165,7 +165,7 @@ def message_at(data: bytes, position: int, where: str) -> Message:
     end = metadata + size + body_bytes
     if end > len(data):
         raise BodyError(400, f"{where} is cut off in its body")
-    return Message(kind, end, rows)
+    return IpcMessage(kind, end, rows)
 
 
 @dataclass(frozen=True, slots=True)

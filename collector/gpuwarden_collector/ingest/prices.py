@@ -51,7 +51,7 @@ class Owned:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PriceEntry:
     """A price, and what it is for. Patterns are as in a shell, case counts for nothing."""
 
     where: str
@@ -69,7 +69,7 @@ class Entry:
 class PriceBook:
     """All that is known of prices."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[PriceEntry, ...] = ()
     by_model: Mapping[str, float] = field(default_factory=dict)
     """`[prices]` of the settings: by the driver's name, or a start of the catalogue's."""
     energy: Energy = Energy()
@@ -103,7 +103,7 @@ def price_of(gpu: Row, node: Row | None, book: PriceBook) -> Priced:
     )
 
 
-def _fits(entry: Entry, gpu: Row, model: GpuModel | None, node: Row | None) -> bool:
+def _fits(entry: PriceEntry, gpu: Row, model: GpuModel | None, node: Row | None) -> bool:
     if gpu.get("mig_instance") is not None:
         return False
     names = (gpu.get("model") or "", model.name if model else "")
@@ -130,7 +130,7 @@ def _labels(node: Row | None) -> dict[str, str]:
     return {str(k): str(v) for k, v in labels.items()} if isinstance(labels, dict) else {}
 
 
-def _priced(entry: Entry, model: GpuModel | None, node: Row | None, energy: Energy) -> Priced:
+def _priced(entry: PriceEntry, model: GpuModel | None, node: Row | None, energy: Energy) -> Priced:
     of_node = (node or {}).get("gpus")
     if entry.usd_per_hour is not None:
         return Priced(entry.usd_per_hour, f"{entry.where}: {entry.usd_per_hour:g} USD/h")
@@ -292,7 +292,7 @@ def _energy(table: _Table) -> Energy:
 _WHAT = ("usd_per_hour", "instance_usd_per_hour", "owned_usd")
 
 
-def _entry(table: _Table) -> Entry:
+def _entry(table: _Table) -> PriceEntry:
     table.refuse_others("model", "node", "labels", *_WHAT, "gpus", "life_years", "watts")
     said = [key for key in _WHAT if key in table.values]
     if len(said) != 1:
@@ -316,7 +316,7 @@ def _entry(table: _Table) -> Entry:
             table.count("gpus"),
             table.number("watts"),
         )
-    return Entry(
+    return PriceEntry(
         where=f"{table.name}:{table.line}",
         model=table.text("model"),
         node=table.text("node"),

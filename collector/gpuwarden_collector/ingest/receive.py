@@ -22,9 +22,9 @@ from gpuwarden.wire import (
 )
 from gpuwarden_collector.auth.gate import node_of, sender_of
 from gpuwarden_collector.http.bodies import BodyReader, Busy
-from gpuwarden_collector.ingest.commit_plan import Batch, Durable, Outcome
-from gpuwarden_collector.ingest.decode import Decoded, Refused
-from gpuwarden_collector.ingest.decode_pool import Body, Intake
+from gpuwarden_collector.ingest.commit_plan import Batch, Outcome, Stored
+from gpuwarden_collector.ingest.decode import Decoded, RefusedBody
+from gpuwarden_collector.ingest.decode_pool import Body, DecodePool
 from gpuwarden_collector.ingest.writer import QueueFull, Writer, WriterStopped
 from gpuwarden_collector.ops.metrics import Stats
 
@@ -52,7 +52,7 @@ class Ingest:
         self,
         writer: Writer,
         bodies: BodyReader,
-        intake: Intake,
+        intake: DecodePool,
         stats: Stats,
         clock: Clock,
         no_room: Callable[[], str | None] = lambda: None,
@@ -65,22 +65,24 @@ class Ingest:
         self._no_room = no_room
         self._named_columns: set[tuple[str, str]] = set()
 
-    async def take(self, request: web.Request) -> Outcome | Refused | Busy:
+    async def take(self, request: web.Request) -> Outcome | RefusedBody | Busy:
         """Store the request's batch; durable when the outcome says so."""
         started = self._clock.monotonic()
         if reason := self._no_room():
             return Busy(reason, NO_ROOM_RETRY_AFTER_S, 503)
         # Of two values one would be taken at will; a proxy in between may take the other.
         if twice := sorted(name for name in _ONCE if len(request.headers.getall(name, ())) > 1):
-            return Refused(400, f"header {twice[0]} stands more than once")
+            return RefusedBody(400, f"header {twice[0]} stands more than once")
         try:
             batch_id = batch_id_of(request.headers)
         except WireVersionError as error:
-            return Refused(426, str(error))
+            return RefusedBody(426, str(error))
         except WireError as error:
-            return Refused(400, str(error))
+            return RefusedBody(400, str(error))
         if request.content_type != CONTENT_TYPE:
-            return Refused(415, f"Content-Type must be {CONTENT_TYPE}, not {request.content_type}")
+            return RefusedBody(
+                415, f"Content-Type must be {CONTENT_TYPE}, not {request.content_type}"
+            )
         body = await self._bodies.read(request, BODY_BYTES_MAX)
         if not isinstance(body, bytes):
             return body
@@ -93,7 +95,7 @@ class Ingest:
             del body
         finally:
             self._bodies.release(body_bytes)
-        if isinstance(decoded, Refused):
+        if isinstance(decoded, RefusedBody):
             self._stats.denied["node"] += decoded.status == 403
             return decoded
         self._name_unknown(decoded)
@@ -104,7 +106,7 @@ class Ingest:
             return Busy(f"the queue is full: {error}")
         except WriterStopped as error:
             return Busy(str(error), 5, 503)
-        if isinstance(outcome, Durable):
+        if isinstance(outcome, Stored):
             self._stats.acknowledge_seconds.observe(self._clock.monotonic() - started)
         return outcome
 

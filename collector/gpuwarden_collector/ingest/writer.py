@@ -18,13 +18,13 @@ from gpuwarden.clock import Clock
 from gpuwarden_collector.ingest.commit_plan import (
     LEDGER_KEPT_FOR,
     Batch,
-    Durable,
+    CommitPlan,
     Known,
-    Later,
     LedgerRow,
-    Never,
     Outcome,
-    Plan,
+    Rejected,
+    RetryLater,
+    Stored,
     apply,
     expired,
     forget_gone,
@@ -308,7 +308,7 @@ class Writer:
             doing = "store" if len(group) == 1 else "store_together"
             self._stats.faults.note(doing, error.__cause__ or error)
             if len(group) == 1:
-                return [Never(f"the store cannot take the rows: {error}")]
+                return [Rejected(f"the store cannot take the rows: {error}")]
         # One batch is at fault: each on its own, so that it does not hold up the others.
         return [outcome for waiting in group for outcome in self._outcomes([waiting], now)]
 
@@ -321,14 +321,16 @@ class Writer:
         except StoreUnavailableError as error:
             self._set_failing(str(error))
             self._on_loop(self._count_failure)
-            return [Later(f"the store cannot take it now: {error}", _RETRY_AFTER_S)] * len(batches)
+            return [RetryLater(f"the store cannot take it now: {error}", _RETRY_AFTER_S)] * len(
+                batches
+            )
         self._set_failing(None)
         apply(self._known, planned)
         self._on_loop(self._count, planned, now)
         self._progress_at = self._clock.monotonic()
         return planned.outcomes
 
-    def _plan(self, batches: Sequence[Batch], now: datetime) -> Plan:
+    def _plan(self, batches: Sequence[Batch], now: datetime) -> CommitPlan:
         """Raises RowsRefusedError whatever the batches bring out: planning changes nothing, so what they
         are is all that can be at fault, and a batch that ended the thread would be sent again."""
         try:
@@ -435,14 +437,14 @@ class Writer:
     def _answer(self, answers: Sequence[tuple[_Waiting, Outcome]], seconds: float) -> None:
         self._stats.commit_seconds.observe(seconds)
         for waiting, outcome in answers:
-            if isinstance(outcome, Durable) and not outcome.is_duplicate:
+            if isinstance(outcome, Stored) and not outcome.is_duplicate:
                 self._stats.body_bytes += waiting.batch.body_bytes
             if not waiting.answer.done():
                 waiting.answer.set_result(outcome)
 
-    def _count(self, planned: Plan, now: datetime) -> None:
-        duplicates = sum(isinstance(o, Durable) and o.is_duplicate for o in planned.outcomes)
-        stored = sum(isinstance(o, Durable) for o in planned.outcomes) - duplicates
+    def _count(self, planned: CommitPlan, now: datetime) -> None:
+        duplicates = sum(isinstance(o, Stored) and o.is_duplicate for o in planned.outcomes)
+        stored = sum(isinstance(o, Stored) for o in planned.outcomes) - duplicates
         self._stats.batches += stored
         self._stats.duplicates += duplicates
         self._stats.rows.update(planned.rows)

@@ -120,7 +120,7 @@ def _device(folder: Path) -> int | None:
         return None
 
 
-class Disk:
+class DiskMonitor:
     """Knows whether there is room. `look` is for a thread; the rest for the event loop."""
 
     def __init__(

@@ -40,7 +40,7 @@ _AS_ROOT = "run this as root, or as the collector's user"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CollectorReply:
     """What became of asking the collector."""
 
     document: dict[str, Any] | None = None
@@ -66,19 +66,19 @@ def examine(settings: CollectorSettings, clock: Clock, config: Path | None) -> l
     return [check for check in found if check is not None]
 
 
-def _ask(data_dir: Path) -> Asked:
+def _ask(data_dir: Path) -> CollectorReply:
     try:
         said = control.ask(data_dir, "health", ASK_S)
     except TimeoutError:
-        return Asked(trouble=f"the collector gives no answer within {ASK_S:g} s")
+        return CollectorReply(trouble=f"the collector gives no answer within {ASK_S:g} s")
     except (OSError, ValueError) as error:
-        return Asked(trouble=getattr(error, "strerror", None) or str(error))
+        return CollectorReply(trouble=getattr(error, "strerror", None) or str(error))
     if said is not None and "error" in said:
-        return Asked(trouble="it is starting, or an older version runs")
-    return Asked(said)
+        return CollectorReply(trouble="it is starting, or an older version runs")
+    return CollectorReply(said)
 
 
-def _check_running(settings: CollectorSettings, asked: Asked) -> Check:
+def _check_running(settings: CollectorSettings, asked: CollectorReply) -> Check:
     name, where = "collector", settings.data_dir
     if asked.trouble:
         return Check(
@@ -96,7 +96,7 @@ def _check_running(settings: CollectorSettings, asked: Asked) -> Check:
     return Check(name, OK, f"runs on {where} and stores batches")
 
 
-def _check_store(settings: CollectorSettings, asked: Asked) -> Iterator[Check]:
+def _check_store(settings: CollectorSettings, asked: CollectorReply) -> Iterator[Check]:
     if asked.document is not None:
         version = asked.document["schema_version"]
         yield Check("store", OK, f"open, schema version {version}")
@@ -177,7 +177,7 @@ def _stat(path: Path) -> os.stat_result | None:
         return None
 
 
-def _check_room(settings: CollectorSettings, asked: Asked) -> Check | None:
+def _check_room(settings: CollectorSettings, asked: CollectorReply) -> Check | None:
     least, name, remedy = (
         settings.disk_free_bytes_min,
         "disk",

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwarden.query import QueryError
-from gpuwarden_collector.query.parsed import Rows
+from gpuwarden_collector.query.parsed import ResultRows
 
 _PLAIN_TYPES = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_floating)
 
@@ -29,7 +29,9 @@ ENCODED_BYTES_MAX = 128 * 1024 * 1024
 _CHUNK_ROWS = 2_048
 
 
-def encoded(form: str, rows: Rows, elapsed_s: float, bytes_max: int = ENCODED_BYTES_MAX) -> bytes:
+def encoded(
+    form: str, rows: ResultRows, elapsed_s: float, bytes_max: int = ENCODED_BYTES_MAX
+) -> bytes:
     """Rows as bytes. `form`: json, csv or arrow. Raises QueryError, also when they are more than that."""
     match form:
         case "json":
@@ -40,12 +42,12 @@ def encoded(form: str, rows: Rows, elapsed_s: float, bytes_max: int = ENCODED_BY
             return arrow_body(rows, bytes_max)
 
 
-def decoded(body: bytes | bytearray, types: Sequence[str], *, truncated: bool) -> Rows:
+def decoded(body: bytes | bytearray, types: Sequence[str], *, truncated: bool) -> ResultRows:
     """Rows that were encoded as `arrow`. Raises pa.ArrowException."""
-    return Rows(pa.ipc.open_stream(body).read_all(), tuple(types), truncated)
+    return ResultRows(pa.ipc.open_stream(body).read_all(), tuple(types), truncated)
 
 
-def python_rows(rows: Rows) -> Sequence[tuple[Any, ...]]:
+def python_rows(rows: ResultRows) -> Sequence[tuple[Any, ...]]:
     """Rows as tuples: aware datetimes, timedelta, int for HUGEINT, float for DECIMAL.
 
     Raises QueryError for what Python's types cannot hold.
@@ -59,7 +61,7 @@ def python_rows(rows: Rows) -> Sequence[tuple[Any, ...]]:
     return list(zip(*columns, strict=True)) if columns else []
 
 
-def json_body(rows: Rows, elapsed_s: float, bytes_max: int = ENCODED_BYTES_MAX) -> bytes:
+def json_body(rows: ResultRows, elapsed_s: float, bytes_max: int = ENCODED_BYTES_MAX) -> bytes:
     """`{"columns": [{"name", "type"}], "rows": [[...]], "truncated": ..., "elapsed_s": ...}`."""
     names = rows.data.schema.names
     columns = [{"name": n, "type": t} for n, t in zip(names, rows.types, strict=True)]
@@ -77,7 +79,7 @@ def json_body(rows: Rows, elapsed_s: float, bytes_max: int = ENCODED_BYTES_MAX) 
     return bytes(body)
 
 
-def csv_body(rows: Rows, bytes_max: int = ENCODED_BYTES_MAX) -> bytes:
+def csv_body(rows: ResultRows, bytes_max: int = ENCODED_BYTES_MAX) -> bytes:
     """RFC 4180 with a header line; NULL is an empty field, nested values are JSON."""
     out = io.BytesIO()
     text = io.TextIOWrapper(out, encoding="utf-8", newline="")
@@ -92,7 +94,7 @@ def csv_body(rows: Rows, bytes_max: int = ENCODED_BYTES_MAX) -> bytes:
     return out.getvalue()
 
 
-def arrow_body(rows: Rows, bytes_max: int = ENCODED_BYTES_MAX) -> bytes:
+def arrow_body(rows: ResultRows, bytes_max: int = ENCODED_BYTES_MAX) -> bytes:
     """An Arrow IPC stream with DuckDB's own types."""
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, rows.data.schema) as writer:
@@ -101,10 +103,10 @@ def arrow_body(rows: Rows, bytes_max: int = ENCODED_BYTES_MAX) -> bytes:
     return sink.getvalue()
 
 
-def _chunks(rows: Rows) -> Iterator[Rows]:
+def _chunks(rows: ResultRows) -> Iterator[ResultRows]:
     """Rows in parts of which the Python values are few enough to hold."""
     for start in range(0, rows.data.num_rows, _CHUNK_ROWS):
-        yield Rows(rows.data.slice(start, _CHUNK_ROWS), rows.types, rows.truncated)
+        yield ResultRows(rows.data.slice(start, _CHUNK_ROWS), rows.types, rows.truncated)
 
 
 def _bound(size: int, bytes_max: int, form: str) -> None:

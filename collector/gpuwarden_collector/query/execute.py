@@ -15,8 +15,8 @@ from gpuwarden.query import QueryError
 from gpuwarden.schema import UPSERTED
 from gpuwarden_collector.query import guard
 from gpuwarden_collector.query.newest import NewestRows
-from gpuwarden_collector.query.parsed import Parsed, Rows
-from gpuwarden_collector.query.pruned import PrunedLake, Span, span_of
+from gpuwarden_collector.query.parsed import Parsed, ResultRows
+from gpuwarden_collector.query.pruned import PrunedLake, QueryTimeSpan, span_of
 from gpuwarden_collector.query.statement import split
 from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.errors import lost_file, one_line
@@ -42,7 +42,7 @@ class _Judged:
     """Views of newest rows that it reads, if nothing else of what it reads is in lake or segments."""
     state_names: frozenset[str] | None
     """Tables of the state file that it reads beside, should it have such views; None: maybe any."""
-    span: Span | None
+    span: QueryTimeSpan | None
     """Of the time of the rows that it reads; None: that is not known, or it reads more than a table."""
 
 
@@ -50,7 +50,7 @@ class Interrupted(Exception):  # noqa: N818  an outcome that the caller expects
     """The query was ended from outside."""
 
 
-class Source(Protocol):
+class QuerySource(Protocol):
     """What can be read: an engine, or a store with one."""
 
     def cursor(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
@@ -68,7 +68,7 @@ class Reading:
     `interrupt` may be called from any thread at any time.
     """
 
-    def __init__(self, source: Source, known: Engine | None = None) -> None:
+    def __init__(self, source: QuerySource, known: Engine | None = None) -> None:
         """`known`: an engine, where what it knows of the lake may be used."""
         self._source = source
         self._engine = known
@@ -77,7 +77,7 @@ class Reading:
         self._is_interrupted = False
 
     @contextmanager
-    def opened(self, source: Source | None = None) -> Iterator[None]:
+    def opened(self, source: QuerySource | None = None) -> Iterator[None]:
         """Hold a cursor for `parse` and `run`, of that source or its own. Raises StoreUnavailableError."""
         self._taken = source or self._source
         with self._taken.cursor() as cursor:
@@ -100,7 +100,7 @@ class Reading:
         with _interruptible():
             return parse(self._open(), sql)
 
-    def span(self, parsed: Parsed) -> Span | None:
+    def span(self, parsed: Parsed) -> QueryTimeSpan | None:
         """What a query that may run says of the time of the rows that it reads. Raises Interrupted."""
         with _interruptible():
             try:
@@ -118,7 +118,7 @@ class Reading:
         *,
         names: Iterable[str] | None = None,
         bytes_max: int = RESULT_BYTES_MAX,
-    ) -> Rows:
+    ) -> ResultRows:
         """The first `row_limit` rows; `names`: tables that it reads, None: any.
 
         Raises QueryError, Interrupted, StoreUnavailableError.
@@ -142,7 +142,7 @@ class Reading:
         names: Iterable[str] | None,
         bytes_max: int,
         mark: bytes | None = None,
-    ) -> Rows | None:
+    ) -> ResultRows | None:
         """As `run`, by what is known of the lake; None: that is not known, or another than `mark`."""
         engine = self._engine
         assert engine is not None
@@ -161,7 +161,7 @@ class Reading:
         row_limit: int,
         bytes_max: int,
         is_moment: Callable[[], bool],
-    ) -> Rows | None:
+    ) -> ResultRows | None:
         """Rows in the transaction that has begun, which then ends; None: not of one moment."""
         cursor = self._cursor
         try:
@@ -212,7 +212,7 @@ class Runner:
         params: Mapping[str, Any],
         row_limit: int,
         newest: Mapping[str, str] = NO_FILES,
-    ) -> Rows:
+    ) -> ResultRows:
         """Judge and run. `number`: for `interrupt`; `newest`: files with the newest rows, by table.
 
         Raises QueryError, Interrupted, StoreUnavailableError.
@@ -245,7 +245,7 @@ class Runner:
                         return rows
             is_newest = bool(judged.views) and self._newest.take(judged.views, newest)
             names = judged.state_names if is_newest else judged.names
-            source: Source = self._newest if is_newest else self._engine
+            source: QuerySource = self._newest if is_newest else self._engine
             with reading.opened(source):
                 self._order_joins(judged.may_join)
                 return reading.run(
@@ -353,7 +353,7 @@ def _run(
     row_limit: int,
     bytes_max: int,
     is_moment: Callable[[], bool],
-) -> Rows | None:
+) -> ResultRows | None:
     try:
         cursor.execute(sql, dict(params)) if params else cursor.execute(sql)
         if not is_moment():  # by now it has its view of the lake
@@ -388,4 +388,4 @@ def _run(
             ) from error
         # OSError is how Arrow says that it lacks one of DuckDB's types.
         raise QueryError(str(error).strip()[:2_000]) from error
-    return Rows(data.slice(0, row_limit), types, rows > row_limit)
+    return ResultRows(data.slice(0, row_limit), types, rows > row_limit)

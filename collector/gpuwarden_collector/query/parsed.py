@@ -19,7 +19,7 @@ class Parsed:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ResultRows:
     """Result of a query: an Arrow table, and the SQL type of each column."""
 
     data: Any

@@ -20,7 +20,7 @@ import duckdb
 
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden_collector.storage.engine import Engine, hot_table
-from gpuwarden_collector.storage.lake import LakeFile
+from gpuwarden_collector.storage.lake import SampleFile
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
 
 _ROUNDED = timedelta(seconds=1)
@@ -42,7 +42,7 @@ _INSTANTS = frozenset({"TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE", "VARCHAR
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class QueryTimeSpan:
     """What a query says of the time of its rows."""
 
     table: str
@@ -53,7 +53,7 @@ class Span:
     """Of each bound whether it is a lower one."""
 
 
-def span_of(tree: Mapping[str, Any], cursor: duckdb.DuckDBPyConnection) -> Span | None:
+def span_of(tree: Mapping[str, Any], cursor: duckdb.DuckDBPyConnection) -> QueryTimeSpan | None:
     """From the syntax tree of a query; None: it is not for this. Raises duckdb.Error."""
     nodes = list(_nodes(tree))
     tables = [node for node in nodes if node.get("type") in ("BASE_TABLE", "SHOW_REF")]
@@ -84,7 +84,7 @@ def span_of(tree: Mapping[str, Any], cursor: duckdb.DuckDBPyConnection) -> Span 
         ).fetchall()[0]
         texts.append(str(row[0]).removeprefix("SELECT "))
     sql = "SELECT " + ", ".join(f"typeof({t}), CAST({t} AS TIMESTAMP)" for t in texts)
-    return Span(name, sql, frozenset(names), tuple(is_lower for is_lower, _ in bounds))
+    return QueryTimeSpan(name, sql, frozenset(names), tuple(is_lower for is_lower, _ in bounds))
 
 
 _BESIDE = ("schema_name", "catalog_name", "sample", "at_clause", "column_name_alias")
@@ -98,7 +98,7 @@ class PrunedLake:
         self._cursor: duckdb.DuckDBPyConnection | None = None
         self._shown: dict[str, tuple[str, ...]] = {}
 
-    def take(self, span: Span, params: Mapping[str, Any]) -> bytes | None:
+    def take(self, span: QueryTimeSpan, params: Mapping[str, Any]) -> bytes | None:
         """Have a query of that span read only files that matter; the mark of the lake that they are of.
 
         None: it is to be asked otherwise.
@@ -126,7 +126,7 @@ class PrunedLake:
         self._engine.begin(cursor, names)
 
     def _bounds(
-        self, span: Span, params: Mapping[str, Any]
+        self, span: QueryTimeSpan, params: Mapping[str, Any]
     ) -> tuple[datetime | None, datetime | None] | None:
         """From when and until when; None: that is not known."""
         cursor = self._cursor or self._open()
@@ -164,7 +164,7 @@ class PrunedLake:
         return self._cursor
 
 
-def _may_hold(file: LakeFile, lower: datetime | None, upper: datetime | None) -> bool:
+def _may_hold(file: SampleFile, lower: datetime | None, upper: datetime | None) -> bool:
     try:
         is_before = lower is not None and file.last is not None and file.last < lower - _ROUNDED
         is_behind = upper is not None and file.first is not None and file.first > upper + _LATER

@@ -26,7 +26,7 @@ from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.query.channel import Channel, ChannelError, packed
 from gpuwarden_collector.query.encode import decoded, python_rows
 from gpuwarden_collector.query.forkserver import spawn, wait_ended
-from gpuwarden_collector.query.worker import Asked, WorkerSettings
+from gpuwarden_collector.query.worker import QueryRequest, WorkerSettings
 from gpuwarden_collector.storage.newest_rows import LatestRows, named_views
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ REFUSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EncodedRows:
     """Encoded rows."""
 
     body: bytes | bytearray
@@ -110,7 +110,7 @@ class QueryProcess:
         """Whether it is not to be used again."""
         return self._is_spent or self._channel.is_closed
 
-    async def ask(self, asked: Asked) -> tuple[dict[str, Any], bytes | bytearray]:
+    async def ask(self, asked: QueryRequest) -> tuple[dict[str, Any], bytes | bytearray]:
         """What it answers. Raises ChannelError when it ended. Whoever is cancelled calls `end_query`."""
         self._number = asked.number
         self.is_asked = True
@@ -225,7 +225,7 @@ class SqlQuerier:
         *,
         timeout_s: float | None = None,
         row_limit: int | None = None,
-    ) -> Answer:
+    ) -> EncodedRows:
         """Rows of the query, encoded as `form` says: json, csv or arrow.
 
         `timeout_s` and `row_limit` can only be shorter than the settings say. Raises QueryError.
@@ -234,7 +234,7 @@ class SqlQuerier:
         rows = min(self._rows_max if row_limit is None else row_limit, self._rows_max)
         started = self._clock.monotonic()
         try:
-            asked = Asked(
+            asked = QueryRequest(
                 next(self._numbers),
                 sql,
                 _bindable(params or {}),
@@ -254,7 +254,7 @@ class SqlQuerier:
         finally:
             self._stats.query_seconds.observe(self._clock.monotonic() - started)
 
-    async def _within(self, limit_s: float, asked: Asked) -> Answer:
+    async def _within(self, limit_s: float, asked: QueryRequest) -> EncodedRows:
         try:
             async with asyncio.timeout(limit_s):
                 await self._slots.acquire()
@@ -285,7 +285,7 @@ class SqlQuerier:
         files = self._latest.published(views)
         return await asyncio.to_thread(self._latest.publish, views) if files is None else files
 
-    async def _answer(self, process: QueryProcess, asked: Asked) -> Answer:
+    async def _answer(self, process: QueryProcess, asked: QueryRequest) -> EncodedRows:
         try:
             header, body = await process.ask(asked)
         except asyncio.CancelledError:
@@ -303,7 +303,7 @@ class SqlQuerier:
             ) from error
         match header["kind"]:
             case "rows":
-                return Answer(body, tuple(header["types"]), bool(header["truncated"]))
+                return EncodedRows(body, tuple(header["types"]), bool(header["truncated"]))
             case "interrupted":
                 raise QueryTimeoutError(_STOPS)
             case _:
@@ -388,6 +388,6 @@ def _bound(name: str, value: Any) -> Any:
     return value
 
 
-def _result(answer: Answer) -> Result:
+def _result(answer: EncodedRows) -> Result:
     rows = decoded(answer.body, answer.types, truncated=answer.truncated)
     return Result(tuple(rows.data.schema.names), rows.types, python_rows(rows), rows.truncated)

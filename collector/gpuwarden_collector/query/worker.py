@@ -29,11 +29,11 @@ from gpuwarden_collector.query.channel import ChannelError, receive, send
 from gpuwarden_collector.query.encode import encoded
 from gpuwarden_collector.query.execute import Interrupted, Runner
 from gpuwarden_collector.query.sandbox import Needs, confine, installation
-from gpuwarden_collector.storage.address import Address
-from gpuwarden_collector.storage.engine import Engine, Limits
+from gpuwarden_collector.storage.address import LakeAddress
+from gpuwarden_collector.storage.engine import Engine, EngineLimits
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.segment import FOLDER
-from gpuwarden_collector.storage.state import FILE_NAME, State
+from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 
 RSS_BYTES_MAX = 512 * 1024 * 1024
 """A process that holds more after a query is replaced: what it took it may never give back."""
@@ -45,8 +45,8 @@ class WorkerSettings:
     """What a query process is started with."""
 
     data_dir: Path
-    address: Address
-    limits: Limits
+    address: LakeAddress
+    limits: EngineLimits
     spill: Path
     """Folder of its own for what it spills."""
     data_bytes_max: int
@@ -57,7 +57,7 @@ class WorkerSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QueryRequest:
     """One query."""
 
     number: int
@@ -95,7 +95,7 @@ def work(sock: socket.socket) -> None:
     # would need half as much again as this process does afterwards.
     memory.limit(settings.data_bytes_max)
     send(sock, {"kind": "ready", "held": sorted(held)})
-    waiting: queue.SimpleQueue[Asked] = queue.SimpleQueue()
+    waiting: queue.SimpleQueue[QueryRequest] = queue.SimpleQueue()
     listener = threading.Thread(target=_listen, args=(sock, waiting, runner), daemon=True)
     listener.start()
     while True:
@@ -159,7 +159,7 @@ class _Limit(Memory):
 
 
 def _runner(settings: WorkerSettings) -> Runner:
-    state = State(settings.data_dir / FILE_NAME, is_read_only=True)
+    state = StateFile(settings.data_dir / FILE_NAME, is_read_only=True)
     engine = Engine(
         settings.data_dir,
         settings.address,
@@ -171,7 +171,9 @@ def _runner(settings: WorkerSettings) -> Runner:
     return Runner(engine, settings.result_bytes_max)
 
 
-def _listen(sock: socket.socket, waiting: "queue.SimpleQueue[Asked]", runner: Runner) -> None:
+def _listen(
+    sock: socket.socket, waiting: "queue.SimpleQueue[QueryRequest]", runner: Runner
+) -> None:
     """Take queries, and interrupt the one that runs when told to; with the other side this process ends."""
     try:
         while True:
@@ -184,7 +186,7 @@ def _listen(sock: socket.socket, waiting: "queue.SimpleQueue[Asked]", runner: Ru
         os._exit(0)  # whatever runs
 
 
-def _answer(runner: Runner, asked: Asked) -> tuple[dict[str, Any], bytes]:
+def _answer(runner: Runner, asked: QueryRequest) -> tuple[dict[str, Any], bytes]:
     began_s = time.monotonic()
     try:
         runner.limit_spill(asked.spill_bytes_max)

@@ -46,7 +46,7 @@ class S3Keys:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class LakeAddress:
     """A lake: its catalogue, as libpq or as a file, and the folder or prefix of its files."""
 
     catalog: str
@@ -66,15 +66,15 @@ class Address:
         return f"ducklake:{_POSTGRES if self.is_shared else _SQLITE}{self.catalog}"
 
 
-def local_address(data_dir: Path) -> Address:
+def local_address(data_dir: Path) -> LakeAddress:
     """The lake beside a database."""
     folder = data_dir / FOLDER
-    return Address(str(folder / CATALOGUE), str(folder / FILES), is_shared=False)
+    return LakeAddress(str(folder / CATALOGUE), str(folder / FILES), is_shared=False)
 
 
 def address_of(
     data_dir: Path, catalog: str | None, data: str | None, environment: Mapping[str, str]
-) -> Address:
+) -> LakeAddress:
     """The lake that the settings mean; what they do not say is local. Raises AddressError.
 
     `environment`: variables and, through them, files with the keys of an object store.
@@ -94,7 +94,7 @@ def address_of(
         data = data.rstrip("/") + "/"
     elif data is not None and not Path(data).is_absolute():
         raise AddressError(f"data = {data} must be an absolute path or s3://bucket/prefix")
-    return Address(
+    return LakeAddress(
         local.catalog if conninfo is None else conninfo,
         local.data if data is None else data,
         conninfo is not None,

@@ -17,10 +17,10 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.ops.control_socket import NAME, ask
 from gpuwarden_collector.ops.disk import free_bytes, size_text
 from gpuwarden_collector.storage.address import FILES, FOLDER
-from gpuwarden_collector.storage.check import Report, check
+from gpuwarden_collector.storage.check import CheckReport, check
 from gpuwarden_collector.storage.copy import STAGING, link_or_copy, snapshot
 from gpuwarden_collector.storage.database import Database, Store
-from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
 from gpuwarden_collector.storage.state import FILE_NAME
@@ -67,7 +67,7 @@ def _copied(database: Store, clock: Clock) -> Path:
     return snapshot(database, f"{now:%Y%m%dT%H%M%S%f}")
 
 
-def backup(data_dir: Path, destination: Path, clock: Clock) -> Report:
+def backup(data_dir: Path, destination: Path, clock: Clock) -> CheckReport:
     """Copy the store in a folder to another, and check the copy. Raises StartError."""
     _see_empty(destination)
     try:
@@ -89,7 +89,7 @@ def backup(data_dir: Path, destination: Path, clock: Clock) -> Report:
     return _seen_whole(destination)
 
 
-def restore(source: Path, data_dir: Path) -> Report:
+def restore(source: Path, data_dir: Path) -> CheckReport:
     """Make a store in a folder from a backup, which stays as it is. Raises StartError."""
     _seen_whole(source)
     for name in (FILE_NAME, FOLDER, SEGMENTS):
@@ -116,7 +116,7 @@ def restore(source: Path, data_dir: Path) -> Report:
 def _offline(data_dir: Path, clock: Clock) -> Path:
     if not (data_dir / FILE_NAME).exists():
         raise BackupError(f"{data_dir} has no store: choose another with --data-dir")
-    database = Database.open(data_dir, Limits())
+    database = Database.open(data_dir, EngineLimits())
     try:
         return _copied(database, clock)
     except StoreUnavailableError as error:
@@ -163,7 +163,7 @@ def _see_empty(destination: Path) -> None:
         raise BackupError(f"{destination} exists and is not empty: name a new folder")
 
 
-def _seen_whole(folder: Path) -> Report:
+def _seen_whole(folder: Path) -> CheckReport:
     report = check(folder)
     if report.problems:
         raise BackupError(f"{folder} is not whole: {report.problems[0].what}")

@@ -40,14 +40,14 @@ class Problem:
 
 
 @dataclass(slots=True)
-class Report:
+class CheckReport:
     """What was found."""
 
     problems: list[Problem] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
 
 
-def check(data_dir: Path, *, reads_all: bool = False) -> Report:
+def check(data_dir: Path, *, reads_all: bool = False) -> CheckReport:
     """Look over the store in a folder. `reads_all`: every value of every file, not their ends alone.
 
     Raises StartError when there is none, or a collector has it open.
@@ -55,7 +55,7 @@ def check(data_dir: Path, *, reads_all: bool = False) -> Report:
     state_path, catalogue_path = data_dir / FILE_NAME, data_dir / FOLDER / CATALOGUE
     if not state_path.exists() and not catalogue_path.exists():
         raise StartError(f"{data_dir} has no store: choose another with --data-dir")
-    report = Report()
+    report = CheckReport()
     with held(data_dir):
         identity = _check_state(state_path, report)
         numbers = _check_segments(data_dir, report)
@@ -65,7 +65,7 @@ def check(data_dir: Path, *, reads_all: bool = False) -> Report:
     return report
 
 
-def _check_state(path: Path, report: Report) -> str | None:
+def _check_state(path: Path, report: CheckReport) -> str | None:
     """The collector's identity."""
     if not path.exists():
         todo = "restore a backup, or start the collector: it begins a new one, without inventory and alerts"
@@ -88,7 +88,7 @@ def _check_state(path: Path, report: Report) -> str | None:
     return str(identity)
 
 
-def _check_ledger(connection: sqlite3.Connection, report: Report) -> None:
+def _check_ledger(connection: sqlite3.Connection, report: CheckReport) -> None:
     rows = connection.execute("SELECT agent_id, boot_id, floor, ranges FROM ledger").fetchall()
     for agent, boot, floor, ranges in rows:
         try:
@@ -107,7 +107,7 @@ def _check_ledger(connection: sqlite3.Connection, report: Report) -> None:
     report.facts.append(f"ledger: {len(rows)} agents' boots")
 
 
-def _check_segments(data_dir: Path, report: Report) -> list[int]:
+def _check_segments(data_dir: Path, report: CheckReport) -> list[int]:
     """Numbers of the segments that can be read."""
     folder = data_dir / SEGMENTS
     found: dict[int, Segment] = {}
@@ -165,7 +165,7 @@ def _damaged_state(path: Path, error: sqlite3.Error) -> Problem:
 
 
 def _check_lake(
-    data_dir: Path, identity: str | None, report: Report, *, reads_all: bool
+    data_dir: Path, identity: str | None, report: CheckReport, *, reads_all: bool
 ) -> int | None:
     path = data_dir / FOLDER / CATALOGUE
     on_disk = set((data_dir / FOLDER / FILES).rglob("*.parquet"))
@@ -196,7 +196,7 @@ def _check_lake(
     return sealed
 
 
-def _check_numbers(numbers: list[int], sealed: int, report: Report) -> None:
+def _check_numbers(numbers: list[int], sealed: int, report: CheckReport) -> None:
     # A lake that holds none is new: it took the place of one that was lost.
     begin = sealed + 1 if sealed else numbers[0]
     missing = sorted(set(range(begin, numbers[-1] + 1)) - set(numbers))

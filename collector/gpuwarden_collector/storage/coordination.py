@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 
 import duckdb
 
-from gpuwarden_collector.storage.address import Address
+from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.storage.extensions import load_extension
 
@@ -27,7 +27,7 @@ _LOOK_S = 0.2
 class Coordination:
     """Agreement with the other collectors; with a local catalogue there are none."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: LakeAddress) -> None:
         self._address = address
         self._turn = threading.Lock()
         self._server: duckdb.DuckDBPyConnection | None = None

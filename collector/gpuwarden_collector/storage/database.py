@@ -19,9 +19,9 @@ import duckdb
 
 from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.storage import lake, spill
-from gpuwarden_collector.storage.address import Address, local_address
+from gpuwarden_collector.storage.address import LakeAddress, local_address
 from gpuwarden_collector.storage.coordination import Coordination
-from gpuwarden_collector.storage.engine import Engine, Limits
+from gpuwarden_collector.storage.engine import Engine, EngineLimits
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.storage.hot import Damage, Tail, read_tail
 from gpuwarden_collector.storage.joined_rows import remove_joined
@@ -34,7 +34,7 @@ from gpuwarden_collector.storage.segment import (
     segment_path,
 )
 from gpuwarden_collector.storage.segment_log import SegmentLog, hot_bytes, progress_of
-from gpuwarden_collector.storage.state import State
+from gpuwarden_collector.storage.state import StateFile
 from gpuwarden_collector.storage.transaction import translating
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,12 @@ class Store:
     """Lake, segments and state, for who reads them and who moves rows to the lake."""
 
     def __init__(
-        self, data_dir: Path, limits: Limits, address: Address, state: State, spill_dir: Path
+        self,
+        data_dir: Path,
+        limits: EngineLimits,
+        address: LakeAddress,
+        state: StateFile,
+        spill_dir: Path,
     ) -> None:
         """Raises duckdb.Error, OSError, SegmentError, StartError, StoreUnavailableError."""
         self.data_dir = data_dir
@@ -261,7 +266,9 @@ class Store:
 class Database(Store):
     """All of a store in one process: what reads and moves rows, and the log that they are written to."""
 
-    def __init__(self, data_dir: Path, limits: Limits, address: Address | None = None) -> None:
+    def __init__(
+        self, data_dir: Path, limits: EngineLimits, address: LakeAddress | None = None
+    ) -> None:
         with ExitStack() as opened:
             self._log = SegmentLog(data_dir)
             opened.callback(self._log.close)
@@ -275,7 +282,9 @@ class Database(Store):
             self._opened = opened.pop_all()
 
     @classmethod
-    def open(cls, data_dir: Path, limits: Limits, address: Address | None = None) -> "Database":
+    def open(
+        cls, data_dir: Path, limits: EngineLimits, address: LakeAddress | None = None
+    ) -> "Database":
         """Open the store in a folder, made if need be, with the lake at `address`; None: the one
         in it. Raises StartError."""
         make_data_dir(data_dir)

@@ -20,12 +20,12 @@ import duckdb
 
 from gpuwarden.schema import TABLES, UPSERTED, create_sql, stored_columns, views_sql
 from gpuwarden_collector.storage import lake
-from gpuwarden_collector.storage.address import Address
+from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.storage.hot import Damage, HotRows, MissingSegmentError
 from gpuwarden_collector.storage.memory import free_memory
 from gpuwarden_collector.storage.segment import FOLDER, SCHEMAS, TABLE_NAMES, SegmentError
-from gpuwarden_collector.storage.state import SEEN_KEYS, State
+from gpuwarden_collector.storage.state import SEEN_KEYS, StateFile
 from gpuwarden_collector.storage.wal_index import CatalogMark
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _SNAPSHOT_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EngineLimits:
     """What DuckDB may use. `threads` 0: one for every two CPUs.
 
     A thread that waits for another to finish its part of a statement does not sleep (DuckDB 1.5.5),
@@ -57,9 +57,9 @@ class Engine:
     def __init__(
         self,
         data_dir: Path,
-        address: Address,
-        state: State,
-        limits: Limits,
+        address: LakeAddress,
+        state: StateFile,
+        limits: EngineLimits,
         *,
         is_read_only: bool = False,
         spill_dir: Path,
@@ -76,7 +76,7 @@ class Engine:
         self._mark = CatalogMark(address)
         self._sealed: tuple[bytes, int] | None = None
         self._lake_folder = address.data
-        self._files: dict[str, tuple[bytes, list[lake.LakeFile] | None]] = {}
+        self._files: dict[str, tuple[bytes, list[lake.SampleFile] | None]] = {}
         self._asked_for: dict[str, bytes] = {}
         config: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": limits.memory,
@@ -232,7 +232,7 @@ class Engine:
             raise
         return mark
 
-    def files_as_known(self, name: str) -> tuple[bytes, list[lake.LakeFile]] | None:
+    def files_as_known(self, name: str) -> tuple[bytes, list[lake.SampleFile]] | None:
         """Mark of the lake, and the files that hold a table of samples then. Raises duckdb.Error.
 
         None: they do not hold all of it; or the lake is another one than at the last such call, so that

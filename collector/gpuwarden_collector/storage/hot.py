@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from gpuwarden_collector.storage.joined_rows import (
     Block,
-    Joined,
+    JoinedRows,
     block_number,
     joined_blocks,
     write_joined,
@@ -28,8 +28,8 @@ from gpuwarden_collector.storage.joined_rows import (
 from gpuwarden_collector.storage.segment import (
     SCHEMAS,
     BatchKey,
-    Header,
     ReadFrame,
+    SegmentHeader,
     frames_of,
     next_frame,
     numbers_in,
@@ -68,7 +68,7 @@ class Segment:
         """Raises SegmentError, OSError."""
         self.number = number
         self.path = segment_path(folder, number)
-        self.header: Header = read_header(self.path)
+        self.header: SegmentHeader = read_header(self.path)
         self.end = self.header.end
         """How far it is read."""
         self.is_complete = False
@@ -184,7 +184,7 @@ class _Block:
     def __init__(self, number: int) -> None:
         self.number = number
         self._read: dict[str, _Rows] = {}
-        self._joined: Joined | None = None
+        self._joined: JoinedRows | None = None
 
     @property
     def is_joined(self) -> bool:
@@ -209,7 +209,7 @@ class _Block:
             return [] if batch is None else [batch]
         return self._read[name].chunks(segment, name) if name in self._read else []
 
-    def take(self, joined: Joined) -> None:
+    def take(self, joined: JoinedRows) -> None:
         """Have its rows from a file, instead of what was read."""
         self._joined = joined
         self._read.clear()
@@ -353,7 +353,7 @@ class HotRows:
                 if block.is_joined or (number, block.number) not in blocks:
                     continue
                 try:
-                    block.take(Joined(self._folder, (number, block.number), SCHEMAS))
+                    block.take(JoinedRows(self._folder, (number, block.number), SCHEMAS))
                 except (OSError, ValueError):
                     continue  # the segment has the same
                 known.segment.let_go()

@@ -78,7 +78,7 @@ def write_joined(folder: Path, block: Block, batches: Mapping[str, Any]) -> None
         raise
 
 
-class Joined:
+class JoinedRows:
     """Rows of one block, in pages of its file."""
 
     def __init__(self, folder: Path, block: Block, schemas: Mapping[str, Any]) -> None:

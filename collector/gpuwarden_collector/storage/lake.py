@@ -19,7 +19,7 @@ import duckdb
 from gpuwarden.lifecycle import StartError
 from gpuwarden.schema import TABLES, UPSERTED, column_sql, stored_columns
 from gpuwarden.table import Table
-from gpuwarden_collector.storage.address import FOLDER, Address, S3Keys
+from gpuwarden_collector.storage.address import FOLDER, LakeAddress, S3Keys
 from gpuwarden_collector.storage.extensions import load_extension
 from gpuwarden_collector.storage.resent import LAKE_SQL
 from gpuwarden_collector.storage.transaction import transaction
@@ -37,7 +37,7 @@ TRIES_MAX = 8
 
 
 def attach(
-    connection: duckdb.DuckDBPyConnection, address: Address, *, is_read_only: bool = False
+    connection: duckdb.DuckDBPyConnection, address: LakeAddress, *, is_read_only: bool = False
 ) -> None:
     """Attach the lake, made if need be, and give it its tables and columns; as it is, `is_read_only`.
 
@@ -67,12 +67,12 @@ def attach(
         ) from error
 
 
-def allowed_folders(data_dir: Path, address: Address) -> list[str]:
+def allowed_folders(data_dir: Path, address: LakeAddress) -> list[str]:
     """What DuckDB may read and write besides its database."""
     return [str(data_dir / FOLDER), address.data]
 
 
-def _make_folders(address: Address) -> None:
+def _make_folders(address: LakeAddress) -> None:
     if not address.is_remote:
         Path(address.data).mkdir(parents=True, exist_ok=True)
     if not address.is_shared:
@@ -81,7 +81,7 @@ def _make_folders(address: Address) -> None:
             _refuse_lost_catalogue(address)
 
 
-def _refuse_lost_catalogue(address: Address) -> None:
+def _refuse_lost_catalogue(address: LakeAddress) -> None:
     """A new catalogue over files of a lost one would hide all that they hold, without a word."""
     files = Path(address.data)
     if not Path(address.catalog).exists() and next(files.rglob("*.parquet"), None) is not None:
@@ -96,7 +96,7 @@ def _why(error: Exception) -> str:
     return str(error).strip().partition("\n")[0].rpartition('": ')[2][:500]
 
 
-def _attach_sql(address: Address, *, is_read_only: bool) -> str:
+def _attach_sql(address: LakeAddress, *, is_read_only: bool) -> str:
     # The folder beside a database may have been moved: it is where that is, not where it was. Of a
     # shared lake all collectors must say the same, and DuckLake refuses one that does not.
     options = ", READ_ONLY" if is_read_only else ""
@@ -150,7 +150,7 @@ def sealed_segment(connection: duckdb.DuckDBPyConnection, collector: str) -> int
 
 
 @dataclass(frozen=True, slots=True)
-class LakeFile:
+class SampleFile:
     """A file of a table of samples, and of when its rows are; None: that is not known."""
 
     path: str
@@ -158,7 +158,7 @@ class LakeFile:
     last: datetime | None
 
 
-def files(cursor: duckdb.DuckDBPyConnection, table: str, folder: str) -> list[LakeFile] | None:
+def files(cursor: duckdb.DuckDBPyConnection, table: str, folder: str) -> list[SampleFile] | None:
     """All files that hold rows of a table now; None: not all of its rows, or more than them.
 
     `folder`: of the lake's files. Raises duckdb.Error.
@@ -199,7 +199,7 @@ def files(cursor: duckdb.DuckDBPyConnection, table: str, folder: str) -> list[La
             return None
     if not all(is_plain for *_, is_plain in found):
         return None
-    return [LakeFile(f"{folder.rstrip('/')}/{path}", at, until) for path, at, until, _ in found]
+    return [SampleFile(f"{folder.rstrip('/')}/{path}", at, until) for path, at, until, _ in found]
 
 
 def seal(

@@ -18,7 +18,7 @@ from typing import Any
 import duckdb
 
 from gpuwarden_collector.storage.lake import METADATA, SEALED_TABLES
-from gpuwarden_collector.storage.retention import Drop, Part
+from gpuwarden_collector.storage.retention import DropDay, LakeDay
 from gpuwarden_collector.storage.transaction import transaction, translating
 
 SMALL_FILE_BYTES = 16 * 1024 * 1024
@@ -72,7 +72,7 @@ class Leaving:
 class Lake:
     """What the catalogue says."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[LakeDay, ...]
     leaving: Leaving
     oldest_snapshot_at: datetime
 
@@ -84,7 +84,7 @@ def read_lake(cursor: duckdb.DuckDBPyConnection, root: str) -> Lake:
     """
     with translating():
         rows = cursor.execute(_PARTS_SQL).fetchall()
-        parts = tuple(Part(*row) for row in rows)
+        parts = tuple(LakeDay(*row) for row in rows)
         held = _one(
             cursor,
             f"SELECT coalesce(sum(file_size_bytes), 0)::BIGINT FROM {METADATA}.ducklake_data_file "
@@ -102,7 +102,7 @@ def read_lake(cursor: duckdb.DuckDBPyConnection, root: str) -> Lake:
     return Lake(parts, Leaving(held, len(scheduled), sum(sizes), since), oldest)
 
 
-def drop(cursor: duckdb.DuckDBPyConnection, chosen: Sequence[Drop], now: datetime) -> int:
+def drop(cursor: duckdb.DuckDBPyConnection, chosen: Sequence[DropDay], now: datetime) -> int:
     """Let go of days of tables, all at once; rows that are gone. Their files go later.
 
     What went stands in the catalogue's table `gpuwarden_dropped`. Raises StoreUnavailableError.
@@ -148,7 +148,7 @@ def _end_files(cursor: duckdb.DuckDBPyConnection, files: set[int], tables: set[i
     )
 
 
-def _note(cursor: duckdb.DuckDBPyConnection, chosen: Sequence[Drop], now: datetime) -> None:
+def _note(cursor: duckdb.DuckDBPyConnection, chosen: Sequence[DropDay], now: datetime) -> None:
     at = now.replace(tzinfo=None)
     cursor.executemany(
         f"INSERT INTO {METADATA}.gpuwarden_dropped VALUES ($1, $2, $3, $4, $5, $6)",

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpuwarden.clock import Clock
 from gpuwarden_collector.ingest.writer import WriterStopped
-from gpuwarden_collector.ops.disk import Disk, size_text
+from gpuwarden_collector.ops.disk import DiskMonitor, size_text
 from gpuwarden_collector.ops.metrics import StorageStats
 from gpuwarden_collector.storage import lake_maintenance as maintain
 from gpuwarden_collector.storage.database import Store
@@ -22,14 +22,14 @@ from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailabl
 from gpuwarden_collector.storage.lake_files import is_remote, sync_files
 from gpuwarden_collector.storage.lake_maintenance import Lake
 from gpuwarden_collector.storage.retention import (
-    Drop,
+    DropDay,
     Excess,
     Reason,
     Tier,
     drops,
     is_step,
 )
-from gpuwarden_collector.storage.state import State as StateFile
+from gpuwarden_collector.storage.state import StateFile
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ _TASKS_MAX = 200
 class DropDays:
     """Let go of days of tables."""
 
-    drops: tuple[Drop, ...]
+    drops: tuple[DropDay, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def name_of(task: Task) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class MaintenanceState:
     """What there is."""
 
     lake: Lake
@@ -132,7 +132,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class MaintenancePolicy:
     """How long rows are kept, in days by tier, and how long a query may need a file."""
 
     kept_days: Mapping[Tier, int]
@@ -159,7 +159,7 @@ class Diary:
 
 
 def next_task(
-    state: State, diary: Diary, policy: Policy, now: datetime, now_s: float
+    state: MaintenanceState, diary: Diary, policy: MaintenancePolicy, now: datetime, now_s: float
 ) -> Task | None:
     """What to do next; None: nothing. `now_s`: the monotonic clock."""
     tasks = _due(state, diary, policy, now, now_s)
@@ -171,7 +171,9 @@ def key_of(task: Task) -> str:
     return f"merge {task.table}" if isinstance(task, Merge) else name_of(task)
 
 
-def _due(state: State, diary: Diary, policy: Policy, now: datetime, now_s: float) -> Iterator[Task]:
+def _due(
+    state: MaintenanceState, diary: Diary, policy: MaintenancePolicy, now: datetime, now_s: float
+) -> Iterator[Task]:
     parts, leaving = state.lake.parts, state.lake.leaving
     today = now.date() if state.is_clock_trusted else None
     if going := drops(parts, policy.kept_days, today, state.excess):
@@ -229,8 +231,8 @@ class Maintainer:
         database: Store,
         stats: StorageStats,
         clock: Clock,
-        disk: Disk,
-        policy: Policy,
+        disk: DiskMonitor,
+        policy: MaintenancePolicy,
         turn: asyncio.Lock,
         *,
         seal: Callable[[], Awaitable[None]] = _nothing,
@@ -351,12 +353,12 @@ class Maintainer:
             )
         return task
 
-    async def _state(self) -> State:
+    async def _state(self) -> MaintenanceState:
         lake, sealed = await asyncio.to_thread(self._read)
         self._stats.lake = lake
         # Dropping what is elsewhere makes no room here.
         is_here = not is_remote(self._database.lake_root)
-        return State(
+        return MaintenanceState(
             lake,
             self._disk.excess(lake.leaving.bytes) if is_here else Excess(),
             is_short=self._disk.is_short and is_here,

@@ -22,21 +22,21 @@ from typing import Any
 from gpuwarden.clock import Clock
 from gpuwarden_collector.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.ingest.writer import WriterStopped
-from gpuwarden_collector.ops.disk import Budget, Disk
+from gpuwarden_collector.ops.disk import Budget, DiskMonitor
 from gpuwarden_collector.ops.metrics import StorageStats
 from gpuwarden_collector.query.channel import Channel, ChannelError
-from gpuwarden_collector.storage.address import Address
+from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.backup import Copier
 from gpuwarden_collector.storage.commit import Changes
 from gpuwarden_collector.storage.database import Store, starting
-from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.maintenance import Maintainer
-from gpuwarden_collector.storage.maintenance import Policy as KeptPolicy
+from gpuwarden_collector.storage.maintenance import MaintenancePolicy as KeptPolicy
 from gpuwarden_collector.storage.process_calls import Handler, Peer, RemoteError
 from gpuwarden_collector.storage.rollup_schedule import Roller
-from gpuwarden_collector.storage.seal import Policy, Sealer
-from gpuwarden_collector.storage.state import FILE_NAME, State
+from gpuwarden_collector.storage.seal import Sealer, SealPolicy
+from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 from gpuwarden_collector.timetable import Timetable
 
 DISK_LOOK_S = 2.0
@@ -54,10 +54,10 @@ class StorageSettings:
     """What the storage process is started with."""
 
     data_dir: Path
-    address: Address
-    limits: Limits
+    address: LakeAddress
+    limits: EngineLimits
     spill_dir: Path
-    seal: Policy
+    seal: SealPolicy
     kept: KeptPolicy
     budget: Budget
     clock: Clock
@@ -126,7 +126,9 @@ class Upkeep:
         clock, writer = settings.clock, RemoteWriter(self.peer)
         timetable = Timetable()
         sealer = self._sealer = Sealer(store, writer, stats, clock, settings.seal)
-        disk = Disk(settings.data_dir, settings.budget, spill_dir=lambda: store.spill_dir.parent)
+        disk = DiskMonitor(
+            settings.data_dir, settings.budget, spill_dir=lambda: store.spill_dir.parent
+        )
         await asyncio.to_thread(disk.look)
         maintainer = self._maintainer = Maintainer(
             store,
@@ -202,7 +204,7 @@ async def _serve(sock: socket.socket) -> None:
 
 def _opened(settings: StorageSettings) -> Store:
     with starting(settings.data_dir):
-        state = State(settings.data_dir / FILE_NAME)
+        state = StateFile(settings.data_dir / FILE_NAME)
         try:
             return Store(
                 settings.data_dir, settings.limits, settings.address, state, settings.spill_dir

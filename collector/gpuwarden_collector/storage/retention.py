@@ -34,7 +34,7 @@ def tier_of(table: str) -> Tier:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LakeDay:
     """A day of a table in the lake: the files whose newest row is of that day."""
 
     table: str
@@ -65,16 +65,16 @@ class Reason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class DropDay:
     """A day of a table to be dropped."""
 
-    part: Part
+    part: LakeDay
     reason: Reason
 
 
 def drops(
-    parts: Iterable[Part], kept_days: Mapping[Tier, int], today: date | None, excess: Excess
-) -> list[Drop]:
+    parts: Iterable[LakeDay], kept_days: Mapping[Tier, int], today: date | None, excess: Excess
+) -> list[DropDay]:
     """What to drop now, in this order.
 
     `today`: the collector's; None: it cannot be trusted, so nothing is old. A clock that runs ahead
@@ -89,11 +89,11 @@ def drops(
     left = [part for part in parts if part not in aged]
     freed_bytes = sum(part.bytes for part in by_age)
     for_room = _for_room(left, freed_bytes, excess)
-    return [*(Drop(p, Reason.AGE) for p in by_age), *(Drop(p, Reason.ROOM) for p in for_room)]
+    return [*(DropDay(p, Reason.AGE) for p in by_age), *(DropDay(p, Reason.ROOM) for p in for_room)]
 
 
-def _for_room(parts: list[Part], freed_bytes: int, excess: Excess) -> list[Part]:
-    going: list[Part] = []
+def _for_room(parts: list[LakeDay], freed_bytes: int, excess: Excess) -> list[LakeDay]:
+    going: list[LakeDay] = []
     for (tier, _), group in groupby(parts, key=lambda p: (tier_of(p.table), p.day)):
         wanted = excess.budget_bytes
         if tier is Tier.SAMPLES:
@@ -106,7 +106,7 @@ def _for_room(parts: list[Part], freed_bytes: int, excess: Excess) -> list[Part]
     return going
 
 
-def oldest_days(parts: Iterable[Part]) -> dict[str, date]:
+def oldest_days(parts: Iterable[LakeDay]) -> dict[str, date]:
     """The oldest day of each table."""
     oldest: dict[str, date] = {}
     for part in parts:

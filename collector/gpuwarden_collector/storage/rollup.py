@@ -30,7 +30,7 @@ from gpuwarden_collector.storage.minutes import (
     part_rows,
     rollup_rows,
 )
-from gpuwarden_collector.storage.rollup_sql import Span, between, rollup_sql
+from gpuwarden_collector.storage.rollup_sql import WindowSpan, between, rollup_sql
 from gpuwarden_collector.storage.segment import SCHEMAS
 from gpuwarden_collector.storage.transaction import transaction, translating
 
@@ -107,7 +107,7 @@ def roll_minutes(
         begin = begin.replace(second=0, microsecond=0)
         end, shares = _next_chunk(cursor, begin, closed_until)
         is_hot = _is_hot(cursor, begin)
-        spans = [Span(begin, end, (share, shares), is_hot=is_hot) for share in range(shares)]
+        spans = [WindowSpan(begin, end, (share, shares), is_hot=is_hot) for share in range(shares)]
         source = _Source(cursor, hot)
         known = readings.tables if readings is not None and readings.until == begin else {}
         kept: dict[tuple[str, str, tuple[int, int]], Any] = {}
@@ -134,7 +134,7 @@ def roll_hour(cursor: duckdb.DuckDBPyConnection, progress: Progress) -> Rolled:
             begin = min(first, silent, complete_until - HOUR).replace(minute=0)
         end = begin + HOUR
         shares = -(-60 * _one(cursor, "SELECT count(*) FROM main.gpus") // ROWS_MAX) or 1
-        spans = [Span(begin, end, (share, shares)) for share in range(shares)]
+        spans = [WindowSpan(begin, end, (share, shares)) for share in range(shares)]
         tables = {rollup.table.name: _computed(cursor, rollup, spans) for rollup in _HOURS}
     return Rolled(tables, {"hours_until": end})
 
@@ -247,7 +247,7 @@ def _replace(cursor: duckdb.DuckDBPyConnection, rollup: Rollup) -> None:
         return
     end += timedelta(seconds=rollup.window_s)
     with transaction(cursor):
-        rows = _computed(cursor, rollup, [Span(begin, end, units="units")])
+        rows = _computed(cursor, rollup, [WindowSpan(begin, end, units="units")])
         cursor.register("computed", rows)
         cursor.execute(
             f"DELETE FROM lake.main.{name} "
@@ -256,7 +256,9 @@ def _replace(cursor: duckdb.DuckDBPyConnection, rollup: Rollup) -> None:
         cursor.execute(f"INSERT INTO lake.main.{name} BY NAME SELECT * FROM computed")
 
 
-def _computed(cursor: duckdb.DuckDBPyConnection, rollup: Rollup, spans: Sequence[Span]) -> Any:
+def _computed(
+    cursor: duckdb.DuckDBPyConnection, rollup: Rollup, spans: Sequence[WindowSpan]
+) -> Any:
     """Arrow table of a rollup's rows over spans, in the order of its key and the stored types."""
     order = ", ".join(rollup.table.key)
     return _stored(
@@ -277,7 +279,7 @@ class _Source:
     """Tables behind the lake."""
 
     def read(
-        self, name: str, columns: Sequence[str], begin: datetime, end: datetime, span: Span
+        self, name: str, columns: Sequence[str], begin: datetime, end: datetime, span: WindowSpan
     ) -> Any:
         """Rows from `begin` to before `end`, of the nodes of the span."""
         is_whole = span.share[1] == 1
@@ -311,7 +313,7 @@ def _between(table: Any, begin: datetime, end: datetime) -> Any:
 def _minutes(
     source: _Source,
     rollup: Rollup,
-    span: Span,
+    span: WindowSpan,
     known: Mapping[tuple[str, str, tuple[int, int]], Any],
     kept: dict[tuple[str, str, tuple[int, int]], Any],
 ) -> Any:

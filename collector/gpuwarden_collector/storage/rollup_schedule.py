@@ -66,11 +66,11 @@ class Mend:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WaitToRoll:
     """There is nothing to do."""
 
 
-Step = Close | RollMinutes | RollHour | Mend | Wait
+Step = Close | RollMinutes | RollHour | Mend | WaitToRoll
 
 
 def closed_until(now: datetime) -> datetime:
@@ -99,7 +99,7 @@ def next_step(
         return RollHour()
     if 0 < progress.oldest_late_number <= mend_number:
         return Mend(mend_number)
-    return Wait()
+    return WaitToRoll()
 
 
 class Roller:
@@ -186,7 +186,7 @@ class Roller:
                 # to be computed again.
                 self._readings = None
                 self._tell(mended)
-            case Wait():
+            case WaitToRoll():
                 return False
         self._stats.rollup_seconds.observe(self._clock.monotonic() - began_s)
         return True

@@ -28,7 +28,7 @@ from gpuwarden_collector.storage.engine import hot_table
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class WindowSpan:
     """What is rolled up: windows that start from `begin` to before `end`."""
 
     begin: datetime
@@ -66,7 +66,7 @@ def between(begin: datetime, end: datetime) -> str:
     return f"ts >= {timestamp_sql(begin)} AND ts < {timestamp_sql(end)}"
 
 
-def rollup_sql(rollup: Rollup, span: Span) -> str:
+def rollup_sql(rollup: Rollup, span: WindowSpan) -> str:
     """SELECT of the rows of a rollup, columns named as the table's."""
     if rollup is WASTE_1H:
         chosen = f"(node, ts) IN (SELECT (node, ts) FROM {span.units})" if span.units else "true"
@@ -105,7 +105,7 @@ def _joined_columns(rollup: Rollup, names: list[str]) -> Iterator[str]:
             yield column.name
 
 
-def _part_sql(part: RollupPart, rollup: Rollup, span: Span) -> str:
+def _part_sql(part: RollupPart, rollup: Rollup, span: WindowSpan) -> str:
     by = ", ".join(rollup.by)
     key = f"{by}, ts"
     counters = [s for s in part.summaries if s.how == "delta"]
@@ -146,7 +146,7 @@ def _part_sql(part: RollupPart, rollup: Rollup, span: Span) -> str:
     )
 
 
-def _with_lookback(span: Span) -> str:
+def _with_lookback(span: WindowSpan) -> str:
     """As `between`, and the minutes in which the reading before the first window may be."""
     begin = timestamp_sql(span.begin)
     return f"ts >= {begin} - INTERVAL {LOOKBACK_MINUTES} MINUTE AND ts < {timestamp_sql(span.end)}"
@@ -219,7 +219,7 @@ def _step(before: str, now: str) -> str:
     )
 
 
-def _coverage_sql(part: RollupPart, rollup: Rollup, span: Span) -> Iterator[tuple[str, str]]:
+def _coverage_sql(part: RollupPart, rollup: Rollup, span: WindowSpan) -> Iterator[tuple[str, str]]:
     """Names and queries of what was due. A row of `coverage` counts the minute that ends with it; one
     without a GPU is about a probe that reads all of its node.
     """
@@ -235,7 +235,7 @@ def _coverage_sql(part: RollupPart, rollup: Rollup, span: Span) -> Iterator[tupl
         yield "covered_node", f"SELECT node, {due} {rows} AND gpu_uuid IS NULL GROUP BY ALL"
 
 
-def _of_minutes_sql(rollup: Rollup, span: Span) -> str:
+def _of_minutes_sql(rollup: Rollup, span: WindowSpan) -> str:
     assert rollup.made_of is not None
     by = ", ".join(rollup.by)
     columns = ", ".join(_of_minutes_columns(rollup))

@@ -49,22 +49,22 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class DropSegments:
     """Delete the segments that the lake holds."""
 
     until: int
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WaitToSeal:
     """There is nothing to do."""
 
 
-Step = Freeze | Save | Seal | Drop | Wait
+Step = Freeze | Save | Seal | DropSegments | WaitToSeal
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class SealPolicy:
     """When the segment that is written is frozen."""
 
     interval_s: float
@@ -78,7 +78,7 @@ def next_step(
     *,
     written_bytes: int,
     age_s: float,
-    policy: Policy,
+    policy: SealPolicy,
     is_urgent: bool = False,
 ) -> Step:
     """What to do next. `frozen`: segments that are not written any more, oldest first; `sealed`: the
@@ -88,11 +88,11 @@ def next_step(
     if frozen:
         if saved < frozen[-1]:
             return Save()
-        return Drop(min(sealed, frozen[-1])) if frozen[0] <= sealed else Seal(frozen[0])
+        return DropSegments(min(sealed, frozen[-1])) if frozen[0] <= sealed else Seal(frozen[0])
     is_old = age_s >= (min(policy.interval_s, LATE_WAIT_S) if is_urgent else policy.interval_s)
     if written_bytes and (is_old or written_bytes >= policy.bytes_max):
         return Freeze()
-    return Wait()
+    return WaitToSeal()
 
 
 class Sealer:
@@ -104,7 +104,7 @@ class Sealer:
         writer: UpkeepWriter,
         stats: StorageStats,
         clock: Clock,
-        policy: Policy,
+        policy: SealPolicy,
     ) -> None:
         self._database = database
         self._writer = writer
@@ -137,7 +137,7 @@ class Sealer:
                 if self._is_stopping:
                     return sealed_rows
                 match await self._next_step(is_forced=is_forced):
-                    case Wait():
+                    case WaitToSeal():
                         return sealed_rows
                     case Freeze():
                         await self._writer.freeze()
@@ -147,7 +147,7 @@ class Sealer:
                         await self._writer.save()
                     case Seal(segment):
                         sealed_rows += await self._seal(segment)
-                    case Drop(until):
+                    case DropSegments(until):
                         await asyncio.to_thread(self._sync)
                         await self._note_doubles(until)
                         await asyncio.to_thread(self._database.drop, until)
@@ -173,7 +173,7 @@ class Sealer:
 
     async def _next_step(self, *, is_forced: bool) -> Step:
         sealed, is_doubled = await asyncio.to_thread(self._look)
-        policy = Policy(0.0, 0) if is_forced or is_doubled else self._policy
+        policy = SealPolicy(0.0, 0) if is_forced or is_doubled else self._policy
         return next_step(
             self._database.frozen,
             sealed,

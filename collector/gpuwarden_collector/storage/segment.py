@@ -88,7 +88,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class SegmentMessage:
     """Where a record batch stands in the body of its frame."""
 
     table: str
@@ -105,7 +105,7 @@ class ReadFrame:
     end: int
     batches: Sequence[BatchKey]
     progress: Mapping[str, Any] | None
-    messages: Sequence[Message]
+    messages: Sequence[SegmentMessage]
     body: Any
     """Buffer of the body."""
 
@@ -131,7 +131,7 @@ class ReadFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class SegmentHeader:
     """What a segment begins with."""
 
     number: int
@@ -217,7 +217,7 @@ class SegmentWriter:
             self._file = -1
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> SegmentHeader:
     """The header of a segment. Raises SegmentError, OSError."""
     with path.open("rb") as file:
         prefix = file.read(_HEADER.size)
@@ -234,7 +234,7 @@ def read_header(path: Path) -> Header:
         name: pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
         for name, text in said["schemas"].items()
     }
-    return Header(
+    return SegmentHeader(
         said["number"],
         schemas,
         said["previous_end"],
@@ -286,7 +286,7 @@ def _frame_at(content: Any, view: memoryview, at: int, offset: int, salt: int) -
         offset + end,
         [BatchKey(*key) for key in said["batches"]],
         said.get("progress"),
-        [Message(*message) for message in said["tables"]],
+        [SegmentMessage(*message) for message in said["tables"]],
         body,
     )
 

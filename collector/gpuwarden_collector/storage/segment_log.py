@@ -24,7 +24,7 @@ from gpuwarden_collector.storage.segment import (
     segment_numbers,
     segment_path,
 )
-from gpuwarden_collector.storage.state import FILE_NAME, State
+from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 
 LOCK_NAME = "lock"
 
@@ -33,7 +33,7 @@ class FrameLog(Protocol):
     """What the writer appends to."""
 
     @property
-    def state(self) -> State: ...
+    def state(self) -> StateFile: ...
     @property
     def tail(self) -> Tail: ...
     @property
@@ -60,7 +60,9 @@ class SegmentLog:
             numbers = segment_numbers(self._folder)
             # With another identity what the lake holds of these segments would not be known.
             known = read_header(segment_path(self._folder, numbers[-1])) if numbers else None
-            self.state = State(data_dir / FILE_NAME, collector=known.collector if known else None)
+            self.state = StateFile(
+                data_dir / FILE_NAME, collector=known.collector if known else None
+            )
             self.tail: Tail = read_tail(self._folder, int(self.state.meta("ledger_until")))
             """What the segments held at the start that the state file does not say."""
             self._progress = progress_of(self.state, self.tail)
@@ -164,7 +166,7 @@ def hot_bytes(data_dir: Path) -> int:
     return total
 
 
-def progress_of(state: State, tail: Tail) -> dict[str, datetime | None]:
+def progress_of(state: StateFile, tail: Tail) -> dict[str, datetime | None]:
     """How far rollups are, by the state file and the segments behind it."""
     return {**state.progress(), **instants(tail.progress or {})}
 

@@ -75,7 +75,7 @@ class Changed:
     """Arrow table of `key` and `last_seen_at` of rows heard of since; None: the table has none."""
 
 
-class State:
+class StateFile:
     """The open file. Methods may be called from any thread."""
 
     def __init__(

@@ -10,7 +10,7 @@ files would not do: a commit may wait for its disk between writing them and bein
 import os
 from pathlib import Path
 
-from gpuwarden_collector.storage.address import Address
+from gpuwarden_collector.storage.address import LakeAddress
 
 _HEADER_BYTES = 48
 """Of one of the two copies that the file begins with; a writer changes the second one first."""
@@ -20,7 +20,7 @@ _IS_FILLED = 12
 class CatalogMark:
     """What to compare, for one process and any of its threads."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: LakeAddress) -> None:
         is_local = not address.is_shared and not address.is_remote
         self._path = Path(f"{address.catalog}-shm") if is_local else None
         self._file = -1

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gpuwarden_agent.probe import Row
-from gpuwarden_simulator.devices.hardware import MIB, Device
+from gpuwarden_simulator.devices.hardware import MIB, SimulatedGpu
 
 IDLE, APPLICATION_CLOCKS, POWER_CAP, HW_SLOWDOWN = 0x1, 0x2, 0x4, 0x8
 SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x20, 0x40, 0x80
@@ -88,7 +88,7 @@ class GpuState(NamedTuple):
     nvlink_rx_bytes: float
 
 
-def inlet_celsius(device: Device, at_s: float) -> float:
+def inlet_celsius(device: SimulatedGpu, at_s: float) -> float:
     """Air at the device's inlet: a degree and a half warmer in the afternoon (UTC) than the mean."""
     return device.inlet_celsius + _swing_celsius(at_s)
 
@@ -105,7 +105,7 @@ def _kept(dt: float) -> tuple[float, float]:
     return math.exp(-dt / CORE_SECONDS), math.exp(-dt / MEMORY_SECONDS)
 
 
-def start(device: Device, load: GpuLoad, at_s: float, rng: random.Random) -> GpuState:
+def start(device: SimulatedGpu, load: GpuLoad, at_s: float, rng: random.Random) -> GpuState:
     """A GPU that has been doing `load` for a while, its driver loaded for days.
 
     Counters depend on `rng` alone, not on the load: a simulator that is started again shows a reset
@@ -145,7 +145,7 @@ def start(device: Device, load: GpuLoad, at_s: float, rng: random.Random) -> Gpu
     )
 
 
-def restart(device: Device, load: GpuLoad, at_s: float, rng: random.Random) -> GpuState:
+def restart(device: SimulatedGpu, load: GpuLoad, at_s: float, rng: random.Random) -> GpuState:
     """A GPU whose driver has just been loaded: warm or cold as `load` makes it, all counters at 0."""
     return start(device, load, at_s, rng)._replace(
         energy_joules=0.0,
@@ -161,22 +161,22 @@ def restart(device: Device, load: GpuLoad, at_s: float, rng: random.Random) -> G
     )
 
 
-def _base_watts(device: Device, load: GpuLoad) -> float:
+def _base_watts(device: SimulatedGpu, load: GpuLoad) -> float:
     return device.context_watts if load.has_context else device.idle_watts
 
 
-def _unhindered_watts(device: Device, load: GpuLoad) -> float:
+def _unhindered_watts(device: SimulatedGpu, load: GpuLoad) -> float:
     base = _base_watts(device, load)
     return base + (device.model.tdp_watts - base) * load.power_share
 
 
-def _memory_target(device: Device, core: float, watts: float) -> float:
+def _memory_target(device: SimulatedGpu, core: float, watts: float) -> float:
     """HBM sits beside the core: 4 to 7 kelvin hotter when idle, 8 to 13 under load."""
     return core + 4.5 + 7.0 * watts / device.model.tdp_watts
 
 
 def _clocks(
-    device: Device, state: GpuState, load: GpuLoad, inlet: float, limit_watts: float
+    device: SimulatedGpu, state: GpuState, load: GpuLoad, inlet: float, limit_watts: float
 ) -> tuple[float, int, float]:
     """Lower the clock as far as the strictest limit asks: share of the maximum, the reasons that
     held it, and the power that results.
@@ -217,7 +217,7 @@ def _held(limit_celsius: float, state: GpuState, reason: int) -> float:
 
 
 def step(
-    device: Device, state: GpuState, load: GpuLoad, at_s: float, dt: float, rng: random.Random
+    device: SimulatedGpu, state: GpuState, load: GpuLoad, at_s: float, dt: float, rng: random.Random
 ) -> GpuState:
     """The GPU after `dt` seconds of `load`, which end at `at_s`."""
     inlet = inlet_celsius(device, at_s)
@@ -271,25 +271,25 @@ def _wavering(util_percent: float, rng: random.Random) -> float:
     return min(max(util_percent + 2.0 * rng.random() - 1.0, 0.0), 100.0)
 
 
-def _held_bytes(device: Device, load: GpuLoad) -> int:
+def _held_bytes(device: SimulatedGpu, load: GpuLoad) -> int:
     """CUDA gives memory out in pages of 2 MiB."""
     usable = device.memory_total_bytes - device.memory_reserved_bytes
     return int(usable * load.memory_share) // (2 * MIB) * (2 * MIB)
 
 
-def _sm_clock(device: Device, share: float) -> int:
+def _sm_clock(device: SimulatedGpu, share: float) -> int:
     """Devices change clocks in steps of 15 MHz."""
     top = device.model.sm_clock_max_mhz
     return top if share >= 1.0 else max(int(top * share) // 15 * 15, 15)
 
 
-def _memory_clock(device: Device, is_idle: bool) -> int:
+def _memory_clock(device: SimulatedGpu, is_idle: bool) -> int:
     """Parts that idle in P8 lower the memory clock; HBM parts keep it."""
     is_lowered = is_idle and device.generation.idle_pstate == 8
     return min(405, device.model.memory_clock_mhz) if is_lowered else device.model.memory_clock_mhz
 
 
-def gpu_row(device: Device, state: GpuState) -> Row:
+def gpu_row(device: SimulatedGpu, state: GpuState) -> Row:
     """The row of gpu_samples; what the device cannot give is left out.
 
     NVML answers utilization and temperatures in whole numbers, power in milliwatts, NVLink in KiB.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gpuwarden_agent.probe import Row
 from gpuwarden_simulator.devices.gpu import IDLE, GpuLoad, GpuState
-from gpuwarden_simulator.devices.hardware import Device, has_fan, is_amd, is_geforce
+from gpuwarden_simulator.devices.hardware import SimulatedGpu, has_fan, is_amd, is_geforce
 
 PCIE_LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9}
 
@@ -51,7 +51,7 @@ def mark(at_ms: int, state: GpuState) -> Mark:
     )
 
 
-def template(device: Device) -> Row:
+def template(device: SimulatedGpu) -> Row:
     """The columns that hardly ever change, for a device whose driver has just been loaded."""
     model, generation = device.model, device.generation
     row: Row = {
@@ -103,14 +103,14 @@ _UNUSED_VIOLATIONS = (
 )
 
 
-def usual_replays(device: Device, seed: str) -> int:
+def usual_replays(device: SimulatedGpu, seed: str) -> int:
     """Packets that a healthy link has sent again since the driver was loaded; nine on a real H100."""
     return random.Random(f"replays/{seed}/{device.index}").choice((0, 0, 0, 1, 2, 9))
 
 
 def detail_row(
     usual: Row,
-    device: Device,
+    device: SimulatedGpu,
     state: GpuState,
     load: GpuLoad,
     before: Mark | None,
@@ -188,7 +188,7 @@ def _add_activity(row: Row, state: GpuState, load: GpuLoad) -> None:
     row["dram_active_percent"] = state.memory_util_percent * 0.8
 
 
-def _add_rates(row: Row, device: Device, state: GpuState, before: Mark, dt: float) -> None:
+def _add_rates(row: Row, device: SimulatedGpu, state: GpuState, before: Mark, dt: float) -> None:
     row["pcie_tx_bytes_per_second"] = (state.pcie_tx_bytes - before.pcie_tx_bytes) / dt
     row["pcie_rx_bytes_per_second"] = (state.pcie_rx_bytes - before.pcie_rx_bytes) / dt
     if device.model.nvlinks:
@@ -196,13 +196,13 @@ def _add_rates(row: Row, device: Device, state: GpuState, before: Mark, dt: floa
         row["nvlink_rx_bytes_per_second"] = (state.nvlink_rx_bytes - before.nvlink_rx_bytes) / dt
 
 
-def _margin(device: Device, state: GpuState) -> int:
+def _margin(device: SimulatedGpu, state: GpuState) -> int:
     """To the hottest sensor; HBM may be eight kelvin hotter than the core."""
     hottest = max(state.core_celsius, state.memory_celsius - 8.0)
     return round(device.generation.throttle_celsius - hottest)
 
 
-def _fan_percent(device: Device, state: GpuState) -> float:
+def _fan_percent(device: SimulatedGpu, state: GpuState) -> float:
     """GeForce boards stand their fans still below 50 degrees."""
     if is_geforce(device.model) and state.core_celsius < 50:
         return 0.0

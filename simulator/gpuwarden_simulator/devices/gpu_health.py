@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gpuwarden_agent.probe import Row
 from gpuwarden_simulator.devices.hardware import (
-    Device,
+    SimulatedGpu,
     has_ecc,
     has_nvswitch,
     is_amd,
@@ -53,7 +53,7 @@ WELL = HealthTrouble()
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryAging:
     """How the memory of one device ages."""
 
     usual: Row
@@ -67,12 +67,12 @@ class Memory:
     banks: int | None
 
 
-def make_new_memory(device: Device, seed: str) -> Memory:
+def make_new_memory(device: SimulatedGpu, seed: str) -> MemoryAging:
     """The same of a device that nobody has used; times count from when it was put in."""
     return replace(make_memory(device, seed), days_up=0.0, errors_before=0)
 
 
-def make_memory(device: Device, seed: str) -> Memory:
+def make_memory(device: SimulatedGpu, seed: str) -> MemoryAging:
     """The memory of a device; the same seed gives the same memory."""
     rng = random.Random(f"memory/{seed}/{device.index}")
     model = device.model
@@ -82,7 +82,7 @@ def make_memory(device: Device, seed: str) -> Memory:
     banks = remap_banks_of(model)
     if is_amd(model):
         usual |= {"ecc_uncorrected_volatile_total": 0}
-        return Memory(usual, rng.uniform(5, 40), errors_per_day, 0, None)
+        return MemoryAging(usual, rng.uniform(5, 40), errors_per_day, 0, None)
     usual["inforom_valid"] = True
     if has_ecc(model):
         usual |= {"ecc_uncorrected_volatile_total": 0, "ecc_uncorrected_aggregate_total": 0}
@@ -102,7 +102,7 @@ def make_memory(device: Device, seed: str) -> Memory:
     if has_nvswitch(model) and device.generation.has_gpm:
         usual |= {"fabric_state": "completed", "fabric_status": "success"}
         usual |= {"fabric_health": "healthy"}
-    return Memory(usual, rng.uniform(5, 40), errors_per_day, rng.randrange(0, 60), banks)
+    return MemoryAging(usual, rng.uniform(5, 40), errors_per_day, rng.randrange(0, 60), banks)
 
 
 def _columns(place: str, fate: str) -> tuple[str, str]:
@@ -124,7 +124,7 @@ def _no_remaps(banks: int) -> Row:
 
 
 def health_row(
-    memory: Memory, elapsed_s: float, loaded_s: float, trouble: HealthTrouble = WELL
+    memory: MemoryAging, elapsed_s: float, loaded_s: float, trouble: HealthTrouble = WELL
 ) -> Row:
     """The row of gpu_health_samples, `elapsed_s` after the simulation began.
 
@@ -170,7 +170,7 @@ def _add_flags(row: Row, trouble: HealthTrouble) -> None:
         row["fabric_health"] = "route_unhealthy"
 
 
-def _leave_out(row: Row, memory: Memory) -> None:
+def _leave_out(row: Row, memory: MemoryAging) -> None:
     """What the driver of such a device does not count by place."""
     absent: list[str] = []
     if memory.banks is None:

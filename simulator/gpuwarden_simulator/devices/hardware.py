@@ -183,7 +183,7 @@ def remap_banks_of(model: GpuModel) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class SimulatedGpu:
     """One simulated GPU: its model's facts and its own small differences from its siblings."""
 
     model: GpuModel
@@ -261,7 +261,7 @@ class Device:
         }
 
 
-def peers_of(device: Device, devices: Sequence[Device]) -> str:
+def peers_of(device: SimulatedGpu, devices: Sequence[SimulatedGpu]) -> str:
     """The ways to the other GPUs of the node, as nvidia-smi topo names them, by PCI bus id."""
     ways = {}
     for other in devices:
@@ -298,7 +298,7 @@ def _absent_columns(model: GpuModel, generation: Generation) -> tuple[str, ...]:
     return tuple(absent)
 
 
-def make_device(model: GpuModel, seed: str, index: int, gpus: int, board: int = 0) -> Device:
+def make_device(model: GpuModel, seed: str, index: int, gpus: int, board: int = 0) -> SimulatedGpu:
     """The device at `index` of a node with `gpus` devices; the same seed gives the same device.
 
     `board`: how many boards were in its place before.
@@ -309,7 +309,7 @@ def make_device(model: GpuModel, seed: str, index: int, gpus: int, board: int = 
     # ECC of GDDR memory takes a sixteenth of it; HBM keeps its check bits beside the data.
     usable = 0.9956 if generation.has_hbm or is_geforce(model) else 0.9375
     idle_watts = model.idle_watts * rng.uniform(0.94, 1.06)
-    return Device(
+    return SimulatedGpu(
         model=model,
         generation=generation,
         index=index,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gpuwarden.models import GpuModel
 from gpuwarden_agent.probe import Row
 from gpuwarden_simulator.devices.hardware import (
-    Device,
+    SimulatedGpu,
     generation_of,
     has_nvswitch,
     is_amd,
@@ -75,7 +75,7 @@ def no_bytes(model: GpuModel) -> LinkBytes:
     return LinkBytes([0] * count, [0] * count)
 
 
-def link_templates(device: Device, devices: Sequence[Device]) -> tuple[Row, ...]:
+def link_templates(device: SimulatedGpu, devices: Sequence[SimulatedGpu]) -> tuple[Row, ...]:
     """A row of link_samples for each link, without what changes."""
     count, generation = link_count(device.model), device.generation
     row: Row = {

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from gpuwarden_agent.probe import Row
 from gpuwarden_simulator.devices.gpu import GpuState
-from gpuwarden_simulator.devices.hardware import Device, is_amd
+from gpuwarden_simulator.devices.hardware import SimulatedGpu, is_amd
 from gpuwarden_simulator.jobs.workload import JOB_MEMORY_BYTES_PER_GPU, Job, TreeLoad
 
 CACHED_BYTES_PER_GPU = 12 * 10**9
@@ -42,7 +42,7 @@ def step(state: TreeState, load: TreeLoad, dt: float) -> TreeState:
 
 
 def process_row(
-    device: Device,
+    device: SimulatedGpu,
     gpu: GpuState,
     job: Job,
     load: TreeLoad,
@@ -121,7 +121,7 @@ def _cgroup_bytes(job: Job, load: TreeLoad) -> int:
     return min(used, JOB_MEMORY_BYTES_PER_GPU) * len(job.pids)
 
 
-def allocation_row(device: Device, job: Job, processes: int) -> Row | None:
+def allocation_row(device: SimulatedGpu, job: Job, processes: int) -> Row | None:
     """The row of allocation_samples of the scheduler that gave `device` to the job, if one did."""
     row: Row = {"gpu": device.index, "gpu_uuid": device.uuid, "processes": processes}
     if job.slurm_job_id:

@@ -12,7 +12,7 @@ from gpuwarden_agent.probe import Row
 from gpuwarden_simulator.devices import gpu_detail, gpu_health, links
 from gpuwarden_simulator.devices.gpu import GpuLoad, GpuState
 from gpuwarden_simulator.devices.gpu_detail import Mark
-from gpuwarden_simulator.devices.hardware import Device
+from gpuwarden_simulator.devices.hardware import SimulatedGpu
 from gpuwarden_simulator.devices.links import Port
 from gpuwarden_simulator.faults.effects import Effects
 
@@ -26,7 +26,7 @@ class SlowTables:
     def __init__(
         self,
         model: GpuModel,
-        devices: Sequence[Device],
+        devices: Sequence[SimulatedGpu],
         identity: str,
         effects: Effects,
         *,
@@ -66,7 +66,7 @@ class SlowTables:
             seen = states[self._gpu_beside(number)].nvlink_tx_bytes
             self._ports.append(Port(carried, seen))
 
-    def replaced(self, gpu: int, device: Device) -> None:
+    def replaced(self, gpu: int, device: SimulatedGpu) -> None:
         """Another board is in the place of a GPU."""
         self._devices[gpu] = device
         self._usual[gpu] = gpu_detail.template(device)

@@ -12,7 +12,7 @@ from gpuwarden_agent.events.kinds import event, span
 from gpuwarden_agent.events.xid_lines import parse
 from gpuwarden_agent.events.xid_rows import FALLEN_OFF_BUS, row_of
 from gpuwarden_agent.probe import Row
-from gpuwarden_simulator.devices.hardware import Device, is_amd
+from gpuwarden_simulator.devices.hardware import SimulatedGpu, is_amd
 from gpuwarden_simulator.faults.kinds import Fault, FaultKind
 
 FIRST_RECORD = 4_096
@@ -64,7 +64,7 @@ class Due(NamedTuple):
     kind: str
 
 
-def schedule(faults: Sequence[Fault], devices: Sequence[Device]) -> list[Due]:
+def schedule(faults: Sequence[Fault], devices: Sequence[SimulatedGpu]) -> list[Due]:
     """All events of a script, the first one first."""
     due: list[Due] = []
     for number, fault in enumerate(faults):
@@ -85,7 +85,9 @@ def schedule(faults: Sequence[Fault], devices: Sequence[Device]) -> list[Due]:
     return sorted(due, key=lambda event: (event.at_ms, event.number))
 
 
-def event_row(due: Due, device: Device, culprit: Culprit | None, record: int, ts_ms: int) -> Row:
+def event_row(
+    due: Due, device: SimulatedGpu, culprit: Culprit | None, record: int, ts_ms: int
+) -> Row:
     """The row of events. `record`: its number in the kernel's log; `ts_ms`: when it was."""
     index, uuid = device.index, device.uuid
     if due.kind == "gpu_lost":

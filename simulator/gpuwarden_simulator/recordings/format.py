@@ -40,7 +40,7 @@ class RecordedProbe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class RecordingHeader:
     """What a recording says about itself."""
 
     gpuwarden: str
@@ -103,11 +103,11 @@ class Block:
     entries: tuple[Entry, ...]
     offset: int
     size_bytes: int
-    header: Header | None = None
+    header: RecordingHeader | None = None
     """In the first block only."""
 
 
-def encode_block(entries: Sequence[Entry], header: Header | None = None) -> bytes:
+def encode_block(entries: Sequence[Entry], header: RecordingHeader | None = None) -> bytes:
     """A block; the first one of a file carries the header. Raises ValueError for NaN or infinity."""
     lines = [] if header is None else [_header_line(header)]
     lines += [_entry_line(entry) for entry in entries]
@@ -118,7 +118,7 @@ def encode_block(entries: Sequence[Entry], header: Header | None = None) -> byte
     return gzip.compress(text.encode("utf-8", "backslashreplace"), _LEVEL, mtime=0)
 
 
-def decode_block(data: bytes) -> tuple[tuple[Entry, ...], Header | None]:
+def decode_block(data: bytes) -> tuple[tuple[Entry, ...], RecordingHeader | None]:
     """The entries of one block, and the header if it has it. Raises RecordingError."""
     text, used = _unpacked(data, 0)
     if text is None or used != len(data):
@@ -187,7 +187,7 @@ def _may_go_on(data: bytes) -> bool:
     return len(text) < BLOCK_BYTES_MAX
 
 
-def _header_line(header: Header) -> dict[str, Any]:
+def _header_line(header: RecordingHeader) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -220,8 +220,8 @@ def _plain(rows: Reading) -> dict[str, Any]:
     return {table: list(several) for table, several in rows.items()}
 
 
-def _parsed(text: bytes) -> tuple[tuple[Entry, ...], Header | None]:
-    header: Header | None = None
+def _parsed(text: bytes) -> tuple[tuple[Entry, ...], RecordingHeader | None]:
+    header: RecordingHeader | None = None
     entries: list[Entry] = []
     for number, raw in enumerate(text.splitlines()):
         try:
@@ -241,7 +241,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
 
 
-def _header_of(line: Mapping[str, Any]) -> Header:
+def _header_of(line: Mapping[str, Any]) -> RecordingHeader:
     if line["format"] != FORMAT:
         raise RecordingError(f"it is a {line['format']!r}, not a {FORMAT!r}")
     if line["version"] != VERSION:
@@ -251,7 +251,7 @@ def _header_of(line: Mapping[str, Any]) -> Header:
     interval_s = float(line["interval_s"])
     if not 0 < interval_s <= 3600:
         raise ValueError(f"interval_s = {interval_s}")
-    return Header(
+    return RecordingHeader(
         gpuwarden=str(line["gpuwarden"]),
         node=str(line["node"]),
         started_at=str(line["started_at"]),

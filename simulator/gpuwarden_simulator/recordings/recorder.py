@@ -19,7 +19,7 @@ from gpuwarden.lifecycle import StartError, until
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.probe import Probe, Reading, Row
 from gpuwarden_agent.queue.rows import impossible_columns
-from gpuwarden_agent.sampling.health import Report
+from gpuwarden_agent.sampling.health import HealthEvent
 from gpuwarden_agent.sampling.runner import ProbeRunner
 from gpuwarden_agent.sampling.schedule import Schedule, next_tick, wait_s
 from gpuwarden_simulator.recordings.format import (
@@ -27,8 +27,8 @@ from gpuwarden_simulator.recordings.format import (
     Ended,
     Entry,
     Failure,
-    Header,
     RecordedProbe,
+    RecordingHeader,
     Samples,
     encode_block,
 )
@@ -42,7 +42,7 @@ ENTRIES_MAX = 5_000
 
 
 @dataclass(slots=True)
-class Tally:
+class RecordingTally:
     """What a recording holds so far."""
 
     ticks: int = 0
@@ -107,7 +107,7 @@ class Recorder:
         pseudonyms: Pseudonyms | None = None,
     ) -> None:
         """`pseudonyms`: leave identity out, by these; None: keep it."""
-        self.tally = Tally()
+        self.tally = RecordingTally()
         self._probes, self._file, self._clock = probes, file, clock
         self._pseudonyms = pseudonyms
         self._interval_ms = interval_ms
@@ -130,7 +130,7 @@ class Recorder:
             for probe in probes
         ]
 
-    async def run(self, stop: asyncio.Event, duration_s: float | None = None) -> Tally:
+    async def run(self, stop: asyncio.Event, duration_s: float | None = None) -> RecordingTally:
         """Record until `stop`, or for `duration_s`. Closes the probes and the file.
 
         Raises OSError when the file takes no more; it is then good up to its last block.
@@ -219,7 +219,7 @@ class Recorder:
         self._described[probe.name] = reading
         self._entries.append(Described(self._ts_ms, probe.name, self._anonymous(reading)))
 
-    def _tell(self, probe: Probe, report: Report) -> None:
+    def _tell(self, probe: Probe, report: HealthEvent) -> None:
         # Inventory that fails is absent; a probe that recovers shows it by its rows.
         if report.kind == "probe_recovered" or report.message.startswith(f"{probe.name} inventory"):
             return
@@ -250,9 +250,9 @@ class Recorder:
         self._entries.clear()
         self.tally.bytes_written = self._file.size_bytes
 
-    def _header(self) -> Header:
+    def _header(self) -> RecordingHeader:
         hidden = self._pseudonyms
-        return Header(
+        return RecordingHeader(
             gpuwarden=__version__,
             node=self._node if hidden is None else hidden.of("node", self._node),
             started_at=from_ms(self._began_ms).isoformat().replace("+00:00", "Z"),

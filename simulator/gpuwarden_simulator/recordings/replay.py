@@ -26,9 +26,9 @@ from gpuwarden_simulator.recordings.format import (
     Ended,
     Entry,
     Failure,
-    Header,
     RecordedProbe,
     RecordingError,
+    RecordingHeader,
     Samples,
     decode_block,
     read_blocks,
@@ -202,10 +202,10 @@ class Recording:
             totals.take(entry.rows)
 
 
-def _blocks_of(path: Path) -> Iterator[tuple[Header, Block]]:
+def _blocks_of(path: Path) -> Iterator[tuple[RecordingHeader, Block]]:
     try:
         with path.open("rb") as file:
-            header: Header | None = None
+            header: RecordingHeader | None = None
             for block in read_blocks(file, str(path)):
                 header = header or block.header
                 assert header is not None  # or read_blocks had raised
@@ -214,7 +214,7 @@ def _blocks_of(path: Path) -> Iterator[tuple[Header, Block]]:
         raise RecordingError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _check_probes(path: Path, header: Header) -> None:
+def _check_probes(path: Path, header: RecordingHeader) -> None:
     names = [probe.name for probe in header.probes]
     if len(set(names)) != len(names):
         raise RecordingError(f"{path}: two probes have the same name")

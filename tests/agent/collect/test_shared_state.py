@@ -1,6 +1,6 @@
 """What probes tell each other counts for a while, and only where it is certain."""
 
-from gpuwarden_agent.collect.shared_state import KEPT_S, Seen, SharedState
+from gpuwarden_agent.collect.shared_state import KEPT_S, SharedReading, SharedState
 
 
 def test_nothing_is_known_before_a_look() -> None:
@@ -10,7 +10,7 @@ def test_nothing_is_known_before_a_look() -> None:
 
 def test_a_look_counts_for_a_while() -> None:
     seen = SharedState()
-    seen.processes = Seen(100.0, {"GPU-1": 0})
+    seen.processes = SharedReading(100.0, {"GPU-1": 0})
     assert seen.processes_on("GPU-1", 100.0 + KEPT_S) == 0
     assert seen.processes_on("GPU-1", 101.0 + KEPT_S) is None
     assert seen.processes_on("GPU-2", 100.0) is None
@@ -18,6 +18,8 @@ def test_a_look_counts_for_a_while() -> None:
 
 def test_a_shared_gpu_says_nothing_of_the_pod() -> None:
     seen = SharedState()
-    seen.pods = Seen(0.0, {"GPU-1": frozenset({"a/x"}), "GPU-2": frozenset({"a/x", "b/y"})})
+    seen.pods = SharedReading(
+        0.0, {"GPU-1": frozenset({"a/x"}), "GPU-2": frozenset({"a/x", "b/y"})}
+    )
     assert seen.only_pod_on("GPU-1", 1.0) == "a/x"
     assert seen.only_pod_on("GPU-2", 1.0) is None

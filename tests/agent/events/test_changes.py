@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_agent.events.changes import NOTHING, Seen, observe
+from gpuwarden_agent.events.changes import NOTHING, ChangeState, observe
 from gpuwarden_agent.events.kinds import KINDS
 from gpuwarden_agent.queue.rows import impossible_columns
 
@@ -20,7 +20,7 @@ class Watch:
     """Looks at rows one after another and keeps what was told."""
 
     def __init__(self) -> None:
-        self.seen: Seen = NOTHING
+        self.seen: ChangeState = NOTHING
         self.events: list[dict[str, Any]] = []
 
     def look(self, table: str, *rows: dict[str, Any]) -> list[str]:

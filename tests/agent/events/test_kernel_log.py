@@ -23,7 +23,7 @@ from gpuwarden_agent.events.kernel_log import (
     parse_records,
     save_position,
 )
-from gpuwarden_agent.events.xid_ledger import Report, XidLedger
+from gpuwarden_agent.events.xid_ledger import XidLedger, XidReport
 from gpuwarden_agent.probe import ProbeError, Row
 
 LOGS = Path(__file__).parents[4] / "shared" / "data" / "kernel_log"
@@ -219,7 +219,7 @@ def test_a_gpu_that_falls_off_the_bus_is_one_event_however_it_is_told(log, tmp_p
 
 def nvml_says(ledger: XidLedger, now_s: float, code: int) -> list[Row]:
     row: Row = {"details": json.dumps({"xid": code, "source": "nvml"})}
-    return ledger.take_events([Report("0000:3b:00.0", code, now_s - 1, now_s, row)], now_s)
+    return ledger.take_events([XidReport("0000:3b:00.0", code, now_s - 1, now_s, row)], now_s)
 
 
 @pytest.mark.parametrize("line", [XID_79, FELL_OFF])

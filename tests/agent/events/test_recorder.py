@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden.clock import ManualClock, to_ms
-from gpuwarden_agent.events.recorder import EventRecorder, Tally, tally
+from gpuwarden_agent.events.recorder import EventRecorder, PendingCount, tally
 from gpuwarden_agent.queue.rows import impossible_columns
 
 
@@ -81,7 +81,7 @@ def test_what_is_pending_is_told_at_the_end_although_it_is_not_due(recorder: Eve
 
 @given(steps=st.lists(st.tuples(st.integers(0, 5), st.floats(0, 100)), max_size=50))
 def test_a_tally_loses_and_invents_nothing(steps: list[tuple[int, float]]) -> None:
-    state, now_s, reports = Tally(), 0.0, []
+    state, now_s, reports = PendingCount(), 0.0, []
     for more, passed_s in steps:
         now_s += passed_s
         state, due = tally(state, more, now_s, 60)

@@ -13,8 +13,8 @@ from gpuwarden_agent.events.xid_ledger import (
     SAME_S,
     UNKNOWN_CODE,
     Ledger,
-    Report,
     XidLedger,
+    XidReport,
     step,
     with_log,
 )
@@ -23,16 +23,18 @@ GPU = "0000:3b:00.0"
 READABLE = Ledger(log_read_s=NEVER_S)
 
 
-def line(at_s: float, code: int = 79, bus_id: str = GPU) -> Report:
-    return Report(bus_id, code, at_s, at_s, {"message": "line", "code": code})
+def line(at_s: float, code: int = 79, bus_id: str = GPU) -> XidReport:
+    return XidReport(bus_id, code, at_s, at_s, {"message": "line", "code": code})
 
 
-def event(at_s: float, code: int = 79, bus_id: str = GPU, since_s: float | None = None) -> Report:
+def event(
+    at_s: float, code: int = 79, bus_id: str = GPU, since_s: float | None = None
+) -> XidReport:
     since_s = at_s - 1 if since_s is None else since_s
-    return Report(bus_id, code, since_s, at_s, {"message": "event", "code": code})
+    return XidReport(bus_id, code, since_s, at_s, {"message": "event", "code": code})
 
 
-def words(told: list[Report]) -> list[object]:
+def words(told: list[XidReport]) -> list[object]:
     return [report.row["message"] for report in told]
 
 
@@ -91,7 +93,7 @@ def test_of_several_of_one_code_the_larger_number_is_told(lines: int, events: in
     [event(100, code=48), event(100, bus_id="0000:9b:00.0"), event(100 + SAME_S + 2)],
     ids=["another code", "another GPU", "another time"],
 )
-def test_what_is_not_the_same_is_told_beside_it(other: Report) -> None:
+def test_what_is_not_the_same_is_told_beside_it(other: XidReport) -> None:
     ledger, first = step(READABLE, 100, lines=[line(99.5)])
     ledger, _ = step(ledger, other.until_s, events=[other])
     _, later = step(with_log(ledger, 120), 120)
@@ -139,7 +141,7 @@ def test_in_any_order_nothing_is_lost_and_nothing_doubled(
         (t + late, t, code, bus) for t, code, bus, late, _, by in happened if by != "event"
     )
     events = sorted((t + late, code, bus) for t, code, bus, _, late, by in happened if by != "line")
-    ledger, told, drained_s = READABLE, list[Report](), 0.0
+    ledger, told, drained_s = READABLE, list[XidReport](), 0.0
     for tenth in range(200):
         now_s = tenth / 10
         if tenth % 10 == log_phase % 10:

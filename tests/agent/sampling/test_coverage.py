@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_agent.sampling.coverage import Coverage, Tally
-from gpuwarden_agent.sampling.health import Failed, Overdue, Read
+from gpuwarden_agent.sampling.coverage import Coverage, CoverageTally
+from gpuwarden_agent.sampling.health import Overdue, ProbeFailed, Read
 
 FAST, SLOW = "gpu_samples", "gpu_detail_samples"
 CADENCES = {FAST: 1, SLOW: 10}
@@ -17,7 +17,7 @@ def tallies(coverage: Coverage) -> dict[Any, dict[str, Any]]:
 
 
 def counts(**some: int) -> dict[str, int]:
-    return {**dict.fromkeys(Tally.__slots__, 0), **some}
+    return {**dict.fromkeys(CoverageTally.__slots__, 0), **some}
 
 
 def test_a_slow_table_is_due_at_the_first_tick_of_each_of_its_periods() -> None:
@@ -86,7 +86,7 @@ def test_events_are_not_expected_at_any_time() -> None:
 )
 def test_every_reading_that_was_due_has_one_fate(steps: list[tuple[int, str]]) -> None:
     coverage = Coverage(CADENCES, 1000)
-    second, total = 0, {table: Tally() for table in CADENCES}
+    second, total = 0, {table: CoverageTally() for table in CADENCES}
     pending: frozenset[str] = frozenset()
     for step, fate in steps:
         second += step
@@ -100,12 +100,12 @@ def test_every_reading_that_was_due_has_one_fate(steps: list[tuple[int, str]]) -
             case "half":
                 coverage.settle(due, Read(), {FAST: []})
             case "failed":
-                coverage.settle(due, Failed("probe_failed", "no"), {})
+                coverage.settle(due, ProbeFailed("probe_failed", "no"), {})
             case "late":
                 coverage.settle(due, Overdue(1.0), {})
     pending = coverage.take()
     for table, row in tallies(coverage).items():
-        total[table] = Tally(**row)
+        total[table] = CoverageTally(**row)
     for table, tally in total.items():
         fates = tally.taken + tally.missed + tally.skipped + tally.late + tally.failed
         assert tally.expected == fates + (table in pending)

@@ -3,11 +3,18 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_agent.sampling.health import Failed, Health, Outcome, Overdue, Read, observe
+from gpuwarden_agent.sampling.health import (
+    Outcome,
+    Overdue,
+    ProbeFailed,
+    ProbeHealth,
+    Read,
+    observe,
+)
 
 
 def kinds(*outcomes: tuple[float, Outcome]) -> list[tuple[str, float | None]]:
-    health, told = Health(), []
+    health, told = ProbeHealth(), []
     for now_s, outcome in outcomes:
         health, report = observe(health, "gpu0", outcome, now_s)
         if report is not None:
@@ -20,7 +27,7 @@ def test_a_source_that_answers_is_not_news() -> None:
 
 
 def test_a_failure_is_told_once_and_so_is_its_end_with_how_long_it_lasted() -> None:
-    lost = Failed("gpu_lost", "fell off the bus")
+    lost = ProbeFailed("gpu_lost", "fell off the bus")
     assert kinds((0, Read()), (1, lost), (2, lost), (9, Read()), (10, Read())) == [
         ("gpu_lost", None),
         ("probe_recovered", 8),
@@ -29,7 +36,7 @@ def test_a_failure_is_told_once_and_so_is_its_end_with_how_long_it_lasted() -> N
 
 def test_trouble_that_changes_its_kind_is_told_again_and_lasts_from_its_beginning() -> None:
     assert kinds(
-        (1, Failed("driver_timeout", "x")), (5, Failed("gpu_lost", "y")), (11, Read())
+        (1, ProbeFailed("driver_timeout", "x")), (5, ProbeFailed("gpu_lost", "y")), (11, Read())
     ) == [("driver_timeout", None), ("gpu_lost", None), ("probe_recovered", 10)]
 
 
@@ -41,18 +48,18 @@ def test_a_stuck_call_counts_from_when_it_began() -> None:
 
 
 def test_the_message_names_the_source_and_what_happens_to_its_samples() -> None:
-    _, report = observe(Health(), "gpu3", Overdue(2.0), 5)
+    _, report = observe(ProbeHealth(), "gpu3", Overdue(2.0), 5)
     assert report is not None
     assert "gpu3" in report.message
     assert "2 s" in report.message
 
 
-OUTCOMES = st.sampled_from([Read(), Failed("a", "m"), Failed("b", "m"), Overdue(2.0)])
+OUTCOMES = st.sampled_from([Read(), ProbeFailed("a", "m"), ProbeFailed("b", "m"), Overdue(2.0)])
 
 
 @given(outcomes=st.lists(OUTCOMES, max_size=40))
 def test_trouble_and_recovery_take_turns(outcomes: list[Outcome]) -> None:
-    health, open_trouble = Health(), None
+    health, open_trouble = ProbeHealth(), None
     for now, outcome in enumerate(outcomes):
         health, report = observe(health, "p", outcome, now)
         if report is None:

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from gpuwarden_agent.sampling.schedule import (
     AHEAD_MS_MAX,
-    Plan,
     Schedule,
+    TickPlan,
     is_due,
     next_tick,
     wait_s,
@@ -15,7 +15,7 @@ from gpuwarden_agent.sampling.schedule import (
 T0 = 1_700_000_000_000
 
 
-def look(*looks: tuple[int, float], last: int | None = None) -> list[Plan]:
+def look(*looks: tuple[int, float], last: int | None = None) -> list[TickPlan]:
     """Plans of one look after another at (wall clock ms after T0, monotonic seconds)."""
     state, plans = Schedule(1000, None if last is None else T0 + last), []
     for wall_ms, monotonic_s in looks:
@@ -26,49 +26,49 @@ def look(*looks: tuple[int, float], last: int | None = None) -> list[Plan]:
 
 def test_ticks_are_the_whole_seconds_of_the_wall_clock() -> None:
     assert look((700, 0.7), (1001, 1.001), (2000, 2.0)) == [
-        Plan(T0),
-        Plan(T0 + 1000),
-        Plan(T0 + 2000),
+        TickPlan(T0),
+        TickPlan(T0 + 1000),
+        TickPlan(T0 + 2000),
     ]
 
 
 def test_a_timer_that_fires_early_gives_no_second_tick() -> None:
-    assert look((0, 0.0), (999, 0.999), (1000, 1.0))[1:] == [Plan(None), Plan(T0 + 1000)]
+    assert look((0, 0.0), (999, 0.999), (1000, 1.0))[1:] == [TickPlan(None), TickPlan(T0 + 1000)]
 
 
 def test_a_busy_node_misses_ticks_and_they_are_counted() -> None:
-    assert look((0, 0.0), (4300, 4.3))[1] == Plan(T0 + 4000, missed=3)
+    assert look((0, 0.0), (4300, 4.3))[1] == TickPlan(T0 + 4000, missed=3)
 
 
 def test_a_clock_set_forward_misses_nothing() -> None:
-    assert look((0, 0.0), (3_601_000, 1.0))[1] == Plan(T0 + 3_601_000, stepped_ms=3_600_000)
+    assert look((0, 0.0), (3_601_000, 1.0))[1] == TickPlan(T0 + 3_601_000, stepped_ms=3_600_000)
 
 
 def test_a_clock_set_back_pauses_until_it_has_caught_up() -> None:
     plans = look((10_000, 0.0), (5_000, 1.0), (10_900, 6.9), (11_000, 7.0))
-    assert plans[1] == Plan(None, stepped_ms=-6000, waits_ms=6000)
-    assert plans[2:] == [Plan(None), Plan(T0 + 11_000, missed=0)]
+    assert plans[1] == TickPlan(None, stepped_ms=-6000, waits_ms=6000)
+    assert plans[2:] == [TickPlan(None), TickPlan(T0 + 11_000, missed=0)]
 
 
 def test_a_clock_that_was_years_ahead_does_not_silence_the_node() -> None:
     years = 9 * 365 * 86_400_000
     plans = look((years, 0.0), (1000, 1.0), (2000, 2.0))
-    assert plans[1] == Plan(T0 + 1000, stepped_ms=-years)
-    assert plans[2] == Plan(T0 + 2000)
+    assert plans[1] == TickPlan(T0 + 1000, stepped_ms=-years)
+    assert plans[2] == TickPlan(T0 + 2000)
 
 
 def test_the_first_tick_comes_after_the_last_one_of_the_run_before() -> None:
-    assert look((500, 0.0), (1000, 0.5), last=0) == [Plan(None), Plan(T0 + 1000)]
+    assert look((500, 0.0), (1000, 0.5), last=0) == [TickPlan(None), TickPlan(T0 + 1000)]
 
 
 def test_a_start_with_a_clock_behind_the_last_tick_says_so() -> None:
-    assert look((0, 0.0), last=60_000) == [Plan(None, stepped_ms=-60_000, waits_ms=61_000)]
+    assert look((0, 0.0), last=60_000) == [TickPlan(None, stepped_ms=-60_000, waits_ms=61_000)]
     far = AHEAD_MS_MAX + 1000
-    assert look((0, 0.0), last=far) == [Plan(T0, stepped_ms=-far)]
+    assert look((0, 0.0), last=far) == [TickPlan(T0, stepped_ms=-far)]
 
 
 def test_a_gap_between_two_runs_is_no_missed_tick() -> None:
-    assert look((90_000, 0.0), last=0) == [Plan(T0 + 90_000)]
+    assert look((90_000, 0.0), last=0) == [TickPlan(T0 + 90_000)]
 
 
 @given(

@@ -7,23 +7,23 @@ from hypothesis import strategies as st
 from gpuwarden_agent.ship.http1 import (
     ANSWER_BYTES_MAX,
     HEAD_BYTES_MAX,
-    Address,
-    Answer,
     Http1Codec,
+    HttpAddress,
+    HttpResponse,
     NoAnswerError,
     may_ask_again,
 )
 
-ADDRESS = Address("collector.example", 8750, is_tls=False)
+ADDRESS = HttpAddress("collector.example", 8750, is_tls=False)
 
 
-def asked(address: Address = ADDRESS) -> Http1Codec:
+def asked(address: HttpAddress = ADDRESS) -> Http1Codec:
     codec = Http1Codec(address, "agent/1")
     codec.request("/v1/ingest", {}, b"body")
     return codec
 
 
-def answer_to(raw: bytes, *, ends: bool = False) -> tuple[Answer | None, Http1Codec]:
+def answer_to(raw: bytes, *, ends: bool = False) -> tuple[HttpResponse | None, Http1Codec]:
     codec = asked()
     answer = codec.receive(raw)
     if ends and answer is None:
@@ -36,17 +36,17 @@ def answer_to(raw: bytes, *, ends: bool = False) -> tuple[Answer | None, Http1Co
     [
         ("http://collector.example:8750", ADDRESS),
         ("http://collector.example:8750/", ADDRESS),
-        ("http://10.0.0.1", Address("10.0.0.1", 80, False)),
-        ("https://Collector.Example", Address("collector.example", 443, True)),
-        ("https://h/a b/ü/%41/", Address("h", 443, True, "/a%20b/%C3%BC/%41")),
-        ("http://[2001:db8::1]:1", Address("2001:db8::1", 1, False)),
-        ("http://grün.example", Address("xn--grn-ioa.example", 80, False)),
-        ("http://u:p%40s@h", Address("h", 80, False, "", "Basic dTpwQHM=")),
-        ("http://u@h", Address("h", 80, False, "", "Basic dTo=")),
+        ("http://10.0.0.1", HttpAddress("10.0.0.1", 80, False)),
+        ("https://Collector.Example", HttpAddress("collector.example", 443, True)),
+        ("https://h/a b/ü/%41/", HttpAddress("h", 443, True, "/a%20b/%C3%BC/%41")),
+        ("http://[2001:db8::1]:1", HttpAddress("2001:db8::1", 1, False)),
+        ("http://grün.example", HttpAddress("xn--grn-ioa.example", 80, False)),
+        ("http://u:p%40s@h", HttpAddress("h", 80, False, "", "Basic dTpwQHM=")),
+        ("http://u@h", HttpAddress("h", 80, False, "", "Basic dTo=")),
     ],
 )
-def test_an_address_is_read(url: str, address: Address) -> None:
-    assert Address.parse(url) == address
+def test_an_address_is_read(url: str, address: HttpAddress) -> None:
+    assert HttpAddress.parse(url) == address
 
 
 @pytest.mark.parametrize(
@@ -56,14 +56,14 @@ def test_an_address_is_read(url: str, address: Address) -> None:
 )
 def test_what_is_no_address_is_a_value_error(url: str) -> None:
     with pytest.raises(ValueError, match="."):
-        Address.parse(url)
+        HttpAddress.parse(url)
 
 
 @given(st.text(max_size=40))
 def test_no_text_does_anything_else(text: str) -> None:
     for url in (text, f"http://{text}", f"https://h/{text}", f"http://{text}@h:1"):
         try:
-            address = Address.parse(url)
+            address = HttpAddress.parse(url)
         except ValueError:
             continue
         head = Http1Codec(address, "agent").request("/v1/ingest", {}, b"")
@@ -75,19 +75,19 @@ def test_no_text_does_anything_else(text: str) -> None:
     ("address", "authority"),
     [
         (ADDRESS, "collector.example:8750"),
-        (Address("h", 443, True), "h"),
-        (Address("h", 80, True), "h:80"),
-        (Address("fe80::1%eth0", 80, False), "[fe80::1]"),
+        (HttpAddress("h", 443, True), "h"),
+        (HttpAddress("h", 80, True), "h:80"),
+        (HttpAddress("fe80::1%eth0", 80, False), "[fe80::1]"),
     ],
 )
 def test_the_host_header_has_the_port_where_it_is_not_the_usual(
-    address: Address, authority: str
+    address: HttpAddress, authority: str
 ) -> None:
     assert address.authority == authority
 
 
 def test_a_password_is_sent_and_never_shown() -> None:
-    address = Address.parse("http://user:secret@h/prefix")
+    address = HttpAddress.parse("http://user:secret@h/prefix")
     assert address.shown("/v1/ingest") == "http://h/prefix/v1/ingest"
     head = Http1Codec(address, "agent/1").request("/v1/ingest", {"X-Y": "z"}, b"four")
     assert head == (
@@ -135,10 +135,10 @@ def test_an_answer_means_the_same_however_it_is_cut(
 
 def test_a_reused_connection_begins_again() -> None:
     answer, codec = answer_to(REFUSED)
-    assert answer == Answer(400, {"retry-after": "3", "content-length": "6"}, b"reason")
+    assert answer == HttpResponse(400, {"retry-after": "3", "content-length": "6"}, b"reason")
     assert codec.request("/v1/ingest", {}, b"more").startswith(b"POST /v1/ingest")
     assert not codec.has_answer_begun
-    assert codec.receive(NO_CONTENT) == Answer(204, {}, b"")
+    assert codec.receive(NO_CONTENT) == HttpResponse(204, {}, b"")
 
 
 def test_a_long_answer_is_cut_and_its_connection_given_up() -> None:

@@ -23,7 +23,7 @@ from gpuwarden_agent.ship.shipper import (
     RETRY_AFTER_S_MAX,
     Acknowledge,
     Answered,
-    Drop,
+    Discard,
     Outcome,
     RetryAfter,
     Shipper,
@@ -71,7 +71,7 @@ def test_204_acknowledges() -> None:
 
 @pytest.mark.parametrize("status", [400, 406, 409, 411, 413, 415, 422])
 def test_an_answer_about_the_batch_drops_it_with_the_reason(status: int) -> None:
-    assert action(Answered(status, None, "bad ts")) == Drop(f"{status}: bad ts")
+    assert action(Answered(status, None, "bad ts")) == Discard(f"{status}: bad ts")
 
 
 @pytest.mark.parametrize(

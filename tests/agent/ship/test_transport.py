@@ -16,14 +16,14 @@ from aiohttp import web
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
-from gpuwarden_agent.ship.http1 import Answer, NoAnswerError, NoConnectionError
+from gpuwarden_agent.ship.http1 import HttpResponse, NoAnswerError, NoConnectionError
 from gpuwarden_agent.ship.transport import Transport, open_transport
 
 NO_CONTENT = b"HTTP/1.1 204 No Content\r\n\r\n"
 BODY = b"body of a batch"
 
 
-async def post(transport: Transport, body: bytes = BODY, timeout_s: float = 5.0) -> Answer:
+async def post(transport: Transport, body: bytes = BODY, timeout_s: float = 5.0) -> HttpResponse:
     return await transport.post("/v1/ingest", {"X-Test": "1"}, body, timeout_s=timeout_s)
 
 
@@ -99,7 +99,7 @@ async def answer_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 async def test_requests_one_after_the_other_share_a_connection() -> None:
     async with talking(answer_all) as (transport, server):
         for _ in range(5):
-            assert await post(transport) == Answer(204, {}, b"")
+            assert await post(transport) == HttpResponse(204, {}, b"")
     assert server.connections == 1
 
 
@@ -435,7 +435,7 @@ def certified() -> Iterator[Callable[[str], ssl.SSLContext]]:
     return context  # type: ignore[return-value]
 
 
-async def post_over_tls(tls: ssl.SSLContext, talk: Talk = answer_all) -> list[Answer]:
+async def post_over_tls(tls: ssl.SSLContext, talk: Talk = answer_all) -> list[HttpResponse]:
     server = RawServer(talk)
     async with (
         server.running(tls) as url,

@@ -8,8 +8,8 @@ from gpuwarden_simulator.recordings.format import (
     Described,
     Ended,
     Entry,
-    Header,
     RecordedProbe,
+    RecordingHeader,
     Samples,
     encode_block,
 )
@@ -51,7 +51,7 @@ def write_recording(tmp_path: Path) -> Callable[..., Path]:
                 entries.append(Samples(ts_ms, "processes", {"process_samples": rows}))
         entries.append(Ended(START_MS + 127_000, 128, 0))
         recorded = tuple(RecordedProbe(probe, {"gpu_samples": 1}, None) for probe in probes)
-        header = Header(
+        header = RecordingHeader(
             gpuwarden="0", node=name, started_at="2026-01-01T00:00:00Z", interval_s=1.0, label=name,
             has_identity=True, probes=recorded,
         )  # fmt: skip

@@ -12,10 +12,10 @@ import pytest
 from gpuwarden.doctor import Check
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.collect.nvidia.timing import CallReport
-from gpuwarden_agent.doctor import Call
+from gpuwarden_agent.doctor import CallCost
 from gpuwarden_cli.commands.doctor import rendered, run_here
 
-CALL = Call(
+CALL = CallCost(
     "gpu0", CallReport("nvmlX", "power_usage_mw", False, "NOT_SUPPORTED", 0.0123, None, 9, 10)
 )
 CHECK = Check("kernel_log", "warn", "may not be read", "give it CAP_SYSLOG")

@@ -13,10 +13,10 @@ import pytest
 from gpuwarden.access import Scope, Token, read_token
 from gpuwarden.clock import SystemClock
 from gpuwarden_cli.main import main
-from gpuwarden_collector.auth.authority import Files, init
+from gpuwarden_collector.auth.authority import AuthorityFiles, init
 from gpuwarden_collector.auth.tls import certificate_of
 from gpuwarden_collector.auth.token_file import NAME, edit, load
-from gpuwarden_collector.auth.token_store import Entry
+from gpuwarden_collector.auth.token_store import TokenEntry
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.settings import CollectorSettings
 
@@ -27,7 +27,7 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.data, self.node = folder / "data", folder / "etc"
         self.data.mkdir()
-        self.files = Files(folder / "tls")
+        self.files = AuthorityFiles(folder / "tls")
         init(self.files, ["localhost"], SystemClock().now())
         self.fingerprint = certificate_of(self.files.ca).fingerprint
         self.url = ""
@@ -35,7 +35,7 @@ class Site:
     def one_time(self, uses: int = 1, valid: timedelta = timedelta(hours=1)) -> Token:
         now = SystemClock().now()
         token = Token.new(Scope.ENROLL)
-        entry = Entry(
+        entry = TokenEntry(
             token.id, Scope.ENROLL, token.digest, now, expires_at=now + valid, uses_left=uses
         )
         edit(self.data / NAME, lambda book: (book.with_entry(entry), None))

@@ -18,7 +18,7 @@ from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_cli.commands.recordings import summary
 from gpuwarden_cli.main import main
 from gpuwarden_cli.services import probes_of
-from gpuwarden_simulator.recordings.recorder import Tally
+from gpuwarden_simulator.recordings.recorder import RecordingTally
 
 RECORD = ["agent", "record", "--backend", "simulator", "--interval", "0.1", "--node", "gpu17"]
 
@@ -127,7 +127,7 @@ def test_ctrl_c_ends_a_recording_cleanly(tmp_path) -> None:
 
 
 def test_the_summary_counts_what_is_wrong(tmp_path) -> None:
-    tally = Tally(
+    tally = RecordingTally(
         ticks=2, missed=1, rows=Counter(gpu_samples=3, events=0), failed=1,
         left_out=Counter({"gpu_samples.power_watts": 2}), bytes_written=1234,
     )  # fmt: skip

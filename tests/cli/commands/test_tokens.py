@@ -9,7 +9,7 @@ import pytest
 from gpuwarden.access import Scope, Token
 from gpuwarden.clock import SystemClock
 from gpuwarden_cli.main import main
-from gpuwarden_collector.auth.authority import Files, init
+from gpuwarden_collector.auth.authority import AuthorityFiles, init
 from gpuwarden_collector.auth.token_file import NAME, load
 from gpuwarden_collector.auth.token_store import Denied, Granted
 
@@ -85,7 +85,7 @@ def test_a_revoked_token_is_gone(token, tmp_path: Path) -> None:
 def test_an_enrolment_is_one_line_with_the_token_out_of_the_command(
     token, tmp_path: Path, monkeypatch
 ) -> None:
-    files = Files(tmp_path / "tls")
+    files = AuthorityFiles(tmp_path / "tls")
     made = init(files, ["gpu.example"], SystemClock().now())
     for name in ("cert", "key", "ca"):
         monkeypatch.setenv(f"GPUWARDEN_COLLECTOR_TLS_{name.upper()}", str(getattr(files, name)))

@@ -12,7 +12,7 @@ import trustme
 from gpuwarden.access import Scope, Token
 from gpuwarden.clock import ManualClock
 from gpuwarden_collector.auth.token_file import NAME, edit
-from gpuwarden_collector.auth.token_store import Entry
+from gpuwarden_collector.auth.token_store import TokenEntry
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def grant(data_dir: Path, clock: ManualClock) -> Callable[..., Token]:
 
     def granted(scope: Scope, **more: Any) -> Token:
         token = Token.new(scope)
-        entry = Entry(token.id, scope, token.digest, clock.now(), **more)
+        entry = TokenEntry(token.id, scope, token.digest, clock.now(), **more)
         edit(data_dir / NAME, lambda book: (book.with_entry(entry), None))
         return token
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from gpuwarden.clock import ManualClock, SystemClock
-from gpuwarden_collector.auth.authority import AuthorityError, Files, init, renew
+from gpuwarden_collector.auth.authority import AuthorityError, AuthorityFiles, init, renew
 from gpuwarden_collector.auth.tls import certificate_of
 
 NAMES = ["localhost", "127.0.0.1", "gpu.example", "2001:db8::1"]
 
 
 @pytest.fixture
-def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    return Files(tmp_path_factory.mktemp("authority") / "tls")
+def files(tmp_path_factory: pytest.TempPathFactory) -> AuthorityFiles:
+    return AuthorityFiles(tmp_path_factory.mktemp("authority") / "tls")
 
 
 async def greeted(url: str, ca: Path) -> bool:
@@ -31,7 +31,7 @@ async def greeted(url: str, ca: Path) -> bool:
 
 
 async def test_a_renewed_certificate_is_believed_by_who_trusted_the_old_one(
-    start: Any, files: Files, tmp_path: Path
+    start: Any, files: AuthorityFiles, tmp_path: Path
 ) -> None:
     now = SystemClock().now()
     made = init(files, NAMES, now)
@@ -46,7 +46,7 @@ async def test_a_renewed_certificate_is_believed_by_who_trusted_the_old_one(
         assert await greeted(collector.url, pinned)
 
 
-def test_keys_are_private_and_lives_are_as_said(files: Files, clock: ManualClock) -> None:
+def test_keys_are_private_and_lives_are_as_said(files: AuthorityFiles, clock: ManualClock) -> None:
     init(files, NAMES, clock.now())
     modes = {p.name: p.stat().st_mode & 0o777 for p in files.folder.iterdir()}
     assert modes == {"ca.key": 0o600, "server.key": 0o600, "ca.pem": 0o644, "server.pem": 0o644}
@@ -54,7 +54,7 @@ def test_keys_are_private_and_lives_are_as_said(files: Files, clock: ManualClock
     assert (certificate_of(files.cert).ends_at - clock.now()).days in (364, 365)
 
 
-def test_what_is_there_stays(files: Files, clock: ManualClock) -> None:
+def test_what_is_there_stays(files: AuthorityFiles, clock: ManualClock) -> None:
     first = init(files, NAMES, clock.now())
     content = {p: p.read_bytes() for p in files.folder.iterdir()}
     assert init(files, ["localhost"], clock.now()) == first
@@ -64,7 +64,7 @@ def test_what_is_there_stays(files: Files, clock: ManualClock) -> None:
 
 
 def test_a_server_that_is_gone_is_made_again_by_the_same_authority(
-    files: Files, clock: ManualClock
+    files: AuthorityFiles, clock: ManualClock
 ) -> None:
     init(files, NAMES, clock.now())
     authority = files.ca.read_bytes()
@@ -73,7 +73,9 @@ def test_a_server_that_is_gone_is_made_again_by_the_same_authority(
     assert files.ca.read_bytes() == authority
 
 
-def test_a_certificate_does_not_outlive_its_authority(files: Files, clock: ManualClock) -> None:
+def test_a_certificate_does_not_outlive_its_authority(
+    files: AuthorityFiles, clock: ManualClock
+) -> None:
     init(files, NAMES, clock.now())
     later = clock.now() + timedelta(days=3600)
     assert renew(files, [], later).ends_at == certificate_of(files.ca).ends_at
@@ -84,13 +86,15 @@ def test_a_certificate_does_not_outlive_its_authority(files: Files, clock: Manua
 @pytest.mark.parametrize(
     "name", ["", "a b", "https://x", "x:8750", "*.example", "ü.example", "a,b"]
 )
-def test_what_is_no_name_of_a_host_is_refused(files: Files, clock: ManualClock, name: str) -> None:
+def test_what_is_no_name_of_a_host_is_refused(
+    files: AuthorityFiles, clock: ManualClock, name: str
+) -> None:
     with pytest.raises(AuthorityError, match="neither the name of a host nor an address"):
         init(files, [name], clock.now())
     assert not files.cert.exists()
 
 
-def test_what_is_wrong_with_the_files_is_named(files: Files, clock: ManualClock) -> None:
+def test_what_is_wrong_with_the_files_is_named(files: AuthorityFiles, clock: ManualClock) -> None:
     with pytest.raises(
         AuthorityError, match=r"server\.pem: No such file.*name the collector's host"
     ):

@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 from gpuwarden.access import Scope, Token
 from gpuwarden_collector.auth.scopes import Holder
-from gpuwarden_collector.auth.token_store import Book, BookError, Denied, Entry, Granted
+from gpuwarden_collector.auth.token_store import BookError, Denied, Granted, TokenEntry, TokenStore
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def made(scope: Scope, **more) -> tuple[Token, Entry]:
+def made(scope: Scope, **more) -> tuple[Token, TokenEntry]:
     token = Token.new(scope)
-    return token, Entry(token.id, scope, token.digest, NOW, **more)
+    return token, TokenEntry(token.id, scope, token.digest, NOW, **more)
 
 
 def test_a_token_is_good_until_the_instant_that_it_ends() -> None:
     token, entry = made(Scope.READ, expires_at=NOW + HOUR)
-    book = Book([entry])
+    book = TokenStore([entry])
     assert book.judged(token.text, Scope.READ, NOW + HOUR - timedelta(seconds=1)) == Granted(entry)
     denied = book.judged(token.text, Scope.READ, NOW + HOUR)
     assert isinstance(denied, Denied)
@@ -34,7 +34,7 @@ def test_a_token_is_good_until_the_instant_that_it_ends() -> None:
 @pytest.mark.parametrize("held", Scope)
 def test_a_scope_is_enough_for_itself_and_admin_for_all(held: Scope, need: Scope) -> None:
     token, entry = made(held)
-    verdict = Book([entry]).judged(token.text, need, NOW)
+    verdict = TokenStore([entry]).judged(token.text, need, NOW)
     if need is Holder or held is need or held is Scope.ADMIN:
         assert verdict == Granted(entry)
     else:
@@ -46,8 +46,8 @@ def test_denials_say_what_to_do_and_repeat_no_secret() -> None:
     token, _ = made(Scope.INGEST)
     other = Token.new(Scope.INGEST)
     forged = f"gw_ingest_{token.id}_{other.text.rpartition('_')[2]}"
-    book = Book([made(Scope.INGEST)[1]]).with_entry(made(Scope.READ)[1])
-    book = book.with_entry(Entry(token.id, Scope.INGEST, token.digest, NOW))
+    book = TokenStore([made(Scope.INGEST)[1]]).with_entry(made(Scope.READ)[1])
+    book = book.with_entry(TokenEntry(token.id, Scope.INGEST, token.digest, NOW))
     for presented, why in (
         (None, "missing"),
         ("", "malformed"),
@@ -73,15 +73,15 @@ def test_secrets_are_compared_in_constant_time_also_where_there_is_none(monkeypa
     real = hmac.compare_digest
     monkeypatch.setattr(hmac, "compare_digest", watched)
     token, entry = made(Scope.READ)
-    Book([entry]).judged(token.text, Scope.READ, NOW)
-    Book().judged(token.text, Scope.READ, NOW)
+    TokenStore([entry]).judged(token.text, Scope.READ, NOW)
+    TokenStore().judged(token.text, Scope.READ, NOW)
     assert compared == [(64, 64), (64, 64)]
 
 
 def test_what_takes_a_tokens_place_has_its_rights_and_the_old_one_its_grace() -> None:
     old, entry = made(Scope.INGEST, node="n1", comment="rack 4")
     fresh = Token.new(Scope.INGEST)
-    book = Book([entry]).rotated(old.id, fresh, NOW, HOUR)
+    book = TokenStore([entry]).rotated(old.id, fresh, NOW, HOUR)
     verdict = book.judged(fresh.text, Scope.INGEST, NOW)
     assert isinstance(verdict, Granted)
     assert (verdict.entry.node, verdict.entry.comment) == ("n1", "rack 4")
@@ -93,7 +93,7 @@ def test_who_sends_is_the_node_or_else_the_line_of_rotated_tokens() -> None:
     _, bound = made(Scope.INGEST, node="n1")
     _, again = made(Scope.INGEST, node="n1")
     assert bound.sender == again.sender == "node:n1"
-    book = Book([bound, first := made(Scope.INGEST)[1], other := made(Scope.INGEST)[1]])
+    book = TokenStore([bound, first := made(Scope.INGEST)[1], other := made(Scope.INGEST)[1]])
     name = first.id
     for _ in range(3):
         fresh = Token.new(Scope.INGEST)
@@ -108,21 +108,21 @@ def test_who_sends_is_the_node_or_else_the_line_of_rotated_tokens() -> None:
 
 def test_a_grace_does_not_lengthen_a_life() -> None:
     old, entry = made(Scope.READ, expires_at=NOW + HOUR)
-    book = Book([entry]).rotated(old.id, Token.new(Scope.READ), NOW, 10 * HOUR)
+    book = TokenStore([entry]).rotated(old.id, Token.new(Scope.READ), NOW, 10 * HOUR)
     assert isinstance(book.judged(old.text, Scope.READ, NOW + HOUR), Denied)
 
 
 def test_revoking_names_what_is_not_there_and_then_ends_nothing() -> None:
     token, entry = made(Scope.READ)
     with pytest.raises(BookError, match="there is no token nope"):
-        Book([entry]).revoked([token.id, "nope"])
-    assert Book([entry]).revoked([token.id]).entries == []
+        TokenStore([entry]).revoked([token.id, "nope"])
+    assert TokenStore([entry]).revoked([token.id]).entries == []
 
 
 def test_the_same_enrolment_once_more_changes_nothing_even_when_it_is_used_up() -> None:
     by, entry = made(Scope.ENROLL, uses_left=1)
     own = Token.new(Scope.INGEST)
-    book, first = Book([entry]).enrolled(by.id, "n1", own.id, own.digest, NOW)
+    book, first = TokenStore([entry]).enrolled(by.id, "n1", own.id, own.digest, NOW)
     again, second = book.enrolled(by.id, "n1", own.id, own.digest, NOW)
     assert again is book and second == first
     assert isinstance(book.judged(own.text, Scope.INGEST, NOW), Granted)
@@ -131,7 +131,7 @@ def test_the_same_enrolment_once_more_changes_nothing_even_when_it_is_used_up() 
 def test_a_node_that_is_in_cannot_be_taken_over_with_another_enrolment() -> None:
     by, entry = made(Scope.ENROLL, uses_left=5)
     own, other = Token.new(Scope.INGEST), Token.new(Scope.INGEST)
-    book, _ = Book([entry]).enrolled(by.id, "n1", own.id, own.digest, NOW)
+    book, _ = TokenStore([entry]).enrolled(by.id, "n1", own.id, own.digest, NOW)
     with pytest.raises(BookError, match=f"node n1 has the token {own.id}: .*revoke"):
         book.enrolled(by.id, "n1", other.id, other.digest, NOW)
     with pytest.raises(BookError, match="there is a token"):
@@ -148,7 +148,7 @@ def test_an_enrolment_brings_in_as_many_nodes_as_it_says(uses: int, tries: list)
     """Whatever is tried, and tried again: never more nodes than uses, one token a node."""
     by, entry = made(Scope.ENROLL, uses_left=uses)
     tokens = {(n, k): Token.new(Scope.INGEST) for n in range(6) for k in range(3)}
-    book = Book([entry])
+    book = TokenStore([entry])
     for node, attempt in tries:
         token = tokens[node, attempt]
         try:
@@ -162,6 +162,6 @@ def test_an_enrolment_brings_in_as_many_nodes_as_it_says(uses: int, tries: list)
 
 def test_what_is_long_over_leaves_the_list() -> None:
     old, entry = made(Scope.READ, expires_at=NOW)
-    book = Book([entry, made(Scope.READ)[1]])
+    book = TokenStore([entry, made(Scope.READ)[1]])
     assert book.without_old(NOW + HOUR, 2 * HOUR).get(old.id) == entry
     assert book.without_old(NOW + 2 * HOUR, 2 * HOUR).get(old.id) is None

@@ -9,7 +9,7 @@ import pytest
 from gpuwarden.access import Scope
 from gpuwarden.clock import ManualClock
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector.auth.access_control import USED_WRITTEN_EVERY_S, Desk, tokens_path
+from gpuwarden_collector.auth.access_control import USED_WRITTEN_EVERY_S, AccessControl, tokens_path
 from gpuwarden_collector.auth.token_file import NAME, last_used
 from gpuwarden_collector.settings import CollectorSettings
 
@@ -39,11 +39,11 @@ async def test_a_damaged_file_is_told_and_the_old_tokens_go_on(
 def test_a_damaged_file_at_the_start_is_one_line(tmp_path: Path, clock: ManualClock) -> None:
     (tmp_path / NAME).write_text("{")
     with pytest.raises(StartError, match="this is no file of tokens"):
-        Desk(CollectorSettings(data_dir=tmp_path), clock, Counter())
+        AccessControl(CollectorSettings(data_dir=tmp_path), clock, Counter())
 
 
 def test_nobody_can_come_in_yet_is_told(tmp_path: Path, clock: ManualClock, caplog: Any) -> None:
-    Desk(CollectorSettings(data_dir=tmp_path, require_tokens=True), clock, Counter())
+    AccessControl(CollectorSettings(data_dir=tmp_path, require_tokens=True), clock, Counter())
     [record] = caplog.records
     assert record.message == "there are no tokens yet: nobody is let in"
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from gpuwarden.access import Scope, Token
 from gpuwarden_collector.auth.node_rows import NodeColumns
 from gpuwarden_collector.auth.token_file import NAME, edit
-from gpuwarden_collector.ingest.decode import Decoded, Part, Refused
+from gpuwarden_collector.ingest.decode import BatchRows, Decoded, RefusedBody
 from gpuwarden_collector.ingest.writer import load_known
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Limits
+from gpuwarden_collector.storage.engine import EngineLimits
 
 NODES = st.lists(st.sampled_from(["n1", "n2", "n3"]), max_size=6)
 
@@ -27,10 +27,10 @@ def test_a_batch_passes_if_all_its_rows_are_of_its_node(batches: list, is_chunke
     whole = pa.table({"node": column if is_chunked else column.combine_chunks()})
     columns, start = NodeColumns(), 0
     for nodes in batches:
-        batch = Decoded({"gpu_samples": Part(whole, start, len(nodes))}, 0)
+        batch = Decoded({"gpu_samples": BatchRows(whole, start, len(nodes))}, 0)
         refusal = columns.refusal(batch, "n1")
         assert (refusal is None) == (set(nodes) <= {"n1"})
-        if isinstance(refusal, Refused):
+        if isinstance(refusal, RefusedBody):
             assert refusal.status == 403
             other = next(n for n in nodes if n != "n1")
             assert f"for node n1, and the batch has rows of node {other}" in refusal.reason
@@ -89,7 +89,7 @@ async def test_what_a_node_says_of_itself_swallows_no_batch_of_another(
         assert await send(fleet, 1, "n3") == 1
         assert await send(fresh, 1, "n3") == 0, "rotated"
         assert await send(own, 2, "n1") == 1
-    database = Database.open(data_dir, Limits(memory="512MiB", threads=1))
+    database = Database.open(data_dir, EngineLimits(memory="512MiB", threads=1))
     known = load_known(database, clock.now())
     database.close()
     senders = ("node:n1", "node:n2", f"token:{fleet.id}")

@@ -15,14 +15,14 @@ from gpuwarden_collector.auth.token_file import (
     load,
     write_last_used,
 )
-from gpuwarden_collector.auth.token_store import Book, BookError, Entry
+from gpuwarden_collector.auth.token_store import BookError, TokenEntry, TokenStore
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def add(path: Path, **more) -> Token:
     token = Token.new(Scope.READ)
-    entry = Entry(token.id, Scope.READ, token.digest, NOW, **more)
+    entry = TokenEntry(token.id, Scope.READ, token.digest, NOW, **more)
     edit(path, lambda book: (book.with_entry(entry), None))
     return token
 
@@ -32,7 +32,7 @@ def test_tokens_are_read_as_written_without_their_secrets(tmp_path: Path) -> Non
     assert load(path).entries == []
     token = add(path, node="n1", expires_at=NOW, uses_left=3, comment="ü")
     [entry] = load(path).entries
-    assert entry == Entry(token.id, Scope.READ, token.digest, NOW, "n1", NOW, 3, "ü")
+    assert entry == TokenEntry(token.id, Scope.READ, token.digest, NOW, "n1", NOW, 3, "ü")
     assert token.text.rpartition("_")[2] not in path.read_text()
     assert {p.name: p.stat().st_mode & 0o777 for p in tmp_path.iterdir()} == {
         "tokens.json": 0o600,
@@ -55,7 +55,7 @@ def test_a_change_that_fails_leaves_the_file_as_it_is(tmp_path: Path) -> None:
     add(path)
     before = path.read_bytes()
 
-    def fail(_book: Book) -> tuple[Book, None]:
+    def fail(_book: TokenStore) -> tuple[TokenStore, None]:
         raise BookError("no")
 
     with pytest.raises(BookError):

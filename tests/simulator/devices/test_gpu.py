@@ -18,14 +18,14 @@ from gpuwarden_simulator.devices.gpu import (
     start,
     step,
 )
-from gpuwarden_simulator.devices.hardware import Device, make_device
+from gpuwarden_simulator.devices.hardware import SimulatedGpu, make_device
 
 H100 = make_device(model_named("H100-SXM-80GB"), "s", 0, 8)
 BUSY = GpuLoad(util_percent=98, power_share=0.8, has_context=True, nvlink_bytes_per_second=5e10)
 NOON_S = 1_763_726_400.0
 
 
-def settle(device: Device, load: GpuLoad, seconds: int = 600, dt: float = 1.0) -> GpuState:
+def settle(device: SimulatedGpu, load: GpuLoad, seconds: int = 600, dt: float = 1.0) -> GpuState:
     rng = random.Random(0)
     state = start(device, load, NOON_S, rng)
     for number in range(int(seconds / dt)):

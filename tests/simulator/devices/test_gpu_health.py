@@ -10,7 +10,7 @@ from gpuwarden_simulator.devices.gpu_health import (
     SRAM_ERRORS_MAX,
     Errors,
     HealthTrouble,
-    Memory,
+    MemoryAging,
     health_row,
     make_memory,
 )
@@ -19,7 +19,7 @@ from gpuwarden_simulator.devices.hardware import make_device
 YEAR_S = 365 * 86_400.0
 
 
-def memory(model: str, index: int = 0) -> Memory:
+def memory(model: str, index: int = 0) -> MemoryAging:
     return make_memory(make_device(model_named(model), "s", index, 8), "s")
 
 
@@ -66,7 +66,7 @@ def test_a_healthy_board_corrects_at_most_a_few_errors_a_day() -> None:
 
 
 def test_volatile_counters_begin_anew_with_the_driver() -> None:
-    aged = Memory(memory("H100-SXM").usual, 30, 100, 7, 2560)
+    aged = MemoryAging(memory("H100-SXM").usual, 30, 100, 7, 2560)
     assert health_row(aged, 1000, 1000)["ecc_corrected_volatile_total"] == 0
     assert health_row(aged, 1000, -1e12)["ecc_corrected_volatile_total"] == 3001
     assert health_row(aged, 1000, 1000)["ecc_corrected_aggregate_total"] == 3008

@@ -15,9 +15,9 @@ from gpuwarden_simulator.recordings.format import (
     Ended,
     Entry,
     Failure,
-    Header,
     RecordedProbe,
     RecordingError,
+    RecordingHeader,
     Samples,
     decode_block,
     encode_block,
@@ -25,7 +25,7 @@ from gpuwarden_simulator.recordings.format import (
     read_blocks,
 )
 
-HEADER = Header(
+HEADER = RecordingHeader(
     gpuwarden="0.1.0",
     node="gpu17",
     started_at="2026-01-01T00:00:00Z",
@@ -52,7 +52,7 @@ entries = st.one_of(
     st.builds(Ended, instants, st.integers(0, 10**9), st.integers(0, 10**9)),
 )
 headers = st.builds(
-    Header,
+    RecordingHeader,
     gpuwarden=texts,
     node=texts,
     started_at=texts,
@@ -72,7 +72,7 @@ headers = st.builds(
 
 
 @given(st.lists(entries, max_size=5), st.none() | headers)
-def test_what_goes_in_comes_out(several: list[Entry], header: Header | None) -> None:
+def test_what_goes_in_comes_out(several: list[Entry], header: RecordingHeader | None) -> None:
     assert decode_block(encode_block(several, header)) == (tuple(several), header)
 
 

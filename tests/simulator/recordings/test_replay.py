@@ -22,9 +22,9 @@ from gpuwarden_simulator.recordings.format import (
     Ended,
     Entry,
     Failure,
-    Header,
     RecordedProbe,
     RecordingError,
+    RecordingHeader,
     Samples,
     encode_block,
 )
@@ -36,7 +36,7 @@ GPU = RecordedProbe("gpu0", {"gpu_samples": 1, "gpu_detail_samples": 10, "events
 
 
 def write(path: Path, blocks: Sequence[Sequence[Entry]], *probes, **more) -> Path:
-    header = Header(
+    header = RecordingHeader(
         **{
             "gpuwarden": "0.1.0",
             "node": "gpu17",

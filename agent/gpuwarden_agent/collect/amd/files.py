@@ -22,7 +22,7 @@ _NOT_THERE = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.ENOD
 """Errors that say that the device does not have the reading."""
 
 
-class Files:
+class AmdFiles:
     """Files of one device."""
 
     def __init__(self, gpu: int) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.amd import sysfs as parse
-from gpuwarden_agent.collect.amd.files import Files, listed
+from gpuwarden_agent.collect.amd.files import AmdFiles, listed
 from gpuwarden_agent.collect.amd.gpu import AmdGpuProbe
-from gpuwarden_agent.collect.nvidia.processes import Held
+from gpuwarden_agent.collect.nvidia.processes import HeldGpu
 from gpuwarden_agent.collect.processes.trees import ProcessProbe
 from gpuwarden_agent.probe import ProbeError
 
@@ -43,7 +43,7 @@ class AmdProcesses:
         self.lock = threading.Lock()
         self._gpu = gpu
         self._place = parse.kfd_place(gpu.pci_bus_id)
-        self._files = Files(gpu.gpu)
+        self._files = AmdFiles(gpu.gpu)
         self._kfd = sys / KFD
         self._ids: Sequence[int] = ()
         self._nodes: frozenset[str] | None = None
@@ -63,7 +63,7 @@ class AmdProcesses:
         self._learn_ids()
         return bool(self._ids)
 
-    def held(self) -> Sequence[Held]:
+    def held(self) -> Sequence[HeldGpu]:
         """Processes with memory on the GPU. Raises ProbeError when the driver does not have it."""
         uuid = self.uuid
         if uuid is None:
@@ -71,7 +71,7 @@ class AmdProcesses:
         if not self.is_served():
             raise ProbeError("its compute driver (KFD) does not have it")
         found = ((int(pid), self._memory(pid)) for pid in self._pids())
-        return [Held(pid, uuid, "compute", memory) for pid, memory in found if memory]
+        return [HeldGpu(pid, uuid, "compute", memory) for pid, memory in found if memory]
 
     def _pids(self) -> list[str]:
         return [pid for pid in listed(self._kfd / "proc") if pid.isdecimal()]

@@ -63,7 +63,7 @@ class Stat:
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
+class DiskCounters:
     """Counters of one disk since boot."""
 
     read_bytes: int
@@ -72,12 +72,12 @@ class Disk:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class HostReading:
     """What the next read compares with."""
 
     monotonic_s: float
     stat: Stat | None
-    disks: Mapping[str, Disk]
+    disks: Mapping[str, DiskCounters]
 
 
 def parse_stat(text: str) -> Stat:
@@ -157,13 +157,13 @@ def parse_pressure(resource: str, text: str) -> dict[str, Value]:
     return values
 
 
-def parse_diskstats(text: str) -> dict[str, Disk]:
+def parse_diskstats(text: str) -> dict[str, DiskCounters]:
     """/proc/diskstats, every line that has the counters: disks, partitions, everything."""
-    disks: dict[str, Disk] = {}
+    disks: dict[str, DiskCounters] = {}
     for line in text.splitlines():
         fields = line.split()
         if len(fields) >= 14:
-            disks[fields[2]] = Disk(
+            disks[fields[2]] = DiskCounters(
                 read_bytes=int(fields[5]) * SECTOR_BYTES,
                 write_bytes=int(fields[9]) * SECTOR_BYTES,
                 busy_ms=int(fields[12]),
@@ -172,7 +172,7 @@ def parse_diskstats(text: str) -> dict[str, Disk]:
 
 
 def busiest_percent(
-    before: Mapping[str, Disk], after: Mapping[str, Disk], dt_s: float
+    before: Mapping[str, DiskCounters], after: Mapping[str, DiskCounters], dt_s: float
 ) -> float | None:
     """Busy share of the busiest disk that both looks have; None where there is none."""
     shares = [
@@ -241,7 +241,7 @@ class HostProbe:
         self._interfaces: tuple[frozenset[str], Sequence[str]] | None = None
         self._proc, self._sys, self._etc, self._shm = proc, sys, etc, shm
         self._fabric_manager = fabric_manager or FabricManager(clock, proc)
-        self._last: Look | None = None
+        self._last: HostReading | None = None
         self._slow_at: int | None = None
         self._totals = {
             column: Total()
@@ -271,7 +271,7 @@ class HostProbe:
             values |= self._mount_values()
         if self._last is not None:
             values |= self._rates(self._last, now, stat, disks)
-        self._last = Look(now, stat, disks)
+        self._last = HostReading(now, stat, disks)
         row = coerce("host_samples", values)
         if not row:
             raise ProbeError(f"nothing in {self._proc} could be read")
@@ -308,7 +308,7 @@ class HostProbe:
         """Nothing to give back."""
 
     def _rates(
-        self, last: Look, now: float, stat: Stat | None, disks: Mapping[str, Disk]
+        self, last: HostReading, now: float, stat: Stat | None, disks: Mapping[str, DiskCounters]
     ) -> dict[str, Value]:
         values: dict[str, Value] = {
             "disk_busy_percent": busiest_percent(last.disks, disks, now - last.monotonic_s)
@@ -324,7 +324,7 @@ class HostProbe:
         # A kernel booted with psi=0 has the files but does not let them be read.
         return self._parsed(f"pressure/{resource}", parse) or {}
 
-    def _disks(self) -> dict[str, Disk]:
+    def _disks(self) -> dict[str, DiskCounters]:
         disks = self._parsed("diskstats", parse_diskstats) or {}
         for name in disks.keys() - self._disk_names.keys():
             self._disk_names[name] = self._is_physical_disk(name)
@@ -336,7 +336,7 @@ class HostProbe:
         block = self._sys / "block" / name.replace("/", "!")
         return (block / "device").exists() and _text(block / "hidden").strip() != "1"
 
-    def _disk_totals(self, disks: Mapping[str, Disk]) -> dict[str, Value]:
+    def _disk_totals(self, disks: Mapping[str, DiskCounters]) -> dict[str, Value]:
         read = {name: disk.read_bytes for name, disk in disks.items()}
         written = {name: disk.write_bytes for name, disk in disks.items()}
         return {

@@ -25,17 +25,24 @@ from gpuwarden_agent.collect.nvidia.nvml import (
     SUCCESS,
     UNINITIALIZED,
     UNKNOWN,
-    Device,
     EventSource,
     FieldQuery,
     FieldValue,
     GpmSample,
     MemoryInfo,
     MigDevice,
+    NvmlCalls,
     NvmlError,
     NvmlUnavailable,
 )
-from gpuwarden_agent.collect.nvidia.session import NO_HANDLE, NVML, Held, call, call_plain, hold
+from gpuwarden_agent.collect.nvidia.session import (
+    NO_HANDLE,
+    NVML,
+    NvmlPointer,
+    call,
+    call_plain,
+    hold,
+)
 
 
 class NvmlDevice:
@@ -58,7 +65,7 @@ class NvmlDevice:
         return self.uuid
 
     @property
-    def handle(self) -> Held:
+    def handle(self) -> NvmlPointer:
         """NVML's handle, gotten again when the library was opened anew."""
         if self._handle.generation != NVML.generation:
             self.open()
@@ -90,11 +97,11 @@ class NvmlDevice:
     def mig_device(self, index: int) -> MigDevice:
         handle = self.handle
         mig = self.ask(ROWS["mig_device"], index)
-        return _NvmlMigDevice(self, Held(mig, handle.generation))
+        return _NvmlMigDevice(self, NvmlPointer(mig, handle.generation))
 
 
 class _NvmlMigDevice:
-    def __init__(self, device: NvmlDevice, handle: Held) -> None:
+    def __init__(self, device: NvmlDevice, handle: NvmlPointer) -> None:
         self._device = device
         self._handle = handle
         self.uuid = str(call("nvmlDeviceGetUUID", handle))
@@ -222,10 +229,10 @@ class NvmlDriver:
         version = int(call("nvmlSystemGetCudaDriverVersion_v2"))
         return f"{version // 1000}.{version % 1000 // 10}"
 
-    def devices(self) -> Sequence[Device]:
+    def devices(self) -> Sequence[NvmlCalls]:
         return [NvmlDevice(index) for index in range(call("nvmlDeviceGetCount"))]
 
-    def events_of(self, device: Device) -> EventSource | None:
+    def events_of(self, device: NvmlCalls) -> EventSource | None:
         assert isinstance(device, NvmlDevice)
         return nvml_events(device.handle)
 

@@ -20,8 +20,8 @@ from gpuwarden_agent.collect.nvidia.nvml import (
     IN_USE,
     LIB_RM_VERSION_MISMATCH,
     LIBRARY_NOT_FOUND,
-    Device,
     Driver,
+    NvmlCalls,
     NvmlError,
     NvmlUnavailable,
 )
@@ -116,8 +116,8 @@ def decide(
 class Makers:
     """How the probes of what is found are made."""
 
-    gpu: Callable[[Device], Probe]
-    processes: Callable[[Sequence[Device]], Probe]
+    gpu: Callable[[NvmlCalls], Probe]
+    processes: Callable[[Sequence[NvmlCalls]], Probe]
     nvml: Callable[[], Probe]
 
 
@@ -146,7 +146,7 @@ class NvidiaHost:
         self._processes: Probe | None = None
         self._has_probe = False
 
-    def begin(self, driver: Driver, devices: Sequence[Device], processes: Probe | None) -> None:
+    def begin(self, driver: Driver, devices: Sequence[NvmlCalls], processes: Probe | None) -> None:
         """Start from what was found at the agent's start, and has probes."""
         self._state.driver, self._state.devices = driver, devices
         self._state.facts = self._facts(driver) if self._is_ours() else {}
@@ -220,7 +220,7 @@ class NvidiaHost:
             self._outlook = replace(self._outlook, awaits_gpu=False)
         return [*probes, *self._watch_processes(new)]
 
-    def _watch_processes(self, new: Sequence[Device]) -> list[Probe]:
+    def _watch_processes(self, new: Sequence[NvmlCalls]) -> list[Probe]:
         if not new:
             return []
         if self._processes is None:
@@ -232,14 +232,14 @@ class NvidiaHost:
                 watch(device)
         return []
 
-    def _new_among(self, listed: Sequence[Device]) -> list[Device]:
+    def _new_among(self, listed: Sequence[NvmlCalls]) -> list[NvmlCalls]:
         """Those without a probe yet, with an index that no other GPU has."""
         known = list(self._state.devices)
         uuids = {device.uuid for device in known}
         # What has not been opened since the start is opened by index, by its own probe.
         theirs = {device.index for device in known if device.uuid is None}
         taken = {device.index for device in known} | self._other_gpus
-        new: list[Device] = []
+        new: list[NvmlCalls] = []
         for device in listed:
             if device.index in theirs:
                 continue
@@ -299,7 +299,7 @@ def _trouble(unavailable: NvmlUnavailable) -> tuple[str, str]:
     return kind, f"NVIDIA driver not usable: {unavailable.reason}"
 
 
-def _uuid_of(device: Device) -> str | None:
+def _uuid_of(device: NvmlCalls) -> str | None:
     """None: it is dead, or does not answer in time."""
     try:
         return within(OPEN_LIMIT_S, device.open, "open GPU")

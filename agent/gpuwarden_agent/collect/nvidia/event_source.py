@@ -14,7 +14,7 @@ from gpuwarden_agent.collect.nvidia.nvml import (
     GpuEvent,
     NvmlError,
 )
-from gpuwarden_agent.collect.nvidia.session import Held, call, hold
+from gpuwarden_agent.collect.nvidia.session import NvmlPointer, call, hold
 
 XID = 0x8
 DOUBLE_BIT_ECC = 0x2
@@ -46,7 +46,7 @@ EVENTS_MAX = 200
 NO_INSTANCE = 0xFFFF_FFFF
 
 
-def nvml_events(handle: Held) -> EventSource | None:
+def nvml_events(handle: NvmlPointer) -> EventSource | None:
     """Register for the events that the GPU supports; None where it supports none of them. Raises
     NvmlError.
     """
@@ -68,7 +68,7 @@ def nvml_events(handle: Held) -> EventSource | None:
 
 
 class _NvmlEvents:
-    def __init__(self, events: Held) -> None:
+    def __init__(self, events: NvmlPointer) -> None:
         self._events = events
 
     def drain(self) -> Sequence[GpuEvent]:

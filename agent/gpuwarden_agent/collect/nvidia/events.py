@@ -15,9 +15,9 @@ from gpuwarden.clock import Clock, to_ms
 from gpuwarden.xids import CRITICAL, WARNING
 from gpuwarden_agent.collect.nvidia import event_source as types
 from gpuwarden_agent.collect.nvidia.metrics import ROWS
-from gpuwarden_agent.collect.nvidia.nvml import Device, Driver, EventSource, GpuEvent, NvmlError
+from gpuwarden_agent.collect.nvidia.nvml import Driver, EventSource, GpuEvent, NvmlCalls, NvmlError
 from gpuwarden_agent.events.kinds import event
-from gpuwarden_agent.events.xid_ledger import Report, XidLedger
+from gpuwarden_agent.events.xid_ledger import XidLedger, XidReport
 from gpuwarden_agent.events.xid_lines import Xid
 from gpuwarden_agent.events.xid_rows import row_of_event
 from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
@@ -81,7 +81,7 @@ class DriverState:
     """
 
     driver: Driver | None = None
-    devices: Sequence[Device] = ()
+    devices: Sequence[NvmlCalls] = ()
     generation: int = 0
     """How often the driver was opened: event sets of before are gone."""
     trouble: tuple[str, str] | None = None
@@ -117,8 +117,8 @@ class NvmlProbe:
         self._ledger = ledger
         self._clock = clock
         self._generation = state.generation
-        self._watched: dict[Device, _Watched] = {}
-        self._not_before_s: dict[Device, float] = {}
+        self._watched: dict[NvmlCalls, _Watched] = {}
+        self._not_before_s: dict[NvmlCalls, float] = {}
 
     def describe(self) -> Reading:
         """Versions of the driver, and how many GPUs there are."""
@@ -150,7 +150,7 @@ class NvmlProbe:
 
     def _taken(self) -> list[Row]:
         rows: list[Row] = []
-        reports: list[Report] = []
+        reports: list[XidReport] = []
         until_s = self._clock.monotonic() + LOCKS_WAIT_S
         for device in self._state.devices:
             watched = self._watched.get(device) or self._register(device, until_s)
@@ -166,13 +166,13 @@ class NvmlProbe:
             for found in events:
                 if found.type == types.XID:
                     row = _xid_row(device, bus_id, found, now_ms)
-                    reports.append(Report(bus_id, found.data, watched.drained_s, now_s, row))
+                    reports.append(XidReport(bus_id, found.data, watched.drained_s, now_s, row))
             others = [found for found in events if found.type != types.XID]
             rows += _other_rows(device, others, now_ms)
             watched.drained_s = now_s
         return rows + self._ledger.take_events(reports, self._clock.monotonic())
 
-    def _register(self, device: Device, until_s: float) -> _Watched | None:
+    def _register(self, device: NvmlCalls, until_s: float) -> _Watched | None:
         """None: not yet, or not now."""
         now_s = self._clock.monotonic()
         driver = self._state.driver
@@ -193,7 +193,7 @@ class NvmlProbe:
         watched = self._watched[device] = _Watched(bus_id, source, self._clock.monotonic())
         return watched
 
-    def _give_up(self, device: Device, error: NvmlError) -> None:
+    def _give_up(self, device: NvmlCalls, error: NvmlError) -> None:
         """What is wrong with the GPU as such its own probe reports."""
         watched = self._watched.pop(device, None)
         if watched is not None and watched.source is not None:
@@ -202,12 +202,12 @@ class NvmlProbe:
         self._not_before_s[device] = self._clock.monotonic() + REGISTER_AGAIN_S
 
 
-def _xid_row(device: Device, bus_id: str, found: GpuEvent, now_ms: int) -> Row:
+def _xid_row(device: NvmlCalls, bus_id: str, found: GpuEvent, now_ms: int) -> Row:
     xid = Xid(found.data, bus_id, "", gpu_instance=found.gpu_instance)
     return {**row_of_event(xid, {bus_id: (device.index, device.uuid or "")}), "ts": now_ms}
 
 
-def _other_rows(device: Device, found: Sequence[GpuEvent], now_ms: int) -> list[Row]:
+def _other_rows(device: NvmlCalls, found: Sequence[GpuEvent], now_ms: int) -> list[Row]:
     """One row for all of a type that came at once."""
     rows = []
     for number, count in Counter(one.type for one in found).items():

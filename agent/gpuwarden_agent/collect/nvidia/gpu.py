@@ -20,7 +20,7 @@ from gpuwarden_agent.collect.nvidia.inventory import PCI_DEVICES, InventoryReade
 from gpuwarden_agent.collect.nvidia.links import LinkReader
 from gpuwarden_agent.collect.nvidia.metrics import ROWS
 from gpuwarden_agent.collect.nvidia.mig import MigReader
-from gpuwarden_agent.collect.nvidia.nvml import Device, NvmlError
+from gpuwarden_agent.collect.nvidia.nvml import NvmlCalls, NvmlError
 from gpuwarden_agent.collect.nvidia.query import ASKED, Query, probe_error, read_calls, read_columns
 from gpuwarden_agent.collect.nvidia.timing import CallReport
 from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
@@ -57,7 +57,7 @@ class GpuProbe:
 
     def __init__(
         self,
-        device: Device,
+        device: NvmlCalls,
         clock: Clock,
         pci_devices: Path = PCI_DEVICES,
         bus_ids: dict[str, tuple[int, str]] | None = None,

@@ -185,7 +185,7 @@ class MigDevice(Protocol):
     def memory_v2(self) -> MemoryInfo: ...
 
 
-class Device(Protocol):
+class NvmlCalls(Protocol):
     """One GPU. Every method raises NvmlError; the rows that `ask` takes are in `metrics.py`."""
 
     index: int
@@ -249,11 +249,11 @@ class Driver(Protocol):
         """Newest CUDA that the driver supports: "13.1"."""
         ...
 
-    def devices(self) -> Sequence[Device]:
+    def devices(self) -> Sequence[NvmlCalls]:
         """One for each GPU that the driver counts, none of them opened."""
         ...
 
-    def events_of(self, device: Device) -> "EventSource | None":
+    def events_of(self, device: NvmlCalls) -> "EventSource | None":
         """What NVML tells of an opened GPU from now on; None: nothing of what is asked for. Called
         with the device's lock held.
         """

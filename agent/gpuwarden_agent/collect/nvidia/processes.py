@@ -12,8 +12,8 @@ from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.metrics import ROWS
 from gpuwarden_agent.collect.nvidia.nvml import (
-    Device,
     GpuProcess,
+    NvmlCalls,
     NvmlError,
     ProcessUtilization,
 )
@@ -29,7 +29,7 @@ Instance = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldGpu:
     """A process on a GPU or MIG device; None where the driver does not tell."""
 
     pid: int
@@ -42,12 +42,12 @@ class Held:
 
 def merged(
     listed: Iterable[tuple[str, GpuProcess]], gpu_uuid: str, mig_uuids: Mapping[Instance, str]
-) -> list[Held]:
+) -> list[HeldGpu]:
     """One entry a process and GPU, of the parent GPU where the MIG device's UUID is not known."""
-    instances: dict[tuple[int, Instance], Held] = {}
+    instances: dict[tuple[int, Instance], HeldGpu] = {}
     for kind, process in listed:
         instance = (process.gpu_instance, process.compute_instance)
-        held = Held(
+        held = HeldGpu(
             process.pid,
             mig_uuids.get(instance, gpu_uuid),
             kind,
@@ -57,16 +57,16 @@ def merged(
         before = instances.get((process.pid, instance))
         # The same memory is told in both lists.
         instances[process.pid, instance] = _joined(before, held, max) if before else held
-    processes: dict[tuple[int, str], Held] = {}
+    processes: dict[tuple[int, str], HeldGpu] = {}
     for held in instances.values():
         before = processes.get((held.pid, held.gpu_uuid))
         processes[held.pid, held.gpu_uuid] = _joined(before, held, sum) if before else held
     return list(processes.values())
 
 
-def _joined(one: Held, other: Held, join: Callable[[Iterable[int]], int]) -> Held:
+def _joined(one: HeldGpu, other: HeldGpu, join: Callable[[Iterable[int]], int]) -> HeldGpu:
     known = [m for m in (one.memory_bytes, other.memory_bytes) if m is not None]
-    return Held(
+    return HeldGpu(
         one.pid,
         one.gpu_uuid,
         max(one.process_type, other.process_type, key=KINDS.index),
@@ -94,7 +94,7 @@ def mean_sm_percent(samples: Iterable[ProcessUtilization]) -> dict[int, float]:
 class GpuProcesses:
     """Asks one device. Not thread-safe, and only to be called with the device's lock."""
 
-    def __init__(self, device: Device, clock: Clock) -> None:
+    def __init__(self, device: NvmlCalls, clock: Clock) -> None:
         self.device = device
         self.query = Query(device, clock)
         self.query.begin(tier_s=10, due_s=60)
@@ -102,7 +102,7 @@ class GpuProcesses:
         self._mig_uuids: dict[Instance, str] = {}
         self._mig_looks = 0
 
-    def held(self) -> Sequence[Held] | None:
+    def held(self) -> Sequence[HeldGpu] | None:
         """Processes on the GPU; None where it does not tell. Raises NvmlError and ProbeError.
 
         The share of the time is that since the look before, so the first look has none. A process

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.metrics import FIELDS, GROUPS, Call, Field
-from gpuwarden_agent.collect.nvidia.nvml import Device, FieldQuery, NvmlError
+from gpuwarden_agent.collect.nvidia.nvml import FieldQuery, NvmlCalls, NvmlError
 from gpuwarden_agent.collect.nvidia.timing import (
     TIERS_S,
     TRIAL_CALLS,
@@ -72,7 +72,7 @@ def _code_name(code: int) -> str:
 class Query:
     """What one device was found to have, and what asking costs. Not thread-safe: one a thread."""
 
-    def __init__(self, device: Device, clock: Clock) -> None:
+    def __init__(self, device: NvmlCalls, clock: Clock) -> None:
         self.failed: Counter[str] = Counter()
         """Failed readings by "CALL: RETURN CODE"."""
         self.device = device
@@ -263,7 +263,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ScopedField:
     """A field of one scope, and what its value is known as."""
 
     reading: Hashable
@@ -276,20 +276,20 @@ class Asked:
         return f"nvmlDeviceGetFieldValues({self.query.field})"
 
 
-def asked_once(fields: Iterable[Field]) -> tuple[Asked, ...]:
+def asked_once(fields: Iterable[Field]) -> tuple[ScopedField, ...]:
     """Fields that the GPU has one value of: known by their columns."""
-    return tuple(Asked(f.column, f, f.query) for f in fields)
+    return tuple(ScopedField(f.column, f, f.query) for f in fields)
 
 
-def asked_of_link(fields: Iterable[Field], link: int) -> tuple[Asked, ...]:
+def asked_of_link(fields: Iterable[Field], link: int) -> tuple[ScopedField, ...]:
     """Fields that every link has one value of."""
-    return tuple(Asked((f.column, f.id, link), f, FieldQuery(f.id, link)) for f in fields)
+    return tuple(ScopedField((f.column, f.id, link), f, FieldQuery(f.id, link)) for f in fields)
 
 
 ASKED = {table: asked_once(fields) for table, fields in FIELDS.items()}
 
 
-def read_fields(query: Query, batch: str, asked: Iterable[Asked]) -> dict[Hashable, Value]:
+def read_fields(query: Query, batch: str, asked: Iterable[ScopedField]) -> dict[Hashable, Value]:
     """Values by reading, of one driver call; absent are those that the GPU does not have. `batch`
     names the call.
     """
@@ -308,7 +308,7 @@ def read_fields(query: Query, batch: str, asked: Iterable[Asked]) -> dict[Hashab
     return values
 
 
-def read_columns(query: Query, batch: str, asked: Iterable[Asked]) -> dict[str, Value]:
+def read_columns(query: Query, batch: str, asked: Iterable[ScopedField]) -> dict[str, Value]:
     """Values of fields that were `asked_once`, by column."""
     return {str(name): v for name, v in read_fields(query, batch, asked).items()}
 

@@ -45,7 +45,7 @@ _LOSSES = frozenset({GPU_IS_LOST, GPU_NOT_FOUND, UNKNOWN})
 
 
 @dataclass(slots=True)
-class Tally:
+class CallTally:
     """What calls about GPUs said since the tally was last taken."""
 
     answered: int = 0
@@ -72,7 +72,7 @@ class NvmlSession:
         self._free = threading.Condition()
         self._inside = 0
         self._is_closed = False
-        self._tally = Tally()
+        self._tally = CallTally()
 
     def enter(self, call: str, generation: int | None = None) -> None:
         """Begin a call; `leave` must follow. `generation`: of the handle that it is about.
@@ -104,9 +104,9 @@ class NvmlSession:
         elif code == SUCCESS:
             tally.answered += 1
 
-    def take_tally(self) -> Tally:
+    def take_tally(self) -> CallTally:
         """What `note` was told since the last call of this."""
-        tally, self._tally = self._tally, Tally()
+        tally, self._tally = self._tally, CallTally()
         return tally
 
     def renew(self, wait_s: float = RENEW_WAIT_S) -> None:
@@ -124,7 +124,7 @@ class NvmlSession:
                 raise NvmlError(IN_USE, "nvmlShutdown")
         try:
             self._restart()
-            self._tally = Tally()
+            self._tally = CallTally()
         finally:
             with self._free:
                 self._open_door()
@@ -165,28 +165,28 @@ NVML = NvmlSession()
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class NvmlPointer:
     """A pointer of NVML's, and the life of the library that it belongs to."""
 
     pointer: Any
     generation: int
 
 
-NO_HANDLE = Held(None, -1)
+NO_HANDLE = NvmlPointer(None, -1)
 """Of no life of the library."""
 
 
-def call(name: str, *arguments: Any, of: Held | None = None) -> Any:
+def call(name: str, *arguments: Any, of: NvmlPointer | None = None) -> Any:
     """Call NVML. What is `Held` among the arguments, or is `of` them, must be of this generation of
     the library: else UNINITIALIZED.
     """
     held = of
     for argument in arguments:
-        if type(argument) is Held:
+        if type(argument) is NvmlPointer:
             held = argument
     if held is None:
         return call_plain(name, None, arguments)
-    plain = [a.pointer if type(a) is Held else a for a in arguments]
+    plain = [a.pointer if type(a) is NvmlPointer else a for a in arguments]
     return call_plain(name, held.generation, plain)
 
 
@@ -209,7 +209,7 @@ def call_plain(name: str, generation: int | None, arguments: Iterable[Any]) -> A
         NVML.leave()
 
 
-def hold(name: str, *arguments: Any) -> Held:
+def hold(name: str, *arguments: Any) -> NvmlPointer:
     """Call NVML for a pointer."""
     generation = NVML.generation
-    return Held(call(name, *arguments), generation)
+    return NvmlPointer(call(name, *arguments), generation)

@@ -18,7 +18,7 @@ V2 = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class CgroupMount:
     """Where a hierarchy can be read."""
 
     folder: str
@@ -27,7 +27,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CgroupLimits:
     """None: no limit, or not told."""
 
     cpu_cores: float | None = None
@@ -37,9 +37,9 @@ class Limits:
     memory_used_bytes: int | None = None
 
 
-def parse_mounts(mountinfo: str) -> dict[str, Mount]:
+def parse_mounts(mountinfo: str) -> dict[str, CgroupMount]:
     """/proc/PID/mountinfo: mounts by controller, V2 for the unified hierarchy."""
-    mounts: dict[str, Mount] = {}
+    mounts: dict[str, CgroupMount] = {}
     for line in mountinfo.splitlines():
         place, separator, system = line.partition(" - ")
         fields, kind = place.split(), system.split()
@@ -47,7 +47,7 @@ def parse_mounts(mountinfo: str) -> dict[str, Mount]:
             continue
         names = [V2] if kind[0] == "cgroup2" else kind[2].split(",") if kind[0] == "cgroup" else []
         for name in names:
-            mounts.setdefault(name, Mount(_unescaped(fields[4]), _unescaped(fields[3])))
+            mounts.setdefault(name, CgroupMount(_unescaped(fields[4]), _unescaped(fields[3])))
     return mounts
 
 
@@ -74,7 +74,7 @@ def main_path(paths: Mapping[str, str]) -> str | None:
     return next((path for path in order if path != "/"), order[0] if order else None)
 
 
-def folders_of(path: str, mount: Mount) -> list[str]:
+def folders_of(path: str, mount: CgroupMount) -> list[str]:
     """Folders of a group and of all above it that the mount shows, the group's own first.
 
     Empty where the mount shows another part of the hierarchy.
@@ -171,7 +171,9 @@ _V1 = _Version(
 )
 
 
-def limits_of(paths: Mapping[str, str], mounts: Mapping[str, Mount], read: Read) -> Limits:
+def limits_of(
+    paths: Mapping[str, str], mounts: Mapping[str, CgroupMount], read: Read
+) -> CgroupLimits:
     """What holds for a process in these groups."""
 
     def folders(controller: str) -> list[str]:
@@ -187,7 +189,7 @@ def limits_of(paths: Mapping[str, str], mounts: Mapping[str, Mount], read: Read)
     )
     own = next(iter(folders(memory.memory)), None)
     measured = memory_folder or own
-    return Limits(
+    return CgroupLimits(
         cpu_cores=cores,
         throttled_seconds=cpu.throttled_s(read, cpu_folder) if cpu_folder else None,
         memory_bytes=None if limit is None else int(limit),
@@ -221,7 +223,7 @@ class CgroupFs:
         except OSError:
             self.mounts = {}
 
-    def limits(self, paths: Mapping[str, str]) -> Limits:
+    def limits(self, paths: Mapping[str, str]) -> CgroupLimits:
         """What holds for a process in these groups."""
         return limits_of(paths, self.mounts, read_text)
 

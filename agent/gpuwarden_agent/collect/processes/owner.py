@@ -34,7 +34,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class ProcessOwner:
     """What stays the same for the life of a process; None: not told."""
 
     process_name: str
@@ -46,7 +46,7 @@ class Owner:
     launch: Launch
 
 
-UNKNOWN_OWNER = Owner("", None, None, None, None, None, Launch())
+UNKNOWN_OWNER = ProcessOwner("", None, None, None, None, None, Launch())
 
 
 def slurm_job_of(cgroup: str, environ: Mapping[str, str]) -> str | None:
@@ -129,14 +129,16 @@ def _account(uid: int) -> str:
     return pwd.getpwuid(uid).pw_name
 
 
-def owner_of(process: Process, proc: ProcFs, name_of: Callable[[int], str] = user_name) -> Owner:
+def owner_of(
+    process: Process, proc: ProcFs, name_of: Callable[[int], str] = user_name
+) -> ProcessOwner:
     """What /proc tells of a process's owner."""
     pid = process.pid
     cgroup = proc.text_or_empty(f"{pid}/cgroup")
     environ = parse_environ(proc.text_or_empty(f"{pid}/environ"))
     uid = real_uid(proc.text_or_empty(f"{pid}/status"))
     boot_s = proc.boot_s()
-    return Owner(
+    return ProcessOwner(
         process_name=proc.executable(pid) or process.name,
         username=None if uid is None else name_of(uid),
         slurm_job_id=slurm_job_of(cgroup, environ),

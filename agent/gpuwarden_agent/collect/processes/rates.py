@@ -27,7 +27,7 @@ DT_S_MIN = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TreeReading:
     """The GPU processes' trees at an instant, and the threads of the GPU processes."""
 
     monotonic_s: float
@@ -40,7 +40,7 @@ class Look:
 class Rates:
     """CPU since an earlier look."""
 
-    before: Look
+    before: TreeReading
     dt_s: float
 
     def percent(self, now: Process, then: Process | None) -> float:

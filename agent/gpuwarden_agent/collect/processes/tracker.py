@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuwarden_agent.collect.processes.cgroup import parse_paths
-from gpuwarden_agent.collect.processes.owner import UNKNOWN_OWNER, Owner, owner_of
+from gpuwarden_agent.collect.processes.owner import UNKNOWN_OWNER, ProcessOwner, owner_of
 from gpuwarden_agent.collect.processes.procfs import (
     COMMAND_BYTES,
     Identity,
@@ -59,7 +59,7 @@ def _sum(parts: Sequence[Switches]) -> Switches:
 class ProcessTracker:
     """A GPU process from the look that saw it first to the one that does not see it any more."""
 
-    owner: Owner = UNKNOWN_OWNER
+    owner: ProcessOwner = UNKNOWN_OWNER
     command: str | None = None
     cgroup: str = ""
     """Text of its cgroup file."""

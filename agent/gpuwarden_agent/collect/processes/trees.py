@@ -13,15 +13,15 @@ from typing import Protocol
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.coerce import coerce
-from gpuwarden_agent.collect.nvidia.nvml import Device, NvmlError
-from gpuwarden_agent.collect.nvidia.processes import GpuProcesses, Held
-from gpuwarden_agent.collect.processes.cgroup import CgroupFs, Limits, main_path
+from gpuwarden_agent.collect.nvidia.nvml import NvmlCalls, NvmlError
+from gpuwarden_agent.collect.nvidia.processes import GpuProcesses, HeldGpu
+from gpuwarden_agent.collect.processes.cgroup import CgroupFs, CgroupLimits, main_path
 from gpuwarden_agent.collect.processes.owner import cpus_allowed, cpus_allowed_any
 from gpuwarden_agent.collect.processes.procfs import Identity, Process, ProcFs
 from gpuwarden_agent.collect.processes.rates import (
     DT_S_MIN,
-    Look,
     Rates,
+    TreeReading,
     cpu_features,
     total_io,
     tree_of,
@@ -29,7 +29,7 @@ from gpuwarden_agent.collect.processes.rates import (
 )
 from gpuwarden_agent.collect.processes.table import ProcessTable, children_of
 from gpuwarden_agent.collect.processes.tracker import ProcessTracker
-from gpuwarden_agent.collect.shared_state import Seen, SharedState
+from gpuwarden_agent.collect.shared_state import SharedReading, SharedState
 from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ LOCK_WAIT_S = 0.5
 """How long to wait, all in all, for GPUs whose own probes are in a driver call."""
 
 
-class Asked(Protocol):
+class ProcessGpu(Protocol):
     """A GPU as it is told apart here."""
 
     @property
@@ -58,9 +58,9 @@ class ProcessSource(Protocol):
     """Tells which processes are on one GPU."""
 
     @property
-    def device(self) -> Asked: ...
+    def device(self) -> ProcessGpu: ...
 
-    def held(self) -> Sequence[Held] | None:
+    def held(self) -> Sequence[HeldGpu] | None:
         """None where it does not tell. Raises NvmlError and ProbeError."""
         ...
 
@@ -75,7 +75,7 @@ class ProcessProbe:
 
     def __init__(
         self,
-        devices: Sequence[Device],
+        devices: Sequence[NvmlCalls],
         clock: Clock,
         proc: ProcFs | None = None,
         are_pids_ours: bool | None = None,
@@ -101,10 +101,10 @@ class ProcessProbe:
         self._commands = commands
         self._cgroups = cgroups or CgroupFs()
         self._shared = shared or SharedState()
-        self._last: Look | None = None
+        self._last: TreeReading | None = None
         self._trackers: dict[Identity, ProcessTracker] = {}
 
-    def watch(self, device: Device) -> None:
+    def watch(self, device: NvmlCalls) -> None:
         """Ask one more GPU, which came while the agent runs. May be called from any thread."""
         self._gpus.append(GpuProcesses(device, self._clock))
 
@@ -117,7 +117,7 @@ class ProcessProbe:
         if answers and all(held is None for _, held in answers):
             raise ProbeError("no GPU tells which processes it has")
         now_s = self._clock.monotonic()
-        self._shared.processes = Seen(now_s, processes_by_gpu(answers))
+        self._shared.processes = SharedReading(now_s, processes_by_gpu(answers))
         features = self._features({process.pid for _, held in answers for process in held or ()})
         rows: list[Row] = []
         for device, held in answers:
@@ -131,7 +131,7 @@ class ProcessProbe:
     def close(self) -> None:
         """Nothing to give back."""
 
-    def _held(self, gpu: ProcessSource, patience: float) -> Sequence[Held] | None:
+    def _held(self, gpu: ProcessSource, patience: float) -> Sequence[HeldGpu] | None:
         """Processes of a GPU; None where it does not tell. What is wrong with the GPU as such its
         own probe reports.
         """
@@ -163,7 +163,7 @@ class ProcessProbe:
         living = {process.identity for process in look.processes.values()}
         self._trackers = {who: tracker for who, tracker in self._trackers.items() if who in living}
         children = children_of(look.processes.values())
-        limits: dict[str, Limits] = {}
+        limits: dict[str, CgroupLimits] = {}
         rows: dict[int, dict[str, Value]] = {}
         for root in (look.processes[pid] for pid in pids if pid in look.processes):
             tree = tree_of(root, children, pids)
@@ -180,7 +180,7 @@ class ProcessProbe:
             rows[root.pid] = row
         return rows
 
-    def _look(self, pids: Collection[int]) -> Look:
+    def _look(self, pids: Collection[int]) -> TreeReading:
         now, uptime_ticks = self._clock.monotonic(), self._proc.uptime_ticks()
         # A GPU that does not answer for a while has not lost its processes: as long as they live,
         # they are remembered.
@@ -189,9 +189,9 @@ class ProcessProbe:
         threads = {
             processes[pid].identity: self._proc.threads(pid) for pid in pids if pid in processes
         }
-        return Look(now, uptime_ticks, processes, threads)
+        return TreeReading(now, uptime_ticks, processes, threads)
 
-    def _rates_until(self, look: Look) -> Rates | None:
+    def _rates_until(self, look: TreeReading) -> Rates | None:
         if self._last is None or look.monotonic_s - self._last.monotonic_s < DT_S_MIN:
             return None
         return Rates(self._last, look.monotonic_s - self._last.monotonic_s)
@@ -238,7 +238,7 @@ class ProcessProbe:
         return self._are_pids_ours
 
 
-def driver_columns(gpu: int, held: Held) -> dict[str, Value]:
+def driver_columns(gpu: int, held: HeldGpu) -> dict[str, Value]:
     """What the driver tells of a process."""
     return {
         "gpu": gpu,
@@ -270,7 +270,7 @@ def owner_columns(tracker: ProcessTracker) -> dict[str, Value]:
     }
 
 
-def limit_columns(limits: Limits) -> dict[str, Value]:
+def limit_columns(limits: CgroupLimits) -> dict[str, Value]:
     """What the control group of a process lets it use."""
     return {
         "cgroup_cpu_limit_cores": limits.cpu_cores,
@@ -280,7 +280,9 @@ def limit_columns(limits: Limits) -> dict[str, Value]:
     }
 
 
-def processes_by_gpu(answers: Sequence[tuple[Asked, Sequence[Held] | None]]) -> dict[str, int]:
+def processes_by_gpu(
+    answers: Sequence[tuple[ProcessGpu, Sequence[HeldGpu] | None]],
+) -> dict[str, int]:
     """How many processes each GPU that answered has, MIG devices with any counted as well."""
     pids: dict[str, set[int]] = {}
     for device, held in answers:

@@ -23,7 +23,7 @@ from gpuwarden_agent.collect.schedulers.kubelet import (
     list_devices,
 )
 from gpuwarden_agent.collect.schedulers.slurm import JobGpus, SlurmJobs
-from gpuwarden_agent.collect.shared_state import Seen, SharedState
+from gpuwarden_agent.collect.shared_state import SharedReading, SharedState
 from gpuwarden_agent.probe import ProbeError, Reading, Row
 
 VENDOR = "nvidia.com/"
@@ -128,7 +128,7 @@ class AllocationProbe:
             }
             # A shared GPU may be given to one container several times over.
             rows[uuid, given.owner] = coerce("allocation_samples", values)
-        self._shared.pods = Seen(now_s, {uuid: frozenset(p) for uuid, p in pods.items()})
+        self._shared.pods = SharedReading(now_s, {uuid: frozenset(p) for uuid, p in pods.items()})
         return {"allocation_samples": list(rows.values())}
 
     def close(self) -> None:

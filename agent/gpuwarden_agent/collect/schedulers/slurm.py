@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from gpuwarden_agent.collect.processes.cgroup import V2, Mount, number, read_text
+from gpuwarden_agent.collect.processes.cgroup import V2, CgroupMount, number, read_text
 from gpuwarden_agent.collect.processes.owner import parse_environ, real_uid
 from gpuwarden_agent.collect.processes.procfs import ProcFs
 
@@ -96,7 +96,7 @@ def numbers_of(text: str) -> Iterator[str]:
             yield from map(str, range(first, min(last, _GPU_MINOR_MAX) + 1))
 
 
-def job_folders(mounts: Mapping[str, Mount]) -> list[JobFolder]:
+def job_folders(mounts: Mapping[str, CgroupMount]) -> list[JobFolder]:
     """Jobs on this node, each once."""
     found: dict[str, JobFolder] = {}
     for folder in _scopes(mounts):
@@ -114,7 +114,7 @@ def _add(found: dict[str, JobFolder], name: str, folder: str, uid: int | None) -
         found.setdefault(job.group(1), JobFolder(job.group(1), folder, uid))
 
 
-def _scopes(mounts: Mapping[str, Mount]) -> Iterator[str]:
+def _scopes(mounts: Mapping[str, CgroupMount]) -> Iterator[str]:
     """Folders that hold jobs. A node may run several slurmd: each has its name in its own."""
     # Where version 1 constrains devices, its folder says most.
     for controller in ("devices", "freezer", "memory", "cpuset"):
@@ -137,7 +137,7 @@ def _folders(folder: str) -> list[str]:
 class SlurmJobs:
     """The jobs of this node."""
 
-    def __init__(self, mounts: Mapping[str, Mount], proc: ProcFs) -> None:
+    def __init__(self, mounts: Mapping[str, CgroupMount], proc: ProcFs) -> None:
         self._mounts = mounts
         self._proc = proc
         self.unreadable = 0

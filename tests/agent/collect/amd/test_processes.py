@@ -12,7 +12,7 @@ from gpuwarden_agent.collect.amd.processes import AmdProcesses, amd_process_prob
 from gpuwarden_agent.collect.discovery import discover
 from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.nvml import NvmlUnavailable
-from gpuwarden_agent.collect.nvidia.processes import Held
+from gpuwarden_agent.collect.nvidia.processes import HeldGpu
 from gpuwarden_agent.probe import ProbeError, Row
 from gpuwarden_agent.queue.rows import impossible_columns
 
@@ -54,22 +54,22 @@ def test_a_process_is_where_it_has_memory(tmp_path: Path, source: AmdProcesses) 
     use(tmp_path, 43, vram_7=0, vram_8=4096)
     use(tmp_path, 44)
     (tmp_path / "class/kfd/kfd/proc/not a pid").mkdir()
-    assert source.held() == [Held(42, UUID, "compute", 1024)]
+    assert source.held() == [HeldGpu(42, UUID, "compute", 1024)]
 
 
 def test_a_gpu_in_partitions_has_the_memory_of_all(tmp_path: Path, source: AmdProcesses) -> None:
     serve(tmp_path, 3, gpu_id=9, bus=0x83, partition=1)
     use(tmp_path, 42, vram_7=1024, vram_9=2048)
-    assert source.held() == [Held(42, UUID, "compute", 3072)]
+    assert source.held() == [HeldGpu(42, UUID, "compute", 3072)]
 
 
 def test_a_gpu_that_is_partitioned_meanwhile_is_noticed(
     tmp_path: Path, source: AmdProcesses
 ) -> None:
     use(tmp_path, 42, vram_7=1024, vram_9=2048)
-    assert source.held() == [Held(42, UUID, "compute", 1024)]
+    assert source.held() == [HeldGpu(42, UUID, "compute", 1024)]
     serve(tmp_path, 3, gpu_id=9, bus=0x83, partition=1)
-    assert source.held() == [Held(42, UUID, "compute", 3072)]
+    assert source.held() == [HeldGpu(42, UUID, "compute", 3072)]
 
 
 def test_a_process_that_ends_meanwhile_is_gone(tmp_path: Path, source: AmdProcesses) -> None:

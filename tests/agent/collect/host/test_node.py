@@ -12,7 +12,7 @@ from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden_agent.collect.host.node import (
     CPU_STATES,
-    Disk,
+    DiskCounters,
     HostProbe,
     Total,
     busiest_percent,
@@ -166,17 +166,25 @@ def test_diskstats_of_old_and_new_kernels() -> None:
         "   8       1 sda1 1 2 3 4\n"
     )
     assert disks == {
-        "sda": Disk(16 * 512, 32 * 512, 77),
-        "nvme0n1": Disk(2 * 512, 6 * 512, 9),
+        "sda": DiskCounters(16 * 512, 32 * 512, 77),
+        "nvme0n1": DiskCounters(2 * 512, 6 * 512, 9),
     }
 
 
 def test_the_busiest_disk_counts_and_never_reads_over_100() -> None:
-    before = {"sda": Disk(0, 0, 0), "sdb": Disk(0, 0, 500), "sdc": Disk(0, 0, 9_000)}
-    after = {"sda": Disk(0, 0, 250), "sdb": Disk(0, 0, 600), "sdc": Disk(0, 0, 5)}
+    before = {
+        "sda": DiskCounters(0, 0, 0),
+        "sdb": DiskCounters(0, 0, 500),
+        "sdc": DiskCounters(0, 0, 9_000),
+    }
+    after = {
+        "sda": DiskCounters(0, 0, 250),
+        "sdb": DiskCounters(0, 0, 600),
+        "sdc": DiskCounters(0, 0, 5),
+    }
     assert busiest_percent(before, after, 1.0) == 25.0
-    assert busiest_percent(before, {"sda": Disk(0, 0, 1_004)}, 1.0) == 100.0
-    assert busiest_percent(before, {"new": Disk(0, 0, 4)}, 1.0) is None
+    assert busiest_percent(before, {"sda": DiskCounters(0, 0, 1_004)}, 1.0) == 100.0
+    assert busiest_percent(before, {"new": DiskCounters(0, 0, 4)}, 1.0) is None
     assert busiest_percent(before, after, 0.0) is None
 
 

@@ -15,7 +15,7 @@ from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.events import REGISTER_AGAIN_S, DriverState, NvmlProbe
 from gpuwarden_agent.collect.nvidia.nvml import GpuEvent
 from gpuwarden_agent.events.kinds import KINDS
-from gpuwarden_agent.events.xid_ledger import Report, XidLedger
+from gpuwarden_agent.events.xid_ledger import XidLedger, XidReport
 from gpuwarden_agent.probe import ProbeError, Row
 from gpuwarden_agent.queue.rows import impossible_columns
 
@@ -74,7 +74,7 @@ def test_an_xid_of_both_sources_is_the_line(clock: ManualClock) -> None:
     bench.tell(gpu, xid(79), xid(79))
     assert bench.rows() == []
     at_s = clock.monotonic()
-    line = Report("0000:00:09.0", 79, at_s, at_s, {"message": "line"})
+    line = XidReport("0000:00:09.0", 79, at_s, at_s, {"message": "line"})
     assert bench.ledger.take_lines([line, line], at_s) == [{"message": "line"}] * 2
     clock.advance(5)
     assert bench.rows() == []

@@ -18,7 +18,7 @@ from gpuwarden_agent.collect.nvidia.nvml import GpuProcess, ProcessUtilization
 from gpuwarden_agent.collect.nvidia.processes import (
     MIG_LOOKS,
     GpuProcesses,
-    Held,
+    HeldGpu,
     mean_sm_percent,
     merged,
 )
@@ -45,9 +45,9 @@ def test_a_process_in_several_lists_is_one_and_its_memory_counts_once() -> None:
         ("compute", GpuProcess(3, None)),
     ]
     assert merged(listed, GPU, WHOLE) == [
-        Held(1, GPU, "compute", 5),
-        Held(2, GPU, "graphics", None),
-        Held(3, GPU, "mps", 7),
+        HeldGpu(1, GPU, "compute", 5),
+        HeldGpu(2, GPU, "graphics", None),
+        HeldGpu(3, GPU, "mps", 7),
     ]
 
 
@@ -55,15 +55,15 @@ def test_a_process_in_two_mig_devices_is_a_row_of_each() -> None:
     listed = [("compute", GpuProcess(1, 5, 1, 0)), ("compute", GpuProcess(1, 7, 2, 0))]
     uuids: dict[Any, str] = {(1, 0): "MIG-a", (2, 0): "MIG-b"}
     assert merged(listed, GPU, uuids) == [
-        Held(1, "MIG-a", "compute", 5, "1/0"),
-        Held(1, "MIG-b", "compute", 7, "2/0"),
+        HeldGpu(1, "MIG-a", "compute", 5, "1/0"),
+        HeldGpu(1, "MIG-b", "compute", 7, "2/0"),
     ]
 
 
 def test_without_uuids_of_mig_devices_it_is_a_row_of_the_gpu() -> None:
     two = [("compute", GpuProcess(1, 5, 1, 0)), ("compute", GpuProcess(1, 7, 2, 0))]
-    assert merged(two, GPU, WHOLE) == [Held(1, GPU, "compute", 12)]
-    assert merged(two[:1], GPU, WHOLE) == [Held(1, GPU, "compute", 5, "1/0")]
+    assert merged(two, GPU, WHOLE) == [HeldGpu(1, GPU, "compute", 12)]
+    assert merged(two[:1], GPU, WHOLE) == [HeldGpu(1, GPU, "compute", 5, "1/0")]
 
 
 def test_the_mean_leaves_out_what_cannot_be_true() -> None:
@@ -111,7 +111,7 @@ def test_without_shares_kinds_and_mps_the_rest_is_told(answer: Fails, clock: Man
         mps_processes=answer,
     )
     for _ in range(2):
-        assert processes.held() == [Held(1, GPU, "compute", 5)]
+        assert processes.held() == [HeldGpu(1, GPU, "compute", 5)]
 
 
 def test_an_idle_gpu_is_asked_for_nothing_more(clock: ManualClock) -> None:

@@ -9,7 +9,14 @@ from tests.agent.collect.nvidia.living_library import compiled, play
 
 from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.nvml import NvmlError
-from gpuwarden_agent.collect.nvidia.session import NO_HANDLE, NVML, NvmlSession, Tally, call, hold
+from gpuwarden_agent.collect.nvidia.session import (
+    NO_HANDLE,
+    NVML,
+    CallTally,
+    NvmlSession,
+    call,
+    hold,
+)
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +184,7 @@ def test_the_driver_has_ended_when_nobody_reaches_a_gpu(codes: list[int], has_en
     for code in codes:
         life.note(code)
     assert life.take_tally().has_ended == has_ended
-    assert life.take_tally() == Tally()
+    assert life.take_tally() == CallTally()
 
 
 def test_a_handle_of_another_life_does_not_reach_the_library() -> None:

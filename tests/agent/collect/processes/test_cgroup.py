@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from gpuwarden_agent.collect.processes.cgroup import (
     V2,
     CgroupFs,
-    Limits,
-    Mount,
+    CgroupLimits,
+    CgroupMount,
     cpu_max,
     cpu_quota,
     folders_of,
@@ -37,7 +37,7 @@ broken
 
 def test_mounts_of_both_versions_are_found() -> None:
     mounts = parse_mounts(V1_MOUNTS)
-    assert mounts["cpu"] == Mount("/sys/fs/cgroup/cpu,cpuacct", "/")
+    assert mounts["cpu"] == CgroupMount("/sys/fs/cgroup/cpu,cpuacct", "/")
     assert mounts["memory"].folder == "/sys/fs/cgroup/memory"
     assert mounts[V2].folder == "/sys/fs/cgroup/unified"
 
@@ -79,7 +79,7 @@ def test_the_path_that_says_most(cgroup: str, path: str | None) -> None:
 def test_folders_from_a_group_up_to_what_the_mount_shows(
     path: str, root: str, folders: list[str]
 ) -> None:
-    assert folders_of(path, Mount("/cg", root)) == folders
+    assert folders_of(path, CgroupMount("/cg", root)) == folders
 
 
 @pytest.mark.parametrize(
@@ -127,17 +127,17 @@ def test_the_smallest_limit_up_the_tree_holds(tmp_path: Path) -> None:
             "job/step/task/memory.max": "max",
         },
     )
-    mounts = {V2: Mount(str(tmp_path), "/")}
+    mounts = {V2: CgroupMount(str(tmp_path), "/")}
     # Job and step have the same limit: the job's is reached first.
-    assert limits_of({V2: "/job/step/task"}, mounts, read_text) == Limits(
+    assert limits_of({V2: "/job/step/task"}, mounts, read_text) == CgroupLimits(
         8.0, 2.5, 64 * GIB, 60 * GIB
     )
 
 
 def test_without_a_limit_only_what_is_used_is_told(tmp_path: Path) -> None:
     plant(tmp_path, {"a/cpu.max": "max 100000", "a/memory.max": "max\n", "a/memory.current": "7\n"})
-    mounts = {V2: Mount(str(tmp_path), "/")}
-    assert limits_of({V2: "/a"}, mounts, read_text) == Limits(memory_used_bytes=7)
+    mounts = {V2: CgroupMount(str(tmp_path), "/")}
+    assert limits_of({V2: "/a"}, mounts, read_text) == CgroupLimits(memory_used_bytes=7)
 
 
 def test_version_1_beside_an_empty_version_2(tmp_path: Path) -> None:
@@ -152,17 +152,17 @@ def test_version_1_beside_an_empty_version_2(tmp_path: Path) -> None:
             "unified/cpu.max": "100 100",
         },
     )
-    mounts = {name: Mount(str(tmp_path / name), "/") for name in ("cpu", "memory")}
-    mounts[V2] = Mount(str(tmp_path / "unified"), "/")
+    mounts = {name: CgroupMount(str(tmp_path / name), "/") for name in ("cpu", "memory")}
+    mounts[V2] = CgroupMount(str(tmp_path / "unified"), "/")
     paths = {"cpu": "/j", "memory": "/j", V2: "/"}
-    assert limits_of(paths, mounts, read_text) == Limits(4.0, 1.5, None, 12)
+    assert limits_of(paths, mounts, read_text) == CgroupLimits(4.0, 1.5, None, 12)
 
 
 def test_groups_that_are_gone_or_not_shown_tell_nothing(tmp_path: Path) -> None:
-    mounts = {V2: Mount(str(tmp_path), "/")}
-    assert limits_of({V2: "/gone"}, mounts, read_text) == Limits()
-    assert limits_of({V2: "/../x", "cpu": "/y"}, mounts, read_text) == Limits()
-    assert limits_of({}, {}, read_text) == Limits()
+    mounts = {V2: CgroupMount(str(tmp_path), "/")}
+    assert limits_of({V2: "/gone"}, mounts, read_text) == CgroupLimits()
+    assert limits_of({V2: "/../x", "cpu": "/y"}, mounts, read_text) == CgroupLimits()
+    assert limits_of({}, {}, read_text) == CgroupLimits()
 
 
 def test_a_folder_is_no_text(tmp_path: Path) -> None:
@@ -179,4 +179,4 @@ def test_this_process_is_within_what_the_kernel_says() -> None:
 
 
 def test_without_a_proc_no_group_is_found(tmp_path: Path) -> None:
-    assert CgroupFs(tmp_path / "mountinfo").limits({V2: "/a"}) == Limits()
+    assert CgroupFs(tmp_path / "mountinfo").limits({V2: "/a"}) == CgroupLimits()

@@ -5,8 +5,8 @@ from tests.agent.collect.processes.made_up import by, process
 
 from gpuwarden_agent.collect.processes.procfs import TICKS_PER_S, Io, Process
 from gpuwarden_agent.collect.processes.rates import (
-    Look,
     Rates,
+    TreeReading,
     cpu_features,
     total_io,
     tree_of,
@@ -50,9 +50,9 @@ def test_without_permission_to_see_stacks_the_name_decides() -> None:
     assert workers_of(root, [root, like, unlike]) == [like]
 
 
-def look(processes: dict[int, Process], threads: dict[int, Process] | None = None) -> Look:
+def look(processes: dict[int, Process], threads: dict[int, Process] | None = None) -> TreeReading:
     root = min(processes.values(), key=lambda p: p.pid)
-    return Look(0.0, 5000, processes, {root.identity: threads or {}})
+    return TreeReading(0.0, 5000, processes, {root.identity: threads or {}})
 
 
 def second(ticks_percent: float) -> int:

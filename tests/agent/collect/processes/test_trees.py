@@ -21,7 +21,7 @@ from gpuwarden_agent.collect.nvidia.nvml import GpuProcess
 from gpuwarden_agent.collect.processes.cgroup import CgroupFs
 from gpuwarden_agent.collect.processes.procfs import TICKS_PER_S, ProcFs
 from gpuwarden_agent.collect.processes.trees import ProcessProbe
-from gpuwarden_agent.collect.shared_state import Seen, SharedState
+from gpuwarden_agent.collect.shared_state import SharedReading, SharedState
 from gpuwarden_agent.probe import ProbeError, Row
 
 NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
@@ -378,7 +378,7 @@ def test_a_pod_that_its_process_does_not_name_is_the_one_that_has_the_gpu(
     made.add(process(7), cgroup="0::/kubepods/pod1\n")
     made.add(process(8), cgroup="0::/user.slice\n")
     gpu, shared = device(GpuProcess(7, 5), GpuProcess(8, 5)), SharedState()
-    shared.pods = Seen(clock.monotonic(), {str(gpu.uuid): frozenset({"research/bert"})})
+    shared.pods = SharedReading(clock.monotonic(), {str(gpu.uuid): frozenset({"research/bert"})})
     rows = rows_of(probe_on(made, clock, gpu, shared=shared))
     assert [row.get("pod") for row in rows] == ["research/bert", None]
 

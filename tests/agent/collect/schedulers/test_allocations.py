@@ -15,7 +15,7 @@ from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
 from gpuwarden_agent.collect.schedulers.allocations import AllocationProbe, allocation_probe
 from gpuwarden_agent.collect.schedulers.gpu_names import GpuNames
 from gpuwarden_agent.collect.schedulers.kubelet import ContainerDevices
-from gpuwarden_agent.collect.shared_state import Seen, SharedState
+from gpuwarden_agent.collect.shared_state import SharedReading, SharedState
 from gpuwarden_agent.probe import ProbeError, Row
 
 A, B = "GPU-11111111-2222-3333-4444-555555555555", "GPU-aaaaaaaa-2222-3333-4444-555555555555"
@@ -43,7 +43,7 @@ def pod(name: str, *ids: str, resource: str = "nvidia.com/gpu") -> ContainerDevi
 
 def test_what_pods_have_is_told_whether_they_use_it_or_not(tmp_path: Path) -> None:
     shared = SharedState()
-    shared.processes = Seen(SystemClock().monotonic(), {A: 0})
+    shared.processes = SharedReading(SystemClock().monotonic(), {A: 0})
     given = [
         pod("bert", A),
         pod("shared", f"{B}::0", f"{B}::1"),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.collect.processes.made_up import MadeUpProc, process
 
-from gpuwarden_agent.collect.processes.cgroup import V2, Mount
+from gpuwarden_agent.collect.processes.cgroup import V2, CgroupMount
 from gpuwarden_agent.collect.processes.procfs import ProcFs
 from gpuwarden_agent.collect.schedulers.slurm import (
     JobGpus,
@@ -73,7 +73,7 @@ class Node:
         self.cgroups = root / "cgroup"
         (root / "proc").mkdir()
         self.proc = MadeUpProc(root / "proc")
-        self.mounts = {V2: Mount(str(self.cgroups), "/")}
+        self.mounts = {V2: CgroupMount(str(self.cgroups), "/")}
         self.jobs = SlurmJobs(self.mounts, ProcFs(root / "proc"))
 
     def run(self, place: str, pid: int, environ: bytes = b"", uid: int = 1000) -> None:
@@ -142,12 +142,12 @@ def test_version_1_tells_devices_and_owner_without_any_right(tmp_path: Path) -> 
     (job / "step_batch").mkdir(parents=True)
     (job / "devices.list").write_text("c 195:1 rwm\nc 195:255 rwm\n")
     (tmp_path / "freezer/slurm/uid_1234/job_77").mkdir(parents=True)
-    mounts = {name: Mount(str(tmp_path / name), "/") for name in ("freezer", "devices")}
+    mounts = {name: CgroupMount(str(tmp_path / name), "/") for name in ("freezer", "devices")}
     assert [folder.job for folder in job_folders(mounts)] == ["77"]
     jobs = SlurmJobs(mounts, ProcFs(tmp_path / "no_proc"))
     assert jobs.look() == [JobGpus("77", 1234, ("1",))]
 
 
 def test_a_host_without_slurm_has_no_jobs(tmp_path: Path) -> None:
-    assert job_folders({V2: Mount(str(tmp_path), "/")}) == []
+    assert job_folders({V2: CgroupMount(str(tmp_path), "/")}) == []
     assert job_folders({}) == []

@@ -6,7 +6,7 @@ import sys
 UNWANTED = {
     "ingest": (
         (
-            "import gpuwarden_cli.services, gpuwarden_collector.daemon, gpuwarden_rules.engine,"
+            "import gpuwarden_cli.services, gpuwarden_collector.daemon, gpuwarden_rules.evaluation.engine,"
             " gpuwarden_rules.diagnosis.service, gpuwarden_dashboards.routes"
         ),
         ("pandas", "apprise", "cryptography", "pyarrow.dataset", "pyarrow.parquet", "requests"),

@@ -123,3 +123,13 @@ def test_every_page_is_reachable_from_the_readme() -> None:
         targets = re.findall(r"\]\(([^)#\s]+)", page.read_text())
         queue += [(page.parent / t).resolve() for t in targets if t.endswith(".md")]
     assert [str(p.relative_to(ROOT)) for p in PAGES if p.resolve() not in seen] == []
+
+
+def test_every_file_that_the_architecture_names_is_there() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    parts = ("contract", "agent", "simulator", "collector", "rules", "dashboards", "cli", "release")
+    folders = [ROOT / part for part in (*parts, "bench", "tests", "docs")]
+    files = [str(path) for folder in folders for path in folder.rglob("*.*")]
+    named = set(re.findall(r"`([\w/]+\.(?:py|sql|yaml))`", text))
+    assert named
+    assert [name for name in named if not any(path.endswith("/" + name) for path in files)] == []

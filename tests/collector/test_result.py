@@ -11,13 +11,14 @@ import pytest
 
 from gpuwarden.query import QueryError
 from gpuwarden_collector.query.encode import arrow_body, csv_body, json_body, python_rows
-from gpuwarden_collector.query.execute import Reading, Rows
+from gpuwarden_collector.query.execute import Reading
+from gpuwarden_collector.query.parsed import ResultRows
 from gpuwarden_collector.storage.database import Database
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def rows_of(database: Database, sql: str) -> Rows:
+def rows_of(database: Database, sql: str) -> ResultRows:
     reading = Reading(database)
     with reading.opened():
         return reading.run(sql, {}, 1000)
@@ -90,7 +91,7 @@ def test_a_type_that_arrow_lacks_is_an_error_of_the_query(database: Database) ->
 
 def test_json_says_whether_rows_were_cut(database: Database) -> None:
     rows = rows_of(database, "SELECT * FROM range(2)")
-    assert json.loads(json_body(Rows(rows.data, rows.types, True), 0.25)) == {
+    assert json.loads(json_body(ResultRows(rows.data, rows.types, True), 0.25)) == {
         "columns": [{"name": "range", "type": "BIGINT"}],
         "rows": [[0], [1]],
         "truncated": True,

@@ -180,8 +180,8 @@ def test_a_second_start_touches_nothing_of_the_first(data_dir: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
         "from gpuwarden_collector.storage.database import Database\n"
-        "from gpuwarden_collector.storage.engine import Limits\n"
-        "d = Database.open(Path(sys.argv[1]), Limits(threads=1))\n"
+        "from gpuwarden_collector.storage.engine import EngineLimits\n"
+        "d = Database.open(Path(sys.argv[1]), EngineLimits(threads=1))\n"
         "(d.spill_dir / 'kept').touch(); print(d.spill_dir, flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", script, str(data_dir)]

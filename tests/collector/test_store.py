@@ -60,8 +60,8 @@ def test_time_is_utc_in_every_cursor_wherever_the_machine_stands(
 def test_a_store_that_another_process_holds_is_named_with_its_process(tmp_path: Path) -> None:
     script = (
         "import pathlib, sys; from gpuwarden_collector.storage.database import Database; "
-        "from gpuwarden_collector.storage.engine import Limits; "
-        "database = Database.open(pathlib.Path(sys.argv[1]), Limits()); "
+        "from gpuwarden_collector.storage.engine import EngineLimits; "
+        "database = Database.open(pathlib.Path(sys.argv[1]), EngineLimits()); "
         "print('open', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(

@@ -27,7 +27,7 @@ from gpuwarden_collector.storage.segment import TABLE_NAMES
 log = logging.getLogger(__name__)
 
 LOOK_S = 5.0
-LATE_WAIT_S = 300.0
+LATE_WAIT_S = 120.0
 """Age of a segment at which it is sealed because rows came late for windows that it holds."""
 
 

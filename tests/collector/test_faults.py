@@ -42,4 +42,4 @@ def test_the_place_is_the_collectors_own(caplog: pytest.LogCaptureFixture) -> No
     with pytest.raises(TypeError) as caught:
         decode_content(3)  # type: ignore[arg-type]
     faults.note("decode", caught.value)
-    assert "TypeError at frames.py:" in caplog.records[0].exception
+    assert "TypeError at ipc_messages.py:" in caplog.records[0].exception

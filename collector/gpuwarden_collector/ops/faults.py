@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 _PLACES_MAX = 100
 """Places that are told apart; what comes from others is told as one."""
-_PACKAGE = Path(__file__).parent.name
+_PACKAGE = __name__.partition(".")[0]
 
 
 class Faults:

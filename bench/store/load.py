@@ -17,7 +17,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from bench.store import remote_write
-from bench.store.batches import Fleet, simulated
+from bench.store.batches import BATCH_S, Fleet, simulated
+from bench.store.data_clock import DataClock
 
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, BatchId, headers_of
 
@@ -42,6 +43,8 @@ class Setup:
     """Batches of each until its readings begin anew."""
     is_remote_write: bool = False
     """Send the same samples as Prometheus would."""
+    clock: DataClock | None = None
+    """Is set to the time of what is sent."""
 
 
 @dataclass
@@ -70,6 +73,8 @@ class Tally:
 @dataclass
 class _Sending:
     due_s: float
+    end_ms: int
+    """Time of its last samples."""
     request: list[bytes]
     rows: int
     values: int
@@ -139,7 +144,9 @@ class _Agents:
                 name = f"{self._setup.name}-{agent}"
                 batch = BatchId(name, "boot", number + 1, number + 1 - min(number, 64))
                 head = _head(INGEST_PATH, {**_HEADERS, **headers_of(batch)}, body)
-            self.ready.append(_Sending(0.0, [head, body], template.rows, template.values))
+            end_ms = self._setup.begin_ms + (number + 1) * BATCH_S * 1000
+            made = _Sending(0.0, end_ms, [head, body], template.rows, template.values)
+            self.ready.append(made)
             self._made += 1
 
 
@@ -149,7 +156,9 @@ def _head(path: str, headers: Mapping[str, str], body: bytes) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-def _run(client: _Client, agents: _Agents, seconds: float, rate: float | None) -> Tally:
+def _run(
+    client: _Client, agents: _Agents, seconds: float, rate: float | None, clock: DataClock | None
+) -> Tally:
     """Send for so long, `rate` batches a second or as fast as they are answered; wait for all."""
     tally = Tally()
     again: list[tuple[float, int, _Sending]] = []
@@ -165,6 +174,8 @@ def _run(client: _Client, agents: _Agents, seconds: float, rate: float | None) -
                 break
             sending = agents.ready.popleft()
             sending.due_s = due_s
+            if clock is not None:
+                clock.set(sending.end_ms)
             client.send(sending)
             sent += 1
         tally.ran_out |= not agents.ready and now_s < until_s
@@ -204,7 +215,7 @@ def _serve(pipe: Connection, setup: Setup) -> None:
             connections, seconds, rate = arguments
             client = _Client(setup.port, connections)
             try:
-                pipe.send(_run(client, agents, seconds, rate))
+                pipe.send(_run(client, agents, seconds, rate, setup.clock))
             finally:
                 client.close()
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 import resource
 import subprocess
 import sys
@@ -10,10 +11,12 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
+from bench.store.data_clock import DataClock
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.metrics import METRICS, Type
@@ -49,7 +52,9 @@ async def serve(settings: Mapping[str, Any]) -> None:
     logging.getLogger("gpuwarden_collector").addHandler(seals)
     logging.getLogger("gpuwarden_collector").setLevel(logging.INFO)
     chosen = {**settings, "data_dir": Path(settings["data_dir"]), "port": 0}
-    async with running(CollectorSettings(**chosen), SystemClock()) as collector:
+    path = chosen.pop("clock", None)
+    clock = SystemClock() if path is None else DataClock(Path(path), 0)
+    async with running(CollectorSettings(**chosen), clock) as collector:
         print(collector.url, flush=True)
         loop = asyncio.get_running_loop()
         while await loop.run_in_executor(None, sys.stdin.readline):
@@ -105,14 +110,17 @@ class Child:
 
 @contextmanager
 def collector(data_dir: Path, **settings: Any) -> Iterator[Child]:
-    """A collector over a data folder, stopped in good order with the block."""
+    """A collector over a data folder, stopped in good order with the block. `settings`: its own, and
+    `clock`: the file of a `DataClock`."""
+    root = Path(__file__).parents[2]
     options = json.dumps({**settings, "data_dir": str(data_dir)})
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.store.ours", options],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
     )
     try:
         yield Child(process)
@@ -127,8 +135,13 @@ def size_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def fill(data_dir: Path, rows: int, gpus: int, memory: str = "2GiB") -> dict[str, float]:
-    """Store generated rows of gpu_samples, and seal them as the collector does; what that took."""
+def fill(
+    data_dir: Path, rows: int, gpus: int, rolled_until: datetime, memory: str = "2GiB"
+) -> dict[str, float]:
+    """Store generated rows of gpu_samples, and seal them as the collector does; what that took.
+
+    `rolled_until`: naive UTC, a whole hour; rollups begin there.
+    """
     database = Database.open(data_dir, EngineLimits(memory=memory))
     try:
         segment = database.freeze()
@@ -140,6 +153,9 @@ def fill(data_dir: Path, rows: int, gpus: int, memory: str = "2GiB") -> dict[str
             seal(cursor, database.collector, segment, {"gpu_samples": "SELECT * FROM filled"})
             took_s = time.perf_counter() - began_s
             used_s = time.process_time() - cpu_s
+        with database.state.writing() as writing:
+            # As if all of it were rolled up: what is measured is ingest beside it, not its rollups.
+            writing.set_meta(dict.fromkeys(("minutes_until", "hours_until"), rolled_until))
         database.drop(segment)
     finally:
         database.close()

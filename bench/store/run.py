@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.store import others, ours
+from bench.store.data_clock import DataClock
 from bench.store.load import Setup, Tally, load
 
+from gpuwarden.clock import from_ms
 from gpuwarden.metrics import METRICS
 
 Row = dict[str, Any]
@@ -33,9 +35,9 @@ class Plan:
     """How much is measured."""
 
     agents: tuple[int, ...] = (100, 1_000, 10_000)
-    seconds: float = 12.0
+    seconds: float = 20.0
     """Of each load, flat out and at half of it."""
-    batches: int = 30_000
+    batches: int = 45_000
     """Made for one load; it ends early when they are used up."""
     connections: int = 3_000
     nodes: int = 16
@@ -44,6 +46,8 @@ class Plan:
     seal_bytes: int = 128 * 1024 * 1024
     """Bytes at which the collector seals while it is measured."""
     stored_rows: tuple[int, ...] = (10_000_000,)
+    agents_stored: int = 1_000
+    """Of the loads into stores that hold rows already."""
     same_nodes: int = 16
     same_rounds: int = 72
     """Batches of each of those nodes in the data that all databases get."""
@@ -51,9 +55,9 @@ class Plan:
 
 
 QUICK = Plan(
-    agents=(1_000,), seconds=5, batches=8_000, stored_rows=(1_000_000,), same_rounds=24, queries=3
+    agents=(1_000,), seconds=16, batches=32_000, stored_rows=(1_000_000,), same_rounds=24, queries=3
 )
-FULL = Plan(seconds=20, batches=60_000, stored_rows=(10_000_000, 100_000_000), same_rounds=240)
+FULL = Plan(seconds=30, batches=60_000, stored_rows=(10_000_000, 100_000_000), same_rounds=240)
 TINY = Plan(
     agents=(4,), seconds=0.4, batches=40, connections=4, nodes=1, rounds=2, seal_bytes=1024 * 1024,
     stored_rows=(), same_nodes=1, same_rounds=2, queries=1,
@@ -68,9 +72,22 @@ def folder_in(parent: Path | None) -> Iterator[Path]:
         yield Path(name)
 
 
-def loads(plan: Plan, child: ours.Child, agents: int, begin_ms: int) -> Row:
+@contextmanager
+def collecting(
+    plan: Plan, folder: Path, begin_ms: int, **settings: Any
+) -> Iterator[tuple[ours.Child, DataClock]]:
+    """A collector whose clock goes with what is sent, from `begin_ms` on."""
+    path = folder / "clock"
+    clock = DataClock(path, begin_ms)
+    settings = {"seal_bytes_max": plan.seal_bytes, "clock": str(path), **settings}
+    with ours.collector(folder / "store", **settings) as child:
+        yield child, clock
+
+
+def loads(plan: Plan, child: ours.Child, clock: DataClock, agents: int, begin_ms: int) -> Row:
     """Flat out, then at half of what that gave."""
-    with load(Setup(child.port, agents, begin_ms, nodes=plan.nodes, rounds=plan.rounds)) as sender:
+    setup = Setup(child.port, agents, begin_ms, nodes=plan.nodes, rounds=plan.rounds, clock=clock)
+    with load(setup) as sender:
         connections = min(plan.connections, max(agents, 64))
         sender.make(plan.batches // 10)
         sender.run(connections, plan.seconds / 4)
@@ -82,6 +99,7 @@ def loads(plan: Plan, child: ours.Child, agents: int, begin_ms: int) -> Row:
         sender.make(min(plan.batches, int(rate * plan.seconds) + 1))
         half = sender.run(connections, plan.seconds, rate)
     rss_mib = child.pss_mib()
+    rolled = child.query("SELECT count(*) FROM gpu_1m")[0][0]
     seals = child.figures()["seals"]
     in_seals = while_sealing(half, seals)
     return {
@@ -96,6 +114,7 @@ def loads(plan: Plan, child: ours.Child, agents: int, begin_ms: int) -> Row:
         "half_p50_ms": half.quantile_ms(0.5),
         "half_p99_ms": half.quantile_ms(0.99),
         "seals": len(seals),
+        "rolled": rolled,
         "seal_p99_ms": in_seals.quantile_ms(0.99) if in_seals.acknowledge_s else None,
         "refused": dict(flat.others + half.others),
         "rss_mib": rss_mib,
@@ -116,11 +135,9 @@ def measure_agents(plan: Plan, parent: Path | None) -> list[Row]:
     """Ingest as the number of agents grows, each on an empty store."""
     rows = []
     for agents in plan.agents:
-        with (
-            folder_in(parent) as folder,
-            ours.collector(folder, seal_bytes_max=plan.seal_bytes) as child,
-        ):
-            rows.append(loads(plan, child, agents, _begin_ms(12)))
+        begin_ms = _begin_ms(12)
+        with folder_in(parent) as folder, collecting(plan, folder, begin_ms) as (child, clock):
+            rows.append(loads(plan, child, clock, agents, begin_ms))
             _say(f"{agents} agents: {_brief(rows[-1])}")
     return rows
 
@@ -129,10 +146,12 @@ def measure_stored(plan: Plan, parent: Path | None) -> list[Row]:
     """Ingest into stores that hold rows already; sealing those rows is measured with it."""
     rows = []
     for stored in plan.stored_rows:
+        begin_ms = _begin_ms(12)
         with folder_in(parent) as folder:
-            filled = ours.fill(folder, stored, min(10_000, stored // 10))
-            with ours.collector(folder, seal_bytes_max=plan.seal_bytes) as child:
-                row = loads(plan, child, plan.agents[0], _begin_ms(12))
+            hour = from_ms(begin_ms).replace(minute=0, second=0, microsecond=0, tzinfo=None)
+            filled = ours.fill(folder / "store", stored, min(10_000, stored // 10), hour)
+            with collecting(plan, folder, begin_ms) as (child, clock):
+                row = loads(plan, child, clock, plan.agents_stored, begin_ms)
             rows.append({"stored_rows": stored, **row, "sealing": filled})
             _say(f"{stored} rows stored: {_brief(row)}")
             _say(
@@ -184,11 +203,18 @@ def measure_same(plan: Plan, parent: Path | None) -> list[Row]:
     return rows
 
 
-def _send_same(plan: Plan, port: int, begin_ms: int, *, is_remote_write: bool) -> Tally:
+def _send_same(
+    plan: Plan,
+    port: int,
+    begin_ms: int,
+    *,
+    is_remote_write: bool = False,
+    clock: DataClock | None = None,
+) -> Tally:
     batches = plan.same_nodes * plan.same_rounds
     setup = Setup(
         port, plan.same_nodes, begin_ms, nodes=plan.same_nodes, rounds=plan.same_rounds,
-        is_remote_write=is_remote_write,
+        is_remote_write=is_remote_write, clock=clock,
     )  # fmt: skip
     with load(setup) as sender:
         sender.make(batches)
@@ -201,19 +227,19 @@ def _send_same(plan: Plan, port: int, begin_ms: int, *, is_remote_write: bool) -
 def _ours_same(plan: Plan, parent: Path | None, begin_ms: int) -> Row:
     questions = Questions.about(plan).sql
     with folder_in(parent) as folder:
-        with ours.collector(folder) as child:
+        with collecting(Plan(), folder, begin_ms) as (child, clock):
             cpu_s = child.cpu_s()
-            tally = _send_same(plan, child.port, begin_ms, is_remote_write=False)
+            tally = _send_same(plan, child.port, begin_ms, clock=clock)
             used_s = child.cpu_s() - cpu_s
             hot = _timed(plan, questions, child.query)
-        hot_bytes = ours.size_bytes(folder / "segments")
-        with ours.collector(folder, seal_interval_s=1.0) as child:
+        hot_bytes = ours.size_bytes(folder / "store" / "segments")
+        with collecting(plan, folder, begin_ms, seal_interval_s=1.0) as (child, _):
             cpu_s = child.cpu_s()
             while not child.figures()["seals"]:
                 time.sleep(0.2)
             seal_cpu_s = child.cpu_s() - cpu_s
             sealed = _timed(plan, questions, child.query)
-        sealed_bytes = ours.size_bytes(folder / "lake" / "data")
+        sealed_bytes = ours.size_bytes(folder / "store" / "lake" / "data")
     return {
         "name": "gpuwarden",
         "values": tally.values,
@@ -282,7 +308,7 @@ def tables(results: Row) -> Iterator[str]:
         ("batches/s", "batches_per_s", 0), ("values/CPU-s", "values_per_cpu_s", 0),
         ("cores", "cores", 2), ("p50 ms", "flat_p50_ms", 0), ("p99 ms", "flat_p99_ms", 0),
         ("half p50 ms", "half_p50_ms", 0), ("half p99 ms", "half_p99_ms", 0),
-        ("seals", "seals", 0), ("p99 in seals ms", "seal_p99_ms", 0), ("RSS MiB", "rss_mib", 0),
+        ("seals", "seals", 0), ("rows of gpu_1m", "rolled", 0), ("p99 in seals ms", "seal_p99_ms", 0), ("RSS MiB", "rss_mib", 0),
     )  # fmt: skip
     for title, key, rows in (
         ("agents", "agents", results["agents"]),

@@ -4,6 +4,7 @@ import json
 import struct
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -89,7 +90,7 @@ def _samples(raw: bytes):
 
 
 def test_a_filled_store_holds_sealed_rows_that_can_be_queried(tmp_path: Path) -> None:
-    figures = ours.fill(tmp_path, rows=2_000, gpus=16, memory="512MiB")
+    figures = ours.fill(tmp_path, 2_000, 16, datetime.fromisoformat("2026-01-01"), memory="512MiB")
     assert figures["rows"] == 2_000
     assert 0 < figures["bytes_per_value"] < 8
     database = Database.open(tmp_path, EngineLimits(memory="512MiB", threads=1))

@@ -1,0 +1,42 @@
+"""A clock that goes with the data: a benchmark sends an hour's samples in minutes, and they are in time.
+
+Against the machine's clock all that is sent faster than it was measured is history: each row would come
+late for its minute, and what is measured would be the way of late rows.
+"""
+
+import mmap
+import struct
+from datetime import datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+
+from gpuwarden.clock import SystemClock, from_ms
+
+_TIME = struct.Struct("<q")
+_AHEAD = timedelta(seconds=60)
+"""The clock is ahead of the samples, so that their minutes close within a short run."""
+
+
+class DataClock(SystemClock):
+    """Wall time is that of the newest samples that were sent; for all processes with the same file."""
+
+    def __init__(self, path: Path, begin_ms: int) -> None:
+        """`begin_ms`: until something was sent."""
+        self._path = path
+        if not path.exists():
+            path.write_bytes(_TIME.pack(begin_ms))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return DataClock, (self._path, 0)
+
+    def now(self) -> datetime:
+        return from_ms(_TIME.unpack_from(self._mapped)[0]) + _AHEAD
+
+    def set(self, ts_ms: int) -> None:
+        """Samples of that time are sent now."""
+        _TIME.pack_into(self._mapped, 0, ts_ms)
+
+    @cached_property
+    def _mapped(self) -> mmap.mmap:
+        with self._path.open("r+b") as file:
+            return mmap.mmap(file.fileno(), _TIME.size)

@@ -13,6 +13,7 @@ from gpuwarden.schema import TABLES
 from gpuwarden.wire import INGEST_PATH
 from gpuwarden.xids import XIDS
 from gpuwarden_agent.exporter.names import NAME_SETS, names_of
+from gpuwarden_dashboards.assets import PATH as ASSETS_PATH
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -99,10 +100,11 @@ def anchors(path: Path) -> set[str]:
 def test_every_endpoint_is_documented() -> None:
     files = ("collector/gpuwarden_collector/http/app.py", "rules/gpuwarden_rules/http/routes.py")
     files += ("collector/gpuwarden_collector/auth/routes.py",)
+    files += ("dashboards/gpuwarden_dashboards/routes.py",)
     source = "".join((ROOT / file).read_text() for file in files)
     routes = re.findall(r"web\.(get|post|delete)\((\"[^\"]+\"|\w+)", source)
     assert len(routes) >= 5
-    paths = {"INGEST_PATH": INGEST_PATH}
+    paths = {"INGEST_PATH": INGEST_PATH, "PATH": ASSETS_PATH}
     endpoints = [f"{verb.upper()} {paths.get(path, path.strip(chr(34)))}" for verb, path in routes]
     assert [e for e in endpoints if f"### {e}\n" not in (ROOT / "docs/api.md").read_text()] == []
 

@@ -1,6 +1,7 @@
 """The port through which rules and dashboards read data: SQL in, rows out."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -50,3 +51,18 @@ class Querier(Protocol):
         Datetime parameters are aware. Raises QueryError, QueryTimeoutError.
         """
         ...
+
+
+async def query_all(
+    querier: Querier, asked: Iterable[tuple[str, Mapping[str, Any] | None]]
+) -> list[Result]:
+    """The results of several queries with their parameters, run at the same time. Raises as `query`."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(querier.query(sql, params)) for sql, params in asked]
+    except* QueryError as errors:
+        first: BaseException = errors
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+    return [task.result() for task in tasks]

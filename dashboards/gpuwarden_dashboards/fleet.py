@@ -1,4 +1,4 @@
-"""What the page shows: the state of the fleet now, read through the Querier port."""
+"""Reads the state of the fleet now: totals, firing alerts, nodes with their GPUs, and a map of every GPU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from gpuwarden.alert import WORST_FIRST
-from gpuwarden.query import Querier
+from gpuwarden.query import Querier, query_all
 
 NODES_MAX = 200
 ALERTS_MAX = 50
@@ -32,7 +32,7 @@ _NODES = f"""
 WITH trouble AS (
     SELECT node, count(*) AS alerts FROM alerts_now WHERE state = 'firing' GROUP BY node
 )
-SELECT n.node, n.simulated, n.last_seen_at, h.cpu_util_percent, h.cpu_iowait_percent,
+SELECT n.node, n.simulated, n.last_seen_at, n.labels, h.cpu_util_percent, h.cpu_iowait_percent,
     h.memory_used_bytes, h.memory_total_bytes, coalesce(t.alerts, 0) AS alerts
 FROM nodes n
 LEFT JOIN nodes_now h USING (node)
@@ -41,22 +41,23 @@ ORDER BY alerts DESC, n.node
 LIMIT {NODES_MAX}
 """
 
-_GPUS = f"""
+_TILES = """
 WITH trouble AS (
     SELECT gpu_uuid, list(rule ORDER BY rule) AS rules
     FROM alerts_now WHERE state = 'firing' AND gpu_uuid IS NOT NULL GROUP BY gpu_uuid
 )
-SELECT g.node, g.gpu, g.gpu_uuid, g.model, g.util_percent, g.memory_used_bytes,
-    g.memory_total_bytes, g.power_watts, g.temperature_celsius, t.rules
-FROM gpus_now g
+SELECT i.node, i.gpu, i.gpu_uuid, i.model, g.util_percent, g.memory_used_bytes,
+    g.memory_total_bytes, g.power_watts, g.temperature_celsius, t.rules, g.gpu_uuid IS NULL AS silent
+FROM gpus i
+LEFT JOIN gpus_now g USING (gpu_uuid)
 LEFT JOIN trouble t USING (gpu_uuid)
-WHERE g.mig_instance IS NULL AND g.node IN (SELECT node FROM ({_NODES}))
-ORDER BY g.node, g.gpu
+WHERE i.mig_instance IS NULL AND i.replaced_by IS NULL AND i.node IN (SELECT unnest($nodes))
+ORDER BY i.node, i.gpu
 """
 
 _ALERTS = f"""
-SELECT rule, severity, node, gpu, summary, remedy, began_at, fired_at, usd_per_hour, usd_so_far,
-    simulated, count(*) OVER () AS firing
+SELECT fingerprint, rule, severity, node, gpu, summary, remedy, began_at, fired_at, usd_per_hour,
+    usd_so_far, muted, simulated, count(*) OVER () AS firing
 FROM alerts_now
 WHERE state = 'firing'
 ORDER BY
@@ -85,12 +86,56 @@ class Fleet:
         return int(self.alerts[0]["firing"]) if self.alerts else 0
 
 
+COLOURS = {
+    "util_percent": "n.util_percent",
+    "power_watts": "n.power_watts",
+    "temperature_celsius": "n.temperature_celsius",
+    "memory_percent": "100.0 * n.memory_used_bytes / nullif(n.memory_total_bytes, 0)",
+}
+"""What cells of the map can be coloured by."""
+
+_MAP = """
+WITH trouble AS (
+    SELECT gpu_uuid, max(CASE severity WHEN 'critical' THEN 3 WHEN 'warning' THEN 2 ELSE 0 END) AS state
+    FROM alerts_now WHERE state = 'firing' AND gpu_uuid IS NOT NULL AND muted IS NULL
+    GROUP BY gpu_uuid
+), holders AS (
+    SELECT node, string_agg(DISTINCT concat_ws(' ', username, slurm_job_id, pod), ' ') AS holders
+    FROM process_samples WHERE ts > now()::TIMESTAMP - INTERVAL 30 SECOND GROUP BY node
+)
+SELECT i.node AS name,
+    concat_ws(' ', any_value(d.labels), string_agg(DISTINCT i.model, ' '), any_value(h.holders)) AS text,
+    list(i.gpu ORDER BY i.gpu) AS gpus,
+    list(round({value}, 1) ORDER BY i.gpu) AS values,
+    list(CASE WHEN n.gpu_uuid IS NULL THEN 1 ELSE coalesce(t.state, 0) END ORDER BY i.gpu) AS states
+FROM gpus i
+LEFT JOIN gpus_now n USING (gpu_uuid)
+LEFT JOIN trouble t USING (gpu_uuid)
+LEFT JOIN nodes d ON d.node = i.node
+LEFT JOIN holders h ON h.node = i.node
+WHERE i.mig_instance IS NULL AND i.replaced_by IS NULL
+GROUP BY i.node ORDER BY i.node
+"""
+
+
+async def read_tiles(querier: Querier, nodes: Sequence[str]) -> dict[str, list[Record]]:
+    """The GPUs of some nodes by node, in the order of their index; those that are silent too."""
+    by_node: dict[str, list[Record]] = {node: [] for node in nodes}
+    for gpu in (await querier.query(_TILES, {"nodes": list(nodes)})).records():
+        by_node[gpu["node"]].append(gpu)
+    return by_node
+
+
 async def read_fleet(querier: Querier, now: datetime) -> Fleet:
     """The state of the fleet now. Raises QueryError."""
-    totals, nodes, gpus, alerts = [
-        (await querier.query(sql)).records() for sql in (_TOTALS, _NODES, _GPUS, _ALERTS)
-    ]
-    by_node: dict[str, list[Record]] = {record["node"]: [] for record in nodes}
-    for gpu in gpus:
-        by_node.setdefault(gpu["node"], []).append(gpu)
-    return Fleet(now, totals[0], nodes, by_node, alerts)
+    found = await query_all(querier, [(sql, None) for sql in (_TOTALS, _NODES, _ALERTS)])
+    totals, nodes, alerts = (result.records() for result in found)
+    gpus = await read_tiles(querier, [record["node"] for record in nodes])
+    return Fleet(now, totals[0], nodes, gpus, alerts)
+
+
+async def read_map(querier: Querier, colour: str) -> list[Record]:
+    """Every GPU of the fleet, a record a node: `values` by `colour`, and `states`: 0 well, 1 not
+    reporting, 2 with a warning, 3 with a critical alert. Raises QueryError."""
+    sql = _MAP.replace("{value}", COLOURS[colour])
+    return (await querier.query(sql)).records()

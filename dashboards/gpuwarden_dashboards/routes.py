@@ -1,24 +1,173 @@
-"""Routes of the page, for the collector to serve."""
+"""Routes of the pages and of what their scripts ask for, for the collector to serve."""
 
+import json
 from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import quote
 
 from aiohttp import web
 
-from gpuwarden.clock import Clock
+from gpuwarden.clock import Clock, from_ms
 from gpuwarden.query import Querier, QueryError
-from gpuwarden_dashboards.fleet import read_fleet
-from gpuwarden_dashboards.page import SECURITY_POLICY, render
+from gpuwarden_dashboards.assets import PATH, load_assets
+from gpuwarden_dashboards.fleet import COLOURS, read_fleet, read_map
+from gpuwarden_dashboards.page import SECURITY_POLICY, Pages
+from gpuwarden_dashboards.place import read_gpu_uuid, read_place
+from gpuwarden_dashboards.series import Place, SeriesError, Span, read_series, span_of
+from gpuwarden_dashboards.timeline import read_timeline
+
+_HEADERS = {
+    "Content-Security-Policy": SECURITY_POLICY,
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+}
+_COLUMNS = 500
+_LATEST_MS = 253_402_300_799_000
+"""The last second of the year 9999."""
 
 
 def routes(querier: Querier, clock: Clock) -> Iterable[web.AbstractRouteDef]:
-    """`GET /`: fleet state and firing alerts."""
+    """Pages, assets and their data."""
+    page = _Page(querier, clock)
+    return [
+        web.get("/", page.fleet),
+        web.get("/nodes/{node}", page.node),
+        web.get("/gpus/{gpu_uuid}", page.gpu),
+        web.get(PATH, page.assets.serve),
+        web.get("/v1/map", page.map),
+        web.get("/v1/series", page.series),
+        web.get("/v1/timeline", page.timeline),
+    ]
 
-    async def page(_request: web.Request) -> web.Response:
+
+class _Page:
+    def __init__(self, querier: Querier, clock: Clock) -> None:
+        self._querier = querier
+        self._clock = clock
+        self.assets = load_assets()
+        self._pages = Pages(self.assets)
+
+    async def fleet(self, _request: web.Request) -> web.Response:
+        """GET /: what is wrong, and every GPU."""
         try:
-            fleet = await read_fleet(querier, clock.now())
+            fleet = await read_fleet(self._querier, self._clock.now())
         except QueryError as error:
-            return web.Response(status=503, text=f"the fleet cannot be read now: {error}\n")
-        headers = {"Content-Security-Policy": SECURITY_POLICY, "Cache-Control": "no-store"}
-        return web.Response(text=render(fleet), content_type="text/html", headers=headers)
+            return _unread(error)
+        return _html(self._pages.fleet(fleet))
 
-    return [web.get("/", page)]
+    async def node(self, request: web.Request) -> web.Response:
+        """GET /nodes/{node}; with `gpu`, the page of that GPU of the node is shown."""
+        node, gpu = request.match_info["node"], request.query.get("gpu")
+        try:
+            if gpu is not None and gpu.isdecimal():
+                uuid = await read_gpu_uuid(self._querier, node, int(gpu[:6]))
+                if uuid is not None:
+                    raise web.HTTPSeeOther(f"/gpus/{quote(uuid, safe='')}")
+            return await self._place(Place(node=node))
+        except QueryError as error:
+            return _unread(error)
+
+    async def gpu(self, request: web.Request) -> web.Response:
+        """GET /gpus/{gpu_uuid}."""
+        return await self._place(Place(gpu_uuid=request.match_info["gpu_uuid"]))
+
+    async def _place(self, place: Place) -> web.Response:
+        try:
+            found = await read_place(self._querier, place, self._clock.now())
+        except QueryError as error:
+            return _unread(error)
+        if found is None:
+            raise web.HTTPNotFound
+        return _html(self._pages.place(found))
+
+    async def map(self, request: web.Request) -> web.Response:
+        """GET /v1/map: every GPU of the fleet by one reading."""
+        colour = request.query.get("colour", "util_percent")
+        if colour not in COLOURS:
+            return _wrong(f"colour must be one of {', '.join(COLOURS)}")
+        try:
+            return _json({"colour": colour, "nodes": await read_map(self._querier, colour)})
+        except QueryError as error:
+            return _failed(error)
+
+    async def series(self, request: web.Request) -> web.Response:
+        """GET /v1/series: metrics over a span, downsampled."""
+        try:
+            place, span = _place_of(request), self._span_of(request)
+            metrics = [name for name in request.query.get("metrics", "").split(",") if name]
+            lines = await read_series(self._querier, place, metrics, span)
+        except SeriesError as error:
+            return _wrong(str(error))
+        except QueryError as error:
+            return _failed(error)
+        return _json({**_said(span), "lines": [asdict(line) for line in lines]})
+
+    async def timeline(self, request: web.Request) -> web.Response:
+        """GET /v1/timeline: what happened over a span."""
+        try:
+            place, span = _place_of(request), self._span_of(request)
+            found = await read_timeline(self._querier, place, span)
+        except SeriesError as error:
+            return _wrong(str(error))
+        except QueryError as error:
+            return _failed(error)
+        return _json({**_said(span), **asdict(found)})
+
+    def _span_of(self, request: web.Request) -> Span:
+        now_ms = int(self._clock.now().timestamp() * 1000)
+        end_ms = _whole(request, "end", now_ms)
+        begin_ms = _whole(request, "begin", end_ms - 3_600_000)
+        return span_of(from_ms(begin_ms), from_ms(end_ms), _whole(request, "columns", _COLUMNS))
+
+
+def _place_of(request: web.Request) -> Place:
+    place = Place(request.query.get("node"), request.query.get("gpu_uuid"))
+    if (place.node is None) == (place.gpu_uuid is None):
+        raise SeriesError("give either node or gpu_uuid")
+    return place
+
+
+def _whole(request: web.Request, name: str, usual: int) -> int:
+    text = request.query.get(name)
+    if text is None:
+        return usual
+    if not text.isascii() or not text.isdecimal() or int(text[:16]) > _LATEST_MS:
+        raise SeriesError(f"{name} must be a whole number; times are milliseconds since 1970")
+    return int(text[:16])
+
+
+def _said(span: Span) -> dict[str, int]:
+    return {
+        "begin_ms": span.begin_ms,
+        "step_ms": span.step_ms,
+        "columns": span.columns,
+        "resolution_s": span.resolution_s,
+    }
+
+
+def _html(content: str) -> web.Response:
+    answer = web.Response(text=content, content_type="text/html", headers=_HEADERS)
+    answer.enable_compression()
+    return answer
+
+
+def _json(content: Any) -> web.Response:
+    body = json.dumps(content, separators=(",", ":"))
+    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    answer = web.Response(text=body, content_type="application/json", headers=headers)
+    answer.enable_compression()
+    return answer
+
+
+def _wrong(reason: str) -> web.Response:
+    return web.json_response({"error": reason, "status": 400}, status=400)
+
+
+def _failed(error: QueryError) -> web.Response:
+    return web.json_response({"error": str(error), "status": 503}, status=503)
+
+
+def _unread(error: QueryError) -> web.Response:
+    return web.Response(status=503, text=f"the fleet cannot be read now: {error}\n")

@@ -31,7 +31,13 @@ async def test_only_the_last_minute_counts_as_now(querier) -> None:
         " (now()::TIMESTAMP - INTERVAL 3 SECOND, 'n00000', 1, 'GPU-new', false, 20),"
         " (now()::TIMESTAMP - INTERVAL 2 SECOND, 'n00000', 1, 'GPU-new', false, 30)"
     )
+    querier.db.execute(
+        "INSERT INTO gpus (gpu_uuid, node, gpu, simulated) VALUES ('GPU-old', 'n00000', 0, false),"
+        " ('GPU-new', 'n00000', 1, false)"
+    )
     fleet = await read_fleet(querier, NOW)
-    assert [(g["gpu_uuid"], g["util_percent"]) for g in fleet.gpus["n00000"]] == [("GPU-new", 30.0)]
+    assert [
+        (gpu["gpu_uuid"], gpu["util_percent"], gpu["silent"]) for gpu in fleet.gpus["n00000"]
+    ] == [("GPU-old", None, True), ("GPU-new", 30.0, False)]
     assert fleet.totals["gpus"] == 1
     assert fleet.firing == 0

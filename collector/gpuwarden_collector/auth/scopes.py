@@ -26,6 +26,12 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/readyz"): Anyone,
     ("GET", "/metrics"): Scope.READ,
     ("GET", "/"): Scope.READ,
+    ("GET", "/nodes/{node}"): Scope.READ,
+    ("GET", "/gpus/{gpu_uuid}"): Scope.READ,
+    ("GET", "/assets/{version}/{name}"): Anyone,  # the same for all, and no data in them
+    ("GET", "/v1/map"): Scope.READ,
+    ("GET", "/v1/series"): Scope.READ,
+    ("GET", "/v1/timeline"): Scope.READ,
     ("POST", "/v1/sql"): Scope.READ,
     ("GET", "/v1/rules"): Scope.READ,
     ("POST", "/v1/rules/reload"): Scope.ADMIN,

@@ -1,0 +1,136 @@
+"""Reads what the page of a node or a GPU says beside its charts: inventory, GPUs, processes, firing alerts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from gpuwarden.alert import WORST_FIRST
+from gpuwarden.query import Querier, query_all
+from gpuwarden_dashboards.fleet import Record, read_tiles
+from gpuwarden_dashboards.series import Place
+
+SILENT_AFTER = timedelta(minutes=1)
+_PROCESSES_MAX = 64
+_NOT_SAID = {
+    "node",
+    "gpu",
+    "simulated",
+    "revision",
+    "peers",
+    "first_seen_at",
+    "usd_per_hour_source",
+}
+
+GROUPS: Sequence[tuple[str, Sequence[str]]] = (
+    ("Utilization", ("util_percent", "sm_active_percent", "tensor_active_percent")),
+    ("Memory used", ("memory_used_bytes",)),
+    ("Power", ("power_watts",)),
+    ("Temperature", ("temperature_celsius", "memory_temperature_celsius")),
+    ("Clocks", ("sm_clock_mhz",)),
+    ("PCIe", ("pcie_rx_bytes_per_second", "pcie_tx_bytes_per_second")),
+    ("NVLink", ("nvlink_rx_bytes_per_second", "nvlink_tx_bytes_per_second")),
+)
+"""Charts of a GPU."""
+NODE_GROUPS: Sequence[tuple[str, Sequence[str]]] = (
+    ("GPU utilization", ("util_percent",)),
+    ("GPU memory used", ("memory_used_bytes",)),
+    ("GPU power", ("power_watts",)),
+    ("GPU temperature", ("temperature_celsius",)),
+    ("GPU clock", ("sm_clock_mhz",)),
+    ("CPU", ("host.cpu_util_percent", "host.cpu_iowait_percent")),
+    ("Pressure", ("host.psi_cpu_some_percent", "host.psi_io_some_percent", "host.psi_memory_some_percent")),
+    ("Memory", ("host.memory_used_bytes", "host.memory_cached_bytes")),
+    ("Disk", ("host.disk_read_bytes_total", "host.disk_write_bytes_total")),
+    ("Network", ("host.network_rx_bytes_total", "host.network_tx_bytes_total")),
+)  # fmt: skip
+"""Charts of a node: a line for each GPU, then the host."""
+
+_ALERTS = f"""
+SELECT * FROM alerts_now WHERE state = 'firing' AND {{where}}
+ORDER BY {WORST_FIRST}, usd_so_far DESC NULLS LAST, fired_at LIMIT 50
+"""
+_PROCESSES = f"""
+SELECT gpu, pid, process_name, command, username, coalesce(slurm_job_id, pod) AS job,
+    gpu_memory_bytes AS memory_bytes, cpu_percent, started_at
+FROM process_samples
+WHERE {{where}} AND ts > now()::TIMESTAMP - INTERVAL 1 MINUTE
+QUALIFY row_number() OVER (PARTITION BY gpu_uuid, pid ORDER BY ts DESC) = 1
+ORDER BY gpu, memory_bytes DESC NULLS LAST LIMIT {_PROCESSES_MAX}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceNow:
+    """A node or a GPU now."""
+
+    now: datetime
+    node: str
+    gpu: int | None
+    gpu_uuid: str | None
+    silent_since: datetime | None
+    """When its last sample came, if that is too long ago."""
+    facts: Sequence[tuple[str, str]]
+    gpus: Sequence[Record]
+    """Of the whole node."""
+    processes: Sequence[Record]
+    alerts: Sequence[Record]
+
+    @property
+    def title(self) -> str:
+        """What the page is about."""
+        return self.node if self.gpu_uuid is None else f"{self.node} GPU {self.gpu}"
+
+
+async def read_place(querier: Querier, place: Place, now: datetime) -> PlaceNow | None:
+    """None: there is no such node or GPU. Raises QueryError."""
+    table, where = (
+        ("nodes", "node = $key") if place.gpu_uuid is None else ("gpus", "gpu_uuid = $key")
+    )
+    params = {"key": place.gpu_uuid or place.node}
+    queries = (
+        f"SELECT * FROM {table} WHERE {where}",
+        _PROCESSES.format(where=where),
+        _ALERTS.format(where=where),
+    )
+    found = await query_all(querier, [(sql, params) for sql in queries])
+    known, processes, alerts = (result.records() for result in found)
+    if not known:
+        return None
+    item = known[0]
+    seen = item["last_seen_at"]
+    return PlaceNow(
+        now,
+        item["node"],
+        item.get("gpu") if table == "gpus" else None,
+        place.gpu_uuid,
+        seen if seen is not None and now - seen > SILENT_AFTER else None,
+        [(_spaced(name), _said(value)) for name, value in item.items() if _is_said(name, value)],
+        (await read_tiles(querier, [item["node"]]))[item["node"]],
+        processes,
+        alerts,
+    )
+
+
+async def read_gpu_uuid(querier: Querier, node: str, gpu: int) -> str | None:
+    """The board that has an index on a node. Raises QueryError."""
+    found = await querier.query(
+        "SELECT gpu_uuid FROM gpus WHERE node = $node AND gpu = $gpu AND mig_instance IS NULL"
+        " AND replaced_by IS NULL LIMIT 1",
+        {"node": node, "gpu": gpu},
+    )
+    return str(found.rows[0][0]) if found.rows else None
+
+
+def _is_said(name: str, value: object) -> bool:
+    return name not in _NOT_SAID and value not in (None, "", "{}", [])
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S} UTC"
+    return str(value)

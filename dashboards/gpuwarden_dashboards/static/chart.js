@@ -1,0 +1,471 @@
+// Draws lines over time on a canvas: band between least and greatest, gaps, strips, marks, a cursor that all
+// charts of a page share, zoom and pan by mouse, wheel, touch and keys. Times are milliseconds since the epoch.
+
+const HEIGHT = 150;
+const STRIP_HEIGHT = 7;
+const LEFT = 64;
+const RIGHT = 8;
+const TOP = 8;
+const BOTTOM = 18;
+const COLOURS = 8;
+
+let frame = 0;
+const waiting = new Set();
+
+/** Draw in the next frame; many wishes for the same thing are one. */
+function soon(draw) {
+  waiting.add(draw);
+  if (!frame) {
+    frame = requestAnimationFrame(() => {
+      frame = 0;
+      const drawing = [...waiting];
+      waiting.clear();
+      for (const one of drawing) one();
+    });
+  }
+}
+
+/** Numbers as people read them: 12.3k, 4.1 GiB. */
+export function readable(value, unit) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  const bytes = unit.startsWith("bytes");
+  const base = bytes ? 1024 : 1000;
+  const steps = bytes ? [" B", " KiB", " MiB", " GiB", " TiB", " PiB"] : unit === "mhz" ? [""] : ["", "k", "M", "G", "T", "P"];
+  let number = value;
+  let step = 0;
+  while (Math.abs(number) >= base && step < steps.length - 1) {
+    number /= base;
+    step += 1;
+  }
+  const digits = Math.abs(number) >= 100 || Number.isInteger(number) ? 0 : Math.abs(number) >= 10 ? 1 : 2;
+  const rest = { percent: " %", watts: " W", celsius: " °C", mhz: " MHz" };
+  const tail = bytes ? unit.slice(5).replace("_per_second", "/s") : (rest[unit] ?? ` ${unit}`.replace(/_/g, " "));
+  return number.toFixed(digits) + steps[step] + tail;
+}
+
+/** A date with as much of it as the span needs. */
+export function clock(ms, spanMs) {
+  const text = new Date(ms).toISOString();
+  if (spanMs > 2 * 86400e3) return text.slice(5, 16).replace("T", " ");
+  if (spanMs > 600e3) return text.slice(11, 16);
+  return text.slice(11, 19);
+}
+
+function ticks(least, greatest, count, unit) {
+  const rough = (greatest - least) / count || 1;
+  const scale = unit.startsWith("bytes") ? 1024 ** Math.floor(Math.log(rough) / Math.log(1024)) : 1;
+  const power = scale * 10 ** Math.floor(Math.log10(rough / scale));
+  const step = power * ([1, 2, 5, 10].find((factor) => factor * power >= rough) ?? 10);
+  const found = [];
+  for (let at = Math.ceil(least / step) * step; at <= greatest + step / 1e6; at += step) found.push(at);
+  return found;
+}
+
+const TIME_STEPS = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 21600, 43200, 86400, 604800, 2592000, 7776000];
+
+function timeTicks(begin, end, count) {
+  const rough = (end - begin) / count / 1000;
+  const step = (TIME_STEPS.find((seconds) => seconds >= rough) ?? 31536000) * 1000;
+  const found = [];
+  for (let at = Math.ceil(begin / step) * step; at < end; at += step) found.push(at);
+  return found;
+}
+
+/** What all charts of a page share: the span that is shown, and where the cursor is. */
+export class Shared extends EventTarget {
+  constructor(begin, end) {
+    super();
+    this.begin = begin;
+    this.end = end;
+    this.cursor = null;
+    this.charts = [];
+  }
+
+  point(ms) {
+    if (ms === this.cursor) return;
+    this.cursor = ms;
+    for (const chart of this.charts) chart.drawOverlay();
+    this.dispatchEvent(new Event("cursor"));
+  }
+
+  /** Ask for another span; whoever listens reads it and calls `set` of the charts. */
+  show(begin, end) {
+    const length = Math.max(10e3, end - begin);
+    const middle = (begin + end) / 2;
+    this.begin = Math.round(middle - length / 2);
+    this.end = Math.round(middle + length / 2);
+    this.dispatchEvent(new Event("span"));
+  }
+}
+
+/** One chart. `element` is a figure; it gets two canvases, a legend and a table. */
+export class Chart {
+  constructor(element, shared, title) {
+    this.element = element;
+    this.shared = shared;
+    this.title = title;
+    this.data = null;
+    this.dragFrom = null;
+    this.box = document.createElement("div");
+    this.box.className = "plot";
+    this.box.tabIndex = 0;
+    this.box.setAttribute("role", "img");
+    this.base = document.createElement("canvas");
+    this.overlay = document.createElement("canvas");
+    this.box.append(this.base, this.overlay);
+    this.caption = document.createElement("figcaption");
+    this.details = document.createElement("details");
+    const summary = document.createElement("summary");
+    summary.textContent = "as a table";
+    this.details.append(summary);
+    element.append(this.caption, this.box, this.details);
+    this.details.addEventListener("toggle", () => this.fillTable());
+    this.listen();
+    new ResizeObserver(() => this.draw()).observe(this.box);
+    shared.charts.push(this);
+    const scheme = matchMedia("(prefers-color-scheme: dark)");
+    scheme.addEventListener("change", () => this.draw());
+    addEventListener("themechange", () => this.draw());
+  }
+
+  /** `lines`: {name, unit, least, mean, greatest}; `strips`: {name, held}; `marks`: {begin_ms, end_ms, severity}. */
+  set({ begin, step, columns, lines, strips = [], marks = [], threshold = null }) {
+    this.data = { begin, step, columns, lines, strips, marks, threshold };
+    const unit = lines[0]?.unit ?? "";
+    const values = lines.flatMap((line) => [...line.least, ...line.greatest]).filter((value) => value !== null);
+    let least = values.length ? Math.min(...extremes(values)) : 0;
+    let greatest = values.length ? Math.max(...extremes(values)) : 1;
+    if (unit === "percent") [least, greatest] = [0, Math.max(100, greatest)];
+    else if (least >= 0 && (least < greatest * 0.6 || greatest - least < greatest * 0.1)) least = 0;
+    if (least === greatest) greatest = least + 1;
+    this.range = { least, greatest, unit };
+    const shown = lines.filter((line) => line.mean.some((value) => value !== null));
+    this.box.setAttribute(
+      "aria-label",
+      shown.length
+        ? `${this.title}: ${shown.map((line) => `${line.name} from ${readable(few(line.least, Math.min), unit)} to ${readable(few(line.greatest, Math.max), unit)}`).join("; ")}`
+        : `${this.title}: no readings in this span`,
+    );
+    this.draw();
+    if (this.details.open) this.fillTable();
+  }
+
+  x(ms) {
+    const { begin, end } = this.shared;
+    return LEFT + ((ms - begin) / (end - begin)) * (this.width - LEFT - RIGHT);
+  }
+
+  time(x) {
+    const { begin, end } = this.shared;
+    return begin + ((x - LEFT) / (this.width - LEFT - RIGHT)) * (end - begin);
+  }
+
+  y(value) {
+    const { least, greatest } = this.range;
+    return this.height - this.foot - ((value - least) / (greatest - least)) * (this.height - TOP - this.foot);
+  }
+
+  get foot() {
+    return BOTTOM + (this.data ? this.data.strips.length * (STRIP_HEIGHT + 2) : 0);
+  }
+
+  size() {
+    const ratio = devicePixelRatio || 1;
+    this.width = this.box.clientWidth;
+    this.height = HEIGHT + (this.data ? this.data.strips.length * (STRIP_HEIGHT + 2) : 0);
+    this.box.style.setProperty("height", `${this.height}px`);
+    for (const canvas of [this.base, this.overlay]) {
+      const wide = Math.round(this.width * ratio);
+      const high = Math.round(this.height * ratio);
+      if (canvas.width !== wide || canvas.height !== high) [canvas.width, canvas.height] = [wide, high];
+    }
+    return ratio;
+  }
+
+  draw() {
+    if (!this.data) return;
+    soon((this.drawing ??= () => this.drawNow()));
+    this.drawOverlay();
+  }
+
+  drawNow() {
+    const ratio = this.size();
+    if (!this.width) return;
+    const pen = this.base.getContext("2d");
+    const style = getComputedStyle(this.box);
+    const colour = (name) => style.getPropertyValue(name);
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    pen.clearRect(0, 0, this.width, this.height);
+    pen.font = "11px system-ui, sans-serif";
+    this.drawAxes(pen, colour);
+    pen.save();
+    pen.beginPath();
+    pen.rect(LEFT, 0, this.width - LEFT - RIGHT, this.height);
+    pen.clip();
+    this.drawMarks(pen, colour);
+    this.data.lines.forEach((line, number) => this.drawLine(pen, line, colour(`--line-${number % COLOURS}`)));
+    this.drawStrips(pen, colour);
+    if (this.data.threshold !== null) {
+      pen.strokeStyle = colour("--critical");
+      pen.setLineDash([4, 3]);
+      pen.beginPath();
+      pen.moveTo(LEFT, this.y(this.data.threshold));
+      pen.lineTo(this.width, this.y(this.data.threshold));
+      pen.stroke();
+    }
+    pen.restore();
+    this.drawLegend(colour);
+  }
+
+  drawAxes(pen, colour) {
+    const { least, greatest, unit } = this.range;
+    const { begin, end } = this.shared;
+    pen.strokeStyle = colour("--line");
+    pen.fillStyle = colour("--soft");
+    pen.lineWidth = 1;
+    pen.textAlign = "right";
+    pen.textBaseline = "middle";
+    for (const value of ticks(least, greatest, 3, unit)) {
+      const y = Math.round(this.y(value)) + 0.5;
+      pen.beginPath();
+      pen.moveTo(LEFT, y);
+      pen.lineTo(this.width - RIGHT, y);
+      pen.stroke();
+      pen.fillText(readable(value, unit), LEFT - 5, y);
+    }
+    pen.textBaseline = "alphabetic";
+    pen.textAlign = "center";
+    for (const at of timeTicks(begin, end, Math.max(2, this.width / 110))) {
+      const x = this.x(at);
+      if (x > LEFT + 15 && x < this.width - 20) pen.fillText(clock(at, end - begin), x, this.height - 4);
+    }
+  }
+
+  /** Alerts as bars above the lines, as long as they held; events as ticks there. */
+  drawMarks(pen, colour) {
+    for (const mark of this.data.marks) {
+      const x = this.x(mark.begin_ms);
+      pen.fillStyle = colour(`--${mark.severity}`) || colour("--soft");
+      if (mark.kind === "alert") pen.fillRect(x, 0, Math.max(2, this.x(mark.end_ms ?? this.shared.end) - x), 3);
+      else pen.fillRect(x - 0.5, 0, 1.5, TOP);
+    }
+  }
+
+  drawLine(pen, line, colour) {
+    const { begin, step } = this.data;
+    const at = (column) => this.x(begin + (column + 0.5) * step);
+    pen.fillStyle = colour;
+    pen.strokeStyle = colour;
+    pen.lineWidth = 1.4;
+    // Readings may be further apart than columns: as far as is usual they belong together.
+    const joined = bridged(line.mean);
+    for (const run of joined) {
+      pen.globalAlpha = 0.18;
+      pen.beginPath();
+      run.forEach((column, number) => pen[number ? "lineTo" : "moveTo"](at(column), this.y(line.greatest[column])));
+      for (const column of run.toReversed?.() ?? [...run].reverse()) pen.lineTo(at(column), this.y(line.least[column]));
+      pen.fill();
+      pen.globalAlpha = 1;
+      pen.beginPath();
+      if (run.length === 1) pen.arc(at(run[0]), this.y(line.mean[run[0]]), 1.5, 0, 7);
+      run.forEach((column, number) => pen[number ? "lineTo" : "moveTo"](at(column), this.y(line.mean[column])));
+      pen.stroke();
+    }
+  }
+
+  drawStrips(pen, colour) {
+    const { begin, step, strips } = this.data;
+    strips.forEach((strip, number) => {
+      const y = this.height - this.foot + BOTTOM - 13 + number * (STRIP_HEIGHT + 2);
+      pen.fillStyle = colour("--line");
+      pen.fillRect(LEFT, y, this.width, STRIP_HEIGHT);
+      pen.fillStyle = colour("--warning");
+      const width = Math.max(1, this.x(begin + step) - this.x(begin));
+      for (const column of strip.held) pen.fillRect(this.x(begin + column * step), y, width + 0.5, STRIP_HEIGHT);
+    });
+  }
+
+  drawLegend() {
+    const { lines, strips } = this.data;
+    const at = this.columnAtCursor();
+    const entries = lines.slice(0, 16).map((line, number) => {
+      const entry = document.createElement("span");
+      entry.className = `legend line-${number % COLOURS}`;
+      const value = at === null ? last(line.mean) : line.mean[at];
+      const spread = at !== null && line.least[at] !== line.greatest[at] && line.mean[at] !== null;
+      entry.textContent = `${line.name} ${readable(value, line.unit)}${spread ? ` (${readable(line.least[at], line.unit)} to ${readable(line.greatest[at], line.unit)})` : ""}`;
+      return entry;
+    });
+    for (const strip of strips) {
+      const entry = document.createElement("span");
+      entry.className = at !== null && strip.held.includes(at) ? "legend strip held" : "legend strip";
+      entry.textContent = strip.name;
+      entries.push(entry);
+    }
+    const title = document.createElement("b");
+    title.textContent = this.title;
+    this.caption.replaceChildren(title, ...entries);
+  }
+
+  columnAtCursor() {
+    const { cursor } = this.shared;
+    if (cursor === null || !this.data) return null;
+    const column = Math.floor((cursor - this.data.begin) / this.data.step);
+    return column >= 0 && column < this.data.columns ? column : null;
+  }
+
+  drawOverlay() {
+    if (this.data) soon((this.overlaying ??= () => this.overlayNow()));
+  }
+
+  overlayNow() {
+    if (!this.width) return;
+    const ratio = devicePixelRatio || 1;
+    const pen = this.overlay.getContext("2d");
+    const style = getComputedStyle(this.box);
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    pen.clearRect(0, 0, this.width, this.height);
+    if (this.dragFrom !== null && this.dragTo !== null) {
+      pen.fillStyle = style.getPropertyValue("--select");
+      pen.fillRect(Math.min(this.dragFrom, this.dragTo), 0, Math.abs(this.dragTo - this.dragFrom), this.height);
+    }
+    if (this.shared.cursor !== null) {
+      const x = Math.round(this.x(this.shared.cursor)) + 0.5;
+      if (x >= LEFT && x <= this.width - RIGHT) {
+        pen.strokeStyle = style.getPropertyValue("--ink");
+        pen.globalAlpha = 0.6;
+        pen.beginPath();
+        pen.moveTo(x, TOP);
+        pen.lineTo(x, this.height - BOTTOM);
+        pen.stroke();
+        pen.globalAlpha = 1;
+        pen.fillStyle = style.getPropertyValue("--ink");
+        pen.font = "11px system-ui, sans-serif";
+        pen.textAlign = x > this.width / 2 ? "right" : "left";
+        pen.fillText(clock(this.shared.cursor, 1), x + (x > this.width / 2 ? -4 : 4), TOP + 9);
+      }
+    }
+    this.drawLegend();
+  }
+
+  listen() {
+    const where = (event) => event.clientX - this.box.getBoundingClientRect().left;
+    this.box.addEventListener("pointermove", (event) => {
+      const x = where(event);
+      if (this.dragFrom !== null) this.dragTo = x;
+      this.shared.point(this.time(Math.min(Math.max(x, LEFT), this.width - RIGHT)));
+    });
+    this.box.addEventListener("pointerleave", () => this.shared.point(null));
+    this.box.addEventListener("pointerdown", (event) => {
+      if (event.pointerType === "touch" || event.button) return;
+      this.dragFrom = where(event);
+      this.dragTo = null;
+      this.box.setPointerCapture(event.pointerId);
+    });
+    this.box.addEventListener("pointerup", (event) => {
+      const [from, to] = [this.dragFrom, where(event)];
+      this.dragFrom = this.dragTo = null;
+      if (from === null || Math.abs(to - from) < 5) return this.drawOverlay();
+      if (event.shiftKey) {
+        const moved = this.time(from) - this.time(to);
+        this.shared.show(this.shared.begin + moved, this.shared.end + moved);
+      } else this.shared.show(this.time(Math.min(from, to)), this.time(Math.max(from, to)));
+    });
+    this.box.addEventListener("dblclick", () => this.zoom(3, 0.5));
+    this.box.addEventListener(
+      "wheel",
+      (event) => {
+        if (!event.ctrlKey && !event.metaKey) return;
+        event.preventDefault();
+        this.zoom(event.deltaY > 0 ? 1.5 : 1 / 1.5, (where(event) - LEFT) / (this.width - LEFT - RIGHT));
+      },
+      { passive: false },
+    );
+    this.box.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  zoom(factor, share) {
+    const { begin, end } = this.shared;
+    const around = begin + (end - begin) * share;
+    this.shared.show(around - (around - begin) * factor, around + (end - around) * factor);
+  }
+
+  key(event) {
+    const { begin, end, cursor } = this.shared;
+    const length = end - begin;
+    const step = this.data?.step ?? length / 100;
+    const acts = {
+      "+": () => this.zoom(0.5, 0.5),
+      "=": () => this.zoom(0.5, 0.5),
+      "-": () => this.zoom(2, 0.5),
+      PageUp: () => this.shared.show(begin - length / 2, end - length / 2),
+      PageDown: () => this.shared.show(begin + length / 2, end + length / 2),
+      ArrowLeft: () => this.shared.point(Math.max(begin, (cursor ?? end) - step)),
+      ArrowRight: () => this.shared.point(Math.min(end - 1, (cursor ?? begin) + step)),
+      Escape: () => this.shared.point(null),
+    };
+    if (!acts[event.key] || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    acts[event.key]();
+  }
+
+  fillTable() {
+    this.details.querySelector("table")?.remove();
+    if (!this.details.open || !this.data) return;
+    const { begin, step, columns, lines } = this.data;
+    const table = document.createElement("table");
+    const head = table.createTHead().insertRow();
+    for (const text of ["time (UTC)", ...lines.map((line) => line.name)]) {
+      const cell = document.createElement("th");
+      cell.scope = "col";
+      cell.textContent = text;
+      head.append(cell);
+    }
+    const body = table.createTBody();
+    const every = Math.ceil(columns / 60);
+    for (let column = 0; column < columns; column += every) {
+      const row = body.insertRow();
+      row.insertCell().textContent = new Date(begin + column * step).toISOString().slice(0, 19).replace("T", " ");
+      for (const line of lines) {
+        const values = line.mean.slice(column, column + every).filter((value) => value !== null);
+        const mean = values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
+        row.insertCell().textContent = readable(mean, line.unit);
+      }
+    }
+    this.details.append(table);
+  }
+}
+
+function* chunks(values) {
+  for (let at = 0; at < values.length; at += 10000) yield values.slice(at, at + 10000);
+}
+
+function extremes(values) {
+  return [...chunks(values)].flatMap((part) => [Math.min(...part), Math.max(...part)]);
+}
+
+function few(values, choose) {
+  const there = values.filter((value) => value !== null);
+  return there.length ? there.reduce((a, b) => choose(a, b)) : null;
+}
+
+function last(values) {
+  for (let at = values.length - 1; at >= 0; at -= 1) if (values[at] !== null) return values[at];
+  return null;
+}
+
+/** Lists of columns that are drawn as one line: readings that are no further apart than is usual. */
+export function bridged(values) {
+  const there = [];
+  values.forEach((value, column) => {
+    if (value !== null) there.push(column);
+  });
+  const apart = there.slice(1).map((column, number) => column - there[number]);
+  const usual = apart.length ? [...apart].sort((a, b) => a - b)[Math.floor(apart.length / 2)] : 1;
+  const runs = [];
+  there.forEach((column, number) => {
+    if (number && apart[number - 1] <= 2 * usual) runs.at(-1).push(column);
+    else runs.push([column]);
+  });
+  return runs;
+}

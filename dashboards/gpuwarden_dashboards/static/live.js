@@ -1,0 +1,38 @@
+// Asks again and again while the page is seen, and says so when the collector does not answer.
+
+const state = document.querySelector("#state");
+
+/** JSON of a path. Throws what people can read. */
+export async function ask(path, signal) {
+  const answer = await fetch(path, { signal, headers: { Accept: "application/json" } });
+  const said = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Error(said.error ?? `the collector answers ${answer.status}`);
+  return said;
+}
+
+/** Call `look` now and every so often while the page is visible. */
+export function live(everyMs, look) {
+  let timer = null;
+  let busy = false;
+  async function turn() {
+    clearTimeout(timer);
+    if (document.hidden || busy) return;
+    busy = true;
+    try {
+      await look();
+      state.textContent = "";
+      state.hidden = true;
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      state.textContent =
+        error instanceof TypeError ? "The collector does not answer: what is shown is old." : `What is shown is old: ${error.message}`;
+      state.hidden = false;
+    } finally {
+      busy = false;
+      timer = setTimeout(turn, everyMs);
+    }
+  }
+  document.addEventListener("visibilitychange", turn);
+  turn();
+  return turn;
+}

@@ -1,0 +1,23 @@
+// Light or dark as the system has it, or as was chosen here; kept in this browser.
+
+const KEY = "gpuwarden-theme";
+const button = document.querySelector("#theme");
+const NEXT = { "": "dark", dark: "light", light: "" };
+const NAMES = { "": "theme: system", dark: "theme: dark", light: "theme: light" };
+
+function apply(theme) {
+  if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+  button.textContent = NAMES[theme];
+  dispatchEvent(new Event("themechange"));
+}
+
+let chosen = localStorage.getItem(KEY) ?? "";
+if (!(chosen in NEXT)) chosen = "";
+apply(chosen);
+button.hidden = false;
+button.addEventListener("click", () => {
+  chosen = NEXT[chosen];
+  localStorage.setItem(KEY, chosen);
+  apply(chosen);
+});

@@ -11,10 +11,12 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from gpuwarden import __version__
+from gpuwarden.schema import TABLES
 from gpuwarden_dashboards import text
 from gpuwarden_dashboards.assets import Assets
 from gpuwarden_dashboards.fleet import Fleet, Record
 from gpuwarden_dashboards.place import GROUPS, NODE_GROUPS, SILENT_AFTER, PlaceNow
+from gpuwarden_dashboards.questions import QUESTIONS
 from gpuwarden_dashboards.series import GPU_TABLES, HOST_TABLE, described
 
 SECURITY_POLICY = (
@@ -23,6 +25,7 @@ SECURITY_POLICY = (
 )
 """Content-Security-Policy: names of nodes and jobs come from outside; none of them may run."""
 
+MENU = (("Fleet", "/"), ("SQL", "/sql"))
 SPANS = (
     ("10 min", 600), ("1 h", 3_600), ("6 h", 21_600), ("24 h", 86_400), ("7 d", 604_800),
     ("30 d", 2_592_000), ("1 y", 31_536_000),
@@ -40,7 +43,7 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.globals.update(assets=assets, version=__version__)
+        self._templates.globals.update(assets=assets, version=__version__, menu=MENU, at="")
         self._templates.filters.update(
             usd=text.usd,
             percent=text.percent,
@@ -53,7 +56,7 @@ class Pages:
     def fleet(self, fleet: Fleet) -> str:
         """The page at `/`."""
         rows = [_row(node, fleet) for node in fleet.nodes]
-        return self._render("fleet.html", fleet=fleet, totals=_totals(fleet), rows=rows)
+        return self._render("fleet.html", fleet=fleet, totals=_totals(fleet), rows=rows, at="/")
 
     def place(self, place: PlaceNow) -> str:
         """The page of a node or a GPU."""
@@ -69,8 +72,25 @@ class Pages:
             spans=SPANS,
         )
 
+    def sql(self) -> str:
+        """The page that asks questions."""
+        return self._render("sql.html", questions=QUESTIONS, tables=_tables(), at="/sql")
+
     def _render(self, name: str, **values: Any) -> str:
         return self._templates.get_template(name).render(**values)
+
+
+def _tables() -> Sequence[Mapping[str, Any]]:
+    return [
+        {
+            "name": table.name,
+            "meaning": f"one row per {table.row}",
+            "columns": [
+                {"name": c.name, "type": c.type.value, "meaning": c.meaning} for c in table.columns
+            ],
+        }
+        for table in TABLES.values()
+    ]
 
 
 def _node_path(node: str, gpu: int | None = None) -> str:

@@ -35,6 +35,7 @@ def routes(querier: Querier, clock: Clock) -> Iterable[web.AbstractRouteDef]:
         web.get("/", page.fleet),
         web.get("/nodes/{node}", page.node),
         web.get("/gpus/{gpu_uuid}", page.gpu),
+        web.get("/sql", page.sql),
         web.get(PATH, page.assets.serve),
         web.get("/v1/map", page.map),
         web.get("/v1/series", page.series),
@@ -72,6 +73,10 @@ class _Page:
     async def gpu(self, request: web.Request) -> web.Response:
         """GET /gpus/{gpu_uuid}."""
         return await self._place(Place(gpu_uuid=request.match_info["gpu_uuid"]))
+
+    async def sql(self, _request: web.Request) -> web.Response:
+        """GET /sql: questions in SQL."""
+        return _html(self._pages.sql())
 
     async def _place(self, place: Place) -> web.Response:
         try:

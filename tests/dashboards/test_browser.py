@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 
 from gpuwarden.clock import SystemClock
+from gpuwarden.query import QueryError
 from gpuwarden_dashboards.routes import routes
 
 playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
@@ -54,10 +55,29 @@ def fleet(querier):
     return querier
 
 
+def answering(querier):
+    """`POST /v1/sql` as the collector has it."""
+
+    async def answer(request: web.Request) -> web.Response:
+        try:
+            result = await querier.query((await request.json())["sql"])
+        except QueryError as error:
+            return web.json_response({"error": str(error), "status": 400}, status=400)
+        columns = [
+            {"name": n, "type": t} for n, t in zip(result.columns, result.types, strict=True)
+        ]
+        rows = [[v.isoformat() if isinstance(v, datetime) else v for v in r] for r in result.rows]
+        said = {"columns": columns, "rows": rows, "truncated": False, "elapsed_s": 0.01}
+        return web.json_response(said)
+
+    return answer
+
+
 @asynccontextmanager
 async def served(querier, port=0):
     app = web.Application()
     app.add_routes(routes(querier, SystemClock()))
+    app.router.add_post("/v1/sql", answering(querier))
     runner = web.AppRunner(app, shutdown_timeout=1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)
@@ -123,9 +143,39 @@ async def test_pages_are_drawn_zoomed_and_old_when_the_collector_is_gone(fleet) 
             await page.click("#theme")
             assert await page.locator("html").get_attribute("data-theme") == "dark"
             assert said == []
+            await asks_in_sql(page, url)
+            assert all("400 (Bad Request)" in line for line in said)
+            said.clear()
+            await page.goto(f"{url}/gpus/GPU-n2-0")
             await page.click("text=10 min")
         await expect(page.locator("#state")).to_contain_text("does not answer", timeout=15_000)
         async with served(fleet, port):
             await expect(page.locator("#state")).to_be_hidden(timeout=20_000)
         await browser.close()
     assert all("Failed to load resource" in line for line in said)  # while it was away
+
+
+async def asks_in_sql(page, url) -> None:
+    expect = playwright.expect
+    query = "SELECT node, gpu, power_watts FROM gpus_now ORDER BY gpu"
+    await page.goto(f"{url}/sql?q={query}")  # a link that was shared
+    await expect(page.locator("#outcome")).to_contain_text("4 rows")
+    await page.click("#result th button >> nth=1")
+    await page.click("#result th button >> nth=1")
+    await expect(page.locator("#result tbody tr").first.locator("td").nth(1)).to_have_text("3")
+    await expect(page.locator("#result tbody td").first).to_have_text(EVIL)
+    await page.fill("#sql", "SELECT ts, gpu, util_percent FROM gpu_samples ORDER BY ts, clocks_ev")
+    await page.press("#sql", "End")
+    await page.type("#sql", "e")
+    await expect(page.locator("#hint")).to_contain_text("gpu_samples.clocks_event_reasons")
+    await page.press("#sql", "Tab")
+    await page.press("#sql", "Control+Enter")
+    await expect(page.locator("#outcome")).to_contain_text("3,600 rows, the first 2,000 shown")
+    assert await page.locator("#chart canvas").first.evaluate(DRAWN)
+    async with page.expect_download() as download:
+        await page.click("[data-ending=json]")
+    assert (await (await download.value).path()).stat().st_size > 100_000
+    await page.fill("#sql", "SELECT nothing FROM gpus_now")
+    await page.click("#run")
+    await expect(page.locator("#outcome")).to_contain_text("nothing")
+    await expect(page.locator("#outcome")).to_have_class("failed")

@@ -7,6 +7,7 @@ import pytest
 from aiohttp import ClientSession, web
 
 from gpuwarden.clock import SystemClock
+from gpuwarden_dashboards.questions import QUESTIONS
 from gpuwarden_dashboards.routes import routes
 
 
@@ -122,3 +123,8 @@ async def test_the_map_has_every_gpu_and_its_state(url, querier) -> None:
     )  # fmt: skip
     assert (second["values"], second["states"]) == ([None], [1])
     assert "H100" in second["text"]
+
+
+async def test_every_question_of_the_page_can_be_asked(querier) -> None:
+    for question in QUESTIONS:
+        await querier.query(question.sql)  # raises where a table or column has another name

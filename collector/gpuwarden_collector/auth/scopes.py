@@ -28,6 +28,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/"): Scope.READ,
     ("GET", "/nodes/{node}"): Scope.READ,
     ("GET", "/gpus/{gpu_uuid}"): Scope.READ,
+    ("GET", "/sql"): Scope.READ,
     ("GET", "/assets/{version}/{name}"): Anyone,  # the same for all, and no data in them
     ("GET", "/v1/map"): Scope.READ,
     ("GET", "/v1/series"): Scope.READ,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from docs.generate import PARTS, command_parsers, pages
 
+from gpuwarden.access import LOGIN_PATH, LOGOUT_PATH
 from gpuwarden.metrics import METRICS
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.schema import TABLES
@@ -105,6 +106,7 @@ def test_every_endpoint_is_documented() -> None:
     routes = re.findall(r"web\.(get|post|delete)\((\"[^\"]+\"|\w+)", source)
     assert len(routes) >= 5
     paths = {"INGEST_PATH": INGEST_PATH, "PATH": ASSETS_PATH}
+    paths |= {"LOGIN_PATH": LOGIN_PATH, "LOGOUT_PATH": LOGOUT_PATH}
     endpoints = [f"{verb.upper()} {paths.get(path, path.strip(chr(34)))}" for verb, path in routes]
     assert [e for e in endpoints if f"### {e}\n" not in (ROOT / "docs/api.md").read_text()] == []
 

@@ -17,6 +17,10 @@ from pathlib import Path
 ENROLL_PATH = "/v1/enroll"
 CA_PATH = "/v1/ca"
 TOKEN_PATH = "/v1/token"
+LOGIN_PATH = "/login"
+LOGOUT_PATH = "/logout"
+COOKIE = "gpuwarden"
+"""Holds a browser's token, out of the reach of scripts and of other sites."""
 
 _ID_CHARACTERS = string.ascii_lowercase + string.digits
 _SECRET_CHARACTERS = string.ascii_letters + string.digits

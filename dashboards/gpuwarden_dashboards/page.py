@@ -11,6 +11,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from gpuwarden import __version__
+from gpuwarden.access import LOGIN_PATH, LOGOUT_PATH
 from gpuwarden.schema import TABLES
 from gpuwarden_dashboards import text
 from gpuwarden_dashboards.assets import Assets
@@ -21,10 +22,16 @@ from gpuwarden_dashboards.series import GPU_TABLES, HOST_TABLE, described
 
 SECURITY_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'"
+    "form-action 'self'; frame-ancestors 'none'"
 )
 """Content-Security-Policy: names of nodes and jobs come from outside; none of them may run."""
 
+_NOT_TAKEN = {
+    "malformed": "That is no token of gpuwarden: it begins with gw_read_ or gw_admin_.",
+    "unknown": "This token is unknown here, or was revoked.",
+    "expired": "This token has expired.",
+    "scope": "This token may not read: log in with one of scope read or admin.",
+}
 MENU = (("Fleet", "/"), ("SQL", "/sql"))
 SPANS = (
     ("10 min", 600), ("1 h", 3_600), ("6 h", 21_600), ("24 h", 86_400), ("7 d", 604_800),
@@ -75,6 +82,17 @@ class Pages:
     def sql(self) -> str:
         """The page that asks questions."""
         return self._render("sql.html", questions=QUESTIONS, tables=_tables(), at="/sql")
+
+    def login(self, after: str, why: str, *, is_logged_in: bool) -> str:
+        """The page that asks for a token. `why`: the last one was not taken; "": there was none."""
+        return self._render(
+            "login.html",
+            path=LOGIN_PATH,
+            out_path=LOGOUT_PATH,
+            next=after,
+            wrong=_NOT_TAKEN.get(why, "This token was not taken.") if why else "",
+            is_logged_in=is_logged_in,
+        )
 
     def _render(self, name: str, **values: Any) -> str:
         return self._templates.get_template(name).render(**values)

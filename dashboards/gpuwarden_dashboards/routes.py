@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
+from gpuwarden.access import COOKIE, LOGIN_PATH
 from gpuwarden.clock import Clock, from_ms
 from gpuwarden.query import Querier, QueryError
 from gpuwarden_dashboards.assets import PATH, load_assets
@@ -36,6 +37,7 @@ def routes(querier: Querier, clock: Clock) -> Iterable[web.AbstractRouteDef]:
         web.get("/nodes/{node}", page.node),
         web.get("/gpus/{gpu_uuid}", page.gpu),
         web.get("/sql", page.sql),
+        web.get(LOGIN_PATH, page.login),
         web.get(PATH, page.assets.serve),
         web.get("/v1/map", page.map),
         web.get("/v1/series", page.series),
@@ -77,6 +79,11 @@ class _Page:
     async def sql(self, _request: web.Request) -> web.Response:
         """GET /sql: questions in SQL."""
         return _html(self._pages.sql())
+
+    async def login(self, request: web.Request) -> web.Response:
+        """GET /login: for a token, in exchange for the cookie."""
+        after, why = request.query.get("next", "/"), request.query.get("why", "")
+        return _html(self._pages.login(after, why, is_logged_in=COOKIE in request.cookies))
 
     async def _place(self, place: Place) -> web.Response:
         try:

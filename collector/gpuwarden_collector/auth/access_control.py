@@ -61,7 +61,7 @@ class AccessControl:
         self._used_written: dict[str, datetime] = {}
         self._used_at_s = clock.monotonic()
         self._told_at_s = clock.monotonic()
-        routes = AccessRoutes(self._path, settings.tls_ca, clock, self.reload)
+        routes = AccessRoutes(self._path, settings.tls_ca, clock, self.reload, lambda: self._book)
         self.routes: Iterable[web.AbstractRouteDef] = routes.routes()
         self._tell()
 

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from aiohttp import web
 
+from gpuwarden.access import COOKIE, LOGIN_PATH
 from gpuwarden.clock import Clock
 from gpuwarden_collector.auth.exposure import Exposure
 from gpuwarden_collector.auth.scopes import Anyone, need_of
@@ -79,7 +80,7 @@ class Gate:
         if len(presented) > 1:
             return Denied("malformed", "header Authorization stands more than once")
         now = self._clock.now()
-        token = token_in(presented[0]) if presented else None
+        token = token_in(presented[0]) if presented else request.cookies.get(COOKIE)
         verdict = self._book().judged(token, need, now)
         if isinstance(verdict, Denied) and verdict.why == "unknown":
             self._refresh()  # it may have been made this very second
@@ -116,6 +117,8 @@ class Gate:
             self._told_at_s[denied.why] = now_s
             extra = {"why": denied.reason, "client": request.remote, "path": request.path}
             log.warning("a request was denied; more of the kind are counted", extra=extra)
+        if denied.status == 401 and request.method == "GET" and _is_browser(request):
+            return web.Response(status=303, headers={"Location": _login_of(request)})
         body = {"error": denied.reason, "status": denied.status}
         answer = web.json_response(body, status=denied.status)
         if denied.status == 401:
@@ -135,6 +138,15 @@ def sender_of(request: web.Request) -> str:
     """Who the request comes from, as the ledger of what is stored tells senders apart."""
     grant = request.get(GRANT)
     return NOBODY if grant is None else grant.entry.sender
+
+
+def _is_browser(request: web.Request) -> bool:
+    """Whether a person waits for a page: they can log in."""
+    return "text/html" in request.headers.get("Accept", "")
+
+
+def _login_of(request: web.Request) -> str:
+    return f"{LOGIN_PATH}?{urlencode({'next': request.path_qs})}"
 
 
 def token_in(authorization: str) -> str:

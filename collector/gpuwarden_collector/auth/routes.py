@@ -4,31 +4,39 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from urllib.parse import parse_qsl, urlencode
 
 from aiohttp import web
 
-from gpuwarden.access import DIGEST, ID
+from gpuwarden.access import COOKIE, DIGEST, ID, LOGIN_PATH, LOGOUT_PATH, Scope
 from gpuwarden.clock import Clock
 from gpuwarden_collector.auth import token_file
 from gpuwarden_collector.auth.gate import GRANT
 from gpuwarden_collector.auth.token_file import TokenFileError
-from gpuwarden_collector.auth.token_store import BookError, TokenEntry, TokenStore
+from gpuwarden_collector.auth.token_store import BookError, Denied, TokenEntry, TokenStore
 
 BODY_BYTES_MAX = 4_096
 BODY_S = 10.0
 NODE_BYTES_MAX = 256
+_COOKIE_S = 30 * 86_400
 
 
 class AccessRoutes:
     """Handlers; `changed` is told when the file of tokens is another one."""
 
     def __init__(
-        self, tokens: Path, ca: Path | None, clock: Clock, changed: Callable[[], None]
+        self,
+        tokens: Path,
+        ca: Path | None,
+        clock: Clock,
+        changed: Callable[[], None],
+        book: Callable[[], TokenStore],
     ) -> None:
         self._tokens = tokens
         self._ca = ca
         self._clock = clock
         self._changed = changed
+        self._book = book
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """For the application."""
@@ -36,6 +44,8 @@ class AccessRoutes:
             web.get("/v1/token", self.token),
             web.get("/v1/ca", self.authority),
             web.post("/v1/enroll", self.enroll),
+            web.post(LOGIN_PATH, self.login),
+            web.post(LOGOUT_PATH, self.logout),
         ]
 
     async def token(self, request: web.Request) -> web.Response:
@@ -64,6 +74,43 @@ class AccessRoutes:
             return _error(503, f"tls_ca cannot be read: {error.strerror}")
         return web.Response(body=text, content_type="application/x-pem-file")
 
+    async def login(self, request: web.Request) -> web.Response:
+        """POST /login: put a token into the browser's cookie; back to the page that asked for it."""
+        try:
+            async with asyncio.timeout(BODY_S):
+                content = await request.content.readexactly(_length(request))
+        except (TimeoutError, ValueError, EOFError):
+            return _error(400, f"the body must be a form of at most {BODY_BYTES_MAX} bytes")
+        said = dict(parse_qsl(content.decode("ascii", "replace")))
+        after = said.get("next", "/")
+        # Only to a page of this collector.
+        if not after.startswith("/") or after.startswith(("//", "/\\")):
+            after = "/"
+        token = said.get("token", "").strip()
+        verdict = self._book().judged(token, Scope.READ, self._clock.now())
+        if isinstance(verdict, Denied):
+            self._changed()  # it may have been made this very second
+            verdict = self._book().judged(token, Scope.READ, self._clock.now())
+        if isinstance(verdict, Denied):
+            wrong = urlencode({"next": after, "why": verdict.why})
+            return web.Response(status=303, headers={"Location": f"{LOGIN_PATH}?{wrong}"})
+        answer = web.Response(status=303, headers={"Location": after})
+        answer.set_cookie(
+            COOKIE,
+            token,
+            httponly=True,
+            secure=request.secure,
+            samesite="Strict",
+            max_age=_COOKIE_S,
+        )
+        return answer
+
+    async def logout(self, _request: web.Request) -> web.Response:
+        """POST /logout: take the token out of the browser."""
+        answer = web.Response(status=303, headers={"Location": LOGIN_PATH})
+        answer.del_cookie(COOKIE, httponly=True, samesite="Strict")
+        return answer
+
     async def enroll(self, request: web.Request) -> web.Response:
         """POST /v1/enroll: take up the token that a node has made for itself, by its hash."""
         grant = request.get(GRANT)
@@ -88,6 +135,13 @@ class AccessRoutes:
             return _error(503, str(error))
         self._changed()
         return web.json_response({"id": entry.id, "node": entry.node}, status=201)
+
+
+def _length(request: web.Request) -> int:
+    length = request.content_length
+    if length is None or length > BODY_BYTES_MAX:
+        raise ValueError(f"the body has {length} bytes")
+    return length
 
 
 async def _asked(request: web.Request) -> tuple[str, str, str]:

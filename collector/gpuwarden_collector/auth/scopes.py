@@ -3,7 +3,14 @@
 What is not named here needs an admin's token, and fails a test.
 """
 
-from gpuwarden.access import CA_PATH, ENROLL_PATH, TOKEN_PATH, Scope
+from gpuwarden.access import (
+    CA_PATH,
+    ENROLL_PATH,
+    LOGIN_PATH,
+    LOGOUT_PATH,
+    TOKEN_PATH,
+    Scope,
+)
 from gpuwarden.wire import INGEST_PATH
 
 
@@ -29,6 +36,9 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/nodes/{node}"): Scope.READ,
     ("GET", "/gpus/{gpu_uuid}"): Scope.READ,
     ("GET", "/sql"): Scope.READ,
+    ("GET", LOGIN_PATH): Anyone,
+    ("POST", LOGIN_PATH): Anyone,  # the token is in its body
+    ("POST", LOGOUT_PATH): Anyone,
     ("GET", "/assets/{version}/{name}"): Anyone,  # the same for all, and no data in them
     ("GET", "/v1/map"): Scope.READ,
     ("GET", "/v1/series"): Scope.READ,

@@ -2,7 +2,7 @@
 
 import { readable } from "./chart.js";
 import { FleetMap } from "./fleetmap.js";
-import { ask, live } from "./live.js";
+import { ask, live, logIn } from "./live.js";
 
 const RANGES = {
   util_percent: ["percent", () => [0, 100]],
@@ -71,10 +71,11 @@ async function lookAtMap() {
 async function lookAtLists() {
   const answer = await fetch("/", { headers: { Accept: "text/html" } });
   if (!answer.ok) throw new Error(`the collector answers ${answer.status}`);
+  if (answer.redirected) return logIn();
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   if (fresh.querySelector("meta[name=version]")?.content !== document.querySelector("meta[name=version]").content) {
     location.reload();
-    return;
+    return null;
   }
   const open = new Set([...document.querySelectorAll("#lists details[open]")].map((one) => one.id));
   const focus = document.activeElement?.id;
@@ -83,7 +84,7 @@ async function lookAtLists() {
   document.querySelector("#totals").replaceWith(fresh.querySelector("#totals"));
   document.title = fresh.title;
   if (focus) document.getElementById(focus)?.focus({ preventScroll: true });
-  show();
+  return show();
 }
 
 const again = live(2000, lookAtMap);

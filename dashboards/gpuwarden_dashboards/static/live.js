@@ -2,9 +2,15 @@
 
 const state = document.querySelector("#state");
 
+/** Ask for a token, and come back here. */
+export function logIn() {
+  location.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`;
+}
+
 /** JSON of a path. Throws what people can read. */
 export async function ask(path, signal) {
   const answer = await fetch(path, { signal, headers: { Accept: "application/json" } });
+  if (answer.status === 401) logIn();
   const said = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Error(said.error ?? `the collector answers ${answer.status}`);
   return said;

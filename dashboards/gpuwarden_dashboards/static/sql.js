@@ -1,6 +1,7 @@
 // The SQL page: an editor that completes tables and columns, the result as a table and a chart, downloads, a link to share.
 
 import { Chart, Shared } from "./chart.js";
+import { logIn } from "./live.js";
 import { table } from "./result.js";
 
 const SHOWN_MAX = 2000;
@@ -130,6 +131,7 @@ async function run() {
   document.querySelector("#cancel").hidden = false;
   try {
     const response = await ask("application/json", mine.signal);
+    if (response.status === 401) return logIn();
     const said = await response.json();
     if (!response.ok) throw new Error(said.error);
     answer = said;

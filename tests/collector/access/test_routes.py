@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from gpuwarden.access import Scope, Token
-from gpuwarden_collector.auth.token_file import NAME, load
+from gpuwarden_collector.auth.token_file import NAME, edit, load
 
 
 async def enroll(session: Any, url: str, headers: Any, document: Any) -> tuple[int, Any]:
@@ -92,3 +92,53 @@ async def test_the_authority_is_given_to_anybody(start: Any, session: Any, certi
         session.get(collector.url + "/v1/ca") as answer,
     ):
         assert answer.status == 404
+
+
+async def test_a_browser_logs_in_once_and_its_cookie_is_judged_each_time(
+    start: Any, session: Any, grant: Any, data_dir: Any
+) -> None:
+    reading, sending = grant(Scope.READ), grant(Scope.INGEST)
+    page = {"Accept": "text/html,*/*;q=0.8"}
+    async with start(require_tokens=True) as collector:
+        url = collector.url
+
+        async def asked(method: str, path: str, form: Any = None, **headers: str) -> Any:
+            async with session.request(
+                method, url + path, data=form, headers=headers, allow_redirects=False
+            ) as answer:
+                await answer.read()
+                return answer
+
+        sent = await asked("GET", "/metrics?x=1", **page)
+        assert (sent.status, sent.headers["Location"]) == (303, "/login?next=%2Fmetrics%3Fx%3D1")
+        assert (await asked("GET", "/metrics")).status == 401  # a script is no browser
+
+        for token, why in (
+            ("", "malformed"),
+            (sending.text, "scope"),
+            (f"gw_read_{'a' * 12}_{'b' * 43}", "unknown"),
+        ):
+            answer = await asked("POST", "/login", {"token": token, "next": "/a?b=c"})
+            assert (answer.status, "Set-Cookie" in answer.headers) == (303, False)
+            assert answer.headers["Location"] == f"/login?next=%2Fa%3Fb%3Dc&why={why}"
+        for after in ("//evil.example", "/\\evil.example", "https://evil.example", ""):
+            answer = await asked("POST", "/login", {"token": f" {reading.text}\n", "next": after})
+            assert (answer.status, answer.headers["Location"]) == (303, "/")
+        cookie = answer.headers["Set-Cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=Strict" in cookie
+        shown = {"Cookie": cookie.partition(";")[0]}
+        assert (await asked("GET", "/metrics", **shown)).status == 200
+        # Another site's page has the cookie sent by no browser of today; if one did:
+        evil = {**shown, "Sec-Fetch-Site": "cross-site"}
+        assert (await asked("POST", "/v1/sql", b"SELECT 1", **evil)).status == 403
+        assert (await asked("POST", "/login", {"token": reading.text}, **evil)).status == 403
+        both = {**shown, "Authorization": f"Bearer {sending.text}"}
+        assert (await asked("GET", "/metrics", **both)).status == 403  # the header is what counts
+
+        edit(data_dir / NAME, lambda book: (book.revoked([reading.id]), None))
+        collector.reload()
+        assert (await asked("GET", "/metrics", **shown)).status == 401
+        gone = await asked("POST", "/logout", **shown)
+        assert 'gpuwarden=""' in gone.headers["Set-Cookie"]
+        assert (await asked("POST", "/login", b"x" * 5000)).status == 400

@@ -1,6 +1,7 @@
 """Every endpoint that is served has a scope, and asks for it."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ async def test_every_endpoint_asks_every_token_for_its_scope(
         assert set(NEEDS) - served == set(), "there is no such endpoint any more"
         async with aiohttp.ClientSession() as session:
             for (method, path), need in NEEDS.items():
-                url = collector.url + path.replace("{id}", "x").replace("{fingerprint}", "x")
+                url = collector.url + re.sub(r"\{\w+\}", "x", path)
                 for held in (None, *Scope):
                     headers = bearer(tokens[held]) if held else {}
                     async with session.request(method, url, headers=headers, data=b"") as answer:

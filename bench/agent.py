@@ -1,4 +1,4 @@
-"""What the agent costs the host that it watches: memory, CPU, jitter, bytes on the wire.
+"""Measures what the agent costs the host that it watches: memory, CPU, jitter, bytes on the wire.
 
     .venv/bin/python bench/agent.py [--gpus 8] [--seconds 60] [--batches 720] [--backend simulator]
 

@@ -1,4 +1,4 @@
-"""How much faster than real time rules are replayed over stored history.
+"""Measures how much faster than real time rules are replayed over stored history.
 
     python -m bench.week /tmp/week [--gpus 1000] [--hours 168]
     python -m bench.backtest /tmp/week [--hours 168] [--rules gpu_idle_held,gpu_power_brake]

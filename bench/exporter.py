@@ -1,4 +1,4 @@
-"""What the Prometheus page costs: its state, its time and its size for a node with all that there is.
+"""Measures what the Prometheus page costs: its state, its time and its size for a node with all that there is.
 
     python bench/exporter.py [--gpus 8] [--links 18] [--processes 64]
 

@@ -1,4 +1,4 @@
-"""What a simulated fleet costs: many agents in one process against a collector that takes all.
+"""Measures what a simulated fleet costs: many agents in one process against a collector that takes all.
 
     .venv/bin/python bench/fleet.py [--nodes 125] [--gpus 8] [--seconds 20]
 

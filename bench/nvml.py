@@ -1,5 +1,5 @@
-"""What reading a GPU costs the agent besides the driver's own time: GpuProbe on a library that answers
-at once. Each tier is read alone, then it is told what a node of eight GPUs takes of a core.
+"""Measures what reading a GPU costs the agent besides the driver's own time: GpuProbe on a library that answers
+at once. Each tier is read alone, then the share of a core that a node of eight GPUs takes is printed.
 
 python bench/nvml.py
 """

@@ -1,4 +1,4 @@
-"""What a reading costs: HostProbe.read, and ProcessProbe.read with trees as on a host of eight GPUs.
+"""Measures what a reading costs: HostProbe.read, and ProcessProbe.read with trees as on a host of eight GPUs.
 
 python bench/probes.py
 """

@@ -1,4 +1,4 @@
-"""What a recording costs: bytes a row and CPU a second, as the format is and as it might have been.
+"""Measures what a recording costs: bytes a row and CPU a second, as the format is and as it might have been.
 
 .venv/bin/python bench/recording.py [--minutes 10]
 """

@@ -1,4 +1,4 @@
-"""What the storage process costs for each batch: CPU of minutes and seals, bytes of what is sealed.
+"""Measures what the storage process costs for each batch: CPU of minutes and seals, bytes of what is sealed.
 
     python -m bench.rollups [--agents 500] [--minutes 4]
 

@@ -1,4 +1,4 @@
-"""What the built-in rules say about a simulated fleet with scripted faults: caught, late, missed, false.
+"""Judges the built-in rules on a simulated fleet with scripted faults: caught, late, missed, false.
 
     python -m bench.rules_fidelity [--nodes 64] [--hours 168] [--seed 1]
 

@@ -1,4 +1,4 @@
-"""What the simulator costs: CPU time per GPU row, live and for two hours of history.
+"""Measures what the simulator costs: CPU time per GPU row, live and for two hours of history.
 
     python bench/simulator.py [--gpus 1000] [--model H100-SXM-80GB]
 

@@ -1,4 +1,4 @@
-"""What labelling every GPU-second costs: an hour of a large fleet, and a day asked for at once.
+"""Measures what labelling every GPU-second costs: an hour of a large fleet, and a day asked for at once.
 
 `python -m bench.waste --gpus 10000 --hours 1`
 """

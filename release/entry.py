@@ -1,4 +1,4 @@
-"""What runs of a bundle: `sudo python3 gpuwarden-PART-VERSION.pyz install`. Python of any age must be able to read it."""
+"""Runs a bundle: `sudo python3 gpuwarden-PART-VERSION.pyz install`. Python of any age must be able to read it."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""How often the diagnosis is right on simulated fleets, whose workloads are known: the confusion matrix.
+"""Measures how often the diagnosis is right on simulated fleets, whose workloads are known: the confusion matrix.
 
     python -m bench.diagnosis.fleet [--seeds 3] [--looks 12] [--model H100-SXM-80GB]
 

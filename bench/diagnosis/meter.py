@@ -1,4 +1,4 @@
-"""What a simulated GPU and the loop that uses it tell each other: a few numbers in a shared file.
+"""Shares a few numbers, in a file, between a simulated GPU and the loop that uses it.
 
 The loop says when the device is busy and how much was sent to it; whoever samples reads it. Times are of
 the machine's monotonic clock, which all processes share. Standard library alone: the loop runs

@@ -1,4 +1,4 @@
-"""What goes wrong in the simulated fleet, where and when, and which alert each fault must raise by when.
+"""Lists what goes wrong in the simulated fleet, where and when, and which alert each fault must raise by when.
 
 Eight nodes make a group: four with H100s, one each with A100s, MI300X, T4s and RTX A6000s. Faults run
 one after the other on four parts of a node (four GPUs of one job, two of another, one alone, one that

@@ -1,4 +1,4 @@
-"""What the agent costs on this machine: memory and CPU of `gpuwarden agent run` as a process of its own."""
+"""Measures what the agent costs on this machine: memory and CPU of `gpuwarden agent run` as a process of its own."""
 
 import os
 import subprocess

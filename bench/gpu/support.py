@@ -1,4 +1,4 @@
-"""What the driver answers: every call and every field id, with return code, value, p50 and p99.
+"""Records what the driver answers: every call and every field id, with return code, value, p50 and p99.
 
 The walk runs in a process of its own (`python support.py`), which prints a JSON line a call: one that
 hangs or crashes in the driver's library costs the calls behind it, and not the run.

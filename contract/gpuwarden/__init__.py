@@ -1,3 +1,3 @@
-"""What the parts of gpuwarden agree on: metrics, tables, wire, alerts, settings, clock, life, logs."""
+"""Defines what the parts of gpuwarden agree on: metrics, tables, wire, alerts, settings, clock, life, logs."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""What an alert is: the model that rules produce, the store keeps and people read."""
+"""Defines an alert: the model that rules produce, the store keeps and people read."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What a collector says of itself each minute, so that rules watch the watcher as they watch the fleet."""
+"""Defines what a collector says of itself each minute, so that rules watch the collector as they watch the fleet."""
 
 from gpuwarden.metric import Type
 from gpuwarden.table import Column, Table

@@ -1,4 +1,4 @@
-"""What a diagnosis is: why a GPU, or a job on several, is as slow as it is, and what to do about it.
+"""Defines a diagnosis: why a GPU, or a job on several, is as slow as it is, and what to do about it.
 
 Rules name classes from observations, the store keeps them, people and rules read them. The evidence
 of a diagnosis is a list of measurements, each with the threshold that it was held against.

@@ -1,4 +1,4 @@
-"""What a doctor finds: a check, how bad it is, and the command that mends it. Both parts' doctors speak so."""
+"""Defines the checks of both parts' doctors: what was found, how bad it is, and the command that mends it."""
 
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence

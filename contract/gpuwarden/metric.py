@@ -1,4 +1,4 @@
-"""What a metric is: name, type, unit, kind, cadence and source. The catalogue is `metrics.py`."""
+"""Defines a metric: name, type, unit, kind, cadence and source. The catalogue is `metrics.py`."""
 
 from dataclasses import dataclass
 from enum import Enum, StrEnum

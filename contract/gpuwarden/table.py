@@ -1,4 +1,4 @@
-"""What a table is: columns, key, and the columns that many tables share."""
+"""Defines a table: columns, key, and the columns that many tables share."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What has to be done to a host: a pure function of the bundle, the wish and what is there.
+"""Plans what has to be done to a host: a pure function of the bundle, the wish and what is there.
 
 A step that has been done is not planned again, so a second install plans nothing. `--dry-run` prints
 the same steps that an install carries out.

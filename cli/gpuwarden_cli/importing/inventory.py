@@ -1,4 +1,4 @@
-"""What a file says about nodes and GPUs themselves, gathered until its end: the last word counts."""
+"""Gathers what a file says about nodes and GPUs themselves, until its end: the last value counts."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What the readers share: rows by column, what is known of a file from outside, what was left out."""
+"""Defines what the readers share: rows by column, what is known of a file from outside, what was skipped."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What an import says at its end: rows, GPUs, span, what was assumed and what was left out."""
+"""Prints the summary of an import: rows, GPUs, span, what was assumed and what was skipped."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Which column each field of nvidia-smi fills: of `--query-gpu` by name, of `-q -x` by path.
+"""Lists the column that each field of nvidia-smi fills: of `--query-gpu` by name, of `-q -x` by path.
 
 Names are those of `nvidia-smi --help-query-gpu` from driver 418 to 595, deprecated ones and second
 names among them. What measures something else than a column means is not here: `pcie.tx` is the

@@ -1,4 +1,4 @@
-"""What a cell of another tool's log says, in the catalogue's unit: pure, one converter a column.
+"""Converts a cell of another tool's log to the catalogue's unit: pure, one converter a column.
 
 A converter gives None for what the tool itself calls absent ("N/A", "[Not Supported]", "ERR!"), and
 raises ValueError for what it does not understand.

@@ -1,5 +1,5 @@
-"""What the settings mean for strangers: whether tokens are asked for, and what is refused. Pure but for names
-that the resolver is asked about.
+"""Decides from the settings whether tokens are asked for, and refuses settings that let strangers in. Pure
+but for names that the resolver is asked about.
 """
 
 import ipaddress

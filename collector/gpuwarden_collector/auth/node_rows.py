@@ -1,4 +1,4 @@
-"""Whether a batch has rows of the token's own node alone.
+"""Checks that a batch has rows of the token's own node alone.
 
 Batches that were decoded together lie in the same tables, one after another: a table's names are taken
 as runs once, and a batch is then nearly always one run to be looked up.

@@ -1,6 +1,6 @@
-"""What each endpoint asks for: this table is the whole policy.
+"""Defines the scope that each endpoint asks for: this table is the whole policy.
 
-What is not named here needs an admin's token, and fails a test.
+An endpoint that is not listed needs an admin's token, and fails a test.
 """
 
 from gpuwarden.access import (

@@ -1,4 +1,4 @@
-"""What a request to `/v1/sql` asks for: the statement, its parameters and the form of the answer."""
+"""Reads a request to `/v1/sql`: the statement, its parameters and the form of the answer."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Which batches are admitted: a pure policy over decoded tables.
+"""Decides whether batches are admitted: a pure policy over decoded tables.
 
 A batch is admitted or refused whole, so nothing is ever half done: one wrong row refuses the batch
 with the table, the column, how many rows are wrong and an example.

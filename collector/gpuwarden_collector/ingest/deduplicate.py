@@ -1,4 +1,4 @@
-"""Which batches are stored already: pure bookkeeping behind exactly-once ingest.
+"""Remembers which batches are stored already: pure bookkeeping behind exactly-once ingest.
 
 For each (sender, agent, boot) it keeps a floor, below which nothing will be sent again, and the
 sequences at or above it that are stored, as ranges. Ranges close up as sequences arrive and vanish as

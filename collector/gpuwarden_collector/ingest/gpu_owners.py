@@ -1,4 +1,4 @@
-"""Which node a GPU belongs to: pure, from tables to the same without rows about another node's GPU.
+"""Decides to which node a GPU belongs: pure, from tables to the same without rows about another node's GPU.
 
 A GPU belongs to the node whose samples of it came first. It goes to another that has samples of it once
 the first has let go of it (`gpu_lost`), once the first has been silent about it for a while, or at once

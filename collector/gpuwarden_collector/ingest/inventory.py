@@ -1,4 +1,4 @@
-"""What is known of nodes and GPUs: pure merging of what agents say with what is stored.
+"""Merges what agents say of nodes and GPUs with what is stored; pure.
 
 An absent value never erases a known one. A batch that is older than the one that last spoke of an
 item (the agent catches up after an outage) only fills in what is absent.

@@ -1,4 +1,4 @@
-"""What a GPU costs an hour, and where that figure comes from: a book of prices, and one pure function.
+"""Finds the price of a GPU-hour and its source: a book of prices, and one pure function.
 
 First the prices file, where the first entry that fits counts; then `[prices]` of the settings; then
 the default of the model catalogue. docs/money.md describes the file.

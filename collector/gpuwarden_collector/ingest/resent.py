@@ -1,4 +1,4 @@
-"""Which batches another collector of the same lake may have stored too; pure."""
+"""Lists the batches that another collector of the same lake may have stored too; pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is wrong with a collector's host: files and rights here, the store, and what the collector says of itself.
+"""Examines a collector's host: files and rights, the store, and what the collector says of itself.
 
 A running collector has its store to itself, so it is asked, over the socket in its data folder, which needs
 no token. Without one the store is opened for reading. Nothing is changed, and no secret is printed.

@@ -1,4 +1,4 @@
-"""What a running collector's account of itself means: pure, from the document of `health.py` to checks."""
+"""Turns a running collector's health document (`health.py`) into checks; pure."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,5 +1,6 @@
-"""What the collector counts about itself, and its Prometheus text. Touched on the event loop only, but
-for the faults, which any thread may note."""
+"""Counts what the collector does, and writes it as Prometheus text. Touched on the event loop only, but
+for the faults, which any thread may note.
+"""
 
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque

@@ -1,4 +1,4 @@
-"""How much memory a query process may have.
+"""Computes how much memory a query process may have.
 
 DuckDB keeps to its own limit for what it buffers, not for a single value, a list or a text, nor for what
 the result needs as Python's values: the kernel's limit is for these, and above DuckDB's.

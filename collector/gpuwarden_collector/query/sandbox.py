@@ -1,4 +1,4 @@
-"""What the kernel refuses a query process: files that are not its own, the network, other programs.
+"""Confines a query process by the kernel: no files but its own, no network, no other programs.
 
 SQL is judged before it runs and DuckDB itself keeps to the lake's folder; this is for a fault in either.
 It cannot be taken back, and holds for all threads and processes that come after. A kernel without it

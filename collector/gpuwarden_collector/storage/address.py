@@ -1,4 +1,4 @@
-"""Where the lake is: a folder of this host, or PostgreSQL and an object store for many collectors.
+"""Parses the address of the lake: a folder of this host, or PostgreSQL and an object store for many collectors.
 
 Secrets are no part of an address. PostgreSQL's client library takes a password from a file
 (`passfile=`, ~/.pgpass) or PGPASSWORD; keys of an object store come from the files and variables

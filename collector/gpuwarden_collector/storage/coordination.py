@@ -1,4 +1,4 @@
-"""What collectors of one lake agree on through PostgreSQL: who maintains it, and who seals when.
+"""Coordinates the collectors of one lake through PostgreSQL: elects who maintains it, and orders seals.
 
 Both are advisory locks, each held by a session of its own for as long as a transaction is open on
 it: a collector that dies takes its session with it, and the lock is free. At READ COMMITTED an open

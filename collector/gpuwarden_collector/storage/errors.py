@@ -1,4 +1,4 @@
-"""What DuckDB's errors mean to the collector: try again later, or never."""
+"""Maps DuckDB's errors to the collector's: try again later, or never."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What keeps the lake small and quick, one transaction each: drop, flush, merge, expire, clean up.
+"""Keeps the lake small and quick, one transaction each: drop, flush, merge, expire, clean up.
 
 A day is dropped in the catalogue alone, as its format (DuckLake 1.0) describes a file that is deleted
 whole: the files' last snapshot is set. DuckLake's own DELETE reads and sorts every row of the day:

@@ -1,4 +1,4 @@
-"""Where DuckDB puts what a query has no memory for: a folder that holds nothing else.
+"""Makes and removes the folders that DuckDB spills to; they hold nothing else.
 
 Each opening of a database has a folder of its own in there. So what a killed process has left goes once
 the database is held, and neither what this opening has spilled by then goes with it nor what another

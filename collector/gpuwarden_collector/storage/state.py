@@ -1,4 +1,4 @@
-"""What changes in place: inventory, alerts, the ledger, progress. One SQLite file in WAL mode.
+"""Stores what changes in place: inventory, alerts, the ledger, progress. One SQLite file in WAL mode.
 
 Every write is one transaction, on disk when it returns. Rows of public tables carry a revision, so
 that a reader takes over what has changed since it looked last (`changes`).

@@ -1,5 +1,4 @@
-"""Whether anything was committed to a local catalogue: a look at memory, where asking the lake costs
-milliseconds.
+"""Detects commits to a local catalogue by a look at memory, where asking the lake costs milliseconds.
 
 The catalogue is an SQLite file in WAL mode. A commit is visible from the moment at which its header
 in the `-shm` file has changed, and that never has the same content twice (a counter of

@@ -1,4 +1,4 @@
-"""Why an alert fires: the row that the rule returned, what it was compared with, and what happened when."""
+"""Explains why an alert fires: the row that the rule returned, what it was compared with, and what happened when."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What was known at an instant of the past of when nodes and GPUs were last heard of.
+"""Reconstructs when nodes and GPUs were last heard of, as known at an instant of the past.
 
 `nodes` and `gpus` say when the collector last heard of each, as of now. For a replay, a node was heard of
 all along but while `host_1m` has no minutes of it, and a GPU until now; before it was first heard of,

@@ -1,4 +1,4 @@
-"""What a rule's SQL returns at many instants of the past, by one query where that can be.
+"""Evaluates a rule's SQL at many instants of the past, by one query where that can be.
 
 The rule's SELECT becomes a LATERAL subquery of a list of instants, with `$now` a column of that list: it is
 planned once, and reads its tables once, for all of them. DuckDB cannot do so with every SELECT, and a

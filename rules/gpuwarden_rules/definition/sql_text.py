@@ -1,4 +1,4 @@
-"""What a rule's SQL mentions, read from its text: parameters, tables, and what a replay could not repeat.
+"""Finds what a rule's SQL mentions, from its text: parameters, tables, and what a replay could not repeat.
 
 A rule must give the same answer for the same `$now` today and next year, so it may ask neither the
 clock nor chance. Strings, quoted names and comments are skipped; the SQL itself is checked by

@@ -1,4 +1,4 @@
-"""What to change, to which number, what that should gain, and what is lost an hour until then."""
+"""Says what to change, to which number, what that should gain, and what is lost an hour until then."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

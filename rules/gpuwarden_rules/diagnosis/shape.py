@@ -1,4 +1,4 @@
-"""What the course of utilization over a window says: percentiles, pauses, dips and period.
+"""Measures utilization over a window: percentiles, pauses, dips and period.
 
 All GPUs at once, as one matrix with a row each and a column for each second, oldest first.
 """

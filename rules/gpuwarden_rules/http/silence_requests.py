@@ -1,4 +1,4 @@
-"""What a request for a silence asks for, checked."""
+"""Reads a request for a silence, and checks it."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta

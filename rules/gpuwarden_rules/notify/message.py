@@ -1,4 +1,4 @@
-"""What is sent to a receiver: one message about a group of alerts, a digest, or a test.
+"""Defines what is sent to a receiver: one message about a group of alerts, a digest, or a test.
 
 A message is stored as JSON before it is sent, and worded when it is sent.
 """

@@ -1,4 +1,4 @@
-"""Who is told of an alert, grouped with what, and how soon: routes, paces, owners. Pure."""
+"""Decides who is notified of an alert, grouped with what, and how soon: routes, paces, owners. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

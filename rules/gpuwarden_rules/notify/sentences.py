@@ -1,4 +1,4 @@
-"""How a message reads: a title and a few lines that fit a phone's screen. Pure.
+"""Words a message: a title and a few lines that fit a phone's screen. Pure.
 
 What and where, since when, what it costs, what to do; then what is over. Three forms: `text`,
 `markdown`, and `short`, one line of at most 160 characters for pagers and SMS.

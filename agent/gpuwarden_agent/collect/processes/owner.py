@@ -1,5 +1,5 @@
-"""Who a GPU process belongs to: user, Slurm job, container, Kubernetes pod, from /proc alone; and
-which rank of a distributed job it is.
+"""Finds whom a GPU process belongs to (user, Slurm job, container, Kubernetes pod) and its rank in a
+distributed job, from /proc alone.
 
 Of a process's environment only the names of job and pod and what its launcher set are looked at, and
 nothing else is kept.

@@ -10,8 +10,14 @@ from gpuwarden.table import Column, Table
 from gpuwarden.wire import TABLE_KEY
 from gpuwarden_cli.importing.cells import CellColumn, LineBlock, split, told
 from gpuwarden_cli.importing.instants import Instants
-from gpuwarden_cli.importing.inventory import AGENT
-from gpuwarden_cli.importing.model import ImportedRows, ImportTally, Origin, UnreadableError, Value
+from gpuwarden_cli.importing.model import (
+    AGENT,
+    ImportedRows,
+    ImportTally,
+    Origin,
+    UnreadableError,
+    Value,
+)
 from gpuwarden_cli.importing.smi_csv import fields_in, note_zone
 from gpuwarden_cli.importing.values import Converter, flag, plain
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 
 from gpuwarden_agent.exporter.names import DCGM_TABLES, Scale, names_of
-from gpuwarden_cli.importing.inventory import ImportedInventory
 from gpuwarden_cli.importing.model import (
+    ImportedInventory,
     ImportedRows,
     ImportTally,
     Origin,

@@ -21,7 +21,7 @@ from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, BatchId, headers_of
 from gpuwarden_cli.client import CallError, opened
 from gpuwarden_cli.importing.batches import ImportBatch, digest
-from gpuwarden_cli.importing.inventory import AGENT
+from gpuwarden_cli.importing.model import AGENT
 
 if sys.version_info >= (3, 14):
     from compression import zstd

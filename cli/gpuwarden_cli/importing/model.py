@@ -1,13 +1,16 @@
 """Defines what the readers share: rows by column, what is known of a file from outside, what was skipped."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from typing import Any
 
 Value = str | int | float | bool | None
 Row = dict[str, Value]
+
+AGENT = "import"
+"""`agent_id` of nodes that no agent has told of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,30 @@ class ImportedRows:
     def count(self) -> int:
         """How many rows."""
         return len(next(iter(self.columns.values()), ()))
+
+
+@dataclass(slots=True)
+class ImportedInventory:
+    """Rows of `gpus` and `nodes`."""
+
+    gpus: dict[str, Row] = field(default_factory=dict)
+    nodes: dict[str, Row] = field(default_factory=dict)
+
+    def add_gpu(self, uuid: str, node: str, values: Mapping[str, Value]) -> None:
+        """What is absent now may have been told before."""
+        row = self.gpus.setdefault(uuid, {"gpu_uuid": uuid})
+        row |= {"node": node, **{name: v for name, v in values.items() if v is not None}}
+
+    def add_node(self, node: str, values: Mapping[str, Value]) -> None:
+        """As `add_gpu`."""
+        row = self.nodes.setdefault(node, {"node": node, "agent_id": AGENT, "boot_id": AGENT})
+        row |= {name: v for name, v in values.items() if v is not None}
+
+    def rows(self) -> Iterator[ImportedRows]:
+        """What was gathered."""
+        for table, rows in (("nodes", self.nodes), ("gpus", self.gpus)):
+            if rows:
+                yield ImportedRows.of(table, list(rows.values()))
 
 
 class UnreadableError(ValueError):

@@ -10,6 +10,8 @@ from gpuwarden_cli.importing.model import ImportTally
 from gpuwarden_cli.output import render
 
 FIELDS_SHOWN = 8
+OLD_DAYS = 14
+"""How long a collector keeps samples, if its settings do not say otherwise."""
 
 
 @dataclass(slots=True)
@@ -39,7 +41,6 @@ def lines(
     totals: Totals,
     *,
     is_verbose: bool = False,
-    old_days: int = 14,
     now_ms: int = 0,
 ) -> Iterator[str]:
     """The text, line by line."""
@@ -63,7 +64,7 @@ def lines(
         yield ""
         yield render(columns, rows, "table").rstrip("\n")
         yield ""
-    yield from _span(totals, old_days, now_ms)
+    yield from _span(totals, now_ms)
 
 
 def _notes(tally: ImportTally, *, is_verbose: bool) -> Iterator[str]:
@@ -83,7 +84,7 @@ def _notes(tally: ImportTally, *, is_verbose: bool) -> Iterator[str]:
     yield f"  no column for: {shown}"
 
 
-def _span(totals: Totals, old_days: int, now_ms: int) -> Iterator[str]:
+def _span(totals: Totals, now_ms: int) -> Iterator[str]:
     batcher = totals.batcher
     if not sum(batcher.rows.values()):
         yield "nothing to import"
@@ -94,9 +95,9 @@ def _span(totals: Totals, old_days: int, now_ms: int) -> Iterator[str]:
     if batcher.first_ms is not None and batcher.last_ms is not None:
         line += f", {_time(batcher.first_ms)} to {_time(batcher.last_ms)} UTC"
     yield f"{line}{'; nothing was sent (--dry-run)' if totals.is_dry else ''}"
-    if batcher.first_ms is not None and now_ms - batcher.first_ms > old_days * 86_400_000:
+    if batcher.first_ms is not None and now_ms - batcher.first_ms > OLD_DAYS * 86_400_000:
         yield (
-            f"rows older than {old_days} days go when the collector next tidies up, unless its"
+            f"rows older than {OLD_DAYS} days go when the collector next tidies up, unless its"
             " keep_samples_days is more"
         )
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuwarden_agent.collect.amd import sysfs as amd_sysfs
-from gpuwarden_cli.importing.inventory import ImportedInventory
 from gpuwarden_cli.importing.model import (
+    ImportedInventory,
     ImportedRows,
     ImportTally,
     Origin,

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from gpuwarden_cli.importing.cells import CellColumn, LineBlock, filled, split, times, told
 from gpuwarden_cli.importing.identity import Identities, ReportedIdentity
 from gpuwarden_cli.importing.instants import Instants
-from gpuwarden_cli.importing.inventory import ImportedInventory
 from gpuwarden_cli.importing.model import (
+    ImportedInventory,
     ImportedRows,
     ImportTally,
     Origin,

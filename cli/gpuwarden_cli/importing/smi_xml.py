@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 from gpuwarden_cli.importing.identity import Identities, ReportedIdentity
 from gpuwarden_cli.importing.instants import Instants
-from gpuwarden_cli.importing.inventory import ImportedInventory
 from gpuwarden_cli.importing.model import (
+    ImportedInventory,
     ImportedRows,
     ImportTally,
     Origin,

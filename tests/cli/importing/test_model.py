@@ -1,8 +1,9 @@
-"""What the readers share."""
+"""Names, times and rows that all readers share; what is skipped is counted."""
 
 import pytest
 
 from gpuwarden_cli.importing.model import (
+    ImportedInventory,
     ImportedRows,
     ImportTally,
     Origin,
@@ -36,3 +37,14 @@ def test_the_first_line_of_what_was_left_out_is_kept() -> None:
     tally.skip("x", 7)
     tally.skip("x", 9, 4)
     assert (tally.skipped["x"].count, tally.skipped["x"].line) == (5, 7)
+
+
+def test_the_last_word_counts_and_absence_says_nothing() -> None:
+    inventory = ImportedInventory()
+    inventory.add_gpu("GPU-1", "n1", {"model": "A", "serial": "1"})
+    inventory.add_gpu("GPU-1", "n1", {"model": "B", "serial": None})
+    inventory.add_node("n1", {"driver_version": "590"})
+    nodes, gpus = inventory.rows()
+    assert (gpus.columns["model"], gpus.columns["serial"]) == (["B"], ["1"])
+    assert nodes.columns["agent_id"] == ["import"]
+    assert list(ImportedInventory().rows()) == []

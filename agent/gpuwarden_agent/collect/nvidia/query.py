@@ -22,7 +22,7 @@ from gpuwarden_agent.collect.nvidia.timing import (
     CallReport,
     CallTimes,
     quantile,
-    tiers_after_trial,
+    tier_after_trial,
 )
 from gpuwarden_agent.probe import ProbeError, Value
 
@@ -247,7 +247,7 @@ class Query:
             self._settle_tier(name, times)
 
     def _settle_tier(self, name: str, times: CallTimes) -> None:
-        times.tier_s = tiers_after_trial({name: times.own_tier_s}, {name: times.timings_ms})[name]
+        times.tier_s = tier_after_trial(times.own_tier_s, times.timings_ms)
         if times.tier_s != times.own_tier_s:
             log.info(
                 "slow driver call moved to a slower tier",

@@ -6,7 +6,7 @@ wanted each second would, on a node of eight GPUs, keep the driver's lock for a 
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 TIERS_S = (1, 10, 60)
@@ -24,29 +24,18 @@ KEPT = 64
 
 def slower(tier_s: int) -> int:
     """The next tier down; the last one's is itself."""
-    later = [tier for tier in TIERS_S if tier > tier_s]
-    return later[0] if later else tier_s
+    return next((tier for tier in TIERS_S if tier > tier_s), tier_s)
 
 
-def tiers_after_trial(
-    tiers: Mapping[str, int], timings_ms: Mapping[str, Sequence[float]]
-) -> dict[str, int]:
-    """The tier of each call once it was tried; calls with fewer than TRIAL_CALLS timings keep
-    theirs. `tiers` are the calls' own, before any move: the answer does not add up over calls.
-    """
-    return {
-        call: slower(tier_s) if is_slow(timings_ms.get(call, ())) else tier_s
-        for call, tier_s in tiers.items()
-    }
-
-
-def is_slow(timings_ms: Sequence[float]) -> bool:
-    """Whether the first TRIAL_CALLS calls took too long, by their median: the first one of all
-    often wakes the GPU up, which says nothing about the next.
+def tier_after_trial(tier_s: int, timings_ms: Sequence[float]) -> int:
+    """The tier of a call whose own is `tier_s`: the next one if its first TRIAL_CALLS calls took too
+    long, by their median: the first one of all often wakes the GPU up, which says nothing about the
+    next.
     """
     trial = timings_ms[:TRIAL_CALLS]
     median_ms = quantile(trial, 0.5)
-    return len(trial) == TRIAL_CALLS and median_ms is not None and median_ms > SLOW_MS
+    is_slow = len(trial) == TRIAL_CALLS and median_ms is not None and median_ms > SLOW_MS
+    return slower(tier_s) if is_slow else tier_s
 
 
 def quantile(timings_ms: Sequence[float], share: float) -> float | None:

@@ -12,7 +12,7 @@ from gpuwarden_agent.collect.nvidia.timing import (
     CallTimes,
     quantile,
     slower,
-    tiers_after_trial,
+    tier_after_trial,
 )
 
 SLOW = [SLOW_MS + 1] * TRIAL_CALLS
@@ -21,26 +21,22 @@ FAST = [SLOW_MS] * TRIAL_CALLS
 
 @pytest.mark.parametrize(("tier_s", "moved_s"), [(1, 10), (10, 60), (60, 60)])
 def test_a_slow_call_moves_one_tier_and_a_fast_one_stays(tier_s: int, moved_s: int) -> None:
-    tiers = {"slow": tier_s, "fast": tier_s}
-    moved = tiers_after_trial(tiers, {"slow": SLOW, "fast": FAST})
-    assert moved == {"slow": moved_s, "fast": tier_s}
+    assert tier_after_trial(tier_s, SLOW) == moved_s
+    assert tier_after_trial(tier_s, FAST) == tier_s
 
 
 def test_a_first_call_that_wakes_the_gpu_up_moves_nothing() -> None:
-    assert tiers_after_trial({"call": 1}, {"call": [2000.0, *FAST[1:]]}) == {"call": 1}
+    assert tier_after_trial(1, [2000.0, *FAST[1:]]) == 1
 
 
 def test_too_few_calls_decide_nothing() -> None:
-    assert tiers_after_trial({"call": 1, "new": 1}, {"call": SLOW[1:]}) == {"call": 1, "new": 1}
+    assert tier_after_trial(1, SLOW[1:]) == 1
+    assert tier_after_trial(1, []) == 1
 
 
-@given(st.dictionaries(st.text(), st.sampled_from(TIERS_S)), st.lists(st.floats(0, 100)))
-def test_no_call_becomes_faster_and_each_keeps_a_tier(
-    tiers: dict[str, int], timings: list[float]
-) -> None:
-    moved = tiers_after_trial(tiers, dict.fromkeys(tiers, timings))
-    assert moved.keys() == tiers.keys()
-    assert all(moved[call] in (tier, slower(tier)) for call, tier in tiers.items())
+@given(st.sampled_from(TIERS_S), st.lists(st.floats(0, 100)))
+def test_no_call_becomes_faster(tier_s: int, timings: list[float]) -> None:
+    assert tier_after_trial(tier_s, timings) in (tier_s, slower(tier_s))
 
 
 @given(st.lists(st.floats(0, 1000), min_size=1), st.floats(0, 1))

@@ -31,6 +31,7 @@ from pathlib import Path
 
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.lifecycle import StartError, boot_id
+from gpuwarden.sqlite_file import move_aside, transaction
 from gpuwarden.wire import BatchId, batch_id_of, headers_of
 from gpuwarden_agent.queue.reserve import RESERVE_BYTES, Reserve
 
@@ -229,7 +230,7 @@ class Spool:
         try:
             return _connect(str(self._path))
         except _CorruptError:
-            self.set_aside = _move_aside(self._path, to_ms(self._clock.now()))
+            self.set_aside = move_aside(self._path, to_ms(self._clock.now()))
             return _connect(str(self._path))
         except (sqlite3.Error, OSError) as error:
             raise StartError(
@@ -344,16 +345,8 @@ class Spool:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._reading():
-            try:
-                self._db.execute("BEGIN IMMEDIATE")
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    with contextlib.suppress(sqlite3.Error):
-                        self._db.execute("ROLLBACK")
-                raise
+        with self._reading(), transaction(self._db):
+            yield
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
@@ -449,19 +442,6 @@ def _are_sound(meta: Mapping[str, str], boots: Iterable[str]) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _move_aside(path: Path, now_ms: int) -> Path:
-    """Rename the file and its WAL, which belongs to it, to names that are not taken."""
-    target = path.with_name(f"{path.name}.corrupt-{now_ms}")
-    while target.exists():
-        now_ms += 1
-        target = path.with_name(f"{path.name}.corrupt-{now_ms}")
-    path.rename(target)
-    for suffix in ("-wal", "-shm"):
-        with contextlib.suppress(FileNotFoundError):
-            path.with_name(path.name + suffix).rename(target.with_name(target.name + suffix))
-    return target
 
 
 def _lock(folder: Path) -> int:

@@ -29,6 +29,7 @@ import msgspec
 
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.lifecycle import StartError
+from gpuwarden.sqlite_file import move_aside, transaction
 from gpuwarden_rules.notify.message import Notification, from_json, to_json
 from gpuwarden_rules.notify.planner import NotificationGroup, State
 
@@ -60,7 +61,7 @@ PRAGMA user_version = {FORMAT_VERSION};
 COMMIT;
 """
 _HEAD = """
-SELECT sequence, body, attempts FROM messages m
+SELECT sequence, body FROM messages m
 WHERE receiver = ? AND NOT EXISTS (
     SELECT 1 FROM messages o
     WHERE o.receiver = m.receiver AND o.grp = m.grp AND o.sequence < m.sequence
@@ -79,8 +80,6 @@ class Queued:
 
     sequence: int
     message: Notification
-    attempts: int
-    """How often it was sent in vain."""
 
 
 class Outbox:
@@ -162,7 +161,7 @@ class Outbox:
         if row is None or row[0] in self._left:
             return None
         try:
-            return Queued(row[0], from_json(row[1]), row[2])
+            return Queued(row[0], from_json(row[1]))
         except ValueError as error:
             log.error(
                 "message not read, dropped", extra={"receiver": receiver, "reason": str(error)}
@@ -235,16 +234,8 @@ class Outbox:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._guarded():
-            try:
-                self._db.execute("BEGIN IMMEDIATE")
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    with contextlib.suppress(sqlite3.Error):
-                        self._db.execute("ROLLBACK")
-                raise
+        with self._guarded(), transaction(self._db):
+            yield
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -264,11 +255,7 @@ def _opened(path: Path | None, now_ms: int) -> sqlite3.Connection:
         except sqlite3.OperationalError:
             raise
         except sqlite3.DatabaseError as error:
-            aside = path.with_name(f"{path.name}.corrupt-{now_ms}")
-            path.rename(aside)
-            for suffix in ("-wal", "-shm"):
-                with contextlib.suppress(FileNotFoundError):
-                    path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+            aside = move_aside(path, now_ms)
             log.error("outbox set aside; what fires is told again",
                       extra={"to": str(aside), "reason": str(error)})  # fmt: skip
             return _connect(str(path))

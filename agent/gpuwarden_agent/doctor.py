@@ -48,7 +48,7 @@ BACKLOG_S = 300.0
 """A batch that has waited for so long is not on its way."""
 REFUSED_LATELY_S = 86_400.0
 
-CAP_SYS_PTRACE, CAP_SYSLOG = 19, 34
+CAP_SYS_PTRACE = 19
 
 
 @runtime_checkable

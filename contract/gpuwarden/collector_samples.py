@@ -61,5 +61,4 @@ COLLECTOR_SAMPLES = Table(
             "messages_waiting", Type.INT64, "Notifications that wait; NULL: notifications are off."
         ),
     ),
-    from_agent=False,
 )

@@ -139,7 +139,7 @@ def _rollup(
         *(column for part in parts for column in _columns(part)),
     )
     names = tuple(column.name for column in by)
-    table = Table(name, row, (*names, "ts"), columns, from_agent=False)
+    table = Table(name, row, (*names, "ts"), columns)
     return Rollup(table, names, 60, parts)
 
 

@@ -374,7 +374,6 @@ ALERTS = Table(
             "Why it is not sent: silenced, acknowledged or inhibited; NULL: it is sent.",
         ),
     ),
-    from_agent=False,
 )
 
 SILENCES = Table(
@@ -390,7 +389,6 @@ SILENCES = Table(
         Column("starts_at", Type.TIMESTAMP, "From when it holds.", required=True),
         Column("ends_at", Type.TIMESTAMP, "Until when it holds.", required=True),
     ),
-    from_agent=False,
 )
 
 DIAGNOSES = Table(
@@ -441,7 +439,6 @@ DIAGNOSES = Table(
         Column("ended_at", Type.TIMESTAMP, "When it no longer was; NULL: it is still so."),
         Column("simulated", Type.BOOL, "True where it is about simulated rows.", required=True),
     ),
-    from_agent=False,
 )
 
 TABLES: dict[str, Table] = {
@@ -481,18 +478,15 @@ def column_sql(column: Column) -> str:
     return f"{column.name} {_SQL_TYPES[column.type]}"
 
 
-def create_sql(table: Table, *, as_name: str | None = None) -> str:
-    """`CREATE TABLE IF NOT EXISTS` in DuckDB's dialect, columns as stored; `as_name`: under another
-    name than the table's own.
-    """
+def create_sql(table: Table) -> str:
+    """`CREATE TABLE IF NOT EXISTS` in DuckDB's dialect, columns as stored."""
     lines = [
         f"    {column_sql(column)}{' NOT NULL' if column.required else ''}"
         for column in stored_columns(table)
     ]
     if table.name in UPSERTED:
         lines.append(f"    PRIMARY KEY ({', '.join(table.key)})")
-    name = as_name or table.name
-    return f"CREATE TABLE IF NOT EXISTS {name} (\n" + ",\n".join(lines) + "\n)"
+    return f"CREATE TABLE IF NOT EXISTS {table.name} (\n" + ",\n".join(lines) + "\n)"
 
 
 def views_sql() -> str:

@@ -24,7 +24,6 @@ class Table:
     row: str
     key: tuple[str, ...]
     columns: tuple[Column, ...]
-    from_agent: bool = True
 
     def column(self, name: str) -> Column:
         """The column of that name. Raises KeyError when the table has none."""

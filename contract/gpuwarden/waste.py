@@ -97,7 +97,6 @@ _TABLE = Table(
             "That energy, with PUE, at the price of a kWh; the price of the GPU has it in it already.",
         ),
     ),
-    from_agent=False,
 )
 WASTE_1H = Rollup(_TABLE, tuple(c.name for c in _BY), 3600, (), made_of="gpu_1m")
 

@@ -85,8 +85,10 @@ def read(folder: Path, number: int = 1, limit: int | None = None, **options: Any
     frames = []
     for one in found.new_frames(limit, **options):
         batches: dict[str, list[Any]] = {}
-        for name, batch in one.record_batches(found.header.schemas):
-            batches.setdefault(name, []).append(batch)
+        for message in one.messages:
+            content = pa.py_buffer(one.body.slice(message.start, message.size))
+            batch = pa.ipc.read_record_batch(content, found.header.schemas[message.table])
+            batches.setdefault(message.table, []).append(batch)
         tables = {name: pa.Table.from_batches(parts) for name, parts in batches.items()}
         assert one.rows == sum(table.num_rows for table in tables.values())
         frames.append(Frame(tables, one.batches, one.progress))

@@ -8,7 +8,6 @@ def test_it_is_stored_as_samples_are_and_comes_from_no_agent() -> None:
     name = COLLECTOR_SAMPLES.name
     assert TABLES[name] is COLLECTOR_SAMPLES
     assert name not in WIRE_TABLES and name not in UPSERTED
-    assert not COLLECTOR_SAMPLES.from_agent
 
 
 def test_only_counts_and_identity_must_have_a_value() -> None:

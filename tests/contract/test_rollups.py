@@ -14,7 +14,6 @@ EACH = pytest.mark.parametrize("rollup", ROLLUPS.values(), ids=lambda r: r.table
 def test_it_is_a_public_table_that_agents_cannot_send(rollup: Rollup) -> None:
     assert TABLES[rollup.table.name] is rollup.table
     assert rollup.table.name not in WIRE_TABLES
-    assert not rollup.table.from_agent
     assert rollup.table.key == (*rollup.by, "ts")
 
 

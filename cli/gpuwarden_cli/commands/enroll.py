@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 20.0
 ANSWER_BYTES_MAX = 65_536
-CONFIG = Path("/etc/gpuwarden/agent.toml")
 
 
 class EnrolmentRefusedError(StartError):

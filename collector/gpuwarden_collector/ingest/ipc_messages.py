@@ -18,8 +18,7 @@ else:
     from backports import zstd
 
 _WINDOW_LOG_MAX = 23
-WINDOW_BYTES_MAX = 1 << _WINDOW_LOG_MAX
-"""Largest zstd window: what RFC 8878 asks decoders for, and what levels up to 19 use."""
+"""Largest zstd window, as a power of two: what RFC 8878 asks decoders for, and what levels up to 19 use."""
 FRAMES_MAX = 1_000
 """Most zstd frames of a body."""
 MESSAGES_MAX = 10_000

@@ -29,17 +29,15 @@ ENCODED_BYTES_MAX = 128 * 1024 * 1024
 _CHUNK_ROWS = 2_048
 
 
-def encoded(
-    form: str, rows: ResultRows, elapsed_s: float, bytes_max: int = ENCODED_BYTES_MAX
-) -> bytes:
-    """Rows as bytes. `form`: json, csv or arrow. Raises QueryError, also when they are more than that."""
+def encoded(form: str, rows: ResultRows, elapsed_s: float) -> bytes:
+    """Rows as bytes. `form`: json, csv or arrow. Raises QueryError, also when they are too many."""
     match form:
         case "json":
-            return json_body(rows, elapsed_s, bytes_max)
+            return json_body(rows, elapsed_s)
         case "csv":
-            return csv_body(rows, bytes_max)
+            return csv_body(rows)
         case _:
-            return arrow_body(rows, bytes_max)
+            return arrow_body(rows)
 
 
 def decoded(body: bytes | bytearray, types: Sequence[str], *, truncated: bool) -> ResultRows:

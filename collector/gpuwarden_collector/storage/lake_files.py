@@ -31,11 +31,7 @@ class LakeFile:
 
 
 def live_files(
-    connection: duckdb.DuckDBPyConnection,
-    root: str,
-    *,
-    catalogue: str = METADATA,
-    after: int = -1,
+    connection: duckdb.DuckDBPyConnection, root: str, *, after: int = -1
 ) -> list[LakeFile]:
     """The files of the newest snapshot with an id above `after`. `root`: the folder or prefix of
     the lake's files. Raises duckdb.Error."""
@@ -43,21 +39,21 @@ def live_files(
         f"""
         SELECT f.id, t.table_name, s.path, s.path_is_relative, t.path, t.path_is_relative,
             f.path, f.path_is_relative, f.record_count, f.file_size_bytes, f.is_deletes,
-            (SELECT any_value(x.max_value) FROM {catalogue}.ducklake_file_column_stats x
-             JOIN {catalogue}.ducklake_column c ON c.column_id = x.column_id
+            (SELECT any_value(x.max_value) FROM {METADATA}.ducklake_file_column_stats x
+             JOIN {METADATA}.ducklake_column c ON c.column_id = x.column_id
                 AND c.table_id = f.table_id AND c.column_name = 'ts' AND c.end_snapshot IS NULL
              WHERE x.data_file_id = f.id AND NOT f.is_deletes)
         FROM (
             SELECT data_file_id AS id, table_id, path, path_is_relative, record_count,
                 file_size_bytes, false AS is_deletes
-            FROM {catalogue}.ducklake_data_file WHERE end_snapshot IS NULL
+            FROM {METADATA}.ducklake_data_file WHERE end_snapshot IS NULL
             UNION ALL
             SELECT delete_file_id, table_id, path, path_is_relative, delete_count,
                 file_size_bytes, true
-            FROM {catalogue}.ducklake_delete_file WHERE end_snapshot IS NULL
+            FROM {METADATA}.ducklake_delete_file WHERE end_snapshot IS NULL
         ) f
-        JOIN {catalogue}.ducklake_table t ON t.table_id = f.table_id AND t.end_snapshot IS NULL
-        JOIN {catalogue}.ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
+        JOIN {METADATA}.ducklake_table t ON t.table_id = f.table_id AND t.end_snapshot IS NULL
+        JOIN {METADATA}.ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
         WHERE f.id > $1 ORDER BY f.id
         """,
         [after],

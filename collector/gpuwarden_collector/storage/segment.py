@@ -119,16 +119,6 @@ class ReadFrame:
         """Where the body stands in the file."""
         return self.end - _padded(self.body.size)
 
-    def record_batches(self, schemas: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """(table, record batch) in the schemas of their segment."""
-        for message in self.messages:
-            if message.table in schemas:
-                content = self.body.slice(message.start, message.size)
-                yield (
-                    message.table,
-                    pa.ipc.read_record_batch(pa.py_buffer(content), schemas[message.table]),
-                )
-
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:

@@ -109,13 +109,13 @@ class StateFile:
         with self._lock:
             self._connection.close()
 
-    def meta(self, name: str, default: Any = None) -> Any:
-        """A value by name. Raises StoreUnavailableError."""
+    def meta(self, name: str) -> Any:
+        """A value by name; None: there is none. Raises StoreUnavailableError."""
         with self._lock, translating():
             row = self._connection.execute(
                 "SELECT value FROM meta WHERE name = ?", [name]
             ).fetchone()
-        return default if row is None else row[0]
+        return None if row is None else row[0]
 
     @contextmanager
     def writing(self) -> Iterator["Writing"]:

@@ -19,12 +19,11 @@ SERVERS = "vllm|sglang|tritonserver|ollama|text-generation|llama-server|torchser
 _IN_WINDOW = "ts > $now::TIMESTAMP - to_seconds($window) AND ts <= $now::TIMESTAMP AND {scope}"
 
 
-def _rate(column: str, of: str = "ts") -> str:
+def _rate(column: str) -> str:
     """First to last reading of a counter, a second; NULL where it was reset between."""
-    gained = f"arg_max({column}, {of}) - arg_min({column}, {of})"
-    span = (
-        f"epoch(max({of}) FILTER ({column} IS NOT NULL) - min({of}) FILTER ({column} IS NOT NULL))"
-    )
+    gained = f"arg_max({column}, ts) - arg_min({column}, ts)"
+    known = f"FILTER ({column} IS NOT NULL)"
+    span = f"epoch(max(ts) {known} - min(ts) {known})"
     return f"CASE WHEN {gained} >= 0 THEN ({gained}) / nullif({span}, 0) END"
 
 

@@ -60,7 +60,6 @@ class ReceiverStats:
     expired: int = 0
     failing: bool = False
     """The last attempt failed."""
-    last_sent_at: datetime | None = None
 
 
 class Notifier:
@@ -250,7 +249,6 @@ class Notifier:
         match outcome:
             case Delivered():
                 stats.sent += 1
-                stats.last_sent_at = self._clock.now()
                 if stats.failing:
                     log.info("receiver answers again", extra={"receiver": name})
                 stats.failing = False

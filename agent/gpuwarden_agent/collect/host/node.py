@@ -230,7 +230,6 @@ class HostProbe:
         sys: Path = Path("/sys"),
         etc: Path = Path("/etc"),
         shm: Path = Path("/dev/shm"),
-        fabric_manager: FabricManager | None = None,
     ) -> None:
         """`node`: columns of `nodes` that others know, the driver's version above all."""
         self.failed: Counter[str] = Counter()
@@ -240,7 +239,7 @@ class HostProbe:
         self._disk_names: dict[str, bool] = {}
         self._interfaces: tuple[frozenset[str], Sequence[str]] | None = None
         self._proc, self._sys, self._etc, self._shm = proc, sys, etc, shm
-        self._fabric_manager = fabric_manager or FabricManager(clock, proc)
+        self._fabric_manager = FabricManager(clock, proc)
         self._last: HostReading | None = None
         self._slow_at: int | None = None
         self._totals = {

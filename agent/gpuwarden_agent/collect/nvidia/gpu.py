@@ -10,13 +10,12 @@ answer something untrue; the reason stands where that is done, and in docs/gpus.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.coerce import coerce
 from gpuwarden_agent.collect.nvidia.gpm import GpmReader
 from gpuwarden_agent.collect.nvidia.health import read_health
-from gpuwarden_agent.collect.nvidia.inventory import PCI_DEVICES, InventoryReader
+from gpuwarden_agent.collect.nvidia.inventory import InventoryReader
 from gpuwarden_agent.collect.nvidia.links import LinkReader
 from gpuwarden_agent.collect.nvidia.metrics import ROWS
 from gpuwarden_agent.collect.nvidia.mig import MigReader
@@ -59,7 +58,6 @@ class GpuProbe:
         self,
         device: NvmlCalls,
         clock: Clock,
-        pci_devices: Path = PCI_DEVICES,
         bus_ids: dict[str, tuple[int, str]] | None = None,
     ) -> None:
         """`bus_ids`: where to note index and UUID by PCI bus id once they are known."""
@@ -68,7 +66,7 @@ class GpuProbe:
         self._query = Query(device, clock)
         self._gpm = GpmReader(self._query, clock)
         self._links = LinkReader(self._query, clock)
-        self._inventory = InventoryReader(self._query, pci_devices, bus_ids)
+        self._inventory = InventoryReader(self._query, bus_ids=bus_ids)
         self._mig = MigReader(self._query, clock)
         self._is_open = False
         self._is_mig: bool | None = None

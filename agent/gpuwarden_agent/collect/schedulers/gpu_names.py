@@ -1,7 +1,7 @@
 """Maps schedulers' names of a GPU to UUIDs: UUID, replica of one, number of its device file."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from gpuwarden_agent.collect.processes.cgroup import read_text
@@ -22,16 +22,10 @@ Gpu = tuple[int | None, str]
 class GpuNames:
     """Finds GPUs by what others call them."""
 
-    def __init__(
-        self,
-        bus_ids: Mapping[str, tuple[int, str]],
-        driver: Path = DRIVER,
-        read: Callable[[str], str | None] = read_text,
-    ) -> None:
+    def __init__(self, bus_ids: Mapping[str, tuple[int, str]], driver: Path = DRIVER) -> None:
         """`bus_ids`: index and UUID by PCI bus id; may grow while GPUs are opened."""
         self._bus_ids = bus_ids
         self._driver = driver
-        self._read = read
         self._minors: dict[str, int] = {}
 
     def find(self, name: str) -> Gpu | None:
@@ -52,7 +46,7 @@ class GpuNames:
     def _by_minor(self, minor: int) -> Gpu | None:
         gpus = self._gpus()
         for bus_id in gpus.keys() - self._minors.keys():
-            text = self._read(f"{self._driver}/gpus/{bus_id}/information")
+            text = read_text(f"{self._driver}/gpus/{bus_id}/information")
             told = _MINOR.search(text or "")
             # Where the module does not tell, both count the GPUs in the order of their buses.
             self._minors[bus_id] = int(told.group(1)) if told else gpus[bus_id][0]

@@ -31,7 +31,6 @@ from gpuwarden_collector.storage.rollup_schedule import (
     Roller,
     RollHour,
     RollMinutes,
-    WaitToRoll,
     closed_until,
     next_step,
 )
@@ -52,9 +51,9 @@ MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
         (Progress(DUE), DUE, 0, RollMinutes()),
         (Progress(DUE, DUE - MINUTE, DUE - HOUR), DUE, 0, RollMinutes()),
         (Progress(DUE, DUE, DUE.replace(minute=0) - HOUR), DUE, 0, RollHour()),
-        (Progress(DUE, DUE, DUE.replace(minute=0)), DUE, 0, WaitToRoll()),
+        (Progress(DUE, DUE, DUE.replace(minute=0)), DUE, 0, None),
         (Progress(DUE, DUE, DUE.replace(minute=0), 9, 3), DUE, 5, Mend(5)),
-        (Progress(DUE, DUE, DUE.replace(minute=0), 9, 6), DUE, 5, WaitToRoll()),
+        (Progress(DUE, DUE, DUE.replace(minute=0), 9, 6), DUE, 5, None),
         (Progress(DUE, DUE, None, 9, 6), DUE, 9, Mend(9)),
     ],
 )

@@ -32,7 +32,6 @@ from gpuwarden_collector.storage.seal import (
     Seal,
     Sealer,
     SealPolicy,
-    WaitToSeal,
     next_step,
 )
 
@@ -42,10 +41,10 @@ POLICY = SealPolicy(interval_s=600, bytes_max=100_000)
 @pytest.mark.parametrize(
     ("frozen", "sealed", "saved", "written", "age_s", "is_urgent", "step"),
     [
-        ([], 0, 0, 0, 9999, True, WaitToSeal()),
-        ([], 0, 0, 10, 599, False, WaitToSeal()),
+        ([], 0, 0, 0, 9999, True, None),
+        ([], 0, 0, 10, 599, False, None),
         ([], 0, 0, 10, 600, False, Freeze()),
-        ([], 0, 0, 10, 119, True, WaitToSeal()),
+        ([], 0, 0, 10, 119, True, None),
         ([], 0, 0, 10, 120, True, Freeze()),
         ([], 0, 0, 100_000, 0, False, Freeze()),
         ([1], 0, 0, 9999, 9999, False, Save()),
@@ -88,7 +87,7 @@ def test_every_start_ends_without_a_frozen_segment(
     moved, before = [], sealed
     for _ in range(20):
         match next_step(frozen, sealed, saved, written_bytes=written, age_s=age_s, policy=POLICY):
-            case WaitToSeal():
+            case None:
                 break
             case Freeze():
                 newest += 1

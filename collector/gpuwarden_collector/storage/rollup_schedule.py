@@ -65,12 +65,7 @@ class Mend:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class WaitToRoll:
-    """There is nothing to do."""
-
-
-Step = Close | RollMinutes | RollHour | Mend | WaitToRoll
+Step = Close | RollMinutes | RollHour | Mend
 
 
 def closed_until(now: datetime) -> datetime:
@@ -81,8 +76,8 @@ def closed_until(now: datetime) -> datetime:
 
 def next_step(
     progress: Progress, announced: datetime | None, mend_number: int, now: datetime
-) -> Step:
-    """What to do next.
+) -> Step | None:
+    """What to do next; None: nothing.
 
     `announced`: until when the writer that runs was told that windows are closed; None: it was not.
     `mend_number`: late windows above it are left for later, so that one that rows still come for is
@@ -99,7 +94,7 @@ def next_step(
         return RollHour()
     if 0 < progress.oldest_late_number <= mend_number:
         return Mend(mend_number)
-    return WaitToRoll()
+    return None
 
 
 class Roller:
@@ -186,7 +181,7 @@ class Roller:
                 # to be computed again.
                 self._readings = None
                 self._tell(mended)
-            case WaitToRoll():
+            case None:
                 return False
         self._stats.rollup_seconds.observe(self._clock.monotonic() - began_s)
         return True

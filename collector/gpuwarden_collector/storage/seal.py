@@ -55,12 +55,7 @@ class DropSegments:
     until: int
 
 
-@dataclass(frozen=True, slots=True)
-class WaitToSeal:
-    """There is nothing to do."""
-
-
-Step = Freeze | Save | Seal | DropSegments | WaitToSeal
+Step = Freeze | Save | Seal | DropSegments
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +75,12 @@ def next_step(
     age_s: float,
     policy: SealPolicy,
     is_urgent: bool = False,
-) -> Step:
-    """What to do next. `frozen`: segments that are not written any more, oldest first; `sealed`: the
-    newest that the lake holds, `saved`: that the state file knows of; `written_bytes`, `age_s`: of the
-    one that is written. `is_urgent`: something waits for its rows to be in the lake.
+) -> Step | None:
+    """What to do next; None: nothing.
+
+    `frozen`: segments that are not written any more, oldest first; `sealed`: the newest that the lake
+    holds, `saved`: that the state file knows of; `written_bytes`, `age_s`: of the one that is written.
+    `is_urgent`: something waits for its rows to be in the lake.
     """
     if frozen:
         if saved < frozen[-1]:
@@ -92,7 +89,7 @@ def next_step(
     is_old = age_s >= (min(policy.interval_s, LATE_WAIT_S) if is_urgent else policy.interval_s)
     if written_bytes and (is_old or written_bytes >= policy.bytes_max):
         return Freeze()
-    return WaitToSeal()
+    return None
 
 
 class Sealer:
@@ -137,7 +134,7 @@ class Sealer:
                 if self._is_stopping:
                     return sealed_rows
                 match await self._next_step(is_forced=is_forced):
-                    case WaitToSeal():
+                    case None:
                         return sealed_rows
                     case Freeze():
                         await self._writer.freeze()
@@ -171,7 +168,7 @@ class Sealer:
         async with self.turn:
             pass
 
-    async def _next_step(self, *, is_forced: bool) -> Step:
+    async def _next_step(self, *, is_forced: bool) -> Step | None:
         sealed, is_doubled = await asyncio.to_thread(self._look)
         policy = SealPolicy(0.0, 0) if is_forced or is_doubled else self._policy
         return next_step(

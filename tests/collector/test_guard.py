@@ -14,7 +14,7 @@ from tests.each import each
 from gpuwarden.query import QueryError
 from gpuwarden_collector.query import guard
 from gpuwarden_collector.query.execute import Reading, Runner
-from gpuwarden_collector.query.parsed import Parsed
+from gpuwarden_collector.query.guard import Parsed
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import Engine, EngineLimits
 from gpuwarden_rules.definition.language import Rule, builtin_paths, load_all

@@ -10,9 +10,14 @@ import pyarrow as pa
 import pytest
 
 from gpuwarden.query import QueryError
-from gpuwarden_collector.query.encode import arrow_body, csv_body, json_body, python_rows
+from gpuwarden_collector.query.encode import (
+    ResultRows,
+    arrow_body,
+    csv_body,
+    json_body,
+    python_rows,
+)
 from gpuwarden_collector.query.execute import Reading
-from gpuwarden_collector.query.parsed import ResultRows
 from gpuwarden_collector.storage.database import Database
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

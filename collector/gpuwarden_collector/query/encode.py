@@ -9,6 +9,7 @@ import io
 import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -17,16 +18,22 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwarden.query import QueryError
-from gpuwarden_collector.query.parsed import ResultRows
 
 _PLAIN_TYPES = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_floating)
-
-
 _WIDE = ("HUGEINT", "UHUGEINT")
 _FIRST, _END = np.datetime64("0001-01-01"), np.datetime64("9999-12-31T23:59:59")
 ENCODED_BYTES_MAX = 128 * 1024 * 1024
 """Twice what rows may have before they are encoded."""
 _CHUNK_ROWS = 2_048
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRows:
+    """Result of a query: an Arrow table, and the SQL type of each column."""
+
+    data: Any
+    types: tuple[str, ...]
+    truncated: bool
 
 
 def encoded(form: str, rows: ResultRows, elapsed_s: float) -> bytes:

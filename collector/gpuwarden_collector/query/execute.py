@@ -14,8 +14,9 @@ import pyarrow as pa
 from gpuwarden.query import QueryError
 from gpuwarden.schema import UPSERTED
 from gpuwarden_collector.query import guard
+from gpuwarden_collector.query.encode import ResultRows
+from gpuwarden_collector.query.guard import Parsed
 from gpuwarden_collector.query.newest import NewestRows
-from gpuwarden_collector.query.parsed import Parsed, ResultRows
 from gpuwarden_collector.query.pruned import PrunedLake, QueryTimeSpan, span_of
 from gpuwarden_collector.query.statement import split
 from gpuwarden_collector.storage.engine import Engine

@@ -9,12 +9,12 @@ read-only and external access is off, but for the lake's folder.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gpuwarden import schema
 from gpuwarden.query import QueryError
 from gpuwarden_collector.query.allowed_names import FUNCTIONS, INFORMATION, TABLE_FUNCTIONS, TABLES
-from gpuwarden_collector.query.parsed import Parsed
 
 CATALOGS = frozenset({"", "gpuwarden"})
 """The store's own, and none: DuckDB looks in the store first."""
@@ -32,6 +32,19 @@ SQL_CHARACTERS_MAX = 100_000
 _NAME_CHARACTERS_MAX = 100
 _STORED = frozenset(schema.TABLES)
 _SELECT_WORDS = frozenset({"", "SELECT", "FROM", "WITH", "VALUES", "TABLE", "PIVOT", "UNPIVOT"})
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What the guard decides on."""
+
+    word: str
+    """First word of the query, in capitals: the kind of statement that it seems to be."""
+    selects: tuple[Mapping[str, Any], ...] | None
+    """Syntax tree of each statement, for EXPLAIN of what it explains; None: not all are SELECT."""
+    parameters: frozenset[str]
+    sql: str
+    """The text to run: the one that the trees are of, behind an EXPLAIN if it is to be explained."""
 
 
 def check_text(sql: str) -> None:

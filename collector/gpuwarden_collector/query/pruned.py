@@ -68,7 +68,6 @@ def span_of(tree: Mapping[str, Any], cursor: duckdb.DuckDBPyConnection) -> Query
     bounds = [bound for part in _parts(selects[0].get("where_clause")) for bound in _bounds(part)]
     if not bounds:
         return None
-    wanted = [json.dumps(expression) for _, expression in bounds]
     names = {
         node["identifier"]
         for _, expression in bounds
@@ -77,8 +76,8 @@ def span_of(tree: Mapping[str, Any], cursor: duckdb.DuckDBPyConnection) -> Query
     }
     select = json.loads(cursor.execute("SELECT json_serialize_sql('SELECT 1')").fetchall()[0][0])
     texts = []
-    for expression in wanted:
-        select["statements"][0]["node"]["select_list"] = [json.loads(expression)]
+    for _, expression in bounds:
+        select["statements"][0]["node"]["select_list"] = [expression]
         row = cursor.execute(
             "SELECT json_deserialize_sql($1::JSON)", [json.dumps(select)]
         ).fetchall()[0]

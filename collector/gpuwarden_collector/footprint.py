@@ -46,6 +46,15 @@ def keep_small() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
 
 
+def free_memory() -> None:
+    """Give the kernel back what was freed, which stays with the C library otherwise; milliseconds.
+
+    Arrow's memory too: its pool is the C library's after `keep_small`.
+    """
+    with suppress(OSError, AttributeError):  # not every C library has it
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 class Memory:
     """What this process has in memory, by a file that stays open, and gives back when it has grown."""
 
@@ -68,8 +77,7 @@ class Memory:
 
     def give_back(self) -> None:
         """Give the kernel back what was freed."""
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)
+        free_memory()
         self._rss_bytes, _ = self.read()
 
     def give_back_if_grown(self) -> None:

@@ -19,11 +19,11 @@ from typing import Any
 import duckdb
 
 from gpuwarden.schema import TABLES, UPSERTED, create_sql, stored_columns, views_sql
+from gpuwarden_collector.footprint import free_memory
 from gpuwarden_collector.storage import lake
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.storage.hot import Damage, HotRows, MissingSegmentError
-from gpuwarden_collector.storage.memory import free_memory
 from gpuwarden_collector.storage.segment import FOLDER, SCHEMAS, TABLE_NAMES, SegmentError
 from gpuwarden_collector.storage.state import SEEN_KEYS, StateFile
 from gpuwarden_collector.storage.wal_index import CatalogMark

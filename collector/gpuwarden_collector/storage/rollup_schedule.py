@@ -14,12 +14,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from gpuwarden.clock import Clock
+from gpuwarden_collector.footprint import free_memory
 from gpuwarden_collector.ingest.writer import UpkeepWriter, WriterStopped
 from gpuwarden_collector.ops.metrics import StorageStats
 from gpuwarden_collector.storage.commit import Changes
 from gpuwarden_collector.storage.database import Store
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
-from gpuwarden_collector.storage.memory import free_memory
 from gpuwarden_collector.storage.rollup import (
     LATE_MAX,
     SOURCES,

@@ -45,7 +45,7 @@ async def measure(nodes: int, gpus: int, seconds: float, history_s: float, port:
     fleet = fleet_nodes([gpus] * nodes, model_named("H100-SXM-80GB"), seed=1)
     before = resource.getrusage(resource.RUSAGE_SELF)
     began = time.perf_counter()
-    result = await run_fleet(
+    counters = await run_fleet(
         fleet,
         collector_url=f"http://127.0.0.1:{port}",
         clock=SystemClock(),
@@ -56,7 +56,6 @@ async def measure(nodes: int, gpus: int, seconds: float, history_s: float, port:
     wall = time.perf_counter() - began
     after = resource.getrusage(resource.RUSAGE_SELF)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    counters = result.counters
     print(f"{nodes} nodes x {gpus} GPUs for {wall:.1f} s: {cpu / wall:.1%} of a core")
     print(f"rows {counters.rows.total()}, {counters.rows.total() / wall:,.0f} rows/s")
     print(f"batches sealed {counters.batches_sealed}, acknowledged {counters.batches_acknowledged}")

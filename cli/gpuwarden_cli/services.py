@@ -339,7 +339,7 @@ def run_simulation(
         until = f"for {duration_s:g} s" if duration_s else "until Ctrl-C"
         say(f"{message} {until}")
         say(f"shipping to {collector_url}")
-        done = await run_fleet(
+        counters = await run_fleet(
             fleet,
             collector_url=collector_url,
             clock=SystemClock(),
@@ -349,7 +349,6 @@ def run_simulation(
             state_dir=state_dir,
             settings=settings,
         )
-        counters = done.counters
         say(
             f"{counted(counters.batches_acknowledged, 'batch')} of {counters.batches_sealed:,} with"
             f" {counters.rows.total():,} rows are at the collector;"

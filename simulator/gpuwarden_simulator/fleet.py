@@ -7,9 +7,9 @@ fleet is that their clocks agree perfectly.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gpuwarden.clock import Clock, to_ms
@@ -31,17 +31,7 @@ MEMORY_SPOOLS_BYTES_MAX = 512 * 1024**2
 CONNECTIONS_MAX = 100
 BACKFILLS_MAX = 4
 """Nodes that produce their past at the same time: each holds thousands of rows meanwhile."""
-PROGRESS_EVERY_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class FleetProgress:
-    """What a fleet has done so far."""
-
-    nodes: int
-    elapsed_s: float
-    counters: Counters
-    """The sum over the nodes."""
+LOOK_EVERY_S = 1.0
 
 
 async def run_fleet(
@@ -54,22 +44,18 @@ async def run_fleet(
     state_dir: Path | None = None,
     history_s: float = 0,
     settings: AgentSettings | None = None,
-    on_progress: Callable[[FleetProgress], None] | None = None,
-) -> FleetProgress:
-    """Run one agent for each (name, its probe or probes) until `stop`, or for `duration_s`.
+) -> Counters:
+    """Run one agent for each (name, its probe or probes) until `stop`, or for `duration_s`; the sum of
+    their counters.
 
     `state_dir`: folder of the nodes' spools, one folder each; None: in memory, so that what the
     collector has not taken within the stop timeout is lost. `history_s`: seconds of past that each
     node produces first. `settings`: everything but node and address, which are set here.
-    `on_progress` is called once a second. Raises StartError.
+    Raises StartError.
     """
     settings = settings or AgentSettings(backend="simulator")
-    began_s = clock.monotonic()
     backfill_from_ms = to_ms(clock.now()) - round(history_s * 1000) if history_s else None
     running: list[Counters] = []
-
-    def progress() -> FleetProgress:
-        return FleetProgress(len(nodes), clock.monotonic() - began_s, total(running))
 
     async with AsyncExitStack() as stack:
         access = Access(settings.token_file, settings.tls_ca)
@@ -84,7 +70,7 @@ async def run_fleet(
         fleet = FleetShare(worker, asyncio.Semaphore(BACKFILLS_MAX))
         ended = asyncio.Event()
         async with asyncio.TaskGroup() as watch:
-            watch.create_task(_watch(ended, clock, stop, duration_s, on_progress, progress))
+            watch.create_task(_watch(ended, clock, stop, duration_s, running))
             async with asyncio.TaskGroup() as agents:
                 for (name, probe), spool in zip(nodes, spools, strict=True):
                     agents.create_task(
@@ -102,7 +88,7 @@ async def run_fleet(
                         name=f"agent {name}",
                     )
             ended.set()
-    return progress()
+    return total(running)
 
 
 async def _watch(
@@ -110,29 +96,26 @@ async def _watch(
     clock: Clock,
     stop: asyncio.Event,
     duration_s: float | None,
-    on_progress: Callable[[FleetProgress], None] | None,
-    progress: Callable[[], FleetProgress],
+    running: Sequence[Counters],
 ) -> None:
-    """Stop the fleet when its time is over, and tell how far it is."""
+    """Stop the fleet when its time is over, and tell of a collector that is away."""
     ends_at_s = None if duration_s is None else clock.monotonic() + duration_s
     is_away = False
     while True:
-        pause_s = PROGRESS_EVERY_S
+        pause_s = LOOK_EVERY_S
         if ends_at_s is not None and not stop.is_set():
             pause_s = min(pause_s, ends_at_s - clock.monotonic())
         if await until(ended, pause_s):
             return
         if ends_at_s is not None and clock.monotonic() >= ends_at_s:
             stop.set()
-        now = progress()
-        if is_away != bool(now.counters.tries_failed):
+        now = total(running)
+        if is_away != bool(now.tries_failed):
             is_away = not is_away
             log.warning(
                 "collector takes no batches" if is_away else "collector is back",
-                extra={"why": now.counters.last_error, "waiting": now.counters.spool_batches},
+                extra={"why": now.last_error, "waiting": now.spool_batches},
             )
-        if on_progress is not None:
-            on_progress(now)
 
 
 def _opened(

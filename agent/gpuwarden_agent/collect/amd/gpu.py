@@ -23,13 +23,13 @@ from pathlib import Path
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.amd import gpu_metrics as amd_metrics
 from gpuwarden_agent.collect.amd import sysfs as parse
-from gpuwarden_agent.collect.amd.files import AmdFiles, driver_of, first_bytes, listed, text_of
 from gpuwarden_agent.collect.amd.gpu_metrics import Metrics, number, numbers
 from gpuwarden_agent.collect.amd.health import HealthReader
 from gpuwarden_agent.collect.amd.links import xgmi_rows
 from gpuwarden_agent.collect.amd.smi import SmiMetrics
 from gpuwarden_agent.collect.amd.throttling import Throttling
 from gpuwarden_agent.collect.coerce import coerce
+from gpuwarden_agent.collect.files import DeviceFiles, driver_of, first_bytes, listed, text_of
 from gpuwarden_agent.events.kinds import event
 from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
 
@@ -110,7 +110,7 @@ class AmdGpuProbe:
         self._gpu = gpu
         self._clock = clock
         self._node = node
-        self._files = AmdFiles(gpu)
+        self._files = DeviceFiles({"gpu": gpu})
         self._is_open = False
         self._sensors: Sensors | None = None
         self._described: Row | None = None

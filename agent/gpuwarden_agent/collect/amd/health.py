@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuwarden_agent.collect.amd import sysfs as parse
-from gpuwarden_agent.collect.amd.files import AmdFiles, listed
+from gpuwarden_agent.collect.files import DeviceFiles, listed
 from gpuwarden_agent.probe import Value
 
 Counts = Mapping[str, int]
@@ -22,7 +22,7 @@ _SRAM = frozenset({"gfx", "sdma", "mmhub", "athub", "hdp", "vcn", "jpeg"})
 class HealthReader:
     """Reads error counters and bad pages of one GPU."""
 
-    def __init__(self, files: AmdFiles, device: Path) -> None:
+    def __init__(self, files: DeviceFiles, device: Path) -> None:
         self._files = files
         self._folder = device / "ras"
         self._last: dict[str, Counts] = {}

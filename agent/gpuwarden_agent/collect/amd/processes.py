@@ -12,8 +12,8 @@ from pathlib import Path
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.amd import sysfs as parse
-from gpuwarden_agent.collect.amd.files import AmdFiles, listed
 from gpuwarden_agent.collect.amd.gpu import AmdGpuProbe
+from gpuwarden_agent.collect.files import DeviceFiles, listed
 from gpuwarden_agent.collect.nvidia.processes import HeldGpu
 from gpuwarden_agent.collect.processes.trees import ProcessProbe
 from gpuwarden_agent.probe import ProbeError
@@ -43,7 +43,7 @@ class AmdProcesses:
         self.lock = threading.Lock()
         self._gpu = gpu
         self._place = parse.kfd_place(gpu.pci_bus_id)
-        self._files = AmdFiles(gpu.gpu)
+        self._files = DeviceFiles({"gpu": gpu.gpu})
         self._kfd = sys / KFD
         self._ids: Sequence[int] = ()
         self._nodes: frozenset[str] | None = None

@@ -9,8 +9,8 @@ import importlib
 import logging
 from typing import Any
 
-from gpuwarden_agent.collect.amd.files import AmdFiles
 from gpuwarden_agent.collect.amd.gpu_metrics import Metrics
+from gpuwarden_agent.collect.files import DeviceFiles
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 class SmiMetrics:
     """The metrics of one GPU."""
 
-    def __init__(self, files: AmdFiles, pci_bus_id: str) -> None:
+    def __init__(self, files: DeviceFiles, pci_bus_id: str) -> None:
         """`files`: where failures are counted."""
         self._files = files
         self._pci_bus_id = pci_bus_id

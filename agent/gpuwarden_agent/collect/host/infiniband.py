@@ -12,31 +12,20 @@ them a port has depends on its driver. Where they mislead:
 """
 
 import errno
-import logging
-import os
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
 
 from gpuwarden_agent.collect.coerce import coerce
+from gpuwarden_agent.collect.files import NOT_THERE, DeviceFiles, listed
 from gpuwarden_agent.probe import Reading, Row, Value
-
-log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 SYS = Path("/sys")
 TABLE = "infiniband_samples"
 WORD_BYTES = 4
 """The unit of port_xmit_data and port_rcv_data."""
 FULL = (1 << 32) - 1
-REASONS_MAX = 100
-
-_NOT_THERE = frozenset(
-    {errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.EOPNOTSUPP, errno.ENODATA, errno.ENODEV}
-)
-"""Errors that say that the port does not have the reading."""
+_NOT_THERE = NOT_THERE | {errno.ENOTDIR, errno.EINVAL}
 
 _NUMBERED = re.compile(r"\s*\d+:\s*(\S.*?)\s*")
 _RATE = re.compile(r"\s*(\d+(?:\.\d+)?) Gb/sec\b.*", re.DOTALL)
@@ -120,7 +109,8 @@ class InfiniBandProbe:
     gpu_uuid: str | None = None
 
     def __init__(self, sys: Path = SYS) -> None:
-        self.failed: Counter[str] = Counter()
+        self._files = DeviceFiles({"probe": self.name}, _NOT_THERE)
+        self.failed = self._files.failed
         """Failed readings by "FILE: WHY"."""
         self._folder = sys / "class/infiniband"
 
@@ -140,74 +130,41 @@ class InfiniBandProbe:
         """Nothing to give back: no file stays open."""
 
     def _ports(self) -> Iterator[tuple[str, int]]:
-        for device in sorted(_listed(self._folder), key=_natural):
-            ports = [port for port in _listed(self._folder / device / "ports") if port.isdecimal()]
+        for device in sorted(listed(self._folder), key=_natural):
+            ports = [port for port in listed(self._folder / device / "ports") if port.isdecimal()]
             yield from ((device, port) for port in sorted(map(int, ports)))
 
     def _row(self, device: str, port: int) -> Row:
         folder = self._folder / device / "ports" / str(port)
-        state = self._read(folder / "state", parse_state)
-        physical_state = self._read(folder / "phys_state", parse_physical_state)
+        state = self._files.read(folder / "state", parse_state)
+        physical_state = self._files.read(folder / "phys_state", parse_physical_state)
         values: dict[str, Value] = {
             "device": device,
             "port": port,
-            "link_layer": self._read(folder / "link_layer", parse_word),
+            "link_layer": self._files.read(folder / "link_layer", parse_word),
             "state": state,
             "physical_state": physical_state,
         }
         files = dict(_LINK)
         if physical_state == _LINK_UP or (physical_state is None and state == "active"):
-            values["rate_bits_per_second"] = self._read(folder / "rate", parse_rate)
+            values["rate_bits_per_second"] = self._files.read(folder / "rate", parse_rate)
             values |= {column: self._traffic(folder, *files) for column, files in _TRAFFIC.items()}
             files |= _ERRORS
-        values |= {column: self._read(folder / file, parse_count) for column, file in files.items()}
+        values |= {
+            column: self._files.read(folder / file, parse_count) for column, file in files.items()
+        }
         return coerce(TABLE, values)
 
     def _traffic(self, folder: Path, file: str, in_bytes: str | None = None) -> int | None:
-        count = self._read(folder / file, parse_count)
+        count = self._files.read(folder / file, parse_count)
         if count == FULL:
             return None
         if count is None:
-            return self._read(folder / in_bytes, parse_count) if in_bytes else None
+            return self._files.read(folder / in_bytes, parse_count) if in_bytes else None
         return count * WORD_BYTES if file.endswith("_data") else count
-
-    def _read(self, path: Path, parser: Callable[[str], T]) -> T | None:
-        """What `parser` makes of the file; None: absent."""
-        try:
-            return parser(_text(path))
-        except OSError as error:
-            if error.errno not in _NOT_THERE:
-                self._note(f"{path.name}: {errno.errorcode.get(error.errno or 0, 'OSError')}")
-        except ValueError as error:
-            self._note(f"{path.name}: {error}")
-        return None
-
-    def _note(self, reason: str) -> None:
-        # Content is part of some reasons: an adapter that makes up garbage must not fill memory.
-        if reason not in self.failed and len(self.failed) >= REASONS_MAX:
-            reason = "others"
-        self.failed[reason] += 1
-        if self.failed[reason] == 1:
-            log.warning("reading failed", extra={"probe": self.name, "error": reason})
 
 
 def _natural(name: str) -> tuple[str, int, str]:
     """mlx5_10 after mlx5_9."""
     found = re.fullmatch(r"(.*?)(\d{1,9})", name)
     return (found[1], int(found[2]), name) if found else (name, -1, name)
-
-
-def _listed(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
-def _text(path: Path) -> str:
-    # Attributes of sysfs are made by one read, and each read asks the adapter again.
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(file, 4096).decode(errors="replace")
-    finally:
-        os.close(file)

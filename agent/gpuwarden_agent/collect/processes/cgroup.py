@@ -5,10 +5,11 @@ told of the group that has that limit. Groups are found by the mounts that this 
 need not begin at the root of the hierarchy: in a container paths climb with `..`.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from gpuwarden_agent.collect.files import read_text
 
 NO_LIMIT_BYTES = 1 << 60
 """Version 1 says "no limit" as the largest number of pages."""
@@ -226,17 +227,3 @@ class CgroupFs:
     def limits(self, paths: Mapping[str, str]) -> CgroupLimits:
         """What holds for a process in these groups."""
         return limits_of(paths, self.mounts, read_text)
-
-
-def read_text(path: str) -> str | None:
-    """The first 4 KiB of a file; None where it is not there or may not be read."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return os.read(file, 4096).decode(errors="replace")
-    except OSError:
-        return None
-    finally:
-        os.close(file)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuwarden_agent.collect.processes.cgroup import read_text
+from gpuwarden_agent.collect.files import read_text
 
 DRIVER = Path("/proc/driver/nvidia")
 """Where NVIDIA's kernel module tells the numbers of device files, to everyone."""

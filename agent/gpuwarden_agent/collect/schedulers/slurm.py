@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from gpuwarden_agent.collect.processes.cgroup import V2, CgroupMount, number, read_text
+from gpuwarden_agent.collect.files import read_text
+from gpuwarden_agent.collect.processes.cgroup import V2, CgroupMount, number
 from gpuwarden_agent.collect.processes.owner import parse_environ, real_uid
 from gpuwarden_agent.collect.processes.procfs import ProcFs
 

@@ -9,8 +9,8 @@ import pytest
 from tests.agent.collect.amd.boards import MI300X, T, gpu_metrics, plant, probe_of
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_agent.collect.amd.files import AmdFiles
 from gpuwarden_agent.collect.amd.smi import SmiMetrics, only_numbers
+from gpuwarden_agent.collect.files import DeviceFiles
 
 BUS_ID = "0000:83:00.0"
 INFO = {
@@ -104,7 +104,7 @@ def test_the_package_is_not_loaded_for_a_version_that_is_known(
 
 def test_a_package_that_is_not_installed_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "amdsmi", None)  # what Python does for "not installed"
-    metrics = SmiMetrics(AmdFiles(0), BUS_ID)
+    metrics = SmiMetrics(DeviceFiles({"gpu": 0}), BUS_ID)
     assert metrics.read() == {}
     monkeypatch.setitem(sys.modules, "amdsmi", Library())
     assert metrics.read() == {}
@@ -113,7 +113,7 @@ def test_a_package_that_is_not_installed_is_tried_once(monkeypatch: pytest.Monke
 
 def test_a_library_that_does_not_start_gives_nothing(library: Library) -> None:
     library.fails = {"init"}
-    metrics = SmiMetrics(AmdFiles(0), BUS_ID)
+    metrics = SmiMetrics(DeviceFiles({"gpu": 0}), BUS_ID)
     assert metrics.read() == {}
     metrics.close()
     assert library.users == 0
@@ -121,7 +121,7 @@ def test_a_library_that_does_not_start_gives_nothing(library: Library) -> None:
 
 @pytest.mark.parametrize("call", ["handle", "metrics"])
 def test_a_call_that_fails_is_counted_and_made_again(library: Library, call: str) -> None:
-    files = AmdFiles(0)
+    files = DeviceFiles({"gpu": 0})
     metrics = SmiMetrics(files, BUS_ID)
     library.fails = {call}
     assert metrics.read() == {}

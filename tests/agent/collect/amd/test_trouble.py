@@ -10,8 +10,8 @@ import pytest
 from tests.agent.collect.amd.boards import MI100, PCI, T, describe, plant, probe_of, read
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_agent.collect.amd import files as amd_files
-from gpuwarden_agent.collect.amd.files import AmdFiles
+from gpuwarden_agent.collect import files as device_files
+from gpuwarden_agent.collect.files import DeviceFiles
 from gpuwarden_agent.probe import ProbeError
 from gpuwarden_agent.queue.rows import impossible_columns
 
@@ -67,14 +67,14 @@ def test_what_the_device_lacks_is_told_from_what_fails(
     def fails(*_: Any) -> int:
         raise OSError(code, os.strerror(code))
 
-    files = AmdFiles(0)
-    monkeypatch.setattr(amd_files.os, "open", fails)
+    files = DeviceFiles({"gpu": 0})
+    monkeypatch.setattr(device_files.os, "open", fails)
     assert files.read(Path("gpu_busy_percent"), int) is None
     assert files.failed == failed
 
 
 def test_reasons_that_never_end_are_counted_together(tmp_path: Path) -> None:
-    files = AmdFiles(0)
+    files = DeviceFiles({"gpu": 0})
     for nth in range(300):
         (tmp_path / "file").write_text(f"garbage {nth}")
         files.read(tmp_path / "file", int)

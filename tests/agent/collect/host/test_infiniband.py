@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden.clock import ManualClock
+from gpuwarden_agent.collect import files
 from gpuwarden_agent.collect.discovery import discover
-from gpuwarden_agent.collect.host import infiniband
 from gpuwarden_agent.collect.host.infiniband import (
     InfiniBandProbe,
     infiniband_probe,
@@ -195,7 +195,7 @@ def test_what_the_port_lacks_is_told_from_what_fails(
             raise OSError(code, os.strerror(code))
         return really(path, flags)
 
-    monkeypatch.setattr(infiniband.os, "open", fails)
+    monkeypatch.setattr(files.os, "open", fails)
     probe = InfiniBandProbe(tmp_path)
     assert rows(probe) == [{k: v for k, v in UP_ROW.items() if k != "rx_bytes_total"}]
     expected = {f"port_rcv_data: {errno.errorcode[code]}": 1} if counted else {}

@@ -1,14 +1,14 @@
-"""Files of an AMD GPU: read whole or by the page, folders and drivers that may not be there."""
+"""Files of a device: read whole or by the page, folders and drivers that may not be there."""
 
 from pathlib import Path
 
-from gpuwarden_agent.collect.amd.files import AmdFiles, driver_of, first_bytes, listed, text_of
+from gpuwarden_agent.collect.files import DeviceFiles, driver_of, first_bytes, listed, text_of
 
 
 def test_an_attribute_is_a_page_and_a_binary_file_may_be_longer(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * 10_000)
-    files = AmdFiles(0)
+    files = DeviceFiles({"gpu": 0})
     assert files.read(path, len) == 4096
     assert files.read_whole(path, len) == 10_000
     assert text_of(path) == "x" * 4096
@@ -16,7 +16,7 @@ def test_an_attribute_is_a_page_and_a_binary_file_may_be_longer(tmp_path: Path) 
 
 
 def test_what_is_not_there_is_absent_and_no_failure(tmp_path: Path) -> None:
-    files = AmdFiles(0)
+    files = DeviceFiles({"gpu": 0})
     missing = tmp_path / "missing"
     assert files.read(missing, len) is None
     assert files.read_whole(missing, len) is None
@@ -29,7 +29,7 @@ def test_what_is_not_there_is_absent_and_no_failure(tmp_path: Path) -> None:
 def test_content_that_is_none_of_its_form_is_counted_by_its_reason(tmp_path: Path) -> None:
     path = tmp_path / "clock"
     path.write_text("fast")
-    files = AmdFiles(0)
+    files = DeviceFiles({"gpu": 0})
     assert files.read(path, int) is None
     assert files.read_whole(path, int) is None
     assert sum(files.failed.values()) == 2

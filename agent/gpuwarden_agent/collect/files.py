@@ -1,12 +1,10 @@
-"""Reads the files of one AMD GPU in /sys: what the device does not have is absent, what fails is
-also counted.
-"""
+"""Reads small files of /sys and /proc: what a device does not have is absent, what fails is also counted."""
 
 import errno
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,17 +16,19 @@ TEXT_BYTES = 4096
 """A page: what an attribute of sysfs is at most."""
 BINARY_BYTES_MAX = 1 << 20
 
-_NOT_THERE = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.ENODATA})
+NOT_THERE = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.ENODATA})
 """Errors that say that the device does not have the reading."""
 
 
-class AmdFiles:
+class DeviceFiles:
     """Files of one device."""
 
-    def __init__(self, gpu: int) -> None:
+    def __init__(self, device: Mapping[str, object], not_there: frozenset[int] = NOT_THERE) -> None:
+        """`device`: what the log calls it by. `not_there`: errors that are no failure."""
         self.failed: Counter[str] = Counter()
         """Failed readings by "FILE: WHY"."""
-        self._gpu = gpu
+        self._device = device
+        self._not_there = not_there
 
     def read(self, path: Path, parser: Callable[[str], T]) -> T | None:
         """What `parser` makes of the file; None: absent."""
@@ -45,22 +45,30 @@ class AmdFiles:
             reason = "others"
         self.failed[reason] += 1
         if self.failed[reason] == 1:
-            log.warning("reading failed", extra={"gpu": self._gpu, "error": reason})
+            log.warning("reading failed", extra={**self._device, "error": reason})
 
     def _read(self, path: Path, read: Callable[[], T]) -> T | None:
         try:
             return read()
         except OSError as error:
-            if error.errno not in _NOT_THERE:
+            if error.errno not in self._not_there:
                 self.note(f"{path.name}: {errno.errorcode.get(error.errno or 0, 'OSError')}")
         except ValueError as error:
             self.note(f"{path.name}: {error}")
         return None
 
 
-def text_of(path: Path) -> str:
+def text_of(path: Path | str) -> str:
     """Text of an attribute. Raises OSError."""
     return _bytes_of(path, TEXT_BYTES).decode(errors="replace")
+
+
+def read_text(path: Path | str) -> str | None:
+    """Text of an attribute; None where it is not there or may not be read."""
+    try:
+        return text_of(path)
+    except OSError:
+        return None
 
 
 def first_bytes(path: Path, count: int) -> bytes:
@@ -87,7 +95,7 @@ def driver_of(device: Path) -> str | None:
         return None
 
 
-def _bytes_of(path: Path, count: int) -> bytes:
+def _bytes_of(path: Path | str, count: int) -> bytes:
     # Attributes of sysfs are made by one read, and each read asks the device again.
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -61,3 +61,8 @@ def to_ms(instant: datetime) -> int:
 def from_ms(ts_ms: int) -> datetime:
     """The aware UTC datetime of milliseconds since the epoch."""
     return EPOCH + timedelta(milliseconds=ts_ms)
+
+
+def iso_text(instant: datetime) -> str:
+    """RFC 3339 with milliseconds: `2026-01-01T12:00:00.000Z`."""
+    return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpuwarden import logs
-from gpuwarden.clock import from_ms
+from gpuwarden.clock import from_ms, iso_text
 from gpuwarden.metrics import Type
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.settings import Loaded
@@ -147,7 +147,7 @@ def render_reading(tables: "Mapping[str, Sequence[Row]]", form: str) -> str:
 def _readable(table: str, column: str, value: Any) -> Any:
     if WIRE_TABLES[table].column(column).type is not Type.TIMESTAMP:
         return value
-    return from_ms(int(value)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return iso_text(from_ms(int(value)))
 
 
 def _sheet(table: str, rows: "Sequence[Row]") -> str:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuwarden.clock import SystemClock
+from gpuwarden.query import timestamp_sql
 from gpuwarden_cli.client import ask
 from gpuwarden_cli.output import render, terminal_width
 
@@ -156,17 +157,13 @@ def _rows(args: argparse.Namespace, since: datetime, until: datetime) -> tuple[s
         "seconds, usd, energy_kwh, energy_usd"
     )
     old = sql.replace("SELECT *", f"SELECT {stored_names}").replace(
-        "$until::TIMESTAMP", _text(begin)
+        "$until::TIMESTAMP", timestamp_sql(begin)
     )
     return f"{old} UNION ALL BY NAME ({fresh})", end
 
 
 def _instant(text: str) -> datetime:
     return datetime.fromisoformat(text).astimezone(UTC)
-
-
-def _text(instant: datetime) -> str:
-    return f"TIMESTAMP '{instant.replace(tzinfo=None).isoformat(sep=' ')}'"
 
 
 def _param(instant: datetime) -> dict[str, str]:

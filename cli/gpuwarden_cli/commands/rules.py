@@ -7,12 +7,12 @@ import os
 import sys
 import textwrap
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from gpuwarden.clock import SystemClock
+from gpuwarden.clock import SystemClock, iso_text
 from gpuwarden_cli.client import CallError, RefusedError, call
 from gpuwarden_cli.output import render, terminal_width
 
@@ -259,11 +259,7 @@ def _print_lines(done: "Replay") -> None:
             "usd": alert.usd_so_far(done.until),
             "summary": alert.summary,
         }
-        print(json.dumps(line, ensure_ascii=False, default=_iso), flush=True)
-
-
-def _iso(instant: datetime) -> str:
-    return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        print(json.dumps(line, ensure_ascii=False, default=iso_text), flush=True)
 
 
 def _print_replay(done: "Replay", seconds: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from gpuwarden.alert import Alert
-from gpuwarden.clock import Clock
+from gpuwarden.clock import Clock, iso_text
 from gpuwarden.query import Querier, QueryError
 from gpuwarden.silence import Silence
 from gpuwarden_rules.backtest.explain import Explanation, explanation
@@ -188,7 +188,7 @@ def _dumps(document: Any) -> str:
 
 
 def _instant(instant: datetime | None) -> str | None:
-    return instant.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z" if instant else None
+    return iso_text(instant) if instant else None
 
 
 def _answer(document: dict[str, Any], status: int = 200) -> web.Response:

@@ -1,10 +1,11 @@
 """A message as JSON for programs: what webhooks get and files keep. docs/notifications.md has every key."""
 
 import json
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from gpuwarden.alert import Alert
+from gpuwarden.clock import iso_text
 from gpuwarden_rules.notify.message import Digest, Notification
 from gpuwarden_rules.notify.sentences import Style, rendered
 
@@ -20,7 +21,7 @@ def body_of(message: Notification, style: Style) -> dict[str, Any]:
         "kind": message.kind.value,
         "status": "firing" if message.firing else "resolved" if message.resolved else None,
         "severity": message.severity.value if message.severity else None,
-        "made_at": instant(message.made_at),
+        "made_at": iso_text(message.made_at),
         "is_repeat": message.is_repeat,
         "group": message.group,
         "labels": dict(message.labels),
@@ -43,11 +44,6 @@ def line_of(message: Notification, style: Style) -> str:
     return json.dumps(body_of(message, style), ensure_ascii=False, separators=(",", ":"))
 
 
-def instant(at: datetime) -> str:
-    """RFC 3339 with milliseconds."""
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def _alert(alert: Alert, now: datetime) -> dict[str, Any]:
     return {
         "fingerprint": alert.fingerprint,
@@ -61,9 +57,9 @@ def _alert(alert: Alert, now: datetime) -> dict[str, Any]:
         "usd_per_hour": alert.usd_per_hour,
         "usd_so_far": alert.usd_so_far(max(now, alert.began_at)),
         "owner": alert.owner,
-        "began_at": instant(alert.began_at),
-        "fired_at": instant(alert.fired_at) if alert.fired_at else None,
-        "resolved_at": instant(alert.resolved_at) if alert.resolved_at else None,
+        "began_at": iso_text(alert.began_at),
+        "fired_at": iso_text(alert.fired_at) if alert.fired_at else None,
+        "resolved_at": iso_text(alert.resolved_at) if alert.resolved_at else None,
         "simulated": alert.simulated,
     }
 
@@ -73,8 +69,8 @@ def _digest(digest: Digest) -> dict[str, Any]:
         return [{"name": w.name, "usd": w.usd, "hours": w.hours} for w in wasters]
 
     return {
-        "since": instant(digest.since),
-        "until": instant(digest.until),
+        "since": iso_text(digest.since),
+        "until": iso_text(digest.until),
         "wasted_hours": digest.wasted_hours,
         "gpu_hours": digest.gpu_hours,
         "usd": digest.usd,

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from gpuwarden.alert import Alert
-from gpuwarden_rules.notify.json_body import instant
+from gpuwarden.clock import iso_text
 from gpuwarden_rules.notify.message import MessageKind, Notification
 from gpuwarden_rules.notify.planner import STATE_KEEPER_PACE
 from gpuwarden_rules.notify.receivers.receiver import Outcome
@@ -50,14 +50,14 @@ def alerts_of(message: Notification, style: Style) -> list[dict[str, Any]]:
             {
                 "labels": {"alertname": f"gpuwarden_{message.kind.value}", "severity": "info"},
                 "annotations": {"summary": words.title, "description": words.body},
-                "startsAt": instant(message.made_at),
-                "endsAt": instant(message.made_at + TEST_HOLDS),
+                "startsAt": iso_text(message.made_at),
+                "endsAt": iso_text(message.made_at + TEST_HOLDS),
             }
         ]
     until = message.made_at + HOLDS
-    firing = [_alert(alert, style) | {"endsAt": instant(until)} for alert in message.firing]
+    firing = [_alert(alert, style) | {"endsAt": iso_text(until)} for alert in message.firing]
     over = [
-        _alert(alert, style) | {"endsAt": instant(alert.resolved_at or message.made_at)}
+        _alert(alert, style) | {"endsAt": iso_text(alert.resolved_at or message.made_at)}
         for alert in message.resolved
     ]
     return firing + over
@@ -75,5 +75,5 @@ def _alert(alert: Alert, style: Style) -> dict[str, Any]:
         annotations["usd_per_hour"] = f"{alert.usd_per_hour:.2f}"
     if alert.owner:
         annotations["owner"] = alert.owner
-    posted = {"labels": labels, "annotations": annotations, "startsAt": instant(alert.began_at)}
+    posted = {"labels": labels, "annotations": annotations, "startsAt": iso_text(alert.began_at)}
     return posted | ({"generatorURL": style.link} if style.link else {})

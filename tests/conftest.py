@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Shares what all tests need."""
 
 import importlib
 import os

@@ -1,4 +1,4 @@
-"""What changes live changes without a loss, what cannot is named, and what is wrong changes nothing."""
+"""A reload changes without loss what can change live, names the rest, and ignores wrong settings."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Who maintains, and who seals when: agreed on through a real PostgreSQL server."""
+"""Collectors agree through a real PostgreSQL server who maintains, and who seals when."""
 
 import threading
 import time

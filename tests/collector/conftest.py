@@ -1,4 +1,4 @@
-"""What the collector's tests share: batches made by hand, and collectors to send them to."""
+"""Shares what the collector's tests need: batches made by hand, and collectors to send them to."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""Where the lake is: what is taken, what is refused, and that no secret is told."""
+"""Addresses of a lake: what is taken, what is refused, and that no secret is told."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which batches are noted as doubtful, and which time their rows span."""
+"""Doubtful batches are noted, with the time that their rows span."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""What was kept from ending the process is counted each time, and told in a bounded number of lines."""
+"""Each fault that was kept from ending the process is counted, and told in a bounded number of lines."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a collector says of itself becomes checks: each is proven by a document in which that is wrong."""
+"""A collector's health document becomes checks: each is proven by a document in which that is wrong."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What each process of a collector has imported: a module that it does not need is memory that it holds."""
+"""Each process of a collector imports only what it needs: a module costs memory."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a query process may have follows from the settings, or else from the machine."""
+"""The memory of a query process follows from the settings, or else from the machine."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What queries may name is all that DuckDB and the store have, but for what is known to be refused."""
+"""Queries may name all that DuckDB and the store have, but for what is known to be refused."""
 
 from gpuwarden_collector.query.allowed_names import FUNCTIONS, INFORMATION, TABLES
 from gpuwarden_collector.query.execute import Reading

@@ -1,4 +1,4 @@
-"""What docs/store.md says of reading the lake with another DuckDB, run as it stands there."""
+"""Another DuckDB reads the lake as docs/store.md says, run as it stands there."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""How many seconds of samples agents are asked to put into a batch."""
+"""Agents are asked for longer batches under load, and for shorter ones after it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a GPU costs: which entry counts, what it comes to, and what a wrong file is told."""
+"""A GPU's price: which entry counts, what it comes to, and the message about a wrong file."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is read of the files that a query's time names is what the lake would have answered."""
+"""The files that a query's time names give what the lake would have answered."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime

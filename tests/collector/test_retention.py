@@ -1,4 +1,4 @@
-"""What goes by age and for room, and what never does."""
+"""Days go by age and for room, and some never do."""
 
 from datetime import date, timedelta
 

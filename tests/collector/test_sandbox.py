@@ -1,4 +1,4 @@
-"""What a query process does not need, the kernel refuses it."""
+"""The kernel refuses a query process what it does not need."""
 
 import json
 import os

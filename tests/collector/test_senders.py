@@ -1,4 +1,4 @@
-"""What one sender says of itself decides nothing about another's batches, nor fills their ledger."""
+"""One sender decides nothing about another's batches, nor fills their ledger."""
 
 from datetime import datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""What queries spill has a place and a bound of its own, and costs nobody's rows."""
+"""Spilled data has a place and a bound of its own, and costs nobody's rows."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What changes in place is taken over piece by piece as it would be as a whole."""
+"""Changes in place are taken over piece by piece as they would be as a whole."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the collector counts is exposed as Prometheus reads it."""
+"""The collector's counts are exposed as Prometheus reads them."""
 
 from dataclasses import replace
 from datetime import date, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What a line of the log looks like."""
+"""Lines of the log have their documented form."""
 
 import json
 import logging

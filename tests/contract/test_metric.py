@@ -1,4 +1,4 @@
-"""What may be done with a metric follows from its kind."""
+"""A metric's kind says what may be done with it."""
 
 import pytest
 

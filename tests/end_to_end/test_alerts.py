@@ -1,5 +1,6 @@
-"""What goes wrong on a GPU reaches who must hear of it, and can be explained: agent, collector, rule,
-notification, command."""
+"""A fault of a GPU reaches whoever must be notified, and can be explained: agent, collector, rule,
+notification, command.
+"""
 
 import base64
 import hashlib

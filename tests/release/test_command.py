@@ -1,4 +1,4 @@
-"""What an installer says to a wrong call, a wrong host and a damaged bundle."""
+"""An installer answers a wrong call, a wrong host and a damaged bundle with a sentence."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""What an install does, as a function of what is there: applied to a model host, it ends and loses nothing."""
+"""An install is a function of what is there: applied to a model host, it ends and loses nothing."""
 
 from dataclasses import replace
 

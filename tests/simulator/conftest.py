@@ -1,4 +1,4 @@
-"""What the simulator's tests share: a moment, runs of one workload, and the check of rows."""
+"""Shares what the simulator's tests need: a moment, runs of one workload, and the check of rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

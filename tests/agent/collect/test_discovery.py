@@ -1,4 +1,4 @@
-"""What a host has to read, and the line that says so."""
+"""The probes of a host, and the line that names them."""
 
 import os
 import threading

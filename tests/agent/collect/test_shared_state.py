@@ -1,4 +1,4 @@
-"""What probes tell each other counts for a while, and only where it is certain."""
+"""Probes tell each other only what is certain, and it counts for a while."""
 
 from gpuwarden_agent.collect.shared_state import KEPT_S, SharedReading, SharedState
 

@@ -1,4 +1,4 @@
-"""What is kept of the rows that enter batches, for how long, and how many."""
+"""Rows that enter batches are kept: which, for how long, and how many."""
 
 from typing import Any
 

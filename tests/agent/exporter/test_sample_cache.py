@@ -1,4 +1,4 @@
-"""What is known of a key when its rows do not say everything every time."""
+"""A key's values are kept when its rows do not say everything every time."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a row may be."""
+"""Rows are checked against the catalogue."""
 
 import math
 from typing import Any

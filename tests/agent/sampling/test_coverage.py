@@ -1,4 +1,4 @@
-"""What is due is read once, and everything that was due is accounted for."""
+"""Each reading that is due is made once, and everything that was due is accounted for."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the collector is told about the node, and when."""
+"""The collector is told about the node when something changed, and now and then."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""When ticks are due: clocks that jump, stall and were wrong."""
+"""Ticks are due at the right second: clocks that jump, stall and were wrong."""
 
 from hypothesis import given
 from hypothesis import strategies as st

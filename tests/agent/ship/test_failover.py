@@ -1,4 +1,4 @@
-"""Where an agent ships when collectors fail and come back."""
+"""An agent ships to another collector when one fails, and back when it returns."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What an answer means, and what the shipper does with real servers that give it."""
+"""Answers mean one action each, and the shipper takes it with real servers."""
 
 import asyncio
 import contextlib

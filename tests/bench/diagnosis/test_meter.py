@@ -1,4 +1,4 @@
-"""What a loop tells of its device is what another process reads."""
+"""A loop's numbers about its device reach another process unchanged."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What `up` decides and says; the whole of it runs in the end-to-end tests."""
+"""`up` decides and says the right things; the whole of it runs in the end-to-end tests."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""What the tests of the readers share: a text in, rows by table out."""
+"""Shares what the tests of the readers need: a text in, rows by table out."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an import does when a collector is busy, refuses, or answers nonsense."""
+"""An import gets by with a collector that is busy, refuses, or answers nonsense."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What the settings mean for strangers."""
+"""Settings that would let strangers in are refused."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Who is let in over real HTTP: each way to show a token, web pages that ask in a reader's place, words."""
+"""The gate over real HTTP: each way to show a token, web pages that ask in a reader's place, messages."""
 
 import asyncio
 import base64

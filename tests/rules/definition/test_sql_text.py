@@ -1,4 +1,4 @@
-"""What a rule's SQL mentions is read without being fooled by strings and comments."""
+"""Tables and parameters of a rule's SQL are found without being fooled by strings and comments."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the course of utilization says, for all GPUs at once."""
+"""The course of utilization is measured for all GPUs at once."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What is told, to whom, when: examples, and what holds whatever happens."""
+"""Messages are planned: who gets what, when; examples, and what holds whatever happens."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""Who is told, how soon, and at which address."""
+"""Routes decide who is notified, how soon, and at which address."""
 
 import re
 from fnmatch import translate

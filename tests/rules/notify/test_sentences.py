@@ -1,4 +1,4 @@
-"""How messages read; each fits a phone's screen."""
+"""Messages read well; each fits a phone's screen."""
 
 from dataclasses import replace
 from datetime import UTC, timedelta

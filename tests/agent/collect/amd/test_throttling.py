@@ -1,4 +1,4 @@
-"""Why clocks of AMD GPUs are held down: from bits, and from counted cycles."""
+"""Reasons that hold down clocks of AMD GPUs: from bits, and from counted cycles."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""What the node's probe says of mounts, of the kernel module and of the fabric manager."""
+"""The node's probe tells of mounts, of the kernel module and of the fabric manager."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What NVML tells by itself: Xids with their lines, other errors, and the driver's own trouble."""
+"""NVML's own events: Xids with their lines, other errors, and the driver's own trouble."""
 
 import json
 import threading

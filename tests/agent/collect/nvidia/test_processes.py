@@ -1,4 +1,4 @@
-"""What a driver tells of processes: kinds, MIG devices, and shares of the time."""
+"""Processes as a driver lists them: kinds, MIG devices, and shares of the time."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a device does not have, what failed, and what ends a read are kept apart."""
+"""Readings that a device does not have, that failed, and that end a read are kept apart."""
 
 from typing import Any
 

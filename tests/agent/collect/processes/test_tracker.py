@@ -1,4 +1,4 @@
-"""What is remembered of a process while it lives: counters that do not fall, and who it is."""
+"""A process is remembered while it lives: counters that do not fall, and who it is."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What answers mean, and how long to wait after them."""
+"""Answers of receivers are understood, and the pause after them grows."""
 
 import pytest
 

@@ -3,10 +3,13 @@
 import argparse
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuwarden.settings import Loaded, SettingsClass, load
 from gpuwarden_cli.output import render
+
+if TYPE_CHECKING:
+    from gpuwarden_collector.settings import CollectorSettings
 
 S = TypeVar("S", bound=SettingsClass)
 
@@ -16,6 +19,13 @@ def load_settings(cls: type[S], part: str, args: argparse.Namespace) -> Loaded[S
     names = {f.name for f in fields(cls)}
     flags = {name: value for name, value in vars(args).items() if name in names}
     return load(cls, part, path=Path(args.config) if args.config else None, flags=flags)
+
+
+def collector_settings(args: argparse.Namespace) -> "CollectorSettings":
+    """The collector's settings, as `load_settings` finds them. Raises SettingsError."""
+    from gpuwarden_collector.settings import CollectorSettings
+
+    return load_settings(CollectorSettings, "collector", args).settings
 
 
 def show(loaded: Loaded[Any], form: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuwarden_cli.commands import certificates
+from gpuwarden_cli.settings import collector_settings
 
 if TYPE_CHECKING:
     from gpuwarden_collector.storage.check import CheckReport
@@ -72,13 +73,8 @@ def _add_settings(made: argparse.ArgumentParser) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     from gpuwarden_cli.services import run_collector
-    from gpuwarden_cli.settings import load_settings
-    from gpuwarden_collector.settings import CollectorSettings
 
-    def load() -> CollectorSettings:
-        return load_settings(CollectorSettings, "collector", args).settings
-
-    return run_collector(load(), load)
+    return run_collector(collector_settings(args), lambda: collector_settings(args))
 
 
 def _config(args: argparse.Namespace) -> int:
@@ -91,20 +87,14 @@ def _config(args: argparse.Namespace) -> int:
 
 def _doctor(args: argparse.Namespace) -> int:
     from gpuwarden_cli.commands.doctor import run_collector_doctor
-    from gpuwarden_cli.settings import load_settings
-    from gpuwarden_collector.settings import CollectorSettings
 
-    settings = load_settings(CollectorSettings, "collector", args).settings
     config = Path(args.config) if args.config else None
-    return run_collector_doctor(settings, config, args.format)
+    return run_collector_doctor(collector_settings(args), config, args.format)
 
 
 def _store_of(args: argparse.Namespace) -> Path:
     """The data folder that flags, environment and file mean."""
-    from gpuwarden_cli.settings import load_settings
-    from gpuwarden_collector.settings import CollectorSettings
-
-    return load_settings(CollectorSettings, "collector", args).settings.data_dir
+    return collector_settings(args).data_dir
 
 
 def _check(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuwarden.lifecycle import StartError
 from gpuwarden_cli.output import render, terminal_width
+from gpuwarden_cli.settings import collector_settings
 
 if TYPE_CHECKING:
     from gpuwarden_rules.notify.receivers.receiver import Outcome
@@ -75,11 +76,8 @@ def notify_test(args: argparse.Namespace) -> int:
 
 def _file_of(args: argparse.Namespace) -> Path:
     """The file as given, else the one of the collector's settings. Raises StartError."""
-    from gpuwarden_cli.settings import load_settings
-    from gpuwarden_collector.settings import CollectorSettings
 
-    path: Path | None = args.file
-    path = path or load_settings(CollectorSettings, "collector", args).settings.notify_file
+    path: Path | None = args.file or collector_settings(args).notify_file
     if path is None:
         raise StartError("no file of receivers: use --file, or set notify_file of the collector")
     return path

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from gpuwarden.clock import SystemClock, iso_text
 from gpuwarden_cli.client import CallError, RefusedError, call
 from gpuwarden_cli.output import render, terminal_width
+from gpuwarden_cli.settings import collector_settings
 
 if TYPE_CHECKING:
     from gpuwarden_rules.backtest.replay import Replay
@@ -184,10 +185,8 @@ def _book(args: argparse.Namespace) -> "RuleSet":
     """The rules of `--rule`, or else those that a collector with these settings would run, with its
     overrides either way. Raises StartError and RuleFileError."""
     from gpuwarden_cli.services import rule_set_of
-    from gpuwarden_cli.settings import load_settings
-    from gpuwarden_collector.settings import CollectorSettings
 
-    rule_set = rule_set_of(load_settings(CollectorSettings, "collector", args).settings.rules_dirs)
+    rule_set = rule_set_of(collector_settings(args).rules_dirs)
     return replace(rule_set, rules=tuple(_rules(args.rule))) if args.rule else rule_set
 
 

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuwarden_cli.settings import collector_settings
+
 if TYPE_CHECKING:
     from gpuwarden.access import Token
     from gpuwarden_collector.auth.token_store import TokenStore
@@ -84,13 +86,6 @@ def _add_out(made: argparse.ArgumentParser) -> None:
     _add_store(made)
 
 
-def _settings(args: argparse.Namespace) -> "CollectorSettings":
-    from gpuwarden_cli.settings import load_settings
-    from gpuwarden_collector.settings import CollectorSettings
-
-    return load_settings(CollectorSettings, "collector", args).settings
-
-
 def _changed(
     args: argparse.Namespace, change: "Callable[[TokenStore, datetime], TokenStore]"
 ) -> None:
@@ -104,7 +99,7 @@ def _changed(
     now = SystemClock().now().replace(microsecond=0)
     try:
         edit(
-            tokens_path(_settings(args)),
+            tokens_path(collector_settings(args)),
             lambda book: (change(book.without_old(now, OLD_KEPT), now), None),
         )
     except (BookError, TokenFileError) as error:
@@ -164,7 +159,7 @@ def _list(args: argparse.Namespace) -> int:
     from gpuwarden_collector.auth.access_control import tokens_path
     from gpuwarden_collector.auth.token_file import TokenFileError, last_used, load
 
-    path = tokens_path(_settings(args))
+    path = tokens_path(collector_settings(args))
     try:
         entries, used = load(path).entries, last_used(path)
     except TokenFileError as error:
@@ -228,7 +223,7 @@ def _enrolment(args: argparse.Namespace) -> int:
     from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.auth.token_store import TokenEntry
 
-    settings = _settings(args)
+    settings = collector_settings(args)
     lasts = _time(args.valid, "--valid")
     if args.uses < 1:
         raise StartError(f"--uses {args.uses} must be at least 1")

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwarden import logs
 from gpuwarden.clock import from_ms, iso_text
-from gpuwarden.metrics import Type
-from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.settings import Loaded
 from gpuwarden_cli.commands.recordings import add_flags
 from gpuwarden_cli.output import render
@@ -145,6 +143,10 @@ def render_reading(tables: "Mapping[str, Sequence[Row]]", form: str) -> str:
 
 
 def _readable(table: str, column: str, value: Any) -> Any:
+    # With all tables, which no other command needs.
+    from gpuwarden.metrics import Type
+    from gpuwarden.schema import WIRE_TABLES
+
     if WIRE_TABLES[table].column(column).type is not Type.TIMESTAMP:
         return value
     return iso_text(from_ms(int(value)))

@@ -6,22 +6,29 @@ import pytest
 from tests.rules.notify.alerts import START
 
 from gpuwarden.clock import ManualClock
+from gpuwarden_rules.notify.receivers.alertmanager import Alertmanager
+from gpuwarden_rules.notify.receivers.apprise_service import AppriseService
 from gpuwarden_rules.notify.receivers.factory import receiver_of
+from gpuwarden_rules.notify.receivers.local import LineFile, Output
+from gpuwarden_rules.notify.receivers.webhook import Webhook
 from gpuwarden_rules.notify.sentences import Style
 from gpuwarden_rules.notify.settings import KINDS, ReceiverPlan
 
-TARGETS = {
-    "apprise": "json://localhost",
-    "webhook": "http://h",
-    "alertmanager": "http://h",
-    "file": "/x",
+MADE = {
+    "apprise": ("json://localhost", AppriseService),
+    "webhook": ("http://h", Webhook),
+    "alertmanager": ("http://h", Alertmanager),
+    "file": ("/x", LineFile),
+    "stdout": ("", Output),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_each_kind(kind) -> None:
-    plan = ReceiverPlan(name="a", kind=kind, target=TARGETS.get(kind, ""))
+    target, made = MADE[kind]
+    plan = ReceiverPlan(name="a", kind=kind, target=target)
     receiver = receiver_of(plan, Style(UTC), ManualClock(START))
+    assert isinstance(receiver, made)
     await receiver.close()
 
 

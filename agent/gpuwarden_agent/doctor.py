@@ -11,8 +11,6 @@ import socket
 import sqlite3
 import ssl
 import tempfile
-import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Sequence
@@ -30,6 +28,7 @@ from gpuwarden.doctor import FAIL, OK, WARN, Check, check_life, check_unit, size
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.collect.nvidia.timing import CallReport, quantile
 from gpuwarden_agent.events.kinds import span
+from gpuwarden_agent.once import call_all
 from gpuwarden_agent.probe import Probe, ProbeError
 from gpuwarden_agent.queue.spool import FILE_NAME, FORMAT_VERSION
 from gpuwarden_agent.settings import AgentSettings
@@ -79,41 +78,33 @@ def examine(
 
     Blocks for at most `limit_s`. A probe that fails or does not answer is a failed check.
     """
-    troubles: dict[str, str | None] = {}
     timed: dict[str, list[float]] = {probe.name: [] for probe in probes}
 
-    def ask(probe: Probe) -> None:
-        try:
-            probe.describe()
-            for _ in range(reads):
-                began_s = clock.monotonic()
-                probe.read(to_ms(clock.now()))
-                timed[probe.name].append(1000 * (clock.monotonic() - began_s))
-            troubles[probe.name] = None
-        except ProbeError as error:
-            troubles[probe.name] = str(error)
-        except Exception as error:  # noqa: BLE001  # one probe's fault must not hide the others
-            troubles[probe.name] = f"{type(error).__name__}: {error}"
+    def ask(probe: Probe) -> bool:
+        probe.describe()
+        for _ in range(reads):
+            began_s = clock.monotonic()
+            probe.read(to_ms(clock.now()))
+            timed[probe.name].append(1000 * (clock.monotonic() - began_s))
+        return True
 
-    # Daemon threads: a call that never returns must not keep the command from ending.
     real = [probe for probe in probes if not probe.simulated]
-    threads = [threading.Thread(target=ask, args=(probe,), daemon=True) for probe in real]
-    deadline = time.monotonic() + limit_s
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    checks = [_answered(probe.name, troubles, limit_s) for probe in real]
+    answers = call_all(real, ask, limit_s)
+    checks = [_answered(probe.name, answers.get(probe.name), limit_s) for probe in real]
     calls = [CallCost(probe.name, report) for probe in real for report in _reports(probe, timed)]
     return merged(calls), checks
 
 
-def _answered(name: str, troubles: dict[str, str | None], limit_s: float) -> Check:
-    if name not in troubles:
-        remedy = "look for an Xid in the kernel's log; if it stays, drain the node and reboot it"
-        return Check(name, FAIL, f"no answer within {limit_s:g} s", remedy)
-    trouble = troubles[name]
-    return Check(name, OK, "answers") if trouble is None else Check(name, FAIL, trouble)
+def _answered(name: str, answer: bool | ProbeError | None, limit_s: float) -> Check:
+    match answer:
+        case None:
+            remedy = (
+                "look for an Xid in the kernel's log; if it stays, drain the node and reboot it"
+            )
+            return Check(name, FAIL, f"no answer within {limit_s:g} s", remedy)
+        case ProbeError():
+            return Check(name, FAIL, str(answer))
+    return Check(name, OK, "answers")
 
 
 def _reports(probe: Probe, timed: dict[str, list[float]]) -> list[CallReport]:

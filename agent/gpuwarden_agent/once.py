@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden_agent.probe import Probe, ProbeError, Reading, Row
 from gpuwarden_agent.queue.rows import impossible_columns
+
+T = TypeVar("T")
 
 PROBE_LIMIT_S = 5.0
 """What a probe may take for a call; after it there is a line instead of its rows."""
@@ -57,12 +59,12 @@ def read_once(
     Blocks for up to 3 x `limit_s` + `between_s`.
     """
     problems: list[str] = []
-    described = _call_all(probes, lambda p: p.describe(), limit_s, problems)
+    described = _readings(probes, lambda p: p.describe(), limit_s, problems)
     first_ms = to_ms(clock.now())
-    looked = _call_all([p for p, _ in described], lambda p: p.read(first_ms), limit_s, problems)
+    looked = _readings([p for p, _ in described], lambda p: p.read(first_ms), limit_s, problems)
     time.sleep(between_s)
     ts_ms = to_ms(clock.now())
-    read = _call_all([p for p, _ in looked], lambda p: p.read(ts_ms), limit_s, problems)
+    read = _readings([p for p, _ in looked], lambda p: p.read(ts_ms), limit_s, problems)
     tables: dict[str, list[Row]] = {}
     for probe, _ in read:
         if isinstance(probe, CountsFailures):
@@ -80,14 +82,13 @@ def read_once(
     return Once(_ordered(tables), problems)
 
 
-def _call_all(
-    probes: Sequence[Probe],
-    call: Callable[[Probe], Reading],
-    limit_s: float,
-    problems: list[str],
-) -> list[tuple[Probe, Reading]]:
-    """Readings of the probes that gave one; what became of the others is added to `problems`."""
-    results: dict[str, Reading | ProbeError] = {}
+def call_all(
+    probes: Sequence[Probe], call: Callable[[Probe], T], limit_s: float
+) -> dict[str, T | ProbeError]:
+    """What `call` gives for each probe, by name, all at once; those that do not answer within `limit_s`
+    are left out.
+    """
+    results: dict[str, T | ProbeError] = {}
 
     def run(probe: Probe) -> None:
         try:
@@ -104,7 +105,17 @@ def _call_all(
         thread.start()
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    done = dict(results)
+    return dict(results)
+
+
+def _readings(
+    probes: Sequence[Probe],
+    call: Callable[[Probe], Reading],
+    limit_s: float,
+    problems: list[str],
+) -> list[tuple[Probe, Reading]]:
+    """Readings of the probes that gave one; what became of the others is added to `problems`."""
+    done = call_all(probes, call, limit_s)
     readings: list[tuple[Probe, Reading]] = []
     for probe in probes:
         match done.get(probe.name):

@@ -26,6 +26,7 @@ from gpuwarden.access import TOKEN_PATH
 from gpuwarden.clock import Clock, from_ms, to_ms
 from gpuwarden.doctor import FAIL, OK, WARN, Check, check_life, check_unit, size_text
 from gpuwarden.lifecycle import StartError
+from gpuwarden.wire import error_sentence
 from gpuwarden_agent.collect.nvidia.timing import CallReport, quantile
 from gpuwarden_agent.events.kinds import span
 from gpuwarden_agent.once import call_all
@@ -435,10 +436,8 @@ def _token_refusal(
     except urllib.error.HTTPError as error:
         if error.code != 401:
             return None
-        try:
-            return str(json.loads(error.read(ANSWER_BYTES_MAX))["error"])
-        except (ValueError, KeyError, TypeError):
-            return "it asks for a token that this agent does not have"
+        sentence = error_sentence(error.read(ANSWER_BYTES_MAX))
+        return sentence or "it asks for a token that this agent does not have"
     except (OSError, ValueError):
         return None
     if not isinstance(found, dict) or found.get("scope") not in ("read", "enroll"):

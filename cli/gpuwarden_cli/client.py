@@ -148,10 +148,9 @@ def _doubt(reason: object) -> str | None:
 
 
 def _refusal(error: "HTTPError") -> str:
-    try:
-        return str(json.load(error)["error"])
-    except (ValueError, KeyError, TypeError):
-        return f"{error.url} answered {error.code} {error.reason}"
+    from gpuwarden.wire import error_sentence
+
+    return error_sentence(error.read()) or f"{error.url} answered {error.code} {error.reason}"
 
 
 def _plain(reason: object) -> str:

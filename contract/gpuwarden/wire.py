@@ -22,6 +22,7 @@ those 4xx that are about the address or the caller and not the batch (401, 403, 
 426 for a wire version that the collector does not speak).
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -132,6 +133,14 @@ def batch_seconds_of(value: str | None) -> int:
     if value is None or not _NUMBER.match(value):
         return 0
     return min(int(value), BATCH_SECONDS_MAX)
+
+
+def error_sentence(body: str | bytes) -> str | None:
+    """What an answer `{"error": "one sentence", ...}` says; None: it is none of a collector's."""
+    try:
+        return str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _identity(headers: Mapping[str, str], name: str) -> str:

@@ -13,7 +13,6 @@ the next one with a word about it, so that together they keep it once.
 """
 
 import asyncio
-import json
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -30,6 +29,7 @@ from gpuwarden.wire import (
     SENT_BEFORE_HEADER,
     BatchId,
     batch_seconds_of,
+    error_sentence,
     headers_of,
 )
 from gpuwarden_agent.counters import Counters
@@ -497,10 +497,4 @@ def _is_about_the_batch(outcome: Outcome) -> bool:
 def _reason(body: bytes) -> str:
     """The collector's words, `{"error": "..."}`, or those of whatever else answered, in one line."""
     text = body.decode(errors="replace")
-    try:
-        answer = json.loads(text)
-    except ValueError:
-        answer = None
-    if isinstance(answer, dict) and "error" in answer:
-        text = str(answer["error"])
-    return " ".join(text.split())[:REASON_CHARACTERS_MAX]
+    return " ".join((error_sentence(text) or text).split())[:REASON_CHARACTERS_MAX]

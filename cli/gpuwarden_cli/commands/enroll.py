@@ -12,6 +12,7 @@ import os
 import pwd
 import ssl
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from gpuwarden.access import CA_PATH, ENROLL_PATH, TOKEN_PATH, Scope, Token, read_token
 from gpuwarden.files import Owner, make_folder, write_whole
 from gpuwarden.lifecycle import StartError
+from gpuwarden.wire import error_sentence
 
 if TYPE_CHECKING:
     from gpuwarden_agent.settings import AgentSettings
@@ -127,10 +129,10 @@ def _why(reason: object) -> str:
 
 
 def _said(error: Any) -> str:
-    try:
-        return str(json.loads(error.read(ANSWER_BYTES_MAX))["error"])
-    except (ValueError, KeyError, TypeError, OSError):
-        return f"{error.url} answered {error.code} {error.reason}"
+    with suppress(OSError):
+        if sentence := error_sentence(error.read(ANSWER_BYTES_MAX)):
+            return sentence
+    return f"{error.url} answered {error.code} {error.reason}"
 
 
 def _settings(args: argparse.Namespace) -> "AgentSettings":

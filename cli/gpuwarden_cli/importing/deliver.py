@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from gpuwarden.clock import from_ms
 from gpuwarden.schema import WIRE_TABLES
-from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, BatchId, headers_of
+from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, BatchId, error_sentence, headers_of
 from gpuwarden_cli.client import CallError, opened
 from gpuwarden_cli.importing.batches import ImportBatch, digest
 from gpuwarden_cli.importing.model import AGENT
@@ -183,7 +183,4 @@ def _keys(table: Any, names: tuple[str, ...]) -> list[Key]:
 
 
 def _said(error: HTTPError) -> str:
-    try:
-        return str(json.load(error)["error"])
-    except (ValueError, KeyError, TypeError):
-        return f"{error.code} {error.reason}"
+    return error_sentence(error.read()) or f"{error.code} {error.reason}"

@@ -4,14 +4,12 @@ A running collector has its store to itself, so it is asked, over the socket in 
 no token. Without one the store is opened for reading. Nothing is changed, and no secret is printed.
 """
 
-import json
 import os
 import ssl
 import stat
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from gpuwarden.access import Scope
 from gpuwarden.clock import Clock
 from gpuwarden.doctor import ENDS_SOON, FAIL, OK, WARN, Check, check_life, check_unit, size_text
 from gpuwarden.lifecycle import StartError
+from gpuwarden.wire import error_sentence
 from gpuwarden_collector.auth import token_file
 from gpuwarden_collector.auth.access_control import tokens_path
 from gpuwarden_collector.auth.exposure import exposure_of
@@ -137,9 +136,7 @@ def _check_http(settings: CollectorSettings) -> Check | None:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    with suppress(ValueError, KeyError, TypeError):
-        return str(json.loads(error.read(ANSWER_BYTES_MAX))["error"])
-    return f"it answers {error.code}"
+    return error_sentence(error.read(ANSWER_BYTES_MAX)) or f"it answers {error.code}"
 
 
 def _check_rights(settings: CollectorSettings, config: Path | None) -> Iterator[Check]:

@@ -123,16 +123,16 @@ async def running(
     """
     async with AsyncExitStack() as stack:
         stats = Stats()
-        desk = AccessControl(settings, clock, stats.denied)
-        kept = await _keeping(stack, settings, clock, stats, desk)
+        access = AccessControl(settings, clock, stats.denied)
+        kept = await _keeping(stack, settings, clock, stats, access)
         frames, writer, disk, querier = kept.frames, kept.writer, kept.disk, kept.querier
         rules_querier = kept.rules_querier
         bodies = BodyReader(settings.body_bytes_in_flight_max, settings.body_timeout_s)
-        intake = _intake(stack, settings, clock, stats)
-        ingest = Ingest(writer, bodies, intake, stats, clock, lambda: disk.refusal)
+        decode_pool = _decode_pool(stack, settings, clock, stats)
+        ingest = Ingest(writer, bodies, decode_pool, stats, clock, lambda: disk.refusal)
         pacing = Pacing(clock, stats.acknowledge_seconds)
         kept.timetable.every(PACING_LOOK_S, pacing.look)
-        levels = partial(_levels, writer, bodies, frames, disk, desk, pacing)
+        levels = partial(_levels, writer, bodies, frames, disk, access, pacing)
         identity, budget = frames.state.collector, disk.budget
         health = Health(identity, writer, stats, clock, rules_querier, levels, budget, duties)
         await _watch_itself(kept.timetable, health)
@@ -153,10 +153,10 @@ async def running(
             queries_max=settings.query_processes,
             more_metrics=more_metrics,
             pacing=pacing,
-            guard=desk.middleware,
+            guard=access.middleware,
         )
-        app = api.application([*desk.routes, *routes(querier)])
-        url = await _listen(stack, settings, app, desk, _http_log(stack, stats))
+        app = api.application([*access.routes, *routes(querier)])
+        url = await _listen(stack, settings, app, access, _http_log(stack, stats))
         log.info("collector listens", extra={"url": url, "data": str(settings.data_dir)})
         alerts = SqlAlertStore(writer, rules_querier, clock)
         with _ending_with(kept.ended):
@@ -170,7 +170,7 @@ async def running(
                 writer.is_alive,
                 lambda: writer.queue_bytes,
                 endpoints_of(app),
-                desk.reload,
+                access.reload,
                 partial(_take_prices, settings, writer),
             )
     log.info("collector stopped", extra={"batches": stats.batches, "rows": stats.rows_total})
@@ -196,7 +196,7 @@ async def _keeping(
     settings: CollectorSettings,
     clock: Clock,
     stats: Stats,
-    desk: AccessControl,
+    access: AccessControl,
 ) -> _Kept:
     """Start them, in the order in which each needs the others; they end as the stack unwinds."""
     prices = load_book(settings.prices_file, settings.prices)
@@ -207,7 +207,7 @@ async def _keeping(
     writer = _writer(settings, frames, known, stats, clock, prices)
     ended = writer.start()
     stack.push_async_callback(_stop_writer, writer)
-    timetable = await _timetable(stack, desk)
+    timetable = await _timetable(stack, access)
     # What other collectors seal into a shared lake may be newer than what is kept here.
     latest = None if address.is_shared else LatestRows(spill_dir / LATEST, clock)
     folder = None if latest is None else latest.folder
@@ -258,12 +258,12 @@ def _writer(
     )
 
 
-async def _timetable(stack: AsyncExitStack, desk: AccessControl) -> Timetable:
+async def _timetable(stack: AsyncExitStack, access: AccessControl) -> Timetable:
     """What is done by the clock, first of all looking whether access is another one now."""
-    stack.push_async_callback(desk.close)
+    stack.push_async_callback(access.close)
     timetable = Timetable()
     await stack.enter_async_context(timetable.running())
-    timetable.every(LOOK_S, desk.look)
+    timetable.every(LOOK_S, access.look)
     memory = Memory()
     stack.callback(memory.close)
 
@@ -296,17 +296,17 @@ def _querier(
     return querier
 
 
-def _intake(
+def _decode_pool(
     stack: AsyncExitStack, settings: CollectorSettings, clock: Clock, stats: Stats
 ) -> DecodePool:
-    intake = DecodePool(
+    decode_pool = DecodePool(
         clock,
         ts_past_max_s=settings.ts_past_max_s,
         ts_future_max_s=settings.ts_future_max_s,
         faults=stats.faults,
     )
-    stack.callback(intake.close)
-    return intake
+    stack.callback(decode_pool.close)
+    return decode_pool
 
 
 def _address(settings: CollectorSettings) -> LakeAddress:
@@ -451,7 +451,7 @@ def _levels(
     bodies: BodyReader,
     frames: SegmentLog,
     disk: DiskMonitor,
-    desk: AccessControl,
+    access: AccessControl,
     pacing: Pacing,
 ) -> Levels:
     return Levels(
@@ -463,8 +463,8 @@ def _levels(
         is_failing=writer.is_failing(),
         disk=disk.usage,
         disk_refusal=disk.refusal,
-        certificate_ends_at=desk.certificate_ends_at,
-        authority_ends_at=desk.authority_ends_at,
+        certificate_ends_at=access.certificate_ends_at,
+        authority_ends_at=access.authority_ends_at,
     )
 
 
@@ -540,7 +540,7 @@ async def _listen(
     stack: AsyncExitStack,
     settings: CollectorSettings,
     app: web.Application,
-    desk: AccessControl,
+    access: AccessControl,
     http_log: logging.Logger,
 ) -> str:
     """Listen until the stack unwinds; the URL. Raises StartError."""
@@ -557,14 +557,14 @@ async def _listen(
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     site = web.TCPSite(
-        runner, settings.host, settings.port, backlog=1024, ssl_context=desk.ssl_context
+        runner, settings.host, settings.port, backlog=1024, ssl_context=access.ssl_context
     )
     try:
         await site.start()
     except OSError as error:
         raise _cannot_listen(settings, error) from error
     host, port = runner.addresses[0][:2]
-    scheme = "http" if desk.tls is None else "https"
+    scheme = "http" if access.tls is None else "https"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 

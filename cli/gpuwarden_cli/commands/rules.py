@@ -172,7 +172,7 @@ def rules_backtest(args: argparse.Namespace) -> int:
     step_s = seconds_of(args.every) if args.every else None
     if args.every and not step_s:
         raise ValueError(f"--every {args.every} is not a duration; write 30s or 5m")
-    rule_set = _book(args)
+    rule_set = _rule_set(args)
     unknown = sorted(set(args.names) - {rule.name for rule in rule_set.rules})
     if unknown:
         raise ValueError(f"no rule is called {unknown[0]!r}; `gpuwarden rules list` has them")
@@ -181,7 +181,7 @@ def rules_backtest(args: argparse.Namespace) -> int:
     return asyncio.run(_backtest(rule_set, timedelta(seconds=span_s), step_s, args))
 
 
-def _book(args: argparse.Namespace) -> "RuleSet":
+def _rule_set(args: argparse.Namespace) -> "RuleSet":
     """The rules of `--rule`, or else those that a collector with these settings would run, with its
     overrides either way. Raises StartError and RuleFileError."""
     from gpuwarden_cli.services import rule_set_of

@@ -94,15 +94,15 @@ def _changed(
     from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.auth.access_control import tokens_path
     from gpuwarden_collector.auth.token_file import TokenFileError, edit
-    from gpuwarden_collector.auth.token_store import BookError
+    from gpuwarden_collector.auth.token_store import TokenStoreError
 
     now = SystemClock().now().replace(microsecond=0)
     try:
         edit(
             tokens_path(collector_settings(args)),
-            lambda book: (change(book.without_old(now, OLD_KEPT), now), None),
+            lambda store: (change(store.without_old(now, OLD_KEPT), now), None),
         )
-    except (BookError, TokenFileError) as error:
+    except (TokenStoreError, TokenFileError) as error:
         raise StartError(str(error)) from error
 
 
@@ -141,12 +141,12 @@ def _create(args: argparse.Namespace) -> int:
     lasts = _time(args.expires, "--expires") if args.expires else None
     token = Token.new(scope)
 
-    def change(book: "TokenStore", now: datetime) -> "TokenStore":
+    def change(store: "TokenStore", now: datetime) -> "TokenStore":
         ends_at = None if lasts is None else now + lasts
         entry = TokenEntry(
             token.id, scope, token.digest, now, args.node, expires_at=ends_at, comment=args.comment
         )
-        return book.with_entry(entry)
+        return store.with_entry(entry)
 
     _changed(args, change)
     return _give(token, args.out)
@@ -195,7 +195,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _revoke(args: argparse.Namespace) -> int:
-    _changed(args, lambda book, _now: book.revoked(args.ids))
+    _changed(args, lambda store, _now: store.revoked(args.ids))
     print(f"revoked: {', '.join(args.ids)}")
     return 0
 
@@ -207,12 +207,12 @@ def _rotate(args: argparse.Namespace) -> int:
     grace = _time(args.grace, "--grace")
     made: list[Token] = []
 
-    def change(book: "TokenStore", now: datetime) -> "TokenStore":
-        old = book.get(args.id)
+    def change(store: "TokenStore", now: datetime) -> "TokenStore":
+        old = store.get(args.id)
         if old is None:
             raise StartError(f"there is no token {args.id}: `gpuwarden token list` shows all")
         made.append(Token.new(old.scope))
-        return book.rotated(args.id, made[0], now, grace)
+        return store.rotated(args.id, made[0], now, grace)
 
     _changed(args, change)
     return _give(made[0], args.out)
@@ -230,11 +230,11 @@ def _enrolment(args: argparse.Namespace) -> int:
     url, fingerprint = args.collector or _address(settings), _fingerprint(settings)
     token = Token.new(Scope.ENROLL)
 
-    def change(book: "TokenStore", now: datetime) -> "TokenStore":
+    def change(store: "TokenStore", now: datetime) -> "TokenStore":
         entry = TokenEntry(
             token.id, Scope.ENROLL, token.digest, now, expires_at=now + lasts, uses_left=args.uses
         )
-        return book.with_entry(entry)
+        return store.with_entry(entry)
 
     _changed(args, change)
     pin = f" --ca-fingerprint {fingerprint}" if fingerprint else ""

@@ -53,22 +53,22 @@ class AccessControl:
         self._look_at_authority()
         self._mark = mark_of(self._path)
         try:
-            self._book = token_file.load(self._path)
+            self._store = token_file.load(self._path)
         except TokenFileError as error:
             raise StartError(str(error)) from error
-        self._gate = Gate(self.exposure, lambda: self._book, self.reload, clock, denied)
+        self._gate = Gate(self.exposure, lambda: self._store, self.reload, clock, denied)
         self._used_before = token_file.last_used(self._path)
         self._used_written: dict[str, datetime] = {}
         self._used_at_s = clock.monotonic()
         self._told_at_s = clock.monotonic()
-        routes = AccessRoutes(self._path, settings.tls_ca, clock, self.reload, lambda: self._book)
+        routes = AccessRoutes(self._path, settings.tls_ca, clock, self.reload, lambda: self._store)
         self.routes: Iterable[web.AbstractRouteDef] = routes.routes()
         self._tell()
 
     def _tell(self) -> None:
         if self.tls is not None:
             self.tls.warn_if_it_ends(self._clock.now())
-        if self.exposure.asks_tokens and not self._book.entries:
+        if self.exposure.asks_tokens and not self._store.entries:
             remedy = "gpuwarden token enrolment, or gpuwarden token create"
             log.warning("there are no tokens yet: nobody is let in", extra={"remedy": remedy})
 
@@ -97,7 +97,7 @@ class AccessControl:
             return
         self._mark = mark
         try:
-            self._book = token_file.load(self._path)
+            self._store = token_file.load(self._path)
         except TokenFileError as error:
             log.error("tokens cannot be read; the old ones go on", extra={"why": str(error)})
 
@@ -132,7 +132,7 @@ class AccessControl:
             return
         written = dict(self._gate.last_used)
         merged = self._used_before | written
-        known = {name: at for name, at in merged.items() if self._book.get(name) is not None}
+        known = {name: at for name, at in merged.items() if self._store.get(name) is not None}
         try:
             await asyncio.to_thread(token_file.write_last_used, self._path, known)
         except TokenFileError as error:

@@ -32,19 +32,19 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Gate:
-    """The decision for each request; `book` is whatever it is at that moment."""
+    """The decision for each request; `store` is whatever it is at that moment."""
 
     def __init__(
         self,
         exposure: Exposure,
-        book: Callable[[], TokenStore],
+        store: Callable[[], TokenStore],
         refresh: Callable[[], None],
         clock: Clock,
         denied: Counter[str],
     ) -> None:
-        """`refresh` looks whether `book` is another one now. `denied`: where denials are counted, by reason."""
+        """`refresh` looks whether `store` is another one now. `denied`: where denials are counted, by reason."""
         self._exposure = exposure
-        self._book = book
+        self._store = store
         self._refresh = refresh
         self._clock = clock
         self._denied = denied
@@ -81,10 +81,10 @@ class Gate:
             return Denied("malformed", "header Authorization stands more than once")
         now = self._clock.now()
         token = token_in(presented[0]) if presented else request.cookies.get(COOKIE)
-        verdict = self._book().judged(token, need, now)
+        verdict = self._store().judged(token, need, now)
         if isinstance(verdict, Denied) and verdict.why == "unknown":
             self._refresh()  # it may have been made this very second
-            verdict = self._book().judged(token, need, now)
+            verdict = self._store().judged(token, need, now)
         if isinstance(verdict, Granted):
             self.last_used[verdict.entry.id] = now
         return verdict

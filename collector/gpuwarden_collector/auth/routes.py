@@ -13,7 +13,7 @@ from gpuwarden.clock import Clock
 from gpuwarden_collector.auth import token_file
 from gpuwarden_collector.auth.gate import GRANT
 from gpuwarden_collector.auth.token_file import TokenFileError
-from gpuwarden_collector.auth.token_store import BookError, Denied, TokenEntry, TokenStore
+from gpuwarden_collector.auth.token_store import Denied, TokenEntry, TokenStore, TokenStoreError
 
 BODY_BYTES_MAX = 4_096
 BODY_S = 10.0
@@ -30,13 +30,13 @@ class AccessRoutes:
         ca: Path | None,
         clock: Clock,
         changed: Callable[[], None],
-        book: Callable[[], TokenStore],
+        store: Callable[[], TokenStore],
     ) -> None:
         self._tokens = tokens
         self._ca = ca
         self._clock = clock
         self._changed = changed
-        self._book = book
+        self._store = store
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """For the application."""
@@ -87,10 +87,10 @@ class AccessRoutes:
         if not after.startswith("/") or after.startswith(("//", "/\\")):
             after = "/"
         token = said.get("token", "").strip()
-        verdict = self._book().judged(token, Scope.READ, self._clock.now())
+        verdict = self._store().judged(token, Scope.READ, self._clock.now())
         if isinstance(verdict, Denied):
             self._changed()  # it may have been made this very second
-            verdict = self._book().judged(token, Scope.READ, self._clock.now())
+            verdict = self._store().judged(token, Scope.READ, self._clock.now())
         if isinstance(verdict, Denied):
             wrong = urlencode({"next": after, "why": verdict.why})
             return web.Response(status=303, headers={"Location": f"{LOGIN_PATH}?{wrong}"})
@@ -124,12 +124,12 @@ class AccessRoutes:
             return _error(400, str(error))
         now = self._clock.now()
 
-        def change(book: TokenStore) -> tuple[TokenStore, TokenEntry]:
-            return book.enrolled(grant.entry.id, node, name, digest, now)
+        def change(store: TokenStore) -> tuple[TokenStore, TokenEntry]:
+            return store.enrolled(grant.entry.id, node, name, digest, now)
 
         try:
             entry = await asyncio.to_thread(token_file.edit, self._tokens, change)
-        except BookError as error:
+        except TokenStoreError as error:
             return _error(409, str(error))
         except TokenFileError as error:
             return _error(503, str(error))

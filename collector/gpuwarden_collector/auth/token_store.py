@@ -59,12 +59,12 @@ class Denied:
     status: int = 401
 
 
-class BookError(ValueError):
+class TokenStoreError(ValueError):
     """A change that cannot be made; one line for people."""
 
 
 class TokenStore:
-    """Tokens by id. A change makes another book."""
+    """Tokens by id. A change makes another store."""
 
     def __init__(self, entries: Sequence[TokenEntry] = ()) -> None:
         self._entries = {entry.id: entry for entry in entries}
@@ -114,16 +114,16 @@ class TokenStore:
         return None
 
     def revoked(self, names: Sequence[str]) -> "TokenStore":
-        """Without these ids. Raises BookError for one that is not there."""
+        """Without these ids. Raises TokenStoreError for one that is not there."""
         for name in names:
             self._known(name)
         return TokenStore([e for e in self._entries.values() if e.id not in names])
 
     def rotated(self, name: str, fresh: Token, now: datetime, grace: timedelta) -> "TokenStore":
-        """`fresh` in the place of the token `name`, which goes on for `grace`. Raises BookError."""
+        """`fresh` in the place of the token `name`, which goes on for `grace`. Raises TokenStoreError."""
         old = self._known(name)
         if old.scope is Scope.ENROLL:
-            raise BookError(f"the token {name} is for enrolment; make a new one instead")
+            raise TokenStoreError(f"the token {name} is for enrolment; make a new one instead")
         ends_at = min(now + grace, old.expires_at or now + grace)
         line = None if old.node is not None else old.line or old.id
         new = msgspec.structs.replace(
@@ -134,29 +134,31 @@ class TokenStore:
     def enrolled(
         self, by: str, node: str, name: str, digest: str, now: datetime
     ) -> "tuple[TokenStore, TokenEntry]":
-        """The book with a node's own token, brought in by the token `by`.
+        """The store with a node's own token, brought in by the token `by`.
 
-        The same once more changes nothing: an answer may have been lost. Raises BookError.
+        The same once more changes nothing: an answer may have been lost. Raises TokenStoreError.
         """
         old = self._entries.get(name)
         if old is not None:
             if (old.sha256, old.node, old.scope) == (digest, node, Scope.INGEST):
                 return self, old
-            raise BookError(f"there is a token {name} already: enroll again")
+            raise TokenStoreError(f"there is a token {name} already: enroll again")
         pass_ = self._known(by)
         if pass_.uses_left == 0:
-            raise BookError(f"the enrolment {by} is used up: `gpuwarden token enrolment` makes one")
+            raise TokenStoreError(
+                f"the enrolment {by} is used up: `gpuwarden token enrolment` makes one"
+            )
         if (held := self.ingest_token(node, now)) is not None:
-            raise BookError(
+            raise TokenStoreError(
                 f"node {node} has the token {held.id}: `gpuwarden token revoke {held.id}` on the"
                 " collector's host first if it is to have another"
             )
-        book = self
+        store = self
         if pass_.uses_left is not None:
             spent = msgspec.structs.replace(pass_, uses_left=pass_.uses_left - 1)
-            book = book.with_entry(spent)
+            store = store.with_entry(spent)
         entry = TokenEntry(name, Scope.INGEST, digest, now, node, comment=f"enrolled by {by}")
-        return book.with_entry(entry), entry
+        return store.with_entry(entry), entry
 
     def without_old(self, now: datetime, kept: timedelta) -> "TokenStore":
         """Without those whose time has been over for so long."""
@@ -165,7 +167,7 @@ class TokenStore:
     def _known(self, name: str) -> TokenEntry:
         entry = self._entries.get(name)
         if entry is None:
-            raise BookError(f"there is no token {name}: `gpuwarden token list` shows all")
+            raise TokenStoreError(f"there is no token {name}: `gpuwarden token list` shows all")
         return entry
 
 

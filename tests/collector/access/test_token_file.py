@@ -15,7 +15,7 @@ from gpuwarden_collector.auth.token_file import (
     load,
     write_last_used,
 )
-from gpuwarden_collector.auth.token_store import BookError, TokenEntry, TokenStore
+from gpuwarden_collector.auth.token_store import TokenEntry, TokenStore, TokenStoreError
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -56,9 +56,9 @@ def test_a_change_that_fails_leaves_the_file_as_it_is(tmp_path: Path) -> None:
     before = path.read_bytes()
 
     def fail(_book: TokenStore) -> tuple[TokenStore, None]:
-        raise BookError("no")
+        raise TokenStoreError("no")
 
-    with pytest.raises(BookError):
+    with pytest.raises(TokenStoreError):
         edit(path, fail)
     assert path.read_bytes() == before
     add(path)  # the lock was let go

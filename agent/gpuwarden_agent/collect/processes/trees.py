@@ -2,7 +2,7 @@
 
 The driver names the processes; /proc and the control groups tell what each does on the CPU, who it
 belongs to and what it may use. `ProcessProbe` takes the looks; what they mean is decided in
-`process_tree`, `process_life`, `gpu_processes` and `cgroup`.
+`rates.py`, `tracker.py`, `cgroup.py` and `nvidia/processes.py`.
 """
 
 import logging

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from gpuwarden.access import Scope, Token
 from gpuwarden_collector.auth.scopes import Holder
-from gpuwarden_collector.auth.token_store import BookError, Denied, Granted, TokenEntry, TokenStore
+from gpuwarden_collector.auth.token_store import (
+    Denied,
+    Granted,
+    TokenEntry,
+    TokenStore,
+    TokenStoreError,
+)
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -114,7 +120,7 @@ def test_a_grace_does_not_lengthen_a_life() -> None:
 
 def test_revoking_names_what_is_not_there_and_then_ends_nothing() -> None:
     token, entry = made(Scope.READ)
-    with pytest.raises(BookError, match="there is no token nope"):
+    with pytest.raises(TokenStoreError, match="there is no token nope"):
         TokenStore([entry]).revoked([token.id, "nope"])
     assert TokenStore([entry]).revoked([token.id]).entries == []
 
@@ -132,9 +138,9 @@ def test_a_node_that_is_in_cannot_be_taken_over_with_another_enrolment() -> None
     by, entry = made(Scope.ENROLL, uses_left=5)
     own, other = Token.new(Scope.INGEST), Token.new(Scope.INGEST)
     book, _ = TokenStore([entry]).enrolled(by.id, "n1", own.id, own.digest, NOW)
-    with pytest.raises(BookError, match=f"node n1 has the token {own.id}: .*revoke"):
+    with pytest.raises(TokenStoreError, match=f"node n1 has the token {own.id}: .*revoke"):
         book.enrolled(by.id, "n1", other.id, other.digest, NOW)
-    with pytest.raises(BookError, match="there is a token"):
+    with pytest.raises(TokenStoreError, match="there is a token"):
         book.enrolled(by.id, "n2", own.id, other.digest, NOW)
     freed, _ = book.revoked([own.id]).enrolled(by.id, "n1", other.id, other.digest, NOW)
     assert freed.get(by.id).uses_left == 3
@@ -153,7 +159,7 @@ def test_an_enrolment_brings_in_as_many_nodes_as_it_says(uses: int, tries: list)
         token = tokens[node, attempt]
         try:
             book, _ = book.enrolled(by.id, f"n{node}", token.id, token.digest, NOW)
-        except BookError:
+        except TokenStoreError:
             continue
         assert isinstance(book.judged(token.text, Scope.INGEST, NOW), Granted)
     nodes = [e.node for e in book.entries if e.scope is Scope.INGEST]

@@ -66,7 +66,7 @@ def python_rows(rows: ResultRows) -> Sequence[tuple[Any, ...]]:
     return list(zip(*columns, strict=True)) if columns else []
 
 
-def json_body(rows: ResultRows, elapsed_s: float, bytes_max: int = ENCODED_BYTES_MAX) -> bytes:
+def json_body(rows: ResultRows, elapsed_s: float) -> bytes:
     """`{"columns": [{"name", "type"}], "rows": [[...]], "truncated": ..., "elapsed_s": ...}`."""
     names = rows.data.schema.names
     columns = [{"name": n, "type": t} for n, t in zip(names, rows.types, strict=True)]
@@ -78,13 +78,13 @@ def json_body(rows: ResultRows, elapsed_s: float, bytes_max: int = ENCODED_BYTES
         ]
         cells = list(zip(*columns_of_cells, strict=True))
         body += (b"," if at else b"") + _json(cells)[1:-1]
-        _bound(len(body), bytes_max, "JSON")
+        _bound(len(body), "JSON")
     end = {"truncated": rows.truncated, "elapsed_s": round(elapsed_s, 6)}
     body += b"]," + _json(end)[1:]
     return bytes(body)
 
 
-def csv_body(rows: ResultRows, bytes_max: int = ENCODED_BYTES_MAX) -> bytes:
+def csv_body(rows: ResultRows) -> bytes:
     """RFC 4180 with a header line; NULL is an empty field, nested values are JSON."""
     out = io.BytesIO()
     text = io.TextIOWrapper(out, encoding="utf-8", newline="")
@@ -93,18 +93,18 @@ def csv_body(rows: ResultRows, bytes_max: int = ENCODED_BYTES_MAX) -> bytes:
     for chunk in _chunks(rows):
         for row in python_rows(chunk):
             writer.writerow([_csv_cell(cell) for cell in row])
-        _bound(out.tell(), bytes_max, "CSV")
+        _bound(out.tell(), "CSV")
     text.flush()
-    _bound(out.tell(), bytes_max, "CSV")
+    _bound(out.tell(), "CSV")
     return out.getvalue()
 
 
-def arrow_body(rows: ResultRows, bytes_max: int = ENCODED_BYTES_MAX) -> bytes:
+def arrow_body(rows: ResultRows) -> bytes:
     """An Arrow IPC stream with DuckDB's own types."""
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, rows.data.schema) as writer:
         writer.write_table(rows.data)
-    _bound(sink.tell(), bytes_max, "Arrow")
+    _bound(sink.tell(), "Arrow")
     return sink.getvalue()
 
 
@@ -114,10 +114,10 @@ def _chunks(rows: ResultRows) -> Iterator[ResultRows]:
         yield ResultRows(rows.data.slice(start, _CHUNK_ROWS), rows.types, rows.truncated)
 
 
-def _bound(size: int, bytes_max: int, form: str) -> None:
-    if size > bytes_max:
+def _bound(size: int, form: str) -> None:
+    if size > ENCODED_BYTES_MAX:
         raise QueryError(
-            f"the answer is larger than {bytes_max // 2**20} MiB as {form}: "
+            f"the answer is larger than {ENCODED_BYTES_MAX // 2**20} MiB as {form}: "
             "select fewer columns or rows, or aggregate"
         )
 

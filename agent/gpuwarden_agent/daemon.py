@@ -21,7 +21,6 @@ from gpuwarden_agent.events.kinds import span
 from gpuwarden_agent.events.recorder import EventRecorder
 from gpuwarden_agent.exporter.latest import Latest
 from gpuwarden_agent.probe import Probe, Row
-from gpuwarden_agent.queue.async_spool import AsyncSpool
 from gpuwarden_agent.queue.batch import OpenBatch
 from gpuwarden_agent.queue.flusher import Flusher
 from gpuwarden_agent.queue.spool import LastRun, Spool, open_spool
@@ -40,6 +39,7 @@ COUNTERS_LOGGED_EVERY_S = 3600.0
 COUNTERS_REFRESHED_EVERY_S = 1.0
 REFUSED_REPORTED_EVERY_S = 60.0
 ALIVE_WITHIN_S = 15.0
+CLOSE_TIMEOUT_S = 5.0
 SEAL_TIMEOUT_S = 2.0
 """What a disk may take for a batch once the agent is to stop."""
 
@@ -88,9 +88,8 @@ async def run(
             spool = await worker.submit(
                 open_spool, settings.state_dir, bytes_max=settings.spool_bytes_max, clock=clock
             )
-            stack.push_async_callback(AsyncSpool(spool, worker).close)
-        shared = AsyncSpool(spool, worker)
-        agent = _Agent(settings, clock, probes, spool, shared, transports, fleet, rediscover)
+            stack.push_async_callback(close_spool, spool, worker)
+        agent = _Agent(settings, clock, probes, spool, worker, transports, fleet, rediscover)
         if agent.latest is not None:
             await stack.enter_async_context(
                 _exporting(settings, agent.latest, agent.counters, agent.probes)
@@ -136,7 +135,7 @@ class _Agent:
         clock: Clock,
         probes: Sequence[Probe],
         spool: Spool,
-        shared: AsyncSpool,
+        worker: Worker,
         transports: Sequence[Transport],
         fleet: FleetShare | None,
         rediscover: Rediscovery | None,
@@ -145,7 +144,7 @@ class _Agent:
         self.counters = Counters()
         self._settings, self._clock, self._probes = settings, clock, list(probes)
         self._rediscover = rediscover
-        self._spool = shared
+        self._spool = spool
         self._last_run: LastRun = spool.last_run
         self._set_aside = spool.set_aside
         self._node = node
@@ -160,11 +159,12 @@ class _Agent:
             simulated=is_simulated(probes),
             is_quiet=fleet is not None,
         )
-        inventory = Inventory(_facts(settings, shared), self._probes)
+        inventory = Inventory(_facts(settings, spool), self._probes)
         sealed = asyncio.Event()
         self._flusher = Flusher(
             node,
-            shared,
+            spool,
+            worker,
             clock=clock,
             counters=self.counters,
             batch=self._batch,
@@ -185,7 +185,8 @@ class _Agent:
             last_ts_ms=spool.last_run.last_ts_ms,
         )
         self._shipper = Shipper(
-            shared,
+            spool,
+            worker,
             transports,
             clock=clock,
             counters=self.counters,
@@ -367,6 +368,13 @@ class _Agent:
         return self._clock.monotonic() - self._sampler.progress_at_s < slack_s
 
 
+async def close_spool(spool: Spool, worker: Worker) -> None:
+    """Close the spool after the calls that run; one that a dead disk holds is left behind."""
+    done, _ = await asyncio.wait({worker.submit(spool.close)}, timeout=CLOSE_TIMEOUT_S)
+    if not done:
+        log.warning("spool did not close", extra={"after_s": CLOSE_TIMEOUT_S})
+
+
 async def _end_in_time(stop: asyncio.Event, sealing: asyncio.Task[None]) -> None:
     """A disk that hangs must not keep the agent from stopping; what becomes of a batch that it
     holds only the next start will see."""
@@ -377,7 +385,7 @@ async def _end_in_time(stop: asyncio.Event, sealing: asyncio.Task[None]) -> None
         sealing.cancel()
 
 
-def _facts(settings: AgentSettings, spool: AsyncSpool) -> AgentFacts:
+def _facts(settings: AgentSettings, spool: Spool) -> AgentFacts:
     return AgentFacts(
         node=settings.node_name,
         agent_id=spool.agent_id,

@@ -15,9 +15,8 @@ from pathlib import Path
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.lifecycle import until
 from gpuwarden_agent.counters import Counters, total
-from gpuwarden_agent.daemon import FleetShare, run
+from gpuwarden_agent.daemon import FleetShare, close_spool, run
 from gpuwarden_agent.probe import Probe
-from gpuwarden_agent.queue.async_spool import AsyncSpool
 from gpuwarden_agent.queue.spool import Spool, open_spool
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_agent.ship.credentials import Access
@@ -66,7 +65,7 @@ async def run_fleet(
         spools = []
         for name, _ in nodes:
             spools.append(_opened(name, state_dir, settings, clock, len(nodes)))
-            stack.push_async_callback(AsyncSpool(spools[-1], worker).close)
+            stack.push_async_callback(close_spool, spools[-1], worker)
         fleet = FleetShare(worker, asyncio.Semaphore(BACKFILLS_MAX))
         ended = asyncio.Event()
         async with asyncio.TaskGroup() as watch:

@@ -16,7 +16,6 @@ from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden.settings import SettingsError
 from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.queue.async_spool import AsyncSpool
 from gpuwarden_agent.queue.encode import encode
 from gpuwarden_agent.queue.spool import Spool
 from gpuwarden_agent.reload import LIVE, Difference, Reload, Way, difference, keep_reloading
@@ -150,7 +149,7 @@ async def test_a_shipper_that_is_redirected_loses_nothing_and_sends_nothing_twic
         asyncio.TaskGroup() as group,
     ):
         shipper = Shipper(
-            AsyncSpool(spool, Worker("spool")), [one], clock=SystemClock(), counters=counters,
+            spool, Worker("spool"), [one], clock=SystemClock(), counters=counters,
             sealed=sealed, on_refused=lambda _: None,
         )  # fmt: skip
         task = group.create_task(shipper.run())
@@ -182,7 +181,7 @@ async def test_after_a_redirection_the_next_try_does_not_wait(
         asyncio.TaskGroup() as group,
     ):
         shipper = Shipper(
-            AsyncSpool(spool, Worker("spool")), [nobody], clock=SystemClock(), counters=counters,
+            spool, Worker("spool"), [nobody], clock=SystemClock(), counters=counters,
             sealed=sealed, on_refused=lambda _: None, backoff_max_s=3600,
         )  # fmt: skip
         shipper._failures = 20  # so that the pause after the next failure is half an hour or so

@@ -16,7 +16,6 @@ from zstandard import compress
 from gpuwarden.clock import SystemClock
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
 from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.queue.async_spool import AsyncSpool
 from gpuwarden_agent.queue.spool import Spool
 from gpuwarden_agent.ship.shipper import Shipper
 from gpuwarden_agent.ship.transport import open_transport
@@ -196,7 +195,8 @@ async def shipping(number: int, to: list[Host]) -> AsyncIterator[tuple[Spool, as
     spool = Spool(None, bytes_max=10**9, clock=clock, boot=f"n{number}")
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
         shipper = Shipper(
-            AsyncSpool(spool, Worker("spool")),
+            spool,
+            Worker("spool"),
             [await stack.enter_async_context(open_transport(h.url, clock)) for h in to],
             clock=clock,
             counters=Counters(),

@@ -9,11 +9,11 @@ from gpuwarden.lifecycle import until
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.events.kinds import span
 from gpuwarden_agent.events.recorder import EventRecorder
-from gpuwarden_agent.queue.async_spool import AsyncSpool
 from gpuwarden_agent.queue.batch import OpenBatch, TakenRows
 from gpuwarden_agent.queue.encode import encode
-from gpuwarden_agent.queue.spool import Dropped, SpoolError
+from gpuwarden_agent.queue.spool import Dropped, Spool, SpoolError
 from gpuwarden_agent.sampling.inventory import Inventory
+from gpuwarden_agent.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,8 @@ class Flusher:
     def __init__(
         self,
         node: str,
-        spool: AsyncSpool,
+        spool: Spool,
+        worker: Worker,
         *,
         clock: Clock,
         counters: Counters,
@@ -38,7 +39,9 @@ class Flusher:
         recorder: EventRecorder,
         sealed: asyncio.Event,
     ) -> None:
+        """`worker`: the spool's thread."""
         self._spool = spool
+        self._worker = worker
         self._clock = clock
         self._counters = counters
         self._batch = batch
@@ -104,7 +107,9 @@ class Flusher:
 
     async def _put(self, rows: TakenRows, *, is_last: bool) -> None:
         body = encode(rows.by_table)
-        put = await self._spool.put(body, rows.count, last_ts_ms=rows.last_ts_ms, is_last=is_last)
+        put = await self._worker.submit(
+            self._spool.put, body, rows.count, last_ts_ms=rows.last_ts_ms, is_last=is_last
+        )
         self._counters.batches_sealed += 1
         self._counters.bytes_sealed += len(body)
         if self._failing_since_s is not None:

@@ -34,8 +34,7 @@ from gpuwarden.wire import (
 )
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.events.kinds import span
-from gpuwarden_agent.queue.async_spool import AsyncSpool
-from gpuwarden_agent.queue.spool import SealedBatch, SpoolError
+from gpuwarden_agent.queue.spool import SealedBatch, Spool, SpoolError
 from gpuwarden_agent.ship.failover import (
     Failover,
     after_failure,
@@ -46,6 +45,7 @@ from gpuwarden_agent.ship.failover import (
 )
 from gpuwarden_agent.ship.http1 import NoAnswerError, NoConnectionError
 from gpuwarden_agent.ship.transport import Transport
+from gpuwarden_agent.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +183,8 @@ class Shipper:
 
     def __init__(
         self,
-        spool: AsyncSpool,
+        spool: Spool,
+        worker: Worker,
         transports: Sequence[Transport],
         *,
         clock: Clock,
@@ -196,10 +197,11 @@ class Shipper:
         rng: random.Random | None = None,
         is_quiet: bool = False,
     ) -> None:
-        """`transports`: one for each collector of the lake. `on_batch_seconds` gets the seconds of samples
+        """`worker`: the spool's thread. `transports`: one for each collector of the lake. `on_batch_seconds` gets the seconds of samples
         that the collector would like in a batch, 0 for none said, each time that it took one.
         `is_quiet`: the log has changes of state at level debug only, as for one of many."""
         self._spool = spool
+        self._worker = worker
         self._aim(transports)
         self._maybe_stored: set[int] = set()
         """Batches of this run that a collector may have."""
@@ -305,10 +307,11 @@ class Shipper:
             is_fresh_lane = lane == LANES - 1 and waiting > LANES
             look = self._spool.newest if is_fresh_lane else self._spool.oldest
             try:
-                batch = await look(skip)
+                found = await self._worker.submit(look, skip=tuple(skip))
             except SpoolError as error:
                 self._fail(RetryAfter(self._backoff_max_s, str(error)), self._failures)
                 return None
+            batch = found[0] if found else None
             if batch is not None:
                 self._in_flight.add(batch.sequence)
             if waiting > 1:
@@ -381,12 +384,12 @@ class Shipper:
         match action:
             case Acknowledge():
                 self._arrive(place)
-                await self._spool.acknowledge(batch.sequence)
+                await self._worker.submit(self._spool.acknowledge, batch.sequence)
                 self._counters.batches_acknowledged += 1
                 self._succeed(batch, place)
             case Discard(reason):
                 self._arrive(place)
-                await self._spool.refuse(batch.sequence, reason)
+                await self._worker.submit(self._spool.refuse, batch.sequence, reason)
                 self._counters.batches_refused += 1
                 self._counters.last_error = f"batch {batch.sequence} refused: {reason}"
                 self._succeed(batch, place)

@@ -11,7 +11,6 @@ import pytest
 from gpuwarden.clock import Clock, ManualClock, SystemClock, to_ms
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.events.recorder import EventRecorder
-from gpuwarden_agent.queue.async_spool import AsyncSpool
 from gpuwarden_agent.queue.batch import OpenBatch
 from gpuwarden_agent.queue.flusher import Flusher
 from gpuwarden_agent.queue.spool import Spool
@@ -33,7 +32,8 @@ class Rig:
         inventory = Inventory(facts, probes)
         self.flusher = Flusher(
             "n1",
-            AsyncSpool(self.spool, Worker("spool")),
+            self.spool,
+            Worker("spool"),
             clock=clock,
             counters=self.counters,
             batch=self.batch,

@@ -12,7 +12,6 @@ import pytest
 
 from gpuwarden.clock import SystemClock
 from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.queue.async_spool import AsyncSpool
 from gpuwarden_agent.queue.encode import encode
 from gpuwarden_agent.queue.spool import Spool
 from gpuwarden_agent.ship.shipper import Answered, Shipper, TimedOut, Unreachable, may_be_stored
@@ -72,7 +71,8 @@ async def shipping(
         asyncio.TaskGroup() as group,
     ):
         shipper = Shipper(
-            AsyncSpool(spool, Worker("spool")),
+            spool,
+            Worker("spool"),
             [one, two],
             clock=SystemClock(),
             counters=Counters(),

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from gpuwarden.clock import SystemClock
 from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.queue.async_spool import AsyncSpool
 from gpuwarden_agent.queue.encode import encode
 from gpuwarden_agent.queue.spool import Spool
 from gpuwarden_agent.ship.shipper import (
@@ -49,7 +48,8 @@ async def test_a_password_in_the_address_is_not_in_the_log(
     url = "http://user:secret@127.0.0.1:1/prefix"
     async with open_transport(url, SystemClock()) as transport:
         shipper = Shipper(
-            AsyncSpool(spool, Worker("spool")),
+            spool,
+            Worker("spool"),
             [transport],
             clock=SystemClock(),
             counters=counters,
@@ -124,7 +124,8 @@ class Rig:
         self.spool = Spool(None, bytes_max=10**9, clock=SystemClock(), boot="boot-1")
         self.counters, self.sealed, self.refused = Counters(), asyncio.Event(), list[str]()
         self.shipper = Shipper(
-            AsyncSpool(self.spool, Worker("spool")),
+            self.spool,
+            Worker("spool"),
             [transport],
             clock=SystemClock(),
             counters=self.counters,

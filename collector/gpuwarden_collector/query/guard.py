@@ -65,8 +65,8 @@ def check(parsed: Parsed) -> None:
     if len(parsed.selects) > 1:
         raise QueryError(f"only one statement is allowed, this has {len(parsed.selects)}")
     tree = parsed.selects[0]
-    names = {name.lower() for node in _nodes(tree) for name in _with_names(node)}
-    for node in _nodes(tree):
+    names = {name.lower() for node in nodes_of(tree) for name in _with_names(node)}
+    for node in nodes_of(tree):
         reason = _forbidden(node, names)
         if reason:
             raise QueryError(reason)
@@ -77,7 +77,7 @@ def tables(parsed: Parsed) -> set[str]:
     return {
         str(node.get("table_name", "")).lower()
         for tree in parsed.selects or ()
-        for node in _nodes(tree)
+        for node in nodes_of(tree)
         if node.get("type") in ("BASE_TABLE", "SHOW_REF")
     }
 
@@ -88,7 +88,7 @@ def is_plainly_named(parsed: Parsed) -> bool:
         node.get("type") == "SHOW_REF"
         or (node.get("type") == "BASE_TABLE" and _place(node) != ("", ""))
         for tree in parsed.selects or ()
-        for node in _nodes(tree)
+        for node in nodes_of(tree)
     )
 
 
@@ -96,7 +96,7 @@ def may_join(parsed: Parsed) -> bool:
     """Whether a query may join tables: all do but those that read a single one, which is no view."""
     read = []
     for tree in parsed.selects or ():
-        for node in _nodes(tree):
+        for node in nodes_of(tree):
             if node.get("type") in ("JOIN", "SHOW_REF"):
                 return True
             if node.get("type") == "BASE_TABLE":
@@ -119,8 +119,8 @@ def _not_a_select(parsed: Parsed) -> str:
     return "only one statement is allowed, SELECT or EXPLAIN of a SELECT"
 
 
-def _nodes(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """All objects of the tree, without recursion: queries may be nested deeply."""
+def nodes_of(tree: Any) -> Iterator[Mapping[str, Any]]:
+    """All objects of a syntax tree or a part of one, without recursion: queries may be nested deeply."""
     waiting: list[Any] = [tree]
     while waiting:
         item = waiting.pop()

@@ -19,6 +19,7 @@ from typing import Any
 import duckdb
 
 from gpuwarden.rollups import ROLLUPS
+from gpuwarden_collector.query.guard import nodes_of
 from gpuwarden_collector.storage.engine import Engine, hot_table
 from gpuwarden_collector.storage.lake import SampleFile
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
@@ -55,7 +56,7 @@ class QueryTimeSpan:
 
 def span_of(tree: Mapping[str, Any], cursor: duckdb.DuckDBPyConnection) -> QueryTimeSpan | None:
     """From the syntax tree of a query; None: it is not for this. Raises duckdb.Error."""
-    nodes = list(_nodes(tree))
+    nodes = list(nodes_of(tree))
     tables = [node for node in nodes if node.get("type") in ("BASE_TABLE", "SHOW_REF")]
     selects = [node for node in nodes if node.get("from_table") in tables]
     if len(tables) != 1 or len(selects) != 1:
@@ -71,7 +72,7 @@ def span_of(tree: Mapping[str, Any], cursor: duckdb.DuckDBPyConnection) -> Query
     names = {
         node["identifier"]
         for _, expression in bounds
-        for node in _nodes(expression)
+        for node in nodes_of(expression)
         if node.get("class") == "PARAMETER"
     }
     select = json.loads(cursor.execute("SELECT json_serialize_sql('SELECT 1')").fetchall()[0][0])
@@ -203,20 +204,9 @@ def _is_ts(expression: Mapping[str, Any]) -> bool:
 
 def _is_steady(expression: Mapping[str, Any]) -> bool:
     """Whether an expression has one value for a query, as far as is known here."""
-    for node in _nodes(expression):
+    for node in nodes_of(expression):
         if "class" in node and node["class"] not in _CLASSES:
             return False
         if "function_name" in node and str(node["function_name"]).lower() not in _STEADY:
             return False
     return True
-
-
-def _nodes(tree: Any) -> Iterator[Mapping[str, Any]]:
-    waiting = [tree]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, dict):
-            yield item
-            waiting.extend(item.values())
-        elif isinstance(item, list):
-            waiting.extend(item)

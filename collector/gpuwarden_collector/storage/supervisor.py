@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from gpuwarden.lifecycle import StartError
@@ -61,16 +62,9 @@ class StorageProcess:
         ours.setblocking(False)
         loop = asyncio.get_running_loop()
         _, channel = await loop.create_connection(Channel, sock=ours)
-        peer = self._peer = Peer(
-            channel,
-            {
-                "freeze": self._freeze,
-                "save": self._save,
-                "write": self._write,
-                "close_windows": self._close_windows,
-                "log": self._log,
-            },
-        )
+        of_writer = ("freeze", "save", "write", "close_windows")
+        handlers = {name: partial(self._of_writer, name) for name in of_writer}
+        peer = self._peer = Peer(channel, {**handlers, "log": self._log})
         self._group.create_task(peer.run(), name="storage process")
         self._seen = StorageStats()
         self._starts += 1
@@ -168,25 +162,13 @@ class StorageProcess:
         await self.look()
         return said
 
-    async def _freeze(self) -> None:
-        await self._port.freeze()
-
-    async def _save(self) -> None:
-        await self._port.save()
-
-    async def _write(self, changes: Any) -> None:
-        await self._port.write(changes)
-
-    async def _close_windows(self, until: Any) -> None:
-        await self._port.close_windows(until)
+    async def _of_writer(self, name: str, *arguments: Any) -> None:
+        """Call a method of `UpkeepWriter`."""
+        assert self._writer is not None, "nothing is asked for before `begin`"
+        await getattr(self._writer, name)(*arguments)
 
     async def _log(self, said: dict[str, Any]) -> None:
         record = logging.makeLogRecord(said)
         logger = logging.getLogger(record.name)
         if logger.isEnabledFor(record.levelno):
             logger.handle(record)
-
-    @property
-    def _port(self) -> UpkeepWriter:
-        assert self._writer is not None, "nothing is asked for before `begin`"
-        return self._writer

@@ -65,22 +65,18 @@ class ProbeRunner:
         """The call that runs is past its deadline."""
         self._ts_ms = 0
         self._due: frozenset[str] = frozenset()
-        self._coverage = Coverage(probe.tables, interval_ms)
+        self.coverage = Coverage(probe.tables, interval_ms)
+        """How much of what was due was read."""
         self._described_at_s: float | None = None
         self._read_health = ProbeHealth()
         self._describe_health = ProbeHealth()
-
-    @property
-    def coverage(self) -> Coverage:
-        """How much of what was due was read."""
-        return self._coverage
 
     def tick(self, ts_ms: int, missed: int = 0) -> None:
         """Read what is due: at once, or on the probe's thread when it may block. `missed`: ticks
         that the agent did not get to since the last one.
         """
-        self._coverage.tick(ts_ms, missed)
-        if not self._coverage.pending:
+        self.coverage.tick(ts_ms, missed)
+        if not self.coverage.pending:
             return
         if not self.probe.blocking:
             self._read_inline(ts_ms)
@@ -89,7 +85,7 @@ class ProbeRunner:
         else:
             self._is_busy = True
             self._ts_ms = ts_ms
-            self._due = self._coverage.take()
+            self._due = self.coverage.take()
             self.is_idle.clear()
             self._asked.set()
 
@@ -130,7 +126,7 @@ class ProbeRunner:
         self._worker.close()
 
     def _read_inline(self, ts_ms: int) -> None:
-        due = self._coverage.take()
+        due = self.coverage.take()
         outcome, reading = _outcome(lambda: self.probe.read(ts_ms, due))
         self._settle(outcome, reading, lambda r: self._accept(self.probe, ts_ms, r), due)
         if self._is_describe_due():
@@ -189,7 +185,7 @@ class ProbeRunner:
                 self._describe_health, f"{self.probe.name} inventory", outcome
             )
             return
-        self._coverage.settle(due, outcome, reading or {})
+        self.coverage.settle(due, outcome, reading or {})
         self._read_health = self._observe(self._read_health, self.probe.name, outcome)
 
     def _observe(self, health: ProbeHealth, name: str, outcome: Outcome) -> ProbeHealth:

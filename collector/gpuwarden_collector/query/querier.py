@@ -63,15 +63,11 @@ class QueryProcess:
         self._handle = handle
         self._channel = channel
         self._spill = spill
-        self._number = 0
+        self.asked_number = 0
+        """Number of the query that it was asked last."""
         self._is_spent = False
         self.is_asked = False
         """Whether it has a query that it has not answered."""
-
-    @property
-    def asked_number(self) -> int:
-        """Number of the query that it was asked last."""
-        return self._number
 
     @classmethod
     async def started(cls, settings: WorkerSettings) -> "QueryProcess":
@@ -112,14 +108,14 @@ class QueryProcess:
 
     async def ask(self, asked: QueryRequest) -> tuple[dict[str, Any], bytes | bytearray]:
         """What it answers. Raises ChannelError when it ended. Whoever is cancelled calls `end_query`."""
-        self._number = asked.number
+        self.asked_number = asked.number
         self.is_asked = True
         self._send({"kind": "query"}, pickle.dumps(asked))
         return await self._answer()
 
     async def end_query(self) -> None:
         """End what runs: by an interrupt, or with the process if that does not help."""
-        self._send({"kind": "interrupt", "number": self._number})
+        self._send({"kind": "interrupt", "number": self.asked_number})
         try:
             async with asyncio.timeout(INTERRUPT_S):
                 await self._answer()
@@ -145,7 +141,7 @@ class QueryProcess:
     async def _answer(self) -> tuple[dict[str, Any], bytes | bytearray]:
         while True:
             header, body = await self._channel.receive()
-            if header.get("number") == self._number:
+            if header.get("number") == self.asked_number:
                 break
         self.is_asked = False
         self._is_spent = self._is_spent or bool(header.get("is_spent"))

@@ -107,7 +107,8 @@ class AmdGpuProbe:
         self.gpu_uuid: str | None = None
         """None until the GPU was awake once."""
         self._card = card
-        self._gpu = gpu
+        self.gpu = gpu
+        """Its index on the node."""
         self._clock = clock
         self._node = node
         self._files = DeviceFiles({"gpu": gpu})
@@ -117,11 +118,6 @@ class AmdGpuProbe:
         self._health = HealthReader(self._files, card.device)
         self._throttling = Throttling()
         self._smi = SmiMetrics(self._files, card.pci_bus_id)
-
-    @property
-    def gpu(self) -> int:
-        """Its index on the node."""
-        return self._gpu
 
     @property
     def pci_bus_id(self) -> str:
@@ -171,10 +167,10 @@ class AmdGpuProbe:
 
     @property
     def _named(self) -> str:
-        return f"GPU {self._gpu} (AMD, {self._card.pci_bus_id})"
+        return f"GPU {self.gpu} (AMD, {self._card.pci_bus_id})"
 
     def _identity(self) -> Row:
-        return {"gpu": self._gpu, "gpu_uuid": self.gpu_uuid}
+        return {"gpu": self.gpu, "gpu_uuid": self.gpu_uuid}
 
     def _rows(self, table: str, values: Mapping[str, Value]) -> list[Row]:
         row = coerce(table, values)
@@ -354,7 +350,7 @@ class AmdGpuProbe:
         device_id = read(device / "device", lambda text: int(text, 16))
         values: dict[str, Value] = {
             "gpu_uuid": self.gpu_uuid,
-            "gpu": self._gpu,
+            "gpu": self.gpu,
             "model": parse.model(product, device_id),
             "vendor": "amd",
             "serial": read(device / "serial_number", parse.name),
@@ -412,7 +408,7 @@ class AmdGpuProbe:
             "ras_errors",
             f"{self._named} counted new hardware errors: {words}",
             severity=severity,
-            gpu=self._gpu,
+            gpu=self.gpu,
             gpu_uuid=self.gpu_uuid,
             details={"pci_bus_id": self._card.pci_bus_id, "errors": grown},
         )

@@ -11,7 +11,6 @@ from gpuwarden.lifecycle import StartError
 if TYPE_CHECKING:
     from gpuwarden.alert import Alert
     from gpuwarden.query import Querier
-    from gpuwarden_collector.settings import CollectorSettings
     from gpuwarden_rules.evaluation.engine import RuleEngine
     from gpuwarden_rules.notify.notifier import Notifier
     from gpuwarden_rules.notify.receivers.receiver import Receiver
@@ -115,11 +114,6 @@ class Notifications:
             }
         except ValueError as error:
             raise StartError(f"{path}: {error}") from error
-
-
-def notifications_of(settings: "CollectorSettings", clock: Clock) -> Notifications:
-    """What the settings ask for. Raises StartError."""
-    return Notifications(settings.notify_file, settings.data_dir, clock)
 
 
 def notify_of(path: Path) -> "Notify":

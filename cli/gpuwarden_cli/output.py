@@ -24,6 +24,12 @@ def terminal_width() -> int | None:
     return get_terminal_size().columns if sys.stdout.isatty() else None
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `20 nodes`, `2 batches`."""
+    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{ending}"
+
+
 def render(
     columns: Sequence[str], rows: Sequence[Sequence[Any]], form: str, *, width: int | None = None
 ) -> str:

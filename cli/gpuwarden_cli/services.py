@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gpuwarden import lifecycle, logs
 from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.settings import SettingsError, changed
+from gpuwarden_cli.output import counted
 
 if TYPE_CHECKING:
     from aiohttp.web import AbstractRouteDef
@@ -71,7 +72,7 @@ async def collecting(
     """A collector with rules and page, for as long as the block runs; `reload`, when set, has
     rules, receivers and prices read anew. Raises StartError.
     """
-    from gpuwarden_cli.notifications import notifications_of
+    from gpuwarden_cli.notifications import Notifications
     from gpuwarden_collector.daemon import running
     from gpuwarden_dashboards.routes import routes as page_routes
     from gpuwarden_rules.diagnosis.service import Diagnoser
@@ -81,7 +82,7 @@ async def collecting(
     from gpuwarden_rules.http import routes as rules_routes
 
     rule_set = rule_set_of(settings.rules_dirs)
-    notifications = notifications_of(settings, clock)
+    notifications = Notifications(settings.notify_file, settings.data_dir, clock)
     reloader: RuleReloader | None = None
     diagnoser: Diagnoser | None = None
 
@@ -368,9 +369,3 @@ def run_simulation(
         )
         return 1
     return code
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 node`, `20 nodes`, `2 batches`."""
-    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{number:,} {noun}{ending}"

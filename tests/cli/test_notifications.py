@@ -10,7 +10,7 @@ from tests.rules.conftest import MemoryStore
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
-from gpuwarden_cli.notifications import Notifications, notifications_of, notify_of
+from gpuwarden_cli.notifications import Notifications, notify_of
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_rules.definition.language import parse
 from gpuwarden_rules.evaluation.engine import RuleEngine
@@ -38,7 +38,7 @@ def test_a_wrong_file_stops_the_start_with_one_line(tmp_path) -> None:
 
 
 async def test_without_a_file_nobody_is_told(tmp_path) -> None:
-    notifications = notifications_of(CollectorSettings(data_dir=tmp_path), SystemClock())
+    notifications = Notifications(None, tmp_path, SystemClock())
     await notifications.run(None, None, asyncio.Event())
     assert notifications.figures() == ""
     assert list(tmp_path.iterdir()) == []
@@ -66,7 +66,7 @@ async def test_an_alert_of_an_engine_is_told_once_over_two_runs(tmp_path) -> Non
     told, path, store = tmp_path / "alerts.jsonl", tmp_path / "notify.yaml", MemoryStore()
     path.write_text(f"receivers: [{{name: log, file: {told}}}]")
     settings = CollectorSettings(data_dir=tmp_path / "store", notify_file=path)
-    notifications = notifications_of(settings, SystemClock())
+    notifications = Notifications(settings.notify_file, settings.data_dir, SystemClock())
     async with running(notifications, store):
         async with asyncio.timeout(DEADLINE_S):
             while not told.exists() or not told.read_text():  # noqa: ASYNC110
@@ -76,6 +76,8 @@ async def test_an_alert_of_an_engine_is_told_once_over_two_runs(tmp_path) -> Non
     assert message["title"] == "CRITICAL fleet: always"
     assert message["firing"][0]["summary"] == "It holds."
     assert (tmp_path / "store" / "notify.sqlite").exists()
-    async with running(notifications_of(settings, SystemClock()), store):
+    async with running(
+        Notifications(settings.notify_file, settings.data_dir, SystemClock()), store
+    ):
         await asyncio.sleep(1.5)
     assert len(told.read_text().splitlines()) == 1

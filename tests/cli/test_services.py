@@ -10,7 +10,8 @@ import pytest
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_cli.main import main
-from gpuwarden_cli.services import SIMULATOR_MISSING, counted, probes_of, run_simulation
+from gpuwarden_cli.output import counted
+from gpuwarden_cli.services import SIMULATOR_MISSING, probes_of, run_simulation
 
 
 def test_the_simulator_backend_stands_beside_the_real_host() -> None:

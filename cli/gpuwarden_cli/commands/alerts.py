@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from gpuwarden.alert import WORST_FIRST
 from gpuwarden_cli.client import CallError, ask, call
-from gpuwarden_cli.output import render, terminal_width
+from gpuwarden_cli.output import counted, render, terminal_width
 
 _ALERTS = f"""
 SELECT
@@ -66,7 +66,9 @@ def alerts_list(args: argparse.Namespace) -> int:
 def silence(args: argparse.Namespace) -> int:
     """`gpuwarden alerts silence MATCHER... --for 2h --comment WHY`."""
     made = _add({"matchers": args.matchers}, args)
-    print(f"silence {made['id']} until {_time(made['ends_at'])}, of {_alerts(made['alerts'])} now")
+    print(
+        f"silence {made['id']} until {_time(made['ends_at'])}, of {counted(made['alerts'], 'alert')} now"
+    )
     return 0
 
 
@@ -130,10 +132,6 @@ def _user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):
         return "somebody"
-
-
-def _alerts(count: int) -> str:
-    return "1 alert" if count == 1 else f"{count} alerts"
 
 
 def _time(text: str) -> str:

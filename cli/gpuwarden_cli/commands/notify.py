@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwarden.lifecycle import StartError
-from gpuwarden_cli.output import render, terminal_width
+from gpuwarden_cli.output import counted, render, terminal_width
 from gpuwarden_cli.settings import collector_settings
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 def notify_check(args: argparse.Namespace) -> int:
     """Whether a file of receivers and routes is right; 1 when it is not."""
-    from gpuwarden_cli.services import counted
     from gpuwarden_rules.definition.yaml_positions import RuleFileError
     from gpuwarden_rules.notify.settings import load
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gpuwarden import logs
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
+from gpuwarden_cli.output import counted
 
 if TYPE_CHECKING:
     from gpuwarden_agent.probe import Probe
@@ -101,7 +102,6 @@ def _with_interval(settings: "AgentSettings", interval_s: float | None) -> "Agen
 
 def summary(tally: "RecordingTally", probes: int, path: Path) -> str:
     """What was recorded, in one line."""
-    from gpuwarden_cli.services import counted
 
     rows = tally.rows.total()
     tables = sum(1 for number in tally.rows.values() if number)
@@ -130,7 +130,6 @@ def replayed(settings: "AgentSettings") -> "tuple[list[Probe], str]":
 
 def replay_nodes(path: Path, nodes: int) -> "tuple[list[tuple[str, list[ReplayProbe]]], str]":
     """A fleet that plays one recording, and a line on it. Raises StartError."""
-    from gpuwarden_cli.services import counted
     from gpuwarden_simulator.recordings.replay import replay_fleet
 
     recording = open_recording(path)

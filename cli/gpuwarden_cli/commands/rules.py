@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from gpuwarden.clock import SystemClock, iso_text
 from gpuwarden_cli.client import CallError, RefusedError, call
-from gpuwarden_cli.output import render, terminal_width
+from gpuwarden_cli.output import counted, render, terminal_width
 from gpuwarden_cli.settings import collector_settings
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ def _running(url: str | None) -> list[dict[str, Any]] | None:
 
 def rules_check(args: argparse.Namespace) -> int:
     """Whether rule files are valid: language, and SQL against the tables. 1 when one is not."""
-    from gpuwarden_cli.services import counted
     from gpuwarden_rules.testing.check import check
 
     paths = paths_of(args.files, tests=False)
@@ -117,7 +116,6 @@ def rules_test(args: argparse.Namespace) -> int:
 
 def rules_reload(args: argparse.Namespace) -> int:
     """Make the collector reload its rules; 1 if a file is wrong and the previous rules stay in force."""
-    from gpuwarden_cli.services import counted
 
     try:
         found = call("POST", "/v1/rules/reload", {}, url=args.url)

@@ -13,7 +13,8 @@ from gpuwarden.alert import Alert, AlertState
 from gpuwarden.clock import SystemClock
 from gpuwarden.models import model_named
 from gpuwarden.settings import load
-from gpuwarden_cli.services import SIMULATOR_MISSING, collecting, counted, run_until_signalled, say
+from gpuwarden_cli.output import counted
+from gpuwarden_cli.services import SIMULATOR_MISSING, collecting, run_until_signalled, say
 
 if TYPE_CHECKING:
     from gpuwarden_agent.collect.discovery import Discovery

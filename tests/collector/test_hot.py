@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.collector import segment_writer
-from tests.collector.made_up_store import LIMITS, asked, asked_in, counted, put
+from tests.collector.made_up_store import LIMITS, asked, asked_in, counted, move_all, put
 
 from gpuwarden_collector.storage import joined_rows as joined
 from gpuwarden_collector.storage.address import CATALOGUE, FOLDER, local_address
@@ -39,6 +39,22 @@ def writer(data_dir: Path) -> Iterator["subprocess.Popen[str]"]:
     yield process
     process.kill()
     process.communicate()
+
+
+def test_a_join_may_leave_out_rows_that_are_not_sealed(data_dir: Path) -> None:
+    """DuckDB puts a filter into the scan of the larger side, which a scan of Arrow must be able to take."""
+    database = Database.open(data_dir, LIMITS)
+    of_many = ROW.replace("'g'", "'g' || lpad((n % 40)::VARCHAR, 2, '0')")
+    put(database, "gpu_samples", f"{of_many} FROM range(3000) r(n)")
+    move_all(database)
+    put(database, "gpu_samples", f"{of_many} FROM range(3000, 5000) r(n)")
+    chosen = "SELECT gpu_uuid FROM gpu_samples WHERE gpu_uuid > 'g32'"
+    with database.reading() as cursor:
+        for among in (chosen, f"{chosen} GROUP BY ALL", f"SELECT 'g' || x FROM ({chosen}) s(x)"):
+            sql = f"SELECT count(*) FROM gpu_samples WHERE gpu_uuid IN ({among})"
+            expected = 0 if "||" in among else 125 * 7
+            assert cursor.execute(sql).fetchone() == (expected,), among
+    database.close()
 
 
 @pytest.mark.slow

@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 _NAME = "gpuwarden"
 """What DuckDB calls the database of the views."""
 _HOT = "hot_"
+_NOT_WITH_ARROW = "join_filter_pushdown"
+"""Optimizer that puts a bloom filter of a join's smaller side into the scan of the other. The scan of an
+Arrow table then fails the query (1.5.5): "Pushdown Filter Type BLOOM_FILTER is not currently supported"."""
 _SNAPSHOT_TRIES = 5
 
 
@@ -106,6 +109,7 @@ class Engine:
             self.connection.execute(
                 "SET allowed_configs = ['max_temp_directory_size', 'disabled_optimizers']"
             )
+            self.order_joins(is_wanted=True)
             self.connection.execute("SET lock_configuration = true")
         except BaseException:
             self.connection.close()
@@ -139,9 +143,8 @@ class Engine:
         of the time of a query that is small, and joins nothing.
         """
         with suppress(duckdb.Error, StoreUnavailableError), self.cursor() as cursor:
-            cursor.execute(
-                f"SET GLOBAL disabled_optimizers = '{'' if is_wanted else 'join_order'}'"
-            )
+            disabled = _NOT_WITH_ARROW if is_wanted else f"{_NOT_WITH_ARROW},join_order"
+            cursor.execute(f"SET GLOBAL disabled_optimizers = '{disabled}'")
 
     @contextmanager
     def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:

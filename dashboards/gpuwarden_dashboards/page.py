@@ -12,13 +12,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from gpuwarden import __version__
 from gpuwarden.access import LOGIN_PATH, LOGOUT_PATH
+from gpuwarden.clock import to_ms
 from gpuwarden.schema import TABLES
+from gpuwarden.waste import LABELS
 from gpuwarden_dashboards import text
 from gpuwarden_dashboards.assets import Assets
 from gpuwarden_dashboards.fleet import Fleet, Record
 from gpuwarden_dashboards.place import GROUPS, NODE_GROUPS, SILENT_AFTER, PlaceNow
 from gpuwarden_dashboards.questions import QUESTIONS
 from gpuwarden_dashboards.series import GPU_TABLES, HOST_TABLE, described
+from gpuwarden_dashboards.usage import BY, ROWS_MAX, SINCE, GpuUsage, Subject, span_of_job
 
 SECURITY_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; "
@@ -32,7 +35,7 @@ _NOT_TAKEN = {
     "expired": "This token has expired.",
     "scope": "This token may not read: log in with one of scope read or admin.",
 }
-MENU = (("Fleet", "/"), ("SQL", "/sql"))
+MENU = (("Fleet", "/"), ("Usage", "/usage"), ("SQL", "/sql"))
 SPANS = (
     ("10 min", 600), ("1 h", 3_600), ("6 h", 21_600), ("24 h", 86_400), ("7 d", 604_800),
     ("30 d", 2_592_000), ("1 y", 31_536_000),
@@ -58,6 +61,7 @@ class Pages:
             ago=text.ago,
             since=_since,
             node_path=_node_path,
+            path=lambda name: quote(name, safe="/"),
         )
 
     def fleet(self, fleet: Fleet) -> str:
@@ -82,6 +86,31 @@ class Pages:
     def sql(self) -> str:
         """The page that asks questions."""
         return self._render("sql.html", questions=QUESTIONS, tables=_tables(), at="/sql")
+
+    def usage(self, usages: Sequence[GpuUsage], by: str, since: str) -> str:
+        """The page of what GPUs were used for."""
+        return self._render(
+            "usage.html", usages=usages, by=by, since=since, groups=BY, sinces=SINCE,
+            rows_max=ROWS_MAX, labels=tuple(LABELS), meanings=LABELS, at="/usage",
+        )  # fmt: skip
+
+    def subject(self, subject: Subject, since: str) -> str:
+        """The page of a job or a user."""
+        begin, end = span_of_job(subject)
+        return self._render(
+            "subject.html",
+            subject=subject,
+            since=since,
+            sinces=SINCE,
+            now=subject.end,
+            begin_ms=to_ms(begin),
+            end_ms=to_ms(end),
+            labels=tuple(LABELS),
+            meanings=LABELS,
+            spans=SPANS,
+            groups=[{"title": title, "metrics": metrics[:1]} for title, metrics in GROUPS],
+            metrics=list(described(GPU_TABLES)),
+        )
 
     def login(self, after: str, why: str, *, is_logged_in: bool) -> str:
         """The page that asks for a token. `why`: the last one was not taken; "": there was none."""

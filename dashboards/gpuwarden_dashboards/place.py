@@ -84,10 +84,9 @@ class PlaceNow:
 
 async def read_place(querier: Querier, place: Place, now: datetime) -> PlaceNow | None:
     """None: there is no such node or GPU. Raises QueryError."""
-    table, where = (
-        ("nodes", "node = $key") if place.gpu_uuid is None else ("gpus", "gpu_uuid = $key")
-    )
-    params = {"key": place.gpu_uuid or place.node}
+    """`place`: a node, or one GPU."""
+    table, where = "nodes" if place.node else "gpus", place.where
+    params = place.params
     queries = (
         f"SELECT * FROM {table} WHERE {where}",
         _PROCESSES.format(where=where),
@@ -103,7 +102,7 @@ async def read_place(querier: Querier, place: Place, now: datetime) -> PlaceNow 
         now,
         item["node"],
         item.get("gpu") if table == "gpus" else None,
-        place.gpu_uuid,
+        place.gpu_uuids[0] if place.gpu_uuids else None,
         seen if seen is not None and now - seen > SILENT_AFTER else None,
         [(_spaced(name), _said(value)) for name, value in item.items() if _is_said(name, value)],
         (await read_tiles(querier, [item["node"]]))[item["node"]],

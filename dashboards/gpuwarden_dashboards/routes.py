@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -15,8 +16,9 @@ from gpuwarden_dashboards.assets import PATH, load_assets
 from gpuwarden_dashboards.fleet import COLOURS, read_fleet, read_map
 from gpuwarden_dashboards.page import SECURITY_POLICY, Pages
 from gpuwarden_dashboards.place import read_gpu_uuid, read_place
-from gpuwarden_dashboards.series import Place, SeriesError, Span, read_series, span_of
+from gpuwarden_dashboards.series import GPUS_MAX, Place, SeriesError, Span, read_series, span_of
 from gpuwarden_dashboards.timeline import read_timeline
+from gpuwarden_dashboards.usage import BY, SINCE, read_subject, read_usage
 
 _HEADERS = {
     "Content-Security-Policy": SECURITY_POLICY,
@@ -36,6 +38,9 @@ def routes(querier: Querier, clock: Clock) -> Iterable[web.AbstractRouteDef]:
         web.get("/", page.fleet),
         web.get("/nodes/{node}", page.node),
         web.get("/gpus/{gpu_uuid}", page.gpu),
+        web.get("/usage", page.usage),
+        web.get("/jobs/{name:.+}", page.job),
+        web.get("/users/{name}", page.user),
         web.get("/sql", page.sql),
         web.get(LOGIN_PATH, page.login),
         web.get(PATH, page.assets.serve),
@@ -74,7 +79,49 @@ class _Page:
 
     async def gpu(self, request: web.Request) -> web.Response:
         """GET /gpus/{gpu_uuid}."""
-        return await self._place(Place(gpu_uuid=request.match_info["gpu_uuid"]))
+        return await self._place(Place(gpu_uuids=(request.match_info["gpu_uuid"],)))
+
+    async def usage(self, request: web.Request) -> web.Response:
+        """GET /usage: GPU hours and dollars by user, team, job, node or model."""
+        by = request.query.get("by", "user")
+        if by not in BY:
+            return _wrong(f"by must be one of {', '.join(BY)}")
+        try:
+            since, begin, end = self._since(request)
+            usages = await read_usage(self._querier, by, begin, end)
+        except SeriesError as error:
+            return _wrong(str(error))
+        except QueryError as error:
+            return _unread(error)
+        return _html(self._pages.usage(usages, by, since))
+
+    async def job(self, request: web.Request) -> web.Response:
+        """GET /jobs/{name}: a Slurm job's id, or namespace/pod."""
+        return await self._subject("job", request)
+
+    async def user(self, request: web.Request) -> web.Response:
+        """GET /users/{name}: what one person used."""
+        return await self._subject("user", request)
+
+    async def _subject(self, kind: str, request: web.Request) -> web.Response:
+        try:
+            since, begin, end = self._since(request)
+            name = request.match_info["name"]
+            subject = await read_subject(self._querier, kind, name, begin, end)
+        except SeriesError as error:
+            return _wrong(str(error))
+        except QueryError as error:
+            return _unread(error)
+        if subject is None:
+            raise web.HTTPNotFound
+        return _html(self._pages.subject(subject, since))
+
+    def _since(self, request: web.Request) -> tuple[str, datetime, datetime]:
+        since = request.query.get("since", "7d")
+        if since not in SINCE:
+            raise SeriesError(f"since must be one of {', '.join(SINCE)}")
+        now = self._clock.now()
+        return since, now - SINCE[since], now
 
     async def sql(self, _request: web.Request) -> web.Response:
         """GET /sql: questions in SQL."""
@@ -135,10 +182,13 @@ class _Page:
 
 
 def _place_of(request: web.Request) -> Place:
-    place = Place(request.query.get("node"), request.query.get("gpu_uuid"))
-    if (place.node is None) == (place.gpu_uuid is None):
+    node, listed = request.query.get("node"), request.query.get("gpu_uuid", "")
+    uuids = tuple(filter(None, listed.split(",")))
+    if (node is None) == (not uuids):
         raise SeriesError("give either node or gpu_uuid")
-    return place
+    if len(uuids) > GPUS_MAX:
+        raise SeriesError(f"at most {GPUS_MAX} GPUs at once")
+    return Place(node, uuids)
 
 
 def _whole(request: web.Request, name: str, usual: int) -> int:

@@ -18,6 +18,7 @@ GPU_TABLES = ("gpu_samples", "gpu_detail_samples", "gpu_health_samples")
 HOST_TABLE = "host_samples"
 COLUMNS_MAX = 4_000
 METRICS_MAX = 40
+GPUS_MAX = 256
 SAMPLES_UP_TO = timedelta(hours=3)
 """Longest span that is read from samples."""
 MINUTES_UP_TO = timedelta(days=14)
@@ -31,10 +32,22 @@ class SeriesError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What is looked at: one GPU, or a node with all its GPUs."""
+    """What is looked at: a node with all its GPUs, or one GPU, or those of a job."""
 
     node: str | None = None
-    gpu_uuid: str | None = None
+    gpu_uuids: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """A condition on rows of GPUs and, of a node, of hosts."""
+        return (
+            "node = $node" if self.node is not None else "gpu_uuid IN (SELECT unnest($gpu_uuids))"
+        )
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """Of `where`."""
+        return {"gpu_uuids": list(self.gpu_uuids)} if self.node is None else {"node": self.node}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +75,8 @@ class DrawnSeries:
 
     metric: str
     unit: str
+    node: str | None
+    """Of a GPU."""
     gpu: int | None
     gpu_uuid: str | None
     least: Sequence[float | None]
@@ -108,7 +123,7 @@ async def read_series(
     for name in dict.fromkeys(metrics):
         table, metric = _found(name, place)
         asked.setdefault(table, []).append(metric)
-    params = _parameters(place, span)
+    params = {**place.params, "begin": span.begin, "end": span.end}
     results = await query_all(
         querier,
         [(series_sql(place, table, wanted, span), params) for table, wanted in asked.items()],
@@ -119,7 +134,7 @@ async def read_series(
         for line in _lines(result, table, wanted, span.columns)
     ]
     order = {name: number for number, name in enumerate(metrics)}
-    return sorted(lines, key=lambda line: (order[line.metric], line.gpu or 0))
+    return sorted(lines, key=lambda line: (order[line.metric], line.node or "", line.gpu or 0))
 
 
 def _found(name: str, place: Place) -> tuple[str, Metric]:
@@ -148,6 +163,7 @@ def _lines(
             yield DrawnSeries(
                 prefix + metric.name,
                 _unit(metric),
+                record.get("node"),
                 record.get("gpu"),
                 record.get("gpu_uuid"),
                 *spread,
@@ -156,11 +172,6 @@ def _lines(
 
 def _unit(metric: Metric) -> str:
     return f"{metric.unit}/s" if metric.kind is Kind.COUNTER else metric.unit
-
-
-def _parameters(place: Place, span: Span) -> Mapping[str, Any]:
-    where = {"node": place.node} if place.gpu_uuid is None else {"gpu_uuid": place.gpu_uuid}
-    return {**where, "begin": span.begin, "end": span.end}
 
 
 def _spread(
@@ -184,7 +195,7 @@ def series_sql(place: Place, table: str, metrics: Sequence[Metric], span: Span) 
         source = rollup.table.name
         values = [_of_rollup(metric, part, rollup.window_s) for metric in metrics]
     by = [] if is_host else ["gpu_uuid"]
-    index = "" if is_host else ", max(gpu) AS gpu"
+    index = "" if is_host else ", max(gpu) AS gpu, max(node) AS node"
     read = ", ".join(
         f"{least} AS l_{n}, {mean} AS m_{n}, {greatest} AS g_{n}"
         for n, (least, mean, greatest) in enumerate(values)
@@ -197,7 +208,6 @@ def series_sql(place: Place, table: str, metrics: Sequence[Metric], span: Span) 
         for n in range(len(values))
         for short, name in (("l", "least"), ("m", "mean"), ("g", "greatest"))
     )
-    where = "gpu_uuid = $gpu_uuid" if place.gpu_uuid is not None else "node = $node"
     window = (
         " WINDOW w AS (PARTITION BY " + ("node" if is_host else "gpu_uuid") + " ORDER BY ts)"
         if rollup is None and any(metric.kind is Kind.COUNTER for metric in metrics)
@@ -205,8 +215,8 @@ def series_sql(place: Place, table: str, metrics: Sequence[Metric], span: Span) 
     )
     return f"""
         WITH readings AS (
-            SELECT {", ".join(["ts", *by])}{"" if is_host else ", gpu"}, {read} FROM {source}
-            WHERE {where} AND ts >= $begin AND ts < $end{window}
+            SELECT {", ".join(["ts", *by])}{"" if is_host else ", gpu, node"}, {read} FROM {source}
+            WHERE {place.where} AND ts >= $begin AND ts < $end{window}
         ), cut AS (
             SELECT {"".join(name + ", " for name in by)}
                 (epoch_ms(ts) - {span.begin_ms}) // {span.step_ms} AS place, {columns}{index}

@@ -48,14 +48,10 @@ class PlaceTimeline:
 
 async def read_timeline(querier: Querier, place: Place, span: Span) -> PlaceTimeline:
     """What happened over the span. Raises QueryError."""
-    where = "gpu_uuid = $gpu_uuid" if place.gpu_uuid is not None else "node = $node"
-    params: Mapping[str, Any] = {
-        **({"node": place.node} if place.gpu_uuid is None else {"gpu_uuid": place.gpu_uuid}),
-        "begin": span.begin,
-        "end": span.end,
-    }
+    where = place.where
+    params: Mapping[str, Any] = {**place.params, "begin": span.begin, "end": span.end}
     of_diagnoses = (
-        "subject = $gpu_uuid" if place.gpu_uuid is not None else "kind = 'gpu' AND node = $node"
+        f"kind = 'gpu' AND {where}" if place.node else where.replace("gpu_uuid ", "subject ")
     )
     queries = (
         f"""

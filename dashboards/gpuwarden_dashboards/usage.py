@@ -16,7 +16,7 @@ _JOB = "coalesce(slurm_job_id, pod)"
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class GpuUsage:
     """GPU hours and dollars of one user, job or the like; `labels` adds up to both."""
 
     name: str | None
@@ -37,10 +37,10 @@ class Subject:
     name: str
     begin: datetime
     end: datetime
-    usage: Usage | None
+    usage: GpuUsage | None
     gpus: Sequence[Record]
     """node, gpu, gpu_uuid and when it was held."""
-    jobs: Sequence[Usage]
+    jobs: Sequence[GpuUsage]
     """Of a user."""
     users: Sequence[str]
     """Of a job."""
@@ -48,14 +48,16 @@ class Subject:
     alerts: Sequence[Record]
 
 
-async def read_usage(querier: Querier, by: str, begin: datetime, end: datetime) -> Sequence[Usage]:
+async def read_usage(
+    querier: Querier, by: str, begin: datetime, end: datetime
+) -> Sequence[GpuUsage]:
     """The largest first. Raises QueryError."""
     return await _usage(querier, BY[by], "true", {"begin": begin, "end": end})
 
 
 async def _usage(
     querier: Querier, column: str, where: str, params: Mapping[str, Any]
-) -> Sequence[Usage]:
+) -> Sequence[GpuUsage]:
     found = await querier.query(
         f"""
         SELECT {column} AS name, label, is_waste, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd
@@ -70,9 +72,9 @@ async def _usage(
     return sorted(usages, key=lambda one: (-(one.usd or 0.0), -one.gpu_hours))[:ROWS_MAX]
 
 
-def _summed(name: str | None, records: Sequence[Record]) -> Usage:
+def _summed(name: str | None, records: Sequence[Record]) -> GpuUsage:
     wasted = [record for record in records if record["is_waste"]]
-    return Usage(
+    return GpuUsage(
         name,
         sum(record["gpu_hours"] for record in records),
         _usd(records),
@@ -120,9 +122,8 @@ async def read_subject(
         """,
         f"SELECT * FROM alerts_now WHERE state = 'firing' AND {mine} ORDER BY fired_at LIMIT 50",
     )
-    gpus, verdicts, alerts = (
-        result.records() for result in await query_all(querier, [(q, params) for q in queries])
-    )
+    asked = [(sql, {n: v for n, v in params.items() if f"${n}" in sql}) for sql in queries]
+    gpus, verdicts, alerts = (result.records() for result in await query_all(querier, asked))
     column = "job" if is_job else '"user"'
     usage = await _usage(querier, column, f"{column} = $name", params)
     if not gpus and not usage and not verdicts:

@@ -147,7 +147,7 @@ async def test_names_from_outside_are_text_and_nothing_else(querier, evil) -> No
         [evil, f"GPU-{evil}-0"],
     )
     of_node = await read_place(querier, Place(node=evil), NOW)
-    of_gpu = await read_place(querier, Place(gpu_uuid=f"GPU-{evil}-0"), NOW)
+    of_gpu = await read_place(querier, Place(gpu_uuids=(f"GPU-{evil}-0",)), NOW)
     assert of_node is not None
     assert of_gpu is not None
     for html, least in (

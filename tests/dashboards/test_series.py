@@ -19,7 +19,7 @@ from gpuwarden_dashboards.series import (
 from gpuwarden_dashboards.timeline import read_timeline
 
 BEGIN = datetime(2026, 3, 1, 10, tzinfo=UTC)
-GPU = Place(gpu_uuid="GPU-1")
+GPU = Place(gpu_uuids=("GPU-1",))
 
 
 @given(

@@ -35,6 +35,9 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/"): Scope.READ,
     ("GET", "/nodes/{node}"): Scope.READ,
     ("GET", "/gpus/{gpu_uuid}"): Scope.READ,
+    ("GET", "/usage"): Scope.READ,
+    ("GET", "/jobs/{name}"): Scope.READ,
+    ("GET", "/users/{name}"): Scope.READ,
     ("GET", "/sql"): Scope.READ,
     ("GET", LOGIN_PATH): Anyone,
     ("POST", LOGIN_PATH): Anyone,  # the token is in its body

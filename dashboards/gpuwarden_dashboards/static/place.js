@@ -4,7 +4,9 @@ import { Chart, Shared, clock } from "./chart.js";
 import { ask, live } from "./live.js";
 
 const page = document.querySelector("#charts");
-const place = page.dataset.gpuUuid ? { gpu_uuid: page.dataset.gpuUuid } : { node: page.dataset.node };
+const uuids = page.dataset.gpuUuids ?? page.dataset.gpuUuid;
+const place = uuids ? { gpu_uuid: uuids } : { node: page.dataset.node };
+const isOne = Boolean(page.dataset.gpuUuid);
 const known = JSON.parse(document.querySelector("#metrics").textContent);
 const charts = new Map();
 const picker = document.querySelector("#picker");
@@ -15,9 +17,9 @@ const happened = document.querySelector("#happened");
 const here = new URL(location.href);
 const onlyGpu = here.searchParams.get("gpu");
 const now = () => Date.now();
-const given = ["begin", "end"].map((name) => Number(here.searchParams.get(name)));
+const given = ["begin", "end"].map((name) => Number(here.searchParams.get(name) ?? page.dataset[name]));
 let lengthS = Number(here.searchParams.get("last")) || 3600;
-const fixed = given.every((ms) => ms > 0);
+const fixed = given.every((ms) => ms > 0) && !here.searchParams.has("last");
 const shared = new Shared(...(fixed ? given : [now() - lengthS * 1000, now()]));
 let following = !fixed;
 
@@ -73,13 +75,13 @@ async function look() {
     ask(query("/v1/timeline", { columns: width }), signal),
   ]);
   const marks = timeline.marks.filter((mark) => mark.kind !== "diagnosis" && mark.severity !== "info");
-  const strips = timeline.strips.map((strip) => ({ name: strip.gpu === null || place.gpu_uuid ? strip.name : `GPU ${strip.gpu}: ${strip.name}`, held: strip.held }));
+  const strips = timeline.strips.map((strip) => ({ name: strip.gpu === null || isOne ? strip.name : `GPU ${strip.gpu}: ${strip.name}`, held: strip.held }));
   for (const { metrics: wanted, chart } of charts.values()) {
     const lines = series.lines
       .filter((line) => wanted.includes(line.metric) && (onlyGpu === null || line.gpu === null || String(line.gpu) === onlyGpu))
       .map((line) => ({
         ...line,
-        name: place.gpu_uuid || line.gpu === null ? (wanted.length > 1 ? line.metric.replace(/^host\./, "").replace(/_(percent|watts|celsius|bytes|mhz|bytes_total|bytes_per_second)$/, "").replace(/_/g, " ") : "") : `GPU ${line.gpu}`,
+        name: isOne || line.gpu === null ? (wanted.length > 1 ? line.metric.replace(/^host\./, "").replace(/_(percent|watts|celsius|bytes|mhz|bytes_total|bytes_per_second)$/, "").replace(/_/g, " ") : "") : page.dataset.node ? `GPU ${line.gpu}` : `${line.node} ${line.gpu}`,
       }));
     chart.set({
       begin: series.begin_ms, step: series.step_ms, columns: series.columns, lines,
@@ -93,6 +95,7 @@ async function look() {
 }
 
 function tell(marks) {
+  if (!happened) return;
   const rows = [...marks].reverse().slice(0, 60).map((mark) => {
     const row = document.createElement("tr");
     const cells = [

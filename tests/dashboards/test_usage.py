@@ -1,0 +1,92 @@
+"""Who used what: groups add up, and pages of jobs and users say what is known of them."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gpuwarden.waste import LABELS
+from gpuwarden_dashboards.assets import load_assets
+from gpuwarden_dashboards.page import Pages
+from gpuwarden_dashboards.usage import BY, read_subject, read_usage
+
+NOW = datetime(2026, 3, 2, 12, 30, tzinfo=UTC)
+BEGIN = NOW - timedelta(days=1)
+PAGES = Pages(load_assets())
+
+
+@pytest.fixture
+def used(querier):
+    """Two jobs of alice, one of bob that has no price, an hour nobody used."""
+    rows = [
+        ("productive", "n1", 0, "alice", "7", 3600, 3.0),
+        ("idle_held", "n1", 0, "alice", "7", 1800, 1.5),
+        ("throttled", "n1", 1, "alice", "8", 900, 0.75),
+        ("productive", "n2", 0, "bob", "9", 7200, None),
+        ("free", "n2", 1, None, None, 3600, 3.0),
+    ]
+    for label, node, gpu, user, job, seconds, usd in rows:
+        querier.db.execute(
+            "INSERT INTO waste_1h (ts, label, node, gpu, gpu_uuid, username, slurm_job_id, simulated,"
+            " seconds, usd) VALUES (?, ?, ?, ?, ?, ?, ?, false, ?, ?)",
+            [
+                (NOW - timedelta(hours=2)).replace(tzinfo=None),
+                label, node, gpu, f"GPU-{node}-{gpu}", user, job, seconds, usd,
+            ],
+        )  # fmt: skip
+    return querier
+
+
+@pytest.mark.parametrize("by", BY)
+async def test_groups_add_up_to_the_whole(used, by) -> None:
+    usages = await read_usage(used, by, BEGIN, NOW)
+    assert sum(usage.gpu_hours for usage in usages) == 4.75
+    assert sum(usage.usd or 0 for usage in usages) == 8.25
+    assert sum(usage.wasted_usd or 0 for usage in usages) == 5.25
+    for usage in usages:
+        assert sum(hours for hours, _ in usage.labels.values()) == pytest.approx(usage.gpu_hours)
+        assert set(usage.labels) <= set(LABELS)
+
+
+async def test_an_unknown_price_is_unknown_and_not_nothing(used) -> None:
+    alice, nobody, bob = await read_usage(used, "user", BEGIN, NOW)
+    assert (alice.name, alice.usd, alice.wasted_usd, alice.wasted_hours) == (
+        "alice",
+        5.25,
+        2.25,
+        0.75,
+    )
+    assert (nobody.name, nobody.usd) == (None, 3.0)
+    assert (bob.name, bob.usd, bob.wasted_usd, bob.gpu_hours) == ("bob", None, 0, 2.0)
+    html = PAGES.usage([alice, nobody, bob], "user", "7d")
+    assert 'href="/users/alice"' in html
+    assert "nobody known" in html
+
+
+async def test_a_job_is_told_with_its_gpus_verdict_and_cost(used) -> None:
+    for minute in (0, 40):
+        used.db.execute(
+            "INSERT INTO process_1m (ts, node, gpu, gpu_uuid, pid, simulated, samples, username,"
+            " slurm_job_id) VALUES (?, 'n1', 0, 'GPU-n1-0', 5, false, 6, 'alice', '7')",
+            [(NOW - timedelta(hours=2) + timedelta(minutes=minute)).replace(tzinfo=None)],
+        )
+    at = (NOW - timedelta(hours=1)).replace(tzinfo=None)
+    used.db.execute(
+        "INSERT INTO diagnoses (subject, kind, bottleneck, confidence, summary, advice, evidence, misses,"
+        " job, owner, gpus, began_at, seen_at, simulated) VALUES ('Slurm job 7', 'job', 'loader', 1,"
+        " 'Waits for data.', 'More workers.', '[]', '[]', 'Slurm job 7', 'alice', 1, $1, $1, false)",
+        [at],
+    )
+    job = await read_subject(used, "job", "7", BEGIN, NOW)
+    assert job is not None
+    assert [gpu["gpu_uuid"] for gpu in job.gpus] == ["GPU-n1-0"]
+    assert job.users == ["alice"]
+    assert job.usage is not None
+    assert job.usage.usd == 4.5
+    html = PAGES.subject(job, "7d")
+    assert "More workers." in html
+    assert 'data-gpu-uuids="GPU-n1-0"' in html
+    user = await read_subject(used, "user", "alice", BEGIN, NOW)
+    assert user is not None
+    assert {usage.name for usage in user.jobs} == {"7", "8"}
+    assert "Waits for data." in PAGES.subject(user, "7d")
+    assert await read_subject(used, "job", "nothing", BEGIN, NOW) is None

@@ -1,7 +1,7 @@
 """Decodes Xids 144 to 150: the text names a unit of the fifth NVLink generation and what failed.
 
-The text is `UNIT Fatal|Nonfatal XC<n> i<n> Link <n> (<intrinfo> <error status> ...)`. Which rule
-holds is told by unit, subcode (bits 20 to 25 of intrinfo), error status, and the unit's number in
+The text is `UNIT Fatal|Nonfatal XC<n> i<n> Link <n> (<intrinfo> <error status> ...)`; link -1 is an error of
+no link of its own. A line that was cut short within the brackets is as bad as it says. Which rule holds is told by unit, subcode (bits 20 to 25 of intrinfo), error status, and the unit's number in
 the low bits of intrinfo, of which there are two layouts. Drivers print only the first part of a
 unit's name, or another part: each part of it names the unit.
 
@@ -16,8 +16,8 @@ from gpuwarden.xids import ACTIONS, CRITICAL, INFO, WARNING
 
 _REPORT = re.compile(
     r"(?P<unit>[A-Z0-9_]+(?:/[A-Z0-9_]+)*)\s+(?P<fatality>Nonfatal|Fatal)\s+XC(?P<xc>\d)"
-    r"\s+i(?P<instance>\d+)\s+Link\s+(?P<link>\d{1,3})"
-    r"\s+\((?P<words>0x[0-9a-fA-F]{1,8}(?:\s+0x[0-9a-fA-F]{1,8})+)"
+    r"\s+i(?P<instance>\d+)\s+Link\s+(?P<link>-?\d{1,3})"
+    r"\s+\((?P<words>(?:0x[0-9a-fA-F]{1,8}(?=[\s)])\s*)*)"
 )
 
 
@@ -54,13 +54,15 @@ class LinkError:
     """The text of an Xid 144 to 150, decoded."""
 
     unit: str
-    link: int
+    link: int | None
+    """None: the error is not of one link."""
     is_fatal: bool
     """What the line says; the rule may know better."""
-    subcode: int
-    error_status: int
+    subcode: int | None
+    """None: the line was cut short before it, as for `error_status`."""
+    error_status: int | None
     rule: Nvlink5Rule | None
-    """None: NVIDIA's table has no row for it."""
+    """None: NVIDIA's table has no row for it, or the line was cut short."""
 
     @property
     def severity(self) -> str:
@@ -81,23 +83,28 @@ class LinkError:
 
 
 def decode(xid: int, text: str) -> LinkError | None:
-    """What the text after the code says; None when it is not such a text, or cut short."""
+    """What the text after the code says; None when it is not such a text."""
     found = _REPORT.search(text)
     if found is None or not 144 <= xid <= 150:
         return None
     words = [int(word, 16) for word in found["words"].split()]
-    intrinfo, error_status = words[0], words[1]
+    intrinfo, error_status = words[:2] if len(words) > 1 else (None, None)
+    link = int(found["link"])
     return LinkError(
         unit=found["unit"],
-        link=int(found["link"]),
+        link=link if link >= 0 else None,
         is_fatal=found["fatality"] == "Fatal",
-        subcode=intrinfo >> 20 & 0x3F,
+        subcode=None if intrinfo is None else intrinfo >> 20 & 0x3F,
         error_status=error_status,
         rule=_rule(xid, found["unit"], intrinfo, error_status),
     )
 
 
-def _rule(xid: int, name: str, intrinfo: int, error_status: int) -> Nvlink5Rule | None:
+def _rule(
+    xid: int, name: str, intrinfo: int | None, error_status: int | None
+) -> Nvlink5Rule | None:
+    if intrinfo is None:
+        return None
     parts = set(name.split("/"))
     subcode = intrinfo >> 20 & 0x3F
     for unit in _UNITS:

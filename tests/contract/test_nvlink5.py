@@ -65,16 +65,23 @@ def test_an_error_without_a_row_is_as_bad_as_the_line_says() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "Placeholder message",
-        "NETIR Fatal XC0 i0 Link -1 (0x000fe406",
-        "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6",
-        "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x1234567890 0x0)",
-    ],
+    ["", "Placeholder message", "NETIR_LINK_EVT Fatal XC0 i0 Link 0", "NETIR Fatal XC0 i0 Link -1"],
 )
 def test_what_is_not_such_a_text_is_not_decoded(text: str) -> None:
     assert decode(149, text) is None
+
+
+def test_an_error_of_no_link_is_decoded_and_the_line_cut_short_is_as_bad_as_it_says() -> None:
+    whole = "NETIR     Fatal   XC0 i0 Link -1 (0x000fe406 0x00000000 0x00000000 0x00000000)"
+    found = decode(149, whole)
+    assert found is not None
+    assert (found.unit, found.link, found.severity, found.action) == (
+        "NETIR", None, CRITICAL, "RESET_GPU",
+    )  # fmt: skip
+    for cut in (whole[:44], whole[:50], whole[:53], "NETIR Fatal XC0 i0 Link 8 (0x1234567890 0x0)"):
+        found = decode(149, cut)
+        assert found is not None, cut
+        assert (found.rule, found.subcode, found.severity) == (None, None, CRITICAL), cut
 
 
 def test_other_xids_are_not_decoded() -> None:

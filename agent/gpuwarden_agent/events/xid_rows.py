@@ -48,7 +48,8 @@ def _xid_row(xid: Xid, gpus: Gpus, sequence: int | None) -> Row:
     meaning, severity, action, remedy = info.meaning, info.severity, info.action, info.remedy
     link = decode(xid.code, xid.text)
     if link is not None:
-        meaning = f"{meaning}, {link.unit} on link {link.link}"
+        where = "" if link.link is None else f" on link {link.link}"
+        meaning = f"{meaning}, {link.unit}{where}"
         severity = link.severity
         action = link.action or action
         remedy = link.remedy or remedy

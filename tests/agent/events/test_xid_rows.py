@@ -69,6 +69,15 @@ def test_an_nvlink_error_is_told_by_its_decoded_text() -> None:
     assert (details["unit"], details["link"], details["action"]) == ("NETIR_BER_EVENT", 3, "IGNORE")
 
 
+def test_an_nvlink_error_of_no_link_is_as_bad_as_nvidia_says() -> None:
+    made = row(
+        "NVRM: Xid (PCI:0000:3b:00): 149, NETIR     Fatal   XC0 i0 Link -1 (0x000fe406 0x00000000 0x0)"
+    )
+    assert made["severity"] == "critical"
+    assert "NVLINK: NETIR Error, NETIR; drain the node and reset the GPU" in made["message"]
+    assert "link" not in json.loads(made["details"])
+
+
 @pytest.mark.parametrize(
     ("to", "severity", "action"),
     [

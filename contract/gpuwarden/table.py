@@ -46,3 +46,8 @@ MIG = Column(
     "mig_instance", Type.STRING, "MIG device: GPU instance/compute instance. NULL: whole GPU."
 )
 SIMULATED = Column("simulated", Type.BOOL, "True where a simulator made the row.", required=True)
+
+
+def place_uuid(pci_bus_id: str, node: str) -> str:
+    """The `gpu_uuid` of an NVIDIA GPU of which only the place is known: "pci-0000:3b:00.0@NODE"."""
+    return f"pci-{pci_bus_id}@{node}"

@@ -84,8 +84,10 @@ class Batcher:
             pieces[:] = [whole.slice(BATCH_ROWS)]
 
     def flush(self, tally: ImportTally) -> Iterator[ImportBatch]:
-        """What waits."""
-        for name, pieces in self.pending.items():
+        """What waits; nodes and GPUs first, as the collector names GPUs of events by them."""
+        order = ("nodes", "gpus")
+        first = {name: self.pending[name] for name in order if name in self.pending}
+        for name, pieces in (first | self.pending).items():
             whole = pa.concat_tables(pieces, promote_options="default")
             if whole.num_rows:
                 yield from self._cut(WIRE_TABLES[name], whole, tally)

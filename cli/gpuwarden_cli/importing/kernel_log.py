@@ -13,7 +13,7 @@ from typing import Any
 from gpuwarden_agent.events.xid_lines import FellOffBus, Found, GpuNamed, Xid, bus_id, step
 from gpuwarden_agent.events.xid_rows import FALLEN_OFF_BUS, row_of
 from gpuwarden_cli.importing.instants import Instants
-from gpuwarden_cli.importing.model import ImportedRows, ImportTally, Origin, Row
+from gpuwarden_cli.importing.model import ImportedRows, ImportTally, Origin, Row, place_uuid
 from gpuwarden_cli.importing.smi_csv import note_zone
 
 _KMSG = re.compile(r"\d{1,5},\d{1,18},\d{1,18},[^;\n]*;")
@@ -175,12 +175,20 @@ class _File:
         if line.sequence is None:
             details.pop("kmsg_sequence", None)
         details["source"] = "kernel log"
+        node = self.origin.node_or(line.host)
+        uuid = self.uuids.get(found.pci_bus_id)
+        if uuid is None and row["kind"] == "xid":
+            uuid = place_uuid(found.pci_bus_id, None, node)
+            self.tally.note(
+                "the log does not name all GPUs: the collector takes the GPU that its inventory has at the"
+                " PCI bus id, else bus id and node stand for its UUID"
+            )
         return {
             **row,
-            "gpu_uuid": self.uuids.get(found.pci_bus_id),
+            "gpu_uuid": uuid,
             "details": json.dumps(details, sort_keys=True),
             "ts": self._time(line),
-            "node": self.origin.node_or(line.host),
+            "node": node,
         }
 
     def _time(self, line: Line) -> int:

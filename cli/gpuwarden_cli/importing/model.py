@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from typing import Any
 
+from gpuwarden.table import place_uuid as uuid_of_place
+
 Value = str | int | float | bool | None
 Row = dict[str, Value]
 
@@ -135,7 +137,7 @@ def place_uuid(pci_bus_id: Value, index: Value, node: str) -> str:
     its index there.
     """
     if pci_bus_id:
-        return f"pci-{pci_bus_id}@{node}"
+        return uuid_of_place(str(pci_bus_id), node)
     return f"gpu-{0 if index is None else index}@{node}"
 
 

@@ -38,6 +38,7 @@ from gpuwarden_collector.ingest.inventory import BatchSource, Item, Place
 from gpuwarden_collector.ingest.late_rows import late_windows
 from gpuwarden_collector.ingest.prices import PriceBook
 from gpuwarden_collector.ingest.resent import doubtful_rows
+from gpuwarden_collector.ingest.xid_gpus import at_that_time, places_of, with_gpus
 from gpuwarden_collector.storage.commit import Changes
 from gpuwarden_collector.storage.segment import BatchKey
 
@@ -169,7 +170,10 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
             if not batch.id.is_import:
                 heard[name].update(keys)
                 heard["nodes"].update(batch.decoded.parts[name].data["node"].to_pylist())
-    tables = _joined(of_live, of_history)
+    tables = _joined(
+        _with_gpus(of_live, _Whereabouts(known, items, places)),
+        _with_gpus(of_history, _Whereabouts(known, items)),
+    )
     if (events := claims.events()) is not None:
         tables = _joined(tables, {EVENTS.name: events})
     changes = Changes(
@@ -331,6 +335,39 @@ class _Speakers:
             self._by_table[name] = ends, having
         ends, having = self._by_table[name]
         return having[bisect_right(ends, row)].speaker
+
+
+class _Whereabouts:
+    """Which GPU is or was at a place, by what is known and by what this group says."""
+
+    def __init__(
+        self,
+        known: Known,
+        items: Mapping[str, Mapping[str, Item]],
+        places: Mapping[Place, str] | None = None,
+    ) -> None:
+        """`places`: the question is of now; None: of any time."""
+        self._known = known
+        self._items = items
+        self._places = places
+        self._rows: dict[Place, list[Mapping[str, Any]]] | None = None
+
+    def __call__(self, place: Place, ts: datetime) -> Mapping[str, Any] | None:
+        if self._places is not None:
+            key = self._places.get(place) or self._known.places.get(place) or ""
+            item = self._items["gpus"].get(key) or self._known.items["gpus"].get(key)
+            return item.row if item and item.row["node"] == place[0] else None
+        if self._rows is None:
+            gpus = {**self._known.items["gpus"], **self._items["gpus"]}
+            self._rows = places_of(item.row for item in gpus.values())
+        return at_that_time(self._rows.get(place, ()), ts)
+
+
+def _with_gpus(tables: Mapping[str, Any], whereabouts: _Whereabouts) -> dict[str, Any]:
+    named = dict(tables)
+    if EVENTS.name in named:
+        named[EVENTS.name] = with_gpus(named[EVENTS.name], whereabouts)
+    return named
 
 
 def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

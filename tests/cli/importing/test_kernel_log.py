@@ -58,6 +58,15 @@ def test_the_gpu_is_named_where_the_log_names_it(imported, data) -> None:
     assert len(found["events"]) == 5
 
 
+def test_xids_of_two_gpus_that_the_log_does_not_name_are_of_two_gpus(imported) -> None:
+    other = XID.replace("9b", "3b")
+    found = imported(read, f"[  100.000000] {XID}\n[  100.500000] {other}\n")
+    assert [event["gpu_uuid"] for event in found["events"]] == [
+        "pci-0000:9b:00.0@n1",
+        "pci-0000:3b:00.0@n1",
+    ]
+
+
 def test_without_a_node_the_call_is_wrong(imported) -> None:
     with pytest.raises(UnreadableError, match="--node"):
         imported(read, f"[Sun Feb 23 16:24:18 2025] {XID}\n", node=None)

@@ -121,7 +121,7 @@ async def steady(url: str, bodies: list[list[bytes]], seconds: float) -> Tally:
         async def node_loop(node: int) -> None:
             await asyncio.sleep(BATCH_S * node / len(bodies))
             for number, body in enumerate(bodies[node], 1):
-                batch = BatchId(f"steady-{node}", "boot", number, number)
+                batch = BatchId(f"node-{node}", "boot", number, number)
                 due = time.perf_counter() + BATCH_S
                 await send(session, url, batch, body, tally)
                 if number * BATCH_S >= seconds:
@@ -143,10 +143,11 @@ async def flat_out(url: str, bodies: list[bytes], seconds: float, in_flight: int
         async def sender_loop(sender: int) -> None:
             number = 0
             while time.perf_counter() < until:
+                # A node's name belongs to one agent, in one boot at a time.
+                turn, at = divmod(sender + number * in_flight, len(bodies))
                 number += 1
-                batch = BatchId(f"flat-{sender}", "boot", number, number)
-                body = bodies[(sender + number * in_flight) % len(bodies)]
-                await send(session, url, batch, body, tally)
+                batch = BatchId(f"node-{at}", f"flat {in_flight}", turn + 1, 1)
+                await send(session, url, batch, bodies[at], tally)
 
         for sender in range(in_flight):
             group.create_task(sender_loop(sender))

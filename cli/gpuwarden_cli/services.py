@@ -2,11 +2,12 @@
 in order: sources first, then rules, then the store."""
 
 import asyncio
+import itertools
 import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -275,6 +276,42 @@ def run_agent(settings: "AgentSettings", load: "Callable[[], AgentSettings]") ->
     return run_until_signalled(main)
 
 
+_IN_USE = """
+WITH runs AS (
+    SELECT node, arg_max(kind, ts) AS kind FROM events
+    WHERE kind IN ('agent_started', 'agent_stopped') AND ts > $now::TIMESTAMP - INTERVAL 1 DAY
+    GROUP BY node
+)
+SELECT node FROM nodes LEFT JOIN runs USING (node)
+WHERE last_seen_at > $now::TIMESTAMP - INTERVAL 90 SECOND AND coalesce(runs.kind, '') <> 'agent_stopped'
+"""
+
+
+def names_in_use(url: str) -> set[str]:
+    """Nodes that agents send as now; none where the collector does not say."""
+    from gpuwarden_cli.client import CallError, ask
+
+    now = {"timestamp": SystemClock().now().isoformat()}
+    try:
+        return {row[0] for row in ask(_IN_USE, {"now": now}, url=url, timeout_s=10).rows}
+    except CallError:
+        return set()  # it may not be there yet, and refuses the second of two agents by itself
+
+
+def free_names(
+    count: int, name_of: Callable[[int], str], in_use: Collection[str], state_dir: Path | None
+) -> list[str]:
+    """The first names that no other agent sends as; those whose spool is in `state_dir` are its own."""
+    names: list[str] = []
+    for number in itertools.count():
+        name = name_of(number)
+        if name not in in_use or (state_dir is not None and (state_dir / name).exists()):
+            names.append(name)
+        if len(names) >= count:
+            return names
+    raise AssertionError("names do not end")
+
+
 def _fleet(
     nodes: int,
     gpus_per_node: int,
@@ -282,16 +319,19 @@ def _fleet(
     seed: int,
     replay: Path | None,
     script: Path | None,
+    names: Callable[[Callable[[int], str]], list[str]],
 ) -> "tuple[Sequence[tuple[str, Probe | Sequence[Probe]]], str]":
-    """The nodes of a fleet by name, and a line on them. Raises StartError."""
+    """The nodes of a fleet by name, and a line on them; `names`: those that are free, of such a form.
+    Raises StartError."""
     from gpuwarden.models import model_named
     from gpuwarden_cli.commands.recordings import replay_nodes
     from gpuwarden_simulator import fleet_name, fleet_nodes, load_script
+    from gpuwarden_simulator.recordings.replay import replay_name
 
     if replay is not None:
         if script is not None:
             raise lifecycle.StartError("--script: faults are for simulated nodes, not for --replay")
-        return replay_nodes(replay, nodes)
+        return replay_nodes(replay, names(replay_name))
     try:
         model = model_named(model_name)
     except ValueError as error:
@@ -299,7 +339,11 @@ def _fleet(
     message = f"simulating {counted(nodes, 'node')} with {gpus_per_node} {model.name} each"
     sizes = {fleet_name(number): gpus_per_node for number in range(nodes)}
     faults = load_script(script, sizes, model) if script else {}
-    return fleet_nodes([*sizes.values()], model, seed, faults), message
+    called = names(fleet_name)
+    if called != [*sizes]:
+        span = called[0] if nodes == 1 else f"{called[0]} to {called[-1]}"
+        message += f", called {span} as other agents send as sim-0001 and on,"
+    return fleet_nodes([*sizes.values()], model, seed, faults, called), message
 
 
 def run_simulation(
@@ -331,7 +375,11 @@ def run_simulation(
     if duration_s is not None and state_dir is None:
         # Who asked for so many seconds wants their rows; a collector may just be starting again.
         settings = replace(settings, stop_timeout_s=60)
-    fleet, message = _fleet(nodes, gpus_per_node, model_name, seed, replay, script)
+
+    def names(name_of: Callable[[int], str]) -> list[str]:
+        return free_names(nodes, name_of, names_in_use(collector_url), state_dir)
+
+    fleet, message = _fleet(nodes, gpus_per_node, model_name, seed, replay, script, names)
 
     lost = 0
 

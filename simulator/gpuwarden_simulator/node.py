@@ -356,17 +356,19 @@ def fleet_nodes(
     model: GpuModel,
     seed: int,
     scripts: Mapping[str, Sequence[Fault]] | None = None,
+    names: Sequence[str] = (),
 ) -> list[tuple[str, SimulatedNode]]:
     """A fleet, by node name: sim-0001 and on, with so many GPUs each, and faults by node.
 
-    The first eight GPUs hold one of each thing to see.
+    The first eight GPUs hold one of each thing to see. `names`: what the nodes are called instead;
+    `scripts` stays by sim-0001 and on.
     """
     fleet = []
     taken = 0
     for number, gpus in enumerate(gpus_by_node):
-        name = fleet_name(number)
+        name = names[number] if names else fleet_name(number)
         workloads = default_workloads(gpus, seed * 100_003 + number, required=taken)
-        script = (scripts or {}).get(name, ())
+        script = (scripts or {}).get(fleet_name(number), ())
         fleet.append((name, SimulatedNode(name, gpus, model, seed, workloads, script=script)))
         taken += gpus
     return fleet

@@ -296,7 +296,7 @@ def test_who_has_what_is_known_again_after_a_restart(fleet: Fleet, wire: Any) ->
     fleet.known = loaded([], inventory, [], fleet.now)
     assert set(fleet.known.owners) == {GPU}
     assert fleet.tell("a", agent="one") == 0
-    assert fleet.tell("a", ago=SECOND) == 1, "of the time before"
+    assert fleet.tell("a", agent="one", ago=SECOND) == 1, "of the time before"
     assert fleet.tell("b") == 1
     fleet.known = loaded([], inventory, [], fleet.now)
     assert fleet.tell("a", sender=NOBODY, agent="one") == 1, "another name"

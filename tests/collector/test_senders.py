@@ -47,7 +47,8 @@ class Collected:
     def __init__(self, wire: Any, known: Known | None = None) -> None:
         self.known = known or Known()
         self.now: datetime = wire.now
-        self._tables = {"gpu_samples": wire.table("gpu_samples", [wire.gpu_row()])}
+        # Without rows, as a node's name is one agent's.
+        self._tables = {"gpu_samples": wire.table("gpu_samples", [])}
 
     def send(self, *batches: tuple[str, str, str, int], oldest: int = 0) -> list[Outcome]:
         """The batches as one group."""
@@ -199,7 +200,7 @@ def test_senders_side_by_side_get_the_answers_of_each_alone(
     def outcomes_of(senders: set[str]) -> list[tuple[str, Outcome]]:
         known, found = Known(), []
         mine = [one for one in sent if one[0] in senders]
-        tables = {"gpu_samples": wire.table("gpu_samples", [wire.gpu_row()])}
+        tables = {"gpu_samples": wire.table("gpu_samples", [])}
         for first in range(0, len(mine), at_once):
             group = [
                 Batch(BatchId(agent, "b", n, min(n, floor)), Decoded.of(tables, 100), 0, sender)

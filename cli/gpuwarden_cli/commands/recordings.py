@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -128,13 +129,15 @@ def replayed(settings: "AgentSettings") -> "tuple[list[Probe], str]":
     return [*play.probes()], told(recording)
 
 
-def replay_nodes(path: Path, nodes: int) -> "tuple[list[tuple[str, list[ReplayProbe]]], str]":
+def replay_nodes(
+    path: Path, names: Sequence[str]
+) -> "tuple[list[tuple[str, list[ReplayProbe]]], str]":
     """A fleet that plays one recording, and a line on it. Raises StartError."""
     from gpuwarden_simulator.recordings.replay import replay_fleet
 
     recording = open_recording(path)
-    line = f"{told(recording)}; on {counted(nodes, 'node')}"
-    return replay_fleet(recording, nodes), line
+    line = f"{told(recording)}; on {counted(len(names), 'node')}"
+    return replay_fleet(recording, names), line
 
 
 def open_recording(path: Path) -> "Recording":

@@ -97,8 +97,8 @@ class Api:
                 return web.Response(status=204, headers=_asking(self._pacing.batch_s))
             case RefusedBody(status, reason):
                 answer = error_response(status, reason, _RETRY_AFTER_S if status == 503 else None)
-            case Rejected(reason):
-                answer = error_response(422, reason)
+            case Rejected(reason, status):
+                answer = error_response(status, reason)
             case RetryLater(reason, retry_after_s):
                 answer = error_response(503, reason, retry_after_s)
             case Busy(reason, retry_after_s, status):

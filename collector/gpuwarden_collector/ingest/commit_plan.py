@@ -2,7 +2,8 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from typing import Any
@@ -36,6 +37,19 @@ from gpuwarden_collector.ingest.gpu_owners import (
 )
 from gpuwarden_collector.ingest.inventory import BatchSource, Item, Place
 from gpuwarden_collector.ingest.late_rows import late_windows
+from gpuwarden_collector.ingest.node_owners import (
+    TRY_AGAIN_AFTER_S,
+    Claimed,
+    NodeAgent,
+    NodeClaims,
+    NodeOwner,
+    is_simulated,
+    newest_ms,
+    nodes_of,
+    silent_nodes,
+    stored_node_owner,
+    without_nodes,
+)
 from gpuwarden_collector.ingest.prices import PriceBook
 from gpuwarden_collector.ingest.resent import doubtful_rows
 from gpuwarden_collector.ingest.xid_gpus import at_that_time, places_of, with_gpus
@@ -68,6 +82,8 @@ class Known:
     """By gpu_uuid: the node that each GPU belongs to."""
     told: dict[tuple[str, str], Told] = field(default_factory=dict)
     """By gpu_uuid and node: what was told of nodes that speak of another's GPU."""
+    node_owners: dict[str, NodeOwner] = field(default_factory=dict)
+    """By node: the agent that its name belongs to."""
     closed_until: datetime | None = None
     """Sample rows from before that (naive UTC) are late: their windows are to be noted."""
     has_peers: bool = False
@@ -83,6 +99,8 @@ class Batch:
     body_bytes: int = 0
     sender: str = NOBODY
     """Who was let in with it (see `deduplicate.py`), whatever the batch says of itself."""
+    peer: str = ""
+    """Address that it came from."""
 
     @property
     def key(self) -> LedgerKey:
@@ -115,6 +133,7 @@ class Rejected:
     """The batch is not stored and must not be sent again."""
 
     reason: str
+    status: int = 422
 
 
 Outcome = Stored | RetryLater | Rejected
@@ -132,6 +151,7 @@ class CommitPlan:
     places: Mapping[Place, str]
     heard: Mapping[str, set[str]]
     claims: Claims
+    node_claims: NodeClaims
     rows: Mapping[str, int]
     newest: datetime | None
     """Newest timestamp of the stored sample rows that are no history."""
@@ -141,7 +161,7 @@ class CommitPlan:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write."""
-        return not self.changes.batches
+        return not self.changes.batches and not self.changes.appended
 
 
 def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetime) -> CommitPlan:
@@ -151,11 +171,13 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
     places: dict[Place, str] = {}
     outcomes: list[Outcome] = []
     fresh: list[Batch] = []
-    for batch in batches:
-        outcome = _outcome(batch, draft)
+    node_claims = NodeClaims(known.node_owners, now)
+    spoken_of = nodes_of([{} if b.id.is_import else b.decoded.parts for b in batches])
+    for batch, nodes in zip(batches, spoken_of, strict=True):
+        outcome, own = _outcome(batch, nodes, draft, node_claims)
         outcomes.append(outcome)
         if isinstance(outcome, Stored) and not outcome.is_duplicate:
-            fresh.append(batch)
+            fresh.append(own)
     # History says nothing about who is there now.
     live = [batch for batch in fresh if not batch.id.is_import]
     history = [batch for batch in fresh if batch.id.is_import]
@@ -174,8 +196,11 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
         _with_gpus(of_live, _Whereabouts(known, items, places)),
         _with_gpus(of_history, _Whereabouts(known, items)),
     )
-    if (events := claims.events()) is not None:
-        tables = _joined(tables, {EVENTS.name: events})
+    if EVENTS.name in of_live:
+        node_claims.stopped(of_live[EVENTS.name])
+    for events in (claims.events(), node_claims.events()):
+        if events is not None:
+            tables = _joined(tables, {EVENTS.name: events})
     changes = Changes(
         appended=tables,
         upserted={
@@ -205,6 +230,7 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
         places,
         heard,
         claims,
+        node_claims,
         rows,
         newest,
         imported,
@@ -221,21 +247,54 @@ def _doubtful(batches: Sequence[Batch]) -> Any | None:
     )
 
 
-def _outcome(batch: Batch, draft: Draft) -> Outcome:
-    """What becomes of a batch; if it is durable, `draft` has it."""
+def _outcome(
+    batch: Batch, nodes: AbstractSet[str], draft: Draft, claims: NodeClaims
+) -> tuple[Outcome, Batch]:
+    """What becomes of a batch, and what of it is stored; if it is durable, `draft` has it."""
     entry = draft.get(batch.key)
     before = entry.stored if entry else StoredSequences()
     is_duplicate = before.has(batch.id.sequence)
     after = before.raised(batch.id.oldest_sequence).having(batch.id.sequence)
     if not is_duplicate and len(after.ranges) > RANGES_MAX:
-        return Rejected(
+        reason = (
             f"more than {RANGES_MAX} gaps in this agent's sequences: "
             "Gpuwarden-Oldest-Sequence must say which will never be sent"
         )
-    if (reason := draft.refusal(batch.key)) is not None:
-        return RetryLater(reason, _NO_KEY_RETRY_AFTER_S)
+        return Rejected(reason), batch
+    if (no_room := draft.refusal(batch.key)) is not None:
+        return RetryLater(no_room, _NO_KEY_RETRY_AFTER_S), batch
+    if not is_duplicate:
+        against, batch = _own(batch, nodes, claims)
+        if against is not None:
+            return against, batch
     draft.put(batch.key, after)
-    return Stored(is_duplicate)
+    return Stored(is_duplicate), batch
+
+
+def _own(
+    batch: Batch, nodes: AbstractSet[str], claims: NodeClaims
+) -> tuple[RetryLater | Rejected | None, Batch]:
+    """What stands against a batch whose nodes are another agent's, or the batch without those of several."""
+    against: list[Claimed] = []
+    agent = NodeAgent(batch.id.agent_id, batch.id.boot_id)
+    for node in sorted(nodes):
+        found = claims.judge(
+            node,
+            agent,
+            batch.sender,
+            batch.peer,
+            lambda: newest_ms(batch.decoded),
+            simulated=lambda: is_simulated(batch.decoded),
+        )
+        if found is not None:
+            against.append(found)
+    if not against:
+        return None, batch
+    if unsettled := next((one for one in against if not one.is_settled), None):
+        return RetryLater(unsettled.reason, TRY_AGAIN_AFTER_S), batch
+    if len(against) == len(nodes):
+        return Rejected(against[0].reason, 409), batch
+    return None, replace(batch, decoded=without_nodes(batch.decoded, {o.node for o in against}))
 
 
 def _take_inventory(
@@ -438,6 +497,9 @@ def loaded(
     for name, rows in inventory_rows.items():
         key = _HEARD_COLUMNS[name]
         known.items[name] = {row[key]: Item(row) for row in rows}
+    for node, item in known.items["nodes"].items():
+        if (owner := stored_node_owner(item.row, now)) is not None:
+            known.node_owners[node] = owner
     # Boards that nobody has told of but history are not there.
     told = {k: i for k, i in known.items["gpus"].items() if i.row.get("last_seen_at")}
     for key, item in sorted(told.items(), key=lambda one: one[1].row["last_seen_at"]):
@@ -464,12 +526,15 @@ def apply(known: Known, done: CommitPlan) -> None:
     known.places.update(done.places)
     known.owners.update(done.claims.changed)
     known.told.update(done.claims.changed_told)
+    known.node_owners.update(done.node_claims.changed)
 
 
 def forget_gone(known: Known, now: datetime) -> None:
-    """Let go of what does not matter any more about whom GPUs belong to."""
+    """Let go of what does not matter any more about whom GPUs and nodes belong to."""
     for key in gone(known.owners, now):
         del known.owners[key]
+    for node in silent_nodes(known.node_owners, now):
+        del known.node_owners[node]
     for pair in [pair for pair, told in known.told.items() if now - told.at >= TOLD_EVERY]:
         del known.told[pair]
 

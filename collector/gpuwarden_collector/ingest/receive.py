@@ -100,7 +100,8 @@ class Ingest:
             return decoded
         self._name_unknown(decoded)
         try:
-            batch = Batch(batch_id, decoded, body_bytes, sender_of(request))
+            peer = request.remote or ""
+            batch = Batch(batch_id, decoded, body_bytes, sender_of(request), peer)
             outcome = await self._writer.store(batch)
         except QueueFull as error:
             return Busy(f"the queue is full: {error}")

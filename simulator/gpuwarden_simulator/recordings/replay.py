@@ -401,7 +401,11 @@ class ReplayProbe:
         return made
 
 
-def replay_fleet(recording: Recording, nodes: int) -> list[tuple[str, list[ReplayProbe]]]:
-    """The same recording on many nodes, by node name: replay-0001 and on."""
-    names = [f"replay-{number + 1:04d}" for number in range(nodes)]
+def replay_name(number: int) -> str:
+    """The name of a node that plays a recording, counted from 0."""
+    return f"replay-{number + 1:04d}"
+
+
+def replay_fleet(recording: Recording, names: Sequence[str]) -> list[tuple[str, list[ReplayProbe]]]:
+    """The same recording on several nodes, by node name."""
     return [(name, Play(recording, name).probes()) for name in names]

@@ -28,7 +28,13 @@ from gpuwarden_simulator.recordings.format import (
     Samples,
     encode_block,
 )
-from gpuwarden_simulator.recordings.replay import Play, Recording, replay_fleet, step_of
+from gpuwarden_simulator.recordings.replay import (
+    Play,
+    Recording,
+    replay_fleet,
+    replay_name,
+    step_of,
+)
 
 FIRST_MS = 1_767_225_600_000
 NOW_MS = 1_800_000_003_000
@@ -288,7 +294,7 @@ async def test_a_fleet_plays_it_on_nodes_of_their_own_with_their_past(
     entries = [sample(n, util_percent=float(n)) for n in range(10)]
     described = Described(FIRST_MS, "gpu0", inventory)
     recording = Recording(write(tmp_path / "r", [[described, *entries]]))
-    fleet = replay_fleet(recording, 3)
+    fleet = replay_fleet(recording, [replay_name(number) for number in range(3)])
     assert [name for name, _ in fleet] == ["replay-0001", "replay-0002", "replay-0003"]
     assert backend_of(fleet[0][1]) == "replay"
     clock = ManualClock(datetime(2026, 6, 1, tzinfo=UTC))

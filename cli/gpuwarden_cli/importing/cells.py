@@ -20,6 +20,11 @@ _OWN_TIMES = r"^\d{4}[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:[0-5]\d(\.\d{1,3})?$"
 """Times as nvidia-smi writes them: read by the minute, seconds as numbers."""
 
 
+_COMMA_TIME = re.compile(
+    r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d),(\d{1,9})(?=\s*(?:Z|[+-]\d\d:?\d\d)?\"?\s*[,\r\n])"
+)
+
+
 def split(line: str, delimiter: str) -> list[str]:
     """The cells of a line."""
     if '"' in line:
@@ -43,6 +48,9 @@ class LineBlock:
         """Keep a line; False: it has not as many cells."""
         if line.count(self.delimiter) != self.width - 1 or '"' in line:
             cells = split(line, self.delimiter)
+            if len(cells) == self.width + 1:
+                # ISO 8601 allows a comma before the part of a second, as Python's logging writes it.
+                cells = split(_COMMA_TIME.sub(r"\1.\2", line, count=1), self.delimiter)
             if len(cells) != self.width:
                 return False
             # Without the delimiters that stood between quotes.

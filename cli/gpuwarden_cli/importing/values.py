@@ -206,12 +206,20 @@ def _architecture(cell: str) -> Value:
     return None if word is None else str(word).partition("_")[0]
 
 
+_WINDOWS = re.compile(r"[A-Za-z]:\\|\\\\|\.\.\.[^/]*\\|[^/]*\.exe\b", re.IGNORECASE)
+_EXE = re.compile(r"[^\\/]*\.exe\b", re.IGNORECASE)
+
+
 def executable(cell: str) -> Value:
     """Name of a program without path and arguments, where secrets may be."""
     found = plain(cell)
     if found is None:
         return None
-    words = found.rpartition("\\")[2].split()
+    if _WINDOWS.match(found):
+        # Blanks are common in its names, and nvidia-smi tells no arguments there.
+        named = _EXE.search(found)
+        return named[0].strip() if named else found.rpartition("\\")[2].strip() or None
+    words = found.split()
     return words[0].rpartition("/")[2] or None if words else None
 
 

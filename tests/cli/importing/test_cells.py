@@ -3,6 +3,7 @@
 import re
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,3 +48,19 @@ def test_absent_values_are_filled_from_the_second_field() -> None:
 
 def test_what_says_nothing_is_not_counted() -> None:
     assert told(pa.array(["a", "[N/A]", "", "a"]).dictionary_encode()) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "cells"),
+    [
+        ("2026-07-14 09:00:44,579, 30 %\n", ["2026-07-14 09:00:44.579", " 30 %"]),
+        ("2026-07-14T09:00:44,579+02:00,30\n", ["2026-07-14T09:00:44.579+02:00", "30"]),
+        ("30, 2026-07-14T09:00:44,579123Z\n", ["30", " 2026-07-14T09:00:44.579123Z"]),
+        ("30, 5, 7\n", None),
+    ],
+)
+def test_the_comma_of_a_time_separates_no_cells(line, cells) -> None:
+    block = LineBlock(2, ",")
+    assert block.add(line, 1) is (cells is not None)
+    if cells:
+        assert [column.to_pylist()[0] for column in block.take()[0]] == cells

@@ -82,7 +82,10 @@ def test_masks_flags_states_and_places() -> None:
 @pytest.mark.parametrize(
     ("cell", "name"),
     [("/usr/bin/python3 train.py --token=s3cret", "python3"), ("ffmpeg", "ffmpeg"),
-     (r"C:\Program Files\app\x.exe", "x.exe"), ("[Not Found]", None), ("/", None)],
+     (r"C:\Program Files\app\x.exe", "x.exe"),
+     (r"C:\Program Files (x86)\A B\My App.exe --key D:\s3cret", "My App.exe"),
+     (r"...osoft Foo\Search App.EXE", "Search App.EXE"), (r"\\server\share\my tool", "my tool"),
+     (r"python3 t.py --re \d+", "python3"), ("...me/a/python3", "python3"), ("[Not Found]", None), ("/", None)],
 )  # fmt: skip
 def test_a_process_is_named_without_path_and_arguments(cell, name) -> None:
     assert executable(cell) == name

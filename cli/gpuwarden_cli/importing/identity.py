@@ -1,9 +1,13 @@
 """Says which GPU is meant where nvidia-smi does not tell its UUID."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
-from gpuwarden_cli.importing.model import Value, place_uuid
+from gpuwarden_cli.importing.model import UnreadableError, Value, place_uuid
+
+GPUS_MAX = 64
+"""Most GPUs of a machine whose lines are told apart by their order."""
 
 
 class ReportedIdentity(NamedTuple):
@@ -45,3 +49,63 @@ class Identities:
             return None
         known = self._uuids.get((told.node, place))
         return known or place_uuid(told.pci_bus_id, told.gpu, told.node)
+
+
+class LineOrder:
+    """Which GPU each line is of in a log that says nothing but times: nvidia-smi writes a line for each
+    GPU by index, one after another, and then waits.
+    """
+
+    def __init__(self) -> None:
+        self.gpus = 0
+        """How many the log is of; 0: not known yet."""
+        self._pause_ms = 0.0
+        self._last_ms: int | None = None
+        self._position = -1
+
+    def indices(self, times: Sequence[int]) -> list[int]:
+        """The index of the GPU of each line. Raises UnreadableError where they cannot be told apart."""
+        if not self.gpus:
+            self.gpus, self._pause_ms = _rounds(times)
+        found = []
+        for ts_ms in times:
+            is_next = self._last_ms is None or abs(ts_ms - self._last_ms) > self._pause_ms
+            self._position = 0 if is_next or self.gpus == 1 else self._position + 1
+            self._last_ms = ts_ms
+            if self._position >= self.gpus:
+                raise UnreadableError(_MIXED)
+            found.append(self._position)
+        return found
+
+
+_MIXED = (
+    "it has lines of several GPUs, and neither uuid, bus id nor index says which is whose: log with"
+    " --query-gpu=timestamp,uuid,..."
+)
+
+
+def _rounds(times: Sequence[int]) -> tuple[int, float]:
+    """GPUs, and the gap between two lines above which another round begins. Raises UnreadableError."""
+    gaps = [abs(then - first) for first, then in pairwise(times)]
+    if not gaps:
+        return 1, 0.0
+    # Within a round a few milliseconds, between rounds many: the first great step of the sorted gaps.
+    steps = sorted(gap + 5 for gap in gaps)
+    pause_ms = next(
+        ((low * high) ** 0.5 - 5 for low, high in pairwise(steps) if high >= 4 * low), None
+    )
+    if pause_ms is None:
+        is_one_round = max(gaps) <= 30 and len(times) <= GPUS_MAX
+        return (len(times), 31.0) if is_one_round else (1, 0.0)
+    sizes = [1]
+    for gap in gaps:
+        if gap > pause_ms:
+            sizes.append(1)
+        else:
+            sizes[-1] += 1
+    most = max(sizes)
+    if most > GPUS_MAX:
+        return 1, 0.0  # of one GPU, with a pause in the log
+    if sum(size == most for size in sizes[:-1] or sizes) < 0.8 * len(sizes[:-1] or sizes):
+        raise UnreadableError(_MIXED)
+    return most, pause_ms

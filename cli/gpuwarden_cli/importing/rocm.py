@@ -19,10 +19,11 @@ from gpuwarden_cli.importing.model import (
     UnreadableError,
     Value,
 )
-from gpuwarden_cli.importing.values import Converter, bus_id, converter, plain, text
+from gpuwarden_cli.importing.values import Converter, bus_id, converter, executable, plain, text
 
 DOCUMENT_CHARS_MAX = 64 * 1024 * 1024
 _CARD = re.compile(r"card(\d{1,4})\Z")
+_PROCESS = re.compile(r"PID(\d{1,9})\Z")
 _HEX = re.compile(r"0x[0-9a-f]+\Z", re.IGNORECASE)
 _PCIE = re.compile(r"\(?(?P<speed>\d+(?:\.\d+)?)\s*GT/s(?:\s+PCIe)?\s*x(?P<width>\d+)\)?")
 _SPEEDS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
@@ -146,12 +147,14 @@ def _take(
         tally.skip("a document without cards", line)
         return
     node, ts_ms = origin.node_or(None), origin.at()
+    uuids: dict[int, str] = {}
     for name, card in cards.items():
         said = {str(k): str(v) for k, v in card.items() if isinstance(v, str | int | float)}
         index = int(name.removeprefix("card"))
         found = _values(said, name, line, tally)
         gpu = found.pop("gpus") | _facts(said)
         uuid = _uuid(said, gpu.get("pci_bus_id"), index, node, tally)
+        uuids[index] = uuid
         for table, row in found.items():
             if any(value is not None for value in row.values()):
                 identity: Row = {"ts": ts_ms, "node": node, "gpu": index, "gpu_uuid": uuid}
@@ -160,8 +163,34 @@ def _take(
         gpu |= {"gpu": index, "vendor": "amd", "memory_total_bytes": total}
         inventory.add_gpu(uuid, node, gpu)
     system = document.get("system")
-    driver = system.get("Driver version") if isinstance(system, dict) else None
+    system = system if isinstance(system, dict) else {}
+    driver = system.get("Driver version")
+    for name, told in system.items():
+        if (process := _PROCESS.match(str(name))) is None:
+            if name != "Driver version" and plain(str(told)) is not None:
+                tally.unmapped[f"system: {name}"] += 1
+        elif made := _process(int(process[1]), str(told), uuids, line, tally):
+            tables.setdefault("process_samples", []).append({"ts": ts_ms, "node": node, **made})
     inventory.add_node(node, {"driver_version": text(str(driver or "")), "gpus": len(cards)})
+
+
+def _process(
+    pid: int, said: str, uuids: Mapping[int, str], line: int, tally: ImportTally
+) -> Row | None:
+    """A process of `--showpids`: name, how many GPUs, bytes, and two more."""
+    cells = [cell.strip() for cell in said.rsplit(",", 4)]
+    if len(cells) != 5 or not cells[1].isdecimal():
+        tally.skip("a process (PID...) that is not understood", line)
+    elif int(cells[1]) == 0:
+        tally.skip("a process (PID...) that is on no GPU", line)
+    elif len(uuids) != 1:
+        tally.skip("a process (PID...) of which rocm-smi does not say on which GPU it is", line)
+    else:
+        ((gpu, uuid),) = uuids.items()
+        used = _read(f"PID{pid}", cells[2], _BYTES, line, tally)
+        row: Row = {"gpu": gpu, "gpu_uuid": uuid, "pid": pid, "process_type": "compute"}
+        return row | {"process_name": executable(cells[0]), "gpu_memory_bytes": used}
+    return None
 
 
 def _values(said: Mapping[str, str], card: str, line: int, tally: ImportTally) -> dict[str, Row]:

@@ -13,7 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpuwarden_cli.importing.cells import CellColumn, LineBlock, filled, split, times, told
-from gpuwarden_cli.importing.identity import Identities, ReportedIdentity
+from gpuwarden_cli.importing.identity import (
+    GPUS_MAX,
+    Identities,
+    LineOrder,
+    ReportedIdentity,
+)
 from gpuwarden_cli.importing.instants import Instants
 from gpuwarden_cli.importing.model import (
     ImportedInventory,
@@ -142,6 +147,8 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
     file = _File(origin, tally)
     is_first = True
     header = ""
+    if layout is not None:
+        _check(layout)
     for number, line in enumerate(lines, 1):
         # A line of values begins with a digit, mostly; a header never does.
         may_be_header = line[:1].isalpha() or line[:1] in '" '
@@ -164,6 +171,7 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
         if layout is not None and block is not None:
             yield from file.take(layout, block)
         if layout is None or found.names != layout.names:
+            _check(found)
             layout, block = found, found.block()
         header = line
     if layout is None or block is None:
@@ -171,6 +179,20 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
     yield from file.take(layout, block)
     yield from file.inventory.rows()
     file.note()
+
+
+def _check(layout: CsvLayout) -> None:
+    """Raise UnreadableError where the names are somebody's own: they would make GPUs without values."""
+    fields = [known for _, known in layout.fields()]
+    is_placed = bool({INDEX, BUS_ID} & {*layout.names})
+    if layout.has_no_table or UUID in layout.names or (fields and is_placed):
+        return
+    if any(known.table != GPUS for known in fields):
+        return
+    raise UnreadableError(
+        f"none of its columns ({', '.join(layout.names[:6])}) is a value of nvidia-smi: name them with"
+        " --fields as in --query-gpu, such as timestamp,index,utilization.gpu, or in the header"
+    )
 
 
 def _why(line: str, layout: CsvLayout | None) -> str:
@@ -192,6 +214,7 @@ class _File:
         self._tally = tally
         self._instants = Instants(origin.zone, day_first=origin.day_first)
         self._gpus = Identities()
+        self._order = LineOrder()
         self.inventory = ImportedInventory()
         self._reasons_told = 0xFFFF
         self._has_reasons = False
@@ -207,7 +230,7 @@ class _File:
             times = times.drop_null()
             if not numbers:
                 return
-        identity = self._identity(layout, cells, numbers)
+        identity = self._identity(layout, cells, numbers, times)
         if identity["gpu_uuid"].null_count:
             named = identity["gpu_uuid"].is_valid()
             cells, numbers = _rows_of(named, cells, numbers)
@@ -249,7 +272,7 @@ class _File:
         return times(cells[at], numbers, self._instants, self._tally)
 
     def _identity(
-        self, layout: CsvLayout, cells: Sequence[Any], numbers: Sequence[int]
+        self, layout: CsvLayout, cells: Sequence[Any], numbers: Sequence[int], times: Any
     ) -> dict[str, Any]:
         count = len(numbers)
 
@@ -265,10 +288,7 @@ class _File:
         nodes = pa.array([named[host] for host in hosts.to_pylist()], pa.string())
         indices, uuids = column(INDEX, converter("count")), column(UUID, text)
         if not {UUID, BUS_ID, INDEX} & {*layout.names}:
-            self._tally.note(
-                "no uuid, bus id or index in the file: all lines are taken for one GPU of the node"
-            )
-            uuids = pa.array([place_uuid(None, None, node) for node in nodes.to_pylist()])
+            indices, uuids = self._by_order(layout, nodes.to_pylist(), times.to_pylist())
         elif uuids.null_count:
             told = (nodes, uuids, column(BUS_ID, bus_id), indices)
             lines = map(
@@ -280,6 +300,31 @@ class _File:
                 if not is_named:
                     self._tally.skip("no GPU is named", number)
         return {"node": nodes, "gpu": indices, "gpu_uuid": uuids}
+
+    def _by_order(
+        self, layout: CsvLayout, nodes: Sequence[str], times: Sequence[int]
+    ) -> tuple[Any, Any]:
+        """Indices and UUIDs of lines that name no GPU. Raises UnreadableError."""
+        if layout.is_apps:
+            raise UnreadableError(
+                "it does not say which GPU a process is on: ask --query-compute-apps for gpu_uuid too"
+            )
+        if len({*nodes}) > 1 or (TIME not in layout.names and len(times) > GPUS_MAX):
+            raise UnreadableError(
+                "it does not say which GPU a line is of: ask --query-gpu for uuid too"
+            )
+        found = self._order.indices(times)
+        if self._order.gpus == 1:
+            note = "all lines are taken for one GPU of the node"
+        else:
+            note = (
+                f"each {self._order.gpus} lines are taken for as many GPUs by index, in their order"
+            )
+        self._tally.note(f"no uuid, bus id or index in the file: {note}")
+        named = [place_uuid(None, i, node) for i, node in zip(found, nodes, strict=True)]
+        return pa.array(
+            found if self._order.gpus > 1 else [None] * len(found), pa.int64()
+        ), pa.array(named)
 
     def _note_identity(self, layout: CsvLayout) -> None:
         if UUID in layout.names:

@@ -122,7 +122,7 @@ class _File:
         # Indices are nowhere; all GPUs stand in their order, and one alone may be any.
         is_all = _said(root, "attached_gpus") == str(len(gpus))
         for index, gpu in enumerate(gpus):
-            _Gpu(self, gpu, line, ts_ms, index if is_all else None).take()
+            _Gpu(self, gpu, line, ts_ms, index, is_all=is_all).take()
         node = self.origin.node_or(self._host(root))
         facts: Row = {
             "driver_version": text(_said(root, "driver_version")),
@@ -162,19 +162,26 @@ class _Gpu:
     """One GPU of one document."""
 
     def __init__(
-        self, file: _File, gpu: ElementTree.Element, line: int, ts_ms: int, index: int | None
+        self,
+        file: _File,
+        gpu: ElementTree.Element,
+        line: int,
+        ts_ms: int,
+        position: int,
+        *,
+        is_all: bool,
     ) -> None:
         self._file = file
         self._gpu = gpu
         self._line = line
         self._ts_ms = ts_ms
-        self._index = index
+        self._index = index = position if is_all else None
         self._node = file.origin.node_or(plain(_said(gpu, "hostname")))
         bus = self._read("pci_bus_id", gpu.get("id") or _said(gpu, "pci/pci_bus_id"), bus_id)
         self._bus_id = bus
         told = ReportedIdentity(self._node, plain(_said(gpu, "uuid")), bus, None if bus else index)
         file.gpus.learn(told)
-        self._uuid = file.gpus.uuid(told) or place_uuid(None, None, self._node)
+        self._uuid = file.gpus.uuid(told) or place_uuid(None, position, self._node)
         if told.uuid is None:
             file.tally.note("a GPU does not tell its uuid: its PCI bus id says which is meant")
 

@@ -1,5 +1,7 @@
 """`nvidia-smi --query-gpu` logs: any order, any units, several GPUs, with --loop."""
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -245,3 +247,48 @@ def test_a_line_of_values_is_no_header() -> None:
     assert layout_of(HEADER) is not None
     assert layout_of(LINE) is None
     assert layout_of("hello, world\n") is None
+
+
+def test_gpus_without_any_identity_stay_apart(imported) -> None:
+    text = "timestamp, utilization.gpu [%]\n" + "".join(
+        f"2026/07/14 09:00:{second:02}.{100 + gpu}, {10 * gpu + second} %\n"
+        for second in range(3)
+        for gpu in range(4)
+    )
+    found = imported(read, text)
+    assert [(r["gpu"], r["gpu_uuid"], r["util_percent"]) for r in found["gpu_samples"]][:5] == [
+        (0, "gpu-0@n1", 0.0), (1, "gpu-1@n1", 10.0), (2, "gpu-2@n1", 20.0), (3, "gpu-3@n1", 30.0),
+        (0, "gpu-0@n1", 1.0),
+    ]  # fmt: skip
+    assert len(found["gpus"]) == 4
+    assert any("each 4 lines are taken for as many GPUs" in note for note in found.tally.notes)
+    once = imported(read, "utilization.gpu [%]\n5 %\n6 %\n")
+    assert [r["gpu_uuid"] for r in once["gpu_samples"]] == ["gpu-0@n1", "gpu-1@n1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("timestamp,gpu,util\n2026/07/14 09:00:44,0,5\n", "none of its columns (timestamp, gpu, util)"),
+        ("timestamp,name,temp\n2026/07/14 09:00:44,A100,5\n", "with --fields as in --query-gpu"),
+        ("timestamp,index,load\n2026/07/14 09:00:44,0,5\n", "none of its columns"),
+        ("pid, process_name, used_gpu_memory [MiB]\n7, a, 5 MiB\n", "ask --query-compute-apps for gpu_uuid"),
+        ("utilization.gpu [%]\n" + "5 %\n" * 65, "ask --query-gpu for uuid too"),
+    ],
+)  # fmt: skip
+def test_a_file_that_would_make_gpus_that_are_none_is_refused(imported, text, why) -> None:
+    with pytest.raises(UnreadableError, match=re.escape(why)):
+        imported(read, text)
+
+
+def test_iso_times_with_a_comma_lose_no_line(imported) -> None:
+    text = (
+        "timestamp,index,utilization.gpu\n"
+        + "2026-07-14T09:00:44,579,0,5\n2026-07-14T09:00:45,579,0,6\n"
+    )
+    found = imported(read, text)
+    assert [(r["ts"], r["util_percent"]) for r in found["gpu_samples"]] == [
+        (1784019644579, 5.0),
+        (1784019645579, 6.0),
+    ]
+    assert not found.tally.skipped

@@ -104,8 +104,9 @@ def _rounds(times: Sequence[int]) -> tuple[int, float]:
         else:
             sizes[-1] += 1
     most = max(sizes)
-    if most > GPUS_MAX:
-        return 1, 0.0  # of one GPU, with a pause in the log
+    # Of one GPU, with a pause in the log.
+    if most > GPUS_MAX or (len(sizes) < 4 and max(gap for gap in gaps if gap <= pause_ms) > 30):
+        return 1, 0.0
     if sum(size == most for size in sizes[:-1] or sizes) < 0.8 * len(sizes[:-1] or sizes):
         raise UnreadableError(_MIXED)
     return most, pause_ms

@@ -1,9 +1,12 @@
-"""Reads what `rocm-smi --json` prints: versions 4 to 7, one document or many one after another.
+"""Reads what `rocm-smi --json` and `--csv` print: versions 4 to 7, one document or many one after another.
+
+The CSV has the names of the JSON as its header, after `device`; no capture of it was at hand.
 
 The tool names no time, so that a document is of the file's. Its names of values change from version
 to version; what they measure does not. Units and identity are those of the agent's AMD probe.
 """
 
+import csv
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -102,6 +105,42 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
     for table, rows in tables.items():
         yield ImportedRows.of(table, rows)
     yield from inventory.rows()
+
+
+def read_csv(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
+    """A `Reader` of `--csv`."""
+    tables: dict[str, list[Row]] = {}
+    inventory = ImportedInventory()
+    for document, line in _csv_documents(lines, tally):
+        _take(document, line, origin, tally, tables, inventory)
+    if tables:
+        tally.note(f"no timestamps: all rows get the time {origin.at_source}")
+    for table, rows in tables.items():
+        yield ImportedRows.of(table, rows)
+    yield from inventory.rows()
+
+
+def _csv_documents(
+    lines: Iterator[str], tally: ImportTally
+) -> Iterator[tuple[dict[str, dict[str, str]], int]]:
+    """What is said of each card, until one of it is said anew."""
+    document: dict[str, dict[str, str]] = {}
+    header: list[str] = []
+    begun = 1
+    for number, line in enumerate(lines, 1):
+        cells = [cell.strip() for cell in next(csv.reader([line]), [])]
+        if cells[:1] == ["device"]:
+            header = cells
+        elif header and len(cells) == len(header):
+            said = dict(zip(header[1:], cells[1:], strict=True))
+            if document.get(cells[0], {}).keys() & said.keys():
+                yield document, begun
+                document, begun = {}, number
+            document.setdefault(cells[0], {}).update(said)
+        elif any(cells):
+            tally.skip("other text", number)
+    if document:
+        yield document, begun
 
 
 def documents(lines: Iterator[str], tally: ImportTally) -> Iterator[tuple[dict[str, Any], int]]:

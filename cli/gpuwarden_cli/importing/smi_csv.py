@@ -47,7 +47,7 @@ from gpuwarden_cli.importing.smi_fields import (
     UUID,
     canonical,
 )
-from gpuwarden_cli.importing.values import Converter, LogField, bus_id, converter, flag, text
+from gpuwarden_cli.importing.values import Converter, LogField, bus_id, converter, flag, plain, text
 
 BLOCK_ROWS = 20_000
 _NAME = re.compile(r"([A-Za-z][A-Za-z0-9_.]*)(?:\s*\[([^\]]+)\])?\Z")
@@ -63,6 +63,8 @@ class CsvLayout:
     delimiter: str = ","
     units: tuple[str, ...] = ()
     is_apps: bool = False
+    is_pages: bool = False
+    """Whether each line is a retired page."""
     has_no_table: bool = False
     """Whether it is a query that there is no table for."""
     columns: dict[int, CellColumn] = field(default_factory=dict)
@@ -84,7 +86,7 @@ class CsvLayout:
 
     def fields(self) -> Iterator[tuple[int, LogField]]:
         """The fields that have a column, best first."""
-        known = APP_FIELDS if self.is_apps else CSV_FIELDS
+        known = APP_FIELDS if self.is_apps else {} if self.is_pages else CSV_FIELDS
         found = [(at, known[name]) for at, name in enumerate(self.names) if name in known]
         yield from sorted(found, key=lambda each: each[1].rank)
 
@@ -103,16 +105,15 @@ def layout_of(line: str, *, is_first: bool = False) -> CsvLayout | None:
 
 def _layout(names: Sequence[str], delimiter: str, units: tuple[str, ...]) -> CsvLayout | None:
     is_apps = "pid" in names
-    has_memory = bool({"used_gpu_memory", "used_memory"} & {*names})
+    has_memory = bool({"used_gpu_memory", "used_memory", "max_memory_usage"} & {*names})
     is_pages = "retired_pages.address" in names or "retired_pages.cause" in names
     full = tuple(canonical(name) for name in names)
     if is_apps:
         # A process's own name is "name" too, and not its GPU's.
         full = tuple("process_name" if n == "name" else canonical(n) for n in names)
-    if not _known(full) and not (is_apps and has_memory):
+    if not _known(full) and not (is_apps and has_memory) and not is_pages:
         return None
-    has_no_table = is_pages or (is_apps and not has_memory)
-    return CsvLayout(full, delimiter, units, is_apps, has_no_table)
+    return CsvLayout(full, delimiter, units, is_apps, is_pages, is_apps and not has_memory)
 
 
 def _known(names: Iterable[str]) -> set[str]:
@@ -177,6 +178,7 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
     if layout is None or block is None:
         raise UnreadableError("it has no header: name its columns with --fields, as in --query-gpu")
     yield from file.take(layout, block)
+    yield from file.pages()
     yield from file.inventory.rows()
     file.note()
 
@@ -185,7 +187,7 @@ def _check(layout: CsvLayout) -> None:
     """Raise UnreadableError where the names are somebody's own: they would make GPUs without values."""
     fields = [known for _, known in layout.fields()]
     is_placed = bool({INDEX, BUS_ID} & {*layout.names})
-    if layout.has_no_table or UUID in layout.names or (fields and is_placed):
+    if layout.has_no_table or layout.is_pages or UUID in layout.names or (fields and is_placed):
         return
     if any(known.table != GPUS for known in fields):
         return
@@ -216,6 +218,8 @@ class _File:
         self._gpus = Identities()
         self._order = LineOrder()
         self.inventory = ImportedInventory()
+        self._pages: dict[str, Row] = {}
+        self._addresses: set[tuple[str, str]] = set()
         self._reasons_told = 0xFFFF
         self._has_reasons = False
 
@@ -245,6 +249,11 @@ class _File:
             _fill(
                 values, (known.table, known.column), column.values(cells[at], numbers, self._tally)
             )
+        if layout.is_pages:
+            self._count_pages(layout, cells, times.to_pylist(), identity)
+            return
+        if "max_memory_usage" in layout.names:
+            self._tally.note("accounted processes: use and memory are those of their whole lives")
         if not layout.is_apps:
             self._add_reasons(layout, cells, numbers, values)
         for table in sorted({table for table, _ in values} - {GPUS}):
@@ -253,6 +262,40 @@ class _File:
         if not layout.is_apps:
             self._add_inventory(layout, cells, numbers, values, identity)
         self._count_unmapped(layout, cells)
+
+    def _count_pages(
+        self,
+        layout: CsvLayout,
+        cells: Sequence[Any],
+        times: Sequence[int],
+        identity: dict[str, Any],
+    ) -> None:
+        """Retired pages by GPU and cause; one without an address is none."""
+        address, cause = layout.at("retired_pages.address"), layout.at("retired_pages.cause")
+        if address is None or cause is None:
+            raise UnreadableError(
+                "ask --query-retired-pages for retired_pages.address,retired_pages.cause"
+            )
+        gpus = zip(
+            *(identity[name].to_pylist() for name in ("node", "gpu", "gpu_uuid")), strict=True
+        )
+        said = zip(cells[address].to_pylist(), cells[cause].to_pylist(), strict=True)
+        for ts_ms, (node, gpu, uuid), (where, why) in zip(times, gpus, said, strict=True):
+            if plain(where) is None:
+                continue
+            row = self._pages.setdefault(uuid, {"node": node, "gpu": gpu, "gpu_uuid": uuid})
+            kind = "uncorrected" if "double" in why.lower() else "corrected"
+            column = f"retired_pages_{kind}_total"
+            if row.setdefault("ts", ts_ms) != ts_ms and (uuid, where) in self._addresses:
+                continue  # the same page in a later answer
+            self._addresses.add((uuid, where))
+            row["ts"] = ts_ms
+            row[column] = int(row.get(column) or 0) + 1
+
+    def pages(self) -> Iterator[ImportedRows]:
+        """Retired pages, counted over the whole file."""
+        if self._pages:
+            yield ImportedRows.of("gpu_health_samples", list(self._pages.values()))
 
     def note(self) -> None:
         """Say what was assumed."""

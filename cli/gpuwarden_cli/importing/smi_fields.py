@@ -207,8 +207,12 @@ APP_FIELDS: dict[str, LogField] = {
     "process_name": LogField("process_samples", "process_name", "executable"),
     "used_gpu_memory": LogField("process_samples", "gpu_memory_bytes", "bytes", "MiB"),
     "used_memory": LogField("process_samples", "gpu_memory_bytes", "bytes", "MiB"),
+    # Of --query-accounted-apps: over the whole life of a process.
+    "gpu_utilization": LogField("process_samples", "sm_util_percent", "percent", "%"),
+    "gpu_util": LogField("process_samples", "sm_util_percent", "percent", "%"),
+    "max_memory_usage": LogField("process_samples", "gpu_memory_bytes", "bytes", "MiB"),
 }
-"""By the name in `--query-compute-apps`."""
+"""By the name in `--query-compute-apps` and `--query-accounted-apps`."""
 
 
 def canonical(name: str) -> str:

@@ -45,14 +45,12 @@ _BYTES, _COUNT = converter("bytes", "MiB"), converter("count")
 
 def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
     """A `Reader`."""
-    file = _File(origin, tally)
+    file = SmiDocuments(origin, tally)
     for document, line in documents(lines, tally):
         file.take(document, line)
         if file.count >= _ROWS_MAX:
             yield from file.rows()
-    yield from file.rows()
-    yield from file.inventory.rows()
-    note_zone(file.instants, origin, tally)
+    yield from file.rest()
 
 
 def documents(lines: Iterator[str], tally: ImportTally) -> Iterator[tuple[str, int]]:
@@ -88,7 +86,7 @@ def documents(lines: Iterator[str], tally: ImportTally) -> Iterator[tuple[str, i
 
 
 @dataclass(slots=True)
-class _File:
+class SmiDocuments:
     """Rows until they are handed on, and what is known of the whole file."""
 
     origin: Origin
@@ -108,6 +106,12 @@ class _File:
             yield ImportedRows.of(table, rows)
         self.tables, self.count = {}, 0
 
+    def rest(self) -> Iterator[ImportedRows]:
+        """What is left, and what was said of the machine."""
+        yield from self.rows()
+        yield from self.inventory.rows()
+        note_zone(self.instants, self.origin, self.tally)
+
     def take(self, document: str, line: int) -> None:
         """Read one document."""
         try:
@@ -115,6 +119,10 @@ class _File:
         except ElementTree.ParseError as error:
             self.tally.skip(f"a document that is no XML ({error.msg.partition(':')[0]})", line)
             return
+        self.take_root(root, line)
+
+    def take_root(self, root: ElementTree.Element, line: int) -> None:
+        """As `take`, of a document that is a tree already."""
         ts_ms = self._time(root, line)
         if ts_ms is None:
             return
@@ -163,7 +171,7 @@ class _Gpu:
 
     def __init__(
         self,
-        file: _File,
+        file: SmiDocuments,
         gpu: ElementTree.Element,
         line: int,
         ts_ms: int,

@@ -1,5 +1,6 @@
 """Shares what the tests of the readers need: a text in, rows by table out."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -54,3 +55,24 @@ def data() -> Path:
     if not DATA.is_dir():
         pytest.skip("no captures beside the checkout (../shared/data)")
     return DATA
+
+
+_SECTION = re.compile(r"\n#{20,}\n# (\w+) :: .*\n# \$ (.*?) ?\n(?:# .*\n)*#{20,}\n")
+CAPTURES = ("h100-80gb-hbm3", "h100-mig", "h200", "l40s", "geforce-rtx-2080-super")
+
+
+@pytest.fixture
+def capture(data: Path) -> Callable[[str, str, str], str]:
+    """`capture(machine, "load", "nvidia-smi -q")`: what a command printed, by how the command begins."""
+
+    def find(machine: str, mode: str, command: str) -> str:
+        (path,) = (data / "captures").glob(f"*{machine}*")
+        parts = _SECTION.split(path.read_text())
+        for at in range(1, len(parts), 3):
+            said = parts[at + 1]
+            more = (f"{command} -c", f"{command}=")
+            if parts[at] == mode and (said == command or said.startswith(more)):
+                return parts[at + 2]
+        raise AssertionError(f"no {command} of {machine}, {mode}")
+
+    return find

@@ -174,11 +174,7 @@ def test_processes_are_named_without_arguments(imported) -> None:
 
 
 def test_a_query_without_a_table_is_counted(imported) -> None:
-    text = (
-        HEADER
-        + LINE
-        + "timestamp, gpu_uuid, retired_pages.address, retired_pages.cause\na, b, c, d\n"
-    )
+    text = HEADER + LINE + "timestamp, gpu_uuid, pid\n2026/07/14 09:00:44, GPU-1, 5\n"
     found = imported(read, text)
     assert found.tally.skipped["lines of a query that no table is there for"].count == 1
 
@@ -292,3 +288,23 @@ def test_iso_times_with_a_comma_lose_no_line(imported) -> None:
         (1784019645579, 6.0),
     ]
     assert not found.tally.skipped
+
+
+def test_accounted_processes_and_retired_pages_are_taken(imported) -> None:
+    apps = "timestamp, gpu_name, gpu_uuid, pid, gpu_utilization [%], mem_utilization [%], max_memory_usage [MiB], time [ms]\n"
+    found = imported(
+        read, apps + "2026/07/14 09:00:44, H100, GPU-1, 77, 56 %, 4 %, 100 MiB, 5500 ms\n"
+    )
+    (row,) = found["process_samples"]
+    assert (row["pid"], row["sm_util_percent"], row["gpu_memory_bytes"]) == (77, 56.0, 100 * 2**20)
+    assert found.tally.unmapped == {"mem_utilization": 1, "time": 1}
+    assert any("whole lives" in note for note in found.tally.notes)
+    pages = "timestamp, gpu_uuid, retired_pages.address, retired_pages.cause\n"
+    said = [(1, "GPU-1", "0x1", "Single Bit ECC"), (1, "GPU-1", "0x2", "Double Bit ECC"),
+            (1, "GPU-2", "[N/A]", "Double Bit ECC"), (9, "GPU-1", "0x1", "Single Bit ECC"),
+            (9, "GPU-1", "0x3", "Double Bit ECC")]  # fmt: skip
+    text = pages + "".join(f"2026/07/14 09:00:0{s}, {g}, {a}, {c}\n" for s, g, a, c in said)
+    assert imported(read, text)["gpu_health_samples"] == [
+        {"ts": 1784019609000, "node": "n1", "gpu": None, "gpu_uuid": "GPU-1",
+         "retired_pages_corrected_total": 1, "retired_pages_uncorrected_total": 2},
+    ]  # fmt: skip

@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ BINS = 60
 TIMELINE = timedelta(minutes=30)
 EVIDENCE_MAX = 8
 ALERTS_MAX = 5
+_REPORTS_WITHIN = timedelta(minutes=2)
 NAMES_MAX = 8
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -34,6 +35,8 @@ SELECT DISTINCT node, gpu_uuid, is_job FROM (
     SELECT node, gpu_uuid, false AS is_job FROM gpus
     WHERE node = $name OR format('{}/{}', node, gpu) = $name OR format('{}:{}', node, gpu) = $name
         OR (length($name) >= 4 AND starts_with(lower(gpu_uuid), lower($name)))
+    UNION ALL
+    SELECT node, NULL, false FROM nodes WHERE node = $name AND node NOT IN (SELECT node FROM gpus)
     UNION ALL
     SELECT node, gpu_uuid, true FROM process_samples
     WHERE ts > $now::TIMESTAMP - INTERVAL 3 MINUTE AND ts <= $now::TIMESTAMP
@@ -53,6 +56,33 @@ WHERE mine.gpu_uuid = $gpu_uuid
 """
 _KNOWN = """
 SELECT node || '/' || gpu AS name FROM gpus WHERE gpu IS NOT NULL ORDER BY last_seen_at DESC NULLS LAST, name
+"""
+_GPUS_KNOWN = """
+WITH sampled AS (
+    SELECT gpu_uuid, max(ts) AS ts FROM gpu_samples
+    WHERE ts > $now::TIMESTAMP - INTERVAL 1 DAY AND ts <= $now::TIMESTAMP AND list_contains($uuids, gpu_uuid)
+    GROUP BY gpu_uuid
+)
+SELECT node, gpu, gpu_uuid, model, pci_bus_id, serial, replaced_by, simulated, sampled.ts AS sampled_at
+FROM gpus LEFT JOIN sampled USING (gpu_uuid)
+WHERE list_contains($uuids, gpu_uuid)
+ORDER BY node, gpu, gpu_uuid
+"""
+_NODES_KNOWN = """
+WITH reported AS (
+    SELECT node, max(ts) AS ts FROM host_samples
+    WHERE ts > $now::TIMESTAMP - INTERVAL 1 DAY AND ts <= $now::TIMESTAMP AND list_contains($nodes, node)
+    GROUP BY node
+)
+SELECT node, os, kernel, cpus, driver_version, agent_version, simulated, reported.ts AS reported_at
+FROM nodes LEFT JOIN reported USING (node)
+WHERE list_contains($nodes, node)
+"""
+_EVENTS = """
+SELECT ts, severity, kind, message FROM events
+WHERE ts > $now::TIMESTAMP - INTERVAL 1 DAY AND ts <= $now::TIMESTAMP AND severity <> 'info'
+    AND node = $node AND (gpu_uuid = $gpu_uuid OR gpu_uuid IS NULL)
+ORDER BY ts DESC LIMIT 5
 """
 _SINCE = """
 SELECT min(began_at) AS began_at FROM diagnoses
@@ -107,7 +137,7 @@ async def tell(querier: "Querier", target: str, now: datetime, form: str) -> int
     found = (await querier.query(_FIND, {"name": target, "now": now})).records()
     if not found:
         raise ValueError(await _unknown_name(querier, target))
-    uuids = {row["gpu_uuid"] for row in found}
+    uuids = {row["gpu_uuid"] for row in found if row["gpu_uuid"]}
     nodes = {row["node"] for row in found}
     if len(uuids) == 1:
         # It may wait for a rank on another node.
@@ -115,25 +145,198 @@ async def tell(querier: "Querier", target: str, now: datetime, form: str) -> int
         nodes |= {row[0] for row in together.rows}
     judged, jobs = judged_of(await observe(querier, now, nodes=sorted(nodes)))
     mine = [one for one in judged if one.seen.place.gpu_uuid in uuids]
+    silent = await _silent(querier, found, {one.seen.place.gpu_uuid for one in mine}, now)
     if not mine:
-        raise ValueError(
-            f"{target} has no samples in the two minutes before {now:%Y-%m-%d %H:%M:%S}Z: is its agent"
-            " running? `--at` asks for another instant"
-        )
+        await _show_silent(querier, silent, now, form)
+        return 0 if all(one.is_well for one in silent) else 1
+    silent = [one for one in silent if one.is_lost]
     names = {one.seen.place.job for one in mine}
     views = [view for view in jobs if view.name in names]
     is_job = any(row["is_job"] for row in found)
     told = [diagnosis_of(one, now) for one in mine]
     told_jobs = [diagnosis_of_job(view, now) for view in views]
     if form == "json":
-        print(json.dumps([_record(d) for d in (*told_jobs, *told)], ensure_ascii=False, indent=2))
+        records = [_record(d) for d in (*told_jobs, *told)] + [one.record() for one in silent]
+        print(json.dumps(records, ensure_ascii=False, indent=2))
     elif len(mine) == 1:
         await _show_gpu(querier, mine[0], told[0], now)
     else:
         if is_job and views:
             await _show_job(querier, views[0], told_jobs[0], now)
         _show_table(told)
-    return 0 if all(d.bottleneck in HEALTHY for d in told) else 1
+        for one in silent:
+            print()
+            await _show_one_silent(querier, one, now)
+    return 0 if all(d.bottleneck in HEALTHY for d in told) and not silent else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """A GPU without samples, or a node without GPUs, and what is known of it."""
+
+    node: str
+    gpu: "dict[str, Any] | None"
+    """Its row of `gpus`; None: the node has none."""
+    facts: "dict[str, Any]"
+    """The node's row of `nodes`, empty where there is none."""
+    now: datetime
+
+    @property
+    def reports(self) -> bool:
+        """Whether the node's agent sends."""
+        at = self.facts.get("reported_at")
+        return at is not None and self.now - at < _REPORTS_WITHIN
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing needs to be done: a machine that has no GPU, and reports."""
+        return self.gpu is None and self.reports
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was there within the last day and is not now, while no other is in its place."""
+        gpu = self.gpu or {}
+        return gpu.get("sampled_at") is not None and gpu.get("replaced_by") is None
+
+    @property
+    def verdict(self) -> str:
+        """In a word or two."""
+        if self.gpu is None:
+            return "no gpu" if self.reports else "silent"
+        if self.gpu["replaced_by"]:
+            return "replaced"
+        return "lost" if self.reports else "silent"
+
+    @property
+    def name(self) -> str:
+        """What it is, as a heading."""
+        if self.gpu is None:
+            facts = self.facts
+            known = (
+                facts.get("os"),
+                facts.get("kernel"),
+                facts.get("cpus") and f"{facts['cpus']} CPUs",
+            )
+            said = ", ".join(str(fact) for fact in known if fact)
+            return f"Node {self.node}{f' ({said})' if said else ''}{self._simulated(facts)}"
+        gpu = self.gpu
+        number = gpu["gpu_uuid"] if gpu["gpu"] is None else gpu["gpu"]
+        place = f", {gpu['pci_bus_id']}" if gpu["pci_bus_id"] else ""
+        model = f" ({gpu['model']})" if gpu["model"] else ""
+        return f"GPU {number} of {self.node}{model}{place}{self._simulated(gpu)}"
+
+    @staticmethod
+    def _simulated(row: "dict[str, Any]") -> str:
+        return ", simulated" if row.get("simulated") else ""
+
+    @property
+    def summary(self) -> str:
+        """What is known, in sentences."""
+        reported_at = self.facts.get("reported_at")
+        if reported_at is None:
+            agent = f"Nothing came from {self.node} in the day before."
+        elif self.reports:
+            agent = f"The agent of {self.node} reports."
+        else:
+            agent = f"Nothing has come from {self.node} since {_utc(reported_at)}."
+        if self.gpu is None:
+            driver = self.facts.get("driver_version")
+            has = f", with driver {driver}" if driver else ", and no driver"
+            return f"{agent} No GPU has ever been seen there{has}."
+        sampled_at = self.gpu["sampled_at"]
+        last = (
+            "The GPU has no sample in the day before."
+            if sampled_at is None
+            else f"The last sample of the GPU is of {_utc(sampled_at)}."
+        )
+        if self.gpu["replaced_by"]:
+            return f"{last} Another board is in its place: {self.gpu['replaced_by']}."
+        return f"{last} {agent}{' The driver does not reach this GPU.' if self.reports else ''}"
+
+    @property
+    def advice(self) -> str:
+        """What to do."""
+        if self.gpu is not None and self.gpu["replaced_by"]:
+            return ""
+        if not self.reports:
+            return (
+                f"See whether {self.node} is up and reachable, then `systemctl status gpuwarden-agent` and"
+                " `gpuwarden agent doctor` there. `--at` asks for an earlier instant."
+            )
+        if self.gpu is not None:
+            return (
+                f"On {self.node}: `nvidia-smi -L` and `dmesg | grep -i xid`. A GPU that fell off the bus needs a"
+                " reboot; if it is lost again, reseat or replace it."
+            )
+        return (
+            f"If {self.node} has GPUs: `gpuwarden agent doctor` there says why they are not seen."
+        )
+
+    def record(self) -> "dict[str, Any]":
+        """For programs."""
+        gpu = self.gpu or {}
+        at = {
+            name: row.get(name) for row, name in ((gpu, "sampled_at"), (self.facts, "reported_at"))
+        }
+        return {
+            "node": self.node,
+            "gpu": gpu.get("gpu"),
+            "gpu_uuid": gpu.get("gpu_uuid"),
+            "bottleneck": None,
+            "verdict": self.verdict,
+            "summary": self.summary,
+            "advice": self.advice,
+            **{name: value and value.isoformat() for name, value in at.items()},
+            "seen_at": self.now.isoformat(),
+        }
+
+
+def _utc(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+async def _silent(
+    querier: "Querier", found: "Sequence[dict[str, Any]]", measured: "set[str]", now: datetime
+) -> "list[Silent]":
+    """What was asked for and has no samples; parts of GPUs among the rest."""
+    uuids = sorted({row["gpu_uuid"] for row in found if row["gpu_uuid"]} - measured)
+    bare = sorted({row["node"] for row in found if row["gpu_uuid"] is None})
+    if not uuids and not bare:
+        return []
+    gpus = (await querier.query(_GPUS_KNOWN, {"uuids": uuids, "now": now})).records()
+    nodes = sorted({row["node"] for row in gpus} | {*bare})
+    rows = (await querier.query(_NODES_KNOWN, {"nodes": nodes, "now": now})).records()
+    facts = {row["node"]: row for row in rows}
+    made = [Silent(gpu["node"], gpu, facts.get(gpu["node"], {}), now) for gpu in gpus]
+    return made + [Silent(node, None, facts.get(node, {}), now) for node in bare]
+
+
+async def _show_silent(
+    querier: "Querier", silent: "Sequence[Silent]", now: datetime, form: str
+) -> None:
+    if form == "json":
+        print(json.dumps([one.record() for one in silent], ensure_ascii=False, indent=2))
+        return
+    for number, one in enumerate(silent):
+        if number:
+            print()
+        await _show_one_silent(querier, one, now)
+
+
+async def _show_one_silent(querier: "Querier", one: Silent, now: datetime) -> None:
+    gpu_uuid = one.gpu["gpu_uuid"] if one.gpu else ""
+    print(f"{one.name}\n\n{one.verdict.upper()}")
+    _say(one.summary, "  ")
+    params = {"node": one.node, "gpu_uuid": gpu_uuid, "now": now}
+    events = (await querier.query(_EVENTS, params)).records()
+    if events:
+        print("\nEvents of the day before")
+    for row in events:
+        _say(f"{row['severity']:<8}  {row['ts']:%H:%M:%S} {row['kind']}: {row['message']}", "  ")
+    await _show_alerts(querier, one.node, gpu_uuid, now)
+    if one.advice:
+        print("\nWhat to do")
+        _say(one.advice, "  ")
 
 
 async def _unknown_name(querier: "Querier", target: str) -> str:

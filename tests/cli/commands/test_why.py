@@ -140,9 +140,89 @@ async def test_a_name_that_nothing_has_is_one_line(fleet: MemoryDatabase, target
         await tell(fleet, target, END, "table")
 
 
-async def test_an_instant_without_samples_says_so(fleet: MemoryDatabase) -> None:
-    with pytest.raises(ValueError, match="n1/0 has no samples in the two minutes before"):
-        await tell(fleet, "n1/0", END - timedelta(days=1), "table")
+def of_node(node: str, **row: object) -> dict[str, object]:
+    return {"node": node, "agent_id": "a", "boot_id": "b", "simulated": False, **row}
+
+
+async def test_a_lost_gpu_is_shown_with_what_is_known_and_its_alerts(
+    fleet: MemoryDatabase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost_at = END - timedelta(minutes=20)
+    gpu = {
+        "gpu_uuid": "GPU-lost",
+        "node": "n1",
+        "gpu": 2,
+        "model": "H100",
+        "pci_bus_id": "0000:3b:00.0",
+        "simulated": False,
+    }
+    fleet.insert("gpus", [gpu])
+    sample = {"ts": lost_at, "node": "n1", "gpu": 2, "gpu_uuid": "GPU-lost", "simulated": False}
+    fleet.insert("gpu_samples", [sample])
+    fleet.insert(
+        "events",
+        [{**sample, "kind": "gpu_lost", "severity": "critical", "message": "it fell off the bus"}],
+    )
+    times = {"active_at": lost_at, "began_at": lost_at, "fired_at": lost_at, "seen_at": END}
+    alert = {"fingerprint": "x", "rule": "gpu_lost", "severity": "critical", "state": "firing", "labels": "{}",
+             "summary": "", "remedy": "", "simulated": False, "node": "n1", "gpu_uuid": "GPU-lost", **times}  # fmt: skip
+    fleet.insert("alerts", [alert])
+    assert await tell(fleet, "n1/2", END, "table") == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("GPU 2 of n1 (H100), 0000:3b:00.0\n\nLOST\n")
+    words = " ".join(shown.split())
+    assert (
+        "The last sample of the GPU is of 2026-01-01 11:40:00 UTC. The agent of n1 reports."
+        in words
+    )
+    assert "critical 11:40:00 gpu_lost: it fell off the bus" in words
+    assert "Alerts critical gpu_lost since 2026-01-01 11:40 UTC" in words
+    assert "What to do On n1: `nvidia-smi -L`" in words
+    # Nor is it left out where its node is asked for.
+    assert await tell(fleet, "n1", END, "table") == 1
+    assert "LOST" in capsys.readouterr().out
+    await tell(fleet, "n1", END, "json")
+    records = json.loads(capsys.readouterr().out)
+    assert [record.get("verdict") for record in records][-2:] == [None, "lost"]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "code", "said"),
+    [(0, 0, "NO GPU The agent of login reports. No GPU has ever been seen there, and no driver."),
+     (30, 1, "SILENT Nothing has come from login since 2026-01-01 11:30:00 UTC.")],
+)  # fmt: skip
+async def test_a_node_without_gpus_is_shown_with_what_is_known(
+    fleet: MemoryDatabase, capsys: pytest.CaptureFixture[str], minutes: int, code: int, said: str
+) -> None:
+    fleet.insert("nodes", [of_node("login", os="Debian 12", cpus=32)])
+    at = END - timedelta(minutes=minutes)
+    fleet.insert(
+        "host_samples", [{"ts": at, "node": "login", "simulated": False, "cpu_irq_percent": 5.0}]
+    )
+    event = {
+        "ts": at,
+        "node": "login",
+        "kind": "driver_not_loaded",
+        "severity": "critical",
+        "message": "no module",
+    }
+    fleet.insert("events", [{**event, "simulated": False}])
+    assert await tell(fleet, "login", END, "table") == code
+    shown = capsys.readouterr().out
+    assert shown.startswith("Node login (Debian 12, 32 CPUs)\n")
+    assert said in " ".join(shown.split())
+    assert "driver_not_loaded: no module" in shown
+    assert await tell(fleet, "login", END, "json") == code
+    assert json.loads(capsys.readouterr().out)[0]["node"] == "login"
+
+
+async def test_an_instant_without_samples_says_so(
+    fleet: MemoryDatabase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await tell(fleet, "n1/0", END - timedelta(days=1), "table") == 1
+    shown = capsys.readouterr().out
+    assert "SILENT\n  The GPU has no sample in the day before. Nothing came from n1" in shown
+    assert "`--at` asks for an earlier instant" in " ".join(shown.split())
 
 
 def test_an_instant_that_is_none_and_a_collector_that_is_not_there_are_one_line(

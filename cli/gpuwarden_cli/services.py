@@ -375,10 +375,7 @@ def run_simulation(
     if duration_s is not None and state_dir is None:
         # Who asked for so many seconds wants their rows; a collector may just be starting again.
         settings = replace(settings, stop_timeout_s=60)
-
-    def names(name_of: Callable[[int], str]) -> list[str]:
-        return free_names(nodes, name_of, names_in_use(collector_url), state_dir)
-
+    names = partial(free_names, nodes, in_use=names_in_use(collector_url), state_dir=state_dir)
     fleet, message = _fleet(nodes, gpus_per_node, model_name, seed, replay, script, names)
 
     lost = 0

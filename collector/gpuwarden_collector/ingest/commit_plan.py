@@ -169,15 +169,8 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
     draft = Draft(known.ledger, {batch.key for batch in batches}, now)
     items: dict[str, dict[str, Item]] = {name: {} for name in _INVENTORY}
     places: dict[Place, str] = {}
-    outcomes: list[Outcome] = []
-    fresh: list[Batch] = []
     node_claims = NodeClaims(known.node_owners, now)
-    spoken_of = nodes_of([{} if b.id.is_import else b.decoded.parts for b in batches])
-    for batch, nodes in zip(batches, spoken_of, strict=True):
-        outcome, own = _outcome(batch, nodes, draft, node_claims)
-        outcomes.append(outcome)
-        if isinstance(outcome, Stored) and not outcome.is_duplicate:
-            fresh.append(own)
+    outcomes, fresh = _outcomes(batches, draft, node_claims)
     # History says nothing about who is there now.
     live = [batch for batch in fresh if not batch.id.is_import]
     history = [batch for batch in fresh if batch.id.is_import]
@@ -245,6 +238,21 @@ def _doubtful(batches: Sequence[Batch]) -> Any | None:
             if b.id.is_sent_before
         ]
     )
+
+
+def _outcomes(
+    batches: Sequence[Batch], draft: Draft, claims: NodeClaims
+) -> tuple[list[Outcome], list[Batch]]:
+    """What becomes of each, and those that are new."""
+    outcomes: list[Outcome] = []
+    fresh: list[Batch] = []
+    spoken_of = nodes_of([{} if b.id.is_import else b.decoded.parts for b in batches])
+    for batch, nodes in zip(batches, spoken_of, strict=True):
+        outcome, own = _outcome(batch, nodes, draft, claims)
+        outcomes.append(outcome)
+        if isinstance(outcome, Stored) and not outcome.is_duplicate:
+            fresh.append(own)
+    return outcomes, fresh
 
 
 def _outcome(

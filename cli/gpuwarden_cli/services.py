@@ -302,14 +302,12 @@ def free_names(
     count: int, name_of: Callable[[int], str], in_use: Collection[str], state_dir: Path | None
 ) -> list[str]:
     """The first names that no other agent sends as; those whose spool is in `state_dir` are its own."""
-    names: list[str] = []
-    for number in itertools.count():
-        name = name_of(number)
-        if name not in in_use or (state_dir is not None and (state_dir / name).exists()):
-            names.append(name)
-        if len(names) >= count:
-            return names
-    raise AssertionError("names do not end")
+    free = (
+        name
+        for name in map(name_of, itertools.count())
+        if name not in in_use or (state_dir is not None and (state_dir / name).exists())
+    )
+    return list(itertools.islice(free, count))
 
 
 def _fleet(

@@ -11,7 +11,7 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_cli.main import main
 from gpuwarden_cli.output import counted
-from gpuwarden_cli.services import SIMULATOR_MISSING, probes_of, run_simulation
+from gpuwarden_cli.services import SIMULATOR_MISSING, free_names, probes_of, run_simulation
 
 
 def test_the_simulator_backend_stands_beside_the_real_host() -> None:
@@ -99,3 +99,15 @@ def test_a_host_without_the_simulator_says_in_one_line_how_to_get_it(
 def test_a_gpu_host_needs_no_simulator_to_be_watched(capsys, no_simulator) -> None:
     assert main(["agent", "once", "--format", "json"]) == 0
     assert "host_samples" in json.loads(capsys.readouterr().out)
+
+
+def test_a_fleet_takes_the_first_names_that_no_other_agent_has(tmp_path) -> None:
+    (tmp_path / "n2").mkdir()
+    in_use = {"n0", "n2", "n4"}
+
+    def names(count: int, state_dir: Path | None) -> list[str]:
+        return free_names(count, lambda number: f"n{number}", in_use, state_dir)
+
+    assert names(3, None) == ["n1", "n3", "n5"]
+    assert names(3, tmp_path) == ["n1", "n2", "n3"], "the spool in the folder is its own"
+    assert names(0, None) == []

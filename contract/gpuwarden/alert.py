@@ -56,6 +56,10 @@ class Alert:
     """Last evaluation that found it."""
     unknown_since: datetime | None = None
     """Since when nobody can say whether it still holds; None: the last evaluation could."""
+    stale_since: datetime | None = None
+    """Since when its node is silent, so that it is of the past; None: the node is heard."""
+    resolved_reason: str | None = None
+    """Why it is over, where the condition is not known to be; None: the condition is over."""
     owner: str | None = None
     """Username of whom it concerns; None where that is unknown."""
     muted: str | None = None

@@ -373,6 +373,16 @@ ALERTS = Table(
             Type.STRING,
             "Why it is not sent: silenced, acknowledged or inhibited; NULL: it is sent.",
         ),
+        Column(
+            "stale_since",
+            Type.TIMESTAMP,
+            "Since when its node sends nothing, so that it is of the past; NULL: the node sends.",
+        ),
+        Column(
+            "resolved_reason",
+            Type.STRING,
+            "Why it is over, where the condition is not known to be; NULL: the condition is over.",
+        ),
     ),
 )
 

@@ -57,7 +57,7 @@ ORDER BY i.node, i.gpu
 
 _ALERTS = f"""
 SELECT fingerprint, rule, severity, node, gpu, summary, remedy, began_at, fired_at, usd_per_hour,
-    usd_so_far, muted, simulated, count(*) OVER () AS firing
+    usd_so_far, muted, simulated, stale_since, count(*) OVER () AS firing
 FROM alerts_now
 WHERE state = 'firing'
 ORDER BY

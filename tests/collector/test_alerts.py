@@ -28,7 +28,10 @@ def alert(wire: Any, **changes: Any) -> Alert:
 
 
 async def test_active_alerts_come_back_as_saved(start: Any, wire: Any) -> None:
-    pending = alert(wire, owner="alice", muted="silenced", unknown_since=wire.now)
+    pending = alert(
+        wire, owner="alice", muted="silenced", unknown_since=wire.now, stale_since=wire.now
+    )
+    pending = replace(pending, resolved_reason="n1 is away")
     bare = alert(wire, fingerprint="f2", labels={}, value=None, usd_per_hour=None)
     async with start() as collector:
         await collector.alerts.save([pending, bare])

@@ -106,6 +106,14 @@ async def test_state_alerts_and_money_are_on_the_page(querier) -> None:
     assert "gpu_idle_held" in tiles[0]["title"]
 
 
+async def test_an_alert_of_a_silent_node_is_marked_stale(querier) -> None:
+    add_alert(querier.db)
+    assert "stale" not in parsed(render(await read_fleet(querier, NOW))).text
+    querier.db.execute("UPDATE alerts SET stale_since = ?", [NOW - timedelta(minutes=7)])
+    page = parsed(render(await read_fleet(querier, NOW)))
+    assert "stale: the node stopped sending 7 min ago" in page.text
+
+
 async def test_a_critical_alert_stands_above_an_expensive_one(querier) -> None:
     add_alert(querier.db, summary="expensive", usd=90)
     add_alert(querier.db, summary="sick", severity="critical", usd=None)

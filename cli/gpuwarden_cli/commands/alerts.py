@@ -16,7 +16,8 @@ SELECT
     round(usd_per_hour, 2) AS usd_per_hour,
     round(usd_per_hour * date_diff('millisecond', began_at,
         coalesce(resolved_at, now()::TIMESTAMP)) / 3.6e6, 2) AS usd_so_far,
-    began_at, fired_at, resolved_at, owner, muted, unknown_since, fingerprint, simulated
+    began_at, fired_at, resolved_at, owner, muted, unknown_since, fingerprint, simulated,
+    stale_since, resolved_reason
 FROM alerts
 WHERE {{condition}}
 ORDER BY
@@ -55,6 +56,11 @@ def alerts_list(args: argparse.Namespace) -> int:
                 f"No alert is {args.state}." if args.state != "all" else "No alert was ever active."
             )
             return 0
+        state, stale = columns.index("state"), columns.index("stale_since")
+        rows = [
+            [*row[:state], f"{row[state]}, stale" if row[stale] else row[state], *row[state + 1 :]]
+            for row in rows
+        ]
         # Identity and times beyond these make lines too long for a screen.
         keep = [columns.index(c) for c in ("severity", "state", "usd_per_hour", "usd_so_far")]
         keep += [columns.index(c) for c in ("began_at", "summary")]

@@ -14,7 +14,8 @@ EPISODES_MAX = 20
 
 _EPISODES_SQL = f"""
 SELECT rule, state, severity, labels, summary, remedy, value, usd_per_hour, owner, muted,
-       began_at, active_at, fired_at, unknown_since, resolved_at, seen_at
+       began_at, active_at, fired_at, unknown_since, resolved_at, seen_at,
+       stale_since, resolved_reason
 FROM alerts WHERE fingerprint = $fingerprint ORDER BY active_at DESC LIMIT {EPISODES_MAX}
 """
 
@@ -41,7 +42,9 @@ class Explanation:
                 "active_at": "found: pending",
                 "fired_at": "fired",
                 "unknown_since": "unknown: the samples do not say whether it still holds",
-                "resolved_at": "resolved",
+                "stale_since": "stale: the node sends nothing",
+                "resolved_at": "resolved"
+                + (f": {reason}" if (reason := episode["resolved_reason"]) else ""),
             }
             if episode["fired_at"] == episode["active_at"]:
                 del names["active_at"]

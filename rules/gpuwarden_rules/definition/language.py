@@ -8,6 +8,7 @@
         for: 5m                             must hold this long before it fires (default 0s)
         keep_firing_for: 10m                goes on firing this long after it was last seen (0s)
         warm_up: 10m                        a job (column job_started_at) this young is not judged
+        judges_silent_nodes: true           also of nodes that send nothing; else their alerts are stale
         params: {above_celsius: 85}         bound as $above_celsius; durations as seconds
         requires: [gpu_samples.temperature_celsius]   columns without which it says nothing
         inhibited_by: {node_down: [node]}   notifies nobody while that rule fires for the same node
@@ -46,7 +47,7 @@ from gpuwarden_rules.definition.yaml_positions import (
 REQUIRED = ("name", "severity", "summary", "remedy", "sql")
 OPTIONAL = (
     *("labels", "interval", "for", "keep_firing_for", "warm_up", "params", "requires"),
-    *("inhibited_by", "page", "doc"),
+    *("judges_silent_nodes", "inhibited_by", "page", "doc"),
 )
 COLUMN_TYPES = {
     "value": "a number",
@@ -57,6 +58,7 @@ COLUMN_TYPES = {
     "severity": "VARCHAR",
     "simulated": "BOOLEAN",
     "holds": "BOOLEAN",
+    "immediate": "BOOLEAN",
 }
 RESERVED = tuple(COLUMN_TYPES)
 """Result columns with a meaning of their own; none can be a label."""
@@ -101,6 +103,8 @@ class Rule:
     for_s: float
     keep_firing_for_s: float
     warm_up_s: float
+    judges_silent_nodes: bool
+    """Whether it is about nodes that send nothing: its alerts of such nodes are not stale."""
     params: Mapping[str, Scalar]
     requires: tuple[tuple[str, str], ...]
     """Table and column of what it cannot do without."""
@@ -199,6 +203,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
     for_s = _duration(reader, nodes.get("for"), 0.0, 0.0, HOLD_S_MAX)
     keep_s = _duration(reader, nodes.get("keep_firing_for"), 0.0, 0.0, HOLD_S_MAX)
     warm_up_s = _duration(reader, nodes.get("warm_up"), 0.0, 0.0, HOLD_S_MAX)
+    judges_silent_nodes = _flag(reader, nodes.get("judges_silent_nodes"))
     requires = _requires(reader, nodes.get("requires"), marks)
     inhibited_by = _inhibited_by(reader, nodes.get("inhibited_by"), labels, marks)
     summary = _text(reader, "summary", nodes.get("summary"), marks)
@@ -219,6 +224,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
         for_s=for_s,
         keep_firing_for_s=keep_s,
         warm_up_s=warm_up_s,
+        judges_silent_nodes=judges_silent_nodes,
         params=params,
         requires=requires,
         inhibited_by=inhibited_by,
@@ -344,6 +350,13 @@ def _duration(
     if not least <= seconds <= most:
         reader.note(node, f"must be between {least:g}s and {most:g}s")
     return seconds
+
+
+def _flag(reader: YamlReader, node: Node | None) -> bool:
+    value = reader.scalar(node) if node is not None else False
+    if node is not None and value is not None and not isinstance(value, bool):
+        reader.note(node, f"{value!r} must be true or false")
+    return value is True
 
 
 def _text(

@@ -42,6 +42,8 @@ REST_FACTOR = 4.0
 """A rule rests this many times as long as it took: the slow ones must not crowd out the others."""
 FLEET_REFRESH_S = 60.0
 """How often it is asked what the fleet reports and where its GPUs are."""
+SILENCE_REFRESH_S = 5.0
+"""How often it is asked which nodes are silent: agents send as often."""
 WARM_UP_EVALUATIONS_MAX = 12
 WARM_UP_S_MAX = 30.0
 WARM_UP_WAIT_S_MAX = 60.0
@@ -83,6 +85,9 @@ class RuleEngine:
         self._locations = Locations()
         self._absent: Mapping[fleet.Required, str] = {}
         self._refreshed_at: float | None = None
+        self._silent: frozenset[str] = frozenset()
+        self._silent_at: float | None = None
+        self._started_at = clock.now()
 
     @property
     def rules(self) -> list[Rule]:
@@ -134,6 +139,7 @@ class RuleEngine:
 
     async def start(self) -> None:
         """Take up the alerts of the store: pending goes on pending, firing does not fire twice."""
+        self._started_at = self._clock.now()
         async with asyncio.timeout(SAVE_TIMEOUT_S):
             stored = [
                 *await self._store.active(),
@@ -202,7 +208,8 @@ class RuleEngine:
                 return []
             now = self._now()
             try:
-                transitions = await self._advance(runtime, now)
+                await self._refresh_silent(runtime, now)
+                transitions = await self._advance(runtime, now, self._silent)
             except Exception:
                 runtime.stats.failing_since = runtime.stats.failing_since or began_at
                 raise
@@ -340,16 +347,35 @@ class RuleEngine:
                 self._locations = await fleet.locations(self._querier)
             self._refreshed_at = now_s
 
-    async def _advance(self, runtime: RuleRuntime, now: datetime) -> list[Transition]:
+    async def _refresh_silent(self, runtime: RuleRuntime, now: datetime) -> None:
+        """Learn which nodes are silent, where the rule's alerts have a node and that was long ago."""
+        if "node" not in runtime.rule.labels or runtime.rule.judges_silent_nodes:
+            return
+        if self._refreshing.locked() and self._silent_at is not None:
+            return
+        async with self._refreshing:
+            now_s = self._clock.monotonic()
+            if self._silent_at is not None and now_s - self._silent_at < SILENCE_REFRESH_S:
+                return
+            # Who could not be heard because nobody listened is not silent.
+            has_listened = now - self._started_at >= fleet.SILENT_AFTER
+            self._silent = (
+                await fleet.silent_nodes(self._querier, now) if has_listened else frozenset()
+            )
+            self._silent_at = now_s
+
+    async def _advance(
+        self, runtime: RuleRuntime, now: datetime, silent: frozenset[str] = frozenset()
+    ) -> list[Transition]:
         """One step of a rule's state. Raises what the query or the rows raise."""
         rule = runtime.rule
         rows = await self._rows(runtime, now)
         if len(rows) <= INLINE_ROWS_MAX:
-            runtime.state, transitions = step(runtime.state, rows, rule, now)
+            runtime.state, transitions = step(runtime.state, rows, rule, now, silent)
         else:
             loop = asyncio.get_running_loop()
             runtime.state, transitions = await loop.run_in_executor(
-                self._threads, lambda: step(runtime.state, rows, rule, now)
+                self._threads, lambda: step(runtime.state, rows, rule, now, silent)
             )
         return transitions
 

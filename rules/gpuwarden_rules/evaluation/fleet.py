@@ -1,8 +1,9 @@
-"""What the engine asks the fleet itself: which required columns it reports, and where each GPU is."""
+"""What the engine asks the fleet itself: which required columns it reports, where each GPU is, and
+which nodes are silent."""
 
 import json
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -17,6 +18,8 @@ Required = tuple[str, str]
 
 RECENT_MINUTES = 15
 ROWS_MAX = 100_000
+SILENT_AFTER = timedelta(seconds=60)
+"""A node that has sent nothing for so long is silent: agents send every few seconds."""
 UNFORESEEN = frozenset({"events"})
 """Tables whose rows say nothing about those to come."""
 
@@ -61,6 +64,16 @@ def is_needed(rule: Rule) -> bool:
 def cannot_run(rule: Rule, absent: Mapping[Required, str]) -> str | None:
     """Why the rule cannot run; None where it can."""
     return "; ".join(absent[key] for key in rule.requires if key in absent) or None
+
+
+async def silent_nodes(querier: Querier, now: datetime) -> frozenset[str]:
+    """Nodes that have sent nothing for SILENT_AFTER. Raises QueryError."""
+    result = await querier.query(
+        "SELECT node FROM nodes WHERE last_seen_at <= $heard_until",
+        {"heard_until": now - SILENT_AFTER},
+        row_limit=ROWS_MAX,
+    )
+    return frozenset(str(node) for (node,) in result.rows)
 
 
 async def locations(querier: Querier) -> Locations:

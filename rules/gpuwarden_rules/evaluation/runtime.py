@@ -60,7 +60,9 @@ class RuleRuntime:
             saved_at = self.saved_at.get(key)
             # An interval that is negative: the clock went back.
             is_old = saved_at and not 0 <= (now - saved_at).total_seconds() < REFRESH_S
-            if is_old and (alert.seen_at == now or alert.unknown_since):
+            is_newly_stale = alert.stale_since == now
+            is_old = is_old and (alert.seen_at == now or alert.unknown_since or alert.stale_since)
+            if is_old or is_newly_stale:
                 self.unsaved[key, alert.active_at] = alert
         self._drop()
 

@@ -3,14 +3,20 @@
     inactive -> pending -> firing -> resolved
 
 An alert is pending from the evaluation that first finds it, fires once it has been found for the
-rule's `for`, and is resolved by the first evaluation that does not find it later than
-`keep_firing_for` after the last that did. A pending alert that is not found again is resolved
-without having fired (`fired_at` is None). One that comes back begins a new episode.
+rule's `for` (at once where the row says `immediate`), and is resolved by the first evaluation that
+does not find it later than `keep_firing_for` after the last that did. A pending alert that is not
+found again is resolved without having fired (`fired_at` is None). One that comes back begins a new
+episode.
 
 A row may say `holds`: TRUE (the default) the condition holds; FALSE it does not, as if there were
 no row; NULL nobody can say, or the value is in the band between firing and clearing: a new alert
 does not start, one that exists stays as it is and says since when that is not known. So does a row
 whose job is younger than the rule's `warm_up`.
+
+A node that has sent nothing for a while is silent, and what the tables say of it is the past. No alert
+of it begins or fires; one that fires is stale, whatever the rows are, until the node is heard again,
+and is resolved after STALE_MAX, with that as the reason. Rules about silence itself are exempt
+(`judges_silent_nodes`).
 
 An alert that has fired and cleared FLAPS_MAX times within FLAP_WINDOW flaps: it goes on firing, and
 its text says so, until it has changed less often.
@@ -20,7 +26,7 @@ pending alert waits until its `for` has passed on the clock as it is now.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -32,6 +38,8 @@ from gpuwarden_rules.definition.templates import COST_UNKNOWN, TEXT_CHARS_MAX, u
 FLAPS_MAX = 4
 """Changes (it fires, it clears) within FLAP_WINDOW from which an alert is held."""
 FLAP_WINDOW = timedelta(hours=1)
+STALE_MAX = timedelta(minutes=30)
+"""How long an alert of a silent node stays, stale: longer than a large node takes to boot."""
 FLAPPING = " Flapping: it came and went so often within an hour that it is held."
 
 
@@ -91,14 +99,20 @@ class RowsError(ValueError):
 
 
 def step(
-    state: Mapping[str, Alert], rows: Sequence[Mapping[str, Any]], rule: Rule, now: datetime
+    state: Mapping[str, Alert],
+    rows: Sequence[Mapping[str, Any]],
+    rule: Rule,
+    now: datetime,
+    silent: Collection[str] = (),
 ) -> tuple[RuleState, list[Transition]]:
     """State after an evaluation at `now` that returned `rows`, and what changed.
 
-    `state` is what the step before returned; {} is the first. An evaluation that failed is no
-    evaluation: do not call this, and the state stays as it is. Raises RowsError.
+    `state` is what the step before returned; {} is the first. `silent`: nodes that have sent nothing
+    for a while. An evaluation that failed is no evaluation: do not call this, and the state stays as
+    it is. Raises RowsError.
     """
-    found, unknown = _found(rows, rule, now)
+    silent = () if rule.judges_silent_nodes else silent
+    found, unknown = _found(rows, rule, now, silent)
     changes = _recent(state, now)
     after: dict[str, Alert] = {}
     transitions: list[Transition] = []
@@ -113,22 +127,25 @@ def step(
     for key, alert in state.items():
         if key in found:
             continue
-        if key in unknown:
-            after[key] = replace(alert, unknown_since=alert.unknown_since or now)
+        if alert.labels.get("node") in silent and (stale := _stale(alert, now)):
+            after[key] = stale
+        elif alert.labels.get("node") in silent:
+            transitions.append(Transition(_ended(alert, now, _silence(alert)), alert.state))
+        elif key in unknown:
+            unknown_since = alert.unknown_since or now
+            after[key] = replace(alert, unknown_since=unknown_since, stale_since=None)
         elif _is_kept(alert, rule, now):
             # Seen in the future: the clock went back, and `keep_firing_for` counts from here.
             seen_at = min(alert.seen_at, now)
-            after[key] = replace(alert, seen_at=seen_at, unknown_since=None)
+            after[key] = replace(alert, seen_at=seen_at, unknown_since=None, stale_since=None)
         elif alert.state is AlertState.FIRING and _flaps(changes.get(key, ())):
             if changes[key][-1].came:
                 changes[key] = (*changes[key], Change(now, came=False))
-            after[key] = _marked(replace(alert, unknown_since=None))
+            after[key] = _marked(replace(alert, unknown_since=None, stale_since=None))
         else:
             if alert.state is AlertState.FIRING:
                 changes[key] = (*changes.get(key, ()), Change(now, came=False))
-            resolved_at = max(now, alert.active_at)
-            over = replace(alert, state=AlertState.RESOLVED, resolved_at=resolved_at)
-            transitions.append(Transition(over, alert.state))
+            transitions.append(Transition(_ended(alert, now), alert.state))
     return RuleState(after, changes, frozenset(unknown)), transitions
 
 
@@ -156,8 +173,31 @@ def _marked(alert: Alert) -> Alert:
     return replace(alert, summary=alert.summary.removesuffix(FLAPPING) + FLAPPING)
 
 
+def _stale(alert: Alert, now: datetime) -> Alert | None:
+    """The alert of a silent node; None where it is over: pending, or stale for too long."""
+    # Of an instant in the future: the clock went back, and the time counts from here.
+    stale_since = min(alert.stale_since or now, now)
+    if alert.state is AlertState.PENDING or now - stale_since >= STALE_MAX:
+        return None
+    return replace(alert, stale_since=stale_since)
+
+
+def _silence(alert: Alert) -> str:
+    minutes = STALE_MAX // timedelta(minutes=1)
+    if alert.state is AlertState.PENDING:
+        return f"{alert.labels['node']} stopped sending"
+    return f"{alert.labels['node']} has sent nothing for {minutes} min, so its state is unknown"
+
+
+def _ended(alert: Alert, now: datetime, reason: str | None = None) -> Alert:
+    resolved_at = max(now, alert.active_at)
+    return replace(
+        alert, state=AlertState.RESOLVED, resolved_at=resolved_at, resolved_reason=reason
+    )
+
+
 def _found(
-    rows: Sequence[Mapping[str, Any]], rule: Rule, now: datetime
+    rows: Sequence[Mapping[str, Any]], rule: Rule, now: datetime, silent: Collection[str] = ()
 ) -> tuple[dict[str, tuple[dict[str, str], Mapping[str, Any]]], set[str]]:
     """Rows that hold, by fingerprint, and fingerprints of which nobody can say."""
     found: dict[str, tuple[dict[str, str], Mapping[str, Any]]] = {}
@@ -171,6 +211,8 @@ def _found(
         if key in found or key in unknown:
             named = ", ".join(f"{name}={value}" for name, value in labels.items())
             raise RowsError(f"two rows have the same labels ({named or 'no labels'})")
+        if labels.get("node") in silent:
+            continue
         if holds is None or _is_warming_up(row, rule, now):
             unknown.add(key)
         else:
@@ -217,7 +259,7 @@ def _seen(
     began_at = min(_instant(row, "began_at") or active_at, active_at)
     if before:
         began_at = min(began_at, before.began_at)
-    fires = now - active_at >= timedelta(seconds=rule.for_s)
+    fires = row.get("immediate") is True or now - active_at >= timedelta(seconds=rule.for_s)
     is_firing = fires or (before is not None and before.state is AlertState.FIRING)
     fired_at = before.fired_at if before else None
     usd_per_hour = _number(row, "usd_per_hour")

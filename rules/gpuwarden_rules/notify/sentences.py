@@ -138,7 +138,11 @@ def _over(message: Notification) -> list[str]:
     if len(alerts) > 1:
         others = message.resolved_total - 1
         lines.append(f"{others} more: {_places(alerts[1:], others, message)}.")
-    lines.append(f"Over after {readable(longest)}{cost}.")
+    reason = alerts[0].resolved_reason
+    if reason is not None and all(alert.resolved_reason for alert in alerts):
+        lines.append(f"Closed after {readable(longest)}{cost}: {reason}.")
+    else:
+        lines.append(f"Over after {readable(longest)}{cost}.")
     return lines
 
 

@@ -42,9 +42,18 @@ def rule_of(name: str = "hot", *, hold: str = "0s", keep: str = "0s", sql: str =
     return rule
 
 
+HOUR = "SELECT DISTINCT node FROM events WHERE ts > $now::TIMESTAMP - INTERVAL 1 HOUR AND ts <= $now::TIMESTAMP"
+
+
 def hold(database: MemoryDatabase, at: datetime, *, node: str = "n1", kind: str = "hot") -> None:
     row = {"ts": at, "node": node, "kind": kind, "severity": "info", "message": ""}
     database.insert("events", [{**row, "simulated": False}])
+
+
+def hear(database: MemoryDatabase, node: str, at: datetime) -> None:
+    database.execute(f"DELETE FROM nodes WHERE node = '{node}'")
+    known = {"node": node, "agent_id": node, "boot_id": "b", "simulated": False}
+    database.insert("nodes", [{**known, "last_seen_at": at}])
 
 
 def own(engine: RuleEngine) -> list[Alert]:
@@ -60,6 +69,8 @@ class Scripted:
         self.timeouts: list[float | None] = []
 
     async def query(self, sql, params=None, *, timeout_s=None, row_limit=None) -> Result:
+        if "last_seen_at" in sql:  # no node is silent
+            return Result(["node"], ["VARCHAR"], [], truncated=False)
         self.timeouts.append(timeout_s)
         answer = self.answers.pop(0) if self.answers else ["n1"]
         if isinstance(answer, BaseException):
@@ -317,7 +328,7 @@ class Replayed:
         self.nodes_at = nodes_at
 
     async def query(self, sql, params=None, *, timeout_s=None, row_limit=None) -> Result:
-        nodes = self.nodes_at.get(params["now"], [])
+        nodes = [] if "last_seen_at" in sql else self.nodes_at.get(params["now"], [])
         if nodes is None:
             raise QueryError("the database is away")
         return Result(["node"], ["VARCHAR"], [(node,) for node in nodes], truncated=False)
@@ -435,6 +446,43 @@ async def test_a_stopped_engine_leaves_no_task_thread_or_timer(database, store, 
     assert set(threading.enumerate()) <= threads_before
     timers = [h for h in asyncio.get_running_loop()._scheduled if not h.cancelled()]
     assert not [h for h in timers if "EvaluationSchedule" in repr(h)]
+
+
+async def test_alerts_of_a_silent_node_are_stale_then_end_and_none_begins(
+    database, store, clock
+) -> None:
+    """The rule's window keeps what the node sent last; a node that speaks again is judged again."""
+    engine = RuleEngine([rule_of(sql=HOUR)], database, store, clock)
+    heard_at = clock.now()
+    hold(database, heard_at, node="n1")
+    for node in ("n1", "n2"):
+        hear(database, node, heard_at)
+    await engine.evaluate("hot")
+    clock.advance(59)
+    await engine.evaluate("hot")
+    assert [alert.stale_since for alert in engine.alerts] == [None]
+    clock.advance(6)
+    silent_at = clock.now()
+    hold(database, clock.now(), node="n2")
+    assert await engine.evaluate("hot") == []
+    (alert,) = store.kept.values()
+    assert (alert.state, alert.stale_since) == (FIRING, silent_at)
+    clock.advance(20)
+    hear(database, "n2", clock.now())
+    (told,) = await engine.evaluate("hot")
+    assert told.alert.labels == {"node": "n2"}
+    clock.advance(1800)
+    hear(database, "n2", clock.now())
+    (told,) = await engine.evaluate("hot")
+    assert (told.alert.labels, told.alert.state) == ({"node": "n1"}, RESOLVED)
+    assert told.alert.resolved_reason == "n1 has sent nothing for 30 min, so its state is unknown"
+    restarted = RuleEngine([rule_of(sql=HOUR)], database, store, clock)
+    await restarted.start()
+    await restarted.evaluate("hot")
+    assert {a.labels["node"]: a.stale_since for a in restarted.alerts} == {
+        "n1": None,
+        "n2": None,
+    }, "who was not heard because the collector was away is not silent"
 
 
 async def test_time_since_the_last_success_is_known(store, clock) -> None:

@@ -1,6 +1,7 @@
 """The life of an alert: never early, never twice, and nothing from what nobody knows."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from gpuwarden_rules.definition.language import Rule, parse
 from gpuwarden_rules.evaluation.state import (
     FLAPPING,
     FLAPS_MAX,
+    STALE_MAX,
     RowsError,
     RuleState,
     Transition,
@@ -293,6 +295,54 @@ def test_any_history_keeps_the_promises(
     live = {(alert.fingerprint, alert.active_at) for alert in state.values()}
     ended = {key for key, e in episodes.items() if e[-1].alert.state is RESOLVED}
     assert live == episodes.keys() - ended
+
+
+def test_an_immediate_row_does_not_wait_for_for() -> None:
+    rows = [row(0, immediate=True), row(1, immediate=False), row(2)]
+    _, happened = replay(rule_of("5m"), {0: rows, 6: rows})
+    assert [(m, t.alert.labels["gpu"], t.alert.state) for m, t in happened] == [
+        (0, "0", FIRING),
+        (0, "1", PENDING),
+        (0, "2", PENDING),
+        (6, "1", FIRING),
+        (6, "2", FIRING),
+    ]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 20), st.booleans(), st.sampled_from([True, False, None])),
+        max_size=40,
+    ),
+    HOLDS,
+    HOLDS,
+)
+def test_nothing_begins_on_a_silent_node_and_what_fires_is_stale_until_it_ends(
+    history: list[tuple[int, bool, bool | None]], hold: int, keep: int
+) -> None:
+    rule, state = rule_of(f"{hold}m", f"{keep}m"), RuleState()
+    now, silent_since = START, None
+    for gap, is_silent, holds in history:
+        now += timedelta(minutes=gap)
+        silent_since = (silent_since or now) if is_silent else None
+        before = state
+        state, transitions = step(state, [row(holds=holds)], rule, now, {"n1"} if is_silent else {})
+        for alert in state.values():
+            assert alert.stale_since == silent_since
+        if not is_silent:
+            assert not any(t.alert.resolved_reason for t in transitions)
+            continue
+        assert all(alert.state is FIRING for alert in state.values())
+        assert all(t.alert.state is RESOLVED and t.alert.resolved_reason for t in transitions)
+        firing = {key for key, alert in before.items() if alert.state is FIRING}
+        is_over = now - silent_since >= STALE_MAX
+        assert state.keys() == (set() if is_over else firing)
+
+
+def test_a_rule_about_silence_judges_silent_nodes() -> None:
+    rule = replace(rule_of("5m"), judges_silent_nodes=True)
+    state, transitions = step(RuleState(), [row()], rule, START, {"n1"})
+    assert len(state) == len(transitions) == 1
 
 
 WITH_STEPS_BACK = st.lists(

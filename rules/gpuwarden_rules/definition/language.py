@@ -11,6 +11,7 @@
         judges_silent_nodes: true           also of nodes that send nothing; else their alerts are stale
         params: {above_celsius: 85}         bound as $above_celsius; durations as seconds
         requires: [gpu_samples.temperature_celsius]   columns without which it says nothing
+        optional: [gpus.model]              other columns that it reads
         inhibited_by: {node_down: [node]}   notifies nobody while that rule fires for the same node
         summary: "{node} GPU {gpu} is at {value:.0f} °C"
         remedy: Check fans and inlet.
@@ -46,7 +47,7 @@ from gpuwarden_rules.definition.yaml_positions import (
 
 REQUIRED = ("name", "severity", "summary", "remedy", "sql")
 OPTIONAL = (
-    *("labels", "interval", "for", "keep_firing_for", "warm_up", "params", "requires"),
+    *("labels", "interval", "for", "keep_firing_for", "warm_up", "params", "requires", "optional"),
     *("judges_silent_nodes", "inhibited_by", "page", "doc"),
 )
 COLUMN_TYPES = {
@@ -108,6 +109,8 @@ class Rule:
     params: Mapping[str, Scalar]
     requires: tuple[tuple[str, str], ...]
     """Table and column of what it cannot do without."""
+    optional: tuple[tuple[str, str], ...]
+    """Table and column of what else it reads."""
     inhibited_by: Mapping[str, tuple[str, ...]]
     """Rules whose firing alerts mute this one's, by name, where these labels are the same."""
     sql: str
@@ -165,6 +168,15 @@ def builtin_rules() -> list[Rule]:
 
 def parse(text: str, path: str) -> list[Rule]:
     """The rules in a file's text; `path` is for messages. Raises RuleFileError."""
+    rules, problems = parse_leniently(text, path)
+    if problems:
+        raise RuleFileError(problems)
+    return rules
+
+
+def parse_leniently(text: str, path: str) -> tuple[list[Rule], list[FileProblem]]:
+    """Everything that is wrong in a file's text, and its rules as far as their SQL can be checked all
+    the same. Where there are problems the rules are not to be run."""
     reader = YamlReader(path, text)
     rules: list[Rule] = []
     root = reader.root()
@@ -174,8 +186,7 @@ def parse(text: str, path: str) -> list[Rule]:
             if rule is not None:
                 rules.append(rule)
     reader.problems += repeated(rules)
-    reader.raise_problems()
-    return rules
+    return rules, reader.problems
 
 
 def repeated(rules: Sequence[Rule]) -> list[FileProblem]:
@@ -191,8 +202,7 @@ def repeated(rules: Sequence[Rule]) -> list[FileProblem]:
 
 
 def _rule(reader: YamlReader, node: Node) -> Rule | None:
-    """The rule, or None where a problem keeps it from being one; all problems are noted."""
-    before = len(reader.problems)
+    """The rule, or None where it has no name or no SQL that can be bound; all problems are noted."""
     nodes = reader.fields(node, required=REQUIRED, optional=OPTIONAL)
     marks = {key: reader.position(value) for key, value in nodes.items()}
     name = _name(reader, nodes.get("name"))
@@ -204,21 +214,26 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
     keep_s = _duration(reader, nodes.get("keep_firing_for"), 0.0, 0.0, HOLD_S_MAX)
     warm_up_s = _duration(reader, nodes.get("warm_up"), 0.0, 0.0, HOLD_S_MAX)
     judges_silent_nodes = _flag(reader, nodes.get("judges_silent_nodes"))
-    requires = _requires(reader, nodes.get("requires"), marks)
+    requires = _columns(reader, "requires", nodes.get("requires"), marks)
+    optional = _columns(reader, "optional", nodes.get("optional"), marks)
+    for table, column in set(requires) & set(optional):
+        reader.note(nodes["optional"], f"'{table}.{column}' stands in requires as well")
     inhibited_by = _inhibited_by(reader, nodes.get("inhibited_by"), labels, marks)
     summary = _text(reader, "summary", nodes.get("summary"), marks)
     remedy = _text(reader, "remedy", nodes.get("remedy"), marks)
     page = _page(reader, nodes["page"], params) if "page" in nodes else None
     doc = reader.text(nodes["doc"]) if "doc" in nodes else None
+    before = len(reader.problems)
     sql, mentioned = _sql(reader, nodes.get("sql"), params)
+    can_be_bound = bool(name and sql) and len(reader.problems) == before
     used = mentioned | {f.name for text in (summary, remedy) for f in text.fields}
     for key in params.keys() - used:
         reader.note(nodes["params"], f"parameter {key!r} is used neither in sql nor in a text")
-    if len(reader.problems) > before or severity is None:
+    if not can_be_bound:
         return None
     return Rule(
         name=name,
-        severity=severity,
+        severity=severity or Severity.INFO,
         labels=labels,
         interval_s=interval_s,
         for_s=for_s,
@@ -227,6 +242,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
         judges_silent_nodes=judges_silent_nodes,
         params=params,
         requires=requires,
+        optional=optional,
         inhibited_by=inhibited_by,
         sql=sql,
         summary=summary,
@@ -292,11 +308,11 @@ def _params(reader: YamlReader, node: Node | None) -> dict[str, Scalar]:
     return params
 
 
-def _requires(
-    reader: YamlReader, node: Node | None, marks: dict[str, tuple[int, int]]
+def _columns(
+    reader: YamlReader, key: str, node: Node | None, marks: dict[str, tuple[int, int]]
 ) -> tuple[tuple[str, str], ...]:
     """Columns named as `table.column`, each of which the schema has."""
-    required: list[tuple[str, str]] = []
+    found: list[tuple[str, str]] = []
     for item in reader.items(node) if node else ():
         text = reader.text(item)
         if text is None:
@@ -307,12 +323,12 @@ def _requires(
             reader.note(item, f"{text!r} is not table.column of a known table: {known}")
         elif column not in {c.name for c in stored_columns(TABLES[table])}:
             reader.note(item, f"table {table} has no column {column!r}; see docs/tables.md")
-        elif (table, column) in required:
+        elif (table, column) in found:
             reader.note(item, f"{text!r} stands twice")
         else:
-            required.append((table, column))
-            marks[f"requires.{text}"] = reader.position(item)
-    return tuple(required)
+            found.append((table, column))
+            marks[f"{key}.{text}"] = reader.position(item)
+    return tuple(found)
 
 
 def _inhibited_by(

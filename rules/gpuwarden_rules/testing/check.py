@@ -1,15 +1,30 @@
-"""Checks rule files before they run: the language, and the SQL bound to the public schema."""
+"""Checks rule files before they run: the language, the SQL bound to the public schema, and that every
+column it reads is declared."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 from gpuwarden.clock import EPOCH
 from gpuwarden.query import Querier, QueryError
-from gpuwarden_rules.definition.language import Rule, builtin_rules, column_problems, load, repeated
+from gpuwarden.schema import TABLES, stored_columns
+from gpuwarden_rules.definition.language import (
+    Rule,
+    builtin_rules,
+    column_problems,
+    parse_leniently,
+    repeated,
+)
 from gpuwarden_rules.definition.overrides import FILE_NAME, load_overrides
-from gpuwarden_rules.definition.yaml_positions import FileProblem, RuleFileError
+from gpuwarden_rules.definition.yaml_positions import FileProblem, RuleFileError, read_text
 from gpuwarden_rules.evaluation.muting import graph_problems
 from gpuwarden_rules.testing.database import MemoryDatabase
+
+
+ALWAYS_THERE = frozenset(
+    {"gpu", "gpu_uuid", "mig_instance", "simulated", "first_seen_at", "last_seen_at"}
+)
+"""Columns of any table that need not be declared: they say what a row is about, or the collector
+fills them in."""
 
 
 async def check(paths: Iterable[Path], querier: Querier | None = None) -> list[FileProblem]:
@@ -25,9 +40,13 @@ async def check(paths: Iterable[Path], querier: Querier | None = None) -> list[F
             overriding.append(path)
             continue
         try:
-            rules += load(path)
+            text = read_text(path)
         except RuleFileError as error:
             problems += error.problems
+            continue
+        found, wrong = parse_leniently(text, str(path))
+        problems += wrong
+        rules += found
     problems += repeated(rules)
     names = {rule.name for rule in rules}
     together = [*rules, *(rule for rule in builtin_rules() if rule.name not in names)]
@@ -42,9 +61,35 @@ async def check(paths: Iterable[Path], querier: Querier | None = None) -> list[F
     try:
         for rule in rules:
             problems += await _bound(rule, querier or database)
+            problems += undeclared(rule, database)
     finally:
         database.close()
-    return sorted(problems)
+    return sorted(set(problems))
+
+
+def undeclared(rule: Rule, database: MemoryDatabase) -> list[FileProblem]:
+    """A problem where the SQL reads columns of which the rule does not say what it does without them."""
+    try:
+        read = database.columns_read(rule.sql, rule.bindings(EPOCH))
+    except QueryError:
+        return []  # what cannot be bound is told by `_bound`
+    declared = {*rule.requires, *rule.optional}
+    lacking = sorted(
+        f"{table}.{column}"
+        for table, column in read - declared
+        if column not in ALWAYS_THERE and column not in _required(table)
+    )
+    if not lacking:
+        return []
+    message = (
+        f"the SQL reads {', '.join(lacking)}; name each in requires, if the rule can say nothing"
+        " without it, or in optional"
+    )
+    return [rule.problem("requires", message)]
+
+
+def _required(table: str) -> set[str]:
+    return {column.name for column in stored_columns(TABLES[table]) if column.required}
 
 
 async def _bound(rule: Rule, querier: Querier) -> list[FileProblem]:

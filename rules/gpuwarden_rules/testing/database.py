@@ -1,6 +1,7 @@
 """A DuckDB in memory with the public tables and views, and a Querier on it."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,6 +10,10 @@ import pyarrow as pa
 
 from gpuwarden.query import QueryError, Result
 from gpuwarden.schema import TABLES, create_sql, views_sql
+
+
+_PRUNING_ONLY = "statistics_propagation,filter_pushdown,empty_result_pullup"
+"""Optimizers that take scans of empty tables, or columns that only filter, out of a plan."""
 
 
 class MemoryDatabase:
@@ -51,6 +56,17 @@ class MemoryDatabase:
             rows=[tuple(_aware(value) for value in row) for row in rows],
         )
 
+    def columns_read(self, sql: str, params: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+        """Table and column of all that the statement reads, as DuckDB plans it. Raises QueryError."""
+        self._connection.execute(f"SET disabled_optimizers = '{_PRUNING_ONLY}'")
+        try:
+            rows = self.run(f"EXPLAIN (FORMAT JSON) {sql}", params).rows
+        finally:
+            self._connection.execute("RESET disabled_optimizers")
+        return frozenset(
+            found for _, plan in rows for node in json.loads(plan) for found in _scanned(node)
+        )
+
     async def query(
         self,
         sql: str,
@@ -68,6 +84,18 @@ class MemoryDatabase:
     def close(self) -> None:
         """Forget everything."""
         self._connection.close()
+
+
+def _scanned(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Tables and columns that a part of a plan scans."""
+    info = node["extra_info"]
+    if "Table" in info:
+        table = str(info["Table"]).rpartition(".")[2]
+        columns = info.get("Projections") or []
+        for column in [columns] if isinstance(columns, str) else columns:
+            yield table, column
+    for child in node["children"]:
+        yield from _scanned(child)
 
 
 def _first_line(error: duckdb.Error) -> str:

@@ -49,7 +49,94 @@ async def test_all_files_are_checked_and_all_problems_told(tmp_path: Path) -> No
     assert [str(problem).split(": ", 1)[0].rsplit("/")[-1] for problem in problems] == [
         "one.yaml:3:77",
         "three.yaml:2:12",
+        "two.yaml:2:12",
     ]
+
+
+async def test_a_file_with_mistakes_of_every_kind_is_told_all_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(
+        """
+rules:
+  - name: Hot
+    severity: urgent
+    labels: [node, value]
+    for: soon
+    summary: "{node} {nothing}"
+    remedy: "{"
+    sql: SELECT node FROM nodes WHERE last_seen_at < $now
+  - {name: cold, severity: info, summary: s, remedy: r, sql: "SELECT oops FROM nodes WHERE $now IS NULL"}
+  - {name: wet, severity: info, summary: s, remedy: r, sql: "SELECT labels FROM nodes WHERE $now IS NULL"}
+"""
+    )
+    messages = [f"{problem.line}: {problem.message}" for problem in await check([path])]
+    expected = [
+        "3: name 'Hot' must be snake_case",
+        "4: severity 'urgent' must be one of",
+        "5: column 'value' is reserved",
+        "6: 'soon' is not a duration",
+        "7: Hot: the text uses {nothing}, which the SQL does not return",
+        "8: a lone '{'",
+        '10: cold: Binder Error: Referenced column "oops" not found',
+        "11: wet: the SQL reads nodes.labels; name each in requires",
+    ]
+    assert len(messages) == len(expected)
+    for message, wanted in zip(messages, expected, strict=True):
+        assert message.startswith(wanted), message
+
+
+@pytest.mark.parametrize(
+    ("sql", "columns"),
+    [
+        ("SELECT node FROM process_samples WHERE ts < $now AND started_at < $now", ["started_at"]),
+        (
+            "SELECT p.node FROM process_samples p WHERE ts < $now ORDER BY p.state, username",
+            ["state", "username"],
+        ),
+        (
+            "WITH a AS (SELECT * FROM process_samples) SELECT node, max(pod) AS x FROM a WHERE ts < $now GROUP BY ALL",
+            ["pod"],
+        ),
+        (
+            "SELECT * EXCLUDE (pid) FROM (SELECT node, pid FROM process_samples WHERE ts < $now AND (pod, state) IS NOT NULL)",
+            ["pod", "state"],
+        ),
+        (
+            "SELECT node FROM process_samples WHERE ts < $now AND pid IN (SELECT pid FROM process_samples WHERE cpu_percent > 1)",
+            ["cpu_percent"],
+        ),
+        ("SELECT node, gpu, gpu_uuid, pid, simulated FROM process_samples WHERE ts < $now", []),
+    ],
+)
+async def test_columns_that_the_sql_reads_must_be_declared(
+    tmp_path: Path, sql: str, columns: list[str]
+) -> None:
+    path = written(tmp_path / "r.yaml", hot=sql)
+    named = ", ".join(f"process_samples.{column}" for column in columns)
+    problems = await check([path])
+    assert [p.message.partition(";")[0] for p in problems] == (
+        [f"hot: the SQL reads {named}"] if columns else []
+    )
+    rule = path.read_text()
+    for key in ("requires", "optional"):
+        path.write_text(rule.replace("severity:", f"{key}: [{named}], severity:"))
+        assert await check([path]) == []
+
+
+async def test_a_built_in_rule_that_stops_declaring_a_column_is_found(tmp_path: Path) -> None:
+    for file, column in (
+        ("jobs", "process_samples.started_at"),
+        ("idle", "allocation_samples.processes"),
+    ):
+        (source,) = [path for path in builtin_paths() if path.stem == file]
+        path = tmp_path / source.name
+        path.write_text(
+            source.read_text()
+            .replace(column, "gpus.uuid_of_no_rule")
+            .replace(", gpus.uuid_of_no_rule", "")
+            .replace("gpus.uuid_of_no_rule, ", "")
+        )
+        assert any(f"the SQL reads {column}" in p.message for p in await check([path]))
 
 
 async def test_sql_is_bound_to_the_tables_of_the_querier_that_is_given(tmp_path: Path) -> None:

@@ -18,12 +18,17 @@ from gpuwarden_cli.output import counted, render, terminal_width
 from gpuwarden_cli.settings import collector_settings
 
 if TYPE_CHECKING:
+    from gpuwarden_rules.backtest.known_data import KnownData
     from gpuwarden_rules.backtest.replay import Replay
     from gpuwarden_rules.definition.language import Rule
     from gpuwarden_rules.definition.rule_set import RuleSet
 
 _REPLAYS_AT_ONCE = 2
 """Of the four queries that a collector runs at a time by default, half are left to others."""
+ROLLUPS_WAIT_S = 180.0
+"""Longest wait for rollups of samples that have just come, as from an import."""
+ROLLUPS_POLL_S = 5.0
+NODES_NAMED_MAX = 5
 _LISTED = ("rule", "state", "severity", "firing", "pending", "unknown", "interval_s", "for_s")
 
 
@@ -191,9 +196,13 @@ def _rule_set(args: argparse.Namespace) -> "RuleSet":
 async def _backtest(
     rule_set: "RuleSet", span: timedelta, step_s: float | None, args: argparse.Namespace
 ) -> int:
-    """Replay the rules, two at a time, and print each in its turn; 1 when one cannot be replayed."""
+    """Replay the rules, two at a time, and print each in its turn; 1 when one cannot be replayed.
+
+    A rule whose data the history lacks says so: it has not fired 0 times.
+    """
     from gpuwarden.query import QueryError
     from gpuwarden_cli.remote_querier import RemoteQuerier
+    from gpuwarden_rules.backtest.known_data import KnownData, reads_rollups
     from gpuwarden_rules.backtest.replay import first_sample_at, replay
     from gpuwarden_rules.definition.overrides import OverridePlan
     from gpuwarden_rules.evaluation import fleet
@@ -208,13 +217,19 @@ async def _backtest(
     since = max(until - span, first)
     places = await fleet.locations(querier) if rule_set.overrides else None
     turns = asyncio.Semaphore(_REPLAYS_AT_ONCE)
+    known = KnownData(querier, since, until)
+    unready = await _unready(known) if any(map(reads_rollups, rule_set.rules)) else None
 
-    async def replayed(rule: "Rule") -> "tuple[Replay | Exception, float]":
+    async def replayed(rule: "Rule") -> "tuple[Replay | Exception | str, float]":
         concerning = [override for override in rule_set.overrides if override.concerns(rule)]
         plan = OverridePlan(rule, concerning, places) if places and concerning else None
         async with turns:
             began = clock.monotonic()
             try:
+                if lacking := await known.lacking(rule) or (
+                    unready if reads_rollups(rule) else None
+                ):
+                    return lacking, 0.0
                 done = await replay(rule, querier, since, until, clock, plan=plan, step_s=step_s)
             except (QueryError, RowsError, CallError) as error:
                 return error, 0.0
@@ -229,6 +244,12 @@ async def _backtest(
                 failed += 1
                 reason = " ".join(str(done).partition("\n\n")[0].split())
                 print(f"gpuwarden: {name} cannot be replayed: {reason}", file=sys.stderr)
+            elif isinstance(done, str) and args.format == "json":
+                print(
+                    json.dumps({"rule": name, "cannot_say": done}, ensure_ascii=False), flush=True
+                )
+            elif isinstance(done, str):
+                print(f"{name} cannot say: {done}\n", flush=True)
             elif args.format == "json":
                 _print_lines(done)
             else:
@@ -240,6 +261,22 @@ async def _backtest(
             f" {(until - since).total_seconds() / max(seconds, 1e-3):,.0f} times real time"
         )
     return 1 if failed else 0
+
+
+async def _unready(known: "KnownData") -> str | None:
+    """Wait until the samples are rolled up; where that takes too long, whose are not."""
+    clock = SystemClock()
+    deadline_s, is_told = clock.monotonic() + ROLLUPS_WAIT_S, False
+    while nodes := await known.unready_nodes(clock.now()):
+        others = len(nodes) - NODES_NAMED_MAX
+        named = ", ".join(nodes[:NODES_NAMED_MAX]) + (f" and {others} more" if others > 0 else "")
+        if clock.monotonic() >= deadline_s:
+            return f"the rollups of {named} are not ready"
+        if not is_told:
+            print(f"gpuwarden: waiting for the rollups of {named}", file=sys.stderr)
+            is_told = True
+        await asyncio.sleep(ROLLUPS_POLL_S)
+    return None
 
 
 def _print_lines(done: "Replay") -> None:

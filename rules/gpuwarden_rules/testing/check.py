@@ -19,7 +19,6 @@ from gpuwarden_rules.definition.yaml_positions import FileProblem, RuleFileError
 from gpuwarden_rules.evaluation.muting import graph_problems
 from gpuwarden_rules.testing.database import MemoryDatabase
 
-
 ALWAYS_THERE = frozenset(
     {"gpu", "gpu_uuid", "mig_instance", "simulated", "first_seen_at", "last_seen_at"}
 )

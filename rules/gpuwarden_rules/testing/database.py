@@ -11,7 +11,6 @@ import pyarrow as pa
 from gpuwarden.query import QueryError, Result
 from gpuwarden.schema import TABLES, create_sql, views_sql
 
-
 _PRUNING_ONLY = "statistics_propagation,filter_pushdown,empty_result_pullup"
 """Optimizers that take scans of empty tables, or columns that only filter, out of a plan."""
 

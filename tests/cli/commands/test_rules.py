@@ -172,6 +172,7 @@ async def test_a_backtest_replays_what_the_collectors_configuration_names(
             "backtest",
             "hot_host",
             "broken",
+            "gpu_allocated_idle",
             "--config",
             str(config),
             "--since",
@@ -179,7 +180,11 @@ async def test_a_backtest_replays_what_the_collectors_configuration_names(
         ]
         code = await asyncio.to_thread(main, [*words, "--format", "json"])
         found = capsys.readouterr()
-    episodes = {line["labels"]["node"]: line for line in map(json.loads, found.out.splitlines())}
+    lines = [json.loads(line) for line in found.out.splitlines()]
+    (unable,) = [line for line in lines if "cannot_say" in line]
+    assert unable["rule"] == "gpu_allocated_idle"
+    assert unable["cannot_say"].startswith("no allocation_samples, no gpu_1m between ")
+    episodes = {line["labels"]["node"]: line for line in lines if line is not unable}
     assert {node: line["severity"] for node, line in episodes.items()} == {
         "n1": "info",
         "n3": "critical",

@@ -9,11 +9,11 @@ from gpuwarden_cli.main import main
 
 ALERT_COLUMNS = [
     "severity", "state", "rule", "node", "gpu", "summary", "usd_per_hour", "usd_so_far",
-    "began_at", "fired_at", "resolved_at", "simulated",
+    "began_at", "fired_at", "resolved_at", "simulated", "stale_since",
 ]  # fmt: skip
 FIRING = [
     "warning", "firing", "gpu_idle_held", "n1", 0, "GPU 0 of n1 idle", 2.95, 5.9,
-    "2026-01-01T00:00:00.000Z", "2026-01-01T00:30:00.000Z", None, False,
+    "2026-01-01T00:00:00.000Z", "2026-01-01T00:30:00.000Z", None, False, None,
 ]  # fmt: skip
 
 
@@ -59,6 +59,14 @@ def test_alerts_show_cost_and_sentence(answering, capsys) -> None:
     assert "GPU 0 of n1 idle" in out
     assert "5.9" in out
     assert "state IN ('firing', 'pending')" in asked[0]["sql"]
+
+
+def test_alerts_of_silent_nodes_are_marked_stale(answering, capsys) -> None:
+    answering(200, document(ALERT_COLUMNS, [FIRING, [*FIRING[:-1], "2026-01-01T01:00:00.000Z"]]))
+    assert main(["alerts", "list", "--exit-code"]) == 1
+    first, second = capsys.readouterr().out.splitlines()[-2:]
+    assert "firing, stale" not in first
+    assert "firing, stale" in second
 
 
 @pytest.mark.parametrize(("rows", "code"), [([FIRING], 1), ([], 0)])

@@ -7,6 +7,7 @@ of real blocks beside the spool. New batches never get its space, deleting does.
 
 import contextlib
 import os
+import sys
 from pathlib import Path
 
 RESERVE_BYTES = 2 * 1024**2
@@ -28,7 +29,10 @@ class Reserve:
         try:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
             try:
-                os.posix_fallocate(file, 0, self._size_bytes)
+                if sys.platform == "linux":
+                    os.posix_fallocate(file, 0, self._size_bytes)
+                else:
+                    os.pwrite(file, bytes(self._size_bytes), 0)
             finally:
                 os.close(file)
         except OSError:

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -44,7 +45,7 @@ async def serving(data_dir: Path, commands: Mapping[str, Command]) -> AsyncItera
     try:
         sock = _listening(path)
     except OSError as error:
-        raise StartError(f"{path}: {error.strerror}: choose another --data-dir") from error
+        raise StartError(f"{path}: {error.strerror or error}: choose another --data-dir") from error
     server = await asyncio.start_unix_server(answer, sock=sock, limit=_LINE_BYTES_MAX)
     try:
         yield
@@ -92,7 +93,7 @@ def _listening(path: Path) -> socket.socket:
 @contextmanager
 def _short(path: Path) -> Iterator[str]:
     """A name for a path that is short enough for a socket's address, 107 bytes."""
-    if len(os.fsencode(path)) < 108:
+    if len(os.fsencode(path)) < 108 or sys.platform != "linux":
         yield str(path)
         return
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)

@@ -13,7 +13,6 @@ import contextlib
 import gc
 import os
 import resource
-import select
 import signal
 import socket
 import subprocess
@@ -123,14 +122,6 @@ def spawn(end: int) -> int:
     return _server.spawn(end, QUERY)
 
 
-def wait_ended(handle: int, timeout_s: float) -> None:
-    """Wait until a process has ended and its files are closed, for a bounded time. `handle`: its pidfd."""
-    # Not select(), which takes no descriptor above 1,023: a collector has one for each agent.
-    poll = select.poll()
-    poll.register(handle, select.POLLIN)
-    poll.poll(timeout_s * 1000)
-
-
 def spawn_storage(end: int) -> int:
     """Fork a storage process. As `ForkServer.spawn`."""
     return _server.spawn(end, STORAGE)
@@ -169,7 +160,8 @@ def _work(work: Callable[[socket.socket], None], name: str, number: int, parent:
     end_with_parent(name, parent)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.closerange(3, number)
-    os.closerange(number + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    # The limit may be infinite; the fork server itself has a handful of files.
+    os.closerange(number + 1, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 16))
     work(socket.socket(fileno=number))
 
 

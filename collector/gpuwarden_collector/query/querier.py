@@ -6,13 +6,11 @@ gets a new one.
 """
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import os
 import pickle
 import shutil
-import signal
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,7 +23,8 @@ from gpuwarden.query import QueryError, QueryTimeoutError, Result
 from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.query.channel import Channel, ChannelError, packed
 from gpuwarden_collector.query.encode import decoded, python_rows
-from gpuwarden_collector.query.forkserver import spawn, wait_ended
+from gpuwarden_collector.query.forkserver import spawn
+from gpuwarden_collector.query.process_handle import ProcessHandle
 from gpuwarden_collector.query.worker import QueryRequest, WorkerSettings
 from gpuwarden_collector.storage.newest_rows import LatestRows, named_views
 
@@ -56,11 +55,9 @@ class EncodedRows:
 class QueryProcess:
     """One process and the way to it."""
 
-    def __init__(self, pid: int, handle: int, channel: Channel, spill: Path) -> None:
-        """`handle`: pidfd of the process; a number alone may be another process's by the time that it is
-        to be killed."""
-        self.pid = pid
-        self._handle = handle
+    def __init__(self, handle: ProcessHandle, channel: Channel, spill: Path) -> None:
+        self.pid = handle.pid
+        self._handle: ProcessHandle | None = handle
         self._channel = channel
         self._spill = spill
         self.asked_number = 0
@@ -76,7 +73,7 @@ class QueryProcess:
         try:
             # The thread closes the other end, also where nobody waits for it any more.
             pid = await asyncio.to_thread(spawn, theirs.detach())
-            handle = os.pidfd_open(pid)
+            handle = ProcessHandle(pid)
         except OSError as error:
             ours.close()
             raise QueryError(f"no query process could be started: {error}") from error
@@ -85,7 +82,7 @@ class QueryProcess:
             raise
         ours.setblocking(False)
         _, channel = await asyncio.get_running_loop().create_connection(Channel, sock=ours)
-        process = cls(pid, handle, channel, settings.spill)
+        process = cls(handle, channel, settings.spill)
         try:
             async with asyncio.timeout(START_S):
                 process._send({}, pickle.dumps(settings))
@@ -125,17 +122,16 @@ class QueryProcess:
     def kill(self) -> None:
         """End it at once; `end` says when it has ended."""
         self._is_spent = True
-        with contextlib.suppress(ProcessLookupError):
-            if self._handle >= 0:
-                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        if self._handle is not None:
+            self._handle.kill()
         if self._channel.transport is not None:
             self._channel.transport.abort()
 
     async def end(self) -> None:
         """End it, and remove what it has spilled."""
         self.kill()
-        handle, self._handle = self._handle, -1
-        if handle >= 0:
+        handle, self._handle = self._handle, None
+        if handle is not None:
             await asyncio.to_thread(_bury, handle, self._spill)
 
     async def _answer(self) -> tuple[dict[str, Any], bytes | bytearray]:
@@ -152,11 +148,11 @@ class QueryProcess:
             self._channel.transport.write(packed(header, body))
 
 
-def _bury(handle: int, spill: Path) -> None:
+def _bury(handle: ProcessHandle, spill: Path) -> None:
     try:
-        wait_ended(handle, END_S)
+        handle.wait_ended(END_S)
     finally:
-        os.close(handle)
+        handle.close()
     shutil.rmtree(spill, ignore_errors=True)
 
 

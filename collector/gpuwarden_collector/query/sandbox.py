@@ -94,6 +94,8 @@ def confine(needs: Needs) -> frozenset[str]:
 
     Before threads are started: those that run stay as they are.
     """
+    if sys.platform != "linux":
+        return frozenset()
     held = set()
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0:
         held.add("no_new_privileges")
@@ -106,8 +108,9 @@ def confine(needs: Needs) -> frozenset[str]:
 
 def end_with_parent(name: str, parent: int) -> None:
     """Be killed when the thread that forked this process ends, and have a name among processes."""
-    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    _libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+    if sys.platform == "linux":
+        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        _libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
     if os.getppid() != parent:  # it has ended already
         os._exit(1)
 
@@ -123,6 +126,8 @@ def installation() -> tuple[Path, ...]:
 
 def landlock_version() -> int:
     """Of the running kernel; 0: it has none."""
+    if sys.platform != "linux":
+        return 0
     return max(0, int(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)))
 
 
@@ -150,6 +155,8 @@ def _confine_paths(needs: Needs) -> bool:
 
 
 def _allow(rules: int, paths: Iterable[Path], rights: int) -> None:
+    if sys.platform != "linux":
+        return
     for path in paths:
         with suppress(OSError):  # what is not there is not needed
             number = os.open(path, os.O_PATH | os.O_CLOEXEC)

@@ -12,6 +12,7 @@ import queue
 import resource
 import socket
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -145,7 +146,7 @@ class _Limit(Memory):
 
     def limit(self, data_bytes_max: int) -> None:
         """Let it take no more private memory than that, as the kernel counts it; 0: no limit."""
-        if data_bytes_max:
+        if data_bytes_max and sys.platform == "linux":  # elsewhere it does not count what is mapped
             resource.setrlimit(resource.RLIMIT_DATA, (data_bytes_max,) * 2)
             _, data_bytes = self.read()
             # So much stays for the next query that it does not fail for what this one has left.

@@ -22,6 +22,7 @@ import json
 import os
 import secrets
 import struct
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -197,7 +198,10 @@ class SegmentWriter:
         """Write a frame and have it on disk. Raises OSError, and then this file ends at `end`."""
         parts, size = _frame_parts(frame, self._salt)
         _write_all(self._file, parts, self.end)
-        os.fdatasync(self._file)
+        if sys.platform == "linux":
+            os.fdatasync(self._file)
+        else:
+            os.fsync(self._file)
         self.end += size
 
     def close(self) -> None:

@@ -5,10 +5,7 @@ While it is away batches are stored as ever; segments wait to be sealed.
 
 import asyncio
 import logging
-import os
-import signal
 import socket
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,7 +13,8 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.ingest.writer import UpkeepWriter
 from gpuwarden_collector.ops.metrics import Stats, StorageStats
 from gpuwarden_collector.query.channel import Channel, ChannelError
-from gpuwarden_collector.query.forkserver import spawn_storage, wait_ended
+from gpuwarden_collector.query.forkserver import spawn_storage
+from gpuwarden_collector.query.process_handle import ProcessHandle
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.process import StorageSettings
 from gpuwarden_collector.storage.process_calls import Peer, RemoteError
@@ -42,7 +40,7 @@ class StorageProcess:
         self._group = group
         self._writer: UpkeepWriter | None = None
         self._peer: Peer | None = None
-        self._handle = -1
+        self._handle: ProcessHandle | None = None
         self.pid = 0
         self._seen = StorageStats()
         self._starts = 0
@@ -54,8 +52,7 @@ class StorageProcess:
         ours, theirs = socket.socketpair()
         try:
             self.pid = await asyncio.to_thread(spawn_storage, theirs.detach())
-            # A number alone may be another process's by the time that it is to be killed.
-            self._handle = os.pidfd_open(self.pid)
+            self._handle = ProcessHandle(self.pid)
         except OSError as error:
             ours.close()
             raise StartError(f"the storage process could not be started: {error}") from error
@@ -138,12 +135,11 @@ class StorageProcess:
     def _end(self) -> None:
         if self._peer is not None:
             self._peer.close()
-        if self._handle >= 0:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-            wait_ended(self._handle, END_S)
-            os.close(self._handle)
-            self._handle = -1
+        if self._handle is not None:
+            self._handle.kill()
+            self._handle.wait_ended(END_S)
+            self._handle.close()
+            self._handle = None
 
     async def _call(self, name: str, *arguments: Any) -> Any:
         """Raises StoreUnavailableError when it has ended, and what it raises of the store's errors."""

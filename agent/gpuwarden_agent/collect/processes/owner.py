@@ -8,7 +8,9 @@ nothing else is kept.
 import os
 import pwd
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
@@ -172,18 +174,14 @@ def real_uid(status: str) -> int | None:
 
 def cpus_allowed(pid: int) -> int | None:
     """CPUs that a process may run on; None when it has ended."""
-    try:
-        return len(os.sched_getaffinity(pid))
-    except OSError:
-        return None
+    return cpus_allowed_any([pid])
 
 
 def cpus_allowed_any(pids: Iterable[int]) -> int | None:
     """CPUs that any of the processes may run on; None when all have ended."""
     cpus: set[int] = set()
-    for pid in pids:
-        try:
-            cpus |= os.sched_getaffinity(pid)
-        except OSError:
-            continue
+    if sys.platform == "linux":
+        for pid in pids:
+            with suppress(OSError):
+                cpus |= os.sched_getaffinity(pid)
     return len(cpus) or None

@@ -10,6 +10,7 @@ import os
 import socket
 import sqlite3
 import ssl
+import sys
 import tempfile
 import urllib.error
 import urllib.request
@@ -170,9 +171,7 @@ def check_host(
     Blocks for some seconds where the collector does not answer.
     """
     checks = [
-        _check_process_io(root),
-        _check_hidepid(root),
-        _check_pressure(root),
+        *((check(root) for check in _OF_LINUX) if sys.platform == "linux" else ()),
         _check_pod_resources(root),
         _check_state_dir(settings),
         _check_spool(settings, clock),
@@ -252,6 +251,9 @@ def _check_pressure(root: Path) -> Check:
         "there is no /proc/pressure: psi_* columns stay absent",
         "boot with psi=1 (kernel 4.20 or newer)",
     )
+
+
+_OF_LINUX = (_check_process_io, _check_hidepid, _check_pressure)
 
 
 def _check_pod_resources(root: Path) -> Check | None:

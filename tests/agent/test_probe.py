@@ -8,6 +8,7 @@ from gpuwarden.clock import SystemClock
 from gpuwarden.models import model_named
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden_agent.collect.host.node import HostProbe
+from gpuwarden_agent.collect.host.portable import PsutilReader
 from gpuwarden_agent.probe import Probe, ProbeError
 from gpuwarden_agent.queue.rows import impossible_columns
 from gpuwarden_simulator import SimulatedNode
@@ -16,11 +17,13 @@ STAMP = {"ts": 1, "node": "n", "simulated": False}
 TS_MS = 1_767_225_600_000
 
 
-@pytest.fixture(params=["fake", "host", "simulator"])
+@pytest.fixture(params=["fake", "host", "portable host", "simulator"])
 def probe(request: pytest.FixtureRequest, fake_probe: Any) -> Probe:
     match request.param:
         case "host":
             return HostProbe(SystemClock())
+        case "portable host":
+            return HostProbe(SystemClock(), reader=PsutilReader())
         case "simulator":
             return SimulatedNode("sim", 2, model_named("H100-SXM-80GB"), 1)
         case _:

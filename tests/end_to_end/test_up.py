@@ -3,6 +3,7 @@
 import json
 import signal
 import sqlite3
+from pathlib import Path
 
 import pytest
 
@@ -124,3 +125,23 @@ def test_spools_are_sqlite_files_below_the_data_folder(world, up) -> None:
     for path in (world.folder / "data").rglob("*.sqlite"):
         with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
             assert db.execute("pragma integrity_check").fetchone() == ("ok",)
+
+
+@pytest.mark.slow
+def test_on_a_system_that_is_not_linux_it_shows_the_host_and_says_what_it_cannot_read(
+    world,
+) -> None:
+    """A Mac as far as Python's modules tell; readings, libraries and files are of this host."""
+    world.env["PYTHONPATH"] = str(Path(__file__).with_name("not_linux"))
+    up = world.start("up", "--port", str(world.port), "--data", "data", "--simulate", "0")
+    world.wait_ready(up)
+    columns = "cpu_util_percent, memory_used_bytes, psi_io_some_percent, tasks_running"
+    question = f"select {columns} from host_samples where cpu_util_percent > 0 limit 1"
+    world.wait_for(lambda: bool(world.ask(question)), "a row with CPU time")
+    cpu, memory, *absent = world.ask(question)[0]
+    assert 0 < cpu <= 100
+    assert memory > 0
+    assert absent == [None, None]
+    assert up.stop(signal.SIGINT) == 0
+    assert "host metrics only, without I/O wait, tasks, pressure (PSI)" in up.output
+    assert "Traceback" not in up.output

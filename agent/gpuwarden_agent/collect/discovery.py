@@ -169,7 +169,8 @@ def discover(
     """
     clock = clock or SystemClock()
     if backend == "none":
-        return Discovery((HostProbe(clock),), "host metrics only", 0, "none")
+        host = HostProbe(clock)
+        return Discovery((host,), f"host metrics only{_without(host)}", 0, "none")
     cards = find_cards(sys) if backend == "auto" else []
     version = driver_version(sys) if cards else None
     amd = _Amd(cards, version, node or socket.gethostname(), sys, commands)
@@ -228,9 +229,9 @@ class _Found:
             host.begin_without(found)
             if amd.cards:
                 return self._made(_amd_alone(amd, self._clock, found), host)
-            return self._made(
-                Discovery((HostProbe(self._clock),), _host_only(found), 0, "none"), host
-            )
+            node = HostProbe(self._clock)
+            message = _host_only(found) + _without(node)
+            return self._made(Discovery((node,), message, 0, "none"), host)
         driver, devices = found
         first = 1 + max((device.index for device in devices), default=-1)
         host = self._host(first)
@@ -295,6 +296,10 @@ def _amd_alone(amd: _Amd, clock: Clock, nvidia: NvmlUnavailable | None) -> Disco
 
 def _gpus(count: int, vendor: str = "") -> str:
     return f"{count} {vendor}GPU{'s' if count > 1 else ''}"
+
+
+def _without(host: HostProbe) -> str:
+    return f", without {host.lacks}, which this system does not tell" if host.lacks else ""
 
 
 def _host_only(driver: NvmlUnavailable) -> str:

@@ -1,56 +1,40 @@
-"""Reads CPU, memory, pressure, disks and network of the node from /proc and /sys, every second.
+"""Reads CPU, memory, pressure, disks, network and mounts from /proc and /sys of Linux.
 
 Each file is read and parsed by itself: one that this kernel does not have leaves its columns out
-and the others in. Parsing and arithmetic are functions on text and counters; `HostProbe` only reads
-files and keeps the last look, from which the percentages are taken.
+and the others in. Parsers are functions on text.
 
 Bytes are counted once. Disks: those with hardware behind them, so partitions, loop devices, device
 mapper and md, whose bytes pass through those disks, are left out. Network: interfaces with hardware
 that no other interface is stacked under; in a container, which has none, every interface that is
 not stacked on others.
-
-/dev/shm and the NFS client are looked at every ten seconds (and by who asks for everything): their
-columns are in that second's row alone.
 """
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from gpuwarden.clock import Clock
-from gpuwarden_agent.collect.coerce import coerce
-from gpuwarden_agent.collect.host import mounts
+from gpuwarden.schema import WIRE_TABLES
+from gpuwarden_agent.collect.host.mounts import (
+    Mount,
+    by_superblock,
+    parse_mountinfo,
+    parse_mountstats,
+)
+from gpuwarden_agent.collect.host.reader import CPU_STATES, HostReading
 from gpuwarden_agent.collect.nvidia.fabric_manager import FabricManager, kernel_module
-from gpuwarden_agent.probe import ProbeError, Reading, Value
+from gpuwarden_agent.probe import Value
 
 T = TypeVar("T")
 
 SECTOR_BYTES = 512
 """The unit of /proc/diskstats, whatever the disk's own sector size."""
 
-SLOW_MS = 10_000
-"""Between two looks at mounts."""
-
-CPU_STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
-
-_NFS_COUNTERS = {
-    column: column.replace("_seconds_total", "_ms")
-    for column in (
-        "nfs_reads_total",
-        "nfs_read_seconds_total",
-        "nfs_read_bytes_total",
-        "nfs_writes_total",
-        "nfs_write_seconds_total",
-        "nfs_write_bytes_total",
-        "nfs_metadata_total",
-        "nfs_metadata_seconds_total",
-        "nfs_retransmissions_total",
-    )
-}
-"""Column to the counter that it is the sum of."""
+_NFS = tuple(name for name in WIRE_TABLES["host_samples"].names if name.startswith("nfs_"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +55,6 @@ class DiskCounters:
     busy_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class HostReading:
-    """What the next read compares with."""
-
-    monotonic_s: float
-    stat: Stat | None
-    disks: Mapping[str, DiskCounters]
-
-
 def parse_stat(text: str) -> Stat:
     """/proc/stat. Old kernels have fewer states; those are missing from `ticks`."""
     ticks: dict[str, int] = {}
@@ -91,28 +66,6 @@ def parse_stat(text: str) -> Stat:
         elif name in ("procs_running", "procs_blocked"):
             tasks[name] = int(rest)
     return Stat(ticks, tasks.get("procs_running"), tasks.get("procs_blocked"))
-
-
-def cpu_percents(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, Value]:
-    """Shares of the time between two looks; they add up to 100. Empty when no time passed.
-
-    A state's counter may fall (iowait does, and CPUs go offline): that counts as no time in it.
-    """
-    spent = {state: max(0, after[state] - before.get(state, 0)) for state in after}
-    total = sum(spent.values())
-    if total == 0:
-        return {}
-    share = {state: 100 * ticks / total for state, ticks in spent.items()}
-    values: dict[str, Value] = {
-        f"cpu_{state}_percent": share[state]
-        for state in ("user", "nice", "system", "iowait", "steal", "idle")
-        if state in share
-    }
-    if "irq" in share and "softirq" in share:
-        values["cpu_irq_percent"] = share["irq"] + share["softirq"]
-    busy = sum(part for state, part in share.items() if state not in ("idle", "iowait"))
-    values["cpu_util_percent"] = min(100.0, busy)  # shares that add up to a hair more
-    return values
 
 
 def parse_loadavg(text: str) -> dict[str, Value]:
@@ -171,19 +124,6 @@ def parse_diskstats(text: str) -> dict[str, DiskCounters]:
     return disks
 
 
-def busiest_percent(
-    before: Mapping[str, DiskCounters], after: Mapping[str, DiskCounters], dt_s: float
-) -> float | None:
-    """Busy share of the busiest disk that both looks have; None where there is none."""
-    shares = [
-        (disk.busy_ms - before[name].busy_ms) / (10 * dt_s)
-        for name, disk in after.items()
-        if name in before and disk.busy_ms >= before[name].busy_ms and dt_s > 0
-    ]
-    # The kernel books I/O in ticks, so that a saturated disk may read as a little over 100.
-    return min(100.0, max(shares)) if shares else None
-
-
 def parse_net_dev(text: str) -> dict[str, tuple[int, int]]:
     """/proc/net/dev: bytes received and sent by interface."""
     interfaces: dict[str, tuple[int, int]] = {}
@@ -195,105 +135,66 @@ def parse_net_dev(text: str) -> dict[str, tuple[int, int]]:
     return interfaces
 
 
-class Total:
-    """Sum of counters that come and go: it never falls, also when one vanishes or starts anew."""
+class LinuxReader:
+    """Reads the files. Keeps nothing but which disks and interfaces count."""
 
-    def __init__(self) -> None:
-        self._last: dict[str, int] = {}
-        self._before_restarts = 0
-
-    def of(self, counters: Mapping[str, int]) -> int | None:
-        """The sum with these counters; None before there was any."""
-        for name, now in counters.items():
-            last = self._last.get(name, 0)
-            if now < last:
-                self._before_restarts += last
-            self._last[name] = now
-        return self._before_restarts + sum(self._last.values()) if self._last else None
-
-
-class HostProbe:
-    """The node's own metrics, and what the node is."""
-
-    name = "host"
-    simulated = False
-    blocking = True  # files of /proc and /sys rarely block, but they can
-    tables: Mapping[str, int] = {"host_samples": 1}
-    gpu_uuid: str | None = None
+    source = "/proc"
+    lacks = ""
 
     def __init__(
         self,
         clock: Clock,
-        node: Mapping[str, Value] | None = None,
         *,
         proc: Path = Path("/proc"),
         sys: Path = Path("/sys"),
         etc: Path = Path("/etc"),
         shm: Path = Path("/dev/shm"),
     ) -> None:
-        """`node`: columns of `nodes` that others know, the driver's version above all."""
         self.failed: Counter[str] = Counter()
         """Files that could not be read or parsed, by name."""
-        self._clock = clock
-        self._node = dict(node or {})
-        self._disk_names: dict[str, bool] = {}
-        self._interfaces: tuple[frozenset[str], Sequence[str]] | None = None
         self._proc, self._sys, self._etc, self._shm = proc, sys, etc, shm
         self._fabric_manager = FabricManager(clock, proc)
-        self._last: HostReading | None = None
-        self._slow_at: int | None = None
-        self._totals = {
-            column: Total()
-            for column in (
-                "disk_read_bytes_total",
-                "disk_write_bytes_total",
-                "network_rx_bytes_total",
-                "network_tx_bytes_total",
-                *_NFS_COUNTERS,
-            )
-        }
+        self._disk_names: dict[str, bool] = {}
+        self._interfaces: tuple[frozenset[str], Sequence[str]] | None = None
 
-    def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
-        now = self._clock.monotonic()
-        stat = self._parsed("stat", parse_stat)
+    def read(self, *, mounts: bool) -> HostReading:
+        stat = self._parsed("stat", parse_stat) or Stat({}, None, None)
         disks = self._disks()
-        values: dict[str, Value] = {}
-        if stat is not None:
-            values |= {"tasks_running": stat.running, "tasks_blocked": stat.blocked}
-        values |= self._parsed("loadavg", parse_loadavg) or {}
-        values |= self._parsed("meminfo", parse_meminfo) or {}
+        interfaces = self._counted_interfaces()
+        gauges: dict[str, Value] = {"tasks_running": stat.running, "tasks_blocked": stat.blocked}
+        gauges |= self._parsed("loadavg", parse_loadavg) or {}
+        gauges |= self._parsed("meminfo", parse_meminfo) or {}
         for resource in ("cpu", "io", "memory"):
-            values |= self._pressure(resource)
-        values |= self._disk_totals(disks) | self._network_totals()
-        if due is None or self._slow_at != ts_ms // SLOW_MS:
-            self._slow_at = ts_ms // SLOW_MS
-            values |= self._mount_values()
-        if self._last is not None:
-            values |= self._rates(self._last, now, stat, disks)
-        self._last = HostReading(now, stat, disks)
-        row = coerce("host_samples", values)
-        if not row:
-            raise ProbeError(f"nothing in {self._proc} could be read")
-        return {"host_samples": [row]}
+            # A kernel booted with psi=0 has the files but does not let them be read.
+            gauges |= self._parsed(f"pressure/{resource}", partial(parse_pressure, resource)) or {}
+        counters: dict[str, Mapping[str, float]] = {
+            "disk_read_bytes_total": {name: disk.read_bytes for name, disk in disks.items()},
+            "disk_write_bytes_total": {name: disk.write_bytes for name, disk in disks.items()},
+            "network_rx_bytes_total": {
+                name: received for name, (received, _) in interfaces.items()
+            },
+            "network_tx_bytes_total": {name: sent for name, (_, sent) in interfaces.items()},
+        }
+        if mounts:
+            found = self._mounts()
+            gauges |= self._shm_gauges(found)
+            counters |= self._nfs_counters(found)
+        busy_ms = {name: disk.busy_ms for name, disk in disks.items()}
+        return HostReading(gauges, stat.ticks, busy_ms, counters)
 
-    def describe(self) -> Reading:
+    def facts(self) -> Mapping[str, Value]:
         # What is stacked on what can change under the same names; a minute is soon enough.
         self._disk_names, self._interfaces = {}, None
-        uname = os.uname()
         cpu = self._parsed("cpuinfo", parse_cpuinfo) or {}
         memory = self._parsed("meminfo", parse_meminfo) or {}
-        values: dict[str, Value] = {
-            "kernel": uname.release,
+        return {
             "os": self._os_name(),
             "cpu_model": cpu.get("model name"),
-            "cpus": os.cpu_count(),
             "cpu_cores": self._cpu_cores(),
             "memory_total_bytes": memory.get("memory_total_bytes"),
             "kernel_module": self._parsed("driver/nvidia/version", kernel_module),
             **self._fabric_manager.facts(),
-            **self._node,
         }
-        return {"nodes": [coerce("nodes", values)]}
 
     def _cpu_cores(self) -> int | None:
         """Physical cores: the threads of one have the same list of siblings."""
@@ -302,26 +203,6 @@ class HostProbe:
             for cpu in (self._sys / "devices/system/cpu").glob("cpu[0-9]*")
         }
         return len(siblings - {""}) or None
-
-    def close(self) -> None:
-        """Nothing to give back."""
-
-    def _rates(
-        self, last: HostReading, now: float, stat: Stat | None, disks: Mapping[str, DiskCounters]
-    ) -> dict[str, Value]:
-        values: dict[str, Value] = {
-            "disk_busy_percent": busiest_percent(last.disks, disks, now - last.monotonic_s)
-        }
-        if stat is not None and last.stat is not None:
-            values |= cpu_percents(last.stat.ticks, stat.ticks)
-        return values
-
-    def _pressure(self, resource: str) -> dict[str, Value]:
-        def parse(text: str) -> dict[str, Value]:
-            return parse_pressure(resource, text)
-
-        # A kernel booted with psi=0 has the files but does not let them be read.
-        return self._parsed(f"pressure/{resource}", parse) or {}
 
     def _disks(self) -> dict[str, DiskCounters]:
         disks = self._parsed("diskstats", parse_diskstats) or {}
@@ -335,43 +216,19 @@ class HostProbe:
         block = self._sys / "block" / name.replace("/", "!")
         return (block / "device").exists() and _text(block / "hidden").strip() != "1"
 
-    def _disk_totals(self, disks: Mapping[str, DiskCounters]) -> dict[str, Value]:
-        read = {name: disk.read_bytes for name, disk in disks.items()}
-        written = {name: disk.write_bytes for name, disk in disks.items()}
-        return {
-            "disk_read_bytes_total": self._totals["disk_read_bytes_total"].of(read),
-            "disk_write_bytes_total": self._totals["disk_write_bytes_total"].of(written),
-        }
-
-    def _network_totals(self) -> dict[str, Value]:
-        interfaces = self._parsed("net/dev", parse_net_dev) or {}
-        counted = self._counted_interfaces(interfaces)
-        received = {name: interfaces[name][0] for name in counted}
-        sent = {name: interfaces[name][1] for name in counted}
-        return {
-            "network_rx_bytes_total": self._totals["network_rx_bytes_total"].of(received),
-            "network_tx_bytes_total": self._totals["network_tx_bytes_total"].of(sent),
-        }
-
-    def _mount_values(self) -> dict[str, Value]:
+    def _mounts(self) -> list[Mount]:
         # A node of containers has thousands of mounts; those that matter are few.
         marks = (" - nfs", f" {self._shm} ")
 
-        def parse(text: str) -> list[mounts.Mount]:
+        def parse(text: str) -> list[Mount]:
             lines = (line for line in text.splitlines() if any(mark in line for mark in marks))
-            return list(mounts.parse_mountinfo(lines))
+            return list(parse_mountinfo(lines))
 
-        found = self._parsed("self/mountinfo", parse) or []
-        values: dict[str, Value] = {}
-        if any(m.place == str(self._shm) and m.fstype == "tmpfs" for m in found):
-            values |= self._shm_values()
-        nfs = [mount for mount in found if mount.fstype in ("nfs", "nfs4")]
-        stats = self._parsed("self/mountstats", mounts.parse_mountstats) if nfs else []
-        if stats is not None:
-            values |= self._nfs_totals(mounts.by_superblock(nfs, stats))
-        return values
+        return self._parsed("self/mountinfo", parse) or []
 
-    def _shm_values(self) -> dict[str, Value]:
+    def _shm_gauges(self, found: Iterable[Mount]) -> dict[str, Value]:
+        if not any(m.place == str(self._shm) and m.fstype == "tmpfs" for m in found):
+            return {}
         try:
             size = os.statvfs(self._shm)
         except OSError:
@@ -384,22 +241,23 @@ class HostProbe:
             "shm_used_bytes": (size.f_blocks - size.f_bfree) * size.f_frsize,
         }
 
-    def _nfs_totals(self, superblocks: Mapping[str, Mapping[str, int]]) -> dict[str, Value]:
-        values: dict[str, Value] = {}
-        for column, counter in _NFS_COUNTERS.items():
-            counted = {
-                key: counts[counter] for key, counts in superblocks.items() if counter in counts
-            }
-            total = self._totals[column].of(counted)
-            is_time = counter.endswith("_ms")
-            values[column] = total / 1000 if is_time and total is not None else total
-        return values
+    def _nfs_counters(self, found: Iterable[Mount]) -> dict[str, dict[str, float]]:
+        nfs = [mount for mount in found if mount.fstype in ("nfs", "nfs4")]
+        stats = self._parsed("self/mountstats", parse_mountstats) if nfs else []
+        if stats is None:
+            return {}
+        superblocks = by_superblock(nfs, stats)
+        return {
+            column: {name: c[column] for name, c in superblocks.items() if column in c}
+            for column in _NFS
+        }
 
-    def _counted_interfaces(self, names: Mapping[str, object]) -> Sequence[str]:
+    def _counted_interfaces(self) -> dict[str, tuple[int, int]]:
+        found = self._parsed("net/dev", parse_net_dev) or {}
         # A node of containers has hundreds of interfaces: sysfs is asked when they change.
-        if self._interfaces is None or self._interfaces[0] != names.keys():
-            self._interfaces = (frozenset(names), self._not_stacked(names))
-        return self._interfaces[1]
+        if self._interfaces is None or self._interfaces[0] != found.keys():
+            self._interfaces = (frozenset(found), self._not_stacked(found))
+        return {name: found[name] for name in self._interfaces[1]}
 
     def _not_stacked(self, names: Mapping[str, object]) -> Sequence[str]:
         net = self._sys / "class" / "net"

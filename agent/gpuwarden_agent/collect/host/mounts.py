@@ -29,12 +29,10 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class NfsMount:
-    """The counters of one mount since it was made: bytes, operations and milliseconds, by the
-    catalogue's names (and `_ms` where those say `_seconds_total`).
-    """
+    """The counters of one mount since it was made, by the catalogue's names."""
 
     place: str
-    counters: Mapping[str, int]
+    counters: Mapping[str, float]
 
 
 def parse_mountinfo(lines: Iterable[str]) -> Iterator[Mount]:
@@ -52,7 +50,7 @@ def parse_mountstats(text: str) -> list[NfsMount]:
     none.
     """
     mounts: list[NfsMount] = []
-    counters: dict[str, int] | None = None
+    counters: dict[str, float] | None = None
     for line in text.splitlines():
         if line.startswith(("device ", "no device ")):
             counters = None
@@ -72,7 +70,7 @@ def parse_mountstats(text: str) -> list[NfsMount]:
 
 def by_superblock(
     mounts: Iterable[Mount], stats: Iterable[NfsMount]
-) -> dict[str, Mapping[str, int]]:
+) -> dict[str, Mapping[str, float]]:
     """The counters by superblock: a bind mount, or a second mount of the same export, shows those
     of the first again.
 
@@ -81,7 +79,7 @@ def by_superblock(
     devices: dict[str, list[str]] = {}
     for mount in mounts:
         devices.setdefault(mount.place, []).append(mount.device)
-    found: dict[str, Mapping[str, int]] = {}
+    found: dict[str, Mapping[str, float]] = {}
     for stat in stats:
         # One that was mounted between the two looks counts from the next time on.
         if waiting := devices.get(stat.place):
@@ -89,21 +87,21 @@ def by_superblock(
     return found
 
 
-def _count(counters: dict[str, int], operation: str, fields: list[int]) -> None:
+def _count(counters: dict[str, float], operation: str, fields: list[int]) -> None:
     """Fields: operations, transmissions, timeouts, bytes sent and received, and the milliseconds
     in the queue, on the way, and all in all.
     """
-    done, sent, all_ms = fields[0], fields[1], fields[7]
+    done, sent, all_s = fields[0], fields[1], fields[7] / 1000
     _add(counters, "nfs_retransmissions_total", max(0, sent - done))
     if operation in ("READ", "WRITE"):
         _add(counters, f"nfs_{operation.lower()}s_total", done)
-        _add(counters, f"nfs_{operation.lower()}_ms", all_ms)
+        _add(counters, f"nfs_{operation.lower()}_seconds_total", all_s)
     elif operation.startswith(_METADATA) and operation not in _NOT_METADATA:
         _add(counters, "nfs_metadata_total", done)
-        _add(counters, "nfs_metadata_ms", all_ms)
+        _add(counters, "nfs_metadata_seconds_total", all_s)
 
 
-def _add(counters: dict[str, int], name: str, number: int) -> None:
+def _add(counters: dict[str, float], name: str, number: float) -> None:
     counters[name] = counters.get(name, 0) + number
 
 

@@ -46,11 +46,11 @@ V4_COUNTERS = {
     "nfs_write_bytes_total": 800,
     "nfs_retransmissions_total": 3 + 1 + 2,
     "nfs_reads_total": 100,
-    "nfs_read_ms": 505677,
+    "nfs_read_seconds_total": 505.677,
     "nfs_writes_total": 20,
-    "nfs_write_ms": 5230077,
+    "nfs_write_seconds_total": 5230.077,
     "nfs_metadata_total": 2 + 1 + 13 + 36 + 7 + 1,
-    "nfs_metadata_ms": 141 + 18 + 261 + 671 + 133 + 19,
+    "nfs_metadata_seconds_total": pytest.approx(1.243),
 }
 
 V3 = """\
@@ -73,7 +73,7 @@ def test_a_mount_of_nfs_3_on_an_old_kernel_beside_it() -> None:
     _, home = parse_mountstats(V4 + V3)
     assert home.place == "/home\\040of\\040all"
     assert home.counters["nfs_reads_total"] == 4
-    assert home.counters["nfs_metadata_ms"] == 7
+    assert home.counters["nfs_metadata_seconds_total"] == 0.007
     assert home.counters["nfs_write_bytes_total"] == 6
     assert "nfs_writes_total" not in home.counters
 
@@ -150,7 +150,9 @@ def test_what_is_written_is_what_is_read(mounts: list[dict[str, list[int]]]) -> 
         sent_again = sum(max(0, counts[1] - counts[0]) for counts in operations.values())
         assert mount.counters.get("nfs_retransmissions_total", 0) == sent_again
         assert mount.counters.get("nfs_reads_total") == operations.get("READ", [None])[0]
-        assert mount.counters.get("nfs_write_ms") == operations.get("WRITE", [None] * 8)[7]
+        assert mount.counters.get("nfs_write_seconds_total", 0) == pytest.approx(
+            operations.get("WRITE", [0] * 8)[7] / 1000
+        )
 
 
 @given(st.text(alphabet=st.sampled_from("READ: 0159\tbytes\n-")))

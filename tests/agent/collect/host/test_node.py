@@ -1,6 +1,8 @@
 """The node's row: parsing of odd /proc texts, arithmetic on counters, and agreement with psutil."""
 
 import shutil
+from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -10,13 +12,9 @@ from hypothesis import strategies as st
 
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.schema import WIRE_TABLES
-from gpuwarden_agent.collect.host.node import (
-    CPU_STATES,
+from gpuwarden_agent.collect.host.linux import (
     DiskCounters,
-    HostProbe,
-    Total,
-    busiest_percent,
-    cpu_percents,
+    LinuxReader,
     parse_cpuinfo,
     parse_diskstats,
     parse_loadavg,
@@ -25,6 +23,9 @@ from gpuwarden_agent.collect.host.node import (
     parse_pressure,
     parse_stat,
 )
+from gpuwarden_agent.collect.host.node import HostProbe, Total, busiest_percent, cpu_percents
+from gpuwarden_agent.collect.host.portable import PsutilReader
+from gpuwarden_agent.collect.host.reader import CPU_STATES, HostReader, host_reader
 from gpuwarden_agent.probe import ProbeError, Row
 
 KIB = 1024
@@ -172,19 +173,11 @@ def test_diskstats_of_old_and_new_kernels() -> None:
 
 
 def test_the_busiest_disk_counts_and_never_reads_over_100() -> None:
-    before = {
-        "sda": DiskCounters(0, 0, 0),
-        "sdb": DiskCounters(0, 0, 500),
-        "sdc": DiskCounters(0, 0, 9_000),
-    }
-    after = {
-        "sda": DiskCounters(0, 0, 250),
-        "sdb": DiskCounters(0, 0, 600),
-        "sdc": DiskCounters(0, 0, 5),
-    }
+    before = {"sda": 0, "sdb": 500, "sdc": 9_000}
+    after = {"sda": 250, "sdb": 600, "sdc": 5}
     assert busiest_percent(before, after, 1.0) == 25.0
-    assert busiest_percent(before, {"sda": DiskCounters(0, 0, 1_004)}, 1.0) == 100.0
-    assert busiest_percent(before, {"new": DiskCounters(0, 0, 4)}, 1.0) is None
+    assert busiest_percent(before, {"sda": 1_004}, 1.0) == 100.0
+    assert busiest_percent(before, {"new": 4}, 1.0) is None
     assert busiest_percent(before, after, 0.0) is None
 
 
@@ -255,7 +248,8 @@ def host(tmp_path: Path, clock: ManualClock) -> "tuple[HostProbe, Path]":
         (tmp_path / "sys" / "class" / "net" / lower).mkdir(parents=True)
     (tmp_path / "sys/block/sdb/device").mkdir(parents=True)
     (tmp_path / "sys/block/sdb/hidden").write_text("1\n")
-    return HostProbe(clock, proc=proc, sys=tmp_path / "sys", etc=tmp_path), tmp_path
+    reader = LinuxReader(clock, proc=proc, sys=tmp_path / "sys", etc=tmp_path)
+    return HostProbe(clock, reader=reader), tmp_path
 
 
 def first(probe: HostProbe) -> Row:
@@ -334,7 +328,7 @@ def test_a_vanished_interface_does_not_make_the_counter_fall(
 
 def test_a_proc_that_gives_nothing_is_an_error(tmp_path: Path, clock: ManualClock) -> None:
     with pytest.raises(ProbeError, match="nothing in"):
-        HostProbe(clock, proc=tmp_path, sys=tmp_path).read(0)
+        HostProbe(clock, reader=LinuxReader(clock, proc=tmp_path, sys=tmp_path)).read(0)
 
 
 def test_the_description_names_system_and_processor(
@@ -364,37 +358,35 @@ def test_cores_are_counted_once_with_all_their_threads(
 
 
 @NEEDS_PROC
-def test_values_of_this_host_agree_with_psutil() -> None:
-    probe = HostProbe(SystemClock())
-    first(probe)
-    memory, swap, load = psutil.virtual_memory(), psutil.swap_memory(), psutil.getloadavg()
-    row = first(probe)
-    assert probe.describe()["nodes"][0].get("cpu_cores") == psutil.cpu_count(logical=False)
-    assert row["memory_total_bytes"] == memory.total
-    # Others allocate between the two looks: 64 MiB apart is the same reading.
-    for column, value in (
-        ("memory_available_bytes", memory.available),
-        ("memory_cached_bytes", memory.cached),
-        ("swap_used_bytes", swap.used),
-    ):
-        assert row[column] == pytest.approx(value, abs=64 * KIB * KIB), column
-    # The kernel updates the load every five seconds, by a few percent.
-    assert row["load_1m"] == pytest.approx(load[0], abs=0.5)
-    disks = psutil.disk_io_counters(perdisk=True, nowrap=False)
-    physical = [io for name, io in disks.items() if Path(f"/sys/block/{name}/device").exists()]
-    if physical:
-        read = sum(io.read_bytes for io in physical)
-        assert row["disk_read_bytes_total"] == pytest.approx(read, abs=64 * KIB * KIB)
-    cards = psutil.net_io_counters(pernic=True, nowrap=False)
-    hardware = [io for name, io in cards.items() if Path(f"/sys/class/net/{name}/device").exists()]
-    if hardware:
-        received = sum(io.bytes_recv for io in hardware)
-        assert row["network_rx_bytes_total"] == pytest.approx(received, abs=64 * KIB * KIB)
+def test_both_readers_tell_the_same_of_this_host() -> None:
+    files, library = LinuxReader(SystemClock()), PsutilReader()
+    facts, others = files.facts(), library.facts()
+    assert facts["memory_total_bytes"] == others["memory_total_bytes"]
+    assert facts["cpu_cores"] == others["cpu_cores"]
+    ours, theirs = files.read(mounts=True), library.read(mounts=True)
+    # Others allocate, read and write between the two: 64 MiB apart is the same reading, and the
+    # kernel updates the load by a few percent.
+    apart = {name: 0.5 if name.startswith("load_") else 64 * KIB * KIB for name in theirs.gauges}
+    assert dict(theirs.gauges) == {
+        name: pytest.approx(ours.gauges[name], abs=allowed) for name, allowed in apart.items()
+    }
+    assert theirs.cpu_times.keys() == ours.cpu_times.keys()
+    for column, counted in theirs.counters.items():
+        # psutil has partitions and stacked interfaces as well.
+        same = {name: counted[name] for name in ours.counters[column]}
+        assert same == pytest.approx(dict(ours.counters[column]), abs=64 * KIB * KIB), column
+    assert {name: theirs.disk_busy_ms[name] for name in ours.disk_busy_ms} == pytest.approx(
+        dict(ours.disk_busy_ms), abs=1000
+    )
+    assert not files.failed + library.failed
 
 
 @NEEDS_PROC
-def test_cpu_percents_of_this_host_agree_with_psutil_over_the_same_time() -> None:
-    probe = HostProbe(SystemClock())
+@pytest.mark.parametrize("make", [lambda: LinuxReader(SystemClock()), PsutilReader])
+def test_cpu_percents_of_this_host_agree_with_psutil_over_the_same_time(
+    make: Callable[[], HostReader],
+) -> None:
+    probe = HostProbe(SystemClock(), reader=make())
     first(probe)
     before = psutil.cpu_times()
     started = before
@@ -408,6 +400,55 @@ def test_cpu_percents_of_this_host_agree_with_psutil_over_the_same_time() -> Non
     assert row["cpu_util_percent"] == pytest.approx(100 * (1 - idle), abs=10)
     parts = [v for k, v in row.items() if k.startswith("cpu_") and k != "cpu_util_percent"]
     assert sum(parts) == pytest.approx(100)  # type: ignore[arg-type]
+
+
+def test_without_linux_the_row_has_what_psutil_has_there(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fields are those of psutil's readings on macOS."""
+    cpu = namedtuple("cpu", "user nice system idle")
+    memory = namedtuple("memory", "total available percent used free active inactive wired")
+    disk = namedtuple("disk", "read_count write_count read_bytes write_bytes read_time write_time")
+    card = namedtuple("card", "bytes_sent bytes_recv")
+    seconds = iter((100.0, 103.0))
+    for reading, answer in {
+        "getloadavg": lambda: (1.0, 2.0, 3.0),
+        "virtual_memory": lambda: memory(1000, 400, 60, 500, 100, 300, 300, 200),
+        "cpu_times": lambda: cpu(next(seconds), 0.0, 50.0, 1000.0),
+        "disk_io_counters": lambda perdisk, nowrap: {"disk0": disk(1, 1, 10, 20, 5, 5)},
+        "net_io_counters": lambda pernic, nowrap: {
+            name: card(sent, 10 * sent)
+            for sent, name in enumerate(("lo0", "en0", "en1", "bridge0", "utun3"))
+        },
+    }.items():
+        monkeypatch.setattr(psutil, reading, answer)
+    monkeypatch.setattr(psutil, "swap_memory", fail)
+    reader = host_reader(clock, "darwin")
+    probe = HostProbe(clock, reader=reader)
+    assert not [column for column in first(probe) if column.startswith("cpu_")]
+    row = first(probe)
+    assert row == {
+        "cpu_util_percent": 100.0,
+        "cpu_user_percent": 100.0,
+        "cpu_nice_percent": 0.0,
+        "cpu_system_percent": 0.0,
+        "cpu_idle_percent": 0.0,
+        "load_1m": 1.0,
+        "load_5m": 2.0,
+        "load_15m": 3.0,
+        "memory_total_bytes": 1000,
+        "memory_available_bytes": 400,
+        "memory_used_bytes": 600,
+        "disk_read_bytes_total": 10,
+        "disk_write_bytes_total": 20,
+        "network_rx_bytes_total": 30,
+        "network_tx_bytes_total": 3,
+    }
+    assert probe.failed == {"swap": 2}
+
+
+def fail() -> None:
+    raise OSError("host_statistics64 failed")
 
 
 @NEEDS_PROC

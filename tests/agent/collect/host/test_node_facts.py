@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.clock import ManualClock, SystemClock
+from gpuwarden_agent.collect.host.linux import LinuxReader
 from gpuwarden_agent.collect.host.node import HostProbe
 from gpuwarden_agent.probe import Row
 
@@ -36,7 +37,8 @@ def mounted(tmp_path: Path, clock: ManualClock) -> "tuple[HostProbe, Path]":
     (root / "proc/loadavg").write_text("1.00 2.00 3.00 1/2 3\n")
     (own / "mountinfo").write_text(MOUNTINFO.format(shm=root))
     (own / "mountstats").write_text(MOUNTSTATS.format(bytes=500, reads=10, sent=12, ms=1500))
-    return HostProbe(clock, proc=root / "proc", sys=root / "sys", etc=root, shm=root), root
+    reader = LinuxReader(clock, proc=root / "proc", sys=root / "sys", etc=root, shm=root)
+    return HostProbe(clock, reader=reader), root
 
 
 def slow_columns(row: Row) -> Row:

@@ -1,0 +1,136 @@
+"""Makes the node's row of every second from what a reader of the host counts.
+
+Percentages are taken between two readings, and bytes of disks, interfaces and mounts that come and go
+become totals that never fall. /dev/shm and the NFS client are looked at every ten seconds (and by who
+asks for everything): their columns are in that second's row alone.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+
+from gpuwarden.clock import Clock
+from gpuwarden_agent.collect.coerce import coerce
+from gpuwarden_agent.collect.host.reader import HostReader, HostReading, host_reader
+from gpuwarden_agent.probe import ProbeError, Reading, Value
+
+SLOW_MS = 10_000
+"""Between two looks at mounts."""
+
+
+def cpu_percents(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Value]:
+    """Shares of the time between two looks; they add up to 100. Empty when no time passed, or without a
+    first look.
+
+    A state's counter may fall (iowait does, and CPUs go offline): that counts as no time in it.
+    """
+    if not before:
+        return {}
+    spent = {state: max(0, after[state] - before.get(state, 0)) for state in after}
+    total = sum(spent.values())
+    if total == 0:
+        return {}
+    share = {state: 100 * time / total for state, time in spent.items()}
+    values: dict[str, Value] = {
+        f"cpu_{state}_percent": share[state]
+        for state in ("user", "nice", "system", "iowait", "steal", "idle")
+        if state in share
+    }
+    if "irq" in share and "softirq" in share:
+        values["cpu_irq_percent"] = share["irq"] + share["softirq"]
+    busy = sum(part for state, part in share.items() if state not in ("idle", "iowait"))
+    values["cpu_util_percent"] = min(100.0, busy)  # shares that add up to a hair more
+    return values
+
+
+def busiest_percent(
+    before: Mapping[str, int], after: Mapping[str, int], dt_s: float
+) -> float | None:
+    """Busy share of the busiest disk that both looks have; None where there is none."""
+    shares = [
+        (busy_ms - before[name]) / (10 * dt_s)
+        for name, busy_ms in after.items()
+        if name in before and busy_ms >= before[name] and dt_s > 0
+    ]
+    # The kernel books I/O in ticks, so that a saturated disk may read as a little over 100.
+    return min(100.0, max(shares)) if shares else None
+
+
+class Total:
+    """Sum of counters that come and go: it never falls, also when one vanishes or starts anew."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+        self._before_restarts: float = 0
+
+    def of(self, counters: Mapping[str, float]) -> float | None:
+        """The sum with these counters; None before there was any."""
+        for name, now in counters.items():
+            last = self._last.get(name, 0)
+            if now < last:
+                self._before_restarts += last
+            self._last[name] = now
+        return self._before_restarts + sum(self._last.values()) if self._last else None
+
+
+class HostProbe:
+    """The node's own metrics, and what the node is."""
+
+    name = "host"
+    simulated = False
+    blocking = True  # files of /proc and /sys rarely block, but they can
+    tables: Mapping[str, int] = {"host_samples": 1}
+    gpu_uuid: str | None = None
+
+    def __init__(
+        self,
+        clock: Clock,
+        node: Mapping[str, Value] | None = None,
+        reader: HostReader | None = None,
+    ) -> None:
+        """`node`: columns of `nodes` that others know, the driver's version above all."""
+        self._clock = clock
+        self._node = dict(node or {})
+        self._reader = reader or host_reader(clock)
+        self.failed = self._reader.failed
+        self._last: tuple[float, HostReading] | None = None
+        self._slow_at: int | None = None
+        self._totals: defaultdict[str, Total] = defaultdict(Total)
+
+    @property
+    def lacks(self) -> str:
+        """What cannot be read on this system, for people; empty: nothing."""
+        return self._reader.lacks
+
+    def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
+        now = self._clock.monotonic()
+        is_slow = due is None or self._slow_at != ts_ms // SLOW_MS
+        if is_slow:
+            self._slow_at = ts_ms // SLOW_MS
+        reading = self._reader.read(mounts=is_slow)
+        values = dict(reading.gauges)
+        for column, counters in reading.counters.items():
+            values[column] = self._totals[column].of(counters)
+        if self._last is not None:
+            since, last = self._last
+            values |= cpu_percents(last.cpu_times, reading.cpu_times)
+            values["disk_busy_percent"] = busiest_percent(
+                last.disk_busy_ms, reading.disk_busy_ms, now - since
+            )
+        self._last = now, reading
+        row = coerce("host_samples", values)
+        if not row:
+            raise ProbeError(f"nothing in {self._reader.source} could be read")
+        return {"host_samples": [row]}
+
+    def describe(self) -> Reading:
+        values: dict[str, Value] = {
+            "kernel": os.uname().release,
+            "cpus": os.cpu_count(),
+            **self._reader.facts(),
+            **self._node,
+        }
+        return {"nodes": [coerce("nodes", values)]}
+
+    def close(self) -> None:
+        """Nothing to give back."""

@@ -78,7 +78,6 @@ async def collecting(
     from gpuwarden_dashboards.routes import routes as page_routes
     from gpuwarden_rules.diagnosis.service import Diagnoser
     from gpuwarden_rules.evaluation.engine import RuleEngine
-    from gpuwarden_rules.evaluation.exposition import exposition
     from gpuwarden_rules.evaluation.reload import RuleReloader
     from gpuwarden_rules.http import routes as rules_routes
 
@@ -88,8 +87,10 @@ async def collecting(
     diagnoser: Diagnoser | None = None
 
     def figures() -> str:
-        of_rules = exposition(reloader.engine.stats, clock.now()) if reloader else ""
-        return of_rules + (diagnoser.figures() if diagnoser else "") + notifications.figures()
+        from gpuwarden_rules.exposition import exposition
+
+        stats = reloader.engine.stats if reloader else {}
+        return exposition(stats, clock.now(), diagnoser) + notifications.figures()
 
     def changed(alert: "Alert") -> None:
         notifications.wake(alert)

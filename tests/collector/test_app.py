@@ -291,7 +291,7 @@ async def test_what_is_not_http_is_counted_and_does_not_fill_the_log(
             writer.close()
         async with session.get(collector.url + "/metrics") as answer:
             lines = (await answer.text()).splitlines()
-    assert "gpuwarden_collector_malformed_requests_total 2" in lines
+    assert "gpuwarden_collector_malformed_requests_total 2.0" in lines
     assert "Traceback" not in caplog.text
 
 
@@ -304,9 +304,9 @@ async def test_metrics_tell_what_was_taken_and_refused(
         async with session.get(collector.url + "/metrics") as answer:
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
             lines = (await answer.text()).splitlines()
-    assert 'gpuwarden_collector_rows_total{table="gpu_samples"} 1' in lines
-    assert 'gpuwarden_collector_refused_batches_total{status="400"} 1' in lines
-    assert "gpuwarden_collector_batches_total 1" in lines
+    assert 'gpuwarden_collector_rows_total{table="gpu_samples"} 1.0' in lines
+    assert 'gpuwarden_collector_refused_batches_total{status="400"} 1.0' in lines
+    assert "gpuwarden_collector_batches_total 1.0" in lines
     assert any(line.startswith("gpuwarden_collector_database_bytes ") for line in lines)
 
 

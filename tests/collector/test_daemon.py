@@ -128,5 +128,5 @@ async def test_metrics_of_what_else_runs_here_follow_the_collectors_own(
         text = await answer.text()
     own, _, rest = text.partition("# TYPE other")
     assert own.endswith("\n")
-    assert "gpuwarden_collector_batches_total 0" in own
+    assert "gpuwarden_collector_batches_total 0.0" in own
     assert rest == " gauge\nother 7\n"

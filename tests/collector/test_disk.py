@@ -115,7 +115,7 @@ async def test_a_collector_without_room_says_so_and_takes_no_batch(
             assert "make room on it" in await answer.text()
         async with session.get(collector.url + "/metrics") as answer:
             metrics = await answer.text()
-        assert "gpuwarden_collector_disk_full 1\n" in metrics
-        assert 'gpuwarden_collector_refused_batches_total{status="503"} 1\n' in metrics
+        assert "gpuwarden_collector_disk_full 1.0\n" in metrics
+        assert 'gpuwarden_collector_refused_batches_total{status="503"} 1.0\n' in metrics
     async with start() as collector:
         assert (await post(collector.url, body))[0] == 204, "the same batch, when there is room"

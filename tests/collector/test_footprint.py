@@ -9,7 +9,15 @@ UNWANTED = {
             "import gpuwarden_cli.services, gpuwarden_collector.daemon, gpuwarden_rules.evaluation.engine,"
             " gpuwarden_rules.diagnosis.service, gpuwarden_dashboards.routes"
         ),
-        ("pandas", "apprise", "cryptography", "pyarrow.dataset", "pyarrow.parquet", "requests"),
+        (
+            "pandas",
+            "apprise",
+            "cryptography",
+            "prometheus_client",
+            "pyarrow.dataset",
+            "pyarrow.parquet",
+            "requests",
+        ),
     ),
     "storage and queries": (
         (

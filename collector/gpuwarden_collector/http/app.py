@@ -24,7 +24,7 @@ from gpuwarden_collector.ingest.commit_plan import Rejected, RetryLater, Stored
 from gpuwarden_collector.ingest.decode import RefusedBody
 from gpuwarden_collector.ingest.pacing import Pacing
 from gpuwarden_collector.ingest.receive import NO_ROOM_RETRY_AFTER_S, Ingest
-from gpuwarden_collector.ops.metrics import Levels, Stats, exposition
+from gpuwarden_collector.ops.metrics import Levels, Stats
 from gpuwarden_collector.query.querier import SqlQuerier
 
 log = logging.getLogger(__name__)
@@ -169,9 +169,11 @@ class Api:
 
     async def metrics(self, request: web.Request) -> web.Response:
         """GET /metrics: the collector about itself, and what else runs in its process."""
-        text = exposition(self._stats, self._levels()) + self._more_metrics()
+        from gpuwarden_collector.ops.exposition import exposition
+
+        body = exposition(self._stats, self._levels()) + self._more_metrics().encode()
         content_type = "text/plain; version=0.0.4; charset=utf-8"
-        return web.Response(body=text.encode(), headers={"Content-Type": content_type})
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
     @property
     def _answer_errors(self) -> Any:

@@ -6,7 +6,6 @@ they took, so that they never crowd out ingest.
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -72,38 +71,6 @@ class Diagnoser:
     def open(self) -> Sequence[Diagnosis]:
         """Episodes that hold, as of the last look."""
         return list(self._state.open.values())
-
-    def figures(self) -> str:
-        """Prometheus text of what it does; ends with a newline."""
-        held = Counter(d.bottleneck.value for d in self.open if d.kind == "gpu")
-        counters = (
-            ("looks_total", "Looks at the fleet, failed ones included.", self.looks),
-            ("failures_total", "Looks, and saves of them, that failed.", self.failures),
-            ("dropped_total", "Diagnoses never recorded, the store failing.", self.dropped),
-        )
-        lines = []
-        for name, meaning, value in counters:
-            lines += [
-                f"# HELP gpuwarden_diagnosis_{name} {meaning}",
-                f"# TYPE gpuwarden_diagnosis_{name} counter",
-                f"gpuwarden_diagnosis_{name} {value}",
-            ]
-        if self.last_seconds is not None:
-            lines += [
-                "# HELP gpuwarden_diagnosis_last_seconds How long the last look took.",
-                "# TYPE gpuwarden_diagnosis_last_seconds gauge",
-                f"gpuwarden_diagnosis_last_seconds {self.last_seconds:.6g}",
-            ]
-        if held:
-            lines += [
-                "# HELP gpuwarden_diagnosis_gpus GPUs by what holds them up.",
-                "# TYPE gpuwarden_diagnosis_gpus gauge",
-            ]
-        lines += [
-            f'gpuwarden_diagnosis_gpus{{bottleneck="{name}"}} {count}'
-            for name, count in sorted(held.items())
-        ]
-        return "".join(f"{line}\n" for line in lines)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Look until asked to stop."""

@@ -132,5 +132,5 @@ async def test_anothers_gpu_cannot_be_taken_over(
         assert "node n2 speaks of GPU-0, which node n1 has" in events[0][3]
         async with session.get(collector.url + "/metrics", headers=bearer(reader)) as answer:
             metrics = await answer.text()
-        assert 'gpuwarden_collector_left_out_rows_total{table="gpu_samples"} 2' in metrics
-        assert 'gpuwarden_collector_left_out_rows_total{table="gpus"} 2' in metrics
+        assert 'gpuwarden_collector_left_out_rows_total{table="gpu_samples"} 2.0' in metrics
+        assert 'gpuwarden_collector_left_out_rows_total{table="gpus"} 2.0' in metrics

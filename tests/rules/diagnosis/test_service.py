@@ -12,6 +12,7 @@ from gpuwarden.clock import ManualClock
 from gpuwarden.diagnosis import Bottleneck, Diagnosis
 from gpuwarden.query import QueryError, Result
 from gpuwarden_rules.diagnosis.service import Diagnoser
+from gpuwarden_rules.exposition import exposition
 from gpuwarden_rules.testing import MemoryDatabase
 
 
@@ -63,9 +64,9 @@ async def test_a_look_saves_what_it_found_and_the_next_one_only_what_changed(
     assert found.usd_per_hour == pytest.approx(3.0 * 0.55, rel=0.1)
     assert list(store.rows.values()) == [found]
     assert await diagnoser.look() == []
-    figures = diagnoser.figures()
-    assert 'gpuwarden_diagnosis_gpus{bottleneck="loader_workers"} 1\n' in figures
-    assert "gpuwarden_diagnosis_looks_total 2\n" in figures
+    figures = exposition({}, clock.now(), diagnoser)
+    assert 'gpuwarden_diagnosis_gpus{bottleneck="loader_workers"} 1.0\n' in figures
+    assert "gpuwarden_diagnosis_looks_total 2.0\n" in figures
 
 
 async def test_what_agents_bring_along_is_looked_at_once_they_are_back(

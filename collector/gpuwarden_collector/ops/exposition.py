@@ -1,0 +1,169 @@
+"""Gives Prometheus what the collector counts about itself.
+
+To be imported when someone asks: prometheus_client holds 0.9 MiB, its import takes 20 ms
+once, and a page with 60 rules 3 ms.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+from prometheus_client import generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from gpuwarden_collector.ops.disk import Usage
+from gpuwarden_collector.ops.metrics import Levels, Stats
+from gpuwarden_collector.storage.lake_maintenance import Lake
+from gpuwarden_collector.storage.retention import oldest_days
+
+_PREFIX = "gpuwarden_collector_"
+
+
+def exposition(stats: Stats, levels: Levels) -> bytes:
+    """Prometheus text format 0.0.4."""
+    return generate_latest(_CollectorMetrics(stats, levels))
+
+
+class _CollectorMetrics(Collector):
+    """All families as of now."""
+
+    def __init__(self, stats: Stats, levels: Levels) -> None:
+        self._stats = stats
+        self._levels = levels
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _counters(self._stats)
+        yield from _levels(self._stats, self._levels)
+        if self._levels.disk is not None:
+            yield from _disk(self._levels.disk)
+        if self._stats.lake is not None:
+            yield from _lake(self._stats.lake)
+        yield from _histograms(self._stats)
+
+
+def _counter(name: str, meaning: str, value: float) -> Metric:
+    return CounterMetricFamily(_PREFIX + name, meaning, value=value)
+
+
+def _gauge(name: str, meaning: str, value: float) -> Metric:
+    return GaugeMetricFamily(_PREFIX + name, meaning, value=value)
+
+
+def _gauges(name: str, meaning: str, by_table: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(_PREFIX + name, meaning, labels=["table"])
+    for table, value in sorted(by_table.items()):
+        family.add_metric([table], value)
+    return family
+
+
+def _counters(stats: Stats) -> Iterator[Metric]:
+    for name, meaning, value in (
+        ("batches", "Batches stored.", stats.batches),
+        ("duplicate_batches", "Batches that were stored already.", stats.duplicates),
+        ("imported_rows", "Rows stored that were read from files.", stats.imported_rows),
+        ("body_bytes", "Bytes of bodies of stored batches.", stats.body_bytes),
+        ("commit_failures", "Group commits that failed.", stats.commit_failures),
+        ("seal_failures", "Moves to the lake that failed.", stats.seal_failures),
+        ("doubled_rows", "Rows that another collector has sealed.", stats.doubled_rows),
+        ("lost_segment_bytes", "Bytes of damaged segments.", stats.lost_segment_bytes),
+        ("rollup_failures", "Steps of rolling up that failed.", stats.rollup_failures),
+        ("mended_windows", "Windows rolled up again.", stats.mended_windows),
+        ("unmended_windows", "Late windows left as they are.", stats.unmended_windows),
+        ("storage_restarts", "Storage processes replaced.", stats.storage_restarts),
+        ("request_failures", "Requests answered 500.", stats.request_failures),
+        ("malformed_requests", "Requests that are not HTTP.", stats.malformed_requests),
+    ):
+        yield _counter(name, meaning, value)
+    for name, meaning, label, counts in (
+        ("rows", "Rows stored.", "table", stats.rows),
+        ("left_out_rows", "Rows about another node's GPU.", "table", stats.left_out_rows),
+        ("refused_batches", "Batches not stored.", "status", stats.refused),
+        ("unknown_columns", "Batches with unknown columns.", "table", stats.unknown_columns),
+        ("query_errors", "Queries that failed.", "reason", stats.query_errors),
+        ("denied_requests", "Requests not let in.", "reason", stats.denied),
+        ("faults", "Unexpected exceptions.", "doing", stats.faults.counts),
+        ("sealed_rows", "Rows moved to the lake.", "table", stats.sealed_rows),
+        ("rolled_rows", "Rows of new windows.", "table", stats.rolled_rows),
+        ("maintenance_tasks", "Tasks done.", "task", stats.maintenance_tasks),
+        ("maintenance_seconds", "Time they took.", "task", stats.maintenance_seconds),
+        ("maintenance_failures", "Tasks that failed.", "task", stats.maintenance_failures),
+    ):
+        family = CounterMetricFamily(_PREFIX + name, meaning, labels=[label])
+        for key, count in sorted(counts.copy().items()):
+            family.add_metric([key], count)
+        yield family
+    dropped = CounterMetricFamily(
+        f"{_PREFIX}dropped_rows", "Rows let go by retention.", labels=["table", "reason"]
+    )
+    for labels, rows in sorted(stats.dropped_rows.items()):
+        dropped.add_metric(labels, rows)
+    yield dropped
+
+
+def _levels(stats: Stats, levels: Levels) -> Iterator[Metric]:
+    is_full = levels.disk_refusal is not None
+    for name, meaning, level in (
+        ("queue_bytes", "Decoded batches waiting for the writer.", levels.queue_bytes),
+        ("body_in_flight_bytes", "Request bodies in memory.", levels.body_bytes_in_flight),
+        ("database_bytes", "Segments and state file on disk.", levels.database_bytes),
+        ("asked_batch_seconds", "Batch length asked of agents; 0: none.", levels.batch_s),
+        ("store_failing", "1 while commits fail, as on a full disk.", levels.is_failing),
+        ("writer_alive", "1 while the writer makes progress.", levels.is_alive),
+        ("disk_full", "1 while batches are refused for want of room.", is_full),
+    ):
+        yield _gauge(name, meaning, level)
+    for name, meaning, ends_at in (
+        ("certificate", "End of the TLS certificate.", levels.certificate_ends_at),
+        ("authority", "End of the authority's certificate.", levels.authority_ends_at),
+    ):
+        if ends_at is not None:
+            yield _gauge(f"{name}_ends_timestamp_seconds", meaning, ends_at.timestamp())
+    if stats.ingest_lag_seconds is not None:
+        meaning = "Age of the newest row of the last stored batch."
+        yield _gauge("ingest_lag_seconds", meaning, stats.ingest_lag_seconds)
+
+
+def _disk(disk: Usage) -> Iterator[Metric]:
+    meaning = "Free space of the data folder's file system."
+    yield _gauge("disk_free_bytes", meaning, disk.free_bytes)
+    yield _gauge("disk_used_bytes", "Data folder.", disk.used_bytes)
+    meaning = "What queries spill to the data folder's file system."
+    yield _gauge("disk_spill_bytes", meaning, disk.spill_bytes)
+
+
+def _lake(lake: Lake) -> Iterator[Metric]:
+    for name, meaning in (
+        ("files", "Files in the lake."),
+        ("rows", "Rows in the lake."),
+        ("bytes", "Bytes of the lake's files."),
+    ):
+        sums: Counter[str] = Counter()
+        for part in lake.parts:
+            sums[part.table] += getattr(part, name)
+        yield _gauges(f"lake_{name}", meaning, sums)
+    yield _gauge("lake_leaving_bytes", "Dropped, still on disk.", lake.leaving.bytes)
+    starts = {
+        table: datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
+        for table, day in oldest_days(lake.parts).items()
+    }
+    meaning = "Start of the oldest day in the lake."
+    yield _gauges("lake_oldest_timestamp_seconds", meaning, starts)
+
+
+def _histograms(stats: Stats) -> Iterator[Metric]:
+    for name, meaning, histogram in (
+        ("commit_seconds", "Time of a group commit.", stats.commit_seconds),
+        ("acknowledge_seconds", "Time from request to 204.", stats.acknowledge_seconds),
+        ("query_seconds", "Time of a query.", stats.query_seconds),
+        ("seal_seconds", "Time of a move to the lake.", stats.seal_seconds),
+        ("rollup_seconds", "Time of a step of rolling up.", stats.rollup_seconds),
+    ):
+        yield HistogramMetricFamily(
+            _PREFIX + name, meaning, buckets=histogram.cumulative(), sum_value=histogram.sum_s
+        )

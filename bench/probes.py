@@ -1,4 +1,5 @@
-"""Measures what a reading costs: HostProbe.read, and ProcessProbe.read with trees as on a host of eight GPUs.
+"""Measures what a reading costs: HostProbe.read by both readers, and ProcessProbe.read with trees as on
+a host of eight GPUs.
 
 python bench/probes.py
 """
@@ -9,13 +10,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
 from gpuwarden.clock import SystemClock
+from gpuwarden_agent.collect.host.linux import LinuxReader
 from gpuwarden_agent.collect.host.node import HostProbe
+from gpuwarden_agent.collect.host.portable import PsutilReader
 from gpuwarden_agent.collect.nvidia.nvml import GpuProcess
 from gpuwarden_agent.collect.processes.procfs import Process, ProcFs
 from gpuwarden_agent.collect.processes.trees import ProcessProbe
@@ -96,8 +100,10 @@ class CrowdedProc(ProcFs):
 def main() -> None:
     """Measure both."""
     clock = SystemClock()
-    host = HostProbe(clock)
-    measure("HostProbe.read", lambda: host.read(0))
+    due = {"host_samples"}
+    for reader in (LinuxReader(clock), PsutilReader()):
+        host = HostProbe(clock, reader=reader)
+        measure(f"HostProbe.read of {reader.source}", partial(host.read, 0, due))
     with subprocess.Popen(
         [sys.executable, "-c", TREE],
         stdin=subprocess.PIPE,

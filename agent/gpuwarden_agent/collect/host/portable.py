@@ -1,7 +1,8 @@
 """Reads CPU, memory, disks and network through psutil, on systems other than Linux, such as macOS.
 
-Not on Linux: there psutil takes X ms a reading where `linux.py` takes Y, holds 0.9 MiB, and has neither
-pressure, waiting tasks, NFS nor which disks and interfaces carry the same bytes.
+Not on Linux: psutil has neither pressure, waiting tasks nor NFS, and does not say which disks and
+interfaces carry the same bytes. With those read beside it, a reading takes 0.34 ms of CPU where
+`linux.py` takes 0.24, and the agent holds 0.9 MiB more (`bench/probes.py`).
 """
 
 import platform

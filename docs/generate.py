@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from docs.generate_tables import NOTICE, metrics_page, tables_page
+from docs.generate_tables import NOTICE, metrics_page, nvml_lists, tables_page
 from docs.rule_pages import rule_pages
 
 from gpuwarden.diagnosis import MEANINGS
@@ -22,8 +22,6 @@ from gpuwarden.xids import ACTIONS, XIDS, XidInfo
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_cli.main import parser
 from gpuwarden_collector.settings import CollectorSettings
-from gpuwarden_rules.diagnosis.features import Features
-from gpuwarden_rules.diagnosis.thresholds import Thresholds
 
 ROOT = Path(__file__).parent.parent
 WIDTH = 110
@@ -39,6 +37,9 @@ def pages() -> dict[str, str]:
         "docs/commands.md": wrapped(commands_page()),
         "docs/xids.md": xids_page(),
         "docs/diagnosis.md": diagnosis_page(),
+        "docs/gpus.md": _between(
+            "docs/gpus.md", "readings", wrapped("\n".join(nvml_lists()) + "\n")
+        ),
         **rule_pages(),
         **{f"systemd/{part}.toml": example_toml(part) for part in PARTS},
     }
@@ -96,19 +97,12 @@ def _xid_text(row: XidInfo, usual: tuple[str, str]) -> str:
 
 
 def diagnosis_page() -> str:
-    return _between("docs/diagnosis.md", "features", "\n".join(_diagnosis_tables()) + "\n")
+    return _between("docs/diagnosis.md", "classes", "\n".join(_diagnosis_tables()) + "\n")
 
 
 def _diagnosis_tables() -> Iterator[str]:
-    yield "\n### Classes\n"
-    yield "| class | meaning |"
-    yield "| --- | --- |"
-    yield from (f"| `{b.value}` | {meaning} |" for b, meaning in MEANINGS.items())
-    yield "\n### Features\n"
-    yield from (f"- `{f.name}`: {f.metadata['words']}" for f in fields(Features))
-    yield "\n### Thresholds\n"
-    values = ", ".join(f"`{t.name}` {t.default:,g}" for t in fields(Thresholds))
-    yield textwrap.fill(f"{values}.", 110, break_long_words=False)
+    yield ""
+    yield from (f"- `{b.value}`: {meaning}" for b, meaning in MEANINGS.items())
 
 
 def _between(page: str, mark: str, made: str) -> str:
@@ -222,9 +216,9 @@ def commands_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-AGENT_OPTIONS = 5
+AGENT_OPTIONS = 6
 """More shared options than this are those of the agent's commands."""
-SHARED_BY = 4
+SHARED_BY = 3
 """An option with the same help in so many commands stands in the list of shared ones."""
 
 

@@ -2,7 +2,7 @@
 
 `docs/tables.md` has the meaning of every column once: a column that an earlier table has with the
 same type and meaning is only named, and columns of rollups are listed by how they are made.
-`docs/metrics.md` has the source of every metric and its names in Prometheus.
+`docs/metrics.md` has names in Prometheus and sources of host metrics, `docs/gpus.md` the calls of NVML.
 """
 
 import re
@@ -14,6 +14,7 @@ from gpuwarden.metrics import METRICS, Kind, Metric
 from gpuwarden.rollups import REASONS, ROLLUPS, Rollup
 from gpuwarden.schema import INVENTORY_EXTRA, TABLES, WIRE_TABLES, views_sql
 from gpuwarden.table import GPU, GPU_UUID, MIG, NODE, SIMULATED, TS, Column
+from gpuwarden_agent.collect.nvidia import metrics as nvml_table
 from gpuwarden_agent.exporter.health import COUNTS
 from gpuwarden_agent.exporter.names import DCGM_TABLES, DCGM_XID, names_of
 
@@ -28,11 +29,6 @@ ARROW = {t: t.value for t in Type} | {
 }
 
 
-def row(*cells: str) -> str:
-    """A line of a Markdown table."""
-    return "| " + " | ".join(cells) + " |"
-
-
 def names(columns: Iterator[str] | tuple[str, ...] | list[str]) -> str:
     return ", ".join(f"`{name}`" for name in columns)
 
@@ -43,7 +39,7 @@ TABLES_HEAD = f"""\
 
 What `gpuwarden sql`, rules and dashboards query, and what agents send. Names, types and units are a promise. Time
 is UTC. The last part of a name is its unit; `_total` marks a counter: only differences of it mean something.
-What a device cannot give is NULL, never 0. [metrics.md](metrics.md) has the source of each metric.
+What a device cannot give is NULL, never 0. [gpus.md](gpus.md#readings-of-nvml) and [metrics.md](metrics.md) say where each metric is read.
 
 - A line with several columns names in its meaning what each of them is about, in their order.
 - "Required": never NULL. Agents may leave out every other column.
@@ -99,10 +95,10 @@ def tables_page() -> str:
         if rollup and any(part.has_activity for part in rollup.parts):
             lines += [f"- {_reasons()} float32: Time with that bit of `clocks_event_reasons`."]
         if rollup:
-            lines += ["", *_summaries(rollup)]
+            lines += _summaries(rollup)
         if table.name == "gpus":
             lines += ["", ROLLUPS_HEAD]
-    lines += ["", "## Views", "", VIEWS_HEAD, row("view", "rows"), row("---", "---"), *_views()]
+    lines += ["", "## Views", "", VIEWS_HEAD, *_views()]
     return "\n".join(lines) + "\n"
 
 
@@ -118,7 +114,7 @@ def _views() -> Iterator[str]:
     """Each view with the comment that stands before it."""
     found = re.findall(r"^((?:-- .*\n)+)CREATE OR REPLACE VIEW (\w+)", views_sql(), re.MULTILINE)
     for comment, name in found:
-        yield row(f"`{name}`", " ".join(re.findall(r"-- (.*)", comment)))
+        yield f"- `{name}`: {' '.join(re.findall(r'-- (.*)', comment))}"
 
 
 def _columns_list(columns: list[Column]) -> list[str]:
@@ -191,19 +187,21 @@ def _limits(c: Column) -> str:
 
 def _summaries(rollup: Rollup) -> list[str]:
     """The metrics of a rollup, by which summaries they have."""
-    lines = [row("made of", "suffixes", "metrics"), row("---", "---", "---")]
+    groups: dict[str, list[str]] = {}
     for part in rollup.parts:
         suffixes: dict[str, str] = {}
         for s in part.summaries:
             suffixes[s.source] = f"{suffixes.get(s.source, '')} `_{s.how}`".strip()
-        groups: dict[str, list[str]] = {}
-        for source, listed in suffixes.items():
-            groups.setdefault(listed, []).append(source)
         counters = [m.name for m in METRICS[part.table] if m.kind is Kind.COUNTER]
-        for listed, of in groups.items():
-            which = "every `_total`" if of == counters else names(of)
-            lines.append(row(part.table, listed, which))
-    return lines
+        of: dict[str, list[str]] = {}
+        for source, listed in suffixes.items():
+            of.setdefault(listed, []).append(source)
+        for listed, sources in of.items():
+            which = ["every `_total`"] if sources == counters else [f"`{s}`" for s in sources]
+            groups.setdefault(listed, []).extend(
+                w for w in which if w not in groups.get(listed, ())
+            )
+    return [f"- {listed}: {', '.join(which)}" for listed, which in groups.items()]
 
 
 VIEWS_HEAD = "Their SQL: [views.sql](../contract/gpuwarden/views.sql).\n"
@@ -214,35 +212,43 @@ ROLLUPS_HEAD = """\
 `gpu_1m`, `gpu_1h`, `host_1m` and `process_1m` summarise samples by minute and hour ([when and how](store.md#rollups)). A column
 is named after the metric and a suffix; `_total` is left out before `_delta`. What no sample had is NULL.
 
-| suffix | meaning |
-| --- | --- |
-| `_avg` | average of the samples that have a value (float32); of an hour: its minutes, weighted by their samples |
-| `_min`, `_max`, `_last` | least, greatest, last value |
-| `_p95` | value that 95 % of the samples did not exceed; of an hour: that 95 % of the minutes' p95 did not exceed |
-| `_delta` | growth of a counter. It counts in the minute of the later reading, when the earlier one is at most 3 minutes before that minute. After a reset: the new value |
-| `_seconds` | time with that property. A sample stands for the agent's interval, 60 s at most |"""
+- `_avg`: average of the samples that have a value (float32); of an hour: its minutes, weighted by their samples
+- `_min`, `_max`, `_last`: least, greatest, last value
+- `_p95`: value that 95 % of the samples did not exceed; of an hour: that 95 % of the minutes' p95 did not exceed
+- `_delta`: growth of a counter. It counts in the minute of the later reading, when the earlier one is at most 3 minutes before that minute. After a reset: the new value
+- `_seconds`: time with that property. A sample stands for the agent's interval, 60 s at most"""
 
 METRICS_HEAD = f"""\
-# Metrics: sources and names in Prometheus
+# Metrics: names in Prometheus, sources of hosts
 {NOTICE}
 
-What each metric means stands in [tables.md](tables.md). A line here is: column, source, names on the agent's
-[`/metrics`](exporter.md): our own, dcgm-exporter's up to 4.8, and since 4.9 where it differs. `_total` names are counters, the others
-gauges.
+What each metric means stands in [tables.md](tables.md), how a GPU is asked for it in [gpus.md](gpus.md#readings-of-nvml).
 
-"FI n" is field id n of `nvmlDeviceGetFieldValues`, "GPM n" metric n of `nvmlGpmMetricsGet`, and names that begin with `nvml`
-are calls of NVML.
+Our own name on the agent's [`/metrics`](exporter.md) is `gpuwarden_`, then `gpu_`, `link_`, `host_`, `infiniband_` or
+`process_`, then the column in base units: `_percent` becomes `_ratio`, `_mhz` `_hertz`, `_bits` `_bytes`. So
+`temperature_celsius` of a GPU is `gpuwarden_gpu_temperature_celsius`. `_total` names are counters, the others gauges.
+
+## Names of dcgm-exporter
+
+Up to 4.8, then since 4.9 where it differs.
 """
 
 
 def metrics_page() -> str:
     lines = [METRICS_HEAD]
+    for table in (name for name in METRICS if name in DCGM_TABLES):
+        lines += [
+            f"- `{metric.name}`: {names(found)}"
+            for metric in METRICS[table]
+            if (found := _exported(table, metric.name))
+        ]
+        lines += _rates(table)
     for table, metrics in METRICS.items():
-        lines += [f"## {table}, every {metrics[0].cadence_s} s", ""]
-        lines += [_metric_row(table, m, metrics[0].cadence_s) for m in metrics]
-        lines += [*_rates(table), ""]
+        if table not in NVML_TABLES:
+            lines += ["", f"## Sources of {table}, every {metrics[0].cadence_s} s", ""]
+            lines += _sources(metrics)
     xid = names(list(DCGM_XID.values()))
-    lines += ["## Other names", ""]
+    lines += ["", "## Other names", ""]
     lines += ["- `gpuwarden_gpu_xids_total{xid}`: Xids since the agent's start."]
     lines += [f"- {xid}: Last Xid of the GPU; 0: none."]
     labels = {c.name: f"{{{c.label}}}" if c.label else "" for c in COUNTS}
@@ -250,22 +256,60 @@ def metrics_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _metric_row(table: str, m: Metric, cadence_s: int) -> str:
-    slower = f" (every {m.cadence_s} s)" if m.cadence_s != cadence_s else ""
-    return f"- `{m.name}`: {m.source}{slower}; {names(_exported(table, m.name))}"
+def _sources(metrics: tuple[Metric, ...]) -> Iterator[str]:
+    """Columns by where they are read and how often."""
+    columns: dict[str, list[str]] = {}
+    for m in metrics:
+        slower = f" (every {m.cadence_s} s)" if m.cadence_s != metrics[0].cadence_s else ""
+        columns.setdefault(f"{m.source}{slower}", []).append(m.name)
+    yield from (f"- {source}: {names(found)}" for source, found in columns.items())
+
+
+NVML_TABLES = (*DCGM_TABLES, "link_samples")
+
+
+def nvml_lists() -> Iterator[str]:
+    """Every column that is read through NVML, with its fields and calls, by table."""
+    for table in dict.fromkeys((*nvml_table.FIELDS, *nvml_table.CALLS)):
+        yield f"\n**{NVML_PLACES.get(table, table)}**\n"
+        if fields := nvml_table.FIELDS.get(table):
+            yield "- Fields: " + ", ".join(f"{f.id} `{f.column}`" for f in fields)
+        if table == "gpu_detail_samples":
+            yield "- GPM: " + ", ".join(f"{m.id} `{m.column}`" for m in nvml_table.GPM_METRICS)
+        functions: dict[str, dict[str, None]] = {}
+        for call in nvml_table.CALLS.get(table, ()):
+            functions.setdefault(call.function, {}).update(dict.fromkeys(call.columns))
+        yield from (f"- `{f}`: {names(list(of))}" for f, of in functions.items() if of)
+        if needed := [f for f, of in functions.items() if not of]:
+            yield f"- Called for others: {names(needed)}"
+
+
+NVML_PLACES = {
+    "gpu_samples": "gpu_samples, every second",
+    "gpu_detail_samples": "gpu_detail_samples, every 10 s",
+    "link_samples": "link_samples, every 10 s",
+    "nvlink5_bytes": "link_samples of NVLink 5",
+    "c2c": "link_samples of NVLink-C2C",
+    "gpu_health_samples": "gpu_health_samples, every minute",
+    "link_counts": "gpus: links",
+    "modes": "gpus: modes",
+    "": "gpus and others",
+}
 
 
 def _exported(table: str, metric: str) -> list[str]:
-    """Names of a metric in the three sets, each once."""
-    sets = ("own", "dcgm", "dcgm49") if table in DCGM_TABLES else ("own",)
-    found = (e.name for s in sets for e in names_of(s, table) if e.columns == (metric,))
+    """Names of a metric in the two sets of dcgm-exporter, each once."""
+    found = (
+        e.name
+        for s in ("dcgm", "dcgm49")
+        for e in names_of(s, table)
+        if e.columns == (metric,) and not e.is_rate
+    )
     return list(dict.fromkeys(found))
 
 
 def _rates(table: str) -> list[str]:
     """Names of rates, which are made of counters."""
-    if table not in DCGM_TABLES:
-        return []
     rates: dict[tuple[str, ...], list[str]] = {}
     for name_set in ("dcgm", "dcgm49"):
         for e in names_of(name_set, table):

@@ -59,7 +59,7 @@ def _raw(path: Path) -> list[dict[str, Any]]:
 
 def _index(packs: Mapping[Path, Sequence[Rule]]) -> Iterator[str]:
     yield "# Built-in rules"
-    yield "<!-- Made from the packs by `make docs`. -->"
+    yield "<!-- Made from the packs, as all pages of this folder, by `make docs`. -->"
     yield ""
     yield "[Rules](../rules.md) explains the language, and how to change or replace a rule. Where a page names"
     yield "`coverage_min`, that share of the window must have readings, else the rule says nothing."
@@ -68,10 +68,8 @@ def _index(packs: Mapping[Path, Sequence[Rule]]) -> Iterator[str]:
     stems = {path.stem: path for path in packs}
     for stem in (*_GROUPS, *sorted(stems.keys() - _GROUPS.keys())):
         yield f"\n## {_GROUPS.get(stem, stem)}\n"
-        yield "| rule | severity | alerts when |"
-        yield "| --- | --- | --- |"
         for rule in packs[stems[stem]]:
-            yield f"| [{rule.name}]({rule.name}.md) | {rule.severity.value} | {_of(rule).title} |"
+            yield f"- [{rule.name}]({rule.name}.md), {rule.severity.value}: {_of(rule).title}"
 
 
 def _page(rule: Rule, path: Path, raw: Mapping[str, Any], names: frozenset[str]) -> Iterator[str]:
@@ -81,7 +79,7 @@ def _page(rule: Rule, path: Path, raw: Mapping[str, Any], names: frozenset[str])
         return _wrapped(_linked(text, names - {rule.name}), lead)
 
     yield f"# {rule.name}"
-    yield f"<!-- `make docs`: {path.name} -->"
+    yield f"<!--{path.name}-->"
     yield ""
     yield f"**{page.title}** ({rule.severity.value})."
     if page.description:

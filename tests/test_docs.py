@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from docs.generate import PARTS, command_parsers, pages
+from docs.generate_tables import NVML_TABLES
 
 from gpuwarden.access import LOGIN_PATH, LOGOUT_PATH
 from gpuwarden.metrics import METRICS
@@ -13,7 +14,7 @@ from gpuwarden.rollups import ROLLUPS
 from gpuwarden.schema import TABLES
 from gpuwarden.wire import INGEST_PATH
 from gpuwarden.xids import XIDS
-from gpuwarden_agent.exporter.names import NAME_SETS, names_of
+from gpuwarden_agent.exporter.names import NAME_SETS, PREFIXES, names_of
 from gpuwarden_dashboards.assets import PATH as ASSETS_PATH
 
 ROOT = Path(__file__).parent.parent
@@ -52,17 +53,28 @@ def test_every_column_is_described_or_named_in_the_section_of_its_table() -> Non
 
 
 def test_the_meaning_of_a_column_stands_once() -> None:
-    rows = re.findall(r"^- (`\w+`.*: .*)$", page("tables.md"), re.MULTILINE)
+    rows = re.findall(r"^- (`[a-z]\w*`.*: .*)$", page("tables.md"), re.MULTILINE)
     assert len(rows) > 250
     assert sorted({line for line in rows if rows.count(line) > 1}) == []
 
 
 def test_every_metric_has_its_source_and_every_exported_name() -> None:
     text = " ".join(page("metrics.md").split())
+    nvml = page("gpus.md").partition("## Readings of NVML")[2]
     missing = [
-        m.name for ms in METRICS.values() for m in ms if f"- `{m.name}`: {m.source}" not in text
+        m.name
+        for table, metrics in METRICS.items()
+        for m in metrics
+        if (f"`{m.name}`" not in nvml if table in NVML_TABLES else m.source not in text)
     ]
-    names = [e.name for s in NAME_SETS for table in METRICS for e in names_of(s, table)]
+    own = {e.name: (table, e.columns) for table in METRICS for e in names_of("own", table)}
+    units = {"_percent": "_ratio", "_mhz": "_hertz", "_bits": "_bytes"}
+    for name, (table, (column,)) in own.items():
+        for unit, base in units.items():
+            column = column.replace(unit, base)
+        if name != f"gpuwarden_{PREFIXES[table]}_{column}":
+            missing.append(name)
+    names = [e.name for s in NAME_SETS[1:] for table in METRICS for e in names_of(s, table)]
     missing += [name for name in names if f"`{name}`" not in text]
     assert not missing
 

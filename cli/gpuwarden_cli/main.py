@@ -351,7 +351,7 @@ def _add_why(commands: "Commands[CommandParser]") -> None:
 def _add_report(commands: "Commands[CommandParser]") -> None:
     from gpuwarden_cli.commands import report
 
-    group = _group(commands, "report", "report waste and efficiency")
+    group = _group(commands, "report", "report waste, efficiency and energy")
     for name, run, text in (
         ("waste", report.waste, "GPU hours by use, and what was wasted"),
         (
@@ -359,6 +359,7 @@ def _add_report(commands: "Commands[CommandParser]") -> None:
             report.efficiency,
             "how busy the GPUs were, and the cost of a productive hour",
         ),
+        ("energy", report.energy, "energy, what it cost, and its carbon dioxide"),
     ):
         made = _command(group, name, run, text)
         report.add_flags(made)

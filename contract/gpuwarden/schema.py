@@ -1,14 +1,15 @@
 """Tables that rules, dashboards and users query: names, columns, types and keys are a public promise.
 
 Sample tables are made from the catalogue (`metrics.py`). What an agent may send is `WIRE_TABLES`;
-the rest is written by the collector. Views are in `views.sql` beside this file. Time is UTC.
+the rest is written by the collector. Views are in `views.sql` beside this file, but for `waste`, which
+`waste.py` makes. Time is UTC.
 """
 
 from gpuwarden.collector_samples import COLLECTOR_SAMPLES
 from gpuwarden.metrics import METRICS, Metric, Type
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.table import GPU, GPU_UUID, MIG, NODE, SIMULATED, TS, Column, Table
-from gpuwarden.waste import WASTE_1H
+from gpuwarden.waste import WASTE_1H, view_sql
 
 
 def _columns(metrics: tuple[Metric, ...]) -> tuple[Column, ...]:
@@ -318,6 +319,21 @@ INVENTORY_EXTRA: dict[str, tuple[Column, ...]] = {
     "nodes": (
         Column("first_seen_at", Type.TIMESTAMP, "When the collector first received data of it."),
         Column("last_seen_at", Type.TIMESTAMP, "When the collector last received data of it."),
+        Column(
+            "billed_until",
+            Type.TIMESTAMP,
+            "Its GPUs cost nothing from then on: its agent was stopped, or it was forgotten. NULL: it has not left.",
+        ),
+        Column(
+            "billed_from",
+            Type.TIMESTAMP,
+            "When it was back after that; NULL: it has not come back.",
+        ),
+        Column(
+            "forgotten_at",
+            Type.TIMESTAMP,
+            "When `gpuwarden nodes forget` said that it has left; NULL: it is expected.",
+        ),
     ),
     "gpus": (
         Column("catalogue_model", Type.STRING, "Its row in the model catalogue; NULL: unknown."),
@@ -325,6 +341,16 @@ INVENTORY_EXTRA: dict[str, tuple[Column, ...]] = {
         Column("price_basis", Type.STRING, "Where that price comes from, as a sentence."),
         Column(
             "usd_per_kwh", Type.FLOAT64, "Price of a kWh with what its PUE adds; NULL: unknown."
+        ),
+        Column(
+            "co2_g_per_kwh",
+            Type.FLOAT64,
+            "Grams of carbon dioxide of a kWh, with what its PUE adds; NULL: unknown.",
+        ),
+        Column(
+            "billed_silent_s",
+            Type.FLOAT64,
+            "Seconds that it is billed after it was last heard of, unless it was said to have left.",
         ),
         Column("replaced_by", Type.STRING, "The board (gpu_uuid) in its place since; NULL: none."),
         Column("first_seen_at", Type.TIMESTAMP, "When the collector first received data of it."),
@@ -503,4 +529,4 @@ def views_sql() -> str:
     """`CREATE OR REPLACE VIEW` statements of the public views."""
     from importlib.resources import files  # with archives and temporary files, for collectors alone
 
-    return (files("gpuwarden") / "views.sql").read_text()
+    return f"{(files('gpuwarden') / 'views.sql').read_text()}\n{view_sql()}"

@@ -39,11 +39,3 @@ SELECT
     usd_per_hour * date_diff('millisecond', began_at, now()::TIMESTAMP) / 3.6e6 AS usd_so_far
 FROM alerts
 WHERE state IN ('pending', 'firing');
-
--- Hours of GPUs by label and owner, with what else people group by.
-CREATE OR REPLACE VIEW waste AS
-SELECT
-    w.ts, w.label, w.label NOT IN ('productive', 'unknown') AS is_waste, w.node, w.gpu, w.gpu_uuid, w.model,
-    w.username AS "user", coalesce(w.slurm_job_id, w.pod) AS job, w.team, w.simulated,
-    w.seconds / 3600 AS gpu_hours, w.usd, w.energy_kwh, w.energy_usd
-FROM waste_1h w;

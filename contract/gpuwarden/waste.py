@@ -1,23 +1,26 @@
-"""Waste: each second of each GPU gets exactly one label, so that waste adds up to the total.
+"""Labels each second of each GPU, once, so that waste adds up to the total; the only definition of it.
 
 The unit is a GPU's minute, in milliseconds. `CLAIMS` has the labels in the order of their priority
 and what each asks for; it gets that, or what those before it have left. `waste_sql` makes the query
-of it, which the collector's rollup, the report of the running hour and tests share. docs/money.md
-says it for people.
+of it: for the collector's rollup, for the hours that are not rolled up (`view_sql`: the view `waste`
+has both), and for the spans of alerts (`spent_sql`). Reports, page, digest and texts take their
+dollars from these. docs/money.md says it for people.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from gpuwarden.diagnosis import INPUT_BOUND, Bottleneck
 from gpuwarden.metric import Type
 from gpuwarden.query import timestamp_sql
 from gpuwarden.rollups import IDLE_BELOW_PERCENT, Rollup
 from gpuwarden.table import GPU, GPU_UUID, NODE, SIMULATED, Column, Table
 
 LABELS: dict[str, str] = {
-    "productive": "A kernel ran, and nothing known held it up.",
-    "starved": "The GPU waited for data: what an alert of gpu_data_loader_bound says was lost.",
+    "productive": "A kernel ran, and the diagnosis found that it did work.",
+    "busy": "A kernel ran, and nobody judged whether it did work.",
+    "starved": "The diagnosis found that the GPU waits for data: the share in which no kernel ran.",
     "throttled": "Lost to lower clocks while heat or the power supply held them down.",
     "idle_held": "Nothing ran, and a process held the GPU.",
     "allocated_idle": "Nothing ran and no process held it, but a scheduler had given it out.",
@@ -27,13 +30,26 @@ LABELS: dict[str, str] = {
     "unknown": "Nobody knows: no samples, or samples without utilization.",
 }
 """Meaning of each label."""
+TITLES = {"busy": "busy, not judged"}
+"""What people read where it is not the label itself."""
+NO_WASTE = ("productive", "busy", "unknown")
+"""Labels of time that nobody can say was wasted."""
 
 WHOLE_FROM_S = 45
 """A minute of which so many seconds were seen counts whole; of one with less, the rest is unknown."""
 FORGOTTEN_AFTER_DAYS = 3
-"""A GPU is expected for so long after it was last heard of; gpu_lost forgets it then, too."""
+"""A GPU that was not said to have left is expected for so long after it was last heard of, unless
+the prices file says otherwise."""
 HEALTHY_STALL = 0.05
 """What a good training loop loses to its input as well."""
+SPARSE_MAX_MINUTES = 15
+"""A reading of a log that has less than one a minute stands until the next, at most for so long."""
+DIAGNOSED_OVER_S = 120
+"""A diagnosis is of the time before it, too: so long a window is measured."""
+DIAGNOSIS_KEPT_S = 600
+"""An open diagnosis that is not refreshed for so long says nothing more."""
+FRESH_HOURS = 3
+"""The view `waste` labels at most so many hours before this one that are not rolled up."""
 HELD_BYTES_MIN = 500_000_000
 """Memory in use that tells of a process where none can be seen."""
 CONTEXT_BYTES_MIN = 50 * 1024**2
@@ -41,15 +57,20 @@ CONTEXT_BYTES_MIN = 50 * 1024**2
 
 LOST_RULES = ("gpu_lost", "driver_down", "node_down")
 HUNG_RULES = ("gpu_hung",)
-STARVED_RULES = ("gpu_data_loader_bound",)
 CAUSES = {
-    rule: cause
-    for cause, rules in (("lost", LOST_RULES), ("hung", HUNG_RULES), ("starved", STARVED_RULES))
-    for rule in rules
+    rule: cause for cause, rules in (("lost", LOST_RULES), ("hung", HUNG_RULES)) for rule in rules
 }
 """Rules whose alerts decide a label."""
-
-_STALL = f"greatest(0, 1 - coalesce(util, 1) - {HEALTHY_STALL})"
+WORKS = frozenset(Bottleneck) - {
+    Bottleneck.UNKNOWN,
+    Bottleneck.HUNG_BLOCKED,
+    Bottleneck.HUNG_SPIN,
+    Bottleneck.IDLE_FREE,
+    Bottleneck.IDLE_HELD,
+    Bottleneck.NOT_WORKING,
+    Bottleneck.WAITS_FOR_PEER,
+}
+"""Classes of a GPU whose kernels do work, however few there are of them."""
 
 CLAIMS: tuple[tuple[str, str], ...] = (
     (
@@ -57,16 +78,15 @@ CLAIMS: tuple[tuple[str, str], ...] = (
         "CASE WHEN seen_ms = 0 AND node_is_up THEN 60000 ELSE least(60000 - seen_ms, lost_cause_ms) END",
     ),
     ("hung", "seen_ms * hung_share"),
-    ("unknown", "60000 - seen_ms + unknown_share * seen_ms * (1 - hung_share)"),
-    ("idle", "idle_share * seen_ms * (1 - hung_share) * (1 - starved_share)"),
-    ("throttled", "throttled_share * seen_ms * (1 - hung_share)"),
-    (
-        "starved",
-        f"(idle_share + busy_share) * seen_ms * (1 - hung_share) * starved_share * ({_STALL})",
-    ),
-    ("productive", "60000"),
+    ("unknown", "60000 - seen_ms + unknown_share * moving_ms"),
+    ("idle", "idle_share * moving_ms * (1 - starved_share)"),
+    ("throttled", "throttled_share * moving_ms"),
+    ("starved", "(idle_share + busy_share) * stall * moving_ms * starved_share"),
+    ("waiting", "waiting_share * moving_ms * (1 - starved_share)"),
 )
-"""What each asks for of a minute, most important first. `idle` is told apart by who had the GPU."""
+"""What each asks for of a minute, most important first; a kernel ran in what they leave, which is
+`productive` as far as the diagnosis judged it, else `busy`. `idle` is told apart by who had the GPU;
+`waiting`, the part of a job's time in which no kernel ran, is `idle_held`."""
 
 _TEXT = Type.STRING
 _BY = (
@@ -96,6 +116,7 @@ _TABLE = Table(
             Type.FLOAT64,
             "That energy, with PUE, at the price of a kWh; the price of the GPU has it in it already.",
         ),
+        Column("co2_kg", Type.FLOAT64, "Carbon dioxide of that energy, with PUE."),
     ),
 )
 WASTE_1H = Rollup(_TABLE, tuple(c.name for c in _BY), 3600, (), made_of="gpu_1m")
@@ -107,10 +128,10 @@ def _same(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WasteScope:
-    """What is asked about: minutes that start from `begin` to before `end`, naive UTC."""
+    """What is asked about: minutes that start from `begin` to before `end`, naive UTC or as SQL."""
 
-    begin: datetime
-    end: datetime
+    begin: datetime | str
+    end: datetime | str
     nodes: str = "true"
     """A condition on `node`."""
     chosen: str = "true"
@@ -118,34 +139,52 @@ class WasteScope:
     table: Callable[[str], str] = _same
     """Where the rows of a table are."""
 
+    by_minute: bool = False
+    """Whether `ts` of the rows is the minute, not its hour."""
+    not_before: str | None = None
+    """SQL of an instant before which the scope does not begin, for what cannot tell that from `begin`."""
+
+    @property
+    def begin_sql(self) -> str:
+        """SQL of `begin`."""
+        return self.begin if isinstance(self.begin, str) else timestamp_sql(self.begin)
+
+    @property
+    def end_sql(self) -> str:
+        """SQL of `end`."""
+        return self.end if isinstance(self.end, str) else timestamp_sql(self.end)
+
     @property
     def when(self) -> str:
         """A condition on `ts`."""
-        return f"ts >= {timestamp_sql(self.begin)} AND ts < {timestamp_sql(self.end)}"
+        return self.since("0 SECOND")
 
-    @property
-    def minutes(self) -> int:
-        """How many minutes there are."""
-        return int((self.end - self.begin).total_seconds()) // 60
+    def since(self, earlier: str) -> str:
+        """As `when`, with as much time before."""
+        begins = [at for at in (self.not_before, self.begin_sql) if at]
+        lower = " AND ".join(f"ts >= {at} - INTERVAL {earlier}" for at in begins)
+        return f"{lower} AND ts < {self.end_sql}"
 
 
 def waste_sql(scope: WasteScope) -> str:
     """SELECT of the rows of `waste_1h`; the hour is the one that a minute is in."""
     ctes = {
-        "slots": f"SELECT {timestamp_sql(scope.begin)} + to_minutes(m) AS ts FROM range({scope.minutes}) r(m)",
+        "slots": f"SELECT unnest(range({scope.begin_sql}, {scope.end_sql}, INTERVAL 1 MINUTE)) AS ts",
         "devices": _DEVICES,
         "parts": "SELECT gpu_uuid AS part, parent_gpu_uuid AS whole FROM gpus "
         "WHERE parent_gpu_uuid IS NOT NULL",
+        "read": _read_sql(scope),
         "seen": _seen_sql(scope),
         "known": "SELECT gpu_uuid, node, s.ts FROM devices d JOIN slots s "
-        f"ON s.ts >= d.known_from AND s.ts < d.known_until WHERE {scope.nodes}",
+        "ON s.ts >= d.known_from AND s.ts < d.known_until "
+        f"WHERE {scope.nodes} AND (away_from IS NULL OR s.ts < away_from OR s.ts >= away_until)",
         "up": "SELECT DISTINCT node, ts FROM seen UNION "
         f"SELECT node, ts FROM {scope.table('host_1m')} WHERE {scope.when} AND samples > 0",
         "held": _held_sql(scope),
         "given": _given_sql(scope),
         "causes": _causes_sql(scope),
+        "judged": _judged_sql(scope),
         "grid": _grid_sql(),
-        "facts": _facts_sql(),
         "claimed": _claimed_sql(),
         "hours": _hours_sql(scope),
     }
@@ -153,13 +192,19 @@ def waste_sql(scope: WasteScope) -> str:
     return f"WITH {named} {_rows_sql(scope)}"
 
 
+_HAS_LEFT = "n.billed_until IS NOT NULL AND n.billed_from IS NULL"
 _DEVICES = (
-    "SELECT gpu_uuid, node, gpu, model, simulated, usd_per_hour, usd_per_kwh, sm_clock_max_mhz, "
-    "date_trunc('minute', first_seen_at) AS known_from, "
-    "CASE WHEN replaced_by IS NULL "
-    f"THEN last_seen_at + to_days({FORGOTTEN_AFTER_DAYS}) ELSE last_seen_at END AS known_until "
-    "FROM gpus WHERE mig_instance IS NULL AND parent_gpu_uuid IS NULL"
+    "SELECT gpu_uuid, g.node AS node, gpu, model, g.simulated AS simulated, usd_per_hour, usd_per_kwh, "
+    "co2_g_per_kwh, sm_clock_max_mhz, date_trunc('minute', g.first_seen_at) AS known_from, "
+    "CASE WHEN replaced_by IS NOT NULL THEN g.last_seen_at "
+    f"WHEN {_HAS_LEFT} THEN n.billed_until "
+    f"ELSE g.last_seen_at + to_seconds(coalesce(billed_silent_s, {FORGOTTEN_AFTER_DAYS * 86_400})) "
+    "END AS known_until, "
+    "if(n.billed_from IS NOT NULL, n.billed_until, NULL) AS away_from, n.billed_from AS away_until "
+    "FROM gpus g LEFT JOIN nodes n ON n.node = g.node "
+    "WHERE mig_instance IS NULL AND parent_gpu_uuid IS NULL"
 )
+"""GPUs, and from when to when they are expected: those of a node that has left no more."""
 
 
 _SEEN = (
@@ -172,17 +217,52 @@ _SEEN = (
     "graphics_active_percent_avg",
 )
 """What is read of gpu_1m."""
+_SEEN_SECONDS = ("idle_seconds", "busy_seconds", "unknown_seconds")
 
 
-def _seen_sql(scope: WasteScope) -> str:
+def _read_sql(scope: WasteScope) -> str:
     """Minutes with samples, each of a GPU once, though it went from one node to another in it."""
     theirs = scope.nodes
     if theirs != "true":
         theirs = f"({theirs} OR gpu_uuid IN (SELECT gpu_uuid FROM devices WHERE {scope.nodes}))"
     return (
         f"SELECT {', '.join(_SEEN)} FROM {scope.table('gpu_1m')} "
-        f"WHERE {scope.when} AND mig_instance IS NULL AND samples > 0 AND {theirs} "
+        f"WHERE {scope.since(f'{SPARSE_MAX_MINUTES} MINUTE')} "
+        f"AND mig_instance IS NULL AND samples > 0 AND (samples = 1 OR {scope.when}) AND {theirs} "
         "QUALIFY row_number() OVER (PARTITION BY gpu_uuid, ts ORDER BY samples DESC, node) = 1"
+    )
+
+
+def _seen_sql(scope: WasteScope) -> str:
+    """Minutes that were read. A reading of a log with less than one a minute (its minutes have one, as
+    those before or after it) stands for as many minutes as are between it and the one before."""
+    plain = ", ".join(_SEEN)
+    to_next = "date_diff('minute', ts, next_at)"
+    stands = (
+        f"CASE WHEN next_at IS NULL OR is_next_alone THEN least(coalesce(pace, {to_next}, 1), "
+        f"coalesce({to_next}, {SPARSE_MAX_MINUTES}), {SPARSE_MAX_MINUTES}) ELSE 1 END"
+    )
+    alone = (
+        "SELECT * FROM (SELECT *, lead(ts) OVER w AS next_at, lead(samples) OVER w = 1 AS is_next_alone, "
+        "if(lag(samples) OVER w = 1, date_diff('minute', lag(ts) OVER w, ts), NULL) AS pace FROM read "
+        "WHERE gpu_uuid IN (SELECT gpu_uuid FROM read WHERE samples = 1) "
+        "WINDOW w AS (PARTITION BY gpu_uuid ORDER BY ts)) WHERE samples = 1"
+    )
+    known = " + ".join(f"coalesce({name}, 0)" for name in _SEEN_SECONDS)
+    made = {
+        "ts": "ts + to_minutes(m)",
+        "energy_joules_delta": "energy_joules_delta / stands",
+        # What one reading stands for is its share of a minute, whatever rollups took it for.
+        **{
+            name: f"if(stands > 1, 60 * {name} / nullif({known}, 0), {name})"
+            for name in _SEEN_SECONDS
+        },
+    }
+    filled = ", ".join(f"{made.get(name, name)} AS {name}" for name in _SEEN)
+    return (
+        f"SELECT {plain}, ts AS read_at FROM read WHERE samples > 1 UNION ALL "
+        f"SELECT * FROM (SELECT {filled}, r.ts AS read_at FROM (SELECT *, unnest(range(stands)) AS m "
+        f"FROM (SELECT *, {stands} AS stands FROM ({alone}))) r) WHERE {scope.when}"
     )
 
 
@@ -193,7 +273,8 @@ def _held_sql(scope: WasteScope) -> str:
         "SELECT coalesce(whole, gpu_uuid) AS gpu_uuid, ts, "
         f"arg_max({owner}, (coalesce(gpu_memory_bytes_max, 0), pid)) AS holder "
         f"FROM {scope.table('process_1m')} LEFT JOIN parts ON part = gpu_uuid "
-        f"WHERE {scope.when} AND {scope.nodes} AND process_type IS DISTINCT FROM 'graphics' "
+        f"WHERE {scope.since(f'{SPARSE_MAX_MINUTES} MINUTE')} AND (samples = 1 OR {scope.when}) "
+        f"AND {scope.nodes} AND process_type IS DISTINCT FROM 'graphics' "
         "GROUP BY ALL"
     )
 
@@ -223,7 +304,37 @@ def _causes_sql(scope: WasteScope) -> str:
         "FROM alerts JOIN slots s ON began_at < s.ts + INTERVAL 1 MINUTE "
         "AND (resolved_at IS NULL OR resolved_at > s.ts) "
         f"WHERE rule IN ({rules}) AND fired_at IS NOT NULL "
-        f"AND began_at < {timestamp_sql(scope.end)} GROUP BY ALL"
+        f"AND began_at < {scope.end_sql} GROUP BY ALL"
+    )
+
+
+def _judged_sql(scope: WasteScope) -> str:
+    """Milliseconds of each minute of each GPU for which the diagnosis has named a class, and those of
+    which it says that the GPU waited for data."""
+    fed, works = (
+        ", ".join(f"'{one}'" for one in sorted(classes)) for classes in (INPUT_BOUND, WORKS)
+    )
+    episodes = (
+        "SELECT subject AS gpu_uuid, bottleneck, "
+        f"greatest(began_at - INTERVAL {DIAGNOSED_OVER_S} SECOND, lag(until) OVER "
+        "(PARTITION BY subject ORDER BY began_at)) AS since, until FROM (SELECT *, "
+        f"coalesce(ended_at, seen_at + INTERVAL {DIAGNOSIS_KEPT_S} SECOND) AS until "
+        f"FROM diagnoses WHERE kind = 'gpu') WHERE began_at < {scope.end_sql} + INTERVAL 2 MINUTE "
+        f"AND until > {scope.begin_sql} - INTERVAL 1 HOUR"
+    )
+    slots = (
+        "SELECT *, unnest(range("
+        f"greatest(date_trunc('minute', since), {scope.begin_sql}), least(until, {scope.end_sql}), "
+        f"INTERVAL 1 MINUTE)) AS ts FROM ({episodes})"
+    )
+    held = (
+        "date_diff('ms', greatest(since, ts), "
+        "greatest(greatest(since, ts), least(until, ts + INTERVAL 1 MINUTE)))"
+    )
+    return (
+        f"SELECT gpu_uuid, ts, least(60000, coalesce(sum({held}) FILTER (bottleneck IN ({fed})), 0))::BIGINT AS fed_ms, "
+        f"least(60000, coalesce(sum({held}) FILTER (bottleneck IN ({works})), 0))::BIGINT AS works_ms "
+        f"FROM ({slots}) GROUP BY ALL"
     )
 
 
@@ -240,21 +351,22 @@ def _grid_sql() -> str:
         f"LEFT JOIN (SELECT {key}, ts, max(ms) AS {name} FROM causes WHERE cause = '{cause}' "
         f"AND gpu_uuid IS {'NULL' if key == 'node' else 'NOT NULL'} GROUP BY ALL) USING ({key}, ts)"
         for name, cause, key in (
-            ("lost_ms", "lost", "gpu_uuid"),
+            ("gpu_lost_ms", "lost", "gpu_uuid"),
             ("node_lost_ms", "lost", "node"),
-            ("hung_ms", "hung", "gpu_uuid"),
-            ("starved_ms", "starved", "gpu_uuid"),
+            ("gpu_hung_ms", "hung", "gpu_uuid"),
         )
     )
     return (
         "SELECT * REPLACE (coalesce(simulated, d_simulated) AS simulated, coalesce(d_gpu, gpu) AS gpu) "
         "FROM (SELECT s.* REPLACE (coalesce(s.node, k.node) AS node, coalesce(s.ts, k.ts) AS ts, "
-        "coalesce(s.gpu_uuid, k.gpu_uuid) AS gpu_uuid) "
+        "coalesce(s.gpu_uuid, k.gpu_uuid) AS gpu_uuid), coalesce(s.read_at, k.ts) AS held_at "
         "FROM known k FULL JOIN seen s ON s.gpu_uuid = k.gpu_uuid AND s.ts = k.ts) "
         "LEFT JOIN (SELECT * EXCLUDE (node) RENAME (simulated AS d_simulated, gpu AS d_gpu) "
         "FROM devices) USING (gpu_uuid) "
         "LEFT JOIN (SELECT *, true AS node_is_up FROM up) USING (node, ts) "
-        f"LEFT JOIN held USING (gpu_uuid, ts) LEFT JOIN given USING (gpu_uuid, ts) {causes}"
+        "LEFT JOIN (SELECT gpu_uuid, ts AS held_at, holder FROM held) USING (gpu_uuid, held_at) "
+        "LEFT JOIN (SELECT * RENAME (ts AS held_at) FROM given) USING (gpu_uuid, held_at) "
+        f"LEFT JOIN judged USING (gpu_uuid, ts) {causes}"
     )
 
 
@@ -262,49 +374,77 @@ _IS_IDLE = f"graphics_active_percent_avg < {IDLE_BELOW_PERCENT:g}"
 _NO_WORK = f"holder IS NULL AND memory_used_bytes_max < {CONTEXT_BYTES_MIN}"
 _BUSY = "coalesce(busy_seconds, 0)"
 _BLIND = "coalesce(unknown_seconds, 0)"
-_SLOWER = "greatest(0, 1 - sm_clock_mhz_avg / nullif(sm_clock_max_mhz, 0))"
-_FACTS = {
-    "is_held": "coalesce(holder IS NOT NULL OR has_process "
-    f"OR memory_used_bytes_max > {HELD_BYTES_MIN}, false)",
-    "idle_s": f"coalesce(idle_seconds, 0) + if({_NO_WORK}, {_BUSY}, 0) + if({_IS_IDLE}, {_BLIND}, 0)",
-    "busy_s": f"if({_NO_WORK}, 0, {_BUSY}) + if(NOT {_IS_IDLE}, {_BLIND}, 0)",
-    "unknown_s": f"if(graphics_active_percent_avg IS NULL, {_BLIND}, 0)",
-    "total_s": "(idle_s + busy_s + unknown_s)::DOUBLE",
-    "seen_ms": f"if(total_s >= {WHOLE_FROM_S}, 60000, round(1000 * total_s))::BIGINT",
-    "idle_share": "coalesce(idle_s / nullif(total_s, 0), 0)",
-    "busy_share": "coalesce(busy_s / nullif(total_s, 0), 0)",
-    "unknown_share": "coalesce(unknown_s / nullif(total_s, 0), 0)",
-    "throttled_share": f"coalesce(least({_THROTTLED}, busy_s * {_SLOWER}) / nullif(total_s, 0), 0)",
-    "util": "coalesce(util_percent_avg, graphics_active_percent_avg) / 100",
-    "kwh": "coalesce(energy_joules_delta, power_watts_avg * seen_ms / 1000) / 3.6e6",
-    "lost_cause_ms": "greatest(coalesce(lost_ms, 0), coalesce(node_lost_ms, 0))",
-    "hung_share": "coalesce(hung_ms, 0) / 60000",
-    "starved_share": "if(is_held, coalesce(starved_ms, 0) / 60000, 0)",
-    "idle_label": "CASE WHEN is_held THEN 'idle_held' WHEN receiver IS NOT NULL "
-    "THEN 'allocated_idle' ELSE 'free' END",
-    "username": "coalesce(holder.username, receiver.username)",
-    "slurm_job_id": "coalesce(holder.slurm_job_id, receiver.slurm_job_id)",
-    "pod": "coalesce(holder.pod, receiver.pod)",
-}
-"""What is known of a minute. Seconds are of the time that was seen; shares are of it, too."""
-
-
-def _facts_sql() -> str:
-    said = ", ".join(f"{expression} AS {name}" for name, expression in _FACTS.items())
-    return (
-        "SELECT ts, node, gpu_uuid, gpu, model, simulated, usd_per_hour, usd_per_kwh, "
-        f"coalesce(node_is_up, false) AS node_is_up, {said} FROM grid"
-    )
+_FACTS: tuple[dict[str, str], ...] = (
+    {
+        "is_held": "coalesce(holder IS NOT NULL OR has_process "
+        f"OR memory_used_bytes_max > {HELD_BYTES_MIN}, false)",
+        "idle_s": f"coalesce(idle_seconds, 0) + if({_NO_WORK}, {_BUSY}, 0) + if({_IS_IDLE}, {_BLIND}, 0)",
+        "busy_s": f"if({_NO_WORK}, 0, {_BUSY}) + if(NOT {_IS_IDLE}, {_BLIND}, 0)",
+        "unknown_s": f"if(graphics_active_percent_avg IS NULL, {_BLIND}, 0)",
+        "throttled_s": _THROTTLED,
+        "slower": "greatest(0, 1 - sm_clock_mhz_avg / nullif(sm_clock_max_mhz, 0))",
+        "util": "least(1, coalesce(util_percent_avg, graphics_active_percent_avg) / 100)",
+        "lost_cause_ms": "greatest(coalesce(gpu_lost_ms, 0), coalesce(node_lost_ms, 0))",
+        "hung_share": "coalesce(gpu_hung_ms, 0) / 60000",
+        "judged_share": "coalesce(works_ms, 0) / 60000",
+        "username": "coalesce(holder.username, receiver.username)",
+        "slurm_job_id": "coalesce(holder.slurm_job_id, receiver.slurm_job_id)",
+        "pod": "coalesce(holder.pod, receiver.pod)",
+    },
+    {
+        "total_s": "(idle_s + busy_s + unknown_s)::DOUBLE",
+        "starved_share": "if(is_held, coalesce(fed_ms, 0) / 60000, 0)",
+        "idle_label": "CASE WHEN is_held THEN 'idle_held' WHEN receiver IS NOT NULL "
+        "THEN 'allocated_idle' ELSE 'free' END",
+        "stall": f"greatest(0, 1 - coalesce(util, 1) - {HEALTHY_STALL})",
+    },
+    {
+        "seen_ms": f"if(total_s >= {WHOLE_FROM_S}, 60000, round(1000 * total_s))::BIGINT",
+        "idle_share": "coalesce(idle_s / nullif(total_s, 0), 0)",
+        "busy_share": "coalesce(busy_s / nullif(total_s, 0), 0)",
+        "unknown_share": "coalesce(unknown_s / nullif(total_s, 0), 0)",
+    },
+    {
+        "moving_ms": "seen_ms * (1 - hung_share)",
+        # A kernel ran for so much of it, as utilization measures; where it does not, in all that was busy.
+        "kernel_share": "least(busy_share, coalesce(util * (idle_share + busy_share), busy_share))",
+        "kwh": "coalesce(energy_joules_delta, power_watts_avg * seen_ms / 1000) / 3.6e6",
+    },
+    {
+        "throttled_share": "coalesce(least(throttled_s / nullif(total_s, 0), kernel_share * slower), 0)",
+        "waiting_share": f"greatest(0, busy_share * (1 - {HEALTHY_STALL}) - kernel_share)",
+    },
+)
+"""What is known of a minute, each step from those before it. Seconds are of the time that was seen;
+shares are of it, too. (Within one step DuckDB copies what a name stands for to each use of it.)"""
 
 
 def _claimed_sql() -> str:
     """Each label's milliseconds of each minute: what it claims, or what is left."""
-    taken = "60000"
-    columns = []
-    for name, claim in CLAIMS:
-        columns.append(f"least({taken}, greatest(0, round({claim})))::BIGINT AS {name}_ms")
-        taken += f" - {name}_ms"
-    return f"SELECT *, {', '.join(columns)} FROM facts"
+    names = [name for name, _ in CLAIMS]
+    asked = ", ".join(
+        f"greatest(0, round({claim}))::BIGINT AS {name}_asked" for name, claim in CLAIMS
+    )
+    until = ", ".join(
+        f"least(60000, {' + '.join(f'{n}_asked' for n in names[: number + 1])}) AS until_{name}"
+        for number, name in enumerate(names)
+    )
+    taken = ", ".join(
+        f"until_{name} - {f'until_{before}' if before else 0} AS {name}_ms"
+        for before, name in zip(["", *names], names, strict=False)
+    )
+    last = names[-1]
+    steps = [
+        *(", ".join(f"{sql} AS {name}" for name, sql in step.items()) for step in _FACTS),
+        asked,
+        until,
+        f"{taken}, round(judged_share * (60000 - until_{last}))::BIGINT AS productive_ms",
+        f"60000 - until_{last} - productive_ms AS busy_ms",
+    ]
+    sql = "SELECT * FROM grid"
+    for step in steps:
+        sql = f"SELECT *, {step} FROM ({sql})"
+    return sql
 
 
 _IDLE = ("idle_held", "allocated_idle", "free")
@@ -316,31 +456,71 @@ def _hours_sql(scope: WasteScope) -> str:
         column, condition = f"{label}_ms", ""
         if label in _IDLE:
             column, condition = "idle_ms", f" FILTER (idle_label = '{label}')"
-        sums.append(f"sum({column}){condition} AS {label}")
-        # What a counter gained over a gap is of the time that was not seen as well.
-        energy = f"kwh * {column} / nullif(60000 - lost_ms, 0)"
-        sums.append(
-            f"sum({energy}){condition} AS {label}_kwh" if label != "lost" else "NULL AS lost_kwh"
+        parts = [(column, condition)]
+        if label == "idle_held":
+            parts.append(("waiting_ms", ""))
+        ms = [f"coalesce(sum({column}){condition}, 0)" for column, condition in parts]
+        sums.append(f"({' + '.join(ms)})::BIGINT AS {label}")
+        # What a counter gained over a gap is of the time that was not seen as well. A minute of which no
+        # power is known has no energy: not 0.
+        energy = " + ".join(
+            f"if({column} > 0 AND {'true' if not condition else condition[9:-1]}, {column}, 0)"
+            for column, condition in parts
         )
+        sums.append(
+            f"sum(kwh * nullif({energy}, 0) / nullif(60000 - lost_ms, 0)) AS {label}_kwh"
+            if label != "lost"
+            else "NULL AS lost_kwh"
+        )
+    window = "minute" if scope.by_minute else "hour"
     return (
-        "SELECT date_trunc('hour', ts) AS ts, node, gpu_uuid, username, slurm_job_id, pod, "
+        f"SELECT date_trunc('{window}', ts) AS ts, node, gpu_uuid, username, slurm_job_id, pod, "
         "any_value(gpu) AS gpu, any_value(model) AS model, bool_or(simulated) AS simulated, "
-        f"any_value(usd_per_hour) AS price, any_value(usd_per_kwh) AS tariff, {', '.join(sums)} "
+        "any_value(usd_per_hour) AS price, any_value(usd_per_kwh) AS tariff, "
+        f"any_value(co2_g_per_kwh) AS carbon, {', '.join(sums)} "
         f"FROM claimed WHERE {scope.nodes} GROUP BY 1, 2, 3, 4, 5, 6"
     )
 
 
 def _rows_sql(scope: WasteScope) -> str:
     values = ", ".join(
-        f"{{'label': '{label}', 'ms': coalesce({label}, 0)::BIGINT, 'kwh': {label}_kwh::DOUBLE}}"
-        for label in LABELS
+        f"{{'label': '{label}', 'ms': {label}, 'kwh': {label}_kwh::DOUBLE}}" for label in LABELS
     )
     return (
         "SELECT ts, node, gpu_uuid, v.label AS label, username, slurm_job_id, pod, gpu, model, "
-        "try_cast(n.labels AS JSON) ->> 'team' AS team, h.simulated, "
+        "try_cast(n.labels AS JSON) ->> 'team' AS team, h.simulated AS simulated, "
         "v.ms / 1000 AS seconds, v.ms / 3.6e6 * price AS usd, v.kwh AS energy_kwh, "
-        "v.kwh * tariff AS energy_usd "
+        "v.kwh * tariff AS energy_usd, v.kwh * carbon / 1000 AS co2_kg "
         f"FROM (SELECT *, unnest([{values}]) AS v FROM hours WHERE {scope.chosen}) h "
         "LEFT JOIN nodes n USING (node) "
         "WHERE v.ms > 0"
+    )
+
+
+def view_sql() -> str:
+    """CREATE of the view `waste`: hours that are rolled up, and those that are not, labelled now."""
+    oldest = f"(date_trunc('hour', now()::TIMESTAMP) - INTERVAL {FRESH_HOURS} HOUR)"
+    scope = WasteScope(
+        "(SELECT begin_at FROM bounds)", "(SELECT end_at FROM bounds)", not_before=oldest
+    )
+    rolled = f"SELECT max(ts) + INTERVAL 1 HOUR FROM waste_1h WHERE ts >= {oldest}"
+    minutes = " UNION ALL ".join(
+        f"SELECT ts FROM {table} WHERE ts >= {oldest}" for table in ("gpu_1m", "host_1m")
+    )
+    bounds = (
+        f"SELECT begin_at, coalesce(newest + INTERVAL 1 MINUTE, begin_at) AS end_at "
+        f"FROM (SELECT coalesce(({rolled}), {oldest}) AS begin_at), "
+        f"(SELECT max(ts) AS newest FROM ({minutes}))"
+    )
+    names = ", ".join(column.name for column in _TABLE.columns)
+    return (
+        "-- GPU hours by hour, label and owner, with the hour that runs: what else people group by.\n"
+        "CREATE OR REPLACE VIEW waste AS\n"
+        "SELECT w.ts, w.label, "
+        f"w.label NOT IN ({', '.join(repr(label) for label in NO_WASTE)}) AS is_waste, "
+        "w.node, w.gpu, w.gpu_uuid, w.model, "
+        'w.username AS "user", coalesce(w.slurm_job_id, w.pod) AS job, w.team, w.simulated, '
+        "w.seconds / 3600 AS gpu_hours, w.usd, w.energy_kwh, w.energy_usd, w.co2_kg\n"
+        f"FROM (SELECT {names} FROM waste_1h UNION ALL BY NAME "
+        f"SELECT {names} FROM (WITH bounds AS ({bounds}) SELECT * FROM ({waste_sql(scope)}))) w;\n"
     )

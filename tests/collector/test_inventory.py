@@ -65,6 +65,8 @@ def test_a_gpu_has_its_model_its_price_and_that_of_its_energy() -> None:
         "usd_per_hour": 2.95,
         "price_basis": "default of 2026-06: nebius on demand, H100-SXM-80GB",
         "usd_per_kwh": None,
+        "co2_g_per_kwh": None,
+        "billed_silent_s": 259_200.0,
     }
     book = PriceBook((), {"H100": 2.0}, Energy(0.1, 1.5))
     row = priced(h100, {"gpus": 8}, book)

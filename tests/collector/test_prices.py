@@ -1,5 +1,6 @@
 """A GPU's price: which entry counts, what it comes to, and the message about a wrong file."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden_collector.ingest.prices import (
+    Billing,
     Energy,
     PriceBook,
     Priced,
     PricesError,
+    energy_of,
     load_book,
     price_of,
     unmatched_prices,
@@ -86,6 +89,29 @@ def test_owned_hardware_costs_its_life_and_its_power(file: Any) -> None:
     assert price == Priced(2.0, "prices.toml:16: owned, 87660 USD over 5 years, without power")
 
 
+def test_power_costs_and_emits_what_it_does_at_the_site(file: Any) -> None:
+    book = load_book(
+        file(
+            BOOK.replace("pue = 1.5", "pue = 1.5\nco2_g_per_kwh = 400")
+            + '[[site]]\nlabels = {site = "ice*"}\nusd_per_kwh = 0.05\nco2_g_per_kwh = 20\n'
+            + '[[site]]\nlabels = {site = "*"}\npue = 1\n[billing]\nafter_silence = "12h"\n'
+        ),
+        {},
+    )
+    at = {site: energy_of({"labels": f'{{"site": "{site}"}}'}, book) for site in ("Iceland", "b")}
+    # What a site does not say is as for all.
+    assert (at["Iceland"].usd, at["Iceland"].co2_g) == pytest.approx((0.075, 30))
+    assert (at["b"].usd, at["b"].co2_g) == (0.2, 400)
+    assert energy_of(NODE, book) == book.energy
+    assert price_of(
+        {"model": "NVIDIA Foo"}, {"gpus": 1, "labels": '{"site": "b"}'}, book
+    ) == Priced(
+        pytest.approx(2 + 0.5 * 0.2),
+        "prices.toml:17: owned, 87660 USD over 5 years, 500 W at 0.2 USD/kWh, PUE 1",
+    )
+    assert book.billing == Billing(timedelta(minutes=5), timedelta(hours=12))
+
+
 def test_what_cannot_be_divided_has_no_price(file: Any) -> None:
     text = '[[price]]\nnode = "n*"\ninstance_usd_per_hour = 10\n'
     for node in (None, {"gpus": None}, {"gpus": 0}, {"gpus": -(2**31)}):
@@ -134,7 +160,10 @@ def test_prices_of_the_settings_match_as_they_did() -> None:
         ("[[price]]\nusd_per_hour = nan\n", ":1: usd_per_hour = nan must be a number"),
         ("[[price]]\nusd_per_hour = 1\nlabels = {team = 3}\n", ":1: labels = {'team': 3} must be a table of texts"),
         ("price = 3\n", ":1: price = 3 must be tables: write [[price]] before each"),
-        ("prices = 3\n", ":1: unknown key 'prices'; known: energy, price"),
+        ("prices = 3\n", ":1: unknown key 'prices'; known: energy, site, billing, price"),
+        ("[[price]]\nusd_per_hour = 1\n[[site]]\npue = 1.1\n", ":3: labels is missing: write labels = "),
+        ("[[site]]\nlabels = {site = 'a'}\nwatts = 3\n", ":1: unknown key 'watts'; known: labels, usd_per_kwh, pue"),
+        ("\n[billing]\nafter_silence = 3\n", ":2: after_silence = 3 must be a duration: 5m, 12h, 3d"),
         ("[[price]\n", "prices.toml: not valid TOML"),
     ],
 )  # fmt: skip

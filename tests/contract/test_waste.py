@@ -32,7 +32,10 @@ GPU: Row = {
 }
 
 
-USED = ("gpus", "nodes", "gpu_1m", "host_1m", "process_1m", "allocation_samples", "alerts")
+USED = (
+    *("gpus", "nodes", "gpu_1m", "host_1m", "process_1m", "allocation_samples", "alerts"),
+    *("diagnoses", "waste_1h"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +127,24 @@ def alert(rule: str, begin_m: float = 0, end_m: float | None = None, **more: Any
     }
 
 
+def diagnosis(bottleneck: str, begin_m: float = 0, end_m: float | None = None, **more: Any) -> Row:
+    return {
+        "subject": "GPU-a",
+        "kind": "gpu",
+        "bottleneck": bottleneck,
+        "confidence": 1.0,
+        "summary": "",
+        "evidence": "[]",
+        "misses": "[]",
+        "gpus": 1,
+        "began_at": HOUR + begin_m * MINUTE,
+        "seen_at": END,
+        "ended_at": None if end_m is None else HOUR + end_m * MINUTE,
+        "simulated": False,
+        **more,
+    }
+
+
 def put(database: MemoryDatabase, **tables: list[Row]) -> None:
     for name, rows in {"gpus": [GPU], **tables}.items():
         database.insert(name, rows)
@@ -155,7 +176,7 @@ def test_rules_that_decide_a_label_have_the_labels_that_it_is_joined_by() -> Non
 @pytest.mark.parametrize(
     ("tables", "expected"),
     [
-        ({"gpu_1m": minutes(0, 60)}, {"productive": 3600}),
+        ({"gpu_1m": minutes(0, 60)}, {"busy": 3600}),
         ({"gpu_1m": minutes(60, 0)}, {"free": 3600}),
         ({"gpu_1m": minutes(60, 0), "process_1m": processes()}, {"idle_held": 3600}),
         ({"gpu_1m": minutes(60, 0), "process_1m": processes(process_type="graphics")}, {"free": 3600}),
@@ -165,40 +186,51 @@ def test_rules_that_decide_a_label_have_the_labels_that_it_is_joined_by() -> Non
         # A process that nobody has a right to see is not the driver's own utilization after its start.
         ({"gpu_1m": minutes(0, 60, memory_used_bytes_max=10**6)}, {"free": 3600}),
         # The time that was seen speaks for a minute of which a quarter at most is missing.
-        ({"gpu_1m": minutes(9, 36)}, {"free": 720, "productive": 2880}),
-        ({"gpu_1m": minutes(0, 40)}, {"productive": 2400, "unknown": 1200}),
-        ({"gpu_1m": minutes(40, 40)}, {"free": 1800, "productive": 1800}),
+        ({"gpu_1m": minutes(9, 36)}, {"free": 720, "busy": 2880}),
+        ({"gpu_1m": minutes(0, 40)}, {"busy": 2400, "unknown": 1200}),
+        ({"gpu_1m": minutes(40, 40)}, {"free": 1800, "busy": 1800}),
         # MIG: no utilization. GPM says whether it worked, or nobody knows.
         ({"gpu_1m": minutes(0, 0, 60)}, {"unknown": 3600}),
-        ({"gpu_1m": minutes(0, 0, 60, graphics_active_percent_avg=40)}, {"productive": 3600}),
+        ({"gpu_1m": minutes(0, 0, 60, graphics_active_percent_avg=40)}, {"busy": 1620, "idle_held": 1980}),
         ({"gpu_1m": minutes(0, 0, 60, graphics_active_percent_avg=0)}, {"free": 3600}),
         # No samples: lost where the node was there, else nobody knows.
         ({}, {"unknown": 3600}),
         ({"gpu_1m": minutes(0, 60, span=range(30)), "host_1m": [{"ts": HOUR + m * MINUTE, "node": "n1", "simulated": False, "samples": 60} for m in range(45)]},
-         {"productive": 1800, "lost": 900, "unknown": 900}),
+         {"busy": 1800, "lost": 900, "unknown": 900}),
         ({"alerts": [alert("node_down", 10, 25, gpu_uuid=None)]}, {"lost": 900, "unknown": 2700}),
         ({"alerts": [alert("gpu_lost", -500)]}, {"lost": 3600}),
         # What was seen was not lost, whatever an alert says.
-        ({"gpu_1m": minutes(0, 60), "alerts": [alert("gpu_lost")]}, {"productive": 3600}),
-        ({"gpu_1m": minutes(0, 60), "alerts": [alert("gpu_hung", 30)]}, {"productive": 1800, "hung": 1800}),
-        ({"gpu_1m": minutes(0, 60), "alerts": [alert("gpu_hung", 30, 45.5), alert("gpu_hung", 40, 45, fingerprint="2")]}, {"productive": 2670, "hung": 930}),
-        ({"gpu_1m": minutes(0, 60), "alerts": [alert("gpu_hung", fired_at=None)]}, {"productive": 3600}),
-        ({"gpu_1m": minutes(0, 60), "alerts": [alert("gpu_hung", gpu_uuid="GPU-b")]}, {"productive": 3600}),
+        ({"gpu_1m": minutes(0, 60), "alerts": [alert("gpu_lost")]}, {"busy": 3600}),
+        ({"gpu_1m": minutes(0, 60), "alerts": [alert("gpu_hung", 30)]}, {"busy": 1800, "hung": 1800}),
+        ({"gpu_1m": minutes(0, 60), "alerts": [alert("gpu_hung", 30, 45.5), alert("gpu_hung", 40, 45, fingerprint="2")]}, {"busy": 2670, "hung": 930}),
+        ({"gpu_1m": minutes(0, 60), "alerts": [alert("gpu_hung", fired_at=None)]}, {"busy": 3600}),
+        ({"gpu_1m": minutes(0, 60), "alerts": [alert("gpu_hung", gpu_uuid="GPU-b")]}, {"busy": 3600}),
+        # What the diagnosis judged is productive, from the window on that it measured.
+        ({"gpu_1m": minutes(0, 60), "diagnoses": [diagnosis("compute_bound", 2)]}, {"productive": 3600}),
+        ({"gpu_1m": minutes(0, 60), "diagnoses": [diagnosis("compute_bound", 22, 52)]}, {"productive": 1920, "busy": 1680}),
+        ({"gpu_1m": minutes(0, 60), "diagnoses": [diagnosis("compute_bound", 2, None, seen_at=HOUR + 20 * MINUTE)]},
+         {"productive": 1800, "busy": 1800}),
+        ({"gpu_1m": minutes(0, 60), "diagnoses": [diagnosis("unknown"), diagnosis("not_working", subject="GPU-b")]}, {"busy": 3600}),
+        # The measured share of each second counts, whether anybody judged it or not.
+        ({"gpu_1m": minutes(0, 60, util_percent_avg=30), "process_1m": processes()}, {"busy": 1260, "idle_held": 2340}),
+        ({"gpu_1m": minutes(0, 60, util_percent_avg=96)}, {"busy": 3600}),
         # A starved GPU lost what it was not busy, but for what every loop loses.
-        ({"gpu_1m": minutes(30, 30, util_percent_avg=35), "process_1m": processes(), "alerts": [alert("gpu_data_loader_bound")]},
+        ({"gpu_1m": minutes(30, 30, util_percent_avg=35), "process_1m": processes(), "diagnoses": [diagnosis("loader_workers", 2)]},
          {"productive": 1440, "starved": 2160}),
-        # A job that has ended starves no more, though its alert lingers.
-        ({"gpu_1m": minutes(60, 0, util_percent_avg=0), "alerts": [alert("gpu_data_loader_bound")]}, {"free": 3600}),
+        ({"gpu_1m": minutes(0, 60, util_percent_avg=30), "process_1m": processes(), "diagnoses": [diagnosis("storage_disk", 2, 32), diagnosis("busy", 32)]},
+         {"productive": 1260, "starved": 1248, "idle_held": 1092}),
+        # A job that has ended starves no more, though its diagnosis lingers.
+        ({"gpu_1m": minutes(60, 0, util_percent_avg=0), "diagnoses": [diagnosis("loader_workers")]}, {"free": 3600}),
         # Half the clock for half the minute is a quarter of it.
-        ({"gpu_1m": minutes(0, 60, sm_clock_mhz_avg=1500, hw_thermal_seconds_delta=30)}, {"throttled": 900, "productive": 2700}),
-        ({"gpu_1m": minutes(0, 60, sm_clock_mhz_avg=1000, reason_hardware_power_brake_seconds=15)}, {"throttled": 900, "productive": 2700}),
+        ({"gpu_1m": minutes(0, 60, sm_clock_mhz_avg=1500, hw_thermal_seconds_delta=30)}, {"throttled": 900, "busy": 2700}),
+        ({"gpu_1m": minutes(0, 60, sm_clock_mhz_avg=1000, reason_hardware_power_brake_seconds=15)}, {"throttled": 900, "busy": 2700}),
         # The driver's counters are believed before its bits; a power cap is no throttling.
-        ({"gpu_1m": minutes(0, 60, sm_clock_mhz_avg=1000, hw_thermal_seconds_delta=0, reason_hardware_thermal_slowdown_seconds=60)}, {"productive": 3600}),
-        ({"gpu_1m": minutes(0, 60, sm_clock_mhz_avg=1000, reason_software_power_cap_seconds=60)}, {"productive": 3600}),
-        ({"gpu_1m": minutes(0, 60, hw_thermal_seconds_delta=60)}, {"productive": 3600}),
+        ({"gpu_1m": minutes(0, 60, sm_clock_mhz_avg=1000, hw_thermal_seconds_delta=0, reason_hardware_thermal_slowdown_seconds=60)}, {"busy": 3600}),
+        ({"gpu_1m": minutes(0, 60, sm_clock_mhz_avg=1000, reason_software_power_cap_seconds=60)}, {"busy": 3600}),
+        ({"gpu_1m": minutes(0, 60, hw_thermal_seconds_delta=60)}, {"busy": 3600}),
         # Hung comes before idle, throttled and starved.
         ({"gpu_1m": minutes(20, 40, sm_clock_mhz_avg=500, hw_thermal_seconds_delta=60, util_percent_avg=10), "process_1m": processes(),
-          "alerts": [alert("gpu_hung"), alert("gpu_data_loader_bound")]}, {"hung": 3600}),
+          "alerts": [alert("gpu_hung")], "diagnoses": [diagnosis("pin_copy")]}, {"hung": 3600}),
     ],
 )  # fmt: skip
 def test_the_label(database: MemoryDatabase, tables: Any, expected: dict[str, float]) -> None:
@@ -232,11 +264,11 @@ def test_time_belongs_to_whom_the_largest_process_is_of_else_the_job(
     found = {(r["username"], r["slurm_job_id"], r["label"]): r for r in rows(database)}
     assert {key: row["seconds"] for key, row in found.items()} == {
         ("eve", "77", "idle_held"): 900,
-        ("eve", "77", "productive"): 900,
+        ("eve", "77", "busy"): 900,
         ("ada", "55", "idle_held"): 300,
-        ("ada", "55", "productive"): 300,
+        ("ada", "55", "busy"): 300,
         ("bob", "77", "allocated_idle"): 600,
-        ("bob", "77", "productive"): 600,
+        ("bob", "77", "busy"): 600,
     }
     assert {row["team"] for row in found.values()} == {"vision"}
 
@@ -245,7 +277,7 @@ def test_dollars_and_energy_follow_the_time(database: MemoryDatabase) -> None:
     put(database, gpu_1m=minutes(15, 45, energy_joules_delta=36_000))
     found = {r["label"]: (r["usd"], r["energy_kwh"], r["energy_usd"]) for r in rows(database)}
     assert found["free"] == pytest.approx((0.9, 0.15, 0.03))
-    assert found["productive"] == pytest.approx((2.7, 0.45, 0.09))
+    assert found["busy"] == pytest.approx((2.7, 0.45, 0.09))
 
 
 def test_what_has_no_price_and_no_power_has_none_here(database: MemoryDatabase) -> None:
@@ -254,12 +286,64 @@ def test_what_has_no_price_and_no_power_has_none_here(database: MemoryDatabase) 
     assert [row[name] for name in ("usd", "energy_kwh", "energy_usd")] == [None] * 3
 
 
+def test_energy_that_nobody_measured_is_absent_and_carbon_follows_the_rest(
+    database: MemoryDatabase,
+) -> None:
+    watts = {"energy_joules_delta": 36_000}
+    # The first half hour is free and has no power reading; the second works and has.
+    gpu = {**GPU, "co2_g_per_kwh": 400.0}
+    put(database, gpus=[gpu], gpu_1m=[*minutes(60, 0, span=range(30)), *minutes(span=range(30, 60), **watts)])  # fmt: skip
+    found = {r["label"]: (r["energy_kwh"], r["energy_usd"], r["co2_kg"]) for r in rows(database)}
+    assert found["free"] == (None, None, None)
+    assert found["busy"] == pytest.approx((0.3, 0.06, 0.12))
+
+
+@pytest.mark.parametrize("begin_m", [0, 7, 11])
+def test_a_log_with_a_reading_every_five_minutes_counts_all_of_its_time(
+    database: MemoryDatabase, begin_m: int
+) -> None:
+    span = range(0, 60, 5)
+    gpus = [{**GPU, "first_seen_at": END, "last_seen_at": None}]
+    sparse = [row for m in span for row in minutes(1, 0, span=range(m, m + 1), samples=1, power_watts_avg=100.0)]  # fmt: skip
+    put(database, gpus=gpus, gpu_1m=sparse)
+    # Also where what is asked about begins between two readings.
+    found = rows(database, HOUR + begin_m * MINUTE, END + 15 * MINUTE)
+    assert sum(row["seconds"] for row in found) == 3600 - 60 * begin_m
+    assert {row["label"] for row in found} == {"free"}
+    assert sum(row["energy_kwh"] for row in found) == pytest.approx((60 - begin_m) / 600)
+
+
+def test_an_agent_that_misses_minutes_is_not_taken_for_a_sparse_log(
+    database: MemoryDatabase,
+) -> None:
+    gaps = [row for m in range(0, 60, 5) for row in minutes(span=range(m, m + 1))]
+    put(database, gpu_1m=gaps)
+    assert labelled(database) == {"busy": 720, "unknown": 2880}
+
+
+def test_a_node_that_has_left_costs_nothing_until_it_is_back(database: MemoryDatabase) -> None:
+    node = {"node": "n1", "agent_id": "a", "boot_id": "b", "simulated": False}
+    left = {**node, "billed_until": HOUR + 25 * MINUTE}
+    put(database, nodes=[left], gpu_1m=minutes(span=range(20)))
+    assert labelled(database) == {"busy": 1200, "unknown": 300}
+    back = {**left, "billed_from": HOUR + 50 * MINUTE}
+    database.execute("DELETE FROM nodes")
+    database.insert("nodes", [back])
+    assert labelled(database) == {"busy": 1200, "unknown": 900}
+    # One that was not said to have left is billed for as long as the prices file says.
+    database.execute("DELETE FROM nodes")
+    silent = {"last_seen_at": HOUR + 20 * MINUTE, "billed_silent_s": 600.0}
+    database.execute("DELETE FROM gpus")
+    database.insert("gpus", [{**GPU, **silent}])
+    assert labelled(database) == {"busy": 1200, "unknown": 600}
+
+
 def test_a_gpu_is_counted_from_its_first_minute_until_it_is_forgotten(
     database: MemoryDatabase,
 ) -> None:
     early = {"first_seen_at": HOUR + timedelta(minutes=20, seconds=5)}
     put(database, gpus=[{**GPU, **early}], gpu_1m=minutes(span=range(20, 60)))
-    assert labelled(database) == {"productive": 2400}
+    assert labelled(database) == {"busy": 2400}
     day = timedelta(days=1)
     expected = [3600, 3600, 3600, 0]
     for days, seconds in enumerate(expected):
@@ -273,7 +357,7 @@ def test_a_board_that_was_replaced_is_counted_until_it_was_last_heard_of(
 ) -> None:
     gone = {"replaced_by": "GPU-b", "last_seen_at": HOUR + timedelta(minutes=30)}
     put(database, gpus=[{**GPU, **gone}], gpu_1m=minutes(span=range(30)))
-    assert labelled(database) == {"productive": 1800}
+    assert labelled(database) == {"busy": 1800}
 
 
 def test_imported_history_counts_where_it_has_samples(database: MemoryDatabase) -> None:
@@ -282,7 +366,7 @@ def test_imported_history_counts_where_it_has_samples(database: MemoryDatabase) 
         gpus=[{**GPU, "first_seen_at": END, "last_seen_at": None}],
         gpu_1m=minutes(span=range(10)),
     )
-    assert labelled(database) == {"productive": 600}
+    assert labelled(database) == {"busy": 600}
 
 
 def test_a_gpu_that_moved_to_another_node_is_counted_once(database: MemoryDatabase) -> None:
@@ -329,7 +413,7 @@ def an_hour(draw: st.DrawFn) -> dict[str, list[Row]]:
             node = draw(st.sampled_from(["n1", "n1", "n2"]))
             (row,) = minutes(draw(_SECONDS), draw(_SECONDS), draw(_SECONDS), range(m, m + 1))
             seen.append({
-                **row, "gpu_uuid": uuid, "node": node, "samples": draw(st.integers(0, 60)),
+                **row, "gpu_uuid": uuid, "node": node, "samples": draw(st.sampled_from([0, 2, 60])),
                 "util_percent_avg": draw(_MAYBE), "graphics_active_percent_avg": draw(_MAYBE),
                 "sm_clock_mhz_avg": draw(st.sampled_from([None, 0, 900, 2500])),
                 "hw_thermal_seconds_delta": draw(_MAYBE), "energy_joules_delta": draw(_MAYBE),
@@ -376,11 +460,29 @@ def test_labels_add_up_to_the_hour(database: MemoryDatabase, tables: dict[str, l
     assert len(set(keys)) == len(keys)
 
 
-def test_the_view_has_what_people_group_by(database: MemoryDatabase) -> None:
-    put(database, gpu_1m=minutes(60, 0), process_1m=processes())
-    sql = waste_sql(WasteScope(HOUR.replace(tzinfo=None), END.replace(tzinfo=None)))
+def test_the_view_has_the_hours_that_are_rolled_up_and_the_one_that_runs(
+    database: MemoryDatabase,
+) -> None:
+    this_hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    begin = this_hour - timedelta(hours=1)
+    shift = begin - HOUR
+    put(
+        database,
+        gpus=[{**GPU, "first_seen_at": begin, "last_seen_at": this_hour}],
+        gpu_1m=[{**row, "ts": row["ts"] + shift} for row in minutes(60, 0, span=range(65))],
+        process_1m=[{**row, "ts": row["ts"] + shift} for row in processes(range(65))],
+    )
+    asked = (
+        'SELECT ts, is_waste, "user", job, label, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd '
+        "FROM waste GROUP BY ALL ORDER BY ts"
+    )
+    labelled_now = database.run(asked).rows
+    sql = waste_sql(WasteScope(*(at.replace(tzinfo=None) for at in (begin, this_hour))))
     database.execute(f"INSERT INTO waste_1h BY NAME {sql}")
-    (row,) = database.run("FROM waste").records()
-    assert (row["user"], row["job"], row["gpu_hours"], row["usd"]) == ("ada", "55", 1, 3.6)
-    assert row["is_waste"]
-    database.execute("DELETE FROM waste_1h")
+    assert database.run("SELECT count(*) FROM waste_1h").rows == [(1,)]
+    # What was labelled at once and what was rolled up are the same, and each hour is there once.
+    assert database.run(asked).rows == labelled_now
+    assert labelled_now == [
+        (begin, True, "ada", "55", "idle_held", 1, pytest.approx(3.6)),
+        (this_hour, True, "ada", "55", "idle_held", pytest.approx(1 / 12), pytest.approx(0.3)),
+    ]

@@ -1,6 +1,6 @@
-"""`gpuwarden report waste|efficiency`: where the GPU hours went, on one screen.
+"""Shows where the GPU hours went, on one screen: `gpuwarden report waste|efficiency|energy`.
 
-Hours come from `waste_1h`; what is not rolled up yet is labelled by the same query over minutes.
+All comes from the view `waste`, which has the hour that runs, too.
 """
 
 import argparse
@@ -14,47 +14,57 @@ from gpuwarden_cli.client import ask
 from gpuwarden_cli.output import render, terminal_width
 
 BY: Mapping[str, str] = {
-    "user": "username",
+    "user": '"user"',
     "node": "node",
-    "job": "coalesce(slurm_job_id, pod)",
+    "job": "job",
     "team": "team",
     "model": "model",
     "gpu": "format('{} GPU {}', node, coalesce(gpu::VARCHAR, gpu_uuid))",
 }
-"""What a report may be by, as SQL on a row of `waste_1h`."""
-FRESH_HOURS_MAX = 3
-"""Most hours that are labelled for the report itself: later ones wait for the collector's rollup."""
+"""What a report may be by, as SQL on a row of `waste`."""
 NOBODY = "(none)"
 TOTAL = "total"
-_HOUR = timedelta(hours=1)
 
-_FROM = "SELECT max(ts) + INTERVAL 1 HOUR FROM waste_1h WHERE ts >= $since::TIMESTAMP"
-_MINUTES = "SELECT min(ts), max(ts) + INTERVAL 1 MINUTE FROM gpu_1m WHERE ts >= $since::TIMESTAMP"
-
-_WASTE = """
-WITH rows AS ({rows}),
+_UNTIL = """
+SELECT max(ts) + INTERVAL 1 MINUTE FROM (
+    SELECT max(ts) AS ts FROM gpu_1m WHERE ts >= $since::TIMESTAMP
+    UNION ALL SELECT max(ts) + INTERVAL 59 MINUTE FROM waste_1h WHERE ts >= $since::TIMESTAMP
+)
+"""
+_ASKED = """
 asked AS (
-    SELECT *, {by} AS by_name FROM rows
+    SELECT *, {by} AS by_name FROM waste WHERE ts >= $since::TIMESTAMP
     -- Simulated GPUs count only where there are no others.
     QUALIFY simulated = bool_and(simulated) OVER ()
-)
+)"""
+_WASTE = f"""
+WITH {_ASKED}
 SELECT
-    coalesce(by_name, '{nobody}') AS name, grouping(by_name) = 1 AS is_total,
+    coalesce(by_name, '{{nobody}}') AS name, grouping(by_name) = 1 AS is_total,
     bool_or(simulated) AS simulated,
-    sum(seconds) / 3600 AS gpu_hours, {labels},
-    sum(usd) AS usd, sum(usd) FILTER (label NOT IN ('productive', 'unknown')) AS wasted_usd,
+    sum(gpu_hours) AS gpu_hours, {{labels}},
+    sum(usd) AS usd, sum(usd) FILTER (is_waste) AS wasted_usd,
     count(usd) < count(*) AS lacks_price
 FROM asked
 GROUP BY GROUPING SETS ((by_name), ())
 ORDER BY is_total, wasted_usd DESC NULLS LAST, gpu_hours DESC, name
 """
+_ENERGY = f"""
+WITH {_ASKED}
+SELECT
+    coalesce(by_name, '{{nobody}}') AS name, grouping(by_name) = 1 AS is_total,
+    bool_or(simulated) AS simulated, sum(gpu_hours) AS gpu_hours,
+    100 * coalesce(sum(gpu_hours) FILTER (energy_kwh IS NOT NULL), 0) / sum(gpu_hours)
+        AS measured_percent,
+    sum(energy_kwh) AS energy_kwh, sum(energy_kwh) FILTER (is_waste) AS wasted_kwh,
+    sum(energy_usd) AS energy_usd, sum(co2_kg) AS co2_kg
+FROM asked
+GROUP BY GROUPING SETS ((by_name), ())
+ORDER BY is_total, energy_kwh DESC NULLS LAST, gpu_hours DESC, name
+"""
 
-_EFFICIENCY = """
-WITH rows AS ({rows}),
-asked AS (
-    SELECT *, {by} AS by_name FROM rows
-    QUALIFY simulated = bool_and(simulated) OVER ()
-),
+_EFFICIENCY = f"""
+WITH {_ASKED},
 spent AS (
     SELECT
         a.*, h.util_percent_avg AS util, h.sm_active_percent_avg AS sm_active,
@@ -62,13 +72,14 @@ spent AS (
     FROM asked a LEFT JOIN gpu_1h h USING (gpu_uuid, node, ts)
 )
 SELECT
-    coalesce(by_name, '{nobody}') AS name, grouping(by_name) = 1 AS is_total,
-    bool_or(simulated) AS simulated, sum(seconds) / 3600 AS gpu_hours,
-    100 * coalesce(sum(seconds) FILTER (label = 'productive'), 0) / sum(seconds)
+    coalesce(by_name, '{{nobody}}') AS name, grouping(by_name) = 1 AS is_total,
+    bool_or(simulated) AS simulated, sum(gpu_hours) AS gpu_hours,
+    100 * coalesce(sum(gpu_hours) FILTER (label = 'productive'), 0) / sum(gpu_hours)
         AS productive_percent,
-    {averages},
+    100 * coalesce(sum(gpu_hours) FILTER (label = 'busy'), 0) / sum(gpu_hours) AS busy_percent,
+    {{averages}},
     sum(energy_kwh) AS energy_kwh, sum(usd) AS usd,
-    sum(usd) / nullif(sum(seconds) FILTER (label = 'productive' AND usd IS NOT NULL) / 3600, 0)
+    sum(usd) / nullif(sum(gpu_hours) FILTER (label = 'productive' AND usd IS NOT NULL), 0)
         AS usd_per_productive_hour
 FROM spent
 GROUP BY GROUPING SETS ((by_name), ())
@@ -81,8 +92,7 @@ def waste(args: argparse.Namespace) -> int:
     from gpuwarden.waste import LABELS
 
     labels = ", ".join(
-        f"coalesce(sum(seconds) FILTER (label = '{label}'), 0) / 3600 AS {label}"
-        for label in LABELS
+        f"coalesce(sum(gpu_hours) FILTER (label = '{label}'), 0) AS {label}" for label in LABELS
     )
     return _report(args, _WASTE, _shown_waste, labels=labels)
 
@@ -90,17 +100,23 @@ def waste(args: argparse.Namespace) -> int:
 def efficiency(args: argparse.Namespace) -> int:
     """How busy the GPUs were, and what a productive hour cost."""
     averages = ", ".join(
-        f"sum({name} * seconds) / sum(seconds) FILTER ({name} IS NOT NULL) AS {name}_percent"
+        f"sum({name} * gpu_hours) / sum(gpu_hours) FILTER ({name} IS NOT NULL) AS {name}_percent"
         for name in ("util", "sm_active", "tensor")
     )
     return _report(args, _EFFICIENCY, _shown_efficiency, averages=averages)
 
 
+def energy(args: argparse.Namespace) -> int:
+    """Energy, what it cost, and its carbon dioxide."""
+    return _report(args, _ENERGY, _shown_energy)
+
+
 def _report(args: argparse.Namespace, sql: str, shown: Any, **parts: str) -> int:
     since, until = _window(args)
-    rows, until = _rows(args, since, until)
-    query = sql.format(rows=rows, by=BY[args.by], nobody=NOBODY, **parts)
-    params = {"since": _param(since), "until": _param(until)}
+    query = sql.format(by=BY[args.by], nobody=NOBODY, **parts)
+    params = {"since": _param(since)}
+    newest = ask(_UNTIL, params, url=args.url).rows[0][0]
+    until = until if newest is None else datetime.fromisoformat(newest).astimezone(UTC)
     answer = ask(query, params, url=args.url, timeout_s=120)
     records = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
     groups = [r for r in records if not r["is_total"]]
@@ -135,37 +151,6 @@ def _window(args: argparse.Namespace) -> tuple[datetime, datetime]:
     return since.replace(minute=0, second=0, microsecond=0), now
 
 
-def _rows(args: argparse.Namespace, since: datetime, until: datetime) -> tuple[str, datetime]:
-    """Rows of `waste_1h` as SQL, with those of the hours that are not rolled up; and until when."""
-    from gpuwarden.waste import WasteScope, waste_sql
-
-    params = {"since": _param(since)}
-    minutes = ask(_MINUTES, params, url=args.url).rows[0]
-    stored = ask(_FROM, params, url=args.url).rows[0][0]
-    sql = "SELECT * FROM waste_1h WHERE ts >= $since::TIMESTAMP AND ts < $until::TIMESTAMP"
-    if minutes[1] is None:
-        return sql, until
-    first, last = (datetime.fromisoformat(text).astimezone(UTC) for text in minutes)
-    begin = first.replace(minute=0) if stored is None else _instant(stored)
-    begin = max(begin, last - FRESH_HOURS_MAX * _HOUR).replace(minute=0, second=0, microsecond=0)
-    end = max(last, begin)
-    if stored is not None and end <= _instant(stored):
-        return sql, _instant(stored)
-    fresh = waste_sql(WasteScope(begin.replace(tzinfo=None), end.replace(tzinfo=None)))
-    stored_names = (
-        "ts, node, gpu_uuid, label, username, slurm_job_id, pod, gpu, model, team, simulated, "
-        "seconds, usd, energy_kwh, energy_usd"
-    )
-    old = sql.replace("SELECT *", f"SELECT {stored_names}").replace(
-        "$until::TIMESTAMP", timestamp_sql(begin)
-    )
-    return f"{old} UNION ALL BY NAME ({fresh})", end
-
-
-def _instant(text: str) -> datetime:
-    return datetime.fromisoformat(text).astimezone(UTC)
-
-
 def _param(instant: datetime) -> dict[str, str]:
     return {"timestamp": instant.astimezone(UTC).isoformat()}
 
@@ -175,14 +160,15 @@ Record = Mapping[str, Any]
 
 def _shown_waste(args: argparse.Namespace, groups: list[Record], total: Record) -> None:
     """Hours of each label that there is, which add up along each line and down each column."""
-    from gpuwarden.waste import LABELS
+    from gpuwarden.waste import LABELS, TITLES
 
     labels = [label for label in LABELS if total[label]]
     sums = [*LABELS, "gpu_hours", "usd", "wasted_usd"]
     kept, rest = groups[: args.top], groups[args.top :]
     if rest:
         kept = [*kept, {"name": f"{len(rest)} more", **{n: _sum(rest, n) for n in sums}}]
-    columns = [args.by, "GPU hours", *labels, "productive %", "cost $", "wasted $"]
+    titles = [TITLES.get(label, label) for label in labels]
+    columns = [args.by, "GPU hours", *titles, "productive %", "cost $", "wasted $"]
     rows = [
         [
             g["name"],
@@ -203,6 +189,7 @@ def _shown_efficiency(args: argparse.Namespace, groups: list[Record], total: Rec
     shown = {
         "GPU hours": "gpu_hours",
         "productive %": "productive_percent",
+        "busy, not judged %": "busy_percent",
         "util %": "util_percent",
         "SM active %": "sm_active_percent",
         "tensor %": "tensor_percent",
@@ -217,6 +204,30 @@ def _shown_efficiency(args: argparse.Namespace, groups: list[Record], total: Rec
     print(render([args.by, *shown], rows, "table", width=terminal_width()), end="")
     if len(groups) > args.top:
         print(f"\n{len(groups) - args.top} more are in the total: --top shows them.")
+
+
+def _shown_energy(args: argparse.Namespace, groups: list[Record], total: Record) -> None:
+    shown = {
+        "GPU hours": "gpu_hours",
+        "kWh": "energy_kwh",
+        "wasted kWh": "wasted_kwh",
+        "power $": "energy_usd",
+        "CO2 kg": "co2_kg",
+    }
+    rows = [
+        [
+            g["name"],
+            *(_rounded(g[name], 1 if name == "gpu_hours" else 2) for name in shown.values()),
+        ]
+        for g in [*groups[: args.top], total]
+    ]
+    print(render([args.by, *shown], rows, "table", width=terminal_width()), end="")
+    if len(groups) > args.top:
+        print(f"\n{len(groups) - args.top} more are in the total: --top shows them.")
+    if total["measured_percent"] < 99.95:
+        print(f"\nPower was measured in {total['measured_percent']:.1f} % of the GPU hours.")
+    if total["energy_kwh"] and None in (total["energy_usd"], total["co2_kg"]):
+        print("\nWhat a kWh costs and emits stands in the prices file: see docs/money.md.")
 
 
 def _sum(groups: list[Record], name: str) -> float | None:

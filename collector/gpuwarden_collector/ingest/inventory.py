@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from gpuwarden.models import find_model
-from gpuwarden_collector.ingest.prices import PriceBook, price_of
+from gpuwarden_collector.ingest.prices import PriceBook, energy_of, price_of
 
 Row = dict[str, Any]
 Place = tuple[str, str]
@@ -85,11 +85,13 @@ def priced(row: Row, node: Row | None, book: PriceBook) -> Row:
     `node`: the row of its node; None: unknown.
     """
     model = find_model(row.get("model") or "")
-    price = price_of(row, node, book)
+    price, energy = price_of(row, node, book), energy_of(node, book)
     return {
         **row,
         "catalogue_model": model.name if model else None,
         "usd_per_hour": price.usd_per_hour,
         "price_basis": price.basis,
-        "usd_per_kwh": book.energy.usd,
+        "usd_per_kwh": energy.usd,
+        "co2_g_per_kwh": energy.co2_g,
+        "billed_silent_s": book.billing.after_silence.total_seconds(),
     }

@@ -1,4 +1,5 @@
-"""Finds the price of a GPU-hour and its source: a book of prices, and one pure function.
+"""Says what a GPU costs an hour, where that figure comes from, and what its power costs and emits: a
+book of prices, and pure functions.
 
 First the prices file, where the first entry that fits counts; then `[prices]` of the settings; then
 the default of the model catalogue. docs/money.md describes the file.
@@ -9,13 +10,16 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from fnmatch import fnmatchcase
 from json import loads
 from pathlib import Path
 from typing import Any
 
+from gpuwarden.durations import seconds_of
 from gpuwarden.lifecycle import StartError
 from gpuwarden.models import GpuModel, find_model
+from gpuwarden.waste import FORGOTTEN_AFTER_DAYS
 
 HOURS_A_YEAR = 8766.0
 Row = Mapping[str, Any]
@@ -27,15 +31,39 @@ class PricesError(StartError):
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """What a kWh costs, and how many a data centre takes for each that its computers do."""
+    """What a kWh costs and emits, and how many a data centre takes for each that its computers do."""
 
     usd_per_kwh: float | None = None
     pue: float = 1.0
+    co2_g_per_kwh: float | None = None
 
     @property
     def usd(self) -> float | None:
         """Price of a kWh of a computer; None: unknown."""
         return None if self.usd_per_kwh is None else self.usd_per_kwh * self.pue
+
+    @property
+    def co2_g(self) -> float | None:
+        """Grams of carbon dioxide of a kWh of a computer; None: unknown."""
+        return None if self.co2_g_per_kwh is None else self.co2_g_per_kwh * self.pue
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What is otherwise where nodes have these labels."""
+
+    labels: Mapping[str, str]
+    energy: Energy
+
+
+@dataclass(frozen=True, slots=True)
+class Billing:
+    """How long GPUs cost money that are not heard of any more."""
+
+    after_stop: timedelta = timedelta(minutes=5)
+    """After their agent was stopped in order."""
+    after_silence: timedelta = timedelta(days=FORGOTTEN_AFTER_DAYS)
+    """After they were last heard of, where nothing said that they left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +101,9 @@ class PriceBook:
     by_model: Mapping[str, float] = field(default_factory=dict)
     """`[prices]` of the settings: by the driver's name, or a start of the catalogue's."""
     energy: Energy = Energy()
+    sites: tuple[Site, ...] = ()
+    """The first that fits a node counts before `energy`."""
+    billing: Billing = Billing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +122,7 @@ def price_of(gpu: Row, node: Row | None, book: PriceBook) -> Priced:
     model = find_model(gpu.get("model") or "")
     for entry in book.entries:
         if _fits(entry, gpu, model, node):
-            return _priced(entry, model, node, book.energy)
+            return _priced(entry, model, node, energy_of(node, book))
     name = _matched(gpu.get("model"), model, book.by_model)
     if name is not None:
         return Priced(book.by_model[name], f"[prices] {name}")
@@ -100,6 +131,20 @@ def price_of(gpu: Row, node: Row | None, book: PriceBook) -> Priced:
     price = model.price
     return Priced(
         price.usd_per_hour, f"default of {price.read_on}: {price.provider} on demand, {model.name}"
+    )
+
+
+def energy_of(node: Row | None, book: PriceBook) -> Energy:
+    """What a kWh costs and emits where a node is."""
+    labels = _labels(node)
+    found = (site.energy for site in book.sites if _has(labels, site.labels))
+    return next(found, book.energy)
+
+
+def _has(labels: Mapping[str, str], patterns: Mapping[str, str]) -> bool:
+    return all(
+        name in labels and fnmatchcase(labels[name].lower(), pattern.lower())
+        for name, pattern in patterns.items()
     )
 
 
@@ -115,11 +160,7 @@ def _fits(entry: PriceEntry, gpu: Row, model: GpuModel | None, node: Row | None)
         (gpu.get("node") or "").lower(), entry.node.lower()
     ):
         return False
-    labels = _labels(node)
-    return all(
-        name in labels and fnmatchcase(labels[name].lower(), pattern.lower())
-        for name, pattern in entry.labels.items()
-    )
+    return _has(_labels(node), entry.labels)
 
 
 def _labels(node: Row | None) -> dict[str, str]:
@@ -195,23 +236,26 @@ def load_book(path: Path | None, by_model: Mapping[str, float]) -> PriceBook:
     except tomllib.TOMLDecodeError as error:
         raise PricesError(f"{path}: not valid TOML: {error}") from error
     top = _Table(path.name, str(path), 1, document)
-    top.refuse_others("energy", "price")
+    top.refuse_others("energy", "site", "billing", "price")
     energy = _energy(_Table(path.name, str(path), _line(text, "[energy]"), top.table("energy")))
-    listed = document.get("price", [])
+    billing = _billing(_Table(path.name, str(path), _line(text, "[billing]"), top.table("billing")))
+    sites = tuple(_site(table, energy) for table in _tables(top, "site", text))
+    entries = tuple(_entry(table) for table in _tables(top, "price", text))
+    return PriceBook(entries, by_model, energy, sites, billing)
+
+
+def _tables(top: "_Table", name: str, text: str) -> list["_Table"]:
+    listed = top.values.get(name, [])
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
-        raise top.wrong("price", "tables: write [[price]] before each")
-    lines = _lines_of_entries(text)
-    entries = (
-        _entry(_Table(path.name, str(path), line, raw))
-        for raw, line in zip(listed, lines, strict=False)
-    )
-    return PriceBook(tuple(entries), by_model, energy)
+        raise top.wrong(name, f"tables: write [[{name}]] before each")
+    lines = _lines_of_entries(name, text)
+    return [_Table(top.name, top.path, line, raw) for raw, line in zip(listed, lines, strict=False)]
 
 
-def _lines_of_entries(text: str) -> Iterator[int]:
-    """Lines of `[[price]]`, then 1 for those that are written otherwise; tomllib does not tell."""
+def _lines_of_entries(name: str, text: str) -> Iterator[int]:
+    """Lines of `[[name]]`, then 1 for those that are written otherwise; tomllib does not tell."""
     for number, line in enumerate(text.splitlines(), 1):
-        if re.match(r"\s*\[\[\s*[\"']?price[\"']?\s*\]\]", line):
+        if re.match(rf"\s*\[\[\s*[\"']?{name}[\"']?\s*\]\]", line):
             yield number
     while True:
         yield 1
@@ -278,15 +322,61 @@ class _Table:
             raise self.wrong(key, "a table")
         return value
 
+    def labels(self) -> dict[str, str]:
+        labels = self.table("labels")
+        if not all(isinstance(value, str) for value in labels.values()):
+            raise self.wrong("labels", "a table of texts")
+        return labels
+
+    def duration(self, key: str) -> timedelta | None:
+        value = self.values.get(key)
+        if value is None:
+            return None
+        seconds = seconds_of(value) if isinstance(value, str) else None
+        if seconds is None:
+            raise self.wrong(key, "a duration: 5m, 12h, 3d")
+        return timedelta(seconds=seconds)
+
     def needed(self, key: str, value: float | None) -> float:
         if value is None:
             raise PricesError(f"{self.where}: {key} is missing")
         return value
 
 
+_ENERGY = ("usd_per_kwh", "pue", "co2_g_per_kwh")
+
+
 def _energy(table: _Table) -> Energy:
-    table.refuse_others("usd_per_kwh", "pue")
-    return Energy(table.number("usd_per_kwh"), table.number("pue", 1.0) or 1.0)
+    table.refuse_others(*_ENERGY)
+    return _energy_or(table, Energy())
+
+
+def _energy_or(table: _Table, otherwise: Energy) -> Energy:
+    """What a table says of energy, and what it does not as otherwise."""
+    usd, pue, co2 = (table.number(n, 1.0 if n == "pue" else 0.0) for n in _ENERGY)
+    return Energy(
+        otherwise.usd_per_kwh if usd is None else usd,
+        otherwise.pue if pue is None else pue,
+        otherwise.co2_g_per_kwh if co2 is None else co2,
+    )
+
+
+def _site(table: _Table, energy: Energy) -> Site:
+    table.refuse_others("labels", *_ENERGY)
+    labels = table.labels()
+    if not labels:
+        raise PricesError(f'{table.where}: labels is missing: write labels = {{ site = "..." }}')
+    return Site(labels, _energy_or(table, energy))
+
+
+def _billing(table: _Table) -> Billing:
+    table.refuse_others("after_stop", "after_silence")
+    otherwise = Billing()
+    stop, silence = table.duration("after_stop"), table.duration("after_silence")
+    return Billing(
+        otherwise.after_stop if stop is None else stop,
+        otherwise.after_silence if silence is None else silence,
+    )
 
 
 _WHAT = ("usd_per_hour", "instance_usd_per_hour", "owned_usd")
@@ -305,9 +395,7 @@ def _entry(table: _Table) -> PriceEntry:
             raise PricesError(
                 f"{table.where}: {key} goes with {' or '.join(only)}, not with {what}"
             )
-    labels = table.table("labels")
-    if not all(isinstance(value, str) for value in labels.values()):
-        raise table.wrong("labels", "a table of texts")
+    labels = table.labels()
     owned = None
     if what == "owned_usd":
         owned = Owned(

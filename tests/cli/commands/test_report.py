@@ -179,7 +179,22 @@ def test_the_hour_that_runs_is_labelled_for_the_report(report: Report) -> None:
     stored = [hour("free", 3600)]
     ((_, out),) = report("waste --by node", gpus=[gpu], gpu_1m=minutes, waste_1h=stored)
     first = table(out)["n1"]
-    assert (first["GPU hours"], first["free"], first["productive"]) == ("1.2", "1", "0.2")
+    assert (first["GPU hours"], first["free"], first["busy, not judged"]) == ("1.2", "1", "0.2")
+
+
+def test_energy_is_what_was_measured_and_the_rest_is_named(report: Report) -> None:
+    measured = {"energy_usd": 0.06, "co2_kg": 0.12}
+    rows = [
+        hour("busy", 1800, username="ada", energy_kwh=0.3, **measured),
+        hour("free", 1800, username="ada", energy_kwh=0.05, energy_usd=0.01, co2_kg=0.02),
+        hour("busy", 3600, username="bob", gpu_uuid="GPU-b", gpu=1),
+    ]
+    ((code, out),) = report("energy --by user", waste_1h=rows)
+    found = table(out)
+    assert code == 0
+    assert list(found["ada"].values())[1:] == ["1", "0.35", "0.05", "0.07", "0.14"]
+    assert list(found["bob"].values())[1:] == ["1", *["–"] * 4]
+    assert "Power was measured in 50.0 % of the GPU hours." in out
 
 
 def test_a_fleet_without_rows_is_said(report: Report) -> None:

@@ -107,6 +107,7 @@ def parser() -> CommandParser:
     _add_simulate(commands)
     _add_sql(commands)
     _add_alerts(commands)
+    _add_nodes(commands)
     _add_rules(commands)
     _add_why(commands)
     _add_report(commands)
@@ -273,6 +274,23 @@ def _add_alerts(commands: "Commands[CommandParser]") -> None:
     _add_url(made)
     made = _command(group, "silences", alerts.silences, "list current and future silences")
     _add_format(made)
+    _add_url(made)
+
+
+def _add_nodes(commands: "Commands[CommandParser]") -> None:
+    from gpuwarden_cli.commands import nodes
+
+    group = _group(commands, "nodes", "list nodes, and forget those that have left")
+    made = _command(
+        group, "list", nodes.nodes_list, "list nodes: who reports, what they cost, until when they are billed"
+    )  # fmt: skip
+    _add_format(made)
+    _add_url(made)
+    made = _command(
+        group, "forget", nodes.nodes_forget, "take nodes as ones that have left",
+        "They are billed until they were last heard of, and their alerts end. One that sends data again is back.",
+    )  # fmt: skip
+    made.add_argument("nodes", nargs="+", metavar="NODE", help="name of a node that is silent")
     _add_url(made)
 
 

@@ -26,6 +26,7 @@ from gpuwarden_collector.diagnosis_store import SqlDiagnosisStore
 from gpuwarden_collector.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.http.app import Api
 from gpuwarden_collector.http.bodies import BodyReader
+from gpuwarden_collector.http.nodes import node_routes
 from gpuwarden_collector.ingest.commit_plan import Known
 from gpuwarden_collector.ingest.decode_pool import DecodePool
 from gpuwarden_collector.ingest.pacing import LOOK_S as PACING_LOOK_S
@@ -155,7 +156,7 @@ async def running(
             pacing=pacing,
             guard=access.middleware,
         )
-        app = api.application([*access.routes, *routes(querier)])
+        app = api.application([*access.routes, *node_routes(writer), *routes(querier)])
         url = await _listen(stack, settings, app, access, _http_log(stack, stats))
         log.info("collector listens", extra={"url": url, "data": str(settings.data_dir)})
         alerts = SqlAlertStore(writer, rules_querier, clock)

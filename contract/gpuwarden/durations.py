@@ -1,4 +1,4 @@
-"""Durations as people write and read them: `90s`, `10m`, `2h`, `1d`; and back as `2 h 05 min`."""
+"""Reads and writes durations as people do: `90s`, `10m`, `2h`, `1d`; and back as `2 h 05 min`."""
 
 import re
 
@@ -22,3 +22,12 @@ def readable(seconds: float) -> str:
     if whole < 86400:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def exact(seconds: float) -> str:
+    """`0:25:00`, `26:03:04.5`: hours, minutes and seconds, with nothing lost but below a millisecond."""
+    ms = round(abs(seconds) * 1000)
+    whole, rest = divmod(ms, 1000)
+    sign = "-" if seconds < 0 and ms else ""
+    fraction = f".{rest:03d}".rstrip("0") if rest else ""
+    return f"{sign}{whole // 3600}:{whole % 3600 // 60:02d}:{whole % 60:02d}{fraction}"

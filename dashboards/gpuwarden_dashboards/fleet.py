@@ -22,8 +22,9 @@ SELECT
     sum(power_watts)::DOUBLE AS power_watts,
     sum(usd_per_hour) AS usd_per_hour,
     sum(usd_per_hour) FILTER (util_percent < {IDLE_BELOW_PERCENT}) AS usd_per_hour_idle,
-    (SELECT count(*) FROM nodes) AS nodes,
-    (SELECT count(*) FROM gpus WHERE mig_instance IS NULL AND replaced_by IS NULL) AS gpus_known
+    (SELECT count(*) FROM nodes WHERE forgotten_at IS NULL) AS nodes,
+    (SELECT count(*) FROM gpus LEFT JOIN nodes USING (node)
+        WHERE mig_instance IS NULL AND replaced_by IS NULL AND forgotten_at IS NULL) AS gpus_known
 FROM gpus_now
 WHERE mig_instance IS NULL
 """
@@ -37,6 +38,7 @@ SELECT n.node, n.simulated, n.last_seen_at, n.labels, h.cpu_util_percent, h.cpu_
 FROM nodes n
 LEFT JOIN nodes_now h USING (node)
 LEFT JOIN trouble t USING (node)
+WHERE n.forgotten_at IS NULL
 ORDER BY alerts DESC, n.node
 LIMIT {NODES_MAX}
 """

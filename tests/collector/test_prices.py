@@ -109,7 +109,7 @@ def test_power_costs_and_emits_what_it_does_at_the_site(file: Any) -> None:
         pytest.approx(2 + 0.5 * 0.2),
         "prices.toml:17: owned, 87660 USD over 5 years, 500 W at 0.2 USD/kWh, PUE 1",
     )
-    assert book.billing == Billing(timedelta(minutes=5), timedelta(hours=12))
+    assert book.billing == Billing(timedelta(minutes=2), timedelta(hours=12))
 
 
 def test_what_cannot_be_divided_has_no_price(file: Any) -> None:

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.query import timestamp_sql
 from gpuwarden_cli.client import ask
 from gpuwarden_cli.output import render, terminal_width
 

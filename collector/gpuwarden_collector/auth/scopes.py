@@ -53,6 +53,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/v1/silences"): Scope.READ,
     ("POST", "/v1/silences"): Scope.ADMIN,
     ("DELETE", "/v1/silences/{id}"): Scope.ADMIN,
+    ("DELETE", "/v1/nodes/{node}"): Scope.ADMIN,
 }
 
 

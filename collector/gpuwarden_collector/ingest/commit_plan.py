@@ -1,6 +1,7 @@
 """Plans one group commit: pure from waiting batches and what is known to changes and new knowledge."""
 
 from bisect import bisect_right
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 
 from gpuwarden.schema import EVENTS
 from gpuwarden.wire import BatchId
-from gpuwarden_collector.ingest import inventory
+from gpuwarden_collector.ingest import departures, inventory
 from gpuwarden_collector.ingest.decode import STORED_SCHEMAS, BatchRows, Decoded
 from gpuwarden_collector.ingest.deduplicate import (
     NOBODY,
@@ -84,6 +85,8 @@ class Known:
     """By gpu_uuid and node: what was told of nodes that speak of another's GPU."""
     node_owners: dict[str, NodeOwner] = field(default_factory=dict)
     """By node: the agent that its name belongs to."""
+    left: set[str] = field(default_factory=set)
+    """Nodes that have left and are not back; see `departures.py`."""
     closed_until: datetime | None = None
     """Sample rows from before that (naive UTC) are late: their windows are to be noted."""
     has_peers: bool = False
@@ -191,6 +194,15 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
     )
     if EVENTS.name in of_live:
         node_claims.stopped(of_live[EVENTS.name])
+    _hear(heard, of_live)
+    items["nodes"] |= departures.moved(
+        ChainMap(items["nodes"], known.items["nodes"]),
+        of_live.get(EVENTS.name),
+        heard["nodes"],
+        known.left,
+        prices.billing,
+        now,
+    )
     for events in (claims.events(), node_claims.events()):
         if events is not None:
             tables = _joined(tables, {EVENTS.name: events})
@@ -212,7 +224,6 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
     imported = sum(table.num_rows for table in of_history.values())
     for name in _INVENTORY:
         imported += sum(b.decoded.parts[name].rows for b in history if name in b.decoded.parts)
-    _hear(heard, of_live)
     newest = _newest(of_live)
     return CommitPlan(
         changes,
@@ -508,6 +519,8 @@ def loaded(
     for node, item in known.items["nodes"].items():
         if (owner := stored_node_owner(item.row, now)) is not None:
             known.node_owners[node] = owner
+        if departures.has_left(item.row):
+            known.left.add(node)
     # Boards that nobody has told of but history are not there.
     told = {k: i for k, i in known.items["gpus"].items() if i.row.get("last_seen_at")}
     for key, item in sorted(told.items(), key=lambda one: one[1].row["last_seen_at"]):
@@ -531,10 +544,20 @@ def apply(known: Known, done: CommitPlan) -> None:
     for name in _INVENTORY:
         known.items[name].update(done.items[name])
         known.heard[name] |= done.heard[name]
+    note_left(known, done.items["nodes"])
     known.places.update(done.places)
     known.owners.update(done.claims.changed)
     known.told.update(done.claims.changed_told)
     known.node_owners.update(done.node_claims.changed)
+
+
+def note_left(known: Known, nodes: Mapping[str, Item]) -> None:
+    """Remember which of these nodes have left."""
+    for node, item in nodes.items():
+        if departures.has_left(item.row):
+            known.left.add(node)
+        else:
+            known.left.discard(node)
 
 
 def forget_gone(known: Known, now: datetime) -> None:

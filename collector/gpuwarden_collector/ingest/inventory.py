@@ -93,5 +93,5 @@ def priced(row: Row, node: Row | None, book: PriceBook) -> Row:
         "price_basis": price.basis,
         "usd_per_kwh": energy.usd,
         "co2_g_per_kwh": energy.co2_g,
-        "billed_silent_s": book.billing.after_silence.total_seconds(),
+        "billed_silent_s": book.billing.silent_s(is_simulated=row.get("simulated") is True),
     }

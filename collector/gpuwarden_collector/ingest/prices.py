@@ -22,6 +22,7 @@ from gpuwarden.models import GpuModel, find_model
 from gpuwarden.waste import FORGOTTEN_AFTER_DAYS
 
 HOURS_A_YEAR = 8766.0
+SIMULATED_SILENCE = timedelta(minutes=10)
 Row = Mapping[str, Any]
 
 
@@ -60,10 +61,15 @@ class Site:
 class Billing:
     """How long GPUs cost money that are not heard of any more."""
 
-    after_stop: timedelta = timedelta(minutes=5)
+    after_stop: timedelta = timedelta(minutes=2)
     """After their agent was stopped in order."""
     after_silence: timedelta = timedelta(days=FORGOTTEN_AFTER_DAYS)
     """After they were last heard of, where nothing said that they left."""
+
+    def silent_s(self, *, is_simulated: bool) -> float:
+        """Seconds of `after_silence`. A simulation that is gone does not come back."""
+        silence = min(self.after_silence, SIMULATED_SILENCE) if is_simulated else self.after_silence
+        return silence.total_seconds()
 
 
 @dataclass(frozen=True, slots=True)

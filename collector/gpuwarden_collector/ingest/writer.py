@@ -11,10 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from enum import Enum
 from typing import Any, Protocol, TypeVar
 
 from gpuwarden.clock import Clock
+from gpuwarden_collector.ingest import departures
 from gpuwarden_collector.ingest.commit_plan import (
     LEDGER_KEPT_FOR,
     Batch,
@@ -28,6 +30,7 @@ from gpuwarden_collector.ingest.commit_plan import (
     apply,
     expired,
     forget_gone,
+    inventory_table,
     ledger_rows,
     loaded,
     plan,
@@ -95,6 +98,18 @@ def load_known(log: FrameLog, now: datetime, *, has_peers: bool = False) -> Know
     known.closed_until = state.progress()["closed_until"]
     known.has_peers = has_peers
     return known
+
+
+class NodeForgotten(Enum):
+    """What became of a wish to forget a node."""
+
+    DONE = "done"
+    UNKNOWN = "unknown"
+    SENDS = "sends"
+
+
+HEARD_LATELY = timedelta(minutes=1)
+"""A node that was heard of within it sends data."""
 
 
 class UpkeepWriter(Protocol):
@@ -202,6 +217,10 @@ class Writer:
     async def take_prices(self, prices: PriceBook) -> int:
         """Price GPUs by another book; how many have another price now. Raises as `do`."""
         return await self.do(lambda: self._take_prices(prices))
+
+    async def forget_node(self, node: str) -> NodeForgotten:
+        """Take a node as one that has left when it was last heard of. Raises as `do`."""
+        return await self.do(lambda: self._forget_node(node))
 
     async def close_windows(self, until: datetime) -> None:
         """From now on rows from before `until` (naive UTC) are late: with them, the windows that they
@@ -342,6 +361,22 @@ class Writer:
         changed = reprice(self._log, self._known, prices)
         self._prices = prices
         return changed
+
+    def _forget_node(self, node: str) -> NodeForgotten:
+        now = self._clock.now()
+        item = self._known.items["nodes"].get(node)
+        if item is None:
+            return NodeForgotten.UNKNOWN
+        seen = {row["node"]: row["last_seen_at"] for row in self._log.state.rows("nodes")}.get(node)
+        is_recent = seen is not None and now - seen.replace(tzinfo=UTC) < HEARD_LATELY
+        if node not in self._known.left and (is_recent or node in self._known.heard["nodes"]):
+            return NodeForgotten.SENDS
+        gone = departures.forgotten(item, seen, self._prices.billing, now)
+        late = departures.unbilled_windows(node, gone.row["billed_until"], now)
+        self._commit(Changes(upserted={"nodes": inventory_table("nodes", {node: gone})}, late=late))
+        self._known.items["nodes"][node] = gone
+        self._known.left.add(node)
+        return NodeForgotten.DONE
 
     def _commit(self, changes: Changes) -> None:
         try:

@@ -353,10 +353,16 @@ def _first(
 
 def _first_silent(cursor: duckdb.DuckDBPyConnection, begin: datetime) -> datetime | None:
     """The first hour in which a fleet that says nothing is still expected: it has rows of waste."""
-    heard: datetime | None = _one(cursor, "SELECT max(last_seen_at) FROM main.gpus")
-    if heard is None or begin > heard + timedelta(days=FORGOTTEN_AFTER_DAYS):
+    row = cursor.execute(
+        "SELECT max(last_seen_at), max(last_seen_at + to_seconds(coalesce(billed_silent_s, $1))) "
+        "FROM main.gpus",
+        [float(FORGOTTEN_AFTER_DAYS * 86_400)],
+    ).fetchone()
+    heard, billed_until = row or (None, None)
+    if heard is None or begin > billed_until:
         return None
-    return max(begin, heard).replace(minute=0, second=0, microsecond=0)
+    since: datetime = max(begin, heard).replace(minute=0, second=0, microsecond=0)
+    return since
 
 
 def _next_chunk(

@@ -1,0 +1,72 @@
+"""Notes until when the GPUs of a node are billed: pure, from what agents say and whom operators forget.
+
+A node has left when its agent was stopped in order or when it is forgotten, and is back when it is
+heard of again. What neither says, as a crash, is billed for as long as the price book has it.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from gpuwarden_collector.ingest.inventory import Item, Row
+from gpuwarden_collector.ingest.late_rows import LATE_SCHEMA
+from gpuwarden_collector.ingest.prices import Billing
+
+_HOUR = timedelta(hours=1)
+HOURS_BACK_MAX = 72
+"""A node that is forgotten later than that has cost what it had cost by then."""
+
+
+def has_left(row: Row) -> bool:
+    """Whether its GPUs are billed no more."""
+    return row.get("billed_until") is not None and row.get("billed_from") is None
+
+
+def moved(
+    nodes: Mapping[str, Item],
+    events: Any | None,
+    heard: Iterable[str],
+    left: set[str],
+    billing: Billing,
+    now: datetime,
+) -> dict[str, Item]:
+    """Nodes that have left or are back. `events`: Arrow table of those that agents sent, in order;
+    `heard`: nodes that any row names; `left`: those that had left."""
+    found: dict[str, Item] = {}
+    stopped = _stopped(events)
+    for node in stopped & nodes.keys():
+        gone = {"billed_until": now + billing.after_stop, "billed_from": None}
+        found[node] = Item({**nodes[node].row, **gone}, nodes[node].source)
+    for node in (left & set(heard)) - stopped:
+        back = {"billed_from": now, "forgotten_at": None}
+        found[node] = Item({**nodes[node].row, **back}, nodes[node].source)
+    return found
+
+
+def _stopped(events: Any | None) -> set[str]:
+    """Nodes whose last word is that the agent stops."""
+    if events is None:
+        return set()
+    said = zip(events["node"].to_pylist(), events["kind"].to_pylist(), strict=True)
+    last = {node: kind for node, kind in said if kind in ("agent_started", "agent_stopped")}
+    return {node for node, kind in last.items() if kind == "agent_stopped"}
+
+
+def forgotten(item: Item, last_seen_at: datetime | None, billing: Billing, now: datetime) -> Item:
+    """A node that an operator says has left: it did when it was last heard of."""
+    row = {**item.row, "forgotten_at": now}
+    if not has_left(item.row):
+        since = min(last_seen_at.replace(tzinfo=UTC) if last_seen_at else now, now)
+        row |= {"billed_until": min(since + billing.after_stop, now), "billed_from": None}
+    return Item(row, item.source)
+
+
+def unbilled_windows(node: str, since: datetime, now: datetime) -> Any | None:
+    """Hours that were rolled up and are not billed after all, as `Changes.late` wants them."""
+    end = now.replace(minute=0, second=0, microsecond=0, tzinfo=None)
+    begin = max(since.replace(tzinfo=None), end - HOURS_BACK_MAX * _HOUR)
+    hour = begin.replace(minute=0, second=0, microsecond=0)
+    hours = [hour + n * _HOUR for n in range(int((end - hour) / _HOUR))]
+    return pa.table([[node] * len(hours), hours], schema=LATE_SCHEMA) if hours else None

@@ -27,7 +27,7 @@ _HOURS_BACK_MAX = 72
 _ALERTS_SQL = (
     "SELECT fingerprint, rule, severity, state, labels, summary, remedy, value, usd_per_hour, "
     "began_at, active_at, fired_at, resolved_at, seen_at, simulated, "
-    "unknown_since, owner, muted, stale_since, resolved_reason "
+    "unknown_since, accounted_usd, accounted_until, owner, muted, stale_since, resolved_reason "
     "FROM alerts WHERE {condition} ORDER BY active_at, fingerprint"
 )
 _ACTIVE_SQL = _ALERTS_SQL.format(condition="state IN ('pending', 'firing')")
@@ -115,6 +115,8 @@ def _row(alert: Alert) -> dict[str, Any]:
         "seen_at": alert.seen_at,
         "simulated": alert.simulated,
         "unknown_since": alert.unknown_since,
+        "accounted_usd": alert.accounted_usd,
+        "accounted_until": alert.accounted_until,
         "owner": alert.owner,
         "muted": alert.muted,
         "stale_since": alert.stale_since,

@@ -60,6 +60,9 @@ class Alert:
     """Since when its node is silent, so that it is of the past; None: the node is heard."""
     resolved_reason: str | None = None
     """Why it is over, where the condition is not known to be; None: the condition is over."""
+    accounted_usd: float | None = None
+    """What it has cost until `accounted_until`, as `waste` has it; None: its price an hour tells."""
+    accounted_until: datetime | None = None
     owner: str | None = None
     """Username of whom it concerns; None where that is unknown."""
     muted: str | None = None
@@ -67,7 +70,9 @@ class Alert:
     simulated: bool = False
 
     def usd_so_far(self, now: datetime) -> float | None:
-        """What it has cost up to `now` (or until it resolved)."""
+        """What it has cost: as accounted for, else up to `now` (or until it resolved)."""
+        if self.accounted_usd is not None:
+            return self.accounted_usd
         return usd_between(self.usd_per_hour, self.began_at, self.resolved_at or now)
 
 
@@ -76,6 +81,13 @@ def usd_between(usd_per_hour: float | None, began_at: datetime, until: datetime)
     if usd_per_hour is None:
         return None
     return usd_per_hour * (until - began_at).total_seconds() / 3600
+
+
+USD_SO_FAR_SQL = (
+    "coalesce(accounted_usd, usd_per_hour * date_diff('millisecond', began_at, "
+    "coalesce(resolved_at, now()::TIMESTAMP)) / 3.6e6)"
+)
+"""`Alert.usd_so_far` of a row of `alerts`."""
 
 
 class AlertStore(Protocol):

@@ -395,6 +395,12 @@ ALERTS = Table(
         ),
         Column("owner", Type.STRING, "Username of whom it concerns; NULL: unknown."),
         Column(
+            "accounted_usd",
+            Type.FLOAT64,
+            "What it has cost until accounted_until, as waste has it; NULL: usd_per_hour since it began.",
+        ),
+        Column("accounted_until", Type.TIMESTAMP, "Until when that is."),
+        Column(
             "muted",
             Type.STRING,
             "Why it is not sent: silenced, acknowledged or inhibited; NULL: it is sent.",

@@ -36,6 +36,7 @@ QUALIFY row_number() OVER (PARTITION BY node ORDER BY ts DESC) = 1;
 CREATE OR REPLACE VIEW alerts_now AS
 SELECT
     *,
-    usd_per_hour * date_diff('millisecond', began_at, now()::TIMESTAMP) / 3.6e6 AS usd_so_far
+    coalesce(accounted_usd, usd_per_hour * date_diff('millisecond', began_at, now()::TIMESTAMP) / 3.6e6)
+        AS usd_so_far
 FROM alerts
 WHERE state IN ('pending', 'firing');

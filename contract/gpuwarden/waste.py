@@ -48,6 +48,10 @@ DIAGNOSED_OVER_S = 120
 """A diagnosis is of the time before it, too: so long a window is measured."""
 DIAGNOSIS_KEPT_S = 600
 """An open diagnosis that is not refreshed for so long says nothing more."""
+COUNTED_AFTER_MINUTES = 5
+"""A minute of which nothing has come so long after its begin counts as one without samples."""
+RUN_DAYS_MAX = 30
+"""The begin of what an alert tells of is looked for so far back."""
 FRESH_HOURS = 3
 """The view `waste` labels at most so many hours before this one that are not rolled up."""
 HELD_BYTES_MIN = 500_000_000
@@ -61,6 +65,16 @@ CAUSES = {
     rule: cause for cause, rules in (("lost", LOST_RULES), ("hung", HUNG_RULES)) for rule in rules
 }
 """Rules whose alerts decide a label."""
+COSTS: dict[str, tuple[str, ...]] = {
+    # Time becomes `lost` when the alert fires; until then nobody knows what it was.
+    **dict.fromkeys(LOST_RULES, ("lost", "unknown")),
+    **dict.fromkeys(HUNG_RULES, tuple(LABELS)),
+    "gpu_data_loader_bound": ("starved",),
+    "gpu_idle_held": ("idle_held",),
+    "gpu_allocated_idle": ("allocated_idle",),
+    "gpu_idle_free": ("free",),
+}
+"""Rules whose alerts cost what their GPU's time with these labels did, from their begin on."""
 WORKS = frozenset(Bottleneck) - {
     Bottleneck.UNKNOWN,
     Bottleneck.HUNG_BLOCKED,
@@ -497,20 +511,28 @@ def _rows_sql(scope: WasteScope) -> str:
     )
 
 
+_OLDEST = f"(date_trunc('hour', now()::TIMESTAMP) - INTERVAL {FRESH_HOURS} HOUR)"
+
+
+def bounds_sql() -> str:
+    """SELECT of `begin_at`, until when hours are rolled up, and `end_at`, until when minutes are counted
+    beside them. Where nothing comes any more time goes on all the same, some minutes late."""
+    rolled = f"SELECT max(ts) + INTERVAL 1 HOUR FROM waste_1h WHERE ts >= {_OLDEST}"
+    minutes = " UNION ALL ".join(
+        f"SELECT ts FROM {table} WHERE ts >= {_OLDEST}" for table in ("gpu_1m", "host_1m")
+    )
+    return (
+        "SELECT begin_at, greatest(newest + INTERVAL 1 MINUTE, begin_at, "
+        f"date_trunc('minute', now()::TIMESTAMP) - INTERVAL {COUNTED_AFTER_MINUTES} MINUTE) AS end_at "
+        f"FROM (SELECT coalesce(({rolled}), {_OLDEST}) AS begin_at), "
+        f"(SELECT max(ts) AS newest FROM ({minutes}))"
+    )
+
+
 def view_sql() -> str:
     """CREATE of the view `waste`: hours that are rolled up, and those that are not, labelled now."""
-    oldest = f"(date_trunc('hour', now()::TIMESTAMP) - INTERVAL {FRESH_HOURS} HOUR)"
     scope = WasteScope(
-        "(SELECT begin_at FROM bounds)", "(SELECT end_at FROM bounds)", not_before=oldest
-    )
-    rolled = f"SELECT max(ts) + INTERVAL 1 HOUR FROM waste_1h WHERE ts >= {oldest}"
-    minutes = " UNION ALL ".join(
-        f"SELECT ts FROM {table} WHERE ts >= {oldest}" for table in ("gpu_1m", "host_1m")
-    )
-    bounds = (
-        f"SELECT begin_at, coalesce(newest + INTERVAL 1 MINUTE, begin_at) AS end_at "
-        f"FROM (SELECT coalesce(({rolled}), {oldest}) AS begin_at), "
-        f"(SELECT max(ts) AS newest FROM ({minutes}))"
+        "(SELECT begin_at FROM bounds)", "(SELECT end_at FROM bounds)", not_before=_OLDEST
     )
     names = ", ".join(column.name for column in _TABLE.columns)
     return (
@@ -522,5 +544,64 @@ def view_sql() -> str:
         'w.username AS "user", coalesce(w.slurm_job_id, w.pod) AS job, w.team, w.simulated, '
         "w.seconds / 3600 AS gpu_hours, w.usd, w.energy_kwh, w.energy_usd, w.co2_kg\n"
         f"FROM (SELECT {names} FROM waste_1h UNION ALL BY NAME "
-        f"SELECT {names} FROM (WITH bounds AS ({bounds}) SELECT * FROM ({waste_sql(scope)}))) w;\n"
+        f"SELECT {names} FROM (WITH bounds AS ({bounds_sql()}) SELECT * FROM ({waste_sql(scope)}))) w;\n"
+    )
+
+
+_ASKED = (
+    "asked AS (SELECT s.key, s.gpu_uuid, s.node, s.labels, date_trunc('minute', s.since) AS since "
+    'FROM (SELECT unnest(from_json($spans, \'[{"key": "VARCHAR", "gpu_uuid": "VARCHAR", '
+    '"node": "VARCHAR", "labels": ["VARCHAR"], "since": "TIMESTAMP"}]\')) AS s))'
+)
+_IS_THEIRS = "w.ts >= a.since AND if(a.gpu_uuid IS NULL, w.node = a.node, w.gpu_uuid = a.gpu_uuid)"
+
+
+def spent_sql(begin: datetime, end: datetime) -> str:
+    """SELECT of what spans have cost in the minutes from `begin` to before `end` (naive UTC): `key`, `usd`.
+
+    `$spans`: JSON list of objects with `key`, `gpu_uuid` (or null: all of a node), `node`, the `labels`
+    that count, and `since`. Spans of whose GPUs nothing is known there are left out.
+    """
+    nodes = "node IN (SELECT node FROM asked)"
+    rows = waste_sql(WasteScope(begin, end, nodes, by_minute=True))
+    return _spent(f"({rows})")
+
+
+def spent_hours_sql(begin: datetime, end: datetime) -> str:
+    """As `spent_sql`, of hours that are rolled up; those in which a span began are not counted."""
+    scope = WasteScope(begin, end)
+    return _spent(f"(SELECT * FROM waste_1h WHERE {scope.when})")
+
+
+def _spent(rows: str) -> str:
+    return (
+        f"WITH {_ASKED} SELECT a.key, coalesce(sum(w.usd) FILTER (list_contains(a.labels, w.label)), 0) AS usd "
+        f"FROM asked a JOIN {rows} w ON w.node = a.node AND {_IS_THEIRS} "
+        "GROUP BY a.key HAVING count(w.usd) > 0"
+    )
+
+
+def run_begin_sql() -> str:
+    """SELECT of `key` and `since`: where the time began that had the labels without a break until then,
+    of `$spans` as in `spent_sql`, by the hour; in its first hour they are taken to stand at its end."""
+    return (
+        f"WITH {_ASKED}, hours AS (SELECT a.key, a.since, w.ts, "
+        "3600 * sum(w.gpu_hours) FILTER (list_contains(a.labels, w.label)) AS theirs, "
+        "3600 * sum(w.gpu_hours) AS known FROM asked a JOIN waste w "
+        "ON w.gpu_uuid = a.gpu_uuid AND w.ts <= a.since "
+        f"AND w.ts > a.since - INTERVAL {RUN_DAYS_MAX} DAY GROUP BY ALL), "
+        "ends AS (SELECT key, since, max(ts) FILTER (coalesce(theirs, 0) < 0.95 * known) AS broken_at, "
+        f"min(ts) AS first_at FROM hours GROUP BY ALL), "
+        "whole AS (SELECT key, min(ts) AS whole_from, count(*) AS hours, max(ts) AS last_at "
+        "FROM hours JOIN ends USING (key) WHERE broken_at IS NULL OR ts > broken_at GROUP BY key) "
+        # A gap within the run: nobody knows when it began, so what the rule saw counts.
+        "SELECT e.key, least(e.since, date_trunc('minute', CASE "
+        "WHEN hours IS NULL OR date_diff('hour', whole_from, last_at) + 1 <> hours "
+        "OR last_at <> date_trunc('hour', e.since) THEN e.since "
+        "WHEN broken_at = whole_from - INTERVAL 1 HOUR "
+        "AND h.theirs > 0 THEN whole_from - to_milliseconds((1000 * h.theirs)::BIGINT) "
+        "ELSE whole_from + to_milliseconds((1000 * (f.known - f.theirs))::BIGINT) END)) AS since "
+        "FROM ends e LEFT JOIN whole w USING (key) "
+        "LEFT JOIN hours h ON h.key = e.key AND h.ts = e.broken_at "
+        "LEFT JOIN hours f ON f.key = e.key AND f.ts = w.whole_from"
     )

@@ -6,7 +6,7 @@ import re
 from typing import Any
 from urllib.parse import quote
 
-from gpuwarden.alert import WORST_FIRST
+from gpuwarden.alert import USD_SO_FAR_SQL, WORST_FIRST
 from gpuwarden_cli.client import CallError, ask, call
 from gpuwarden_cli.output import counted, render, terminal_width
 
@@ -14,8 +14,7 @@ _ALERTS = f"""
 SELECT
     severity, state, rule, node, gpu, summary,
     round(usd_per_hour, 2) AS usd_per_hour,
-    round(usd_per_hour * date_diff('millisecond', began_at,
-        coalesce(resolved_at, now()::TIMESTAMP)) / 3.6e6, 2) AS usd_so_far,
+    round({USD_SO_FAR_SQL}, 2) AS usd_so_far,
     began_at, fired_at, resolved_at, owner, muted, unknown_since, fingerprint, simulated,
     stale_since, resolved_reason
 FROM alerts

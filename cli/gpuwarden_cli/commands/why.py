@@ -89,7 +89,8 @@ SELECT min(began_at) AS began_at FROM diagnoses
 WHERE subject = $subject AND bottleneck = $bottleneck AND ended_at IS NULL
 """
 _ALERTS = f"""
-SELECT severity, rule, began_at, usd_per_hour, muted FROM alerts
+SELECT severity, rule, began_at, usd_per_hour, muted,
+    CASE WHEN accounted_until <= $now::TIMESTAMP THEN accounted_usd END AS accounted_usd FROM alerts
 WHERE (gpu_uuid = $gpu_uuid OR (gpu_uuid IS NULL AND node = $node))
     AND fired_at <= $now::TIMESTAMP AND coalesce(resolved_at > $now::TIMESTAMP, true)
 ORDER BY {WORST_FIRST}, began_at, rule
@@ -416,7 +417,9 @@ async def _show_alerts(querier: "Querier", node: str, gpu_uuid: str, now: dateti
     if rows:
         print("\nAlerts")
     for row in rows[:ALERTS_MAX]:
-        cost = usd_between(row["usd_per_hour"], row["began_at"], now)
+        cost = row["accounted_usd"]
+        if cost is None:
+            cost = usd_between(row["usd_per_hour"], row["began_at"], now)
         spent = "" if cost is None else f", {usd(cost)} so far"
         muted = f" (muted: {row['muted']})" if row["muted"] else ""
         print(

@@ -23,6 +23,7 @@ from gpuwarden.silence import Silence
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.overrides import Locations, Override
 from gpuwarden_rules.evaluation import fleet, schedule
+from gpuwarden_rules.evaluation.accounts import accounts_of
 from gpuwarden_rules.evaluation.concurrency import CONCURRENT_MAX, EvaluationSlots
 from gpuwarden_rules.evaluation.muting import reasons
 from gpuwarden_rules.evaluation.rule_failing import failing_rows, failing_rule
@@ -370,12 +371,13 @@ class RuleEngine:
         """One step of a rule's state. Raises what the query or the rows raise."""
         rule = runtime.rule
         rows = await self._rows(runtime, now)
+        accounts = await accounts_of(rule, rows, runtime.state, self._querier, now)
         if len(rows) <= INLINE_ROWS_MAX:
-            runtime.state, transitions = step(runtime.state, rows, rule, now, silent)
+            runtime.state, transitions = step(runtime.state, rows, rule, now, silent, accounts)
         else:
             loop = asyncio.get_running_loop()
             runtime.state, transitions = await loop.run_in_executor(
-                self._threads, lambda: step(runtime.state, rows, rule, now, silent)
+                self._threads, lambda: step(runtime.state, rows, rule, now, silent, accounts)
             )
         return transitions
 

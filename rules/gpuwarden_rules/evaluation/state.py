@@ -29,6 +29,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpuwarden.alert import Alert, AlertState, Severity, fingerprint, usd_between
@@ -98,14 +99,26 @@ class RowsError(ValueError):
     """The SQL ran, but its rows cannot be alerts; the message names the rows and what is wrong."""
 
 
+class Account(NamedTuple):
+    """What an alert has cost, as `waste` has it."""
+
+    usd: float
+    until: datetime
+    """Until when that is."""
+    began_at: datetime
+    """Since when, or since when something was added."""
+
+
 def step(
     state: Mapping[str, Alert],
     rows: Sequence[Mapping[str, Any]],
     rule: Rule,
     now: datetime,
     silent: Collection[str] = (),
+    accounts: Mapping[str, Account] = MappingProxyType({}),
 ) -> tuple[RuleState, list[Transition]]:
-    """State after an evaluation at `now` that returned `rows`, and what changed.
+    """State after an evaluation at `now` that returned `rows`, and what changed. `accounts`: what
+    alerts have cost, by fingerprint; of others their price an hour tells.
 
     `state` is what the step before returned; {} is the first. `silent`: nodes that have sent nothing
     for a while. An evaluation that failed is no evaluation: do not call this, and the state stays as
@@ -113,12 +126,13 @@ def step(
     """
     silent = () if rule.judges_silent_nodes else silent
     found, unknown = _found(rows, rule, now, silent)
+    state = _with_accounts(state, accounts)
     changes = _recent(state, now)
     after: dict[str, Alert] = {}
     transitions: list[Transition] = []
     for key, (labels, row) in found.items():
         before = state.get(key)
-        alert = _seen(before, key, labels, row, rule, now)
+        alert = _seen(before, accounts.get(key), key, labels, row, rule, now)
         if alert.state is AlertState.FIRING and _comes(before, changes.get(key, ())):
             changes[key] = (*changes.get(key, ()), Change(now, came=True))
         after[key] = _marked(alert) if _flaps(changes.get(key, ())) else alert
@@ -147,6 +161,21 @@ def step(
                 changes[key] = (*changes.get(key, ()), Change(now, came=False))
             transitions.append(Transition(_ended(alert, now), alert.state))
     return RuleState(after, changes, frozenset(unknown)), transitions
+
+
+def _with_accounts(
+    state: Mapping[str, Alert], accounts: Mapping[str, Account]
+) -> Mapping[str, Alert]:
+    """The alerts with what they have cost by now."""
+    known = {
+        key: replace(state[key], accounted_usd=account.usd, accounted_until=account.until)
+        for key, account in accounts.items()
+        if key in state
+    }
+    if not known:
+        return state
+    after = {**state, **known}
+    return replace(state, alerts=after) if isinstance(state, RuleState) else after
 
 
 def _recent(state: Mapping[str, Alert], now: datetime) -> dict[str, tuple[Change, ...]]:
@@ -220,6 +249,13 @@ def _found(
     return found, unknown
 
 
+def found_rows(
+    rows: Sequence[Mapping[str, Any]], rule: Rule, now: datetime
+) -> dict[str, tuple[dict[str, str], Mapping[str, Any]]]:
+    """Rows that hold, each with its labels, by fingerprint. Raises RowsError."""
+    return _found(rows, rule, now)[0]
+
+
 def fingerprints_in(
     rows: Sequence[Mapping[str, Any]], rule: Rule, now: datetime
 ) -> tuple[frozenset[str], frozenset[str]]:
@@ -229,7 +265,7 @@ def fingerprints_in(
 
 
 def _is_warming_up(row: Mapping[str, Any], rule: Rule, now: datetime) -> bool:
-    started_at = _instant(row, "job_started_at") if rule.warm_up_s else None
+    started_at = instant_of(row, "job_started_at") if rule.warm_up_s else None
     return started_at is not None and now - started_at < timedelta(seconds=rule.warm_up_s)
 
 
@@ -249,6 +285,7 @@ def _is_kept(alert: Alert, rule: Rule, now: datetime) -> bool:
 
 def _seen(
     before: Alert | None,
+    account: Account | None,
     key: str,
     labels: Mapping[str, str],
     row: Mapping[str, Any],
@@ -256,14 +293,18 @@ def _seen(
     now: datetime,
 ) -> Alert:
     active_at = before.active_at if before else now
-    began_at = min(_instant(row, "began_at") or active_at, active_at)
+    began_at = min(instant_of(row, "began_at") or active_at, active_at)
     if before:
         began_at = min(began_at, before.began_at)
+    elif account:
+        began_at = min(began_at, account.began_at)
+    usd_known = account.usd if account else before.accounted_usd if before else None
+    until = account.until if account else before.accounted_until if before else None
     fires = row.get("immediate") is True or now - active_at >= timedelta(seconds=rule.for_s)
     is_firing = fires or (before is not None and before.state is AlertState.FIRING)
     fired_at = before.fired_at if before else None
     usd_per_hour = _number(row, "usd_per_hour")
-    values = {**rule.params, **row, **_offered(usd_per_hour, began_at, now)}
+    values = {**rule.params, **row, **_offered(usd_per_hour, usd_known, began_at, now)}
     try:
         summary, remedy = rule.summary.render(values), rule.remedy.render(values)
     except (LookupError, ValueError) as error:
@@ -278,6 +319,8 @@ def _seen(
         remedy=remedy,
         value=_number(row, "value"),
         usd_per_hour=usd_per_hour,
+        accounted_usd=usd_known,
+        accounted_until=until,
         began_at=began_at,
         active_at=active_at,
         fired_at=fired_at or (now if is_firing else None),
@@ -288,10 +331,12 @@ def _seen(
     )
 
 
-def _offered(usd_per_hour: float | None, began_at: datetime, now: datetime) -> dict[str, Any]:
+def _offered(
+    usd_per_hour: float | None, usd_known: float | None, began_at: datetime, now: datetime
+) -> dict[str, Any]:
     """Values that texts may use beside the row's: see `language.OFFERED`."""
     now = max(now, began_at)  # a clock that went back costs nothing
-    so_far = usd_between(usd_per_hour, began_at, now)
+    so_far = usd_between(usd_per_hour, began_at, now) if usd_known is None else usd_known
     if usd_per_hour is None or so_far is None:
         cost = COST_UNKNOWN
     else:
@@ -315,7 +360,8 @@ def _number(row: Mapping[str, Any], name: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _instant(row: Mapping[str, Any], name: str) -> datetime | None:
+def instant_of(row: Mapping[str, Any], name: str) -> datetime | None:
+    """An instant of a row; None: it has none. Raises RowsError."""
     value = row.get(name)
     if value is None:
         return None

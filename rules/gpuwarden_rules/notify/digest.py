@@ -1,4 +1,4 @@
-"""The daily digest: what the fleet wasted, at a time of day, from SQL.
+"""Makes the daily digest: what the fleet wasted, at a time of day, from SQL.
 
 It reads whole hours of the view `waste`, as `gpuwarden report waste` does, and `alerts`. When it is due is a
 pure function.
@@ -34,12 +34,13 @@ ORDER BY usd DESC NULLS LAST, wasted DESC NULLS LAST, name
 _ALERTS = """
 SELECT rule, sum(hours) AS hours, sum(hours * usd_per_hour) AS usd
 FROM (
-    SELECT rule, usd_per_hour, greatest(0, date_diff('millisecond',
-        greatest(began_at, $since::TIMESTAMP),
-        least(coalesce(resolved_at, $until::TIMESTAMP), $until::TIMESTAMP))) / 3.6e6 AS hours
-    FROM alerts
-    WHERE fired_at < $until::TIMESTAMP AND simulated = $simulated
-        AND coalesce(resolved_at, $until::TIMESTAMP) > $since::TIMESTAMP
+    SELECT rule, greatest(0, date_diff('millisecond',
+        greatest(began_at, $since::TIMESTAMP), least(until, $until::TIMESTAMP))) / 3.6e6 AS hours,
+        -- Of an alert of several days, the share of this one.
+        coalesce(accounted_usd / (nullif(date_diff('millisecond', began_at, until), 0) / 3.6e6), usd_per_hour)
+            AS usd_per_hour
+    FROM (SELECT *, coalesce(resolved_at, accounted_until, $until::TIMESTAMP) AS until FROM alerts)
+    WHERE fired_at < $until::TIMESTAMP AND simulated = $simulated AND until > $since::TIMESTAMP
 )
 GROUP BY rule
 HAVING usd > 0

@@ -10,6 +10,7 @@ from tests.collector.made_up_store import LIMITS, put
 
 from gpuwarden.clock import SystemClock, to_ms
 from gpuwarden.waste import LABELS as LABELS_OF_TIME
+from gpuwarden.waste import NO_WASTE
 from gpuwarden_cli.main import main
 from gpuwarden_cli.remote_querier import RemoteQuerier
 from gpuwarden_collector.daemon import running
@@ -18,7 +19,6 @@ from gpuwarden_collector.storage.database import Database
 from gpuwarden_rules.notify.digest import DigestPlan, due_at, is_due, made, read
 
 UNTIL = datetime(2026, 3, 2, 8, tzinfo=UTC)
-NO_WASTE = ("productive", "unknown")
 PLAN = DigestPlan(receivers=("a", "b"), at=time(8), zone=UTC, top=2)
 
 

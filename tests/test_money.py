@@ -1,0 +1,248 @@
+"""Money has one definition: alert, page, report, digest and SQL give the same cents on a simulated week."""
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuwarden.alert import Alert
+from gpuwarden.clock import ManualClock
+from gpuwarden.waste import WasteScope, waste_sql
+from gpuwarden_cli.client import QueryAnswer
+from gpuwarden_cli.commands import report
+from gpuwarden_cli.main import main
+from gpuwarden_collector.alert_store import SqlAlertStore
+from gpuwarden_dashboards.fleet import read_fleet
+from gpuwarden_rules.definition.language import builtin_rules
+from gpuwarden_rules.evaluation.engine import RuleEngine
+from gpuwarden_rules.notify.digest import read
+from gpuwarden_rules.testing.database import MemoryDatabase
+
+WEEK = timedelta(days=7)
+MINUTE = timedelta(minutes=1)
+PRICES = (2.95, 3.61, 1.37)
+"""USD an hour of each GPU, each on a node of its own."""
+HELD = 20 * 2**30
+KINDS = {
+    # idle_seconds, busy_seconds, util_percent_avg, memory_used_bytes_max, power_watts_avg
+    "free": (60, 0, 0, 0, 90.0),
+    "held": (60, 0, 0, HELD, None),
+    "busy": (0, 60, 97, HELD, 600.0),
+    "hot": (0, 60, 99, HELD, 400.0),
+    "starved": (30, 30, 35, HELD, 300.0),
+    "slow": (10, 50, 60, HELD, 350.0),
+}
+"""Minutes of a GPU; `lost`: there are none."""
+Span = tuple[str, int]
+
+
+class AlertsWriter:
+    """Keeps alerts in the database."""
+
+    def __init__(self, database: MemoryDatabase) -> None:
+        self._database = database
+
+    async def write(self, changes: Any) -> None:
+        """Replace those that there are."""
+        self._database.execute("DELETE FROM alerts")
+        rows = changes.upserted["alerts"].to_pylist()
+        self._database.insert("alerts", [{k: _utc(v) for k, v in r.items()} for r in rows])
+
+
+class Week:
+    """A simulated week of a small fleet that ends now, in a database."""
+
+    def __init__(self, database: MemoryDatabase) -> None:
+        self.database = database
+        self.now = datetime.now(UTC)
+        self.end = self.now.replace(second=0, microsecond=0) - 2 * MINUTE
+        self.begin = self.end - WEEK
+        for name in ("gpus", "nodes", "gpu_1m", "host_1m", "process_1m", "alerts", "diagnoses", "waste_1h"):  # fmt: skip
+            database.execute(f"DELETE FROM {name}")
+
+    def lived(self, gpu: int, spans: list[Span]) -> datetime:
+        """Write what a GPU did, the last span until now; when that began."""
+        node, uuid = f"n{gpu}", f"GPU-{gpu}"
+        one = {"node": node, "simulated": False, "first_seen_at": self.begin}
+        self.database.insert("nodes", [{**one, "agent_id": "a", "boot_id": "b", "last_seen_at": self.now, "labels": '{"team": "t"}'}])  # fmt: skip
+        board = {"gpu_uuid": uuid, "gpu": gpu, "model": "NVIDIA H100", "sm_clock_max_mhz": 2000}
+        prices = {"usd_per_hour": PRICES[gpu], "usd_per_kwh": 0.2, "co2_g_per_kwh": 400.0}
+        self.database.insert("gpus", [{**one, **board, **prices, "last_seen_at": self.now}])
+        until = self.end
+        for kind, minutes in reversed(spans):
+            since = max(self.begin, until - minutes * MINUTE)
+            if since < until:
+                self._fill(gpu, kind, since, until)
+                began_at, until = since, since
+        return began_at if len(spans) == 1 else self.end - spans[-1][1] * MINUTE
+
+    def _fill(self, gpu: int, kind: str, since: datetime, until: datetime) -> None:
+        minutes = int((until - since) / MINUTE)
+        ts = f"TIMESTAMP '{since.replace(tzinfo=None)}' + to_minutes(m)"
+        key = f"{ts} AS ts, 'n{gpu}' AS node, false AS simulated, 60 AS samples"
+        source = f"FROM range({minutes}) r(m)"
+        self.database.execute(f"INSERT INTO host_1m BY NAME SELECT {key} {source}")
+        if kind == "lost":
+            return
+        idle, busy, util, used, watts = KINDS[kind]
+        hot = 30 if kind == "hot" else 0
+        self.database.execute(f"""
+            INSERT INTO gpu_1m BY NAME SELECT {key}, 'GPU-{gpu}' AS gpu_uuid, {gpu} AS gpu, 6 AS detail_samples,
+            1 AS health_samples, {idle} AS idle_seconds, {busy} AS busy_seconds, 0 AS unknown_seconds,
+            {util} AS util_percent_avg, {util} AS util_percent_p95, {used} AS memory_used_bytes_max,
+            {"NULL" if watts is None else watts} AS power_watts_avg, 1500 AS sm_clock_mhz_avg,
+            {hot} AS hw_thermal_seconds_delta {source}""")
+        if used:
+            self.database.execute(f"""
+                INSERT INTO process_1m BY NAME SELECT {key}, 'GPU-{gpu}' AS gpu_uuid, {gpu} AS gpu, 7 AS pid,
+                'ada' AS username, '55' AS slurm_job_id, 'python' AS process_name,
+                TIMESTAMP '{self.begin.replace(tzinfo=None)}' AS started_at,
+                {used} AS gpu_memory_bytes_max {source}""")
+        if kind in ("starved", "busy"):
+            at = {"began_at": since + 2 * MINUTE, "seen_at": until, "ended_at": until}
+            found = "loader_workers" if kind == "starved" else "compute_bound"
+            self.database.insert("diagnoses", [{
+                "subject": f"GPU-{gpu}", "kind": "gpu", "bottleneck": found, "confidence": 1.0, "summary": "",
+                "evidence": "[]", "misses": "[]", "gpus": 1, "simulated": False, **at,
+            }])  # fmt: skip
+
+    def rolled(self) -> None:
+        """Roll up the hours that are over, as the collector does."""
+        hours = (self.begin.replace(minute=0), self.end.replace(minute=0))
+        sql = waste_sql(WasteScope(*(at.replace(tzinfo=None) for at in hours)))
+        self.database.execute(f"INSERT INTO waste_1h BY NAME {sql}")
+
+    def alerts(self) -> dict[str, Alert]:
+        """What the rules say of idle GPUs now, by GPU; saved, too."""
+
+        clock = ManualClock(self.now)
+        writer: Any = AlertsWriter(self.database)
+        rules = [
+            rule for rule in builtin_rules() if rule.name in ("gpu_idle_free", "gpu_idle_held")
+        ]
+        store = SqlAlertStore(writer, self.database, clock)
+        engine = RuleEngine(rules, self.database, store, clock)
+
+        async def evaluated() -> None:
+            for rule in rules:
+                await engine.evaluate(rule.name)
+            await engine.close()
+
+        asyncio.run(evaluated())
+        return {alert.labels["gpu_uuid"]: alert for alert in engine.alerts}
+
+    def one(self, sql: str, *params: Any) -> tuple[Any, ...]:
+        """The only row of a query."""
+        (row,) = self.database.run(sql, {f"p{n}": value for n, value in enumerate(params)}).rows
+        return row
+
+    def ask(self, sql: str, params: Mapping[str, Any] | None = None, **_: Any) -> QueryAnswer:
+        """As the collector answers `gpuwarden report`."""
+        bound = {k: datetime.fromisoformat(v["timestamp"]) for k, v in (params or {}).items()}
+        found = self.database.run(sql, {k: v for k, v in bound.items() if f"${k}" in sql})
+        rows = [
+            [v.isoformat() if isinstance(v, datetime) else v for v in row] for row in found.rows
+        ]
+        return QueryAnswer(list(found.columns), rows, False)
+
+
+def _utc(value: Any) -> Any:
+    return value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
+
+
+def cents(usd: float) -> int:
+    """What a person reads."""
+    return round(100 * usd)
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[MemoryDatabase]:
+    made = MemoryDatabase()
+    yield made
+    made.close()
+
+
+_KIND = st.sampled_from([*KINDS, "lost"])
+_SPANS = st.lists(st.tuples(_KIND, st.integers(7, 3000)), min_size=4, max_size=9)
+_LAST = st.integers(45, 5000)
+
+
+def _over_a_week(spans: list[Span], *last: Span) -> list[Span]:
+    return [("busy", 7 * 1440), *spans, *last]
+
+
+@settings(
+    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(spans=st.tuples(_SPANS, _SPANS, _SPANS), last=st.tuples(_LAST, _LAST))
+def test_all_of_the_time_is_billed_once_and_everything_says_the_same_cents(
+    database: MemoryDatabase, spans: Any, last: tuple[int, int], capsys: Any
+) -> None:
+    week = Week(database)
+    # Before it became idle the GPU worked, longer than the hour in which that was.
+    began = {
+        "GPU-0": week.lived(0, _over_a_week(spans[0], ("busy", 90), ("free", last[0]))),
+        "GPU-1": week.lived(1, _over_a_week(spans[1], ("hot", 90), ("held", last[1]))),
+    }
+    week.lived(2, _over_a_week(spans[2]))
+    week.rolled()
+
+    # Every second of every GPU has one label, and costs its price.
+    hours, usd, wasted = week.one(
+        "SELECT sum(gpu_hours), sum(usd), sum(usd) FILTER (is_waste) FROM waste"
+    )
+    assert hours == pytest.approx(3 * 168)
+    assert cents(usd) == cents(168 * sum(PRICES))
+
+    # The report, by whatever, is SQL.
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(report, "ask", week.ask)
+        for by in ("gpu", "job"):
+            capsys.readouterr()
+            assert main(["report", "waste", "--by", by, "--since", "8d", "--format", "json"]) == 0
+            lines = json.loads(capsys.readouterr().out)
+            assert cents(sum(line["usd"] for line in lines)) == cents(usd)
+            assert cents(sum(line["wasted_usd"] or 0 for line in lines)) == cents(wasted)
+
+    # An alert costs what the report has of its label since it began, however long ago that is.
+    alerts = week.alerts()
+    said = {(a["node"], a["rule"]): a["usd_so_far"] for a in asyncio.run(read_fleet(database, week.now)).alerts}  # fmt: skip
+    assert {"GPU-0", "GPU-1"} <= alerts.keys()
+    for uuid, label in (("GPU-0", "free"), ("GPU-1", "idle_held")):
+        alert = alerts[uuid]
+        assert abs(alert.began_at - began[uuid]) <= MINUTE
+        (spent,) = week.one(
+            "SELECT sum(usd) FROM waste WHERE gpu_uuid = $p0 AND label = $p1 "
+            "AND ts >= date_trunc('hour', $p2::TIMESTAMP)",
+            *(uuid, label, alert.began_at),
+        )
+        assert spent == pytest.approx(PRICES[int(uuid[-1])] * last[int(uuid[-1])] / 60, abs=0.4)
+        shown = alert.usd_so_far(week.now)
+        assert shown is not None
+        assert cents(shown) == cents(spent) == cents(said[alert.labels["node"], alert.rule])
+        assert f"${spent:,.2f} so far" in alert.summary
+
+    # The digest of a day has what SQL has of it.
+    until = week.end.replace(minute=0)
+    since = until - timedelta(days=1)
+    digest = asyncio.run(read(database, since, until, 5))
+    (of_day,) = week.one(
+        "SELECT coalesce(sum(usd) FILTER (is_waste), 0) FROM waste WHERE ts >= $p0 AND ts < $p1",
+        since,
+        until,
+    )
+    assert cents(digest.usd or 0) == cents(of_day)
+
+    # Energy is what was measured: never 0 for what was not.
+    kinds = week.one(
+        "SELECT count(energy_kwh) FILTER (label = 'idle_held' AND node = 'n1' AND ts >= $p0), "
+        "sum(energy_kwh * 0.4), sum(co2_kg) FROM waste",
+        began["GPU-1"] + timedelta(hours=1),
+    )
+    assert kinds[0] == 0
+    assert kinds[1] == pytest.approx(kinds[2])

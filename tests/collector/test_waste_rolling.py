@@ -84,6 +84,16 @@ async def test_every_hour_of_a_silent_fleet_is_counted_until_it_is_forgotten(kno
 
 
 @pytest.mark.slow
+async def test_six_hours_of_a_reading_every_five_minutes_are_six_hours(known: Fleet) -> None:
+    await known.store(gpu_rows(range(0, 6 * 3600, 300)))
+    await known.run([("pass", 7 * 3600.0), ("roll", 0)])
+    found: dict[str, float] = {}
+    for (_, label), value in seconds(known).items():
+        found[label] = found.get(label, 0) + value
+    assert sum(v for label, v in found.items() if label != "unknown") == 6 * 3600
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("is_sealed", [False, True])
 async def test_samples_that_come_late_change_the_labels_not_the_sum(
     known: Fleet, is_sealed: bool

@@ -64,6 +64,9 @@ class Batcher:
     """By table, those handed out or waiting."""
     first_ms: int | None = None
     last_ms: int | None = None
+    gaps_s: Counter[int] = field(default_factory=Counter)
+    """Times between readings of a GPU, in whole seconds, and how often there were."""
+    _last_ms: dict[str, int] = field(default_factory=dict)
     gpus: set[str] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
 
@@ -76,6 +79,8 @@ class Batcher:
             return
         self.rows[table.name] += data.num_rows
         self._note(data)
+        if table.name == "gpu_samples":
+            self._note_gaps(data)
         pieces = self.pending.setdefault(table.name, [])
         pieces.append(data)
         while sum(piece.num_rows for piece in pieces) >= BATCH_ROWS:
@@ -113,6 +118,35 @@ class Batcher:
         for name, seen in (("gpu_uuid", self.gpus), ("node", self.nodes)):
             if name in names:
                 seen.update(v for v in pc.unique(data[name]).to_pylist() if v)
+
+    @property
+    def pace_s(self) -> int | None:
+        """Seconds from a reading of a GPU to its next, of the middle one; None: there are no two."""
+        left = (sum(self.gaps_s.values()) + 1) // 2
+        for gap_s, count in sorted(self.gaps_s.items()):
+            left -= count
+            if left <= 0:
+                return gap_s
+        return None
+
+    def _note_gaps(self, data: Any) -> None:
+        encoded = data["gpu_uuid"].combine_chunks().dictionary_encode()
+        names, gpu = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+        ms = data["ts"].cast(pa.int64()).to_numpy()
+        order = np.lexsort((ms, gpu))
+        gpu, ms = gpu[order], ms[order]
+        is_same = gpu[1:] == gpu[:-1]
+        gaps = [(ms[1:] - ms[:-1])[is_same]]
+        starts = np.flatnonzero(np.append(True, ~is_same))
+        ends = np.append(starts[1:], len(ms)) - 1
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            name = names[gpu[start]]
+            if (last_ms := self._last_ms.get(name)) is not None:
+                gaps.append(ms[start : start + 1] - last_ms)
+            self._last_ms[name] = int(ms[end])
+        seconds, counts = np.unique(np.concatenate(gaps) // 1000, return_counts=True)
+        found = zip(seconds.tolist(), counts.tolist(), strict=True)
+        self.gaps_s.update({gap_s: count for gap_s, count in found if gap_s > 0})
 
 
 def without_doubles(table: Table, data: Any) -> Any:

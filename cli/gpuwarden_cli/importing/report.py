@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpuwarden.clock import from_ms
+from gpuwarden.durations import readable
+from gpuwarden.waste import SPARSE_MAX_MINUTES
 from gpuwarden_cli.importing.batches import Batcher
 from gpuwarden_cli.importing.model import ImportTally
 from gpuwarden_cli.output import render
@@ -95,11 +97,23 @@ def _span(totals: Totals, now_ms: int) -> Iterator[str]:
     if batcher.first_ms is not None and batcher.last_ms is not None:
         line += f", {_time(batcher.first_ms)} to {_time(batcher.last_ms)} UTC"
     yield f"{line}{'; nothing was sent (--dry-run)' if totals.is_dry else ''}"
+    if (pace_s := batcher.pace_s) is not None and pace_s > 60:
+        yield _sparse(pace_s)
     if batcher.first_ms is not None and now_ms - batcher.first_ms > OLD_DAYS * 86_400_000:
         yield (
             f"rows older than {OLD_DAYS} days go when the collector next tidies up, unless its"
             " keep_samples_days is more"
         )
+
+
+def _sparse(pace_s: int) -> str:
+    """What becomes of a log with less than a reading a minute."""
+    if pace_s <= SPARSE_MAX_MINUTES * 60:
+        return f"a reading every {readable(pace_s)}: in `waste` each counts until the next"
+    return (
+        f"a reading every {readable(pace_s)}: in `waste` each counts for {SPARSE_MAX_MINUTES} minutes,"
+        " and the time until the next is in no report"
+    )
 
 
 def _time(ts_ms: int) -> str:

@@ -41,3 +41,20 @@ def test_many_fields_are_counted_and_named_when_asked() -> None:
 def test_nothing_is_said_to_be_nothing() -> None:
     totals = Totals(Batcher(0), Counter(), False)
     assert list(lines([], totals)) == ["nothing to import"]
+
+
+def test_a_log_with_less_than_a_reading_a_minute_is_said_to_be_one() -> None:
+    def told(seconds: int, readings: int = 9) -> str:
+        batcher = Batcher(100 * DAY_MS)
+        for n in range(readings):  # as a reader of one reading at a time gives them
+            block = [
+                {"ts": 90 * DAY_MS + 1000 * seconds * n, "node": "n1", "gpu_uuid": f"GPU-{gpu}", "util_percent": 5.0}
+                for gpu in range(2)
+            ]  # fmt: skip
+            list(batcher.add(ImportedRows.of("gpu_samples", block), ImportTally()))
+        return "\n".join(lines([], Totals(batcher, Counter(), False)))
+
+    assert "a reading every 5 min: in `waste` each counts until the next" in told(300)
+    assert "a reading every 30 min: in `waste` each counts for 15 minutes, and" in told(1800)
+    assert "a reading" not in told(60)
+    assert "a reading" not in told(300, readings=1)

@@ -81,13 +81,19 @@ async def accounts_of(
         spans = [
             span
             for key in {**found, **state}
-            if (span := _span(rule, key, found.get(key), state.get(key), begin, now)) is not None
+            if not _is_level(state.get(key), end)
+            and (span := _span(rule, key, found.get(key), state.get(key), begin, now)) is not None
         ]
         return await _accounts(querier, spans, begin, end)
     except QueryError as error:
         # An alert must not wait for its price.
         log.warning("alerts are not accounted for", extra={"rule": rule.name, "reason": str(error)})
         return {}
+
+
+def _is_level(alert: Alert | None, end: datetime) -> bool:
+    """Whether no minute was counted since."""
+    return alert is not None and alert.accounted_until == end
 
 
 def _span(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuwarden.alert import Alert
 from gpuwarden.clock import ManualClock
-from gpuwarden.waste import WasteScope, waste_sql
+from gpuwarden.waste import COUNTED_MINUTES, WasteScope, waste_sql
 from gpuwarden_cli.client import QueryAnswer
 from gpuwarden_cli.commands import report
 from gpuwarden_cli.main import main
@@ -60,7 +60,8 @@ class Week:
     def __init__(self, database: MemoryDatabase) -> None:
         self.database = database
         self.now = datetime.now(UTC)
-        self.end = self.now.replace(second=0, microsecond=0) - 2 * MINUTE
+        end = self.now.replace(second=0, microsecond=0) - 2 * MINUTE
+        self.end = end - end.minute % COUNTED_MINUTES * MINUTE
         self.begin = self.end - WEEK
         for name in ("gpus", "nodes", "gpu_1m", "host_1m", "process_1m", "alerts", "diagnoses", "waste_1h"):  # fmt: skip
             database.execute(f"DELETE FROM {name}")
@@ -113,8 +114,8 @@ class Week:
 
     def rolled(self) -> None:
         """Roll up the hours that are over, as the collector does."""
-        hours = (self.begin.replace(minute=0), self.end.replace(minute=0))
-        sql = waste_sql(WasteScope(*(at.replace(tzinfo=None) for at in hours)))
+        begin, end = (at.replace(minute=0, tzinfo=None) for at in (self.begin, self.end))
+        sql = waste_sql(WasteScope(begin, end))
         self.database.execute(f"INSERT INTO waste_1h BY NAME {sql}")
 
     def alerts(self) -> dict[str, Alert]:

@@ -48,8 +48,9 @@ DIAGNOSED_OVER_S = 120
 """A diagnosis is of the time before it, too: so long a window is measured."""
 DIAGNOSIS_KEPT_S = 600
 """An open diagnosis that is not refreshed for so long says nothing more."""
-COUNTED_AFTER_MINUTES = 5
-"""A minute of which nothing has come so long after its begin counts as one without samples."""
+COUNTED_MINUTES = 5
+"""Time that is not rolled up is counted in such steps, so that what asks within one has the same figures. A
+minute of which nothing has come after so long counts as one without samples."""
 RUN_DAYS_MAX = 30
 """The begin of what an alert tells of is looked for so far back."""
 FRESH_HOURS = 3
@@ -516,14 +517,14 @@ _OLDEST = f"(date_trunc('hour', now()::TIMESTAMP) - INTERVAL {FRESH_HOURS} HOUR)
 
 def bounds_sql() -> str:
     """SELECT of `begin_at`, until when hours are rolled up, and `end_at`, until when minutes are counted
-    beside them. Where nothing comes any more time goes on all the same, some minutes late."""
+    beside them, in steps. Where nothing comes any more time goes on all the same, some minutes late."""
     rolled = f"SELECT max(ts) + INTERVAL 1 HOUR FROM waste_1h WHERE ts >= {_OLDEST}"
     minutes = " UNION ALL ".join(
         f"SELECT ts FROM {table} WHERE ts >= {_OLDEST}" for table in ("gpu_1m", "host_1m")
     )
     return (
-        "SELECT begin_at, greatest(newest + INTERVAL 1 MINUTE, begin_at, "
-        f"date_trunc('minute', now()::TIMESTAMP) - INTERVAL {COUNTED_AFTER_MINUTES} MINUTE) AS end_at "
+        f"SELECT begin_at, greatest(begin_at, time_bucket(INTERVAL {COUNTED_MINUTES} MINUTE, greatest("
+        f"newest + INTERVAL 1 MINUTE, now()::TIMESTAMP - INTERVAL {COUNTED_MINUTES} MINUTE))) AS end_at "
         f"FROM (SELECT coalesce(({rolled}), {_OLDEST}) AS begin_at), "
         f"(SELECT max(ts) AS newest FROM ({minutes}))"
     )

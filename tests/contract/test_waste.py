@@ -477,7 +477,7 @@ def test_the_view_has_the_hours_that_are_rolled_up_and_the_one_that_runs(
         "FROM waste WHERE label = 'idle_held' GROUP BY ALL ORDER BY ts"
     )
     labelled_now = database.run(asked).rows
-    sql = waste_sql(WasteScope(*(at.replace(tzinfo=None) for at in (begin, this_hour))))
+    sql = waste_sql(WasteScope(begin.replace(tzinfo=None), this_hour.replace(tzinfo=None)))
     database.execute(f"INSERT INTO waste_1h BY NAME {sql}")
     # What was labelled at once and what was rolled up are the same, and each hour is there once.
     assert database.run(asked).rows == labelled_now

@@ -379,6 +379,9 @@ class RuleEngine:
             runtime.state, transitions = await loop.run_in_executor(
                 self._threads, lambda: step(runtime.state, rows, rule, now, silent, accounts)
             )
+        # What a page shows of them must not be behind what reports say.
+        known = (alert for key in accounts if (alert := runtime.state.get(key)))
+        runtime.unsaved |= {(alert.fingerprint, alert.active_at): alert for alert in known}
         return transitions
 
     async def _rows(self, runtime: RuleRuntime, now: datetime) -> list[dict[str, Any]]:

@@ -170,6 +170,8 @@ class _File:
         self._node = origin.node_or(None)
         self._columns: _Columns | None = None
         self._block: LineBlock | None = None
+        self._entity_at = 0
+        self._pid_at: int | None = None
         self._converted: dict[str, CellColumn] = {}
         self._seen: set[tuple[str, str]] = set()
         """GPUs, or GPUs and processes, of the round."""
@@ -186,11 +188,10 @@ class _File:
         if self._columns is not None and columns.names == self._columns.names:
             return
         yield from self._handed_on()
-        self._columns, self._block, self._converted = (
-            columns,
-            LineBlock(len(columns.names), ","),
-            {},
-        )
+        names = columns.names
+        self._columns, self._block, self._converted = columns, LineBlock(len(names), ","), {}
+        self._entity_at = names.index("gpu" if "gpu" in names else "entity")
+        self._pid_at = names.index("pid") if "pid" in names else None
 
     def take(self, line: str, number: int) -> Iterator[ImportedRows]:
         """A line of values."""
@@ -205,8 +206,8 @@ class _File:
         if len(cells) != len(self._columns.names):
             self._tally.skip(f"not the {len(self._columns.names)} cells of the header", number)
             return
-        said = dict(zip(self._columns.names, cells, strict=True))
-        gpu, pid = said.get("gpu") or said.get("entity", ""), said.get("pid", "")
+        gpu = cells[self._entity_at]
+        pid = "" if self._pid_at is None else cells[self._pid_at]
         index = int(gpu) if gpu.isdecimal() and len(gpu) < 5 else -1
         if index < self._last_gpu or (gpu, pid) in self._seen:
             self._round += 1
@@ -215,7 +216,9 @@ class _File:
         self._last_gpu = index
         if pid == "-":
             return  # a GPU without a process
-        self._block.add(",".join(re.sub(r'[",]', " ", cell) for cell in cells) + "\n", number)
+        if "," in line or '"' in line:
+            cells = [re.sub(r'[",]', " ", cell) for cell in cells]
+        self._block.add(",".join(cells) + "\n", number)
         self._rounds.append(self._round)
         if len(self._block.numbers) >= BLOCK_ROWS:
             yield from self._handed_on()

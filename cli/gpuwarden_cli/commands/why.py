@@ -81,7 +81,8 @@ WHERE list_contains($nodes, node)
 _EVENTS = """
 SELECT ts, severity, kind, message FROM events
 WHERE ts > $now::TIMESTAMP - INTERVAL 1 DAY AND ts <= $now::TIMESTAMP AND severity <> 'info'
-    AND node = $node AND (gpu_uuid = $gpu_uuid OR gpu_uuid IS NULL)
+    -- Nor is an Xid left out whose GPU nobody knows.
+    AND node = $node AND (gpu_uuid = $gpu_uuid OR gpu_uuid IS NULL OR starts_with(gpu_uuid, 'pci-'))
 ORDER BY ts DESC LIMIT 5
 """
 _SINCE = """
@@ -91,7 +92,7 @@ WHERE subject = $subject AND bottleneck = $bottleneck AND ended_at IS NULL
 _ALERTS = f"""
 SELECT severity, rule, began_at, usd_per_hour, muted,
     CASE WHEN accounted_until <= $now::TIMESTAMP THEN accounted_usd END AS accounted_usd FROM alerts
-WHERE (gpu_uuid = $gpu_uuid OR (gpu_uuid IS NULL AND node = $node))
+WHERE (gpu_uuid = $gpu_uuid OR (node = $node AND (gpu_uuid IS NULL OR starts_with(gpu_uuid, 'pci-'))))
     AND fired_at <= $now::TIMESTAMP AND coalesce(resolved_at > $now::TIMESTAMP, true)
 ORDER BY {WORST_FIRST}, began_at, rule
 """

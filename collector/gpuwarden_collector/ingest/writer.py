@@ -372,7 +372,9 @@ class Writer:
         if node not in self._known.left and (is_recent or node in self._known.heard["nodes"]):
             return NodeForgotten.SENDS
         gone = departures.forgotten(item, seen, self._prices.billing, now)
-        late = departures.unbilled_windows(node, gone.row["billed_until"], now)
+        late = None
+        if node not in self._known.left:
+            late = departures.unbilled_windows(node, gone.row["billed_until"], now)
         self._commit(Changes(upserted={"nodes": inventory_table("nodes", {node: gone})}, late=late))
         self._known.items["nodes"][node] = gone
         self._known.left.add(node)

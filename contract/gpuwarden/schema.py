@@ -341,6 +341,12 @@ ALERTS = Table(
         Column("fingerprint", Type.STRING, "Identity of rule and labels.", required=True),
         Column("rule", Type.STRING, "Name of the rule.", required=True),
         Column("severity", Type.STRING, "info, warning or critical.", required=True),
+        Column(
+            "consequence",
+            Type.STRING,
+            "What it means: lost_work, failing_hardware, unwatched, slow_work or waste.",
+            required=True,
+        ),
         Column("state", Type.STRING, "pending, firing or resolved.", required=True),
         Column("node", Type.STRING, "Label node; NULL: the alert has none."),
         Column("gpu", Type.INT32, "Label gpu; NULL: the alert has none."),
@@ -371,7 +377,7 @@ ALERTS = Table(
         Column(
             "muted",
             Type.STRING,
-            "Why it is not sent: silenced, acknowledged or inhibited; NULL: it is sent.",
+            "Why it is not sent: silenced or acknowledged; NULL: it is sent.",
         ),
         Column(
             "stale_since",

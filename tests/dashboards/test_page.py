@@ -71,9 +71,9 @@ def add_gpu(db, gpu: int, util, *, node="n1", usd=2.95) -> None:
 def add_alert(db, *, summary="GPU 0 idle", severity="warning", usd=2.95, node="n1") -> None:
     began = (datetime.now(UTC) - timedelta(hours=2)).replace(tzinfo=None)
     db.execute(
-        "INSERT INTO alerts (fingerprint, rule, severity, state, node, gpu, gpu_uuid, labels,"
+        "INSERT INTO alerts (fingerprint, rule, severity, consequence, state, node, gpu, gpu_uuid, labels,"
         " summary, remedy, usd_per_hour, began_at, active_at, fired_at, seen_at, simulated)"
-        " VALUES (?, 'gpu_idle_held', ?, 'firing', ?, 0, 'GPU-n1-0', '{}', ?, 'Stop job 7.', ?,"
+        " VALUES (?, 'gpu_idle_held', ?, 'waste', 'firing', ?, 0, 'GPU-n1-0', '{}', ?, 'Stop job 7.', ?,"
         " ?, ?, ?, ?, true)",
         [summary, severity, node, summary, usd, began, began, began, began],
     )

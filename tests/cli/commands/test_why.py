@@ -64,7 +64,7 @@ async def test_alerts_of_the_gpu_and_its_node_stand_beside_the_verdict(
     def alert(rule: str, **row: object) -> dict[str, object]:
         began_at = END - timedelta(hours=2)
         return {
-            "fingerprint": rule, "rule": rule, "severity": "warning", "state": "firing", "labels": "{}",
+            "fingerprint": rule, "rule": rule, "severity": "warning", "consequence": "slow_work", "state": "firing", "labels": "{}",
             "summary": "", "remedy": "", "began_at": began_at, "active_at": began_at, "fired_at": began_at,
             "seen_at": END, "simulated": True, "node": "n1", "gpu_uuid": "GPU-n1-0", **row,
         }  # fmt: skip

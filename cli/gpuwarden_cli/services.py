@@ -81,18 +81,21 @@ async def collecting(
     from gpuwarden_rules.evaluation.exposition import exposition
     from gpuwarden_rules.evaluation.reload import RuleReloader
     from gpuwarden_rules.http import routes as rules_routes
+    from gpuwarden_rules.incidents.service import IncidentService
 
     rule_set = rule_set_of(settings.rules_dirs)
     notifications = Notifications(settings.notify_file, settings.data_dir, clock)
     reloader: RuleReloader | None = None
     diagnoser: Diagnoser | None = None
+    incidents: IncidentService | None = None
 
     def figures() -> str:
         of_rules = exposition(reloader.engine.stats, clock.now()) if reloader else ""
         return of_rules + (diagnoser.figures() if diagnoser else "") + notifications.figures()
 
     def changed(alert: "Alert") -> None:
-        notifications.wake(alert)
+        if incidents:
+            incidents.wake()
         if on_change:
             on_change(alert)
 
@@ -117,12 +120,21 @@ async def collecting(
         )
         also = (notifications.reload, collector.take_prices)
         reloader = RuleReloader(engine, settings.rules_dirs, also)
+        incidents = IncidentService(
+            lambda: engine.alerts if engine.is_running else None,
+            lambda: engine.rules,
+            collector.incidents,
+            collector.rules_querier,
+            clock,
+            notifications.wake,
+        )
         diagnoser = Diagnoser(collector.rules_querier, collector.diagnoses, clock)
         async with asyncio.TaskGroup() as group:
             group.create_task(engine.run(stop_rules), name="rules")
             group.create_task(diagnoser.run(stop_rules), name="diagnosis")
+            group.create_task(incidents.run(stop_rules), name="incidents")
             group.create_task(
-                notifications.run(engine, collector.rules_querier, stop_rules), name="notify"
+                notifications.run(incidents, collector.rules_querier, stop_rules), name="notify"
             )
             reloading = group.create_task(
                 reloader.reload_whenever(reload or asyncio.Event()), name="reload"

@@ -415,7 +415,7 @@ async def test_past_alerts_go_by_age(opened: Open, real_clock: ManualClock) -> N
             put(
                 store.database,
                 "alerts",
-                "SELECT $1 AS fingerprint, 'r' AS rule, 'info' AS severity, $2 AS state, '{}' AS "
+                "SELECT $1 AS fingerprint, 'r' AS rule, 'info' AS severity, 'waste' AS consequence, $2 AS state, '{}' AS "
                 "labels, 's' AS summary, 'r' AS remedy, $3 AS began_at, $3 AS active_at, "
                 "$4 AS resolved_at, $3 AS seen_at, true AS simulated",
                 [str(number), status, at, over],

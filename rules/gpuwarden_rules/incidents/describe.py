@@ -55,7 +55,7 @@ def described(
     else:
         assert before is not None
         found = before
-    unknown = [alert.unknown_since for alert in live]
+    unknown = [alert.unknown_since or alert.stale_since for alert in live]
     quiet = [alert.muted for alert in sorted(heads or live, key=urgency)]
     return replace(
         found,
@@ -63,7 +63,7 @@ def described(
         severity=min((alert.severity for alert in live), key=URGENCY.__getitem__),
         consequence=min((alert.consequence for alert in live), key=GRAVITY.__getitem__),
         members=members,
-        usd_per_hour=_cost(heads) if heads else _cost(live),
+        usd_per_hour=cost_of(heads or live),
         muted=quiet[0] if all(quiet) else None,
         unknown_since=max(at for at in unknown if at) if all(unknown) else None,
         simulated=any(alert.simulated for alert in live),
@@ -159,7 +159,7 @@ def _place(shared: Mapping[str, str], root: Alert) -> str:
     return found[0] if found else " ".join(f"{key} {value}" for key, value in shared.items())
 
 
-def _cost(alerts: Sequence[Alert]) -> float | None:
+def cost_of(alerts: Sequence[Alert]) -> float | None:
     """What they cost an hour; several alerts of one GPU cost what the dearest does."""
     dearest: dict[str, float] = {}
     for alert in alerts:

@@ -15,7 +15,7 @@ Invariants
   several, the oldest goes on and the others are merged into it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -37,13 +37,21 @@ class IncidentStep:
     """What follows from a look at the alerts."""
 
     incidents: dict[str, Incident]
-    """Those that are open, and those resolved lately, by id."""
-    merged: list[Incident]
-    """Those that this step merged into others."""
+    """Those that are open, and those lately resolved or merged into others, by id."""
     waiting: frozenset[str]
     """Fingerprints of alerts that wait for others of their cause."""
     wake_at: datetime | None
     """When to look again if no alert changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentView:
+    """The incidents of one look, with the alerts that it saw."""
+
+    incidents: Sequence[Incident]
+    """Open ones, and those lately resolved or merged."""
+    alerts: Mapping[str, Alert]
+    """What fires, by fingerprint."""
 
 
 def step(
@@ -55,11 +63,13 @@ def step(
 ) -> IncidentStep:
     """The incidents at `now`; `incidents` is what the step before returned, `alerts` all that are active."""
     firing = {alert.fingerprint: alert for alert in alerts if alert.state is AlertState.FIRING}
-    kept = {
+    lately = {
         key: incident
         for key, incident in incidents.items()
         if incident.resolved_at is None or now - incident.resolved_at <= REOPEN
     }
+    kept = {k: i for k, i in lately.items() if i.state is not IncidentState.MERGED}
+    merged = {k: i for k, i in lately.items() if i.state is IncidentState.MERGED}
     members = {key: _continued(incident, firing, now) for key, incident in kept.items()}
     home = {
         member.fingerprint: key
@@ -74,7 +84,6 @@ def step(
                 again, active_at=alert.active_at, ended_at=None
             )
             home[alert.fingerprint] = key
-    merged: list[Incident] = []
     opened: dict[str, datetime] = {}
     waiting: list[str] = []
     wakes: list[datetime] = []
@@ -95,7 +104,7 @@ def step(
             members[target], opened[target] = {}, now
         for other in olds[1:]:
             members[target] = members.pop(other) | members[target]
-            merged.append(_merged(kept[other], target, now))
+            merged[other] = _merged(kept[other], target, now)
         for alert in group.alerts:
             members[target][alert.fingerprint] = _member(alert, now)
     for found in members.values():
@@ -105,7 +114,7 @@ def step(
         key: described(kept.get(key), key, found, firing, graph, nodes, opened.get(key, now), now)
         for key, found in members.items()
     }
-    return IncidentStep(after, merged, frozenset(waiting), min(wakes, default=None))
+    return IncidentStep(after | merged, frozenset(waiting), min(wakes, default=None))
 
 
 @dataclass(slots=True)
@@ -256,6 +265,8 @@ def _continued(
         if member.ended_at is not None
         else replace(member, ended_at=max(now, member.active_at))
         if (alert := firing.get(key)) is None
+        else member
+        if member.active_at == alert.active_at
         else replace(member, active_at=alert.active_at)
         for key, member in incident.members.items()
     }

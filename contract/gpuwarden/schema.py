@@ -416,7 +416,11 @@ INCIDENTS = Table(
         Column("roots", Type.INT32, "Alerts of the root's rule without a cause.", required=True),
         Column("alerts", Type.INT32, "All its alerts, those that are over too.", required=True),
         Column("firing", Type.INT32, "Its alerts that fire.", required=True),
-        Column("usd_per_hour", Type.FLOAT64, "What its roots cost an hour; NULL: unknown."),
+        Column(
+            "usd_per_hour",
+            Type.FLOAT64,
+            "What its roots cost an hour, or, if that is unknown, what follows; NULL: unknown.",
+        ),
         Column("owner", Type.STRING, "Username of whom all roots concern; NULL: several, unknown."),
         Column(
             "muted",

@@ -63,7 +63,7 @@ def described(
         severity=min((alert.severity for alert in live), key=URGENCY.__getitem__),
         consequence=min((alert.consequence for alert in live), key=GRAVITY.__getitem__),
         members=members,
-        usd_per_hour=cost_of(heads or live),
+        usd_per_hour=cost_of(heads, live),
         muted=quiet[0] if all(quiet) else None,
         unknown_since=max(at for at in unknown if at) if all(unknown) else None,
         simulated=any(alert.simulated for alert in live),
@@ -159,11 +159,16 @@ def _place(shared: Mapping[str, str], root: Alert) -> str:
     return found[0] if found else " ".join(f"{key} {value}" for key, value in shared.items())
 
 
-def cost_of(alerts: Sequence[Alert]) -> float | None:
-    """What they cost an hour; several alerts of one GPU cost what the dearest does."""
-    dearest: dict[str, float] = {}
-    for alert in alerts:
-        if alert.usd_per_hour is not None:
-            key = alert.labels.get("gpu_uuid") or alert.fingerprint
-            dearest[key] = max(dearest.get(key, 0.0), alert.usd_per_hour)
-    return sum(dearest.values()) if dearest else None
+def cost_of(roots: Sequence[Alert], others: Sequence[Alert] = ()) -> float | None:
+    """What the roots cost an hour, or, where nobody knows that, the others. Several alerts of one GPU
+    cost what the dearest does.
+    """
+    for alerts in (roots, others):
+        dearest: dict[str, float] = {}
+        for alert in alerts:
+            if alert.usd_per_hour is not None:
+                key = alert.labels.get("gpu_uuid") or alert.fingerprint
+                dearest[key] = max(dearest.get(key, 0.0), alert.usd_per_hour)
+        if dearest:
+            return sum(dearest.values())
+    return None

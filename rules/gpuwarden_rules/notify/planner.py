@@ -227,7 +227,7 @@ def _tell(
     known = {alert.fingerprint for alert in want.alerts}
     over = [_over(alert, now) for name, alert in told.items() if name not in known]
     roots = want.alerts[: want.roots] or want.alerts
-    usd_per_hour = cost_of(roots)
+    usd_per_hour = cost_of(roots, want.alerts)
     began_at = min((a.began_at for a in roots), default=want.incident.began_at)
     sent = replace(want.incident, members={})
     before = 0 if notice is None else notice.messages
@@ -282,7 +282,7 @@ def _end(
     last = ended or replace(notice.incident, state=IncidentState.RESOLVED, resolved_at=end)
     over = tuple(_over(alert, now) for alert in notice.alerts.values())
     is_merged = last.state is IncidentState.MERGED
-    usd_per_hour = cost_of(over[: notice.roots] or over)
+    usd_per_hour = cost_of(over[: notice.roots], over)
     until = max(last.resolved_at or now, last.began_at)
     whole = Notification(
         id="",

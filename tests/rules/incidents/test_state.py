@@ -178,6 +178,16 @@ def test_gpus_of_one_job_or_node_that_come_at_once_are_one_and_other_rules_are_n
     assert len(run(START + MIN, *alerts)) == 2
 
 
+def test_a_gpu_costs_once_and_what_follows_counts_where_the_cost_of_the_root_is_unknown() -> None:
+    root, follows = alert("ecc_uncorrectable"), [alert("recovery_action"), alert("gpu_idle_held")]
+    (incident,) = Run()(START + MIN, root, *follows)
+    assert incident.usd_per_hour == 2
+    (incident,) = Run()(START + MIN, replace(root, usd_per_hour=None), *follows)
+    assert incident.usd_per_hour == 2
+    (incident,) = Run()(START + MIN, root, alert("ecc_uncorrectable", gpu=1))
+    assert incident.usd_per_hour == 4
+
+
 def test_an_incident_is_muted_with_its_roots_and_unknown_with_all_its_alerts() -> None:
     run = Run()
     root, follows = alert("gpu_lost"), alert("xid_critical", xid=79)

@@ -45,10 +45,12 @@ def described(
             before, state=IncidentState.RESOLVED, members=members, resolved_at=resolved_at
         )
     if heads:
-        began_at = min(
-            *(alert.began_at for alert in heads), before.began_at if before else opened_at
-        )
         root = min(heads, key=lambda a: (*urgency(a)[:3], a.began_at, a.fingerprint))
+        # Roots that are over count, as long as it is about the same.
+        is_same = before is not None and before.rule == root.rule
+        began_at = min(alert.began_at for alert in heads if alert.rule == root.rule)
+        if before is not None and is_same:
+            began_at = min(began_at, before.began_at)
         found = _of_root(key, root, members, graph, nodes, began_at, opened_at)
         owners = {alert.owner for alert in heads if alert.rule == root.rule}
         found = replace(found, owner=owners.pop() if len(owners) == 1 else None)

@@ -24,8 +24,9 @@ from gpuwarden.incident import Incident, IncidentAlert, IncidentState, incident_
 from gpuwarden_rules.incidents.describe import described
 from gpuwarden_rules.incidents.graph import CauseGraph, NodeLabels, Place, values
 
-LAG = timedelta(minutes=10)
-"""A cause that is found so long after what follows from it is still its cause."""
+LAG = timedelta(minutes=2)
+"""A cause that began so long after what follows from it fired is still its cause: readings of different
+tables come up to a minute apart."""
 SPREAD = timedelta(minutes=5)
 """Heads of one rule and place that come so long after the last one still belong to it."""
 REOPEN = timedelta(minutes=10)

@@ -101,22 +101,27 @@ def test_one_fault_of_a_gpu_is_one_incident_of_its_cause_in_whatever_order_it_is
     assert found == {(root, "n1 GPU 0", Severity.CRITICAL, frozenset(names))}
 
 
+def went_down(at: datetime, node: int) -> Alert:
+    """A node that was last heard of a minute before the alerts of the test."""
+    return replace(alert("node_down", at, node=f"n{node}"), began_at=START - MIN)
+
+
 def test_twelve_silent_nodes_are_one_incident_with_what_they_have_in_common() -> None:
     rack = [alert("agent_stale", START + n * S, node=f"n{n}") for n in range(4, 8)]
     run = Run()
     assert run(START + 3 * MIN, *rack) == []
-    down = [alert("node_down", START + 3 * MIN, node=f"n{n}") for n in range(4, 8)]
+    down = [went_down(START + 3 * MIN, n) for n in range(4, 8)]
     later = START + 3 * MIN + 15 * S
     (incident,) = run(later, *rack, *down)
-    assert incident.summary == "4 nodes of rack r1 stopped reporting at 10:18 UTC."
+    assert incident.summary == "4 nodes of rack r1 stopped reporting at 10:14 UTC."
     assert (incident.labels, incident.nodes, incident.rule) == ({"rack": "r1"}, 4, "node_down")
     # Another rack follows: what they share then is no rack.
-    more = [alert("node_down", later + MIN, node=f"n{n}") for n in range(8)]
-    (incident,) = run(later + MIN, *rack, *down, *more[:4])
-    assert incident.summary == "8 nodes stopped reporting at 10:18 UTC."
+    more = [went_down(later + MIN, n) for n in range(4)]
+    (incident,) = run(later + MIN, *rack, *down, *more)
+    assert incident.summary == "8 nodes stopped reporting at 10:14 UTC."
     # A node that goes long after is another matter.
-    late = alert("node_down", later + 2 * SPREAD, node="n9")
-    assert len(run(later + 2 * SPREAD + 15 * S, *rack, *down, *more[:4], late)) == 2
+    late = went_down(later + 2 * SPREAD, 9)
+    assert len(run(later + 2 * SPREAD + 15 * S, *rack, *down, *more, late)) == 2
 
 
 def test_a_cause_that_comes_later_takes_over_and_merges_what_had_been_apart() -> None:
@@ -124,7 +129,7 @@ def test_a_cause_that_comes_later_takes_over_and_merges_what_had_been_apart() ->
     hot, xid = alert("gpu_thermal_throttle_sw"), alert("xid_critical", START + MIN, xid=79)
     apart = run(START + 2 * MIN, hot, xid)
     assert {i.rule for i in apart} == {"gpu_thermal_throttle_sw", "xid_critical"}
-    lost = alert("gpu_lost", START + 5 * MIN)
+    lost = replace(alert("gpu_lost", START + 5 * MIN), began_at=START + LAG)
     (incident,) = run(START + 5 * MIN, hot, xid, lost)
     assert (incident.id, incident.rule) == (min(apart, key=lambda i: i.opened_at).id, "gpu_lost")
     (merged,) = (i for i in run.incidents.values() if i.state is IncidentState.MERGED)

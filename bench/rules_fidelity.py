@@ -6,7 +6,7 @@ Readings come every 15 s (gpu, host) and every minute (the rest), an hour at a t
 collector's own SQL, events the agent's own edges, diagnoses the collector's own, the inventory that of each
 instant. Every rule is looked at
 every five minutes, and around each change as often as it would be live, at least every minute; its alerts
-live as live ones do. The exit code is 1 where a fault was late or missed or an alert was false. All faults
+live as live ones do, are joined into incidents, and a channel is told of these. The exit code is 1 where a fault was late or missed or an alert was false. All faults
 and what each must raise are in bench/fidelity/scenarios.py. SIGTERM ends it with the hour, and judges what was
 lived so far.
 """

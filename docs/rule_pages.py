@@ -63,8 +63,8 @@ def _index(packs: Mapping[Path, Sequence[Rule]]) -> Iterator[str]:
     yield ""
     yield "[Rules](../rules.md) explains the language, and how to change or replace a rule. Where a page names"
     yield "`coverage_min`, that share of the window must have readings, else the rule says nothing."
-    yield "A reading that is NULL begins no alert and ends none. A rule notifies nobody while one that explains it"
-    yield "(`inhibited_by` in the pack) fires for the same place, such as [node_down](node_down.md)."
+    yield "A reading that is NULL begins no alert and ends none. Alerts of one cause are one"
+    yield "[incident](../rules.md#incidents): its pack names what a rule follows from in `caused_by`."
     stems = {path.stem: path for path in packs}
     for stem in (*_GROUPS, *sorted(stems.keys() - _GROUPS.keys())):
         yield f"\n## {_GROUPS.get(stem, stem)}\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 from bench.fidelity.scenarios import (
-    Incident,
+    ScriptedFault,
     faults_of,
     gpus_of,
     model_of,
@@ -79,7 +79,7 @@ class Host:
 
     number: int
     seed: int
-    incidents: Sequence[Incident]
+    incidents: Sequence[ScriptedFault]
     node: SimulatedNode = field(init=False)
     price: float = field(init=False)
     gpus: list[Row] = field(init=False)
@@ -213,8 +213,8 @@ def _came_back(silence: Silence) -> list[Row]:
 class Fleet:
     """All hosts, in memory; `hour` must be asked in order of time."""
 
-    def __init__(self, nodes: int, seed: int, incidents: Sequence[Incident]) -> None:
-        by_node: dict[str, list[Incident]] = {}
+    def __init__(self, nodes: int, seed: int, incidents: Sequence[ScriptedFault]) -> None:
+        by_node: dict[str, list[ScriptedFault]] = {}
         for incident in incidents:
             by_node.setdefault(incident.node, []).append(incident)
         self.hosts = [Host(n, seed, by_node.get(node_name(n), ())) for n in range(nodes)]

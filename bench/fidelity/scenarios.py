@@ -67,7 +67,7 @@ class Scenario:
 
 
 @dataclass(frozen=True, slots=True)
-class Incident:
+class ScriptedFault:
     """A scenario at its place and time; times in milliseconds since the beginning."""
 
     scenario: Scenario
@@ -392,13 +392,13 @@ def gpus_of(number: int) -> int:
     return GPUS.get(model_of(number), 8)
 
 
-def plan(nodes: int, hours: float, seed: int) -> list[Incident]:
+def plan(nodes: int, hours: float, seed: int) -> list[ScriptedFault]:
     """All incidents of a fleet in the order of time; those that the end would cut short are left out."""
     end_ms = round(hours * 60 * MINUTE_MS)
     incidents = []
     for number in range(nodes):
         if (given := FROM_THE_BEGINNING.get(number % len(GROUP))) is not None:
-            incidents.append(Incident(given, node_name(number), None, (), 0, end_ms))
+            incidents.append(ScriptedFault(given, node_name(number), None, (), 0, end_ms))
         busy_until_ms: dict[str, int] = {}
         for begin_ms, role, cycle in _cycles(number, end_ms, seed):
             broken: set[int] = set()
@@ -418,7 +418,7 @@ def plan(nodes: int, hours: float, seed: int) -> list[Incident]:
     return sorted(kept, key=lambda incident: (incident.begin_ms, incident.node))
 
 
-def is_calm(incidents: Sequence[Incident], begin_s: int, end_s: int) -> bool:
+def is_calm(incidents: Sequence[ScriptedFault], begin_s: int, end_s: int) -> bool:
     """Nothing goes wrong between two seconds but what is wrong all the time, or for a day."""
     return not any(
         i.begin_ms < end_s * 1000 and begin_s * 1000 < i.end_ms and 0 < i.scenario.minutes < 300
@@ -441,7 +441,7 @@ def _cycles(number: int, end_ms: int, seed: int) -> Iterator[tuple[int, str, int
 
 def _in_turn(
     number: int, part: str, scenarios: tuple[Scenario, ...], begin_ms: int, cycle: int
-) -> Iterator[Incident]:
+) -> Iterator[ScriptedFault]:
     all_gpus = gpus_of(number)
     gpus = part_gpus(part, all_gpus)
     for scenario in scenarios:
@@ -450,12 +450,12 @@ def _in_turn(
         turned = gpus[cycle % len(gpus) :] + gpus[: cycle % len(gpus)]
         is_shared = any(o.kind in _JOB_WIDE or o.gpus == "all" for o in scenario.orders)
         spoken_of = None if wide else frozenset(turned if is_shared else turned[:1])
-        yield Incident(scenario, node_name(number), spoken_of, turned, begin_ms, end_ms)
+        yield ScriptedFault(scenario, node_name(number), spoken_of, turned, begin_ms, end_ms)
         settle_min = NODE_SETTLE_MIN if part == "node" else SETTLE_MIN
         begin_ms = end_ms + round(settle_min * MINUTE_MS)
 
 
-def _broken(incident: Incident, gpus: int) -> set[int]:
+def _broken(incident: ScriptedFault, gpus: int) -> set[int]:
     """GPUs whose boards are to be replaced."""
     if not incident.scenario.is_mended:
         return set()
@@ -463,14 +463,14 @@ def _broken(incident: Incident, gpus: int) -> set[int]:
     return {f.gpu for f in faults if f.gpu is not None and f.kind is not K.JOB}
 
 
-def _maintenance(number: int, broken: set[int], begin_ms: int) -> Incident:
+def _maintenance(number: int, broken: set[int], begin_ms: int) -> ScriptedFault:
     begin_ms += round(MAINTENANCE_MIN * MINUTE_MS)
     end_ms = begin_ms + round(MAINTENANCE.minutes * MINUTE_MS)
     part = tuple(sorted(broken))
-    return Incident(MAINTENANCE, node_name(number), None, part, begin_ms, end_ms)
+    return ScriptedFault(MAINTENANCE, node_name(number), None, part, begin_ms, end_ms)
 
 
-def faults_of(incident: Incident, gpus: int) -> Iterator[Fault]:
+def faults_of(incident: ScriptedFault, gpus: int) -> Iterator[Fault]:
     """What the simulator is told for an incident."""
     for order in incident.scenario.orders:
         begin_ms = incident.begin_ms + round(order.at_min * MINUTE_MS)

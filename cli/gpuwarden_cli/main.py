@@ -15,7 +15,7 @@ from gpuwarden import __version__
 from gpuwarden.lifecycle import StartError
 from gpuwarden.settings import SettingsError
 from gpuwarden_cli.client import CallError, collector_url
-from gpuwarden_cli.commands import alerts, sql
+from gpuwarden_cli.commands import alerts, incidents, sql
 from gpuwarden_cli.output import FORMATS
 
 EPILOG = """\
@@ -106,6 +106,7 @@ def parser() -> CommandParser:
     _add_collector(commands)
     _add_simulate(commands)
     _add_sql(commands)
+    _add_incidents(commands)
     _add_alerts(commands)
     _add_nodes(commands)
     _add_rules(commands)
@@ -238,7 +239,7 @@ def _add_sql(commands: "Commands[CommandParser]") -> None:
     made = _command(
         commands, "sql", sql.sql, "query the fleet in SQL (DuckDB, read only)",
         "Main tables: gpu_samples, host_samples, process_samples, events, nodes, gpus,"
-        " alerts; views gpus_now, nodes_now, alerts_now. SHOW TABLES lists all.",
+        " alerts, incidents; views gpus_now, nodes_now, alerts_now. SHOW TABLES lists all.",
     )  # fmt: skip
     made.add_argument("query", metavar="QUERY", help="one SELECT; - reads it from standard input")
     _add_format(made)
@@ -247,7 +248,9 @@ def _add_sql(commands: "Commands[CommandParser]") -> None:
 
 def _add_alerts(commands: "Commands[CommandParser]") -> None:
     group = _group(commands, "alerts", "list, silence and acknowledge alerts")
-    made = _command(group, "list", alerts.alerts_list, "list alerts by severity and cost")
+    made = _command(
+        group, "list", alerts.alerts_list, "list alerts: critical ones first, then by consequence"
+    )
     made.add_argument(
         "--state",
         choices=alerts.ALERT_STATES,
@@ -255,6 +258,7 @@ def _add_alerts(commands: "Commands[CommandParser]") -> None:
         help="default active: firing, pending",
     )
     made.add_argument("--exit-code", action="store_true", help="exit with 1 if an alert fires")
+    _add_filters(made)
     _add_format(made)
     _add_url(made)
     made = _command(
@@ -292,6 +296,47 @@ def _add_nodes(commands: "Commands[CommandParser]") -> None:
     )  # fmt: skip
     made.add_argument("nodes", nargs="+", metavar="NODE", help="name of a node that is silent")
     _add_url(made)
+
+
+def _add_incidents(commands: "Commands[CommandParser]") -> None:
+    group = _group(
+        commands, "incidents", "list, show and acknowledge incidents: alerts of one cause"
+    )
+    made = _command(group, "list", incidents.incidents_list, "list incidents, the gravest first")
+    made.add_argument(
+        "--state", choices=incidents.INCIDENT_STATES, default="open", help="default open"
+    )
+    made.add_argument("--exit-code", action="store_true", help="exit with 1 if an incident is open")
+    _add_filters(made)
+    _add_format(made)
+    _add_url(made)
+    for name, run, text in (
+        ("show", incidents.incidents_show, "show an incident with all its alerts"),
+        ("ack", incidents.incidents_ack, "mute notifications of an incident's roots for a time"),
+    ):
+        made = _command(group, name, run, text)
+        made.add_argument("id", metavar="ID", help="as `gpuwarden incidents list` shows it")
+        if name == "show":
+            made.add_argument(
+                "--format", choices=("table", "json"), default="table", help="default table"
+            )
+            _add_url(made)
+        else:
+            _add_silence(made, "4h")
+
+
+def _add_filters(made: argparse.ArgumentParser) -> None:
+    for name, text in (
+        ("node", "of this node; * and ? are wildcards"),
+        ("gpu", "of this GPU: its index, or the beginning of its UUID"),
+        ("user", "that concern this user"),
+        ("job", "of this job"),
+        ("rule", "of this rule; * and ? are wildcards"),
+    ):
+        made.add_argument(f"--{name}", metavar=name.upper(), help=text)
+    made.add_argument(
+        "--severity", choices=("info", "warning", "critical"), help="of this severity"
+    )
 
 
 def _add_silence(made: argparse.ArgumentParser, span: str) -> None:

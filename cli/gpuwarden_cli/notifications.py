@@ -9,9 +9,8 @@ from gpuwarden.clock import Clock
 from gpuwarden.lifecycle import StartError
 
 if TYPE_CHECKING:
-    from gpuwarden.alert import Alert
     from gpuwarden.query import Querier
-    from gpuwarden_rules.evaluation.engine import RuleEngine
+    from gpuwarden_rules.incidents.service import IncidentService
     from gpuwarden_rules.notify.notifier import Notifier
     from gpuwarden_rules.notify.receivers.receiver import Receiver
     from gpuwarden_rules.notify.settings import Notify
@@ -20,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Notifications:
-    """Tells of an engine's alerts, or nothing where nobody is to be told."""
+    """Tells of incidents, or nothing where nobody is to be told."""
 
     def __init__(self, path: Path | None, data_dir: Path, clock: Clock) -> None:
         """`path`: the file of receivers and routes. Raises StartError."""
@@ -31,10 +30,10 @@ class Notifications:
         self._ending = asyncio.Event()
         self._notifier: Notifier | None = None
 
-    def wake(self, alert: "Alert") -> None:
-        """An alert changed."""
+    def wake(self) -> None:
+        """An incident changed."""
         if self._notifier:
-            self._notifier.wake(alert)
+            self._notifier.wake()
 
     def figures(self) -> str:
         """Prometheus text for /metrics."""
@@ -70,7 +69,9 @@ class Notifications:
         log.info("notify_file reloaded", extra={"receivers": len(self._asked[1])})
         return None
 
-    async def run(self, engine: "RuleEngine", querier: "Querier", stop: asyncio.Event) -> None:
+    async def run(
+        self, incidents: "IncidentService", querier: "Querier", stop: asyncio.Event
+    ) -> None:
         """Tell until asked to stop."""
         if self._asked is None:
             return
@@ -78,7 +79,7 @@ class Notifications:
             ending = group.create_task(self._end_with(stop), name="notify stop")
             while not stop.is_set():
                 self._ending = asyncio.Event()
-                before, self._notifier = self._notifier, self._notifier_of(engine, querier)
+                before, self._notifier = self._notifier, self._notifier_of(incidents, querier)
                 if before:
                     self._notifier.go_on_counting(before)
                 await self._notifier.run(self._ending)
@@ -88,7 +89,7 @@ class Notifications:
         await stop.wait()
         self._ending.set()
 
-    def _notifier_of(self, engine: "RuleEngine", querier: "Querier") -> "Notifier":
+    def _notifier_of(self, incidents: "IncidentService", querier: "Querier") -> "Notifier":
         from gpuwarden_rules.notify.notifier import Notifier
         from gpuwarden_rules.notify.outbox import FILE_NAME, Outbox
 
@@ -98,7 +99,7 @@ class Notifications:
             notify,
             receivers,
             Outbox(self._data_dir / FILE_NAME, self._clock),
-            lambda: engine.alerts if engine.is_running else None,
+            lambda: incidents.view,
             querier,
             self._clock,
         )

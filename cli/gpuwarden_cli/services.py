@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from gpuwarden_collector.ops.health import Duties
     from gpuwarden_collector.settings import CollectorSettings
     from gpuwarden_rules.definition.rule_set import RuleSet
+    from gpuwarden_rules.evaluation.engine import RuleEngine
     from gpuwarden_rules.evaluation.reload import RuleReloader
+    from gpuwarden_rules.incidents.service import IncidentService
 
 log = logging.getLogger(__name__)
 
@@ -67,12 +69,11 @@ async def collecting(
     settings: "CollectorSettings",
     clock: Clock,
     *,
-    on_change: "Callable[[Alert], None] | None" = None,
+    on_change: "Callable[[Alert], None]" = lambda alert: None,
     reload: asyncio.Event | None = None,
 ) -> "AsyncIterator[Collector]":
-    """A collector with rules and page, for as long as the block runs; `reload`, when set, has
-    rules, receivers and prices read anew. Raises StartError.
-    """
+    """A collector with rules and page while the block runs; `reload`, when set, has rules, receivers
+    and prices read anew. Raises StartError."""
     from gpuwarden_cli.notifications import Notifications
     from gpuwarden_collector.daemon import running
     from gpuwarden_dashboards.routes import routes as page_routes
@@ -85,6 +86,7 @@ async def collecting(
     notifications = Notifications(settings.notify_file, settings.data_dir, clock)
     reloader: RuleReloader | None = None
     diagnoser: Diagnoser | None = None
+    incidents: IncidentService | None = None
 
     def figures() -> str:
         from gpuwarden_rules.exposition import exposition
@@ -93,9 +95,9 @@ async def collecting(
         return exposition(stats, clock.now(), diagnoser) + notifications.figures()
 
     def changed(alert: "Alert") -> None:
-        notifications.wake(alert)
-        if on_change:
-            on_change(alert)
+        if incidents:
+            incidents.wake()
+        on_change(alert)
 
     def routes(querier: "Querier") -> "list[AbstractRouteDef]":
         return [
@@ -107,10 +109,10 @@ async def collecting(
     async with running(
         settings, clock, routes=routes, more_metrics=figures, duties=duties
     ) as collector:
-        stop_rules = asyncio.Event()
+        stop_rules, querier = asyncio.Event(), collector.rules_querier
         engine = RuleEngine(
             rule_set.rules,
-            collector.rules_querier,
+            querier,
             collector.alerts,
             clock,
             overrides=rule_set.overrides,
@@ -118,13 +120,13 @@ async def collecting(
         )
         also = (notifications.reload, collector.take_prices)
         reloader = RuleReloader(engine, settings.rules_dirs, also)
-        diagnoser = Diagnoser(collector.rules_querier, collector.diagnoses, clock)
+        incidents = _incidents_of(engine, collector, clock, notifications.wake)
+        diagnoser = Diagnoser(querier, collector.diagnoses, clock)
         async with asyncio.TaskGroup() as group:
             group.create_task(engine.run(stop_rules), name="rules")
             group.create_task(diagnoser.run(stop_rules), name="diagnosis")
-            group.create_task(
-                notifications.run(engine, collector.rules_querier, stop_rules), name="notify"
-            )
+            group.create_task(incidents.run(stop_rules), name="incidents")
+            group.create_task(notifications.run(incidents, querier, stop_rules), name="notify")
             reloading = group.create_task(
                 reloader.reload_whenever(reload or asyncio.Event()), name="reload"
             )
@@ -133,6 +135,21 @@ async def collecting(
             finally:
                 reloading.cancel()
                 stop_rules.set()
+
+
+def _incidents_of(
+    engine: "RuleEngine", collector: "Collector", clock: Clock, on_look: Callable[[], None]
+) -> "IncidentService":
+    from gpuwarden_rules.incidents.service import IncidentService
+
+    return IncidentService(
+        lambda: engine.alerts if engine.is_running else None,
+        lambda: engine.rules,
+        collector.incidents,
+        collector.rules_querier,
+        clock,
+        on_look,
+    )
 
 
 def _duties(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from gpuwarden.alert import Alert, AlertState, Severity
+from gpuwarden.alert import Alert, AlertState, Consequence, Severity
 from gpuwarden.clock import Clock
 from gpuwarden.query import Querier
 from gpuwarden.schema import ALERTS, SILENCES
@@ -25,7 +25,7 @@ _HOUR = timedelta(hours=1)
 _HOURS_BACK_MAX = 72
 
 _ALERTS_SQL = (
-    "SELECT fingerprint, rule, severity, state, labels, summary, remedy, value, usd_per_hour, "
+    "SELECT fingerprint, rule, severity, consequence, state, labels, summary, remedy, value, usd_per_hour, "
     "began_at, active_at, fired_at, resolved_at, seen_at, simulated, "
     "unknown_since, accounted_usd, accounted_until, owner, muted, stale_since, resolved_reason "
     "FROM alerts WHERE {condition} ORDER BY active_at, fingerprint"
@@ -99,6 +99,7 @@ def _row(alert: Alert) -> dict[str, Any]:
         "fingerprint": alert.fingerprint,
         "rule": alert.rule,
         "severity": alert.severity.value,
+        "consequence": alert.consequence.value,
         "state": alert.state.value,
         "node": alert.labels.get("node"),
         "gpu": int(gpu) if gpu is not None and gpu.isdigit() else None,
@@ -129,6 +130,7 @@ def _alert(record: dict[str, Any]) -> Alert:
         **{
             **record,
             "severity": Severity(record["severity"]),
+            "consequence": Consequence(record["consequence"]),
             "state": AlertState(record["state"]),
             "labels": json.loads(record["labels"]),
         }

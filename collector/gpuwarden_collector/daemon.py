@@ -18,6 +18,7 @@ from aiohttp.http import HttpProcessingError
 from gpuwarden.alert import AlertStore
 from gpuwarden.clock import Clock
 from gpuwarden.diagnosis import DiagnosisStore
+from gpuwarden.incident import IncidentStore
 from gpuwarden.lifecycle import StartError
 from gpuwarden.query import Querier
 from gpuwarden_collector.alert_store import SqlAlertStore
@@ -27,6 +28,7 @@ from gpuwarden_collector.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.http.app import Api
 from gpuwarden_collector.http.bodies import BodyReader
 from gpuwarden_collector.http.nodes import node_routes
+from gpuwarden_collector.incident_store import SqlIncidentStore
 from gpuwarden_collector.ingest.commit_plan import Known
 from gpuwarden_collector.ingest.decode_pool import DecodePool
 from gpuwarden_collector.ingest.pacing import LOOK_S as PACING_LOOK_S
@@ -92,6 +94,7 @@ class Collector:
     rules_querier: Querier
     """For rules, which must not wait until people's queries are done."""
     alerts: AlertStore
+    incidents: IncidentStore
     diagnoses: DiagnosisStore
     stats: Stats
     is_alive: Callable[[], bool]
@@ -166,6 +169,7 @@ async def running(
                 querier,
                 rules_querier,
                 alerts,
+                SqlIncidentStore(writer, rules_querier),
                 SqlDiagnosisStore(writer, rules_querier),
                 stats,
                 writer.is_alive,

@@ -20,8 +20,22 @@ class Severity(StrEnum):
     CRITICAL = "critical"
 
 
-WORST_FIRST = f"list_position({[severity.value for severity in reversed(Severity)]}, severity)"
-"""SQL that rows with a severity are ordered by."""
+class Consequence(StrEnum):
+    """What an alert means for the people whose work it is, the gravest first."""
+
+    LOST_WORK = "lost_work"  # work stands still or is lost
+    FAILING_HARDWARE = "failing_hardware"  # will cost work soon
+    UNWATCHED = "unwatched"  # nobody can say how it is
+    SLOW_WORK = "slow_work"
+    WASTE = "waste"  # costs money and nothing else
+
+
+WORST_FIRST = (
+    "severity <> 'critical', "
+    f"list_position({[consequence.value for consequence in Consequence]}, consequence), "
+    f"list_position({[severity.value for severity in reversed(Severity)]}, severity)"
+)
+"""SQL that rows with severity and consequence are ordered by: what is critical, then by consequence."""
 
 
 class AlertState(StrEnum):
@@ -39,6 +53,7 @@ class Alert:
     fingerprint: str
     rule: str
     severity: Severity
+    consequence: Consequence = Consequence.SLOW_WORK
     state: AlertState
     labels: Mapping[str, str]
     summary: str
@@ -66,7 +81,7 @@ class Alert:
     owner: str | None = None
     """Username of whom it concerns; None where that is unknown."""
     muted: str | None = None
-    """Why it notifies nobody, in words: inhibited, silenced or acknowledged; None: it notifies."""
+    """Why it notifies nobody, in words: silenced or acknowledged; None: it notifies."""
     simulated: bool = False
 
     def usd_so_far(self, now: datetime) -> float | None:

@@ -367,6 +367,12 @@ ALERTS = Table(
         Column("fingerprint", Type.STRING, "Identity of rule and labels.", required=True),
         Column("rule", Type.STRING, "Name of the rule.", required=True),
         Column("severity", Type.STRING, "info, warning or critical.", required=True),
+        Column(
+            "consequence",
+            Type.STRING,
+            "What it means: lost_work, failing_hardware, unwatched, slow_work or waste.",
+            required=True,
+        ),
         Column("state", Type.STRING, "pending, firing or resolved.", required=True),
         Column("node", Type.STRING, "Label node; NULL: the alert has none."),
         Column("gpu", Type.INT32, "Label gpu; NULL: the alert has none."),
@@ -403,7 +409,7 @@ ALERTS = Table(
         Column(
             "muted",
             Type.STRING,
-            "Why it is not sent: silenced, acknowledged or inhibited; NULL: it is sent.",
+            "Why it is not sent: silenced or acknowledged; NULL: it is sent.",
         ),
         Column(
             "stale_since",
@@ -415,6 +421,72 @@ ALERTS = Table(
             Type.STRING,
             "Why it is over, where the condition is not known to be; NULL: the condition is over.",
         ),
+    ),
+)
+
+INCIDENTS = Table(
+    "incidents",
+    "incident: alerts of one cause",
+    ("id",),
+    (
+        Column("id", Type.STRING, "Identity of the incident.", required=True),
+        Column("state", Type.STRING, "open, resolved, or merged into another.", required=True),
+        Column("root", Type.STRING, "Fingerprint of the alert that stands for it.", required=True),
+        Column("rule", Type.STRING, "Rule of the root.", required=True),
+        Column("severity", Type.STRING, "The worst of what fires, or fired last.", required=True),
+        Column("consequence", Type.STRING, "The gravest of its alerts'.", required=True),
+        Column("summary", Type.STRING, "What is wrong, of all its roots.", required=True),
+        Column("remedy", Type.STRING, "What to do about the root.", required=True),
+        Column("place", Type.STRING, "Where, in words; empty: the fleet.", required=True),
+        Column(
+            "labels",
+            Type.STRING,
+            "JSON object of what the roots have in common, a label of their nodes among it.",
+            required=True,
+        ),
+        Column("nodes", Type.INT32, "Nodes of its roots.", required=True),
+        Column("roots", Type.INT32, "Alerts of the root's rule without a cause.", required=True),
+        Column("alerts", Type.INT32, "All its alerts, those that are over too.", required=True),
+        Column("firing", Type.INT32, "Its alerts that fire.", required=True),
+        Column(
+            "usd_per_hour",
+            Type.FLOAT64,
+            "What its roots cost an hour, or, if that is unknown, what follows; NULL: unknown.",
+        ),
+        Column("owner", Type.STRING, "Username of whom all roots concern; NULL: several, unknown."),
+        Column(
+            "muted",
+            Type.STRING,
+            "Why it is not sent: its roots are silenced or acknowledged; NULL: it is sent.",
+        ),
+        Column(
+            "unknown_since",
+            Type.TIMESTAMP,
+            "Since when it is unknown of all its alerts whether they hold; NULL: one is known.",
+        ),
+        Column(
+            "simulated", Type.BOOL, "True where an alert is about simulated rows.", required=True
+        ),
+        Column("began_at", Type.TIMESTAMP, "When the condition of its roots began.", required=True),
+        Column("opened_at", Type.TIMESTAMP, "When it was opened.", required=True),
+        Column("resolved_at", Type.TIMESTAMP, "When its last alert ended, or it was merged."),
+        Column("merged_into", Type.STRING, "The incident that it goes on in."),
+    ),
+)
+
+INCIDENT_ALERTS = Table(
+    "incident_alerts",
+    "alert of an incident",
+    ("incident", "fingerprint"),
+    (
+        Column("incident", Type.STRING, "Its incident.", required=True),
+        Column("fingerprint", Type.STRING, "The alert.", required=True),
+        Column("active_at", Type.TIMESTAMP, "Its episode, the newest of several.", required=True),
+        Column("rule", Type.STRING, "Its rule.", required=True),
+        Column("labels", Type.STRING, "JSON object of its labels.", required=True),
+        Column("cause", Type.STRING, "Alert that it follows from; NULL: it is a root."),
+        Column("joined_at", Type.TIMESTAMP, "When it became part of the incident.", required=True),
+        Column("ended_at", Type.TIMESTAMP, "When it stopped firing; NULL: it fires."),
     ),
 )
 
@@ -489,6 +561,8 @@ TABLES: dict[str, Table] = {
     WASTE_1H.table.name: WASTE_1H.table,
     COLLECTOR_SAMPLES.name: COLLECTOR_SAMPLES,
     ALERTS.name: ALERTS,
+    INCIDENTS.name: INCIDENTS,
+    INCIDENT_ALERTS.name: INCIDENT_ALERTS,
     SILENCES.name: SILENCES,
     DIAGNOSES.name: DIAGNOSES,
 }
@@ -510,7 +584,9 @@ _SQL_TYPES = {
     Type.FLOAT64: "DOUBLE",
 }
 
-UPSERTED = frozenset({"nodes", "gpus", "alerts", "silences", "diagnoses"})
+UPSERTED = frozenset(
+    {"nodes", "gpus", "alerts", "incidents", "incident_alerts", "silences", "diagnoses"}
+)
 """Tables whose rows change: they have their key as primary key. Sample tables have no index, which
 would cost more than the inserts; the collector stores each batch once, so their keys hold anyway."""
 

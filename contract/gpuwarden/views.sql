@@ -40,3 +40,11 @@ SELECT
         AS usd_so_far
 FROM alerts
 WHERE state IN ('pending', 'firing');
+
+-- Open incidents, with what each has cost so far.
+CREATE OR REPLACE VIEW incidents_now AS
+SELECT
+    *,
+    usd_per_hour * date_diff('millisecond', began_at, now()::TIMESTAMP) / 3.6e6 AS usd_so_far
+FROM incidents
+WHERE state = 'open';

@@ -1,4 +1,4 @@
-"""Reads the state of the fleet now: totals, firing alerts, nodes with their GPUs, and a map of every GPU."""
+"""Reads the state of the fleet now: totals, open incidents with their alerts, nodes with their GPUs, and a map of every GPU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,11 @@ from gpuwarden.alert import WORST_FIRST
 from gpuwarden.query import Querier, query_all
 
 NODES_MAX = 200
+INCIDENTS_MAX = 50
 ALERTS_MAX = 50
+"""Alerts without an incident that the page lists."""
+MEMBERS_MAX = 20
+"""Alerts of one incident that the page lists."""
 IDLE_BELOW_PERCENT = 5.0
 """Utilization below which a GPU counts as idle on the page."""
 
@@ -43,9 +47,9 @@ ORDER BY alerts DESC, n.node
 LIMIT {NODES_MAX}
 """
 
-_TILES = """
+_TILES = r"""
 WITH trouble AS (
-    SELECT gpu_uuid, list(rule ORDER BY rule) AS rules
+    SELECT gpu_uuid, list(concat(rule, ' (' || regexp_extract(muted, '^\w+') || ')') ORDER BY rule) AS rules
     FROM alerts_now WHERE state = 'firing' AND gpu_uuid IS NOT NULL GROUP BY gpu_uuid
 )
 SELECT i.node, i.gpu, i.gpu_uuid, i.model, g.util_percent, g.memory_used_bytes,
@@ -57,15 +61,31 @@ WHERE i.mig_instance IS NULL AND i.replaced_by IS NULL AND i.node IN (SELECT unn
 ORDER BY i.node, i.gpu
 """
 
+_INCIDENTS = f"""
+SELECT id, rule, severity, place, summary, remedy, began_at, usd_per_hour, usd_so_far,
+    greatest(0, firing - roots) AS follows, simulated, muted, unknown_since, count(*) OVER () AS total
+FROM incidents_now
+ORDER BY {WORST_FIRST}, usd_so_far DESC NULLS LAST, opened_at
+LIMIT {INCIDENTS_MAX}
+"""
+
 _ALERTS = f"""
-SELECT fingerprint, rule, severity, node, gpu, summary, remedy, began_at, fired_at, usd_per_hour,
-    usd_so_far, muted, simulated, stale_since, count(*) OVER () AS firing
-FROM alerts_now
-WHERE state = 'firing'
-ORDER BY
-    {WORST_FIRST},
-    usd_so_far DESC NULLS LAST, fired_at
-LIMIT {ALERTS_MAX}
+WITH members AS (
+    SELECT fingerprint, active_at, incident, cause
+    FROM incident_alerts
+    WHERE ended_at IS NULL AND incident IN (SELECT id FROM incidents_now)
+)
+SELECT a.fingerprint, a.rule, a.severity, a.node, a.gpu, a.summary, a.remedy, a.began_at, a.fired_at,
+    a.usd_per_hour, a.usd_so_far, a.simulated, a.muted, a.unknown_since,
+    a.stale_since, m.incident, m.cause,
+    count(*) OVER () AS firing, count(*) OVER (PARTITION BY m.incident) AS beside
+FROM alerts_now a LEFT JOIN members m USING (fingerprint, active_at)
+WHERE a.state = 'firing'
+QUALIFY row_number() OVER (
+    PARTITION BY m.incident
+    ORDER BY m.cause IS NOT NULL, {WORST_FIRST}, usd_so_far DESC NULLS LAST, fired_at
+) <= CASE WHEN m.incident IS NULL THEN {ALERTS_MAX} ELSE {MEMBERS_MAX} END
+ORDER BY m.cause IS NOT NULL, {WORST_FIRST}, usd_so_far DESC NULLS LAST, fired_at
 """
 
 Record = dict[str, Any]
@@ -80,12 +100,20 @@ class Fleet:
     nodes: Sequence[Record]
     gpus: dict[str, list[Record]]
     """By node, in the order of their index."""
-    alerts: Sequence[Record]
+    incidents: Sequence[Record]
+    """Open ones, the gravest first."""
+    alerts: dict[str | None, list[Record]]
+    """Firing ones by incident, roots first; under None those that are in none yet."""
+
+    @property
+    def open_incidents(self) -> int:
+        """Open incidents, those beyond the list too."""
+        return int(self.incidents[0]["total"]) if self.incidents else 0
 
     @property
     def firing(self) -> int:
-        """Alerts that fire, those beyond the list too."""
-        return int(self.alerts[0]["firing"]) if self.alerts else 0
+        """Alerts that fire, those beyond the lists too."""
+        return next((int(found[0]["firing"]) for found in self.alerts.values()), 0)
 
 
 COLOURS = {
@@ -130,10 +158,14 @@ async def read_tiles(querier: Querier, nodes: Sequence[str]) -> dict[str, list[R
 
 async def read_fleet(querier: Querier, now: datetime) -> Fleet:
     """The state of the fleet now. Raises QueryError."""
-    found = await query_all(querier, [(sql, None) for sql in (_TOTALS, _NODES, _ALERTS)])
-    totals, nodes, alerts = (result.records() for result in found)
+    asked = (_TOTALS, _NODES, _INCIDENTS, _ALERTS)
+    found = await query_all(querier, [(sql, None) for sql in asked])
+    totals, nodes, incidents, alerts = (result.records() for result in found)
+    by_incident: dict[str | None, list[Record]] = {}
+    for alert in alerts:
+        by_incident.setdefault(alert["incident"], []).append(alert)
     gpus = await read_tiles(querier, [record["node"] for record in nodes])
-    return Fleet(now, totals[0], nodes, gpus, alerts)
+    return Fleet(now, totals[0], nodes, gpus, incidents, by_incident)
 
 
 async def read_map(querier: Querier, colour: str) -> list[Record]:

@@ -7,7 +7,7 @@ import pytest
 from bench import rules_fidelity
 from bench.fidelity import scenarios, verdict
 from bench.fidelity.fleet import START_MS, Fleet, Hour, Silence
-from bench.fidelity.scenarios import MINUTE_MS, Incident, Order, Scenario
+from bench.fidelity.scenarios import MINUTE_MS, Order, Scenario, ScriptedFault
 from bench.fidelity.warehouse import HOUR_S, Warehouse
 
 from gpuwarden.alert import Alert, AlertState, Severity
@@ -19,10 +19,12 @@ RULES = {rule.name: rule for rule in builtin_rules()}
 LOST = Scenario("lost", 20, (Order(FaultKind.GPU_LOST),), {"gpu_lost": 5, "xid_critical": 1})
 
 
-def incident(scenario: Scenario = LOST, begin_min: float = 10, node: str = "node-000") -> Incident:
+def incident(
+    scenario: Scenario = LOST, begin_min: float = 10, node: str = "node-000"
+) -> ScriptedFault:
     begin_ms = round(begin_min * MINUTE_MS)
     end_ms = begin_ms + round(scenario.minutes * MINUTE_MS)
-    return Incident(scenario, node, frozenset({1}), (1,), begin_ms, end_ms)
+    return ScriptedFault(scenario, node, frozenset({1}), (1,), begin_ms, end_ms)
 
 
 def alert(rule: str, fired_min: float, lasts_min: float = 10, gpu: int = 1) -> Alert:
@@ -114,13 +116,22 @@ def test_an_alert_in_time_is_caught_and_one_that_comes_late_or_never_is_said() -
     assert (found.figures()["caught"], found.wrong) == (2, [])
 
 
-def test_an_alert_that_no_fault_explains_is_false_unless_its_cause_keeps_it_quiet() -> None:
+def test_an_alert_that_no_fault_explains_is_false_unless_it_only_follows_from_a_cause() -> None:
     caught = alert("gpu_lost", 12, 20), alert("xid_critical", 10)
     assert judged(*caught, alert("straggler", 13, gpu=3)).scores["straggler"].false == 1
     quiet = judged(*caught, alert("straggler", 13))
-    assert (quiet.scores["straggler"].false, quiet.scores["straggler"].muted) == (0, 1)
-    # It goes on when its cause is over: people hear of it then.
-    assert judged(*caught, alert("straggler", 13, 60)).scores["straggler"].false == 1
+    assert (quiet.scores["straggler"].false, quiet.scores["straggler"].follows) == (0, 1)
+
+
+def test_messages_of_a_fault_are_counted_and_one_in_several_incidents_is_named() -> None:
+    found = judged(alert("gpu_lost", 12, 20), alert("xid_critical", 10))
+    assert found.figures()["messages_per_fault"] == 1
+    assert (found.messages["opened"], found.messages["resolved"], found.split) == (1, 1, [])
+    found = judged(alert("gpu_lost", 12, 5), alert("gpu_lost", 28, 5), alert("xid_critical", 10, 4))
+    assert found.figures()["messages_per_fault"] == 2
+    assert found.split == [
+        "several   0:10 lost: gpu_lost (node-000 GPU 1), gpu_lost (node-000 GPU 1)"
+    ]
 
 
 def test_what_is_not_due_by_the_end_is_not_missed() -> None:
@@ -133,7 +144,7 @@ def test_what_is_not_due_by_the_end_is_not_missed() -> None:
 
 
 @pytest.fixture(scope="module")
-def short() -> tuple[list[Incident], list[Alert]]:
+def short() -> tuple[list[ScriptedFault], list[Alert]]:
     """One H100 node, whose GPU 1 is lost for a quarter of an hour, half an hour long."""
     planned = [incident()]
     warehouse = Warehouse(Fleet(1, 1, ()).describe())
@@ -147,7 +158,7 @@ def short() -> tuple[list[Incident], list[Alert]]:
 
 
 def test_a_lost_gpu_is_caught_in_time_and_nothing_else_fires(
-    short: tuple[list[Incident], list[Alert]],
+    short: tuple[list[ScriptedFault], list[Alert]],
 ) -> None:
     planned, episodes = short
     found = verdict.judge(planned, episodes, builtin_rules(), 30 * MINUTE_MS)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.rules.conftest import MemoryStore
+from tests.rules.incidents.test_service import IncidentMemory
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
@@ -14,6 +15,7 @@ from gpuwarden_cli.notifications import Notifications, notify_of
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_rules.definition.language import parse
 from gpuwarden_rules.evaluation.engine import RuleEngine
+from gpuwarden_rules.incidents.service import IncidentService
 from gpuwarden_rules.testing import MemoryDatabase
 
 RULE = """
@@ -21,6 +23,7 @@ rules:
   - name: always
     severity: critical
     interval: 1s
+    gather_for: 0s
     summary: It holds.
     remedy: Do nothing.
     sql: SELECT 1 AS value WHERE $now IS NOT NULL
@@ -45,16 +48,27 @@ async def test_without_a_file_nobody_is_told(tmp_path) -> None:
 
 
 @asynccontextmanager
-async def running(notifications: Notifications, store: MemoryStore) -> AsyncIterator[None]:
-    """An engine of one rule and what tells of it."""
+async def running(
+    notifications: Notifications, store: MemoryStore, kept: IncidentMemory
+) -> AsyncIterator[None]:
+    """An engine of one rule, its incidents and what tells of them."""
     database = MemoryDatabase()
     engine = RuleEngine(
-        parse(RULE, "r"), database, store, SystemClock(), on_change=notifications.wake
+        parse(RULE, "r"), database, store, SystemClock(), on_change=lambda alert: incidents.wake()
+    )
+    incidents = IncidentService(
+        lambda: engine.alerts if engine.is_running else None,
+        lambda: engine.rules,
+        kept,
+        database,
+        SystemClock(),
+        notifications.wake,
     )
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(engine.run(stop))
-        group.create_task(notifications.run(engine, database, stop))
+        group.create_task(incidents.run(stop))
+        group.create_task(notifications.run(incidents, database, stop))
         try:
             yield
         finally:
@@ -64,10 +78,11 @@ async def running(notifications: Notifications, store: MemoryStore) -> AsyncIter
 
 async def test_an_alert_of_an_engine_is_told_once_over_two_runs(tmp_path) -> None:
     told, path, store = tmp_path / "alerts.jsonl", tmp_path / "notify.yaml", MemoryStore()
+    kept = IncidentMemory()
     path.write_text(f"receivers: [{{name: log, file: {told}}}]")
     settings = CollectorSettings(data_dir=tmp_path / "store", notify_file=path)
     notifications = Notifications(settings.notify_file, settings.data_dir, SystemClock())
-    async with running(notifications, store):
+    async with running(notifications, store, kept):
         async with asyncio.timeout(DEADLINE_S):
             while not told.exists() or not told.read_text():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
@@ -76,8 +91,7 @@ async def test_an_alert_of_an_engine_is_told_once_over_two_runs(tmp_path) -> Non
     assert message["title"] == "CRITICAL fleet: always"
     assert message["firing"][0]["summary"] == "It holds."
     assert (tmp_path / "store" / "notify.sqlite").exists()
-    async with running(
-        Notifications(settings.notify_file, settings.data_dir, SystemClock()), store
-    ):
+    again = Notifications(settings.notify_file, settings.data_dir, SystemClock())
+    async with running(again, store, kept):
         await asyncio.sleep(1.5)
     assert len(told.read_text().splitlines()) == 1

@@ -415,7 +415,7 @@ async def test_past_alerts_go_by_age(opened: Open, real_clock: ManualClock) -> N
             put(
                 store.database,
                 "alerts",
-                "SELECT $1 AS fingerprint, 'r' AS rule, 'info' AS severity, $2 AS state, '{}' AS "
+                "SELECT $1 AS fingerprint, 'r' AS rule, 'info' AS severity, 'waste' AS consequence, $2 AS state, '{}' AS "
                 "labels, 's' AS summary, 'r' AS remedy, $3 AS began_at, $3 AS active_at, "
                 "$4 AS resolved_at, $3 AS seen_at, true AS simulated",
                 [str(number), status, at, over],
@@ -425,6 +425,40 @@ async def test_past_alerts_go_by_age(opened: Open, real_clock: ManualClock) -> N
             left = cursor.execute("SELECT fingerprint FROM alerts ORDER BY 1").fetchall()
         assert left == [("1",), ("2",)]
         assert store.stats.dropped_rows == {("alerts", "age"): 1}
+
+
+async def test_past_incidents_go_by_age_with_their_alerts_and_open_ones_stay(
+    opened: Open, real_clock: ManualClock
+) -> None:
+    async with opened() as store:
+        for name, status, age in (
+            ("old", "resolved", 366),
+            ("new", "merged", 364),
+            ("on", "open", 999),
+        ):
+            at = (real_clock.now() - timedelta(days=age)).replace(tzinfo=None)
+            put(
+                store.database,
+                "incidents",
+                "SELECT $1 AS id, $2 AS state, 'f' AS root, 'r' AS rule, 'info' AS severity, 'waste' AS "
+                "consequence, 's' AS summary, 'r' AS remedy, '' AS place, '{}' AS labels, 1 AS nodes, 1 AS roots, "
+                "1 AS alerts, 0 AS firing, true AS simulated, $3 AS began_at, $3 AS opened_at, $4 AS resolved_at",
+                [name, status, at, None if status == "open" else at],
+            )
+            put(
+                store.database,
+                "incident_alerts",
+                "SELECT $1 AS incident, 'f' AS fingerprint, $2 AS active_at, 'r' AS rule, '{}' AS labels, "
+                "$2 AS joined_at, $2 AS ended_at",
+                [name, at],
+            )
+        await store.maintainer.run_once()
+        with store.database.reading() as cursor:
+            for table, column in (("incidents", "id"), ("incident_alerts", "incident")):
+                left = cursor.execute(f"SELECT {column} FROM {table} ORDER BY 1").fetchall()
+                assert left == [("new",), ("on",)], table
+        dropped = {("incidents", "age"): 1, ("incident_alerts", "age"): 1}
+        assert store.stats.dropped_rows == dropped
 
 
 async def test_silences_that_ended_go_by_age(opened: Open, real_clock: ManualClock) -> None:

@@ -40,7 +40,15 @@ def test_a_new_folder_gets_all_tables_and_views(tmp_path: Path) -> None:
         "SELECT table_name FROM information_schema.tables "
         "WHERE table_catalog = 'gpuwarden' AND table_schema = 'main' AND table_name NOT LIKE 'hot%'",
     )
-    views = {"gpus_now", "gpu_health_now", "links_now", "nodes_now", "alerts_now", "waste"}
+    views = {
+        "gpus_now",
+        "gpu_health_now",
+        "links_now",
+        "nodes_now",
+        "alerts_now",
+        "incidents_now",
+        "waste",
+    }
     assert set(TABLES) | views == {row[0] for row in shown}
     assert {count(database, name) for name in (*TABLES, *views)} == {0}
     database.close()

@@ -111,6 +111,7 @@ def alert(rule: str, begin_m: float = 0, end_m: float | None = None, **more: Any
         "fingerprint": rule,
         "rule": rule,
         "severity": "warning",
+        "consequence": "waste",
         "state": "firing",
         "node": "n1",
         "gpu_uuid": "GPU-a",

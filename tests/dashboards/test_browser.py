@@ -47,8 +47,8 @@ def fleet(querier):
         [now, EVIL],
     )
     db.execute(
-        "INSERT INTO alerts (fingerprint, rule, severity, state, node, gpu, gpu_uuid, labels, summary,"
-        " remedy, began_at, active_at, fired_at, seen_at, simulated) SELECT 'f', 'r', 'critical', 'firing',"
+        "INSERT INTO alerts (fingerprint, rule, severity, consequence, state, node, gpu, gpu_uuid, labels, summary,"
+        " remedy, began_at, active_at, fired_at, seen_at, simulated) SELECT 'f', 'r', 'critical', 'slow_work', 'firing',"
         " $2, 1, 'GPU-' || $2 || '-1', '{}', $2 || ' is hot', 'Cool it.', $1, $1, $1, $1, true",
         [now - timedelta(minutes=5), EVIL],
     )

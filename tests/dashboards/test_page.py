@@ -71,9 +71,9 @@ def add_gpu(db, gpu: int, util, *, node="n1", usd=2.95) -> None:
 def add_alert(db, *, summary="GPU 0 idle", severity="warning", usd=2.95, node="n1") -> None:
     began = (datetime.now(UTC) - timedelta(hours=2)).replace(tzinfo=None)
     db.execute(
-        "INSERT INTO alerts (fingerprint, rule, severity, state, node, gpu, gpu_uuid, labels,"
+        "INSERT INTO alerts (fingerprint, rule, severity, consequence, state, node, gpu, gpu_uuid, labels,"
         " summary, remedy, usd_per_hour, began_at, active_at, fired_at, seen_at, simulated)"
-        " VALUES (?, 'gpu_idle_held', ?, 'firing', ?, 0, 'GPU-n1-0', '{}', ?, 'Stop job 7.', ?,"
+        " VALUES (?, 'gpu_idle_held', ?, 'waste', 'firing', ?, 0, 'GPU-n1-0', '{}', ?, 'Stop job 7.', ?,"
         " ?, ?, ?, ?, true)",
         [summary, severity, node, summary, usd, began, began, began, began],
     )
@@ -97,7 +97,7 @@ async def test_state_alerts_and_money_are_on_the_page(querier) -> None:
     assert "1idle now" in page.text
     assert "1utilization unknown" in page.text
     assert "$2.95/hon idle GPUs, of $8.85/h" in page.text
-    assert "1 firing" in page.text
+    assert "1 firing, in no incident yet" in page.text
     assert "$5.90 so far, $2.95/h" in page.text
     assert "Stop job 7." in page.text
     tiles = [attrs for tag, attrs in page.tags if "gpu" in (attrs.get("class") or "").split()]
@@ -114,19 +114,55 @@ async def test_an_alert_of_a_silent_node_is_marked_stale(querier) -> None:
     assert "stale: the node stopped sending 7 min ago" in page.text
 
 
-async def test_a_critical_alert_stands_above_an_expensive_one(querier) -> None:
-    add_alert(querier.db, summary="expensive", usd=90)
-    add_alert(querier.db, summary="sick", severity="critical", usd=None)
-    html = render(await read_fleet(querier, NOW))
-    assert html.index("sick") < html.index("expensive")
+def add_incident(
+    db, name: str, *, severity="warning", consequence="waste", usd=2.95, muted=None
+) -> None:
+    began = (datetime.now(UTC) - timedelta(hours=2)).replace(tzinfo=None)
+    db.execute(
+        "INSERT INTO incidents (id, state, root, rule, severity, consequence, summary, remedy, place, labels,"
+        " nodes, roots, alerts, firing, usd_per_hour, muted, simulated, began_at, opened_at)"
+        " VALUES (?, 'open', ?, 'r', ?, ?, ?, 'Do it.', 'n1', '{}', 1, 1, 2, 2, ?, ?, true, ?, ?)",
+        [name, f"{name} root", severity, consequence, f"{name} is wrong", usd, muted, began, began],
+    )
 
 
-async def test_more_alerts_than_fit_are_counted(querier) -> None:
+async def test_incidents_come_by_consequence_with_their_alerts_below_and_others_after(
+    querier,
+) -> None:
+    for summary in ("GPU 0 idle", "GPU 1 idle", "GPU 2 idle"):
+        add_alert(querier.db, summary=summary)
+    for fingerprint, cause in (("GPU 1 idle", None), ("GPU 0 idle", "GPU 1 idle")):
+        querier.db.execute(
+            "INSERT INTO incident_alerts SELECT 'idle', fingerprint, active_at, rule, labels, ?, active_at, NULL"
+            " FROM alerts WHERE fingerprint = ?",
+            [cause, fingerprint],
+        )
+    muted = "acknowledged until 18:00 UTC by <alice>"
+    add_incident(querier.db, "idle", usd=90)
+    add_incident(querier.db, "sick", consequence="failing_hardware", usd=None, muted=muted)
+    add_incident(querier.db, "slow", severity="critical", consequence="slow_work")
+    page = parsed(render(await read_fleet(querier, NOW)))
+    assert "3 open incidents" in page.text
+    assert "1 firing, in no incident yet" in page.text
+    places = [page.text.index(said) for said in (
+        "slow is wrong", "sick is wrong", "idle is wrong", "root", "GPU 1 idle", "follows", "GPU 0 idle", "GPU 2 idle",
+    )]  # fmt: skip
+    assert places == sorted(places)
+    assert "gpuwarden incidents ack idle" in page.text
+    (tag,) = [attrs for name, attrs in page.tags if attrs.get("title") == muted]
+    assert tag["class"] == "tag"
+    assert "1 follow" in page.text
+
+
+async def test_more_incidents_and_alerts_than_fit_are_counted(querier) -> None:
     for number in range(57):
         add_alert(querier.db, summary=f"GPU {number} idle")
+        add_incident(querier.db, f"i{number}")
     page = parsed(render(await read_fleet(querier, NOW)))
-    assert "57 firing" in page.text
-    assert "and 7 more" in page.text
+    assert "57 open incidents" in page.text
+    assert "57 firing, in no incident yet" in page.text
+    assert "and 7 more: gpuwarden incidents list" in page.text
+    assert "and 7 more: gpuwarden alerts list" in page.text
 
 
 async def test_a_node_that_fell_silent_stands_out_with_its_gpus(querier) -> None:

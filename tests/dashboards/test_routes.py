@@ -112,8 +112,8 @@ async def test_the_map_has_every_gpu_and_its_state(url, querier) -> None:
             [seconds_ago, node, gpu, uuid],
         )
     db.execute(
-        "INSERT INTO alerts (fingerprint, rule, severity, state, node, gpu, gpu_uuid, labels, summary,"
-        " remedy, began_at, active_at, seen_at, simulated) SELECT 'f', 'r', 'critical', 'firing', 'n1', 1,"
+        "INSERT INTO alerts (fingerprint, rule, severity, consequence, state, node, gpu, gpu_uuid, labels, summary,"
+        " remedy, began_at, active_at, seen_at, simulated) SELECT 'f', 'r', 'critical', 'waste', 'firing', 'n1', 1,"
         " 'GPU-n1-1', '{}', 's', 'r', now(), now(), now(), true"
     )
     _, text = await get(url, "/v1/map")

@@ -113,8 +113,8 @@ async def test_slow_clocks_are_a_strip_and_events_and_alerts_are_marks(querier, 
         [at],
     )
     db.execute(
-        "INSERT INTO alerts (fingerprint, rule, severity, state, node, gpu, gpu_uuid, labels, summary,"
-        " remedy, began_at, active_at, fired_at, seen_at, simulated) SELECT 'f', 'gpu_lost', 'critical',"
+        "INSERT INTO alerts (fingerprint, rule, severity, consequence, state, node, gpu, gpu_uuid, labels, summary,"
+        " remedy, began_at, active_at, fired_at, seen_at, simulated) SELECT 'f', 'gpu_lost', 'critical', 'lost_work',"
         " 'firing', 'n1', 0, 'GPU-1', '{}', 's', 'r', $1, $1, $1, $1, false",
         [at],
     )

@@ -73,7 +73,7 @@ def test_an_xid_reaches_a_webhook_signed_and_once(world) -> None:
     digest = hmac.digest(SECRET.encode(), signed, hashlib.sha256)
     assert headers["webhook-signature"] == "v1," + base64.b64encode(digest).decode()
     message = json.loads(body)
-    assert (message["status"], message["severity"]) == ("firing", "critical")
+    assert (message["status"], message["severity"]) == ("open", "critical")
     (alert,) = message["firing"]
     assert alert["rule"] == "xid_critical"
     assert (alert["labels"]["node"], alert["labels"]["xid"]) == ("sim-0001", "48")

@@ -1,4 +1,4 @@
-"""`gpuwarden alerts silence|unsilence|ack|silences`: who does not want to hear of what, until when."""
+"""`gpuwarden alerts list|silence|unsilence|ack|silences`: what fires, and who does not want to hear of it."""
 
 import argparse
 import getpass
@@ -7,23 +7,46 @@ from typing import Any
 from urllib.parse import quote
 
 from gpuwarden.alert import USD_SO_FAR_SQL, WORST_FIRST
+from gpuwarden.durations import readable
 from gpuwarden_cli.client import CallError, ask, call
 from gpuwarden_cli.output import counted, render, terminal_width
 
+PLACE = (
+    "concat_ws(' ', node, 'GPU ' || gpu::VARCHAR, labels->>'$.host', labels->>'$.device', labels->>'$.probe',"
+    " 'Xid ' || (labels->>'$.xid'))"
+)
+"""SQL that says where an alert is."""
+MARKS = (
+    "concat_ws(', ', state, CASE WHEN stale_since IS NOT NULL THEN 'stale'"
+    " WHEN unknown_since IS NOT NULL THEN 'unknown' END, regexp_extract(muted, '^\\w+'))"
+)
+"""SQL of an alert's state for people: `firing, stale, silenced`."""
+COST_SO_FAR = f"round({USD_SO_FAR_SQL}, 2) AS usd_so_far"
 _ALERTS = f"""
 SELECT
-    severity, state, rule, node, gpu, summary,
-    round(usd_per_hour, 2) AS usd_per_hour,
-    round({USD_SO_FAR_SQL}, 2) AS usd_so_far,
+    left(fingerprint, 8) AS id, severity, {MARKS} AS shown, rule, {PLACE} AS place,
+    date_diff('second', began_at, coalesce(resolved_at, now()::TIMESTAMP)) AS age_seconds, state, consequence,
+    node, gpu, gpu_uuid, labels, summary, remedy, round(usd_per_hour, 2) AS usd_per_hour, {COST_SO_FAR},
     began_at, fired_at, resolved_at, owner, muted, unknown_since, fingerprint, simulated,
-    stale_since, resolved_reason
-FROM alerts
+    stale_since, resolved_reason,
+    (SELECT max(m.incident) FROM incident_alerts m JOIN incidents i ON i.id = m.incident AND i.state <> 'merged'
+     WHERE m.fingerprint = a.fingerprint AND m.active_at = a.active_at) AS incident
+FROM alerts a
 WHERE {{condition}}
 ORDER BY
     CASE state WHEN 'firing' THEN 0 WHEN 'pending' THEN 1 ELSE 2 END,
     {WORST_FIRST},
     usd_so_far DESC NULLS LAST, node, gpu
 """
+FILTERS = {
+    "node": "node GLOB $node",
+    "gpu": "(gpu::VARCHAR = $gpu OR starts_with(lower(gpu_uuid), lower($gpu)))",
+    "user": "owner = $user",
+    "job": "(labels->>'$.job') = $job",
+    "rule": "rule GLOB $rule",
+    "severity": "severity = $severity",
+}
+"""SQL that an alert is chosen by, by the name of the flag."""
 
 ALERT_STATES = ("active", "firing", "pending", "resolved", "all")
 
@@ -45,42 +68,63 @@ def alerts_list(args: argparse.Namespace) -> int:
         "resolved": "state = 'resolved' AND fired_at IS NOT NULL",
         "all": "true",
     }
+    chosen, params = chosen_by(args)
     condition = conditions.get(args.state, f"state = '{args.state}'")
-    answer = ask(_ALERTS.format(condition=condition), url=args.url)
-    firing = any(row[1] == "firing" for row in answer.rows)
-    columns, rows = answer.columns, answer.rows
-    if args.format == "table":
-        if not rows:
-            print(
-                f"No alert is {args.state}." if args.state != "all" else "No alert was ever active."
-            )
-            return 0
-        state, stale = columns.index("state"), columns.index("stale_since")
-        rows = [
-            [*row[:state], f"{row[state]}, stale" if row[stale] else row[state], *row[state + 1 :]]
-            for row in rows
-        ]
-        # Identity and times beyond these make lines too long for a screen.
-        keep = [columns.index(c) for c in ("severity", "state", "usd_per_hour", "usd_so_far")]
-        keep += [columns.index(c) for c in ("began_at", "summary")]
-        columns, rows = [columns[i] for i in keep], [[row[i] for i in keep] for row in rows]
-    print(render(columns, rows, args.format, width=terminal_width()), end="")
-    return 1 if args.exit_code and firing else 0
+    answer = ask(_ALERTS.format(condition=" AND ".join([condition, *chosen])), params, url=args.url)
+    states = [row[answer.columns.index("state")] for row in answer.rows]
+    if args.format != "table":
+        keep = [i for i, name in enumerate(answer.columns) if name != "shown"]
+        columns, rows = (
+            [answer.columns[i] for i in keep],
+            [[r[i] for i in keep] for r in answer.rows],
+        )
+        print(render(columns, rows, args.format), end="")
+    elif answer.rows:
+        print(people(answer.columns, answer.rows, "id severity shown rule place age cost summary"))
+        if "firing" in states:
+            print(f"acknowledge one: gpuwarden alerts ack {answer.rows[states.index('firing')][0]}")
+    else:
+        asked = "".join(f", {name} {value}" for name, value in params.items())
+        never = "No alert was ever active" if args.state == "all" else f"No alert is {args.state}"
+        print(f"{never}{asked}.")
+    return 1 if args.exit_code and "firing" in states else 0
+
+
+def chosen_by(args: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
+    """Conditions on alerts that the flags ask for, and their parameters."""
+    params = {name: value for name in FILTERS if (value := getattr(args, name)) is not None}
+    return [FILTERS[name] for name in params], params
+
+
+def people(columns: list[str], rows: list[list[Any]], names: str) -> str:
+    """A table of these columns for people: ages and costs in words."""
+    found = []
+    for row in rows:
+        record = dict(zip(columns, row, strict=True))
+        record["age"] = readable(record["age_seconds"])
+        usd = record["usd_per_hour"]
+        record["cost"] = None if usd is None else f"${usd:,.2f}/h"
+        found.append([record[name] for name in names.split()])
+    heads = ["state" if name == "shown" else name for name in names.split()]
+    return render(heads, found, "table", width=terminal_width()).rstrip("\n")
 
 
 def silence(args: argparse.Namespace) -> int:
     """`gpuwarden alerts silence MATCHER... --for 2h --comment WHY`."""
-    made = _add({"matchers": args.matchers}, args)
+    made = add({"matchers": args.matchers}, args)
     print(
-        f"silence {made['id']} until {_time(made['ends_at'])}, of {counted(made['alerts'], 'alert')} now"
+        f"silence {made['id']} until {until_text(made['ends_at'])},"
+        f" of {counted(made['alerts'], 'alert')} now"
     )
     return 0
 
 
 def acknowledge(args: argparse.Namespace) -> int:
     """`gpuwarden alerts ack ALERT --for 4h`."""
-    made = _add({"fingerprint": fingerprint_of(args.alert, args.url)}, args)
-    print(f"acknowledged until {_time(made['ends_at'])}; `gpuwarden alerts unsilence {made['id']}`")
+    made = add({"fingerprint": fingerprint_of(args.alert, args.url)}, args)
+    print(
+        f"acknowledged until {until_text(made['ends_at'])}; `gpuwarden alerts unsilence {made['id']}`"
+    )
     return 0
 
 
@@ -120,12 +164,11 @@ def fingerprint_of(wanted: str, url: str | None) -> str:
         past = ask(_FINISHED, {"wanted": wanted}, url=url)
         if len(past.rows) == 1:
             return str(past.rows[0][0])
-    raise CallError(
-        f"no alert is called {wanted!r}; `gpuwarden alerts list --format json` has their fingerprints"
-    )
+    raise CallError(f"no alert is called {wanted!r}; `gpuwarden alerts list` has their ids")
 
 
-def _add(what: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+def add(what: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+    """Add a silence of matchers or one alert, with the flags of `silence` and `ack`. Raises CallError."""
     document = {**what, "author": args.author or _user(), "comment": args.comment}
     document |= {"ends_at": args.until} if args.until else {"for": args.span}
     made: dict[str, Any] = call("POST", "/v1/silences", document, url=args.url)
@@ -139,5 +182,6 @@ def _user() -> str:
         return "somebody"
 
 
-def _time(text: str) -> str:
+def until_text(text: str) -> str:
+    """An instant of the API for people."""
     return text[:16].replace("T", " ") + " UTC"

@@ -210,12 +210,14 @@ async def _nothing() -> None:
 
 
 def forget_alerts(state: StateFile, before: datetime) -> dict[str, int]:
-    """Delete alerts, diagnoses and silences that were over before that; how many rows of each table.
+    """Delete alerts, incidents, diagnoses and silences that were over before that; rows of each table.
 
     Raises StoreUnavailableError.
     """
     over = {
         "alerts": "state = 'resolved' AND resolved_at < ?",
+        "incident_alerts": "ended_at < ? AND incident NOT IN (SELECT id FROM incidents WHERE state = 'open')",
+        "incidents": "state <> 'open' AND resolved_at < ?",
         "diagnoses": "ended_at < ?",
         "silences": "ends_at < ?",
     }

@@ -12,7 +12,11 @@
         params: {above_celsius: 85}         bound as $above_celsius; durations as seconds
         requires: [gpu_samples.temperature_celsius]   columns without which it says nothing
         optional: [gpus.model]              other columns that it reads
-        inhibited_by: {node_down: [node]}   notifies nobody while that rule fires for the same node
+        consequence: slow_work              lost_work, failing_hardware, unwatched, slow_work, waste
+        caused_by: {node_down: [node]}      joins the incident of that rule's alert for the same node
+        together: [node, rack]              alerts that come at once at one of these are one incident
+        many: ran hot                       what several GPUs or nodes did, for the incident's title
+        gather_for: 4m                      how long it waits for its cause before anybody is told
         summary: "{node} GPU {gpu} is at {value:.0f} °C"
         remedy: Check fans and inlet.
         page: {title: ..., description: ...}  optional: its page in the documentation
@@ -33,7 +37,7 @@ from typing import Any
 
 from yaml.nodes import Node
 
-from gpuwarden.alert import Severity
+from gpuwarden.alert import Consequence, Severity
 from gpuwarden.durations import seconds_of
 from gpuwarden.schema import TABLES, stored_columns
 from gpuwarden_rules.definition import sql_text, templates
@@ -48,7 +52,8 @@ from gpuwarden_rules.definition.yaml_positions import (
 REQUIRED = ("name", "severity", "summary", "remedy", "sql")
 OPTIONAL = (
     *("labels", "interval", "for", "keep_firing_for", "warm_up", "params", "requires", "optional"),
-    *("judges_silent_nodes", "inhibited_by", "page", "doc"),
+    *("judges_silent_nodes", "consequence", "caused_by", "together", "many", "gather_for"),
+    *("page", "doc"),
 )
 COLUMN_TYPES = {
     "value": "a number",
@@ -68,6 +73,9 @@ OFFERED = ("active", "usd_so_far", "cost")
 
 INTERVAL_S_MIN, INTERVAL_S_MAX = 1.0, 86400.0
 HOLD_S_MAX = 7 * 86400.0
+GATHER_S_MAX = 3600.0
+FLEET = "fleet"
+"""In `together`: wherever they are."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
 _NUMERIC = re.compile(r"(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|REAL|DECIMAL.*)\Z")
 
@@ -111,8 +119,15 @@ class Rule:
     """Table and column of what it cannot do without."""
     optional: tuple[tuple[str, str], ...]
     """Table and column of what else it reads."""
-    inhibited_by: Mapping[str, tuple[str, ...]]
-    """Rules whose firing alerts mute this one's, by name, where these labels are the same."""
+    consequence: Consequence
+    caused_by: Mapping[str, tuple[str, ...]]
+    """Rules that this one's alerts follow from, by name, where these labels are equal."""
+    together: tuple[str, ...] | None
+    """Labels, of the alert or its node, at which alerts that come at once have one cause; None: the usual."""
+    many: str
+    """What several nodes or GPUs did, in words; empty: only the rule's name is said."""
+    gather_s: float | None
+    """How long an alert waits for its cause before anybody is told; None: as its severity says."""
     sql: str
     summary: templates.Template
     remedy: templates.Template
@@ -123,7 +138,7 @@ class Rule:
     parameters: frozenset[str]
     """Names that the SQL mentions with `$`, `now` among them."""
     marks: Mapping[str, tuple[int, int]] = field(repr=False, compare=False)
-    """Line and column of `name`, `sql`, `labels.column`, `inhibited_by.rule`, `summary@offset`..."""
+    """Line and column of `name`, `sql`, `labels.column`, `caused_by.rule`, `summary@offset`..."""
 
     def bindings(self, now: datetime) -> dict[str, Any]:
         """Values for the SQL's parameters, those it mentions and no others."""
@@ -218,7 +233,13 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
     optional = _columns(reader, "optional", nodes.get("optional"), marks)
     for table, column in set(requires) & set(optional):
         reader.note(nodes["optional"], f"'{table}.{column}' stands in requires as well")
-    inhibited_by = _inhibited_by(reader, nodes.get("inhibited_by"), labels, marks)
+    consequence = _consequence(reader, nodes.get("consequence"), severity)
+    caused_by = _caused_by(reader, nodes.get("caused_by"), labels, marks)
+    together = _together(reader, nodes["together"]) if "together" in nodes else None
+    many = (reader.text(nodes["many"]) or "") if "many" in nodes else ""
+    gather_s = None
+    if "gather_for" in nodes:
+        gather_s = _duration(reader, nodes["gather_for"], 0.0, 0.0, GATHER_S_MAX)
     summary = _text(reader, "summary", nodes.get("summary"), marks)
     remedy = _text(reader, "remedy", nodes.get("remedy"), marks)
     page = _page(reader, nodes["page"], params) if "page" in nodes else None
@@ -243,7 +264,11 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
         params=params,
         requires=requires,
         optional=optional,
-        inhibited_by=inhibited_by,
+        consequence=consequence,
+        caused_by=caused_by,
+        together=together,
+        many=many,
+        gather_s=gather_s,
         sql=sql,
         summary=summary,
         remedy=remedy,
@@ -331,13 +356,32 @@ def _columns(
     return tuple(found)
 
 
-def _inhibited_by(
+def _consequence(reader: YamlReader, node: Node | None, severity: Severity | None) -> Consequence:
+    text = reader.text(node) if node else None
+    if node is None or text is None:
+        return Consequence.SLOW_WORK
+    try:
+        consequence = Consequence(text)
+    except ValueError:
+        reader.note(node, f"consequence {text!r} must be one of {', '.join(Consequence)}")
+        return Consequence.SLOW_WORK
+    if consequence is Consequence.WASTE and severity is Severity.CRITICAL:
+        reader.note(node, "what only costs money is not critical: nobody must act now")
+    return consequence
+
+
+def _together(reader: YamlReader, node: Node) -> tuple[str, ...]:
+    """Labels of the alert or of its node; the inventory says which nodes have."""
+    return tuple(text for item in reader.items(node) if (text := reader.text(item)))
+
+
+def _caused_by(
     reader: YamlReader,
     node: Node | None,
     labels: tuple[str, ...],
     marks: dict[str, tuple[int, int]],
 ) -> dict[str, tuple[str, ...]]:
-    """Labels that must be the same, by the name of the rule that mutes."""
+    """Labels that must be equal, by the name of the rule that is the cause."""
     found: dict[str, tuple[str, ...]] = {}
     for rule, (key, value) in (reader.entries(node) if node else {}).items():
         equal = [reader.text(item) for item in reader.items(value)]
@@ -345,7 +389,7 @@ def _inhibited_by(
             if label is not None and label not in labels:
                 reader.note(value, f"{label!r} is not a label of this rule")
         found[rule] = tuple(label for label in equal if label is not None)
-        marks[f"inhibited_by.{rule}"] = reader.position(key)
+        marks[f"caused_by.{rule}"] = reader.position(key)
     return found
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from gpuwarden_rules.definition.language import Rule, builtin_rules, load_all
 from gpuwarden_rules.definition.overrides import FILE_NAME, Override, load_overrides
 from gpuwarden_rules.definition.yaml_positions import FileProblem, RuleFileError
-from gpuwarden_rules.evaluation.muting import graph_problems
+from gpuwarden_rules.incidents.graph import graph_problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +50,18 @@ def _lacking_labels(rules: Sequence[Rule], own: set[str]) -> list[FileProblem]:
     replacing = {rule.name: rule for rule in rules if rule.name in own}
     waiting: dict[tuple[str, str], list[str]] = {}
     for rule in rules:
-        for name, equal in rule.inhibited_by.items() if rule.name not in own else ():
+        for name, equal in rule.caused_by.items() if rule.name not in own else ():
             if name in replacing:
                 for label in set(equal) - set(replacing[name].labels):
                     waiting.setdefault((name, label), []).append(rule.name)
     return [
         replacing[name].problem(
             "labels",
-            f"it replaces the built-in rule, so it needs the label {label!r}, by which it inhibits"
-            f" {', '.join(inhibited)}. Add that label, or give the rule a name of its own and disable the"
+            f"it replaces the built-in rule, so it needs the label {label!r}, by which it is the cause of"
+            f" {', '.join(following)}. Add that label, or give the rule a name of its own and disable the"
             f" built-in one in {FILE_NAME}",
         )
-        for (name, label), inhibited in sorted(waiting.items())
+        for (name, label), following in sorted(waiting.items())
     ]
 
 
@@ -81,7 +81,7 @@ def _known(rules: Iterable[Rule], own: set[str]) -> list[Rule]:
     return [
         rule
         if rule.name in own
-        else replace(rule, inhibited_by={k: v for k, v in rule.inhibited_by.items() if has(k, v)})
+        else replace(rule, caused_by={k: v for k, v in rule.caused_by.items() if has(k, v)})
         for rule in found
     ]
 

@@ -41,7 +41,9 @@ _CLOCKS = frozenset(
 _CHANCE = frozenset(
     {"random", "setseed", "uuid", "uuidv4", "uuidv7", "gen_random_uuid", "tablesample"}
 )
-_LIVE_VIEWS = frozenset({"gpus_now", "gpu_health_now", "links_now", "nodes_now", "alerts_now"})
+_LIVE_VIEWS = frozenset(
+    {"gpus_now", "gpu_health_now", "links_now", "nodes_now", "alerts_now", "incidents_now"}
+)
 _CALLED = frozenset({"now", "today", "random", "setseed", "uuid", "uuidv4", "uuidv7"})
 """Words that also serve as column names: they count only when called."""
 

@@ -431,8 +431,7 @@ class RuleEngine:
         """Say of all alerts why they notify nobody, where that can have changed."""
         if self._muted_until is not None and now < self._muted_until:
             return
-        rules = {runtime.rule.name: runtime.rule for runtime in self._all}
-        found = reasons(self.alerts, rules, self._silences, now)
+        found = reasons(self.alerts, self._silences, now)
         for runtime in self._all:
             runtime.mute(found)
         self._silences = tuple(s for s in self._silences if s.ends_at > now)

@@ -96,6 +96,12 @@ async def locations(querier: Querier) -> Locations:
     return Locations(gpus, nodes)
 
 
+async def node_labels(querier: Querier) -> dict[str, dict[str, str]]:
+    """Labels of the inventory by node. Raises QueryError."""
+    rows = (await querier.query(_PLACES_SQL["nodes"], row_limit=ROWS_MAX)).records()
+    return {row["node"]: dict(_labels(row["labels"])) for row in rows}
+
+
 def _labels(text: str | None) -> frozenset[tuple[str, str]]:
     try:
         found = json.loads(text or "{}")

@@ -313,6 +313,7 @@ def _seen(
         fingerprint=key,
         rule=rule.name,
         severity=_severity(row) or rule.severity,
+        consequence=rule.consequence,
         state=AlertState.FIRING if is_firing else AlertState.PENDING,
         labels=labels,
         summary=summary,

@@ -26,10 +26,10 @@ def exposition(notifier: Notifier) -> str:
     lines += _by_receiver("waiting", "gauge", "Messages that wait for the receiver.", waiting)
     failing = {name: int(s.failing) for name, s in stats.items()}
     lines += _by_receiver("failing", "gauge", "1 while the last attempt failed.", failing)
-    lines += _headed("unrouted_alerts", "gauge", "Firing alerts that match no route.")
-    lines.append(f"gpuwarden_notify_unrouted_alerts {notifier.unrouted}")
-    lines += _headed("muted_alerts", "gauge", "Firing alerts that notify nobody.")
-    lines.append(f"gpuwarden_notify_muted_alerts {notifier.muted}")
+    lines += _headed("unrouted_incidents", "gauge", "Open incidents that match no route.")
+    lines.append(f"gpuwarden_notify_unrouted_incidents {notifier.unrouted}")
+    lines += _headed("muted_incidents", "gauge", "Open incidents that notify nobody.")
+    lines.append(f"gpuwarden_notify_muted_incidents {notifier.muted}")
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from gpuwarden.alert import Alert
 from gpuwarden.clock import iso_text
+from gpuwarden.incident import Incident
 from gpuwarden_rules.notify.message import Digest, Notification
 from gpuwarden_rules.notify.sentences import Style, rendered
 
@@ -19,18 +20,17 @@ def body_of(message: Notification, style: Style) -> dict[str, Any]:
         "version": VERSION,
         "id": message.id,
         "kind": message.kind.value,
-        "status": "firing" if message.firing else "resolved" if message.resolved else None,
+        "status": message.incident.state.value if message.incident else None,
+        "reason": message.reason.value if message.reason else None,
         "severity": message.severity.value if message.severity else None,
         "made_at": iso_text(message.made_at),
-        "is_repeat": message.is_repeat,
-        "group": message.group,
-        "labels": dict(message.labels),
+        "incident": _incident(message.incident) if message.incident else None,
         "title": words.title,
         "text": words.body,
         "usd_per_hour": message.usd_per_hour,
         "usd_so_far": message.usd_so_far,
         "address": message.address,
-        "news": message.news,
+        "roots": message.roots,
         "firing_total": message.firing_total,
         "resolved_total": message.resolved_total,
         "firing": [_alert(alert, message.made_at) for alert in message.firing],
@@ -44,11 +44,36 @@ def line_of(message: Notification, style: Style) -> str:
     return json.dumps(body_of(message, style), ensure_ascii=False, separators=(",", ":"))
 
 
+def _incident(incident: Incident) -> dict[str, Any]:
+    return {
+        "id": incident.id,
+        "state": incident.state.value,
+        "merged_into": incident.merged_into,
+        "rule": incident.rule,
+        "root": incident.root,
+        "consequence": incident.consequence.value,
+        "place": incident.place,
+        "labels": dict(incident.labels),
+        "nodes": incident.nodes,
+        "roots": incident.roots,
+        "summary": incident.summary,
+        "remedy": incident.remedy,
+        "owner": incident.owner,
+        "began_at": iso_text(incident.began_at),
+        "opened_at": iso_text(incident.opened_at),
+        "resolved_at": iso_text(incident.resolved_at) if incident.resolved_at else None,
+        "unknown_since": iso_text(incident.unknown_since) if incident.unknown_since else None,
+        "simulated": incident.simulated,
+    }
+
+
 def _alert(alert: Alert, now: datetime) -> dict[str, Any]:
     return {
         "fingerprint": alert.fingerprint,
         "rule": alert.rule,
         "severity": alert.severity.value,
+        "consequence": alert.consequence.value,
+        "muted": alert.muted,
         "state": alert.state.value,
         "labels": dict(alert.labels),
         "summary": alert.summary,

@@ -1,29 +1,39 @@
-"""Defines what is sent to a receiver: one message about a group of alerts, a digest, or a test.
+"""Defines what is sent to a receiver: one message about an incident, a digest, or a test.
 
 A message is stored as JSON before it is sent, and worded when it is sent.
 """
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
 import msgspec
 
 from gpuwarden.alert import Alert, Severity
+from gpuwarden.incident import Incident
 
 ALERTS_MAX = 200
 """Alerts that a message lists; above it the rest is only counted."""
-URGENCY = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 
 class MessageKind(StrEnum):
     """What a message is about."""
 
-    ALERTS = "alerts"
+    INCIDENT = "incident"
     DIGEST = "digest"
     TEST = "test"
+
+
+class MessageReason(StrEnum):
+    """Why a receiver is told of an incident."""
+
+    OPENED = "opened"
+    ESCALATED = "escalated"  # worse than it was said to be, or twice as large
+    UPDATED = "updated"  # changed otherwise; only for receivers that replace what they were sent
+    REPEATED = "repeated"  # still open, and told long ago
+    RESOLVED = "resolved"
+    MERGED = "merged"  # goes on in another incident
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,32 +75,42 @@ class Notification:
     receiver: str
     kind: MessageKind
     group: str
-    """Identity of the group that it is about; messages of a group arrive in order."""
+    """What it is about, to this receiver; messages of a group arrive in order."""
     made_at: datetime
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """What the alerts of the group have in common."""
+    reason: MessageReason | None = None
+    incident: Incident | None = None
+    """Without its members: the alerts below are what the receiver is told of."""
     firing: tuple[Alert, ...] = ()
-    """What holds now, news first, then the most urgent."""
+    """What holds now: roots first, then what follows, each in the order of urgency."""
+    roots: int = 0
+    """How many of `firing` follow from no other."""
     resolved: tuple[Alert, ...] = ()
-    """What is over since the last message of the group."""
-    news: int = 0
-    """How many of `firing` this receiver has not been told yet."""
+    """What is over since the last message; of an incident that is over, what was told of it."""
     firing_total: int = 0
     resolved_total: int = 0
     usd_per_hour: float | None = None
-    """What all that is firing costs an hour, as far as it is known."""
     usd_so_far: float | None = None
-    is_repeat: bool = False
-    """Nothing changed; the group is still firing."""
     address: str | None = None
     """Whom a receiver with `{owner}` in its address sends this to."""
+    handle: str | None = None
+    """What the receiver called the message that this one replaces; None: it has none."""
     digest: Digest | None = None
 
     @property
     def severity(self) -> Severity | None:
-        """The most urgent of what is firing; of what is over where nothing is."""
-        severities = [a.severity for a in self.firing or self.resolved]
-        return min(severities, key=URGENCY.__getitem__) if severities else None
+        """That of the incident."""
+        return self.incident.severity if self.incident else None
+
+    @property
+    def is_over(self) -> bool:
+        """The incident is, for the receiver."""
+        return self.reason in (MessageReason.RESOLVED, MessageReason.MERGED)
+
+    @property
+    def is_replaceable(self) -> bool:
+        """A newer message of the group says all that this one does."""
+        is_state = self.reason in (MessageReason.UPDATED, MessageReason.REPEATED)
+        return is_state and not self.resolved
 
 
 def to_json(message: Notification) -> bytes:

@@ -1,4 +1,4 @@
-"""Looks at the alerts when they change, stores what is to be told, and sends it.
+"""Looks at the incidents when they change, stores what is to be told, and sends it.
 
 One task looks and plans; each receiver has a task of its own that sends what waits for it, one message
 after another, so that a dead receiver delays nobody else. The outbox lives on one thread.
@@ -15,14 +15,14 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar, assert_never
 
-from gpuwarden.alert import Alert
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.lifecycle import until
 from gpuwarden.query import Querier, QueryError
+from gpuwarden_rules.incidents.state import IncidentView
 from gpuwarden_rules.notify import digest
 from gpuwarden_rules.notify.message import Notification
 from gpuwarden_rules.notify.outbox import Outbox, OutboxError, Queued
-from gpuwarden_rules.notify.planner import NotificationGroup, NotificationPlan, plan
+from gpuwarden_rules.notify.planner import IncidentNotice, NotificationPlan, plan
 from gpuwarden_rules.notify.receivers.receiver import (
     TIMEOUT_S,
     Delivered,
@@ -63,34 +63,34 @@ class ReceiverStats:
 
 
 class Notifier:
-    """Tells receivers of alerts. `run` it; `wake` it when an alert changes."""
+    """Tells receivers of incidents. `run` it; `wake` it when one changes."""
 
     def __init__(
         self,
         notify: Notify,
         receivers: Mapping[str, Receiver],
         outbox: Outbox,
-        alerts: Callable[[], Sequence[Alert] | None],
+        view: Callable[[], IncidentView | None],
         querier: Querier,
         clock: Clock,
     ) -> None:
-        """`alerts` gives all that are active now; None: nobody can say yet."""
+        """`view` gives the incidents as they are now; None: nobody can say yet."""
         self._notify = notify
         self._receivers = receivers
         self._outbox = outbox
-        self._alerts = alerts
+        self._view = view
         self._querier = querier
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="notify")
         self._changed = asyncio.Event()
         self._news = {name: asyncio.Event() for name in receivers}
-        self._state: dict[str, NotificationGroup] = {}
+        self._state: dict[str, IncidentNotice] = {}
         self._digests: dict[str, int] = {}
         self._is_stuck = False
         self._is_digest_late = False
         self.stats = {name: ReceiverStats() for name in receivers}
         self.unrouted = 0
-        """Alerts that fire and match no route, at the last look."""
+        """Open incidents that match no route, at the last look."""
         self.muted = 0
 
     @property
@@ -107,7 +107,7 @@ class Notifier:
         """Take over the figures of receivers that stay; `before` has ended."""
         self.stats |= {name: found for name, found in before.stats.items() if name in self.stats}
 
-    def wake(self, alert: Alert | None = None) -> None:
+    def wake(self) -> None:
         """Something changed: look at once. From the event loop's thread."""
         self._changed.set()
 
@@ -135,11 +135,11 @@ class Notifier:
             self._thread.shutdown(wait=False)
 
     async def look(self) -> datetime | None:
-        """Look at the alerts once; when to look again if nothing changes. Raises OutboxError."""
-        alerts = self._alerts()
-        if alerts is None:
+        """Look at the incidents once; when to look again if nothing changes. Raises OutboxError."""
+        view = self._view()
+        if view is None:
             return self._clock.now() + timedelta(seconds=1)
-        done = await self._stored(partial(self._plan, list(alerts), self._clock.now()))
+        done = await self._stored(partial(self._plan, view, self._clock.now()))
         self._state, self.unrouted, self.muted = done.state, done.unrouted, done.muted
         self._announce(done.messages)
         await self._make_digests()
@@ -156,9 +156,9 @@ class Notifier:
                 extra={"receiver": receiver, "messages": count},
             )
 
-    def _plan(self, alerts: Sequence[Alert], now: datetime) -> NotificationPlan:
+    def _plan(self, view: IncidentView, now: datetime) -> NotificationPlan:
         """On the outbox's thread: what was planned is durable when it returns."""
-        made = plan(self._state, alerts, self._notify.policy, now)
+        made = plan(self._state, view, self._notify.policy, now)
         if made.messages or made.state != self._state:
             self._outbox.commit(self._state, made.state, made.messages)
         return made
@@ -236,7 +236,8 @@ class Notifier:
         """Note in the outbox what became of a message. Raises OutboxError."""
         is_old = self._clock.now() - queued.message.made_at > KEEP
         if not isinstance(outcome, DeliveryDelayed):
-            await self._stored(partial(self._outbox.remove, name, queued.sequence))
+            handle = outcome.handle if isinstance(outcome, Delivered) else None
+            await self._stored(partial(self._outbox.remove, name, queued.sequence, handle))
         elif is_old:
             self.stats[name].expired += 1
             log.error("message dropped: nobody took it for a week", extra={"receiver": name})

@@ -3,7 +3,8 @@
 One SQLite file `notify.sqlite` (WAL, synchronous=FULL) in the data folder:
 
     messages  sequence, id, receiver, grp, is_repeat, made_ms, attempts, body (JSON, `message.py`)
-    groups    key, body: the planner's state, `planner.Group` as JSON
+    notices   key, body: the planner's state, `planner.IncidentNotice` as JSON
+    handles   receiver, grp, handle, made_ms: what a receiver calls the message that it can replace
     digests   name, done_ms: until when each digest has been made
 
 Invariants
@@ -22,7 +23,7 @@ import logging
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -31,7 +32,7 @@ from gpuwarden.clock import Clock, to_ms
 from gpuwarden.lifecycle import StartError
 from gpuwarden.sqlite_file import move_aside, transaction
 from gpuwarden_rules.notify.message import Notification, from_json, to_json
-from gpuwarden_rules.notify.planner import NotificationGroup, State
+from gpuwarden_rules.notify.planner import IncidentNotice, NoticeState
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ FILE_NAME = "notify.sqlite"
 FORMAT_VERSION = 1
 MESSAGES_MAX = 10_000
 """Messages that wait for one receiver; above it the oldest is dropped."""
+HANDLES_KEPT_MS = 30 * 86_400_000
 ROOM_BYTES = 4 * 1024**2
 
 _SCHEMA = f"""
@@ -48,13 +50,16 @@ CREATE TABLE messages (
     id TEXT NOT NULL UNIQUE,
     receiver TEXT NOT NULL,
     grp TEXT NOT NULL,
-    is_repeat INTEGER NOT NULL,
+    is_replaceable INTEGER NOT NULL,
     made_ms INTEGER NOT NULL,
     attempts INTEGER NOT NULL DEFAULT 0,
     body BLOB NOT NULL
 );
 CREATE INDEX messages_of_group ON messages (receiver, grp, sequence);
-CREATE TABLE groups (key TEXT PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE notices (key TEXT PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE handles (
+    receiver TEXT, grp TEXT, handle TEXT NOT NULL, made_ms INTEGER NOT NULL, PRIMARY KEY (receiver, grp)
+) WITHOUT ROWID;
 CREATE TABLE digests (name TEXT PRIMARY KEY, done_ms INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE room (filler BLOB);
 PRAGMA user_version = {FORMAT_VERSION};
@@ -67,6 +72,11 @@ WHERE receiver = ? AND NOT EXISTS (
     WHERE o.receiver = m.receiver AND o.grp = m.grp AND o.sequence < m.sequence
 )
 ORDER BY attempts, sequence LIMIT 1
+"""
+_HANDLE = "SELECT handle FROM handles WHERE receiver = ? AND grp = ?"
+_KEEP_HANDLE = """
+INSERT OR REPLACE INTO handles
+SELECT receiver, grp, ?, made_ms FROM messages WHERE sequence = ?
 """
 
 
@@ -92,24 +102,29 @@ class Outbox:
         self._path = path
         self._messages_max = messages_max
         self._db = _opened(path, to_ms(clock.now()))
-        self._left: set[int] = set()
-        """Sequences that have left but could not be deleted: they must not be sent again."""
+        self._left: dict[int, str | None] = {}
+        """Sequences that have left but could not be deleted, with their handles: never sent again."""
         self.waiting: Counter[str] = Counter()
         """Messages that wait, by receiver."""
         self.dropped: Counter[str] = Counter()
         """Messages that a full outbox gave up, by receiver."""
+        with contextlib.suppress(sqlite3.OperationalError):  # the disk is full
+            old_ms = to_ms(clock.now()) - HANDLES_KEPT_MS
+            self._db.execute("DELETE FROM handles WHERE made_ms < ?", (old_ms,))
         query = "SELECT receiver, count(*) FROM messages GROUP BY receiver"
         self.waiting.update(dict(self._db.execute(query)))
 
-    def state(self) -> dict[str, NotificationGroup]:
-        """What the planner remembers; groups that cannot be read are left out, and logged."""
-        groups = {}
-        for key, body in self._db.execute("SELECT key, body FROM groups"):
+    def state(self) -> dict[str, IncidentNotice]:
+        """What the planner remembers; notices that cannot be read are left out, and logged."""
+        notices = {}
+        for key, body in self._db.execute("SELECT key, body FROM notices"):
             try:
-                groups[str(key)] = msgspec.json.decode(body, type=NotificationGroup)
+                notices[str(key)] = msgspec.json.decode(body, type=IncidentNotice)
             except ValueError as error:
-                log.error("group not read; its alerts are told again", extra={"reason": str(error)})
-        return groups
+                log.error(
+                    "notice not read; its incident is told again", extra={"reason": str(error)}
+                )
+        return notices
 
     def digests(self) -> dict[str, int]:
         """Until when each digest has been made, ms since the epoch, by name."""
@@ -117,8 +132,8 @@ class Outbox:
 
     def commit(
         self,
-        before: State,
-        after: State,
+        before: NoticeState,
+        after: NoticeState,
         messages: Sequence[Notification],
         *,
         digests: Mapping[str, int] | None = None,
@@ -131,9 +146,9 @@ class Outbox:
         dropped: Counter[str] = Counter()
         with self._transaction():
             for key in before.keys() - after.keys():
-                self._db.execute("DELETE FROM groups WHERE key = ?", (key,))
-            changed = [(k, msgspec.json.encode(g)) for k, g in after.items() if before.get(k) != g]
-            self._db.executemany("INSERT OR REPLACE INTO groups VALUES (?, ?)", changed)
+                self._db.execute("DELETE FROM notices WHERE key = ?", (key,))
+            changed = [(k, msgspec.json.encode(n)) for k, n in after.items() if before.get(k) != n]
+            self._db.executemany("INSERT OR REPLACE INTO notices VALUES (?, ?)", changed)
             self._db.executemany(
                 "INSERT OR REPLACE INTO digests VALUES (?, ?)", (digests or {}).items()
             )
@@ -161,7 +176,10 @@ class Outbox:
         if row is None or row[0] in self._left:
             return None
         try:
-            return Queued(row[0], from_json(row[1]))
+            message = from_json(row[1])
+            with self._guarded():
+                known = self._db.execute(_HANDLE, (receiver, message.group)).fetchone()
+            return Queued(row[0], replace(message, handle=known[0] if known else None))
         except ValueError as error:
             log.error(
                 "message not read, dropped", extra={"receiver": receiver, "reason": str(error)}
@@ -170,9 +188,12 @@ class Outbox:
             self.remove(receiver, row[0])
             return self.head(receiver)
 
-    def remove(self, receiver: str, sequence: int) -> None:
-        """The message has left: it is never given again. Raises OutboxError where only this run knows."""
-        self._left.add(sequence)
+    def remove(self, receiver: str, sequence: int, handle: str | None = None) -> None:
+        """The message has left: it is never given again; `handle`: what the receiver calls it.
+
+        Raises OutboxError where only this run knows.
+        """
+        self._left[sequence] = handle
         self.waiting[receiver] -= 1
         self._retry_deletes()
 
@@ -199,16 +220,16 @@ class Outbox:
 
     def _put(self, message: Notification, counts: Counter[str]) -> None:
         made_ms = to_ms(message.made_at)
-        if message.is_repeat:
-            # The newest word on a group that still fires stands for those that nobody took.
+        if message.is_replaceable:
+            # The newest word on an incident that is still open stands for those that nobody took.
             replaced = self._db.execute(
-                "DELETE FROM messages WHERE receiver = ? AND grp = ? AND is_repeat AND made_ms < ?",
+                "DELETE FROM messages WHERE receiver = ? AND grp = ? AND is_replaceable AND made_ms < ?",
                 (message.receiver, message.group, made_ms),
             )
             counts[message.receiver] -= replaced.rowcount
-        values = (message.id, message.receiver, message.group, message.is_repeat, made_ms)
+        values = (message.id, message.receiver, message.group, message.is_replaceable, made_ms)
         put = self._db.execute(
-            "INSERT OR IGNORE INTO messages (id, receiver, grp, is_repeat, made_ms, body)"
+            "INSERT OR IGNORE INTO messages (id, receiver, grp, is_replaceable, made_ms, body)"
             " VALUES (?, ?, ?, ?, ?, ?)",
             (*values, to_json(message)),
         )
@@ -227,6 +248,8 @@ class Outbox:
         if not self._left:
             return
         with self._transaction():
+            handles = [(handle, left) for left, handle in self._left.items() if handle]
+            self._db.executemany(_KEEP_HANDLE, handles)
             self._db.executemany(
                 "DELETE FROM messages WHERE sequence = ?", [(left,) for left in self._left]
             )
@@ -256,7 +279,7 @@ def _opened(path: Path | None, now_ms: int) -> sqlite3.Connection:
             raise
         except sqlite3.DatabaseError as error:
             aside = move_aside(path, now_ms)
-            log.error("outbox set aside; what fires is told again",
+            log.error("outbox set aside; open incidents are told again",
                       extra={"to": str(aside), "reason": str(error)})  # fmt: skip
             return _connect(str(path))
     except (sqlite3.Error, OSError) as error:

@@ -1,275 +1,324 @@
-"""Decides what to tell whom, and when: `plan(state, alerts, policy, now)`, a pure function.
+"""Decides what to tell whom, and when: `plan(state, view, policy, now)`, a pure function.
 
-It is level-triggered: it sees all alerts that are active now and compares them with what each
-receiver believes. A call too many changes nothing, one too few is made up for by the next, and a
-restart is no case of its own.
+It is level-triggered: it sees all incidents and compares them with what each receiver was sent. A
+call too many changes nothing, one too few is made up for by the next, and a restart is no case of its
+own. Alerts have waited for each other before they become an incident (`incidents/state.py`).
 
 Invariants
-- A receiver that was told that an alert fires is told once that it is over, also when it was muted
-  or routed elsewhere meanwhile. It hears of no end whose beginning it was not told.
-- It is not told of a muted alert; once the alert is muted no more and still fires, it is.
+- A receiver is told of an incident when it opens and when it is over; between, when it is worse or
+  twice as large, and after the repeat interval. Each change is told once. Receivers that replace what they
+  were sent get every change, at the pace of its severity.
+- A receiver that was told that an incident is open is told once that it is over, also when it was
+  muted or routed elsewhere meanwhile. It hears of no end whose beginning it was not told.
 - State and messages belong together: whoever keeps one must keep the other (`outbox.py`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from gpuwarden.alert import Alert, AlertState, fingerprint
+from gpuwarden.alert import Alert, AlertState, Severity, fingerprint, usd_between
 from gpuwarden.clock import to_ms
+from gpuwarden.incident import Incident, IncidentState
+from gpuwarden_rules.incidents.describe import URGENCY, cost_of, urgency
+from gpuwarden_rules.incidents.state import IncidentView
 from gpuwarden_rules.notify.message import (
     ALERTS_MAX,
-    URGENCY,
     MessageKind,
+    MessageReason,
     Notification,
     message_id,
 )
-from gpuwarden_rules.notify.routing import (
-    PACES,
-    NotificationPace,
-    Recipient,
-    Route,
-    RoutingPolicy,
-    value_of,
-)
+from gpuwarden_rules.notify.routing import NotificationPace, Recipient, Route, RoutingPolicy
 
-STATE_KEEPER_PACE = NotificationPace(0, 0, 300)
+STATE_KEEPER_PACE = NotificationPace(0, 300)
 """Of receivers that group by themselves; `alertmanager.py` says how long what they are told holds."""
+GROWTH = 2
+"""An incident with so many times the roots that were told of is told again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotificationGroup:
-    """Alerts that one receiver is told of together, and what it was told."""
+class IncidentNotice:
+    """What one receiver was sent of an incident."""
 
     receiver: str
-    labels: Mapping[str, str]
     address: str | None = None
-    told: Mapping[str, Alert] = field(default_factory=dict)
-    """What the receiver believes to fire, by fingerprint, as it was when it was told."""
-    told_at: datetime
-    """The last message."""
-    messages: int = 0
+    incident: Incident
+    """As it was when the receiver was told, without its members."""
+    alerts: Mapping[str, Alert] = field(default_factory=dict)
+    """What the receiver believes to fire, as it was told, by fingerprint."""
+    worst: Severity
+    roots: int
+    """The most that it was told of."""
+    shape: tuple[str, ...] = ()
+    """What of the incident makes an update when it changes."""
+    sent_at: datetime
+    messages: int = 1
     interval_s: float = 0.0
-    """The pace of the last message; what comes next keeps to it where no alert says otherwise."""
+    is_over: bool = False
+    """It was told the end, and is remembered for a while: an incident that comes back keeps the pace."""
 
 
-State = Mapping[str, NotificationGroup]
-"""Groups by their identity."""
-Routes = Sequence[tuple[str, Route]]
-"""Receivers of an alert, and the route that leads to each."""
+NoticeState = Mapping[str, IncidentNotice]
+"""Notices by their identity: receiver, address and incident."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotificationPlan:
-    """What follows from a look at the alerts."""
+    """What follows from a look at the incidents."""
 
-    state: dict[str, NotificationGroup]
+    state: dict[str, IncidentNotice]
     messages: list[Notification]
     wake_at: datetime | None
     """When to look again if nothing changes; None: not before something does."""
     unrouted: int
-    """Alerts that fire, are not muted, and match no route."""
+    """Open incidents that are not muted and match no route."""
     muted: int
 
 
-@dataclass(slots=True)
-class _Draft:
-    """A group as it would be told now."""
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """An open incident as a receiver would be told of it now."""
 
-    group: NotificationGroup
-    fresh: list[Alert] = field(default_factory=list)
-    """Fire, and the receiver has not been told."""
-    known: list[Alert] = field(default_factory=list)
-    """Fire, and the receiver has been told; without those that are muted."""
-    over: list[Alert] = field(default_factory=list)
-    """The receiver has been told that they fire, and they do not."""
-    due: list[datetime] = field(default_factory=list)
-    """When each of `fresh` has waited long enough."""
-    paces: list[NotificationPace] = field(default_factory=list)
+    receiver: str
+    address: str | None
+    incident: Incident
+    alerts: Sequence[Alert]
+    """Roots first."""
+    roots: int
+    pace: NotificationPace
+
+    @property
+    def shape(self) -> tuple[str, ...]:
+        incident = self.incident
+        is_known = incident.unknown_since is None
+        counts = (self.roots, len(self.alerts), len(incident.members), is_known)
+        return (incident.root, incident.severity.value, *map(str, counts))
 
 
 def plan(
-    state: State, alerts: Iterable[Alert], policy: RoutingPolicy, now: datetime
+    state: NoticeState, view: IncidentView, policy: RoutingPolicy, now: datetime
 ) -> NotificationPlan:
-    """The messages that are due at `now`, and the state after them.
-
-    `alerts`: all that are active. `state` is never changed.
-    """
-    firing = {a.fingerprint: a for a in alerts if a.state is AlertState.FIRING}
-    routes = {key: list(policy.routes_of(alert)) for key, alert in firing.items()}
-    drafts = {
-        key: _draft(group, firing, routes, policy, now)
-        for key, group in state.items()
-        if group.receiver in policy.recipients
-    }
-    home = {(g.receiver, g.address, told) for g in state.values() for told in g.told}
+    """The messages that are due at `now`, and the state after them. `state` is never changed."""
+    wanted: dict[str, _Wanted] = {}
     unrouted = muted = 0
-    for alert in firing.values():
-        if alert.muted is not None:
+    by_id = {incident.id: incident for incident in view.incidents}
+    for incident in view.incidents:
+        if incident.state is not IncidentState.OPEN:
+            continue
+        if incident.muted is not None:
             muted += 1
             continue
-        unrouted += not routes[alert.fingerprint]
-        for receiver, route in routes[alert.fingerprint]:
-            address = policy.address(receiver, alert)
-            is_for_nobody = address is None and policy.recipients[receiver].is_personal
-            if not is_for_nobody and (receiver, address, alert.fingerprint) not in home:
-                _add(drafts, alert, receiver, address, route, policy, now)
-    after: dict[str, NotificationGroup] = {}
+        found, is_routed = _wanted(incident, view, policy)
+        unrouted += not is_routed
+        wanted |= found
+    after: dict[str, IncidentNotice] = {}
     messages: list[Notification] = []
     wakes: list[datetime] = []
-    for key, draft in drafts.items():
-        due_at = _due(draft, now)
-        if due_at is not None and due_at <= now:
-            draft, made = _tell(key, draft, policy.recipients[draft.group.receiver], now)
-            messages += made
-            due_at = _due(draft, now)
-        quiet_until = draft.group.told_at + _s(draft.group.interval_s)
-        if draft.group.told:
-            after[key] = draft.group
-        elif draft.group.messages and now <= quiet_until:
-            # Over, but remembered for a while: an alert that comes and goes keeps the pace.
-            after[key] = draft.group
-            wakes.append(quiet_until + timedelta(milliseconds=1))
-        if due_at is not None:
+    for key in dict.fromkeys((*state, *wanted)):
+        notice, want = state.get(key), wanted.get(key)
+        if notice is not None:
+            if notice.receiver not in policy.recipients:
+                continue
+            # Sent in the future: the clock was set back.
+            notice = notice if notice.sent_at <= now else replace(notice, sent_at=now)
+        if want is not None:
+            recipient = policy.recipients[want.receiver]
+            reason, due_at = _due(notice, want, recipient, now)
+            if due_at <= now:
+                notice, made = _tell(key, notice, want, recipient, reason, now)
+                messages += made
+                reason, due_at = _due(notice, want, recipient, now)
             wakes.append(due_at)
+            if notice is not None:
+                after[key] = notice
+            continue
+        assert notice is not None
+        ended = by_id.get(notice.incident.id)
+        is_open = ended is not None and ended.state is IncidentState.OPEN
+        quiet_until = notice.sent_at + _s(notice.interval_s)
+        if notice.is_over:
+            if now <= quiet_until:
+                after[key] = notice
+                wakes.append(quiet_until + timedelta(milliseconds=1))
+        elif is_open:
+            after[key] = notice
+        elif now < quiet_until:
+            after[key] = notice
+            wakes.append(quiet_until)
+        else:
+            after[key], made = _end(key, notice, ended, policy.recipients[notice.receiver], now)
+            messages += made
+            wakes.append(now + _s(notice.interval_s) + timedelta(milliseconds=1))
     return NotificationPlan(after, messages, min(wakes, default=None), unrouted, muted)
 
 
-def _draft(
-    group: NotificationGroup,
-    firing: Mapping[str, Alert],
-    routes: Mapping[str, Routes],
-    policy: RoutingPolicy,
-    now: datetime,
-) -> _Draft:
-    """A group with what its receiver was told compared with what is."""
-    recipient = policy.recipients[group.receiver]
-    # Told in the future: the clock was set back.
-    draft = _Draft(group if group.told_at <= now else replace(group, told_at=now))
-    for key, told in group.told.items():
-        alert = firing.get(key)
-        if alert is None:
-            end = max(now, told.active_at)
-            draft.over.append(replace(told, state=AlertState.RESOLVED, resolved_at=end))
-        elif alert.muted is None:
-            draft.known.append(alert)
-            draft.paces.append(_pace(alert, group.receiver, recipient, routes[key]))
-    if draft.over and not recipient.wants_resolved:
-        over = {alert.fingerprint for alert in draft.over}
-        left = {key: alert for key, alert in group.told.items() if key not in over}
-        draft.group, draft.over = replace(draft.group, told=left), []
-    return draft
+def _wanted(
+    incident: Incident, view: IncidentView, policy: RoutingPolicy
+) -> tuple[dict[str, _Wanted], bool]:
+    """Who is to know of an open incident, and whether any route is for it. Its roots decide."""
+    firing = [view.alerts[m.fingerprint] for m in incident.firing if m.fingerprint in view.alerts]
+    firing.sort(key=urgency)
+    heads = [a for a in firing if incident.members[a.fingerprint].cause is None]
+    follows = [a for a in firing if incident.members[a.fingerprint].cause is not None]
+    routes: dict[tuple[str, str | None], Route] = {}
+    is_routed = False
+    for head in heads or follows:
+        # A consequence that is critical makes the incident critical, also for routes.
+        for receiver, route in policy.routes_of(replace(head, severity=incident.severity)):
+            is_routed = True
+            address = policy.address(receiver, head)
+            if address is not None or not policy.recipients[receiver].is_personal:
+                routes.setdefault((receiver, address), route)
+    found = {}
+    for (receiver, address), route in routes.items():
+        recipient = policy.recipients[receiver]
+
+        def is_listed(
+            alert: Alert,
+            receiver: str = receiver,
+            address: str | None = address,
+            recipient: Recipient = recipient,
+        ) -> bool:
+            if recipient.keeps_state:
+                return alert.muted is None
+            return not recipient.is_personal or policy.address(receiver, alert) == address
+
+        roots = [alert for alert in heads if is_listed(alert)]
+        listed = [*roots, *(alert for alert in follows if is_listed(alert))]
+        pace = STATE_KEEPER_PACE if recipient.keeps_state else route.pace(incident.severity)
+        key = fingerprint(receiver, {"": address or "", "incident": incident.id})
+        found[key] = _Wanted(receiver, address, incident, listed, len(roots), pace)
+    return found, is_routed
 
 
-def _pace(alert: Alert, receiver: str, recipient: Recipient, routes: Routes) -> NotificationPace:
-    """The pace of an alert that was told; by its severity alone where no route leads there now."""
-    if recipient.keeps_state:
-        return STATE_KEEPER_PACE
-    route = next((route for name, route in routes if name == receiver), None)
-    return PACES[alert.severity] if route is None else route.pace(alert.severity)
-
-
-def _add(
-    drafts: dict[str, _Draft],
-    alert: Alert,
-    receiver: str,
-    address: str | None,
-    route: Route,
-    policy: RoutingPolicy,
-    now: datetime,
-) -> None:
-    """Put an alert that the receiver does not know into its group there."""
-    keeps_state = policy.recipients[receiver].keeps_state
-    by = ("rule",) if keeps_state else route.group_by
-    labels = {name: value for name in by if (value := value_of(alert, name))}
-    key = fingerprint(receiver, {**labels, "": address} if address else labels)
-    draft = drafts.get(key)
-    if draft is None:
-        group = NotificationGroup(receiver=receiver, labels=labels, address=address, told_at=now)
-        draft = drafts[key] = _Draft(group)
-    pace = STATE_KEEPER_PACE if keeps_state else route.pace(alert.severity)
-    fired_at = alert.fired_at or alert.active_at
-    draft.fresh.append(alert)
-    draft.paces.append(pace)
-    # Fired in the future: the clock was set back, and nobody knows how long it has waited.
-    draft.due.append(now if fired_at > now else fired_at + _s(pace.wait_s))
-
-
-def _due(draft: _Draft, now: datetime) -> datetime | None:
-    """When the group's next message is due, as things are."""
-    group = draft.group
-    if draft.fresh or draft.over:
-        due_at = now if draft.over else min(draft.due)
-        if group.messages:
-            due_at = max(due_at, group.told_at + _s(_interval_s(draft)))
-        return due_at
-    if draft.known:
-        return group.told_at + _s(min(pace.repeat_s for pace in draft.paces))
-    return None
-
-
-def _interval_s(draft: _Draft) -> float:
-    return min((pace.interval_s for pace in draft.paces), default=draft.group.interval_s)
+def _due(
+    notice: IncidentNotice | None, want: _Wanted, recipient: Recipient, now: datetime
+) -> tuple[MessageReason, datetime]:
+    """Why the receiver is told next, and when, as things are."""
+    if notice is None:
+        return MessageReason.OPENED, now
+    soon = max(now, notice.sent_at + _s(want.pace.interval_s))
+    if notice.is_over:
+        return MessageReason.OPENED, soon
+    is_worse = URGENCY[want.incident.severity] < URGENCY[notice.worst]
+    if is_worse or want.roots >= GROWTH * max(1, notice.roots):
+        return MessageReason.ESCALATED, soon
+    if recipient.updates and notice.shape != want.shape:
+        return MessageReason.UPDATED, soon
+    if recipient.keeps_state and {a.fingerprint for a in want.alerts} != notice.alerts.keys():
+        return MessageReason.UPDATED, soon
+    return MessageReason.REPEATED, notice.sent_at + _s(want.pace.repeat_s)
 
 
 def _tell(
-    key: str, draft: _Draft, recipient: Recipient, now: datetime
-) -> tuple[_Draft, list[Notification]]:
-    """The group after being told, and the message; several where one cannot list what all must go."""
-    group, over = draft.group, {alert.fingerprint for alert in draft.over}
-    told = {name: alert for name, alert in group.told.items() if name not in over}
-    told |= {alert.fingerprint: alert for alert in (*draft.known, *draft.fresh)}
-    firing = _by_urgency(draft.fresh) + _by_urgency(draft.known)
+    key: str,
+    notice: IncidentNotice | None,
+    want: _Wanted,
+    recipient: Recipient,
+    reason: MessageReason,
+    now: datetime,
+) -> tuple[IncidentNotice, list[Notification]]:
+    """What the receiver knows after being told, and the message; several where one cannot list what
+    all must go."""
+    told = {} if notice is None else notice.alerts
+    listed = want.alerts if recipient.keeps_state else want.alerts[:ALERTS_MAX]
+    firing = {alert.fingerprint: alert for alert in listed}
+    known = {alert.fingerprint for alert in want.alerts}
+    over = [_over(alert, now) for name, alert in told.items() if name not in known]
+    roots = want.alerts[: want.roots] or want.alerts
+    usd_per_hour = cost_of(roots, want.alerts)
+    began_at = min((a.began_at for a in roots), default=want.incident.began_at)
+    sent = replace(want.incident, members={})
+    before = 0 if notice is None else notice.messages
     whole = Notification(
         id="",
-        receiver=group.receiver,
-        kind=MessageKind.ALERTS,
+        receiver=want.receiver,
+        kind=MessageKind.INCIDENT,
         group=key,
         made_at=now,
-        labels=group.labels,
-        firing=tuple(firing),
-        resolved=tuple(draft.over),
-        news=len(draft.fresh),
-        firing_total=len(firing),
-        resolved_total=len(draft.over),
-        usd_per_hour=_sum(alert.usd_per_hour for alert in firing),
-        usd_so_far=_sum(a.usd_so_far(max(now, a.began_at)) for a in firing or draft.over),
-        is_repeat=not draft.fresh and not draft.over,
-        address=group.address,
+        reason=reason,
+        incident=sent,
+        firing=tuple(firing.values()),
+        roots=want.roots,
+        resolved=tuple(over) if recipient.wants_resolved else (),
+        firing_total=len(want.alerts),
+        resolved_total=len(over) if recipient.wants_resolved else 0,
+        usd_per_hour=usd_per_hour,
+        usd_so_far=usd_between(usd_per_hour, began_at, max(now, began_at)),
+        address=want.address,
     )
-    count = -(-max(len(firing), len(draft.over)) // ALERTS_MAX) if recipient.keeps_state else 1
-    messages = []
+    is_again = notice is None or notice.is_over
+    after = IncidentNotice(
+        receiver=want.receiver,
+        address=want.address,
+        incident=sent,
+        alerts=firing,
+        worst=want.incident.severity
+        if is_again or notice is None
+        else min(want.incident.severity, notice.worst, key=URGENCY.__getitem__),
+        roots=want.roots if is_again or notice is None else max(want.roots, notice.roots),
+        shape=want.shape,
+        sent_at=now,
+        messages=before + 1,
+        interval_s=want.pace.interval_s,
+    )
+    return after, _parts(whole, before, recipient)
+
+
+def _end(
+    key: str,
+    notice: IncidentNotice,
+    ended: Incident | None,
+    recipient: Recipient,
+    now: datetime,
+) -> tuple[IncidentNotice, list[Notification]]:
+    """What the receiver knows after being told the end, and the message; none where it wants none."""
+    after = replace(notice, alerts={}, sent_at=now, messages=notice.messages + 1, is_over=True)
+    if not recipient.wants_resolved:
+        return after, []
+    # Where nobody knows the incident any more, it ended while nobody looked.
+    end = max(now, notice.incident.opened_at)
+    last = ended or replace(notice.incident, state=IncidentState.RESOLVED, resolved_at=end)
+    over = tuple(_over(alert, now) for alert in notice.alerts.values())
+    is_merged = last.state is IncidentState.MERGED
+    usd_per_hour = cost_of(over[: notice.roots], over)
+    until = max(last.resolved_at or now, last.began_at)
+    whole = Notification(
+        id="",
+        receiver=notice.receiver,
+        kind=MessageKind.INCIDENT,
+        group=key,
+        made_at=now,
+        reason=MessageReason.MERGED if is_merged else MessageReason.RESOLVED,
+        incident=replace(last, members={}, severity=notice.worst),
+        resolved=over,
+        resolved_total=len(ended.members) if ended else len(over),
+        usd_per_hour=usd_per_hour,
+        usd_so_far=usd_between(usd_per_hour, last.began_at, until),
+        address=notice.address,
+    )
+    return after, _parts(whole, notice.messages, recipient)
+
+
+def _parts(whole: Notification, before: int, recipient: Recipient) -> list[Notification]:
+    count = 1
+    if recipient.keeps_state:
+        count = max(1, -(-max(len(whole.firing), len(whole.resolved)) // ALERTS_MAX))
+    parts = []
     for number in range(count):
         listed = slice(number * ALERTS_MAX, (number + 1) * ALERTS_MAX)
-        identity = message_id(key, str(to_ms(now)), str(group.messages), str(number))
-        part = replace(
-            whole, id=identity, firing=whole.firing[listed], resolved=whole.resolved[listed]
+        identity = message_id(whole.group, str(to_ms(whole.made_at)), str(before), str(number))
+        parts.append(
+            replace(
+                whole, id=identity, firing=whole.firing[listed], resolved=whole.resolved[listed]
+            )
         )
-        messages.append(part)
-    after = replace(
-        group,
-        told=told,
-        told_at=now,
-        messages=group.messages + 1,
-        interval_s=_interval_s(draft),
-    )
-    return _Draft(after, known=draft.fresh + draft.known, paces=draft.paces), messages
+    return parts
 
 
-def _sum(amounts: Iterable[float | None]) -> float | None:
-    """The sum of what is known; None where nothing is."""
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if known else None
-
-
-def _by_urgency(alerts: Sequence[Alert]) -> list[Alert]:
-    """The most urgent first, then the costliest, then by name."""
-
-    def order(alert: Alert) -> tuple[int, float, str, list[tuple[str, str]]]:
-        labels = sorted((name, value.rjust(8)) for name, value in alert.labels.items())
-        return URGENCY[alert.severity], -(alert.usd_per_hour or 0.0), alert.rule, labels
-
-    return sorted(alerts, key=order)
+def _over(alert: Alert, now: datetime) -> Alert:
+    return replace(alert, state=AlertState.RESOLVED, resolved_at=max(now, alert.active_at))
 
 
 def _s(seconds: float) -> timedelta:

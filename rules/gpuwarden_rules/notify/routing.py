@@ -1,4 +1,4 @@
-"""Decides who is notified of an alert, grouped with what, and how soon: routes, paces, owners. Pure."""
+"""Decides who is told of an incident, and how often: routes, paces, owners. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,49 +6,41 @@ from dataclasses import dataclass, field
 
 from gpuwarden.alert import Alert, Severity
 
-GROUP_BY = ("rule", "node")
-"""Eight GPUs of a node with one cause are one message."""
-
 
 @dataclass(frozen=True, slots=True)
 class NotificationPace:
-    """How a group's messages follow each other, in seconds."""
+    """How an incident's messages follow each other, in seconds."""
 
-    wait_s: float
-    """From the first alert to the first message, so that what belongs together comes together."""
     interval_s: float
-    """Least time between two messages that have news."""
+    """Least time between two messages."""
     repeat_s: float
-    """After which a group that still fires is told again."""
+    """After which an incident that is still open is told again."""
 
 
 PACES = {
-    Severity.CRITICAL: NotificationPace(1, 30, 4 * 3600),
-    Severity.WARNING: NotificationPace(30, 300, 12 * 3600),
-    Severity.INFO: NotificationPace(60, 900, 24 * 3600),
+    Severity.CRITICAL: NotificationPace(30, 4 * 3600),
+    Severity.WARNING: NotificationPace(300, 12 * 3600),
+    Severity.INFO: NotificationPace(900, 24 * 3600),
 }
-"""Where a route says nothing else. A group takes the pace of its most urgent alert."""
+"""By the severity of the incident, where a route says nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """Alerts that match go to these receivers."""
+    """Incidents whose root matches go to these receivers."""
 
     receivers: tuple[str, ...]
     match: Mapping[str, tuple[re.Pattern[str], ...]] = field(default_factory=dict)
     """Patterns by label, `rule`, `severity`, `owner` or `simulated`; one of each must fit."""
     continues: bool = False
     """Whether later routes are looked at after a match."""
-    group_by: tuple[str, ...] = GROUP_BY
-    wait_s: float | None = None
     interval_s: float | None = None
     repeat_s: float | None = None
 
     def pace(self, severity: Severity) -> NotificationPace:
-        """The pace of an alert that took this route."""
+        """The pace of an incident that took this route."""
         usual = PACES[severity]
         return NotificationPace(
-            usual.wait_s if self.wait_s is None else self.wait_s,
             usual.interval_s if self.interval_s is None else self.interval_s,
             usual.repeat_s if self.repeat_s is None else self.repeat_s,
         )
@@ -89,6 +81,8 @@ class Recipient:
     """Each message goes to the address of its alerts' owner."""
     keeps_state: bool = False
     """It is a system that groups and repeats by itself: it is told all, at once, again and again."""
+    updates: bool = False
+    """What it is sent replaces what it was sent of the same incident."""
 
 
 @dataclass(frozen=True, slots=True)

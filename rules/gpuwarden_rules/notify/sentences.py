@@ -1,9 +1,10 @@
 """Words a message: a title and a few lines that fit a phone's screen. Pure.
 
-What and where, since when, what it costs, what to do; then what is over. Three forms: `text`,
+What and where, what follows from it, since when, what to do, what it costs. Three forms: `text`,
 `markdown`, and `short`, one line of at most 160 characters for pagers and SMS.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
@@ -11,15 +12,22 @@ from itertools import groupby
 
 from gpuwarden.alert import Alert
 from gpuwarden.durations import readable
+from gpuwarden.incident import Incident
 from gpuwarden_rules.definition.templates import COST_UNKNOWN, usd
-from gpuwarden_rules.notify.message import Digest, MessageKind, Notification, Waster
+from gpuwarden_rules.notify.message import (
+    Digest,
+    MessageKind,
+    MessageReason,
+    Notification,
+    Waster,
+)
 
 FORMS = ("text", "markdown", "short")
 SHORT_CHARACTERS_MAX = 160
 PLACES_MAX = 16
 """Places that a message names; the rest is counted."""
-RULES_MAX = 4
-"""Rules of one group that a message describes; the rest is counted."""
+RULES_MAX = 8
+"""Rules of what follows that a message names; the rest is counted."""
 HIDDEN = ("gpu_uuid", "node", "owner")
 """Labels that do not tell the places of one node apart for a person."""
 
@@ -49,8 +57,8 @@ def rendered(message: Notification, form: str, style: Style) -> RenderedMessage:
         case MessageKind.DIGEST:
             assert message.digest is not None
             title, paragraphs = _digest(message.digest, style)
-        case MessageKind.ALERTS:
-            title, paragraphs = _alerts(message, style)
+        case MessageKind.INCIDENT:
+            title, paragraphs = _incident(message, style)
     if form == "short":
         return RenderedMessage(title, _short(title, paragraphs))
     if style.link:
@@ -60,60 +68,66 @@ def rendered(message: Notification, form: str, style: Style) -> RenderedMessage:
     return RenderedMessage(title, "\n".join(paragraphs))
 
 
-def _alerts(message: Notification, style: Style) -> tuple[str, list[str]]:
-    shown = message.firing or message.resolved
-    total = message.firing_total or message.resolved_total
-    severity = message.severity.value if message.severity else ""
-    state = severity.upper() if message.firing else "RESOLVED"
-    again = "STILL " if message.is_repeat else ""
-    rules = sorted({alert.rule for alert in shown})
-    nodes = sorted({node for alert in shown if (node := alert.labels.get("node"))})
-    what = rules[0] if len(rules) == 1 else f"{len(rules)} rules"
-    where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes" if nodes else "fleet"
-    count = f" ×{total}" if total > 1 else ""
-    simulated = " (simulated)" if any(alert.simulated for alert in shown) else ""
-    lines = []
-    for alerts in _by_rule(message.firing)[:RULES_MAX]:
-        lines += _firing(alerts, message, style)
-    lines += _cost(message)
-    lines += _over(message)
-    hidden = len(rules) - RULES_MAX
-    if hidden > 0 and message.firing:
-        lines.append(f"… and {hidden} more rules.")
-    return f"{again}{state} {where}: {what}{count}{simulated}", lines
+def _incident(message: Notification, style: Style) -> tuple[str, list[str]]:
+    incident = message.incident
+    assert incident is not None
+    match message.reason:
+        case MessageReason.RESOLVED | MessageReason.MERGED as reason:
+            state = reason.value.upper()
+        case MessageReason.REPEATED:
+            state = f"STILL {incident.severity.value.upper()}"
+        case _:
+            state = incident.severity.value.upper()
+    where = incident.place or (f"{incident.nodes} nodes" if incident.nodes > 1 else "fleet")
+    count = f" ×{incident.roots}" if incident.roots > 1 else ""
+    simulated = " (simulated)" if incident.simulated else ""
+    roots, follows = message.firing[: message.roots], message.firing[message.roots :]
+    lines = [incident.summary]
+    if incident.roots > 1 and roots:
+        lines.append(f"Where: {_places(roots, message)}.")
+    if follows:
+        lines.append(f"Follows: {_by_rule(follows)}.")
+    if message.is_over:
+        lines += _ended(message, incident)
+    else:
+        lines += _state(message, incident, style)
+    return f"{state} {where}: {incident.rule}{count}{simulated}", lines
 
 
-def _by_rule(alerts: Sequence[Alert]) -> list[list[Alert]]:
-    """The alerts of each rule, rules in the order of their first."""
-    rules: dict[str, list[Alert]] = {}
-    for alert in alerts:
-        rules.setdefault(alert.rule, []).append(alert)
-    return list(rules.values())
+def _by_rule(alerts: Sequence[Alert]) -> str:
+    """`xid_critical, gpu_idle_free ×8 and 3 other rules`, in the order of urgency."""
+    counts = Counter(alert.rule for alert in alerts)
+    named = [
+        f"{rule} ×{count}" if count > 1 else rule for rule, count in [*counts.items()][:RULES_MAX]
+    ]
+    more = len(counts) - len(named)
+    return ", ".join(named) + (f" and {more} other rules" if more else "")
 
 
-def _firing(alerts: Sequence[Alert], message: Notification, style: Style) -> list[str]:
-    """What is wrong, where else, since when, and what to do."""
-    first, others = alerts[0], alerts[1:]
-    lines = [first.summary]
-    is_alone = all(alert.rule == first.rule for alert in message.firing)
-    total = message.firing_total if is_alone else len(alerts)
-    if others:
-        lines.append(f"{total - 1} more: {_places(others, total - 1, message)}.")
-    began = min(alert.began_at for alert in alerts)
-    age = (message.made_at - began).total_seconds()
-    lines.append(f"Since {_clock(began, message.made_at, style)} ({readable(age)}).")
-    lines.append(f"Do: {' '.join(first.remedy.split())}")
+def _state(message: Notification, incident: Incident, style: Style) -> list[str]:
+    """Since when, what to do, at what cost, and what of it is muted, unknown or over."""
+    age = (message.made_at - incident.began_at).total_seconds()
+    lines = [f"Since {_clock(incident.began_at, message.made_at, style)} ({readable(age)})."]
+    if incident.unknown_since:
+        at = _clock(incident.unknown_since, message.made_at, style)
+        lines.append(f"Unknown since {at}: no data says whether it still holds.")
+    muted = [alert.muted for alert in message.firing if alert.muted]
+    if muted:
+        lines.append(f"Muted: {len(muted)} of {message.firing_total} alerts ({muted[0]}).")
+    lines.append(f"Do: {' '.join(incident.remedy.split())}")
+    if not (incident.roots == 1 and message.firing and _says_cost(message.firing[0])):
+        lines += _cost(message)
+    if message.resolved:
+        lines.append(f"Over: {message.resolved_total} alerts since the last message.")
     return lines
 
 
 def _cost(message: Notification) -> list[str]:
-    """What it costs, where the summary of a lone alert does not say it."""
-    if not message.firing or (message.firing_total <= 1 and _says_cost(message.firing[0])):
-        return []
     if message.usd_per_hour is None:
         return ["Cost: unknown."]
     so_far = "" if message.usd_so_far is None else f", {usd(message.usd_so_far)} so far"
-    least = "at least " if any(a.usd_per_hour is None for a in message.firing) else ""
+    roots = message.firing[: message.roots]
+    least = "at least " if any(alert.usd_per_hour is None for alert in roots) else ""
     return [f"Cost: {least}{usd(message.usd_per_hour)}/h{so_far}."]
 
 
@@ -123,45 +137,37 @@ def _says_cost(alert: Alert) -> bool:
     return f"{usd(alert.usd_per_hour)}/h" in alert.summary
 
 
-def _over(message: Notification) -> list[str]:
-    """What is over, after how long and at what cost."""
-    if not message.resolved:
-        return []
-    alerts = message.resolved
-    longest = max(((a.resolved_at or message.made_at) - a.began_at).total_seconds() for a in alerts)
-    costs = [usd_spent for a in alerts if (usd_spent := a.usd_so_far(message.made_at)) is not None]
-    cost = f", cost {usd(sum(costs))}" if costs else ""
-    if message.firing:
-        places = _places(alerts, message.resolved_total, message)
-        return [f"Over: {places} (after {readable(longest)}{cost})."]
-    lines = [alerts[0].summary]
-    if len(alerts) > 1:
-        others = message.resolved_total - 1
-        lines.append(f"{others} more: {_places(alerts[1:], others, message)}.")
-    reason = alerts[0].resolved_reason
-    if reason is not None and all(alert.resolved_reason for alert in alerts):
-        lines.append(f"Closed after {readable(longest)}{cost}: {reason}.")
-    else:
-        lines.append(f"Over after {readable(longest)}{cost}.")
-    return lines
+def _ended(message: Notification, incident: Incident) -> list[str]:
+    """How long it was and what it cost, or where it goes on, or that nobody knows whether it is over."""
+    if message.reason is MessageReason.MERGED:
+        return [f"It is part of incident {incident.merged_into}."]
+    lasted = ((incident.resolved_at or message.made_at) - incident.began_at).total_seconds()
+    cost = "" if message.usd_so_far is None else f", cost {usd(message.usd_so_far)}"
+    others = Counter(alert.rule for alert in message.resolved if alert.rule != incident.rule)
+    with_it = f" With it: {', '.join([*others][:RULES_MAX])}." if others else ""
+    if incident.unknown_since:
+        return [
+            f"Closed after {readable(lasted)}{cost}: no data says whether it still holds.{with_it}"
+        ]
+    return [f"Over after {readable(lasted)}{cost}.{with_it}"]
 
 
-def _places(alerts: Sequence[Alert], total: int, message: Notification) -> str:
-    """`gpu 1, 2, 3`; `dgx-07 gpu 1, dgx-08 gpu 1`: what tells alerts of a group apart."""
-    common = message.labels
+def _places(alerts: Sequence[Alert], message: Notification) -> str:
+    """`gpu 1, 2, 3`; `dgx-07 gpu 1, dgx-08 gpu 1`: what tells the roots of an incident apart."""
+    common = message.incident.labels if message.incident else {}
     places = (_place(alert, common) for alert in alerts)
     named = sorted(places, key=lambda place: (place[0], place[1].rjust(8)))[:PLACES_MAX]
     texts = []
     for head, group in groupby(named, key=lambda place: place[0]):
         texts.append(" ".join(filter(None, (head, ", ".join(tail for _, tail in group)))))
-    more = total - len(named)
+    more = len(alerts) - len(named)
     return ", ".join(texts) + (f" and {more} more" if more > 0 else "")
 
 
 def _place(alert: Alert, common: Mapping[str, str]) -> tuple[str, str]:
     """(`dgx-07 gpu`, `1`) of an alert: the last label apart, so that neighbours share the rest.
 
-    What the group has in common is in the title and not said again.
+    What they have in common is in the title and not said again.
     """
     node = "" if "node" in common else alert.labels.get("node", "")
     labels = [
@@ -216,5 +222,5 @@ def _markdown(line: str) -> str:
     """The line with its first word bold where it is a heading, and nothing else taken for a mark."""
     escaped = "".join(f"\\{c}" if c in "\\`*_[]<>#" else c for c in line)
     head, colon, rest = escaped.partition(": ")
-    is_heading = head in ("Do", "Cost", "Over") and colon
+    is_heading = head in ("Where", "Follows", "Muted", "Do", "Cost", "Over") and colon
     return f"**{head}:** {rest}" if is_heading else escaped

@@ -36,10 +36,12 @@ from yaml.nodes import Node, ScalarNode, SequenceNode
 from gpuwarden.durations import seconds_of
 from gpuwarden_rules.definition.yaml_positions import FileProblem, RuleFileError, YamlReader
 from gpuwarden_rules.notify.digest import DigestPlan
-from gpuwarden_rules.notify.routing import GROUP_BY, Owners, Recipient, Route, RoutingPolicy
+from gpuwarden_rules.notify.routing import Owners, Recipient, Route, RoutingPolicy
 from gpuwarden_rules.notify.sentences import FORMS, Style
 
-KINDS = ("apprise", "webhook", "alertmanager", "file", "stdout")
+KINDS = ("apprise", "slack", "webhook", "alertmanager", "file", "stdout")
+UPDATING = ("slack", "webhook", "file")
+"""Kinds that get every change of an incident: programs, and services that replace a message."""
 DURATION_S_MAX = 30 * 86400.0
 TOP_MAX = 20
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
@@ -58,6 +60,7 @@ class ReceiverPlan:
     target: str = field(repr=False)
     """Address or path, its secrets in it."""
     secret: str | None = field(default=None, repr=False)
+    """Of a webhook what it signs with, of slack the token."""
     form: str = "text"
     wants_resolved: bool = True
 
@@ -120,7 +123,9 @@ class _File(YamlReader):
                 f"{personal[0]} has {{owner}} in its address: `owners` is missing",
             )
         recipients = {
-            r.name: Recipient(r.wants_resolved, r.name in personal, r.kind == "alertmanager")
+            r.name: Recipient(
+                r.wants_resolved, r.name in personal, r.kind == "alertmanager", r.kind in UPDATING
+            )
             for r in receivers.values()
         }
         return Notify(
@@ -145,7 +150,7 @@ class _File(YamlReader):
 
     def _receiver(self, node: Node) -> ReceiverPlan | None:
         nodes = self.fields(
-            node, required=("name",), optional=(*KINDS, "secret", "format", "resolved")
+            node, required=("name",), optional=(*KINDS, "secret", "token", "format", "resolved")
         )
         name = self._name(nodes.get("name"))
         kinds = [kind for kind in KINDS if kind in nodes]
@@ -155,11 +160,20 @@ class _File(YamlReader):
             return None
         kind = kinds[0]
         target = self._target(kind, nodes[kind])
-        secret = self._resolved(nodes["secret"]) if "secret" in nodes else None
+        key = "token" if kind == "slack" else "secret"
+        secret = self._resolved(nodes[key]) if key in nodes else None
         if "secret" in nodes and kind != "webhook":
             self.note(nodes["secret"], "only a webhook has a secret")
-        elif secret is not None:
+        elif secret is not None and kind == "webhook":
             self._check_secret(nodes["secret"], secret)
+        if "token" in nodes and kind != "slack":
+            self.note(nodes["token"], "only slack has a token")
+        elif kind == "slack" and not (secret or "").startswith("xoxb-"):
+            self.note(
+                nodes.get("token", node),
+                "slack needs the `token` of a bot (xoxb-...) with the scope chat:write; without one,"
+                " use an incoming webhook: apprise: slack://...",
+            )
         return ReceiverPlan(
             name=name,
             kind=kind,
@@ -217,22 +231,15 @@ class _File(YamlReader):
         return form or "text"
 
     def _route(self, node: Node, names: tuple[str, ...]) -> Route:
-        spans = ("group_wait", "group_interval", "repeat_interval")
-        nodes = self.fields(
-            node, required=("receivers",), optional=("match", "continue", "group_by", *spans)
-        )
-        wait_s, interval_s, repeat_s = (self._span(nodes.get(name)) for name in spans)
+        spans = ("update_interval", "repeat_interval")
+        nodes = self.fields(node, required=("receivers",), optional=("match", "continue", *spans))
+        interval_s, repeat_s = (self._span(nodes.get(name)) for name in spans)
         if repeat_s is not None and repeat_s < 60:
             self.note(nodes["repeat_interval"], "must be at least 60s")
-        group_by: tuple[str, ...] = GROUP_BY
-        if "group_by" in nodes:
-            group_by = tuple(self._texts(nodes["group_by"]))
         return Route(
             receivers=self._named(nodes.get("receivers"), names),
             match=self._match(nodes.get("match")),
             continues=self._boolean(nodes.get("continue"), default=False),
-            group_by=group_by,
-            wait_s=wait_s,
             interval_s=interval_s,
             repeat_s=repeat_s,
         )

@@ -16,7 +16,7 @@ from gpuwarden_rules.definition.language import (
 )
 from gpuwarden_rules.definition.overrides import FILE_NAME, load_overrides
 from gpuwarden_rules.definition.yaml_positions import FileProblem, RuleFileError, read_text
-from gpuwarden_rules.evaluation.muting import graph_problems
+from gpuwarden_rules.incidents.graph import graph_problems
 from gpuwarden_rules.testing.database import MemoryDatabase
 
 ALWAYS_THERE = frozenset(

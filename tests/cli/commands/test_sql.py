@@ -1,20 +1,9 @@
-"""`gpuwarden sql` and `gpuwarden alerts list` from the command line."""
+"""`gpuwarden sql` from the command line."""
 
 import io
 import json
 
-import pytest
-
 from gpuwarden_cli.main import main
-
-ALERT_COLUMNS = [
-    "severity", "state", "rule", "node", "gpu", "summary", "usd_per_hour", "usd_so_far",
-    "began_at", "fired_at", "resolved_at", "simulated", "stale_since",
-]  # fmt: skip
-FIRING = [
-    "warning", "firing", "gpu_idle_held", "n1", 0, "GPU 0 of n1 idle", 2.95, 5.9,
-    "2026-01-01T00:00:00.000Z", "2026-01-01T00:30:00.000Z", None, False, None,
-]  # fmt: skip
 
 
 def document(columns, rows, truncated=False) -> dict:
@@ -64,34 +53,3 @@ def test_a_wrong_query_is_one_line_and_exit_code_2(answering, capsys) -> None:
     answering(400, {"error": "no such column: utl", "status": 400})
     assert main(["sql", "select utl"]) == 2
     assert capsys.readouterr().err == "gpuwarden: no such column: utl\n"
-
-
-def test_alerts_show_cost_and_sentence(answering, capsys) -> None:
-    asked = answering(200, document(ALERT_COLUMNS, [FIRING]))
-    assert main(["alerts", "list"]) == 0
-    out = capsys.readouterr().out
-    assert "GPU 0 of n1 idle" in out
-    assert "5.9" in out
-    assert "state IN ('firing', 'pending')" in asked[0]["sql"]
-
-
-def test_alerts_of_silent_nodes_are_marked_stale(answering, capsys) -> None:
-    answering(200, document(ALERT_COLUMNS, [FIRING, [*FIRING[:-1], "2026-01-01T01:00:00.000Z"]]))
-    assert main(["alerts", "list", "--exit-code"]) == 1
-    first, second = capsys.readouterr().out.splitlines()[-2:]
-    assert "firing, stale" not in first
-    assert "firing, stale" in second
-
-
-@pytest.mark.parametrize(("rows", "code"), [([FIRING], 1), ([], 0)])
-def test_an_exit_code_tells_scripts_whether_something_fires(answering, rows, code) -> None:
-    answering(200, document(ALERT_COLUMNS, rows))
-    assert main(["alerts", "list", "--exit-code"]) == code
-
-
-def test_no_alert_is_said_and_still_json_for_programs(answering, capsys) -> None:
-    answering(200, document(ALERT_COLUMNS, []))
-    main(["alerts", "list", "--state", "firing"])
-    assert capsys.readouterr().out == "No alert is firing.\n"
-    main(["alerts", "list", "--state", "firing", "--format", "json"])
-    assert json.loads(capsys.readouterr().out) == []

@@ -64,7 +64,7 @@ async def test_alerts_of_the_gpu_and_its_node_stand_beside_the_verdict(
     def alert(rule: str, **row: object) -> dict[str, object]:
         began_at = END - timedelta(hours=2)
         return {
-            "fingerprint": rule, "rule": rule, "severity": "warning", "state": "firing", "labels": "{}",
+            "fingerprint": rule, "rule": rule, "severity": "warning", "consequence": "slow_work", "state": "firing", "labels": "{}",
             "summary": "", "remedy": "", "began_at": began_at, "active_at": began_at, "fired_at": began_at,
             "seen_at": END, "simulated": True, "node": "n1", "gpu_uuid": "GPU-n1-0", **row,
         }  # fmt: skip
@@ -164,7 +164,7 @@ async def test_a_lost_gpu_is_shown_with_what_is_known_and_its_alerts(
         [{**sample, "kind": "gpu_lost", "severity": "critical", "message": "it fell off the bus"}],
     )
     times = {"active_at": lost_at, "began_at": lost_at, "fired_at": lost_at, "seen_at": END}
-    alert = {"fingerprint": "x", "rule": "gpu_lost", "severity": "critical", "state": "firing", "labels": "{}",
+    alert = {"fingerprint": "x", "rule": "gpu_lost", "severity": "critical", "consequence": "lost_work", "state": "firing", "labels": "{}",
              "summary": "", "remedy": "", "simulated": False, "node": "n1", "gpu_uuid": "GPU-lost", **times}  # fmt: skip
     fleet.insert("alerts", [alert])
     assert await tell(fleet, "n1/2", END, "table") == 1

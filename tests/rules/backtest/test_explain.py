@@ -28,7 +28,13 @@ async def fired(database, store, clock):
     (alert,) = engine.alerts
     names = ("fingerprint", "rule", "summary", "remedy", "began_at", "active_at", "fired_at")
     row = {name: getattr(alert, name) for name in names}
-    row |= {"severity": "warning", "state": "firing", "labels": "{}", "simulated": False}
+    row |= {
+        "severity": "warning",
+        "consequence": "slow_work",
+        "state": "firing",
+        "labels": "{}",
+        "simulated": False,
+    }
     database.insert("alerts", [{**row, "seen_at": alert.seen_at}])
     return engine, alert
 

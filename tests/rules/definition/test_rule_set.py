@@ -13,7 +13,7 @@ rules:
     labels: [node]
     summary: mine
     remedy: none
-    inhibited_by: {by}
+    caused_by: {by}
     sql: SELECT node, $now AS t FROM nodes
 """
 
@@ -50,14 +50,14 @@ def test_every_problem_of_all_files_is_told(tmp_path) -> None:
     texts = [str(problem) for problem in caught.value.problems]
     assert len(texts) == 3
     assert any("there is no such folder of rules" in text for text in texts)
-    assert any("mine.yaml:7:20: mine: inhibited_by: there is no rule 'nobody'" in t for t in texts)
+    assert any("mine.yaml:7:17: mine: caused_by: there is no rule 'nobody'" in t for t in texts)
     assert any("no rule is called 'nothing'" in text for text in texts)
 
 
 def test_a_cycle_through_an_own_rule_is_refused(tmp_path) -> None:
     write(tmp_path, "aa", "{bb: []}", "aa.yaml")
     write(tmp_path, "bb", "{aa: []}", "bb.yaml")
-    with pytest.raises(RuleFileError, match="a cycle would hide all of it"):
+    with pytest.raises(RuleFileError, match="a cycle has no root"):
         load_rule_set([tmp_path])
 
 
@@ -69,7 +69,7 @@ def test_a_name_stands_once_among_own_rules(tmp_path) -> None:
 
 
 def test_an_own_rule_that_lacks_a_label_others_go_by_is_named_itself(tmp_path) -> None:
-    """`node_down` inhibits many rules by node; replaced by one of the whole fleet, it cannot."""
+    """`node_down` is the cause of many rules by node; one of the whole fleet cannot be."""
     write(tmp_path, "node_down")
     load_rule_set([tmp_path])
     mine = tmp_path / "mine.yaml"
@@ -78,7 +78,7 @@ def test_an_own_rule_that_lacks_a_label_others_go_by_is_named_itself(tmp_path) -
         load_rule_set([tmp_path])
     (problem,) = caught.value.problems
     assert str(problem).startswith(
-        f"{mine}:4:13: node_down: it replaces the built-in rule, so it needs the label 'node', by which it inhibits"
+        f"{mine}:4:13: node_down: it replaces the built-in rule, so it needs the label 'node', by which it is the cause"
     )
     assert "gpu_idle_held" in problem.message
     assert "disable the built-in one in overrides.yaml" in problem.message

@@ -100,26 +100,6 @@ overrides:
     assert found == {"n1": "warning", "n3": "critical", "n5": "warning"}
 
 
-async def test_a_cause_mutes_what_follows_from_it_until_it_is_over(database, store, clock) -> None:
-    rules = rules_of(DOWN, HOT + ", inhibited_by: {down: [node]}")
-    told: list[Alert] = []
-    engine = RuleEngine(rules, database, store, clock, on_change=told.append)
-    event(database, clock, "n1")
-    for name in ("n1", "n2"):
-        sample(database, clock, name, 99)
-    await engine.evaluate("down")
-    await engine.evaluate("hot")
-    reasons = {alert.labels["node"]: alert.muted for alert in told if alert.rule == "hot"}
-    assert reasons == {"n1": "inhibited by down on node n1", "n2": None}
-    assert engine.stats["hot"].muted == 1
-    clock.advance(90)
-    sample(database, clock, "n1", 99)
-    await engine.evaluate("down")
-    await engine.evaluate("hot")
-    assert {alert.muted for alert in engine.alerts} == {None}
-    assert {a.muted for a in store.kept.values() if a.state is FIRING} == {None}
-
-
 async def test_a_silence_is_kept_and_said_of_its_alerts_for_as_long_as_it_holds(
     database, store, clock
 ) -> None:

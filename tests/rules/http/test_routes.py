@@ -114,7 +114,7 @@ async def test_an_explanation_has_rows_parameters_and_times(
     wanted = await fire(engine, database, clock, store)
     (alert,) = engine.alerts
     row = {
-        "fingerprint": wanted, "rule": "down", "severity": "warning", "state": "firing", "labels": "{}",
+        "fingerprint": wanted, "rule": "down", "severity": "warning", "consequence": "slow_work", "state": "firing", "labels": "{}",
         "summary": alert.summary, "remedy": "r", "began_at": alert.began_at, "seen_at": clock.now(),
         "active_at": alert.active_at, "fired_at": alert.fired_at, "simulated": False,
     }  # fmt: skip

@@ -21,20 +21,22 @@ from gpuwarden_rules.notify.notifier import Notifier
 from gpuwarden_rules.notify.outbox import Outbox
 from gpuwarden_rules.notify.receivers.factory import receiver_of
 from gpuwarden_rules.notify.settings import parse
-from tests.rules.notify.alerts import START, make_alert
+from tests.rules.notify.alerts import Incidents, make_alert
 
 folder, url, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 clock = SystemClock()
-text = "{receivers: [{name: hook, webhook: '%s', secret: s}], routes: [{receivers: [hook], group_wait: 0s}]}"
+text = "{receivers: [{name: hook, webhook: '%s', secret: s}]}"
 notify = parse(text % url, "notify.yaml", {})
 # A few more each time that the notifier looks: some fire while others are being sent.
 alerts = [make_alert(node=f"n{number}") for number in range(count)]
 seen = 0
 
+incidents = Incidents()
+
 def look():
     global seen
     seen = min(count, seen + 5)
-    return alerts[:seen]
+    return incidents.view(alerts[:seen], clock.now())
 
 async def main():
     receivers = {r.name: receiver_of(r, notify.style, clock) for r in notify.receivers}

@@ -58,7 +58,7 @@ def hours(
 def alert(rule: str, hours: float, usd_per_hour: float | None, *, fired: bool = True) -> dict:
     began = UNTIL - timedelta(hours=hours)
     return {
-        "fingerprint": rule, "rule": rule, "severity": "info", "state": "firing", "labels": "{}",
+        "fingerprint": rule, "rule": rule, "severity": "info", "consequence": "waste", "state": "firing", "labels": "{}",
         "summary": "", "remedy": "", "usd_per_hour": usd_per_hour, "began_at": began,
         "active_at": began, "fired_at": began if fired else None, "seen_at": UNTIL,
         "simulated": False,

@@ -3,22 +3,21 @@
 from dataclasses import replace
 
 import pytest
-from tests.rules.notify.alerts import START, make_alert
+from tests.rules.notify.alerts import START, make_alert, message_of
 
 from gpuwarden.alert import Severity
 from gpuwarden_rules.notify.message import (
     Digest,
-    MessageKind,
-    Notification,
+    MessageReason,
     Waster,
     from_json,
     message_id,
     to_json,
 )
 
-MESSAGE = Notification(
-    id="a", receiver="r", kind=MessageKind.ALERTS, group="g", made_at=START, labels={"node": "ü"},
-    firing=(make_alert(severity=Severity.INFO), make_alert(gpu=1)), resolved=(make_alert(gpu=2),),
+MESSAGE = replace(
+    message_of(make_alert(severity=Severity.INFO, node="ü"), make_alert(gpu=1, node="ü")),
+    resolved=(make_alert(gpu=2),),
     digest=Digest(
         since=START, until=START, wasted_hours=1.5, gpu_hours=2, usd=None,
         wasters=(Waster(name="n", usd=0.1, hours=3),),
@@ -36,10 +35,11 @@ def test_junk_is_a_value_error(body) -> None:
         from_json(body)
 
 
-def test_the_most_urgent_alert_speaks_for_the_message() -> None:
-    assert MESSAGE.severity is Severity.CRITICAL
-    assert replace(MESSAGE, firing=()).severity is Severity.CRITICAL
-    assert replace(MESSAGE, firing=(), resolved=()).severity is None
+def test_only_what_says_all_that_an_older_message_said_replaces_it() -> None:
+    repeat = replace(MESSAGE, reason=MessageReason.REPEATED, resolved=())
+    assert repeat.is_replaceable
+    assert not replace(repeat, resolved=MESSAGE.resolved).is_replaceable
+    assert not replace(repeat, reason=MessageReason.RESOLVED).is_replaceable
 
 
 def test_ids_differ_where_a_part_does() -> None:

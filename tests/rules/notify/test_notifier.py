@@ -8,12 +8,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 from aiohttp import web
-from tests.rules.notify.alerts import START, make_alert
+from tests.rules.notify.alerts import START, Incidents, make_alert
 from tests.rules.notify.hook_server import hook_server
 
 from gpuwarden.alert import Alert
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.query import QueryError
+from gpuwarden_rules.incidents.state import IncidentView
 from gpuwarden_rules.notify.digest import SETTLED_AFTER
 from gpuwarden_rules.notify.exposition import exposition
 from gpuwarden_rules.notify.message import Notification
@@ -49,15 +50,21 @@ class World:
     def __init__(self, folder, receivers, database=None, *, text="", clock=None) -> None:
         names = ", ".join(f"{{name: {name}, stdout: true}}" for name in receivers)
         self.alerts: list[Alert] | None = []
+        self.incidents = Incidents()
         self.clock = clock or ManualClock(START)
         self.notifier = Notifier(
             parse(f"receivers: [{names}]\n{text}", "n.yaml", {}),
             receivers,
             Outbox(folder / "o", self.clock),
-            lambda: self.alerts,
+            self.view,
             database,
             self.clock,
         )
+
+    def view(self) -> IncidentView | None:
+        if self.alerts is None:
+            return None
+        return self.incidents.view(self.alerts, self.clock.now())
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -76,7 +83,7 @@ class World:
                 await asyncio.sleep(0.01)
 
 
-async def test_an_alert_reaches_a_webhook_and_so_does_its_end(tmp_path) -> None:
+async def test_an_incident_reaches_a_webhook_and_so_does_its_end(tmp_path) -> None:
     async with hook_server() as hook:
         clock = SystemClock()
         notify = parse(f"receivers: [{{name: hook, webhook: '{hook.url}'}}]", "n.yaml", {})
@@ -85,14 +92,14 @@ async def test_an_alert_reaches_a_webhook_and_so_does_its_end(tmp_path) -> None:
             tmp_path,
             receivers,
             clock=clock,
-            text="routes: [{receivers: [hook], group_interval: 0s}]",
+            text="routes: [{receivers: [hook], update_interval: 0s}]",
         )
         async with world.running():
             world.alerts = [make_alert(at=clock.now())]
             await world.until(lambda: hook.got)
             world.alerts = []
             await world.until(lambda: len(hook.got) == 2)
-    assert [json.loads(got.body)["status"] for got in hook.got] == ["firing", "resolved"]
+    assert [json.loads(got.body)["status"] for got in hook.got] == ["open", "resolved"]
 
 
 async def test_a_dead_receiver_delays_nobody_and_loses_nothing(tmp_path) -> None:
@@ -222,11 +229,11 @@ async def test_figures(tmp_path) -> None:
     world = World(
         tmp_path, {"a": Scripted()}, text="routes: [{receivers: [a], match: {node: 'x'}}]"
     )
-    world.alerts = [make_alert(), replace(make_alert(gpu=1), muted="silenced")]
+    world.alerts = [make_alert(), replace(make_alert(node="n2"), muted="silenced")]
     async with world.running():
         await world.notifier.look()
         text = exposition(world.notifier)
     assert 'gpuwarden_notify_sent_total{receiver="a"} 0\n' in text
-    assert "gpuwarden_notify_unrouted_alerts 1\n" in text
-    assert "gpuwarden_notify_muted_alerts 1\n" in text
+    assert "gpuwarden_notify_unrouted_incidents 1\n" in text
+    assert "gpuwarden_notify_muted_incidents 1\n" in text
     assert text.count("# TYPE ") == 9

@@ -11,27 +11,35 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
-from tests.rules.notify.alerts import START, make_alert
+from tests.rules.notify.alerts import START, Incidents, make_alert, message_of
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.lifecycle import StartError
-from gpuwarden_rules.notify.message import MessageKind, Notification
+from gpuwarden_rules.notify.message import MessageReason, Notification
 from gpuwarden_rules.notify.outbox import Outbox, OutboxError
-from gpuwarden_rules.notify.planner import NotificationGroup
+from gpuwarden_rules.notify.planner import IncidentNotice, plan
+from gpuwarden_rules.notify.routing import Recipient, Route, RoutingPolicy
 
 
 def message(
     number: int, *, receiver: str = "chat", group: str = "g", repeat: bool = False
 ) -> Notification:
-    return Notification(
+    return replace(
+        message_of(make_alert()),
         id=f"id{number}",
         receiver=receiver,
-        kind=MessageKind.ALERTS,
         group=group,
         made_at=START + timedelta(seconds=number),
-        firing=(make_alert(),),
-        is_repeat=repeat,
+        reason=MessageReason.REPEATED if repeat else MessageReason.OPENED,
     )
+
+
+def notice() -> IncidentNotice:
+    """What the planner remembers of a message."""
+    found = Incidents().view([make_alert()], START)
+    policy = RoutingPolicy({"chat": Recipient()}, [Route(receivers=("chat",))])
+    (made,) = plan({}, found, policy, START).state.values()
+    return made
 
 
 def drained(box: Outbox, receiver: str = "chat") -> list[str]:
@@ -56,9 +64,7 @@ def box(tmp_path, clock):
 
 
 def test_messages_and_state_are_there_after_a_restart(tmp_path, clock) -> None:
-    group = NotificationGroup(
-        receiver="chat", labels={"rule": "x"}, told={"f": make_alert()}, told_at=START
-    )
+    group = notice()
     box = Outbox(tmp_path / "o", clock)
     box.commit({}, {"k": group}, [message(1), message(2)], digests={"08:00": 5})
     box.close()
@@ -87,6 +93,23 @@ def test_a_message_that_fails_holds_up_its_group_and_no_other(box) -> None:
     assert (first.message.id, second.message.id) == ("id1", "id3")
     box.remove("chat", second.sequence)
     assert drained(box) == ["id1", "id2"]
+
+
+def test_a_later_message_of_a_group_knows_what_the_receiver_calls_the_first(
+    tmp_path, clock
+) -> None:
+    box = Outbox(tmp_path / "o", clock)
+    box.commit({}, {}, [message(1), message(2), message(3, group="other")])
+    assert box.head("chat").message.handle is None
+    box.remove("chat", box.head("chat").sequence, "C1/7.5")
+    box.close()
+    box = Outbox(tmp_path / "o", clock)
+    handles = {}
+    while queued := box.head("chat"):
+        handles[queued.message.id] = queued.message.handle
+        box.remove("chat", queued.sequence)
+    assert handles == {"id2": "C1/7.5", "id3": None}
+    box.close()
 
 
 def test_receivers_have_queues_of_their_own(box) -> None:
@@ -149,11 +172,11 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, clock) -> None:
 
 def test_a_group_or_message_that_cannot_be_read_stops_nothing(tmp_path, clock, caplog) -> None:
     box = Outbox(tmp_path / "o", clock)
-    group = NotificationGroup(receiver="chat", labels={}, told_at=START)
+    group = notice()
     box.commit({}, {"a": group, "b": group}, [message(1), message(2)])
     box.close()
     with sqlite3.connect(tmp_path / "o") as db:
-        db.execute("UPDATE groups SET body = '{}' WHERE key = 'a'")
+        db.execute("UPDATE notices SET body = '{}' WHERE key = 'a'")
         db.execute("UPDATE messages SET body = 'x' WHERE id = 'id1'")
     box = Outbox(tmp_path / "o", clock)
     assert box.state() == {"b": group}
@@ -217,7 +240,7 @@ class Model(RuleBasedStateMachine):
         self.number += 1
         made = message(self.number, group=group, repeat=repeat)
         if repeat:
-            self.kept = [m for m in self.kept if not (m.is_repeat and m.group == group)]
+            self.kept = [m for m in self.kept if not (m.is_replaceable and m.group == group)]
         self.kept.append(made)
         self.box.commit({}, {}, [made])
 

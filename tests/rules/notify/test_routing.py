@@ -47,16 +47,15 @@ def test_the_first_match_ends_the_search_unless_it_continues() -> None:
 def test_a_route_changes_the_pace_that_it_names() -> None:
     pace = Route(receivers=(), interval_s=7).pace(Severity.WARNING)
     usual = PACES[Severity.WARNING]
-    assert (pace.wait_s, pace.interval_s, pace.repeat_s) == (usual.wait_s, 7, usual.repeat_s)
+    assert (pace.interval_s, pace.repeat_s) == (7, usual.repeat_s)
 
 
 def test_the_more_urgent_is_told_the_sooner() -> None:
-    for name in ("wait_s", "interval_s", "repeat_s"):
+    for name in ("interval_s", "repeat_s"):
         paces = [
             getattr(PACES[s], name) for s in (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
         ]
         assert paces == sorted(paces)
-    assert PACES[Severity.CRITICAL].wait_s < 5
 
 
 def test_addresses_of_owners() -> None:

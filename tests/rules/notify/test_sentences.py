@@ -5,7 +5,7 @@ from datetime import UTC, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from tests.rules.notify.alerts import START, make_alert
+from tests.rules.notify.alerts import START, Incidents, make_alert
 
 from gpuwarden.alert import Alert
 from gpuwarden_rules.notify.message import Digest, MessageKind, Notification, Waster
@@ -18,26 +18,30 @@ S = timedelta(seconds=1)
 SCREEN_CHARACTERS = 700
 
 
-def messages(
-    *looks: tuple[list[Alert], timedelta], group_by=("rule", "node")
-) -> list[Notification]:
+def messages(*looks: tuple[list[Alert], timedelta]) -> list[Notification]:
     """Messages of looks at these alerts, so long after the first fired."""
-    route = Route(receivers=("chat",), group_by=group_by)
-    policy, state, found = RoutingPolicy({"chat": Recipient()}, [route]), {}, []
+    policy = RoutingPolicy({"chat": Recipient(updates=True)}, [Route(receivers=("chat",))])
+    incidents, state, found = Incidents(), {}, []
     for alerts, after in looks:
-        done = plan(state, alerts, policy, START + after)
+        done = plan(state, incidents.view(alerts, START + after), policy, START + after)
         state = done.state
         found += done.messages
     return found
 
 
-def test_eight_gpus_of_a_node() -> None:
-    (message,) = messages(([make_alert(gpu=gpu) for gpu in range(8)], S))
+def test_eight_gpus_of_a_node_and_what_follows() -> None:
+    alerts = [
+        *(make_alert(gpu=gpu) for gpu in range(8)),
+        make_alert("gpu_idle", gpu=1),
+        make_alert("gpu_idle", gpu=2),
+    ]
+    (message,) = messages((alerts, S))
     words = rendered(message, "text", replace(STYLE, link="https://gpuwarden.example.com"))
     assert words.title == "CRITICAL dgx-07: gpu_hot ×8"
     assert words.body == (
-        "GPU 0 of dgx-07 slows down at 92 °C; the limit is 87 °C.\n"
-        "7 more: gpu 1, 2, 3, 4, 5, 6, 7.\n"
+        "8 GPUs of dgx-07: gpu_hot since 13:51 UTC.\n"
+        "Where: gpu 0, 1, 2, 3, 4, 5, 6, 7.\n"
+        "Follows: gpu_idle ×2.\n"
         "Since 13:51 UTC (12 min).\n"
         "Do: Check the fans and the inlet of dgx-07; move the job if it stays hot.\n"
         "Cost: $23.60/h, $4.73 so far.\n"
@@ -46,7 +50,7 @@ def test_eight_gpus_of_a_node() -> None:
 
 
 def test_the_cost_is_said_once() -> None:
-    """A lone alert's summary may say it; the sum over several is nowhere else."""
+    """A lone root's summary may say it; the sum over several is nowhere else."""
     told = replace(make_alert(), summary="GPU 0 is idle: $0.59 so far, $2.95/h.")
     (message,) = messages(([told], S))
     assert "Cost" not in rendered(message, "text", STYLE).body
@@ -57,24 +61,31 @@ def test_the_cost_is_said_once() -> None:
     assert "Cost" not in rendered(message, "text", STYLE).body
 
 
-def test_what_is_over_stands_beside_what_still_fires() -> None:
+def test_what_is_over_or_muted_stands_beside_what_still_fires() -> None:
     alerts = [make_alert(gpu=gpu) for gpu in range(3)]
-    *_, message = messages((alerts, S), (alerts[2:], 60 * S))
+    left = [alerts[2], replace(make_alert(gpu=4), muted="silenced by alice")]
+    *_, message = messages((alerts, S), (left, 60 * S))
+    body = rendered(message, "text", STYLE).body.splitlines()
+    assert body[-1] == "Over: 2 alerts since the last message."
+    assert "Muted: 1 of 2 alerts (silenced by alice)." in body
+    stale = [replace(alert, unknown_since=START + S) for alert in alerts]
+    *_, message = messages((alerts, S), (stale, 60 * S))
     body = rendered(message, "text", STYLE).body
-    assert body.splitlines()[-1] == "Over: gpu 0, 1 (after 13 min, cost $1.28)."
+    assert "Unknown since 14:03 UTC: no data says whether it still holds." in body
 
 
-def test_the_end_says_how_long_and_what_it_cost() -> None:
-    *_, message = messages(([make_alert()], S), ([], timedelta(hours=2)))
+def test_the_end_says_how_long_and_what_it_cost_and_what_was_with_it() -> None:
+    alerts = [make_alert(), make_alert("gpu_idle")]
+    *_, message = messages((alerts, S), ([], timedelta(hours=2)))
     words = rendered(message, "text", STYLE)
-    assert words.title == "RESOLVED dgx-07: gpu_hot"
-    assert words.body.splitlines()[-1] == "Over after 2 h 12 min, cost $6.49."
+    assert words.title == "RESOLVED dgx-07 GPU 0: gpu_hot"
+    assert words.body.splitlines()[-1] == "Over after 2 h 12 min, cost $6.49. With it: gpu_idle."
 
 
 def test_a_repeat_says_that_it_is_one() -> None:
     *_, message = messages(([make_alert()], S), ([make_alert()], timedelta(days=1)))
     words = rendered(message, "text", Style(ZoneInfo("Europe/Berlin")))
-    assert words.title == "STILL CRITICAL dgx-07: gpu_hot"
+    assert words.title == "STILL CRITICAL dgx-07 GPU 0: gpu_hot"
     assert "Since 02 Mar 14:51 CET (1 d 0 h)." in words.body
 
 
@@ -87,26 +98,18 @@ def test_what_is_unknown_or_simulated_is_said() -> None:
     assert "Cost: at least $2.95/h, $0.59 so far." in rendered(message, "text", STYLE).body
 
 
-def test_a_group_of_nodes_names_them() -> None:
-    alerts = [make_alert(node=f"n{n}", gpu=gpu) for n in (1, 2) for gpu in (0, 1)]
-    (message,) = messages((alerts, S), group_by=("rule",))
-    words = rendered(message, "text", STYLE)
-    assert words.title == "CRITICAL 2 nodes: gpu_hot ×4"
-    assert "3 more: n1 gpu 1, n2 gpu 0, 1." in words.body
-
-
-def test_a_group_of_many_rules_and_places_fits_a_screen() -> None:
-    alerts = [
-        make_alert(f"rule_{number}", node=f"a-rather-long-name-of-a-node-{gpu}", gpu=gpu)
-        for number in range(9)
-        for gpu in range(300)
-    ]
-    (message,) = messages((alerts, S), group_by=("severity",))
+def test_what_fits_no_screen_is_counted() -> None:
+    roots = [make_alert(gpu=gpu, node="a-rather-long-name-of-a-node") for gpu in range(300)]
+    (message,) = messages((roots, S))
     for form in FORMS:
-        words = rendered(message, form, STYLE)
-        assert len(words.body) < 3 * SCREEN_CHARACTERS
-    (message,) = messages((alerts[:300], S), group_by=("severity",))
-    assert "and 283 more" in rendered(message, "text", STYLE).body
+        assert len(rendered(message, form, STYLE).body) < SCREEN_CHARACTERS
+    assert "and 184 more" in rendered(message, "text", STYLE).body
+    alert = replace(make_alert(), summary="word " * 50)
+    follows = tuple(make_alert(f"rule_{number}", gpu=number) for number in range(12))
+    (message,) = messages(([alert], S))
+    many = replace(message, firing=(alert, *follows), firing_total=13)
+    body = rendered(many, "text", STYLE).body
+    assert "rule_7 and 4 other rules." in body
 
 
 @pytest.mark.parametrize("form", FORMS)

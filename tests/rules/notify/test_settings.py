@@ -27,8 +27,7 @@ routes:
   - receivers: [oncall]
     match: {severity: critical, node: ["dgx-*", "hgx-*"]}
     continue: true
-    group_by: [node]
-    group_wait: 0s
+    update_interval: 0s
     repeat_interval: 1h
   - receivers: [hook, am]
 owners: {address: "{user}@example.com", exceptions: {root: ops@example.com}, nobody: all@example.com}
@@ -55,7 +54,7 @@ def test_a_whole_file(tmp_path) -> None:
     found = list(notify.policy.routes_of(make_alert(node="hgx-1")))
     assert [name for name, _ in found] == ["oncall", "hook", "am"]
     pace = found[0][1].pace(Severity.CRITICAL)
-    assert (pace.wait_s, pace.interval_s, pace.repeat_s) == (0, 30, 3600)
+    assert (pace.interval_s, pace.repeat_s) == (0, 3600)
     assert [n for n, _ in notify.policy.routes_of(make_alert(node="cpu-1"))] == ["hook", "am"]
     assert notify.policy.owners.address("root") == "ops@example.com"
 
@@ -71,8 +70,11 @@ def test_without_routes_all_is_told_to_all() -> None:
     [
         ("", "n.yaml:1:1: the file is empty"),
         ("receivers: []", "n.yaml:1:12: at least one receiver is needed"),
-        ("receivers:\n  - {name: a, slack: x}", "n.yaml:2:15: unknown key 'slack'"),
-        ("receivers:\n  - {name: a}", "n.yaml:2:5: a receiver has exactly one of apprise, webhook"),
+        ("receivers:\n  - {name: a, teams: x}", "n.yaml:2:15: unknown key 'teams'"),
+        ("receivers:\n  - {name: a, slack: x}", "n.yaml:2:5: slack needs the `token` of a bot"),
+        ("receivers:\n  - {name: a, slack: x, token: xoxp-1}", "n.yaml:2:32: slack needs the `token`"),
+        ("receivers:\n  - {name: a, stdout: true, token: x}", "n.yaml:2:36: only slack has a token"),
+        ("receivers:\n  - {name: a}", "n.yaml:2:5: a receiver has exactly one of apprise, slack, webhook"),
         (
             "receivers:\n  - {name: a, file: /x, stdout: true}",
             "alertmanager, file, stdout, not file and stdout",
@@ -106,9 +108,12 @@ def test_a_mistake_of_a_receiver_has_its_place(text, problem) -> None:
     [
         ("routes: [{receivers: [b]}]", "n.yaml:2:23: unknown receiver 'b'; known: a"),
         ("routes: [{}]", "n.yaml:2:10: key 'receivers' is missing"),
-        ("routes: [{receivers: [a], group_wait: soon}]", "n.yaml:2:39: not a duration; write 90s"),
+        (
+            "routes: [{receivers: [a], update_interval: soon}]",
+            "n.yaml:2:44: not a duration; write 90s",
+        ),
         ("routes: [{receivers: [a], repeat_interval: 1s}]", "must be at least 60s"),
-        ("routes: [{receivers: [a], group_interval: 99d}]", "must be at most 30d"),
+        ("routes: [{receivers: [a], update_interval: 99d}]", "must be at most 30d"),
         ("routes: [{receivers: [a], continue: 1}]", "must be true or false"),
         ("routes: [{receivers: [a], match: [x]}]", "must be a mapping of keys to values"),
         ("timezone: Mars/Base", "n.yaml:2:11: unknown time zone 'Mars/Base'"),

@@ -1,8 +1,8 @@
-"""Alerts to Prometheus's Alertmanager: POST /api/v2/alerts.
+"""Sends alerts to Prometheus's Alertmanager: POST /api/v2/alerts.
 
 Alertmanager groups, silences and repeats by itself, so it is told of every alert at once and again
 every five minutes (`planner.STATE_KEEPER_PACE`). An alert that it was told of holds for three times as
-long: where gpuwarden is gone, it ends by itself.
+long: where gpuwarden is gone, it ends by itself. The label `incident` is what to group by.
 """
 
 import json
@@ -44,7 +44,7 @@ class Alertmanager:
 
 def alerts_of(message: Notification, style: Style) -> list[dict[str, Any]]:
     """The message as Alertmanager's postableAlerts; a test and a digest are alerts that end soon."""
-    if message.kind is not MessageKind.ALERTS:
+    if message.kind is not MessageKind.INCIDENT:
         words = rendered(message, "text", style)
         return [
             {
@@ -55,17 +55,22 @@ def alerts_of(message: Notification, style: Style) -> list[dict[str, Any]]:
             }
         ]
     until = message.made_at + HOLDS
-    firing = [_alert(alert, style) | {"endsAt": iso_text(until)} for alert in message.firing]
+    assert message.incident is not None
+    incident = message.incident.id
+    firing = [
+        _alert(alert, incident, style) | {"endsAt": iso_text(until)} for alert in message.firing
+    ]
     over = [
-        _alert(alert, style) | {"endsAt": iso_text(alert.resolved_at or message.made_at)}
+        _alert(alert, incident, style) | {"endsAt": iso_text(alert.resolved_at or message.made_at)}
         for alert in message.resolved
     ]
     return firing + over
 
 
-def _alert(alert: Alert, style: Style) -> dict[str, Any]:
+def _alert(alert: Alert, incident: str, style: Style) -> dict[str, Any]:
     labels = {
         **alert.labels,
+        "incident": incident,
         "alertname": alert.rule,
         "severity": alert.severity.value,
         **({"simulated": "true"} if alert.simulated else {}),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from gpuwarden.alert import Severity
-from gpuwarden_rules.notify.message import MessageKind, Notification
+from gpuwarden_rules.notify.message import Notification
 from gpuwarden_rules.notify.receivers.receiver import (
     TIMEOUT_S,
     Delivered,
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 OWNER = "{owner}"
 """In an address: whom the message is for."""
+DEDUPLICATED = {"pagerduty": "dedup", "opsgenie": "alias"}
+"""What pagers call the identity of an incident, by the scheme of their address."""
 PIECE_CHARACTERS_MIN = 4
 _SEPARATORS = re.compile(r"[/:@?&=,\s]+")
 
@@ -59,7 +61,8 @@ class AppriseService:
 
         if OWNER in self._url and message.address is None:
             return DeliveryRefused("the message is for no owner")
-        url = self._url.replace(OWNER, quote(message.address or "", safe="@"))
+        url = of_incident(self._url, message)
+        url = url.replace(OWNER, quote(message.address or "", safe="@"))
         service = _opened(url)
         if service is None:
             return DeliveryRefused(
@@ -71,7 +74,7 @@ class AppriseService:
         result = service.notify(
             title="" if self._form == "short" else words.title,
             body=words.body,
-            notify_type=_type(message),
+            notify_type=type_of(message),
             body_format=apprise.NotifyFormat.MARKDOWN if is_markdown else apprise.NotifyFormat.TEXT,
             timeout=TIMEOUT_S,
         )
@@ -103,10 +106,20 @@ def _opened(url: str) -> "apprise.Apprise | None":
     return service if service.add(url) else None
 
 
-def _type(message: Notification) -> "apprise.NotifyType":
+def of_incident(url: str, message: Notification) -> str:
+    """The address with the incident as what a pager tells repeats by, and ends by its end."""
+    name = DEDUPLICATED.get(url.partition("://")[0].lower())
+    if name is None or message.incident is None or f"{name}=" in url:
+        return url
+    action = "" if "action=" in url else "&action=map"
+    return f"{url}{'&' if '?' in url else '?'}{name}={message.incident.id}{action}"
+
+
+def type_of(message: Notification) -> "apprise.NotifyType":
+    """How services show it; pagers end an incident with a success."""
     import apprise
 
-    if message.kind is MessageKind.ALERTS and not message.firing:
+    if message.is_over:
         return apprise.NotifyType.SUCCESS
     match message.severity:
         case Severity.CRITICAL:

@@ -15,6 +15,11 @@ def receiver_of(plan: ReceiverPlan, style: Style, clock: Clock) -> Receiver:
             from gpuwarden_rules.notify.receivers.webhook import Webhook
 
             return Webhook(plan.target, plan.secret, style, clock)
+        case "slack":
+            from gpuwarden_rules.notify.receivers.slack import Slack
+
+            assert plan.secret is not None
+            return Slack(plan.target, plan.secret, style)
         case "alertmanager":
             from gpuwarden_rules.notify.receivers.alertmanager import Alertmanager
 

@@ -21,6 +21,8 @@ class Delivered:
 
     note: str = ""
     """What it said, for a person who tests it."""
+    handle: str | None = None
+    """What it calls the message, so that a later one of its group can replace it."""
 
 
 @dataclass(frozen=True, slots=True)

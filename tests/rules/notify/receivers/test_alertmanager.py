@@ -12,7 +12,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from tests.rules.notify.alerts import make_alert
+from tests.rules.notify.alerts import make_alert, message_of
 
 from gpuwarden.alert import AlertState, Severity
 from gpuwarden.clock import SystemClock
@@ -60,9 +60,8 @@ async def active(session: aiohttp.ClientSession, url: str) -> dict[str, dict[str
 async def test_a_real_alertmanager_hears_of_begin_and_end(tmp_path) -> None:
     now = SystemClock().now()
     alerts = tuple(make_alert(gpu=gpu, at=now, simulated=gpu == 1) for gpu in range(2))
-    message = Notification(
-        id="a", receiver="am", kind=MessageKind.ALERTS, group="g", made_at=now, firing=alerts
-    )
+    message = message_of(*alerts, at=now)
+    assert message.incident is not None
     with running_alertmanager(tmp_path) as url:
         receiver = Alertmanager(url + "/", STYLE)
         async with aiohttp.ClientSession() as session:
@@ -75,7 +74,7 @@ async def test_a_real_alertmanager_hears_of_begin_and_end(tmp_path) -> None:
             assert found.keys() == {"0", "1"}
             assert found["0"]["labels"] == {
                 "alertname": "gpu_hot", "severity": "critical", "node": "dgx-07", "gpu": "0",
-                "gpu_uuid": "GPU-0",
+                "gpu_uuid": "GPU-0", "incident": message.incident.id,
             }  # fmt: skip
             assert found["1"]["labels"]["simulated"] == "true"
             assert "92 °C" in found["0"]["annotations"]["summary"]
@@ -103,10 +102,7 @@ async def test_an_alertmanager_that_is_away_is_later(tmp_path) -> None:
 
 def test_what_fires_holds_for_three_repeats_and_what_is_unknown_is_left_out(start) -> None:
     alert = make_alert(severity=Severity.INFO, usd_per_hour=None, owner="ann")
-    message = Notification(
-        id="a", receiver="am", kind=MessageKind.ALERTS, group="g", made_at=start, firing=(alert,)
-    )
-    (posted,) = alerts_of(message, STYLE)
+    (posted,) = alerts_of(message_of(alert), STYLE)
     until = (start + timedelta(minutes=15)).isoformat(timespec="milliseconds")
     assert posted["endsAt"] == until.replace("+00:00", "Z")
     assert posted["annotations"].keys() == {"summary", "remedy", "owner"}

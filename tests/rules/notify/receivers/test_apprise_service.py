@@ -2,22 +2,26 @@
 
 import json
 import logging
+from dataclasses import replace
 from datetime import UTC
 
 import pytest
 from aiohttp import web
-from tests.rules.notify.alerts import START, make_alert
+from tests.rules.notify.alerts import make_alert, message_of
 from tests.rules.notify.hook_server import Hook, hook_server
 
-from gpuwarden_rules.notify.message import MessageKind, Notification
-from gpuwarden_rules.notify.receivers.apprise_service import AppriseService, problem_of, without
+from gpuwarden_rules.notify.message import MessageReason, Notification
+from gpuwarden_rules.notify.receivers.apprise_service import (
+    AppriseService,
+    of_incident,
+    problem_of,
+    type_of,
+    without,
+)
 from gpuwarden_rules.notify.receivers.receiver import Delivered, DeliveryDelayed, DeliveryRefused
 from gpuwarden_rules.notify.sentences import Style
 
-MESSAGE = Notification(
-    id="a", receiver="chat", kind=MessageKind.ALERTS, group="g", made_at=START, firing=(make_alert(),),
-    labels={"node": "dgx-07"},
-)  # fmt: skip
+MESSAGE = message_of(make_alert())
 
 
 async def send(url: str, message: Notification = MESSAGE, form: str = "text"):
@@ -36,7 +40,7 @@ async def test_a_message_arrives_with_its_type() -> None:
     async with hook_server() as hook:
         assert await send(address(hook, "/x")) == Delivered("sent")
     body = json.loads(hook.got[0].body)
-    assert (body["title"], body["type"]) == ("CRITICAL dgx-07: gpu_hot", "failure")
+    assert (body["title"], body["type"]) == ("CRITICAL dgx-07 GPU 0: gpu_hot", "failure")
     assert "Do: Check the fans" in body["message"]
 
 
@@ -45,17 +49,26 @@ async def test_the_short_form_has_no_title() -> None:
         await send(address(hook), form="short")
     body = json.loads(hook.got[0].body)
     assert body["title"] == ""
-    assert body["message"].startswith("CRITICAL dgx-07: gpu_hot. GPU 0")
+    assert body["message"].startswith("CRITICAL dgx-07 GPU 0: gpu_hot. GPU 0")
 
 
 async def test_a_message_goes_to_its_owner() -> None:
-    from dataclasses import replace
-
     async with hook_server() as hook:
         url = address(hook, "/to/{owner}")
         assert await send(url, replace(MESSAGE, address="a b@example.com")) == Delivered("sent")
         assert await send(url) == DeliveryRefused("the message is for no owner")
     assert hook.got[0].path == "/to/a%20b@example.com"
+
+
+def test_a_pager_knows_the_incident_and_its_end() -> None:
+    assert MESSAGE.incident is not None
+    made = of_incident("pagerduty://key@api", MESSAGE)
+    assert made == f"pagerduty://key@api?dedup={MESSAGE.incident.id}&action=map"
+    assert of_incident("opsgenie://key?alias=x", MESSAGE) == "opsgenie://key?alias=x"
+    assert of_incident("slack://a/b/c", MESSAGE) == "slack://a/b/c"
+    over = replace(MESSAGE, reason=MessageReason.RESOLVED, firing=())
+    assert type_of(over) == "success"
+    assert type_of(MESSAGE) == "failure"
 
 
 class Lines(logging.Handler):

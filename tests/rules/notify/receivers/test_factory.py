@@ -10,12 +10,14 @@ from gpuwarden_rules.notify.receivers.alertmanager import Alertmanager
 from gpuwarden_rules.notify.receivers.apprise_service import AppriseService
 from gpuwarden_rules.notify.receivers.factory import receiver_of
 from gpuwarden_rules.notify.receivers.local import LineFile, Output
+from gpuwarden_rules.notify.receivers.slack import Slack
 from gpuwarden_rules.notify.receivers.webhook import Webhook
 from gpuwarden_rules.notify.sentences import Style
 from gpuwarden_rules.notify.settings import KINDS, ReceiverPlan
 
 MADE = {
     "apprise": ("json://localhost", AppriseService),
+    "slack": ("#gpus", Slack),
     "webhook": ("http://h", Webhook),
     "alertmanager": ("http://h", Alertmanager),
     "file": ("/x", LineFile),
@@ -26,7 +28,7 @@ MADE = {
 @pytest.mark.parametrize("kind", KINDS)
 async def test_each_kind(kind) -> None:
     target, made = MADE[kind]
-    plan = ReceiverPlan(name="a", kind=kind, target=target)
+    plan = ReceiverPlan(name="a", kind=kind, target=target, secret="xoxb-1")
     receiver = receiver_of(plan, Style(UTC), ManualClock(START))
     assert isinstance(receiver, made)
     await receiver.close()

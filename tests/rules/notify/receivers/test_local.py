@@ -1,23 +1,16 @@
 """Files and standard output."""
 
 import json
+from dataclasses import replace
 from datetime import UTC
 
-from tests.rules.notify.alerts import START, make_alert
+from tests.rules.notify.alerts import make_alert, message_of
 
-from gpuwarden_rules.notify.message import MessageKind, Notification
 from gpuwarden_rules.notify.receivers.local import LineFile, Output, append
 from gpuwarden_rules.notify.receivers.receiver import Delivered, DeliveryDelayed
 from gpuwarden_rules.notify.sentences import Style
 
-MESSAGE = Notification(
-    id="abc",
-    receiver="log",
-    kind=MessageKind.ALERTS,
-    group="g",
-    made_at=START,
-    firing=(make_alert(),),
-)
+MESSAGE = replace(message_of(make_alert()), id="abc")
 
 
 async def test_a_file_gets_a_line_a_message_and_may_be_moved_away(tmp_path) -> None:
@@ -47,6 +40,6 @@ async def test_output_has_forms(capsys) -> None:
     for form in ("text", "short", "json"):
         assert isinstance(await Output(form, Style(UTC)).send(MESSAGE), Delivered)
     text, short, line = capsys.readouterr().out.split("CRITICAL", 2)[1:] + [""]
-    assert text.startswith(" dgx-07: gpu_hot\n")
+    assert text.startswith(" dgx-07 GPU 0: gpu_hot\n")
     assert json.loads(short.splitlines()[1])["id"] == "abc"
     assert not line

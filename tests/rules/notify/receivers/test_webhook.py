@@ -5,24 +5,21 @@ import hashlib
 import hmac
 import json
 import socket
+from dataclasses import replace
 from datetime import UTC
 
 import pytest
 from aiohttp import web
-from tests.rules.notify.alerts import START, make_alert
+from tests.rules.notify.alerts import START, make_alert, message_of
 from tests.rules.notify.hook_server import hook_server
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_rules.notify.message import MessageKind, Notification
 from gpuwarden_rules.notify.receivers.receiver import Delivered, DeliveryDelayed, DeliveryRefused
 from gpuwarden_rules.notify.receivers.webhook import Webhook, key_of, signature
 from gpuwarden_rules.notify.sentences import Style
 
 STYLE = Style(UTC)
-MESSAGE = Notification(
-    id="abc", receiver="hook", kind=MessageKind.ALERTS, group="g", made_at=START, firing=(make_alert(),),
-    firing_total=1, news=1,
-)  # fmt: skip
+MESSAGE = replace(message_of(make_alert()), id="abc")
 
 
 async def send(url: str, secret: str | None = None):

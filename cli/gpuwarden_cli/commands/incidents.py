@@ -1,0 +1,130 @@
+"""`gpuwarden incidents list|show|ack`: alerts of one cause, and what follows from what."""
+
+import argparse
+from typing import Any
+
+from gpuwarden.alert import WORST_FIRST
+from gpuwarden.durations import readable
+from gpuwarden_cli.client import CallError, ask
+from gpuwarden_cli.commands.alerts import (
+    COST_SO_FAR,
+    MARKS,
+    PLACE,
+    add,
+    chosen_by,
+    people,
+    until_text,
+)
+from gpuwarden_cli.output import render
+
+INCIDENT_STATES = ("open", "resolved", "merged", "all")
+_AGE = "date_diff('second', began_at, coalesce(resolved_at, now()::TIMESTAMP)) AS age_seconds"
+_MARKS = MARKS.replace("CASE WHEN stale_since IS NOT NULL THEN 'stale' WHEN", "CASE WHEN")
+_INCIDENTS = f"""
+SELECT
+    id, severity, {_MARKS} AS shown, rule, place, {_AGE}, state, consequence, roots, nodes, alerts, firing,
+    alerts - roots AS follows, summary, remedy, labels, round(usd_per_hour, 2) AS usd_per_hour, {COST_SO_FAR},
+    began_at, opened_at, resolved_at, merged_into, owner, muted, unknown_since, root, simulated
+FROM incidents
+WHERE {{condition}}
+ORDER BY state <> 'open', {WORST_FIRST}, usd_so_far DESC NULLS LAST, opened_at
+"""
+_OF_ALERTS = """
+id IN (SELECT incident FROM incident_alerts WHERE fingerprint IN (SELECT fingerprint FROM alerts WHERE {condition}))
+"""
+_MEMBERS = f"""
+SELECT
+    left(fingerprint, 8) AS id, CASE WHEN m.cause IS NULL THEN 'root' ELSE 'follows' END AS part,
+    severity, {MARKS} AS shown, rule, {PLACE} AS place, {_AGE}, state, summary,
+    round(usd_per_hour, 2) AS usd_per_hour, began_at, fired_at, resolved_at, owner, muted, unknown_since, stale_since,
+    fingerprint, m.cause, m.joined_at, m.ended_at
+FROM (SELECT fingerprint, active_at, cause, joined_at, ended_at FROM incident_alerts WHERE incident = $id) m
+JOIN alerts USING (fingerprint, active_at)
+ORDER BY m.ended_at IS NOT NULL, m.cause IS NOT NULL, {WORST_FIRST}, node, gpu
+"""
+
+
+def incidents_list(args: argparse.Namespace) -> int:
+    """`gpuwarden incidents list`; with --exit-code 1 when one is open."""
+    condition = "true" if args.state == "all" else f"state = '{args.state}'"
+    chosen, params = chosen_by(args)
+    if chosen:
+        condition += " AND" + _OF_ALERTS.format(condition=" AND ".join(chosen))
+    answer = ask(_INCIDENTS.format(condition=condition), params, url=args.url)
+    is_open = any(row[answer.columns.index("state")] == "open" for row in answer.rows)
+    if args.format != "table":
+        keep = [i for i, name in enumerate(answer.columns) if name != "shown"]
+        columns, rows = (
+            [answer.columns[i] for i in keep],
+            [[r[i] for i in keep] for r in answer.rows],
+        )
+        print(render(columns, rows, args.format), end="")
+    elif answer.rows:
+        shown = "id severity shown rule place age cost follows summary"
+        print(people(answer.columns, answer.rows, shown))
+        if is_open:
+            one = answer.rows[0][0]
+            print(
+                f"what it is made of: gpuwarden incidents show {one}; acknowledge: incidents ack {one}"
+            )
+    else:
+        asked = "".join(f", {name} {value}" for name, value in params.items())
+        never = "There was no incident" if args.state == "all" else f"No incident is {args.state}"
+        print(f"{never}{asked}.")
+    return 1 if args.exit_code and is_open else 0
+
+
+def incidents_show(args: argparse.Namespace) -> int:
+    """`gpuwarden incidents show ID`: the incident and all its alerts, single ones below."""
+    incident = _one(args.id, args.url)
+    answer = ask(_MEMBERS, {"id": incident["id"]}, url=args.url)
+    if args.format == "json":
+        alerts = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+        columns = [*incident, "members"]
+        print(render(columns, [[*incident.values(), alerts]], "json"), end="")
+        return 0
+    print(f"{incident['state'].upper()} {incident['severity']}: {incident['summary']}")
+    if incident["muted"]:
+        print(f"  notifies     nobody: {incident['muted']}")
+    if incident["merged_into"]:
+        print(f"  goes on in   gpuwarden incidents show {incident['merged_into']}")
+    age = readable(incident["age_seconds"])
+    print(f"  began        {until_text(incident['began_at'])}, {age}")
+    if incident["usd_per_hour"] is not None:
+        print(
+            f"  costs        ${incident['usd_per_hour']:,.2f}/h, ${incident['usd_so_far']:,.2f} so far"
+        )
+    print(f"  what to do   {' '.join(incident['remedy'].split())}")
+    if incident["state"] == "open":
+        print(f"  acknowledge  gpuwarden incidents ack {incident['id']}")
+    print()
+    print(people(answer.columns, answer.rows, "id part severity shown rule place age summary"))
+    return 0
+
+
+def incidents_ack(args: argparse.Namespace) -> int:
+    """`gpuwarden incidents ack ID --for 4h`: acknowledges each of its roots."""
+    incident = _one(args.id, args.url)
+    answer = ask(_MEMBERS, {"id": incident["id"]}, url=args.url)
+    alerts = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+    firing = [alert for alert in alerts if alert["state"] == "firing"]
+    roots = [alert for alert in firing if alert["cause"] is None] or firing
+    if not roots:
+        raise CallError(
+            f"incident {incident['id']} is {incident['state']}: none of its alerts fires"
+        )
+    for alert in roots:
+        made = add({"fingerprint": alert["fingerprint"]}, args)
+    many = f", {len(roots)} alerts" if len(roots) > 1 else ""
+    print(f"acknowledged until {until_text(made['ends_at'])}{many}")
+    return 0
+
+
+def _one(wanted: str, url: str | None) -> dict[str, Any]:
+    """The incident of that id, or of its first digits. Raises CallError."""
+    answer = ask(_INCIDENTS.format(condition="starts_with(id, $id)"), {"id": wanted}, url=url)
+    if len(answer.rows) != 1:
+        many = f"{len(answer.rows)} incidents begin with" if answer.rows else "there is no incident"
+        raise CallError(f"{many} {wanted!r}; `gpuwarden incidents list --state all` has their ids")
+    found = dict(zip(answer.columns, answer.rows[0], strict=True))
+    return {name: value for name, value in found.items() if name != "shown"}

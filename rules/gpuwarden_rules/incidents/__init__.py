@@ -1,0 +1,1 @@
+"""Joins alerts with one cause into incidents."""

@@ -1,0 +1,99 @@
+"""Holds what rules declare about causes: which rule follows from which, where, and what happens at once."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
+
+from gpuwarden.alert import Alert, Severity
+from gpuwarden_rules.definition.language import FLEET, Rule
+from gpuwarden_rules.definition.yaml_positions import FileProblem
+
+GATHER_S = {Severity.CRITICAL: 15.0, Severity.WARNING: 30.0, Severity.INFO: 60.0}
+"""How long alerts of one cause are waited for before anybody is told, where a rule says nothing else."""
+TOGETHER = ("node", "job")
+"""Places where alerts of a rule that come at one time have one cause, where a rule says nothing else."""
+
+NodeLabels = Mapping[str, Mapping[str, str]]
+"""Labels of the inventory (rack, switch, site ...) by node."""
+Place = tuple[str, ...]
+"""A kind of place and its value; of the fleet, its kind alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class CauseGraph:
+    """What the rules declare, by rule."""
+
+    causes: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    """Rules that each follows from, the strongest cause first, with the labels that must be equal."""
+    together: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gather_s: Mapping[str, float] = field(default_factory=dict)
+    many: Mapping[str, str] = field(default_factory=dict)
+    """What several nodes or GPUs did, in words: `stopped reporting`."""
+
+    def wait_s(self, alert: Alert) -> float:
+        """How long the alert waits for others of its cause."""
+        return self.gather_s.get(alert.rule, GATHER_S[alert.severity])
+
+    def places(self, alert: Alert, nodes: NodeLabels) -> list[Place]:
+        """Places at which others of its rule that come at one time have its cause."""
+        of_node = nodes.get(alert.labels.get("node", ""), {})
+        found: list[Place] = []
+        for kind in self.together.get(alert.rule, TOGETHER):
+            value = alert.labels.get(kind) or of_node.get(kind)
+            if kind == FLEET:
+                found.append((kind,))
+            elif value:
+                found.append((kind, value))
+        return found
+
+
+def graph_of(rules: Iterable[Rule]) -> CauseGraph:
+    """The graph that rules declare."""
+    known = {rule.name: rule for rule in rules}
+    return CauseGraph(
+        {name: rule.caused_by for name, rule in known.items() if rule.caused_by},
+        {name: rule.together for name, rule in known.items() if rule.together is not None},
+        {name: rule.gather_s for name, rule in known.items() if rule.gather_s is not None},
+        {name: rule.many for name, rule in known.items() if rule.many},
+    )
+
+
+def values(labels: Mapping[str, str], names: Sequence[str]) -> tuple[str, ...] | None:
+    """Values of these labels; None where one is missing: then it is equal to nothing."""
+    found = tuple(labels.get(name) for name in names)
+    return None if None in found else found  # type: ignore[return-value]
+
+
+def graph_problems(rules: Sequence[Rule]) -> list[FileProblem]:
+    """What is wrong in the graph: unknown rules, labels that the other rule lacks, cycles."""
+    known = {rule.name: rule for rule in rules}
+    problems = []
+    for rule in rules:
+        for name, equal in rule.caused_by.items():
+            if name not in known:
+                problems.append(_problem(rule, name, f"there is no rule {name!r}"))
+                continue
+            lacking = [label for label in equal if label not in known[name].labels]
+            if lacking:
+                problems.append(_problem(rule, name, f"{name} has no label {lacking[0]!r}"))
+    try:
+        TopologicalSorter({r.name: [*r.caused_by] for r in rules}).prepare()
+    except CycleError as error:
+        cycle = list(reversed(error.args[1]))
+        way = " is caused by ".join(cycle)
+        problems.append(_problem(known[cycle[0]], cycle[1], f"a cycle has no root: {way}"))
+    return problems
+
+
+def without_unknown(rule: Rule, known: Mapping[str, Sequence[str]]) -> Rule:
+    """The rule without causes that are not among the known rules, or lack a label."""
+    causes = {
+        name: equal
+        for name, equal in rule.caused_by.items()
+        if name in known and set(equal) <= set(known[name])
+    }
+    return replace(rule, caused_by=causes)
+
+
+def _problem(rule: Rule, cause: str, message: str) -> FileProblem:
+    return rule.problem(f"caused_by.{cause}", f"caused_by: {message}")

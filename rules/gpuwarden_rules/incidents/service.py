@@ -1,0 +1,155 @@
+"""Keeps the incidents of an engine's alerts: looks when an alert changes, saves, and tells who asked.
+
+A store that fails delays the rows, not the messages: the same alerts make the same incidents, with the
+same ids, when they are looked at again.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from gpuwarden.alert import Alert
+from gpuwarden.clock import Clock, from_ms, to_ms
+from gpuwarden.incident import Incident, IncidentStore
+from gpuwarden.lifecycle import until
+from gpuwarden.query import Querier, QueryError
+from gpuwarden_rules.definition.language import Rule
+from gpuwarden_rules.evaluation.fleet import node_labels
+from gpuwarden_rules.incidents.graph import NodeLabels, graph_of
+from gpuwarden_rules.incidents.state import REOPEN, IncidentView, step
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 10.0
+"""Longest pause between two looks."""
+TOGETHER_S = 0.05
+"""Pause after a look, in which changes come together."""
+REST_FACTOR = 4.0
+"""Looks rest this many times as long as they take."""
+REFRESH_S = 60.0
+"""Texts and costs are saved, and labels of nodes read, this often."""
+RETRY_S = 5.0
+SAVE_TIMEOUT_S = 10.0
+
+
+class IncidentService:
+    """Incidents of what `alerts` gives. `run` it; `wake` it when an alert changes."""
+
+    def __init__(
+        self,
+        alerts: Callable[[], Sequence[Alert] | None],
+        rules: Callable[[], Sequence[Rule]],
+        store: IncidentStore,
+        querier: Querier,
+        clock: Clock,
+        on_look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`alerts`: all that are active now, None: nobody can say yet. `on_look` is called after each look."""
+        self._alerts = alerts
+        self._rules = rules
+        self._store = store
+        self._querier = querier
+        self._clock = clock
+        self._on_look = on_look
+        self._changed = asyncio.Event()
+        self._incidents: dict[str, Incident] | None = None
+        self._saved: dict[str, tuple[Incident, datetime]] = {}
+        self._nodes: NodeLabels = {}
+        self._nodes_at: datetime | None = None
+        self._is_stuck = False
+        self.view: IncidentView | None = None
+        """The last look; None: there was none yet."""
+
+    def wake(self) -> None:
+        """Something changed: look at once. From the event loop's thread."""
+        self._changed.set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Look until asked to stop; what changed is saved when it returns."""
+        async with asyncio.TaskGroup() as group:
+            looking = group.create_task(self._look_on(stop), name="incidents look")
+            await stop.wait()
+            self._changed.set()
+            await looking
+
+    async def look(self) -> datetime | None:
+        """Look at the alerts once; when to look again if nothing changes. Raises what the store raises."""
+        now = from_ms(to_ms(self._clock.now()))
+        alerts = self._alerts()
+        if self._incidents is None:
+            found = await self._store.incidents_since(now - REOPEN)
+            self._incidents = {incident.id: incident for incident in found}
+            self._saved = {incident.id: (incident, now) for incident in found}
+        if alerts is None:
+            return now + timedelta(seconds=1)
+        await self._refresh_nodes(now)
+        # In a thread: ten thousand alerts take a quarter of a second.
+        done = await asyncio.to_thread(
+            step, self._incidents, list(alerts), graph_of(self._rules()), self._nodes, now
+        )
+        self._incidents = done.incidents
+        firing = {a.fingerprint: a for a in alerts}
+        self.view = IncidentView(list(done.incidents.values()), firing)
+        try:
+            await self._save(now)
+        finally:
+            self._on_look()  # a store that is full must not silence an incident
+        return done.wake_at
+
+    async def _save(self, now: datetime) -> None:
+        """Save what changed at once, and what is only worded anew once in a while."""
+        assert self._incidents is not None
+        due = []
+        for key, incident in self._incidents.items():
+            before, saved_at = self._saved.get(key, (None, now))
+            if (
+                before is None
+                or _matter(before) != _matter(incident)
+                or before != incident
+                and not 0 <= (now - saved_at).total_seconds() < REFRESH_S
+            ):
+                due.append(incident)
+        self._saved = {key: self._saved[key] for key in self._incidents if key in self._saved}
+        if due:
+            async with asyncio.timeout(SAVE_TIMEOUT_S):
+                await self._store.save_incidents(due)
+            self._saved |= {incident.id: (incident, now) for incident in due}
+
+    async def _refresh_nodes(self, now: datetime) -> None:
+        if self._nodes_at is not None and 0 <= (now - self._nodes_at).total_seconds() < REFRESH_S:
+            return
+        try:
+            self._nodes = await node_labels(self._querier)
+        except QueryError as error:
+            log.warning("labels of nodes not read", extra={"reason": str(error)})
+        self._nodes_at = now
+
+    async def _look_on(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            self._changed.clear()
+            pause_s, started = LOOK_S, self._clock.monotonic()
+            try:
+                wake_at = await self.look()
+                self._is_stuck = False
+                if wake_at is not None:
+                    pause_s = min(LOOK_S, (wake_at - self._clock.now()).total_seconds())
+            except Exception as error:  # noqa: BLE001 - a store that fails must not end the process
+                if not self._is_stuck:
+                    reason = str(error) or type(error).__name__
+                    log.error("incidents not saved; tried again", extra={"reason": reason})
+                self._is_stuck = True
+                pause_s = RETRY_S
+            took_s = self._clock.monotonic() - started
+            await until(stop, max(TOGETHER_S, REST_FACTOR * took_s))
+            if not stop.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(max(0.0, pause_s - took_s)):
+                        await self._changed.wait()
+
+
+def _matter(incident: Incident) -> Incident:
+    """The incident without its words and amounts."""
+    return replace(incident, summary="", remedy="", usd_per_hour=None, unknown_since=None)

@@ -221,10 +221,6 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
     )
     rows = {name: table.num_rows for name, table in tables.items()}
     rows.update({name: count for name, count in told.items() if count})
-    imported = sum(table.num_rows for table in of_history.values())
-    for name in _INVENTORY:
-        imported += sum(b.decoded.parts[name].rows for b in history if name in b.decoded.parts)
-    newest = _newest(of_live)
     return CommitPlan(
         changes,
         outcomes,
@@ -236,9 +232,18 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
         claims,
         node_claims,
         rows,
-        newest,
-        imported,
+        _newest(of_live),
+        _imported_rows(of_history, history),
     )
+
+
+def _imported_rows(tables: Mapping[str, Any], batches: Sequence[Batch]) -> int:
+    """Rows of history: those that are kept of samples and events, and all of the inventory."""
+    rows = sum(int(table.num_rows) for table in tables.values())
+    for batch in batches:
+        parts = batch.decoded.parts
+        rows += sum(parts[name].rows for name in _INVENTORY if name in parts)
+    return rows
 
 
 def _doubtful(batches: Sequence[Batch]) -> Any | None:

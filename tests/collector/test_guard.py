@@ -513,6 +513,6 @@ def test_joins_are_put_in_order_where_there_may_be_any(database: Database) -> No
     ):
         runner.run(number + 1, sql, {}, 10)
         row = engine.connection.execute("SELECT current_setting('disabled_optimizers')").fetchone()
-        said.append(row and row[0])
+        said.append("join_order" in (row or [""])[0])
     engine.connection.close()
-    assert said == ["join_order", ""] * 2
+    assert said == [True, False] * 2

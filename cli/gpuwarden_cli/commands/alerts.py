@@ -21,12 +21,11 @@ MARKS = (
     " WHEN unknown_since IS NOT NULL THEN 'unknown' END, regexp_extract(muted, '^\\w+'))"
 )
 """SQL of an alert's state for people: `firing, stale, silenced`."""
-COST_SO_FAR = f"round({USD_SO_FAR_SQL}, 2) AS usd_so_far"
 _ALERTS = f"""
 SELECT
     left(fingerprint, 8) AS id, severity, {MARKS} AS shown, rule, {PLACE} AS place,
     date_diff('second', began_at, coalesce(resolved_at, now()::TIMESTAMP)) AS age_seconds, state, consequence,
-    node, gpu, gpu_uuid, labels, summary, remedy, round(usd_per_hour, 2) AS usd_per_hour, {COST_SO_FAR},
+    node, gpu, gpu_uuid, labels, summary, remedy, round(usd_per_hour, 2) AS usd_per_hour, round({USD_SO_FAR_SQL}, 2) AS usd_so_far,
     began_at, fired_at, resolved_at, owner, muted, unknown_since, fingerprint, simulated,
     stale_since, resolved_reason,
     (SELECT max(m.incident) FROM incident_alerts m JOIN incidents i ON i.id = m.incident AND i.state <> 'merged'

@@ -7,7 +7,6 @@ from gpuwarden.alert import WORST_FIRST
 from gpuwarden.durations import readable
 from gpuwarden_cli.client import CallError, ask
 from gpuwarden_cli.commands.alerts import (
-    COST_SO_FAR,
     MARKS,
     PLACE,
     add,
@@ -18,12 +17,14 @@ from gpuwarden_cli.commands.alerts import (
 from gpuwarden_cli.output import render
 
 INCIDENT_STATES = ("open", "resolved", "merged", "all")
+_COST_SO_FAR = """round(usd_per_hour * date_diff('millisecond', began_at,
+        coalesce(resolved_at, now()::TIMESTAMP)) / 3.6e6, 2) AS usd_so_far"""
 _AGE = "date_diff('second', began_at, coalesce(resolved_at, now()::TIMESTAMP)) AS age_seconds"
 _MARKS = MARKS.replace("CASE WHEN stale_since IS NOT NULL THEN 'stale' WHEN", "CASE WHEN")
 _INCIDENTS = f"""
 SELECT
     id, severity, {_MARKS} AS shown, rule, place, {_AGE}, state, consequence, roots, nodes, alerts, firing,
-    alerts - roots AS follows, summary, remedy, labels, round(usd_per_hour, 2) AS usd_per_hour, {COST_SO_FAR},
+    alerts - roots AS follows, summary, remedy, labels, round(usd_per_hour, 2) AS usd_per_hour, {_COST_SO_FAR},
     began_at, opened_at, resolved_at, merged_into, owner, muted, unknown_since, root, simulated
 FROM incidents
 WHERE {{condition}}

@@ -41,10 +41,24 @@ SELECT
 FROM alerts
 WHERE state IN ('pending', 'firing');
 
+-- What each incident has cost: its roots, or what follows where their cost is unknown; of an open one what fires.
+CREATE OR REPLACE VIEW incident_costs AS
+SELECT incident, coalesce(sum(usd) FILTER (is_root), sum(usd) FILTER (NOT is_root)) AS usd_so_far
+FROM (
+    SELECT m.incident, m.cause IS NULL AS is_root, coalesce(a.gpu_uuid, a.fingerprint) AS subject,
+        arg_max(coalesce(a.accounted_usd, a.usd_per_hour * date_diff('millisecond', a.began_at,
+            coalesce(a.resolved_at, now()::TIMESTAMP)) / 3.6e6), a.usd_per_hour) AS usd
+    FROM incident_alerts m
+    JOIN alerts a ON a.fingerprint = m.fingerprint AND a.active_at = m.active_at
+    JOIN incidents i ON i.id = m.incident
+    WHERE a.usd_per_hour IS NOT NULL AND (a.state = 'firing' OR i.state <> 'open')
+    GROUP BY ALL
+)
+GROUP BY incident;
+
 -- Open incidents, with what each has cost so far.
 CREATE OR REPLACE VIEW incidents_now AS
-SELECT
-    *,
-    usd_per_hour * date_diff('millisecond', began_at, now()::TIMESTAMP) / 3.6e6 AS usd_so_far
-FROM incidents
-WHERE state = 'open';
+SELECT i.*, c.usd_so_far
+FROM incidents i
+LEFT JOIN incident_costs c ON c.incident = i.id
+WHERE i.state = 'open';

@@ -47,6 +47,7 @@ def test_a_new_folder_gets_all_tables_and_views(tmp_path: Path) -> None:
         "nodes_now",
         "alerts_now",
         "incidents_now",
+        "incident_costs",
         "waste",
     }
     assert set(TABLES) | views == {row[0] for row in shown}

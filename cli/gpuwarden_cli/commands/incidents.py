@@ -17,8 +17,7 @@ from gpuwarden_cli.commands.alerts import (
 from gpuwarden_cli.output import render
 
 INCIDENT_STATES = ("open", "resolved", "merged", "all")
-_COST_SO_FAR = """round(usd_per_hour * date_diff('millisecond', began_at,
-        coalesce(resolved_at, now()::TIMESTAMP)) / 3.6e6, 2) AS usd_so_far"""
+_COST_SO_FAR = "round(usd_so_far, 2) AS usd_so_far"
 _AGE = "date_diff('second', began_at, coalesce(resolved_at, now()::TIMESTAMP)) AS age_seconds"
 _MARKS = MARKS.replace("CASE WHEN stale_since IS NOT NULL THEN 'stale' WHEN", "CASE WHEN")
 _INCIDENTS = f"""
@@ -27,6 +26,7 @@ SELECT
     alerts - roots AS follows, summary, remedy, labels, round(usd_per_hour, 2) AS usd_per_hour, {_COST_SO_FAR},
     began_at, opened_at, resolved_at, merged_into, owner, muted, unknown_since, root, simulated
 FROM incidents
+LEFT JOIN incident_costs ON incident = id
 WHERE {{condition}}
 ORDER BY state <> 'open', {WORST_FIRST}, usd_so_far DESC NULLS LAST, opened_at
 """

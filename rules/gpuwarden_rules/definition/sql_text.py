@@ -42,7 +42,15 @@ _CHANCE = frozenset(
     {"random", "setseed", "uuid", "uuidv4", "uuidv7", "gen_random_uuid", "tablesample"}
 )
 _LIVE_VIEWS = frozenset(
-    {"gpus_now", "gpu_health_now", "links_now", "nodes_now", "alerts_now", "incidents_now"}
+    {
+        "gpus_now",
+        "gpu_health_now",
+        "links_now",
+        "nodes_now",
+        "alerts_now",
+        "incidents_now",
+        "incident_costs",
+    }
 )
 _CALLED = frozenset({"now", "today", "random", "setseed", "uuid", "uuidv4", "uuidv7"})
 """Words that also serve as column names: they count only when called."""

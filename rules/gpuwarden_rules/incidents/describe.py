@@ -162,15 +162,26 @@ def _place(shared: Mapping[str, str], root: Alert) -> str:
 
 
 def cost_of(roots: Sequence[Alert], others: Sequence[Alert] = ()) -> float | None:
-    """What the roots cost an hour, or, where nobody knows that, the others. Several alerts of one GPU
-    cost what the dearest does.
-    """
-    for alerts in (roots, others):
-        dearest: dict[str, float] = {}
-        for alert in alerts:
-            if alert.usd_per_hour is not None:
-                key = alert.labels.get("gpu_uuid") or alert.fingerprint
-                dearest[key] = max(dearest.get(key, 0.0), alert.usd_per_hour)
-        if dearest:
-            return sum(dearest.values())
-    return None
+    """What the roots cost an hour, or, where nobody knows that, the others."""
+    known = [alert.usd_per_hour for alert in _dearest(roots) or _dearest(others)]
+    return sum(usd for usd in known if usd is not None) if known else None
+
+
+def spent_on(roots: Sequence[Alert], others: Sequence[Alert], now: datetime) -> float | None:
+    """What the alerts of `cost_of` have cost, as each of them says; `incident_costs` has the same."""
+    known = [
+        alert.usd_so_far(max(now, alert.began_at)) for alert in _dearest(roots) or _dearest(others)
+    ]
+    return sum(usd for usd in known if usd is not None) if known else None
+
+
+def _dearest(alerts: Sequence[Alert]) -> Sequence[Alert]:
+    """Of several alerts of one GPU the one that costs most, of those whose cost is known."""
+    dearest: dict[str, Alert] = {}
+    for alert in alerts:
+        if alert.usd_per_hour is not None:
+            key = alert.labels.get("gpu_uuid") or alert.fingerprint
+            before = dearest.get(key)
+            if before is None or (before.usd_per_hour or 0.0) < alert.usd_per_hour:
+                dearest[key] = alert
+    return list(dearest.values())

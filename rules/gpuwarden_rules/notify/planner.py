@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from gpuwarden.alert import Alert, AlertState, Severity, fingerprint, usd_between
+from gpuwarden.alert import Alert, AlertState, Severity, fingerprint
 from gpuwarden.clock import to_ms
 from gpuwarden.incident import Incident, IncidentState
-from gpuwarden_rules.incidents.describe import URGENCY, cost_of, urgency
+from gpuwarden_rules.incidents.describe import URGENCY, cost_of, spent_on, urgency
 from gpuwarden_rules.incidents.state import IncidentView
 from gpuwarden_rules.notify.message import (
     ALERTS_MAX,
@@ -228,7 +228,6 @@ def _tell(
     over = [_over(alert, now) for name, alert in told.items() if name not in known]
     roots = want.alerts[: want.roots] or want.alerts
     usd_per_hour = cost_of(roots, want.alerts)
-    began_at = min((a.began_at for a in roots), default=want.incident.began_at)
     sent = replace(want.incident, members={})
     before = 0 if notice is None else notice.messages
     whole = Notification(
@@ -245,7 +244,7 @@ def _tell(
         firing_total=len(want.alerts),
         resolved_total=len(over) if recipient.wants_resolved else 0,
         usd_per_hour=usd_per_hour,
-        usd_so_far=usd_between(usd_per_hour, began_at, max(now, began_at)),
+        usd_so_far=spent_on(roots, want.alerts, now),
         address=want.address,
     )
     is_again = notice is None or notice.is_over
@@ -295,7 +294,7 @@ def _end(
         resolved=over,
         resolved_total=len(ended.members) if ended else len(over),
         usd_per_hour=usd_per_hour,
-        usd_so_far=usd_between(usd_per_hour, last.began_at, until),
+        usd_so_far=spent_on(over[: notice.roots], over, until),
         address=notice.address,
     )
     return after, _parts(whole, notice.messages, recipient)

@@ -41,7 +41,8 @@ EPOCH_MIN = 315_532_800
 def closure(extras: tuple[str, ...]) -> set[str]:
     """Names of all packages that these extras need on this Python and platform."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    queue = [Requirement(t) for extra in extras for t in project["optional-dependencies"][extra]]
+    asked = [Requirement(t) for extra in extras for t in project["optional-dependencies"][extra]]
+    queue = [one for one in asked if one.marker is None or one.marker.evaluate()]
     found: set[tuple[str, str]] = set()
     while queue:
         wanted = queue.pop()

@@ -1,6 +1,7 @@
 """TLS as a client sees it: new certificates without a lost connection, old protocols refused, clear words."""
 
 import asyncio
+import re
 import ssl
 from datetime import timedelta
 from pathlib import Path
@@ -128,7 +129,9 @@ async def test_the_page_of_metrics_says_when_it_ends(
             session.get(collector.url + "/metrics") as answer,
         ):
             text = await answer.text()
-    assert f"certificate_ends_timestamp_seconds {ends_at.timestamp()}" in text
+    said = re.search(r"^gpuwarden_\w*certificate_ends_timestamp_seconds (\S+)$", text, re.MULTILINE)
+    assert said is not None
+    assert float(said[1]) == ends_at.timestamp()
     [record] = [r for r in caplog.records if r.message == "the certificate ends soon"]
     assert record.remedy.startswith("gpuwarden collector init --renew")
 

@@ -1,4 +1,4 @@
-"""What an incident is: alerts with one cause, under the alert that it follows from (its root)."""
+"""Defines an incident: alerts with one cause, under the alert that it follows from (its root)."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

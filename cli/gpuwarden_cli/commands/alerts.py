@@ -72,12 +72,7 @@ def alerts_list(args: argparse.Namespace) -> int:
     answer = ask(_ALERTS.format(condition=" AND ".join([condition, *chosen])), params, url=args.url)
     states = [row[answer.columns.index("state")] for row in answer.rows]
     if args.format != "table":
-        keep = [i for i, name in enumerate(answer.columns) if name != "shown"]
-        columns, rows = (
-            [answer.columns[i] for i in keep],
-            [[r[i] for i in keep] for r in answer.rows],
-        )
-        print(render(columns, rows, args.format), end="")
+        print(for_programs(answer.columns, answer.rows, args.format), end="")
     elif answer.rows:
         print(people(answer.columns, answer.rows, "id severity shown rule place age cost summary"))
         if "firing" in states:
@@ -93,6 +88,12 @@ def chosen_by(args: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
     """Conditions on alerts that the flags ask for, and their parameters."""
     params = {name: value for name in FILTERS if (value := getattr(args, name)) is not None}
     return [FILTERS[name] for name in params], params
+
+
+def for_programs(columns: list[str], rows: list[list[Any]], form: str) -> str:
+    """The same as JSON or CSV, without the column that is for people alone."""
+    keep = [place for place, name in enumerate(columns) if name != "shown"]
+    return render([columns[i] for i in keep], [[row[i] for i in keep] for row in rows], form)
 
 
 def people(columns: list[str], rows: list[list[Any]], names: str) -> str:

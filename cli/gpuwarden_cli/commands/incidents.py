@@ -11,6 +11,7 @@ from gpuwarden_cli.commands.alerts import (
     PLACE,
     add,
     chosen_by,
+    for_programs,
     people,
     until_text,
 )
@@ -54,12 +55,7 @@ def incidents_list(args: argparse.Namespace) -> int:
     answer = ask(_INCIDENTS.format(condition=condition), params, url=args.url)
     is_open = any(row[answer.columns.index("state")] == "open" for row in answer.rows)
     if args.format != "table":
-        keep = [i for i, name in enumerate(answer.columns) if name != "shown"]
-        columns, rows = (
-            [answer.columns[i] for i in keep],
-            [[r[i] for i in keep] for r in answer.rows],
-        )
-        print(render(columns, rows, args.format), end="")
+        print(for_programs(answer.columns, answer.rows, args.format), end="")
     elif answer.rows:
         shown = "id severity shown rule place age cost follows summary"
         print(people(answer.columns, answer.rows, shown))

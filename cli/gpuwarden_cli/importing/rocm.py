@@ -96,22 +96,20 @@ _JUNCTION = "Temperature (Sensor junction) (C)"
 
 def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
     """A `Reader`."""
-    tables: dict[str, list[Row]] = {}
-    inventory = ImportedInventory()
-    for document, line in documents(lines, tally):
-        _take(document, line, origin, tally, tables, inventory)
-    if tables:
-        tally.note(f"no timestamps: all rows get the time {origin.at_source}")
-    for table, rows in tables.items():
-        yield ImportedRows.of(table, rows)
-    yield from inventory.rows()
+    return _rows(documents(lines, tally), origin, tally)
 
 
 def read_csv(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
     """A `Reader` of `--csv`."""
+    return _rows(_csv_documents(lines, tally), origin, tally)
+
+
+def _rows(
+    found: Iterator[tuple[dict[str, Any], int]], origin: Origin, tally: ImportTally
+) -> Iterator[ImportedRows]:
     tables: dict[str, list[Row]] = {}
     inventory = ImportedInventory()
-    for document, line in _csv_documents(lines, tally):
+    for document, line in found:
         _take(document, line, origin, tally, tables, inventory)
     if tables:
         tally.note(f"no timestamps: all rows get the time {origin.at_source}")

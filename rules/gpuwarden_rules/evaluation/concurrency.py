@@ -1,4 +1,4 @@
-"""Which rules may be evaluated at once: quick ones never wait for slow ones.
+"""Decides which rules are evaluated at once: quick ones never wait for slow ones.
 
 A rule shows by its last evaluation whether it is quick. One that was not evaluated yet is taken at its
 word: who asks to run every few seconds is quick.

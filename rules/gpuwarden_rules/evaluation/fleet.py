@@ -1,4 +1,4 @@
-"""What the engine asks the fleet itself: which required columns it reports, where each GPU is, and
+"""Asks the fleet what the engine must know of it: which required columns it reports, where each GPU is, and
 which nodes are silent."""
 
 import json

@@ -1,4 +1,4 @@
-"""What the engine knows about a rule beside its alerts: counts, times, and why it does not work."""
+"""Keeps what the engine knows about a rule beside its alerts: counts, times, and why it does not work."""
 
 from dataclasses import dataclass
 from datetime import datetime

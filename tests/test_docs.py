@@ -113,7 +113,7 @@ def anchors(path: Path) -> set[str]:
 def test_every_endpoint_is_documented() -> None:
     files = ("collector/gpuwarden_collector/http/app.py", "rules/gpuwarden_rules/http/routes.py")
     files += ("collector/gpuwarden_collector/auth/routes.py",)
-    files += ("dashboards/gpuwarden_dashboards/routes.py",)
+    files += tuple(str(p) for p in (ROOT / "dashboards/gpuwarden_dashboards").rglob("*.py"))
     source = "".join((ROOT / file).read_text() for file in files)
     routes = re.findall(r"web\.(get|post|delete)\((\"[^\"]+\"|\w+)", source)
     assert len(routes) >= 5

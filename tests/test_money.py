@@ -17,7 +17,7 @@ from gpuwarden_cli.client import QueryAnswer
 from gpuwarden_cli.commands import report
 from gpuwarden_cli.main import main
 from gpuwarden_collector.alert_store import SqlAlertStore
-from gpuwarden_dashboards.fleet import read_fleet
+from gpuwarden_dashboards.read.fleet import read_fleet
 from gpuwarden_rules.definition.language import builtin_rules
 from gpuwarden_rules.evaluation.engine import RuleEngine
 from gpuwarden_rules.notify.digest import read

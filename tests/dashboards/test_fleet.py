@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from gpuwarden_dashboards.fleet import NODES_MAX, read_fleet
+from gpuwarden_dashboards.read.fleet import NODES_MAX, read_fleet
 
 NOW = datetime.now(UTC)
 

@@ -5,15 +5,19 @@ from html.parser import HTMLParser
 
 import pytest
 
+from gpuwarden.clock import SystemClock
+from gpuwarden_dashboards.answers import SECURITY_POLICY
 from gpuwarden_dashboards.assets import load_assets
-from gpuwarden_dashboards.fleet import read_fleet
-from gpuwarden_dashboards.page import SECURITY_POLICY, Pages
-from gpuwarden_dashboards.place import read_place
-from gpuwarden_dashboards.series import Place
+from gpuwarden_dashboards.pages.fleet import FleetPage
+from gpuwarden_dashboards.pages.place import PlacePages
+from gpuwarden_dashboards.read.fleet import read_fleet
+from gpuwarden_dashboards.read.place import read_place
+from gpuwarden_dashboards.read.series import Place
+from gpuwarden_dashboards.templates import Templates
 
 NOW = datetime.now(UTC)
-PAGES = Pages(load_assets())
-render = PAGES.fleet
+TEMPLATES = Templates(load_assets())
+render = FleetPage(TEMPLATES, None, SystemClock()).render
 
 
 class Texts(HTMLParser):
@@ -192,12 +196,13 @@ async def test_names_from_outside_are_text_and_nothing_else(querier, evil) -> No
     )
     of_node = await read_place(querier, Place(node=evil), NOW)
     of_gpu = await read_place(querier, Place(gpu_uuids=(f"GPU-{evil}-0",)), NOW)
+    places = PlacePages(TEMPLATES, querier, SystemClock())
     assert of_node is not None
     assert of_gpu is not None
     for html, least in (
         (render(await read_fleet(querier, NOW)), 2),
-        (PAGES.place(of_node), 4),
-        (PAGES.place(of_gpu), 4),
+        (places.render(of_node), 4),
+        (places.render(of_gpu), 4),
     ):
         page = parsed(html)
         assert page.text.count(evil) >= least

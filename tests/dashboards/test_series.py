@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden.clock import to_ms
-from gpuwarden_dashboards.series import (
+from gpuwarden_dashboards.read.series import (
     GPU_METRICS,
     HOST_METRICS,
     MINUTES_UP_TO,
@@ -16,7 +16,7 @@ from gpuwarden_dashboards.series import (
     read_series,
     span_of,
 )
-from gpuwarden_dashboards.timeline import read_timeline
+from gpuwarden_dashboards.read.timeline import read_timeline
 
 BEGIN = datetime(2026, 3, 1, 10, tzinfo=UTC)
 GPU = Place(gpu_uuids=("GPU-1",))

@@ -4,14 +4,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from gpuwarden.clock import SystemClock
 from gpuwarden.waste import LABELS
 from gpuwarden_dashboards.assets import load_assets
-from gpuwarden_dashboards.page import Pages
-from gpuwarden_dashboards.usage import BY, read_subject, read_usage
+from gpuwarden_dashboards.pages.usage import UsagePages
+from gpuwarden_dashboards.read.usage import BY, read_subject, read_usage
+from gpuwarden_dashboards.templates import Templates
 
 NOW = datetime(2026, 3, 2, 12, 30, tzinfo=UTC)
 BEGIN = NOW - timedelta(days=1)
-PAGES = Pages(load_assets())
+PAGES = UsagePages(Templates(load_assets()), None, SystemClock())
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ async def test_an_unknown_price_is_unknown_and_not_nothing(used) -> None:
     )
     assert (nobody.name, nobody.usd) == (None, 3.0)
     assert (bob.name, bob.usd, bob.wasted_usd, bob.gpu_hours) == ("bob", None, 0, 2.0)
-    html = PAGES.usage([alice, nobody, bob], "user", "7d")
+    html = PAGES.render([alice, nobody, bob], "user", "7d")
     assert 'href="/users/alice"' in html
     assert "nobody known" in html
 
@@ -82,11 +84,11 @@ async def test_a_job_is_told_with_its_gpus_verdict_and_cost(used) -> None:
     assert job.users == ["alice"]
     assert job.usage is not None
     assert job.usage.usd == 4.5
-    html = PAGES.subject(job, "7d")
+    html = PAGES.render_subject(job, "7d")
     assert "More workers." in html
     assert 'data-gpu-uuids="GPU-n1-0"' in html
     user = await read_subject(used, "user", "alice", BEGIN, NOW)
     assert user is not None
     assert {usage.name for usage in user.jobs} == {"7", "8"}
-    assert "Waits for data." in PAGES.subject(user, "7d")
+    assert "Waits for data." in PAGES.render_subject(user, "7d")
     assert await read_subject(used, "job", "nothing", BEGIN, NOW) is None

@@ -7,8 +7,8 @@ from typing import Any
 
 from gpuwarden.alert import WORST_FIRST
 from gpuwarden.query import Querier, query_all
-from gpuwarden_dashboards.fleet import Record, read_tiles
-from gpuwarden_dashboards.series import Place
+from gpuwarden_dashboards.read.fleet import Record, read_tiles
+from gpuwarden_dashboards.read.series import Place
 
 SILENT_AFTER = timedelta(minutes=1)
 _PROCESSES_MAX = 64

@@ -13,6 +13,7 @@ from gpuwarden.clock import from_ms, to_ms
 from gpuwarden.metrics import METRICS, Kind, Metric, Type
 from gpuwarden.query import Querier, Result, query_all
 from gpuwarden.rollups import ROLLUPS, Rollup, RollupPart
+from gpuwarden_dashboards.request import ParameterError
 
 GPU_TABLES = ("gpu_samples", "gpu_detail_samples", "gpu_health_samples")
 HOST_TABLE = "host_samples"
@@ -24,10 +25,6 @@ SAMPLES_UP_TO = timedelta(hours=3)
 MINUTES_UP_TO = timedelta(days=14)
 
 _DIGITS = 6
-
-
-class SeriesError(ValueError):
-    """What is asked for cannot be had; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +96,11 @@ HOST_METRICS = metrics_of((HOST_TABLE,))
 
 
 def span_of(begin: datetime, end: datetime, columns: int) -> Span:
-    """What to read for a chart that is so many pixels wide. Raises SeriesError."""
+    """What to read for a chart that is so many pixels wide. Raises ParameterError."""
     if end <= begin:
-        raise SeriesError("the end must be after the begin")
+        raise ParameterError("the end must be after the begin")
     if not 1 <= columns <= COLUMNS_MAX:
-        raise SeriesError(f"columns must be 1 to {COLUMNS_MAX}")
+        raise ParameterError(f"columns must be 1 to {COLUMNS_MAX}")
     length = end - begin
     resolution_s = 1 if length <= SAMPLES_UP_TO else 60 if length <= MINUTES_UP_TO else 3600
     base_ms = 1000 * resolution_s
@@ -116,9 +113,9 @@ def span_of(begin: datetime, end: datetime, columns: int) -> Span:
 async def read_series(
     querier: Querier, place: Place, metrics: Sequence[str], span: Span
 ) -> list[DrawnSeries]:
-    """The metrics of a GPU or, of a node, those of the host and of each GPU. Raises QueryError, SeriesError."""
+    """The metrics of a GPU or, of a node, those of the host and of each GPU. Raises QueryError, ParameterError."""
     if not 1 <= len(metrics) <= METRICS_MAX:
-        raise SeriesError(f"ask for 1 to {METRICS_MAX} metrics")
+        raise ParameterError(f"ask for 1 to {METRICS_MAX} metrics")
     asked: dict[str, list[Metric]] = {}
     for name in dict.fromkeys(metrics):
         table, metric = _found(name, place)
@@ -142,11 +139,11 @@ def _found(name: str, place: Place) -> tuple[str, Metric]:
     known = HOST_METRICS if is_host else GPU_METRICS
     found = known.get(name.removeprefix("host."))
     if found is None:
-        raise SeriesError(
+        raise ParameterError(
             f"there is no metric {name}: see docs/metrics.md; a host's begin with host."
         )
     if is_host and place.node is None:
-        raise SeriesError(f"{name} is of a node: give node")
+        raise ParameterError(f"{name} is of a node: give node")
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from gpuwarden.metrics import reason_names
 from gpuwarden.query import Querier, query_all
 from gpuwarden.rollups import REASONS
-from gpuwarden_dashboards.series import Place, Span
+from gpuwarden_dashboards.read.series import Place, Span
 
 MARKS_MAX = 500
 _QUIET_REASONS = 0x1 | 0x2

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpuwarden.query import Querier, query_all
-from gpuwarden_dashboards.fleet import Record
+from gpuwarden_dashboards.read.fleet import Record
 
 BY = {"user": '"user"', "team": "team", "job": "job", "node": "node", "model": "model"}
 """What usage can be grouped by, as columns of `waste`."""

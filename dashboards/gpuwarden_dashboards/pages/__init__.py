@@ -1,0 +1,1 @@
+"""The pages: their routes, what they are given, and the HTML of it."""

@@ -1,0 +1,39 @@
+"""The page that asks for a token, in exchange for a cookie."""
+
+from collections.abc import Iterable
+
+from aiohttp import web
+
+from gpuwarden.access import COOKIE, LOGIN_PATH, LOGOUT_PATH
+from gpuwarden_dashboards.answers import html
+from gpuwarden_dashboards.templates import Templates
+
+_NOT_TAKEN = {
+    "malformed": "That is no token of gpuwarden: it begins with gw_read_ or gw_admin_.",
+    "unknown": "This token is unknown here, or was revoked.",
+    "expired": "This token has expired.",
+    "scope": "This token may not read: log in with one of scope read or admin.",
+}
+
+
+class LoginPage:
+    """GET /login. `why`: the last token was not taken; "": there was none."""
+
+    def __init__(self, templates: Templates) -> None:
+        self._templates = templates
+
+    def routes(self) -> Iterable[web.AbstractRouteDef]:
+        """The page."""
+        return [web.get(LOGIN_PATH, self._show)]
+
+    async def _show(self, request: web.Request) -> web.Response:
+        why = request.query.get("why", "")
+        content = self._templates.render(
+            "login.html",
+            path=LOGIN_PATH,
+            out_path=LOGOUT_PATH,
+            next=request.query.get("next", "/"),
+            wrong=_NOT_TAKEN.get(why, "This token was not taken.") if why else "",
+            is_logged_in=COOKIE in request.cookies,
+        )
+        return html(content)

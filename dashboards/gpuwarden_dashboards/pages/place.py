@@ -1,0 +1,113 @@
+"""The pages of a node and of a GPU, and the series and events that their charts show."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from urllib.parse import quote
+
+from aiohttp import web
+
+from gpuwarden.clock import Clock, from_ms
+from gpuwarden.query import Querier
+from gpuwarden_dashboards.answers import answering, data, html
+from gpuwarden_dashboards.read.place import GROUPS, NODE_GROUPS, PlaceNow, read_gpu_uuid, read_place
+from gpuwarden_dashboards.read.series import (
+    GPU_TABLES,
+    GPUS_MAX,
+    HOST_TABLE,
+    Place,
+    Span,
+    described,
+    read_series,
+    span_of,
+)
+from gpuwarden_dashboards.read.timeline import read_timeline
+from gpuwarden_dashboards.request import ParameterError, whole
+from gpuwarden_dashboards.templates import Templates
+from gpuwarden_dashboards.tiles import tile
+
+_COLUMNS = 500
+
+
+class PlacePages:
+    """GET /nodes/{node}, /gpus/{gpu_uuid}, /v1/series and /v1/timeline."""
+
+    def __init__(self, templates: Templates, querier: Querier, clock: Clock) -> None:
+        self._templates = templates
+        self._querier = querier
+        self._clock = clock
+
+    def routes(self) -> Iterable[web.AbstractRouteDef]:
+        """The pages and their data."""
+        return [
+            web.get("/nodes/{node}", answering(self._node)),
+            web.get("/gpus/{gpu_uuid}", answering(self._gpu)),
+            web.get("/v1/series", answering(self._series)),
+            web.get("/v1/timeline", answering(self._timeline)),
+        ]
+
+    def render(self, place: PlaceNow) -> str:
+        """Its HTML."""
+        is_gpu = place.gpu_uuid is not None
+        groups = [{"title": t, "metrics": m} for t, m in (GROUPS if is_gpu else NODE_GROUPS)]
+        tables = GPU_TABLES if is_gpu else (*GPU_TABLES, HOST_TABLE)
+        return self._templates.render(
+            "place.html",
+            place=place,
+            tiles=[tile(gpu) for gpu in place.gpus],
+            groups=groups,
+            metrics=list(described(tables)),
+        )
+
+    async def _node(self, request: web.Request) -> web.Response:
+        """With `gpu`, the page of that GPU of the node is shown."""
+        node, gpu = request.match_info["node"], request.query.get("gpu")
+        if gpu is not None and gpu.isdecimal():
+            uuid = await read_gpu_uuid(self._querier, node, int(gpu[:6]))
+            if uuid is not None:
+                raise web.HTTPSeeOther(f"/gpus/{quote(uuid, safe='')}")
+        return await self._show(Place(node=node))
+
+    async def _gpu(self, request: web.Request) -> web.Response:
+        return await self._show(Place(gpu_uuids=(request.match_info["gpu_uuid"],)))
+
+    async def _show(self, place: Place) -> web.Response:
+        found = await read_place(self._querier, place, self._clock.now())
+        if found is None:
+            raise web.HTTPNotFound
+        return html(self.render(found))
+
+    async def _series(self, request: web.Request) -> web.Response:
+        place, span = _place_of(request), self._span_of(request)
+        metrics = [name for name in request.query.get("metrics", "").split(",") if name]
+        lines = await read_series(self._querier, place, metrics, span)
+        return data({**_said(span), "lines": [asdict(line) for line in lines]})
+
+    async def _timeline(self, request: web.Request) -> web.Response:
+        place, span = _place_of(request), self._span_of(request)
+        found = await read_timeline(self._querier, place, span)
+        return data({**_said(span), **asdict(found)})
+
+    def _span_of(self, request: web.Request) -> Span:
+        now_ms = int(self._clock.now().timestamp() * 1000)
+        end_ms = whole(request, "end", now_ms)
+        begin_ms = whole(request, "begin", end_ms - 3_600_000)
+        return span_of(from_ms(begin_ms), from_ms(end_ms), whole(request, "columns", _COLUMNS))
+
+
+def _place_of(request: web.Request) -> Place:
+    node, listed = request.query.get("node"), request.query.get("gpu_uuid", "")
+    uuids = tuple(filter(None, listed.split(",")))
+    if (node is None) == (not uuids):
+        raise ParameterError("give either node or gpu_uuid")
+    if len(uuids) > GPUS_MAX:
+        raise ParameterError(f"at most {GPUS_MAX} GPUs at once")
+    return Place(node, uuids)
+
+
+def _said(span: Span) -> dict[str, int]:
+    return {
+        "begin_ms": span.begin_ms,
+        "step_ms": span.step_ms,
+        "columns": span.columns,
+        "resolution_s": span.resolution_s,
+    }

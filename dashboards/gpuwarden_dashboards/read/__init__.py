@@ -1,0 +1,1 @@
+"""Reads what pages show, through the query port."""

@@ -1,0 +1,59 @@
+"""Renders templates. Every text from outside is escaped.
+
+Scripts and styles are files of this server, and nothing in a page runs: the policy allows no inline code.
+"""
+
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from gpuwarden import __version__
+from gpuwarden_dashboards import text
+from gpuwarden_dashboards.assets import Assets
+
+MENU = (("Fleet", "/"), ("Usage", "/usage"), ("SQL", "/sql"))
+SPANS = (
+    ("10 min", 600), ("1 h", 3_600), ("6 h", 21_600), ("24 h", 86_400), ("7 d", 604_800),
+    ("30 d", 2_592_000), ("1 y", 31_536_000),
+)  # fmt: skip
+"""Spans that charts offer: name and seconds."""
+
+
+class Templates:
+    """Renders with one set of assets."""
+
+    def __init__(self, assets: Assets) -> None:
+        self._environment = Environment(
+            loader=PackageLoader("gpuwarden_dashboards"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.globals.update(
+            assets=assets, version=__version__, menu=MENU, at="", spans=SPANS
+        )
+        self._environment.filters.update(
+            usd=text.usd,
+            percent=text.percent,
+            gigabytes=text.gigabytes,
+            ago=text.ago,
+            since=_since,
+            node_path=node_path,
+            path=lambda name: quote(name, safe="/"),
+        )
+
+    def render(self, name: str, **values: Any) -> str:
+        """`at`: the path of the page, where the menu has it."""
+        return self._environment.get_template(name).render(**values)
+
+
+def node_path(node: str, gpu: int | None = None) -> str:
+    """The address of a node's page, or of the GPU with this index there."""
+    return f"/nodes/{quote(node, safe='')}" + ("" if gpu is None else f"?gpu={gpu}")
+
+
+def _since(instant: datetime | None, now: datetime) -> str:
+    return text.ABSENT if instant is None else text.ago(instant, now).removesuffix(" ago")

@@ -466,6 +466,7 @@ class Shipper:
         self._not_before_s = self._clock.monotonic() + action.seconds
         self._counters.last_error = f"{url}: {action.reason}"
         self._settled.set()
+        self._sealed.set()  # the first lane may be waiting for news, and is the one to try again
 
 
 def may_be_stored(outcome: Outcome) -> bool:

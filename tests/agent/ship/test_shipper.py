@@ -19,6 +19,7 @@ from gpuwarden_agent.queue.spool import Spool
 from gpuwarden_agent.ship.shipper import (
     BACKOFF_FIRST_S,
     LANES,
+    NEWS_TIMEOUT_S,
     RETRY_AFTER_S_MAX,
     Acknowledge,
     Answered,
@@ -247,6 +248,15 @@ async def test_a_batch_that_breaks_the_collector_does_not_hold_up_the_others(
         stub_collector.broken_by = set()
         await until_true(rig.is_done)
     assert len(stub_collector.stored) == 10
+
+
+async def test_a_batch_that_another_lane_failed_to_send_does_not_wait_for_news(
+    stub_collector: Any, until_true: Callable[..., Any]
+) -> None:
+    stub_collector.script = [204, "hang"]
+    async with shipping(stub_collector.url, request_timeout_s=0.5) as rig:
+        rig.put(2)
+        await until_true(rig.is_done, timeout_s=NEWS_TIMEOUT_S / 2)
 
 
 async def test_while_the_collector_is_away_one_lane_tries_and_the_log_says_it_once(

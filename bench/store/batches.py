@@ -85,6 +85,8 @@ class Fleet:
 
     templates: Sequence[Sequence[Template]]
     """For each node, its batches in the order of time."""
+    batch_s: int = BATCH_S
+    """Seconds of samples in a batch."""
 
     @property
     def rounds(self) -> int:
@@ -97,7 +99,7 @@ class Fleet:
 
     def shift_ms(self, number: int, begin_ms: int) -> int:
         """How much later the batch of that number is in a history that begins at `begin_ms`."""
-        return begin_ms - _EPOCH_MS + number // self.rounds * self.rounds * BATCH_S * 1000
+        return begin_ms - _EPOCH_MS + number // self.rounds * self.rounds * self.batch_s * 1000
 
     def mean_values(self) -> float:
         """Values of a batch, on average."""
@@ -110,20 +112,20 @@ class Fleet:
         return sum(every) / len(every)
 
 
-def simulated(nodes: int, rounds: int) -> Fleet:
-    """Batches of so many nodes, so many each."""
-    return Fleet([list(_history(number, rounds)) for number in range(nodes)])
+def simulated(nodes: int, rounds: int, batch_s: int = BATCH_S) -> Fleet:
+    """Batches of so many nodes, so many each, of `batch_s` seconds."""
+    return Fleet([list(_history(number, rounds, batch_s)) for number in range(nodes)], batch_s)
 
 
-def _history(number: int, rounds: int) -> Iterator[Template]:
+def _history(number: int, rounds: int, batch_s: int) -> Iterator[Template]:
     seed = 1000 + number
     node = SimulatedNode(
         f"bench-{number}", GPUS, model_named(MODEL), seed, default_workloads(GPUS, seed)
     )
     renamed: dict[str, str] = {}
-    for first_s in range(0, rounds * BATCH_S, BATCH_S):
+    for first_s in range(0, rounds * batch_s, batch_s):
         batch: dict[str, list[Row]] = {}
-        for second in range(first_s, first_s + BATCH_S):
+        for second in range(first_s, first_s + batch_s):
             ts_ms = _EPOCH_MS + 1000 * second
             due = {table for table, every_s in node.tables.items() if second % every_s == 0}
             for table, rows in node.read(ts_ms, due).items():

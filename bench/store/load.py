@@ -45,6 +45,8 @@ class Setup:
     """Send the same samples as Prometheus would."""
     clock: DataClock | None = None
     """Is set to the time of what is sent."""
+    batch_s: int = BATCH_S
+    """Seconds of samples in a batch."""
 
 
 @dataclass
@@ -144,7 +146,7 @@ class _Agents:
                 name = f"{self._setup.name}-{agent}"
                 batch = BatchId(name, "boot", number + 1, number + 1 - min(number, 64))
                 head = _head(INGEST_PATH, {**_HEADERS, **headers_of(batch)}, body)
-            end_ms = self._setup.begin_ms + (number + 1) * BATCH_S * 1000
+            end_ms = self._setup.begin_ms + (number + 1) * self._fleet.batch_s * 1000
             made = _Sending(0.0, end_ms, [head, body], template.rows, template.values)
             self.ready.append(made)
             self._made += 1
@@ -204,7 +206,7 @@ def _run(
 
 
 def _serve(pipe: Connection, setup: Setup) -> None:
-    agents = _Agents(setup, simulated(setup.nodes, setup.rounds))
+    agents = _Agents(setup, simulated(setup.nodes, setup.rounds, setup.batch_s))
     pipe.send(None)
     while (order := pipe.recv()) is not None:
         action, arguments = order

@@ -16,11 +16,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bench.store import others, ours
+from bench.store.batches import BATCH_S
 from bench.store.data_clock import DataClock
 from bench.store.load import Setup, Tally, load
 
@@ -52,6 +53,8 @@ class Plan:
     same_rounds: int = 72
     """Batches of each of those nodes in the data that all databases get."""
     queries: int = 5
+    batch_s: int = BATCH_S
+    """Seconds of samples in a batch; a loaded collector asks agents for up to 30."""
 
 
 QUICK = Plan(
@@ -86,7 +89,15 @@ def collecting(
 
 def loads(plan: Plan, child: ours.Child, clock: DataClock, agents: int, begin_ms: int) -> Row:
     """Flat out, then at half of what that gave."""
-    setup = Setup(child.port, agents, begin_ms, nodes=plan.nodes, rounds=plan.rounds, clock=clock)
+    setup = Setup(
+        child.port,
+        agents,
+        begin_ms,
+        nodes=plan.nodes,
+        rounds=plan.rounds,
+        clock=clock,
+        batch_s=plan.batch_s,
+    )
     with load(setup) as sender:
         connections = min(plan.connections, max(agents, 64))
         sender.make(plan.batches // 10)
@@ -363,8 +374,17 @@ def main(given: Sequence[str] | None = None) -> None:
     size.add_argument("--tiny", action="store_const", const=TINY, dest="plan")
     parser.add_argument("--json", type=Path, help="write the results to this file too")
     parser.add_argument("--data", type=Path, help="folder for the stores that are measured")
+    parser.add_argument(
+        "--batch-seconds", type=int, default=BATCH_S, help="seconds of samples in a batch"
+    )
     options = parser.parse_args(given)
     plan: Plan = options.plan or Plan()
+    if options.batch_seconds != BATCH_S:
+        made = plan.batches * BATCH_S // options.batch_seconds
+        rounds = max(1, plan.rounds * BATCH_S // options.batch_seconds)
+        plan = replace(
+            plan, batch_s=options.batch_seconds, batches=made, rounds=rounds, stored_rows=()
+        )
     results: Row = {
         "machine": {"cpus": os.cpu_count(), "load_before": os.getloadavg()[0]},
         "metrics": sum(map(len, METRICS.values())),

@@ -41,8 +41,10 @@ def test_a_stamped_batch_is_one_that_the_collector_takes(fleet: Fleet) -> None:
 
 
 def test_time_goes_on_when_readings_begin_anew(fleet: Fleet) -> None:
-    lap_ms = fleet.rounds * BATCH_S * 1000
-    assert fleet.shift_ms(fleet.rounds, 0) - fleet.shift_ms(0, 0) == lap_ms
+    longer = simulated(nodes=1, rounds=1, batch_s=10)
+    assert longer.template(0, 0).tables["gpu_samples"].num_rows == GPUS * 10
+    for made, lap_s in ((fleet, fleet.rounds * BATCH_S), (longer, 10)):
+        assert made.shift_ms(made.rounds, 0) - made.shift_ms(0, 0) == lap_s * 1000
 
 
 def test_remote_write_sends_each_value_once(fleet: Fleet) -> None:

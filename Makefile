@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Bytecode is kept: half of the time to collect the tests, and of a command's start, is compiling.
 unexport PYTHONDONTWRITEBYTECODE
 TORCH_PYTHON ?= $(CURDIR)/$(BIN)/python
-PARTS := contract agent simulator collector rules dashboards cli
+PARTS := contract agent simulator collector rules dashboards client cli
 
 .PHONY: help up test test-all test-systemd bench-diagnosis check fix setup lock docs wheel bundle deb release clean
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from gpuwarden.alert import Alert
 from gpuwarden.clock import ManualClock
 from gpuwarden.waste import COUNTED_MINUTES, WasteScope, waste_sql
-from gpuwarden_cli.client import QueryAnswer
 from gpuwarden_cli.commands import report
 from gpuwarden_cli.main import main
+from gpuwarden_client.http import QueryAnswer
 from gpuwarden_collector.alert_store import SqlAlertStore
 from gpuwarden_dashboards.read.fleet import read_fleet
 from gpuwarden_rules.definition.language import builtin_rules

@@ -15,6 +15,7 @@ PACKAGES = {
     "gpuwarden_collector": "collector",
     "gpuwarden_rules": "rules",
     "gpuwarden_dashboards": "dashboards",
+    "gpuwarden_client": "client",
     "gpuwarden_cli": "cli",
 }
 

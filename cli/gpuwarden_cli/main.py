@@ -14,9 +14,9 @@ from typing import NoReturn
 from gpuwarden import __version__
 from gpuwarden.lifecycle import StartError
 from gpuwarden.settings import SettingsError
-from gpuwarden_cli.client import CallError, collector_url
 from gpuwarden_cli.commands import alerts, incidents, sql
 from gpuwarden_cli.output import FORMATS
+from gpuwarden_client.http import CallError, collector_url
 
 EPILOG = """\
 environment:

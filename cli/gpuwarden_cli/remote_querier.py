@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuwarden.query import QueryError, Result
-from gpuwarden_cli.client import RefusedError, ask
+from gpuwarden_client.http import RefusedError, ask
 
 TIMEOUT_S = 60.0
 

@@ -307,7 +307,7 @@ WHERE last_seen_at > $now::TIMESTAMP - INTERVAL 90 SECOND AND coalesce(runs.kind
 
 def names_in_use(url: str) -> set[str]:
     """Nodes that agents send as now; none where the collector does not say."""
-    from gpuwarden_cli.client import CallError, ask
+    from gpuwarden_client.http import CallError, ask
 
     now = {"timestamp": SystemClock().now().isoformat()}
     try:

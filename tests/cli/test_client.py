@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from gpuwarden.access import Scope, Token
-from gpuwarden_cli.client import CallError, QueryAnswer, ask, call, collector_url
+from gpuwarden_client.http import CallError, QueryAnswer, ask, call, collector_url
 
 ROWS = {"columns": [{"name": "n", "type": "BIGINT"}], "rows": [[1]], "truncated": False}
 

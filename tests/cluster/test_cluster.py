@@ -20,7 +20,7 @@ from gpuwarden_agent.queue.spool import Spool
 from gpuwarden_agent.ship.shipper import Shipper
 from gpuwarden_agent.ship.transport import open_transport
 from gpuwarden_agent.worker import Worker
-from gpuwarden_cli.client import CallError, ask
+from gpuwarden_client.http import CallError, ask
 from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
 
 Hosts = Callable[..., list[Host]]

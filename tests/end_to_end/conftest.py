@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from gpuwarden_cli.client import CallError, ask
+from gpuwarden_client.http import CallError, ask
 
 COMMAND = Path(sys.executable).with_name("gpuwarden")
 DEADLINE_S = 60

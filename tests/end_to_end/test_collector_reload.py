@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden_cli.client import RefusedError, call
+from gpuwarden_client.http import RefusedError, call
 
 pytestmark = pytest.mark.slow
 

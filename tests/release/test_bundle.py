@@ -45,7 +45,10 @@ def test_a_gpu_host_gets_no_database_and_a_collector_gets_its_extensions() -> No
             bundle.EXTRAS["collector"],
             ("gpuwarden", "gpuwarden_collector", "gpuwarden_rules", "gpuwarden_dashboards"),
         ),
-        (bundle.EXTRAS["agent"] + bundle.EXTRAS["collector"], ("gpuwarden_cli",)),
+        (
+            bundle.EXTRAS["agent"] + bundle.EXTRAS["collector"],
+            ("gpuwarden_cli", "gpuwarden_client"),
+        ),
     ],
 )
 def test_what_is_imported_is_in_the_bundle(extras, packages) -> None:

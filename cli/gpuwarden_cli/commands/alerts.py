@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 from gpuwarden.alert import USD_SO_FAR_SQL, WORST_FIRST
 from gpuwarden.durations import readable
-from gpuwarden_cli.client import CallError, ask, call
 from gpuwarden_cli.output import counted, render, terminal_width
+from gpuwarden_client.http import CallError, ask, call
 
 PLACE = (
     "concat_ws(' ', node, 'GPU ' || gpu::VARCHAR, labels->>'$.host', labels->>'$.device', labels->>'$.probe',"

@@ -5,7 +5,6 @@ from typing import Any
 
 from gpuwarden.alert import WORST_FIRST
 from gpuwarden.durations import readable
-from gpuwarden_cli.client import CallError, ask
 from gpuwarden_cli.commands.alerts import (
     MARKS,
     PLACE,
@@ -16,6 +15,7 @@ from gpuwarden_cli.commands.alerts import (
     until_text,
 )
 from gpuwarden_cli.output import render
+from gpuwarden_client.http import CallError, ask
 
 INCIDENT_STATES = ("open", "resolved", "merged", "all")
 _COST_SO_FAR = "round(usd_so_far, 2) AS usd_so_far"

@@ -4,8 +4,8 @@ import argparse
 from urllib.parse import quote
 
 from gpuwarden.waste import FORGOTTEN_AFTER_DAYS
-from gpuwarden_cli.client import CallError, ask, call
 from gpuwarden_cli.output import render
+from gpuwarden_client.http import CallError, ask, call
 
 _NODES = f"""
 WITH boards AS (

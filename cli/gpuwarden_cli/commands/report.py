@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuwarden.clock import SystemClock
-from gpuwarden_cli.client import ask
 from gpuwarden_cli.output import render, terminal_width
+from gpuwarden_client.http import ask
 
 BY: Mapping[str, str] = {
     "user": '"user"',

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from gpuwarden.clock import SystemClock, iso_text
-from gpuwarden_cli.client import CallError, RefusedError, call
 from gpuwarden_cli.output import counted, render, terminal_width
 from gpuwarden_cli.settings import collector_settings
+from gpuwarden_client.http import CallError, RefusedError, call
 
 if TYPE_CHECKING:
     from gpuwarden_rules.backtest.known_data import KnownData

@@ -5,8 +5,8 @@ import sys
 from typing import Any
 
 from gpuwarden.durations import exact
-from gpuwarden_cli.client import QueryAnswer, ask
 from gpuwarden_cli.output import render
+from gpuwarden_client.http import QueryAnswer, ask
 
 
 def sql(args: argparse.Namespace) -> int:

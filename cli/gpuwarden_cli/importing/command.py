@@ -11,7 +11,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from gpuwarden.clock import Clock, SystemClock, from_ms, to_ms
 from gpuwarden.wire import AHEAD_S_MAX
-from gpuwarden_cli.client import CallError, collector_url
 from gpuwarden_cli.importing.batches import Batcher, ImportBatch
 from gpuwarden_cli.importing.deliver import Delivery
 from gpuwarden_cli.importing.detect import read
@@ -19,6 +18,7 @@ from gpuwarden_cli.importing.instants import Instants
 from gpuwarden_cli.importing.model import Origin, UnreadableError
 from gpuwarden_cli.importing.report import FileReport, Totals, lines
 from gpuwarden_cli.importing.sources import STDIN, damage, found, opened
+from gpuwarden_client.http import CallError, collector_url
 
 IN_FLIGHT_MAX = 2
 """Batches that wait for the collector while the next is read."""

@@ -19,9 +19,9 @@ import pyarrow as pa
 from gpuwarden.clock import from_ms
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, BatchId, error_sentence, headers_of
-from gpuwarden_cli.client import CallError, opened
 from gpuwarden_cli.importing.batches import ImportBatch, digest
 from gpuwarden_cli.importing.model import AGENT
+from gpuwarden_client.http import CallError, Collector
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -133,7 +133,7 @@ class Delivery:
             request = Request(self.url + path, data=body, headers=sent)
             wait_s = float(min(2**number, WAIT_S_MAX))
             try:
-                with opened(request, TIMEOUT_S) as answer:
+                with Collector.of(self.url).opened(request, TIMEOUT_S) as answer:
                     return answer.read(), answer.headers
             except HTTPError as error:
                 why = _said(error)

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from gpuwarden_cli.client import CallError
 from gpuwarden_cli.commands.alerts import fingerprint_of
 from gpuwarden_cli.main import main
+from gpuwarden_client.http import CallError
 
 SILENCE = {
     "id": "5427dc88",

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpuwarden_cli.client import QueryAnswer
 from gpuwarden_cli.commands import alerts, incidents
 from gpuwarden_cli.main import main
+from gpuwarden_client.http import QueryAnswer
 from gpuwarden_rules.testing import MemoryDatabase
 
 NOW = datetime.now(UTC).replace(microsecond=0)

@@ -9,8 +9,8 @@ import pytest
 import zstandard
 
 from gpuwarden.clock import SystemClock
-from gpuwarden_cli.client import ask
 from gpuwarden_cli.main import main
+from gpuwarden_client.http import ask
 from gpuwarden_collector.daemon import Collector, running
 from gpuwarden_collector.settings import CollectorSettings
 

@@ -7,9 +7,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pyarrow as pa
 import pytest
 
-from gpuwarden_cli.client import CallError
 from gpuwarden_cli.importing.batches import ImportBatch
 from gpuwarden_cli.importing.deliver import Delivery, keys_of
+from gpuwarden_client.http import CallError
 
 NOTHING = pa.table({"gpu_uuid": pa.array([], pa.string()), "ts": pa.array([], pa.timestamp("us"))})
 ROW = {

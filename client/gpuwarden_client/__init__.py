@@ -1,0 +1,10 @@
+"""Asks a collector from Python: `fleet = gpuwarden.connect()`, then `fleet.sql("…").df()`."""
+
+from gpuwarden_client.asynchronous import AsyncFleet, AsyncQuery, connect_async
+from gpuwarden_client.fleet import Fleet, connect
+from gpuwarden_client.http import CallError, RefusedError
+from gpuwarden_client.query import Query
+
+__all__ = [
+    "AsyncFleet", "AsyncQuery", "CallError", "Fleet", "Query", "RefusedError", "connect", "connect_async",
+]  # fmt: skip

@@ -1,0 +1,207 @@
+"""The fleet as Python has it: SQL, and the questions that are asked most by name."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from gpuwarden.clock import SystemClock
+from gpuwarden.durations import seconds_of
+from gpuwarden.schema import TABLES, stored_columns
+from gpuwarden_client.http import CallError, Collector, RefusedError
+from gpuwarden_client.query import Progress, Query
+
+BY = {"user": '"user"', "team": "team", "job": "job", "node": "node", "model": "model"}
+"""What usage is counted by, as columns of the view `waste`."""
+LATE_S = 10.0
+"""A live stream looks so far back: batches of nodes arrive seconds after the time of their rows."""
+LIVE_ROWS_MAX = 50_000
+"""Rows of one look of a live stream."""
+
+_GPUS = "SELECT * FROM gpus_now WHERE $node IS NULL OR node = $node ORDER BY node, gpu"
+_NODES = """
+SELECT n.*, s.* EXCLUDE (node, ts, simulated), s.ts AS sampled_at
+FROM nodes n LEFT JOIN nodes_now s USING (node)
+WHERE n.forgotten_at IS NULL ORDER BY n.node
+"""
+_ALERTS = """
+SELECT * FROM alerts WHERE $state IS NULL OR state = $state
+ORDER BY fired_at DESC NULLS LAST, rule, fingerprint
+"""
+_INCIDENTS = """
+SELECT i.*, c.usd_so_far FROM incidents i LEFT JOIN incident_costs c ON c.incident = i.id
+WHERE $state IS NULL OR i.state = $state ORDER BY i.began_at DESC, i.id
+"""
+_CHANGED = """
+SELECT * FROM alerts
+WHERE state = 'firing' OR (state = 'resolved' AND resolved_at > $since::TIMESTAMP - INTERVAL 1 DAY)
+ORDER BY fired_at
+"""
+_WASTE = """
+SELECT {by} AS "{name}", sum(gpu_hours) AS gpu_hours,
+    coalesce(sum(gpu_hours) FILTER (is_waste), 0) AS wasted_hours,
+    sum(usd) AS usd, sum(usd) FILTER (is_waste) AS wasted_usd,
+    sum(energy_kwh) AS energy_kwh, sum(co2_kg) AS co2_kg
+FROM (
+    SELECT * FROM waste WHERE ts >= $since::TIMESTAMP
+    -- Simulated GPUs count only where there are no others.
+    QUALIFY simulated = bool_and(simulated) OVER ()
+)
+GROUP BY ALL ORDER BY wasted_usd DESC NULLS LAST, wasted_hours DESC, 1
+"""
+_WHY = """
+WITH asked AS (
+    SELECT DISTINCT gpu_uuid, node FROM gpus
+    WHERE node = $name OR format('{}/{}', node, gpu) = $name
+        OR (length($name) >= 4 AND starts_with(lower(gpu_uuid), lower($name)))
+)
+SELECT 'diagnosis' AS kind, subject AS what, bottleneck AS finding, confidence, summary, advice,
+    usd_per_hour, node, gpu, job, owner, began_at AS since
+FROM diagnoses
+WHERE ended_at IS NULL
+    AND (subject IN (SELECT gpu_uuid FROM asked) OR $name IN (job, subject, 'Slurm job ' || job))
+UNION ALL
+SELECT 'alert', rule, severity, NULL, summary, remedy, usd_per_hour, node, gpu, NULL, owner, began_at
+FROM alerts_now
+WHERE state = 'firing' AND (gpu_uuid IN (SELECT gpu_uuid FROM asked)
+    OR (gpu_uuid IS NULL AND node IN (SELECT node FROM asked)) OR node = $name)
+ORDER BY kind DESC, since
+"""
+
+
+def connect(url: str | None = None, token: str | None = None, *, ca: str | None = None) -> "Fleet":
+    """A collector to ask. Nothing is sent before the first question.
+
+    `ca`: file of the authority that signed its certificate. What is not given is of the environment:
+    GPUWARDEN_URL (else this machine), GPUWARDEN_TOKEN or GPUWARDEN_TOKEN_FILE, GPUWARDEN_CA.
+    """
+    return Fleet(Collector.of(url, token, ca))
+
+
+class Fleet:
+    """A collector's GPUs and all that is stored of them. Every question raises CallError when it fails."""
+
+    def __init__(self, collector: Collector) -> None:
+        self.collector = collector
+
+    def sql(
+        self,
+        sql: str,
+        /,
+        *,
+        params: Mapping[str, Any] | None = None,
+        timeout_s: float = 60.0,
+        progress: Progress | None = None,
+        **more: Any,
+    ) -> Query:
+        """One SELECT; `$name` in it takes `name=…`, or `params["name"]`. Times must be aware."""
+        bound = {**(params or {}), **more}
+        return Query(self.collector, sql, bound, timeout_s=timeout_s, progress=progress)
+
+    def gpus(self, node: str | None = None) -> Query:
+        """The newest sample of each GPU heard of in the last minute, with its inventory."""
+        return self.sql(_GPUS, node=node)
+
+    def nodes(self) -> Query:
+        """Every node, with its newest host sample."""
+        return self.sql(_NODES)
+
+    def alerts(self, state: str | None = "firing") -> Query:
+        """Alerts, newest first; `state`: firing, pending, resolved; None: all that are kept."""
+        return self.sql(_ALERTS, state=state)
+
+    def incidents(self, state: str | None = "open") -> Query:
+        """Incidents with what they cost, newest first; `state`: open, resolved; None: all."""
+        return self.sql(_INCIDENTS, state=state)
+
+    def waste(self, by: str = "user", since: str = "7d") -> Query:
+        """GPU hours, dollars and energy, and what of them was wasted, by one of BY."""
+        if by not in BY:
+            raise CallError(f"by = {by} is not known; it is one of {', '.join(BY)}")
+        begin = (_now() - _span(since)).replace(minute=0, second=0, microsecond=0)
+        return self.sql(_WASTE.format(by=BY[by], name=by), since=begin, timeout_s=120)
+
+    def why(self, name: str) -> Query:
+        """What is known to hold up a GPU (UUID or `node/index`), a node or a job: verdicts, then alerts."""
+        return self.sql(_WHY, name=name)
+
+    def live(
+        self,
+        table: str = "gpu_samples",
+        *,
+        every_s: float = 1.0,
+        timeout_s: float = 60.0,
+        **where: Any,
+    ) -> Iterator[dict[str, Any]]:
+        """Rows of a table as they arrive, for ever: of samples or events, those after now.
+
+        `where`: columns that must be equal, as `node="n1"`. A collector that is away for less than
+        `timeout_s` is waited for. Rows that come later than LATE_S after their time are not among them.
+        """
+        known = TABLES.get(table)
+        if known is None or "ts" not in known.key:
+            names = ", ".join(sorted(name for name, t in TABLES.items() if "ts" in t.key))
+            raise CallError(f"table = {table} has no rows that arrive; those that do: {names}")
+        columns = {column.name for column in stored_columns(known)}
+        for name in where:
+            if name not in columns:
+                raise CallError(f"{table} has no column {name}")
+        asked = "".join(f' AND "{name}" = ${name}' for name in where)
+        sql = f"SELECT * FROM {table} WHERE ts > $since::TIMESTAMP{asked} ORDER BY ts LIMIT {LIVE_ROWS_MAX}"
+        return self._live(sql, known.key, every_s, timeout_s, where)
+
+    def _live(
+        self,
+        sql: str,
+        key: Sequence[str],
+        every_s: float,
+        timeout_s: float,
+        where: Mapping[str, Any],
+    ) -> Iterator[dict[str, Any]]:
+        begin = _now()
+        seen: dict[tuple[Any, ...], datetime] = {}
+        answered_s = time.monotonic()
+        while True:
+            # Batches of several nodes arrive in any order: what was seen is remembered for so long.
+            since = max(begin, max(seen.values(), default=begin) - timedelta(seconds=LATE_S))
+            try:
+                rows = self.sql(sql, params={**where, "since": since}).rows()
+            except RefusedError:
+                raise
+            except CallError:
+                if time.monotonic() - answered_s > timeout_s:
+                    raise
+                rows = []
+            else:
+                answered_s = time.monotonic()
+            seen = {row_key: ts for row_key, ts in seen.items() if ts > since}
+            for row in rows:
+                row_key = tuple(row[name] for name in key)
+                if row_key not in seen:
+                    seen[row_key] = row["ts"]
+                    yield row
+            time.sleep(every_s)
+
+    def live_alerts(self, *, every_s: float = 5.0) -> Iterator[dict[str, Any]]:
+        """Alerts as they begin to fire and as they end, for ever; those that fire now come first."""
+        states: dict[tuple[str, datetime], str] = {}
+        since = _now()
+        while True:
+            for row in self.sql(_CHANGED, since=since).rows():
+                row_key, state = (row["fingerprint"], row["active_at"]), row["state"]
+                if states.get(row_key) != state and (state == "firing" or row_key in states):
+                    yield row
+                states[row_key] = state
+            states = {row_key: state for row_key, state in states.items() if state != "resolved"}
+            time.sleep(every_s)
+
+
+def _span(text: str) -> timedelta:
+    seconds = seconds_of(text)
+    if not seconds:
+        raise CallError(f"since = {text} is not a duration; write 6h or 7d")
+    return timedelta(seconds=seconds)
+
+
+def _now() -> datetime:
+    return SystemClock().now()

@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 from multidict import CIMultiDict
@@ -143,6 +144,11 @@ async def test_sql_answers_in_the_form_that_is_asked_for(
         async with session.post(url, data=sql, headers={"Accept": CONTENT_TYPE}) as answer:
             assert answer.headers["Content-Type"] == CONTENT_TYPE
             table = pa.ipc.open_stream(await answer.read()).read_all()
+            assert table.to_pylist() == [{"a": 1, "b": "x"}]
+        parquet = "application/vnd.apache.parquet"
+        async with session.post(url, data=sql, headers={"Accept": parquet}) as answer:
+            assert answer.headers["Content-Type"] == parquet
+            table = pq.read_table(io.BytesIO(await answer.read()))
             assert table.to_pylist() == [{"a": 1, "b": "x"}]
 
 

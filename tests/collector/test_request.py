@@ -18,6 +18,7 @@ from gpuwarden_collector.http.sql_request import Form, sql_request_of
         ("text/csv", Form.CSV),
         ("text/html, text/csv;q=0.9", Form.CSV),
         ("application/vnd.apache.arrow.stream", Form.ARROW),
+        ("application/vnd.apache.parquet", Form.PARQUET),
         ("APPLICATION/JSON", Form.JSON),
     ],
 )

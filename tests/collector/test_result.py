@@ -1,4 +1,4 @@
-"""Every SQL type comes out as Python, JSON, CSV and Arrow."""
+"""Every SQL type comes out as Python, JSON, CSV, Arrow and Parquet."""
 
 import csv
 import io
@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gpuwarden.query import QueryError
@@ -14,7 +15,9 @@ from gpuwarden_collector.query.encode import (
     ResultRows,
     arrow_body,
     csv_body,
+    encoded,
     json_body,
+    parquet_body,
     python_rows,
 )
 from gpuwarden_collector.query.execute import Reading
@@ -67,6 +70,13 @@ def test_values(database: Database, sql: str, value: Any, in_json: Any) -> None:
     assert csv_body(rows).startswith(b"value\r\n")
     read = pa.ipc.open_stream(arrow_body(rows)).read_all()
     assert (read.schema, str(read)) == (rows.data.schema, str(rows.data))
+    stored = ResultRows(pq.read_table(io.BytesIO(parquet_body(rows))), rows.types, False)
+    if sql.startswith("INTERVAL"):
+        assert stored.data.to_pylist() == [{"value": in_json}]
+    elif "HUGEINT" in sql:
+        assert stored.data.to_pylist() == [{"value": str(value)}]
+    else:
+        assert python_rows(stored) == [(value,)]
 
 
 @pytest.mark.parametrize(
@@ -87,6 +97,25 @@ def test_what_python_cannot_hold_is_named_with_its_column(database: Database, sq
         with pytest.raises(QueryError, match="column late has a .* cast it to VARCHAR"):
             form(rows)
     assert pa.ipc.open_stream(arrow_body(rows)).read_all().num_rows == 1
+
+
+def test_what_parquet_cannot_hold_is_said(database: Database) -> None:
+    for sql, reason in (
+        ("SELECT 1 AS a, 2 AS a", "two columns are called a"),
+        ("SELECT [INTERVAL 1 DAY] AS a", "cast it to VARCHAR"),
+    ):
+        with pytest.raises(QueryError, match=reason):
+            parquet_body(rows_of(database, sql))
+
+
+def test_an_answer_is_bounded_in_every_form(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuwarden_collector.query.encode.ENCODED_BYTES_MAX", 2_000)
+    rows = rows_of(database, "SELECT random() AS a FROM range(1000)")
+    for form in ("json", "csv", "arrow", "parquet"):
+        with pytest.raises(QueryError, match="larger than"):
+            encoded(form, rows, 0.0)
 
 
 def test_a_type_that_arrow_lacks_is_an_error_of_the_query(database: Database) -> None:

@@ -144,7 +144,7 @@ class Api:
 
     async def _query(self, asked: SqlRequest) -> web.Response:
         answer = await self._querier.run(asked.form.name.lower(), asked.sql, asked.params)
-        charset = None if asked.form is Form.ARROW else "utf-8"
+        charset = "utf-8" if asked.form in (Form.JSON, Form.CSV) else None
         return web.Response(
             body=answer.body,
             content_type=asked.form.value,

@@ -18,6 +18,7 @@ class Form(StrEnum):
     JSON = "application/json"
     CSV = "text/csv"
     ARROW = "application/vnd.apache.arrow.stream"
+    PARQUET = "application/vnd.apache.parquet"
 
 
 @dataclass(frozen=True, slots=True)

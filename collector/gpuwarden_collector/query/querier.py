@@ -218,7 +218,7 @@ class SqlQuerier:
         timeout_s: float | None = None,
         row_limit: int | None = None,
     ) -> EncodedRows:
-        """Rows of the query, encoded as `form` says: json, csv or arrow.
+        """Rows of the query, encoded as `form` says: json, csv, parquet or arrow.
 
         `timeout_s` and `row_limit` can only be shorter than the settings say. Raises QueryError.
         """

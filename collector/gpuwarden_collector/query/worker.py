@@ -68,7 +68,7 @@ class QueryRequest:
     limit_s: float
     spill_bytes_max: int
     form: str
-    """How rows are encoded: `json`, `csv`, `arrow`, or `rows` for the process that asks."""
+    """How rows are encoded: `json`, `csv`, `parquet`, `arrow`, or `rows` for the process that asks."""
     newest: Mapping[str, str]
     """Files with the newest rows, by table."""
 

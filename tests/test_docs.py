@@ -111,10 +111,11 @@ def anchors(path: Path) -> set[str]:
 
 
 def test_every_endpoint_is_documented() -> None:
-    files = ("collector/gpuwarden_collector/http/app.py", "rules/gpuwarden_rules/http/routes.py")
-    files += ("collector/gpuwarden_collector/auth/routes.py",)
-    files += tuple(str(p) for p in (ROOT / "dashboards/gpuwarden_dashboards").rglob("*.py"))
-    source = "".join((ROOT / file).read_text() for file in files)
+    folders = (
+        *("collector/gpuwarden_collector/http", "collector/gpuwarden_collector/auth"),
+        *("rules/gpuwarden_rules/http", "dashboards/gpuwarden_dashboards"),
+    )
+    source = "".join(p.read_text() for folder in folders for p in (ROOT / folder).rglob("*.py"))
     routes = re.findall(r"web\.(get|post|delete)\((\"[^\"]+\"|\w+)", source)
     assert len(routes) >= 5
     paths = {"INGEST_PATH": INGEST_PATH, "PATH": ASSETS_PATH}

@@ -28,6 +28,7 @@ from gpuwarden_collector.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.http.app import Api
 from gpuwarden_collector.http.bodies import BodyReader
 from gpuwarden_collector.http.nodes import node_routes
+from gpuwarden_collector.http.saved_queries import query_routes
 from gpuwarden_collector.incident_store import SqlIncidentStore
 from gpuwarden_collector.ingest.commit_plan import Known
 from gpuwarden_collector.ingest.decode_pool import DecodePool
@@ -159,7 +160,8 @@ async def running(
             pacing=pacing,
             guard=access.middleware,
         )
-        app = api.application([*access.routes, *node_routes(writer), *routes(querier)])
+        own = (*access.routes, *node_routes(writer), *query_routes(frames.state, clock))
+        app = api.application([*own, *routes(querier)])
         url = await _listen(stack, settings, app, access, _http_log(stack, stats))
         log.info("collector listens", extra={"url": url, "data": str(settings.data_dir)})
         alerts = SqlAlertStore(writer, rules_querier, clock)

@@ -10,6 +10,7 @@ import hashlib
 import re
 import secrets
 import string
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -21,6 +22,10 @@ LOGIN_PATH = "/login"
 LOGOUT_PATH = "/logout"
 COOKIE = "gpuwarden"
 """Holds a browser's token, out of the reach of scripts and of other sites."""
+
+OWN_PATH = re.compile(r"/(?![/\\])[!-~]*")
+"""Where a login may lead: a path of this collector. Browsers leave tabs and line ends out, so that
+`/<tab>/x` would be another host."""
 
 _ID_CHARACTERS = string.ascii_lowercase + string.digits
 _SECRET_CHARACTERS = string.ascii_letters + string.digits
@@ -41,6 +46,20 @@ class Scope(StrEnum):
     ENROLL = "enroll"
     """To have a node's own token taken up, and nothing else."""
 
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks."""
+
+    scope: Scope | None
+    """None: nobody known, at what anybody may see."""
+    name: str | None
+    """What the token's list calls it; None: no token is asked for, or none was shown."""
+
+
+_ANYONE = Caller(Scope.ADMIN, None)
+CALLER: ContextVar[Caller] = ContextVar("CALLER", default=_ANYONE)
+"""Of the request that is answered: pages show what their reader may do. The gate decides by itself."""
 
 _TOKEN = re.compile(
     rf"gw_({'|'.join(Scope)})_([a-z0-9]{{{_ID_LENGTH}}})_[A-Za-z0-9]{{{_SECRET_LENGTH}}}"

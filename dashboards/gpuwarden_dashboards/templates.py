@@ -10,10 +10,18 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from gpuwarden import __version__
+from gpuwarden.access import CALLER, LOGIN_PATH
+from gpuwarden.durations import readable
 from gpuwarden_dashboards import text
 from gpuwarden_dashboards.assets import Assets
 
-MENU = (("Fleet", "/"), ("Usage", "/usage"), ("SQL", "/sql"))
+MENU = (
+    ("Fleet", "/"),
+    ("Usage", "/usage"),
+    ("Waste", "/waste"),
+    ("SQL", "/sql"),
+    ("Collector", "/collector"),
+)
 SPANS = (
     ("10 min", 600), ("1 h", 3_600), ("6 h", 21_600), ("24 h", 86_400), ("7 d", 604_800),
     ("30 d", 2_592_000), ("1 y", 31_536_000),
@@ -33,21 +41,24 @@ class Templates:
             lstrip_blocks=True,
         )
         self._environment.globals.update(
-            assets=assets, version=__version__, menu=MENU, at="", spans=SPANS
+            assets=assets, version=__version__, menu=MENU, at="", spans=SPANS, login_path=LOGIN_PATH
         )
         self._environment.filters.update(
             usd=text.usd,
             percent=text.percent,
             gigabytes=text.gigabytes,
+            size=text.size,
             ago=text.ago,
             since=_since,
+            span=lambda seconds: text.ABSENT if seconds is None else readable(seconds),
             node_path=node_path,
             path=lambda name: quote(name, safe="/"),
         )
 
     def render(self, name: str, **values: Any) -> str:
-        """`at`: the path of the page, where the menu has it."""
-        return self._environment.get_template(name).render(**values)
+        """`at`: the path of the page, where the menu has it. `reader` is who asks: what only an admin may
+        do stands behind `reader.scope == "admin"`."""
+        return self._environment.get_template(name).render(reader=CALLER.get(), **values)
 
 
 def node_path(node: str, gpu: int | None = None) -> str:

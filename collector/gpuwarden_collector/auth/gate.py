@@ -12,7 +12,7 @@ from urllib.parse import urlencode, urlsplit
 
 from aiohttp import web
 
-from gpuwarden.access import COOKIE, LOGIN_PATH
+from gpuwarden.access import CALLER, COOKIE, LOGIN_PATH, Caller, Scope
 from gpuwarden.clock import Clock
 from gpuwarden_collector.auth.exposure import Exposure
 from gpuwarden_collector.auth.scopes import Anyone, need_of
@@ -61,11 +61,17 @@ class Gate:
             verdict = self._judged(request)
             if isinstance(verdict, Denied):
                 return self._refused(request, verdict)
+            CALLER.set(self._caller(verdict))
             if verdict is not None:
                 request[GRANT] = verdict
             return await handler(request)
 
         return guard
+
+    def _caller(self, verdict: Granted | None) -> Caller:
+        if verdict is None:
+            return Caller(None if self._exposure.asks_tokens else Scope.ADMIN, None)
+        return Caller(verdict.entry.scope, verdict.entry.comment or verdict.entry.id)
 
     def _judged(self, request: web.Request) -> Granted | Denied | None:
         resource = request.match_info.route.resource
@@ -118,7 +124,7 @@ class Gate:
             extra = {"why": denied.reason, "client": request.remote, "path": request.path}
             log.warning("a request was denied; more of the kind are counted", extra=extra)
         if denied.status == 401 and request.method == "GET" and _is_browser(request):
-            return web.Response(status=303, headers={"Location": _login_of(request)})
+            return web.Response(status=303, headers={"Location": _login_of(request, denied)})
         body = {"error": denied.reason, "status": denied.status}
         answer = web.json_response(body, status=denied.status)
         if denied.status == 401:
@@ -145,8 +151,11 @@ def _is_browser(request: web.Request) -> bool:
     return "text/html" in request.headers.get("Accept", "")
 
 
-def _login_of(request: web.Request) -> str:
-    return f"{LOGIN_PATH}?{urlencode({'next': request.path_qs})}"
+def _login_of(request: web.Request, denied: Denied) -> str:
+    asked = {"next": request.path_qs}
+    if denied.why != "missing":
+        asked["why"] = denied.why
+    return f"{LOGIN_PATH}?{urlencode(asked)}"
 
 
 def token_in(authorization: str) -> str:

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from aiohttp import web
 
-from gpuwarden.access import COOKIE, DIGEST, ID, LOGIN_PATH, LOGOUT_PATH, Scope
+from gpuwarden.access import COOKIE, DIGEST, ID, LOGIN_PATH, LOGOUT_PATH, OWN_PATH, Scope
 from gpuwarden.clock import Clock
 from gpuwarden_collector.auth import token_file
 from gpuwarden_collector.auth.gate import GRANT
@@ -83,8 +83,7 @@ class AccessRoutes:
             return _error(400, f"the body must be a form of at most {BODY_BYTES_MAX} bytes")
         said = dict(parse_qsl(content.decode("ascii", "replace")))
         after = said.get("next", "/")
-        # Only to a page of this collector.
-        if not after.startswith("/") or after.startswith(("//", "/\\")):
+        if not OWN_PATH.fullmatch(after):
             after = "/"
         token = said.get("token", "").strip()
         verdict = self._store().judged(token, Scope.READ, self._clock.now())
@@ -99,7 +98,8 @@ class AccessRoutes:
             COOKIE,
             token,
             httponly=True,
-            secure=request.secure,
+            # A proxy that does TLS says so; who lies about it only loses their own cookie.
+            secure=request.secure or request.headers.get("X-Forwarded-Proto") == "https",
             samesite="Strict",
             max_age=_COOKIE_S,
         )

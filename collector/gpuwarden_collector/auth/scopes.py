@@ -38,6 +38,8 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/usage"): Scope.READ,
     ("GET", "/jobs/{name}"): Scope.READ,
     ("GET", "/users/{name}"): Scope.READ,
+    ("GET", "/waste"): Scope.READ,
+    ("GET", "/collector"): Scope.READ,
     ("GET", "/sql"): Scope.READ,
     ("GET", LOGIN_PATH): Anyone,
     ("POST", LOGIN_PATH): Anyone,  # the token is in its body
@@ -47,6 +49,9 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/v1/series"): Scope.READ,
     ("GET", "/v1/timeline"): Scope.READ,
     ("POST", "/v1/sql"): Scope.READ,
+    ("GET", "/v1/queries"): Scope.READ,
+    ("POST", "/v1/queries"): Scope.READ,  # their number and size are bounded
+    ("DELETE", "/v1/queries/{name}"): Scope.READ,  # their own; an admin any
     ("GET", "/v1/rules"): Scope.READ,
     ("POST", "/v1/rules/reload"): Scope.ADMIN,
     ("GET", "/v1/alerts/{fingerprint}/explanation"): Scope.READ,

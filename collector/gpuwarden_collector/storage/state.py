@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -59,6 +59,9 @@ CREATE TABLE IF NOT EXISTS doubtful (
     segment INTEGER NOT NULL, agent_id TEXT NOT NULL, boot_id TEXT NOT NULL, sequence INTEGER NOT NULL,
     node TEXT NOT NULL, first_ts INTEGER NOT NULL, last_ts INTEGER NOT NULL
 );
+CREATE TABLE IF NOT EXISTS saved_queries (
+    name TEXT PRIMARY KEY, sql TEXT NOT NULL, saved_by TEXT, author TEXT, saved_at INTEGER NOT NULL
+) WITHOUT ROWID;
 """
 
 
@@ -73,6 +76,19 @@ class Changed:
     """Arrow table in the stored schema."""
     last_seen: Any | None
     """Arrow table of `key` and `last_seen_at` of rows heard of since; None: the table has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedQuery:
+    """SQL that somebody has kept under a name."""
+
+    name: str
+    sql: str
+    saved_by: str | None
+    """Id of the token, the first where it was rotated; None: no tokens are asked for."""
+    author: str | None
+    """Whose token it is, for people."""
+    saved_at: datetime
 
 
 class StateFile:
@@ -192,6 +208,17 @@ class StateFile:
                 [until_number, most, limit],
             ).fetchall()
         return _table(rows, LATE_SCHEMA)
+
+    def saved_queries(self) -> list[SavedQuery]:
+        """By name. Raises StoreUnavailableError."""
+        with self._lock, translating():
+            rows = self._connection.execute(
+                "SELECT name, sql, saved_by, author, saved_at FROM saved_queries ORDER BY name"
+            ).fetchall()
+        return [
+            SavedQuery(name, sql, by, author, EPOCH + timedelta(microseconds=at))
+            for name, sql, by, author, at in rows
+        ]
 
     def doubtful(self, segment: int | None = None) -> Any:
         """Arrow table of the batches of a segment (None: of all) that another collector may have."""
@@ -326,6 +353,17 @@ class Writing:
     def forget_doubtful(self, segment: int) -> None:
         """Of a segment that the lake holds."""
         self._connection.execute("DELETE FROM doubtful WHERE segment <= ?", [segment])
+
+    def save_query(self, query: SavedQuery) -> None:
+        """In place of one of that name."""
+        self._connection.execute(
+            "INSERT OR REPLACE INTO saved_queries VALUES (?, ?, ?, ?, ?)",
+            (query.name, query.sql, query.saved_by, query.author, to_us(query.saved_at)),
+        )
+
+    def delete_query(self, name: str) -> None:
+        """The saved query of that name."""
+        self._connection.execute("DELETE FROM saved_queries WHERE name = ?", [name])
 
     def save_ledger(self, entries: Iterable[Sequence[Any]]) -> None:
         """Entries in the order of LEDGER_COLUMNS, `heard_at` naive UTC."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
-from gpuwarden.access import COOKIE, LOGIN_PATH, LOGOUT_PATH
+from gpuwarden.access import COOKIE, LOGIN_PATH, LOGOUT_PATH, OWN_PATH
 from gpuwarden_dashboards.answers import html
 from gpuwarden_dashboards.templates import Templates
 
@@ -17,7 +17,11 @@ _NOT_TAKEN = {
 
 
 class LoginPage:
-    """GET /login. `why`: the last token was not taken; "": there was none."""
+    """GET /login. `why`: the last token was not taken; "": there was none.
+
+    After a link from another site the browser keeps the cookie back, though it has one: the page comes
+    here once more by itself, with `again`, and then the cookie is there.
+    """
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
@@ -27,13 +31,17 @@ class LoginPage:
         return [web.get(LOGIN_PATH, self._show)]
 
     async def _show(self, request: web.Request) -> web.Response:
-        why = request.query.get("why", "")
+        why, after = request.query.get("why", ""), request.query.get("next", "/")
+        has_token = COOKIE in request.cookies
+        if "again" in request.query and has_token and not why and OWN_PATH.fullmatch(after):
+            return web.Response(status=303, headers={"Location": after})
         content = self._templates.render(
             "login.html",
             path=LOGIN_PATH,
             out_path=LOGOUT_PATH,
-            next=request.query.get("next", "/"),
+            next=after,
             wrong=_NOT_TAKEN.get(why, "This token was not taken.") if why else "",
-            is_logged_in=COOKIE in request.cookies,
+            is_logged_in=has_token,
+            comes_again=not (has_token or why or "again" in request.query),
         )
         return html(content)

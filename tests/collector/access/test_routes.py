@@ -121,18 +121,26 @@ async def test_a_browser_logs_in_once_and_its_cookie_is_judged_each_time(
             answer = await asked("POST", "/login", {"token": token, "next": "/a?b=c"})
             assert (answer.status, "Set-Cookie" in answer.headers) == (303, False)
             assert answer.headers["Location"] == f"/login?next=%2Fa%3Fb%3Dc&why={why}"
-        for after in ("//evil.example", "/\\evil.example", "https://evil.example", ""):
+        evil_paths = ("//evil.example", "/\\evil.example", "https://evil.example", "")
+        for after in (*evil_paths, "/\t/evil.example", "/\n/evil.example", "/a\r\nSet-Cookie: b=c"):
             answer = await asked("POST", "/login", {"token": f" {reading.text}\n", "next": after})
             assert (answer.status, answer.headers["Location"]) == (303, "/")
         cookie = answer.headers["Set-Cookie"]
         assert "HttpOnly" in cookie
         assert "SameSite=Strict" in cookie
+        assert "Secure" not in cookie
+        proxied = {"X-Forwarded-Proto": "https"}
+        answer = await asked("POST", "/login", {"token": reading.text}, **proxied)
+        assert "Secure" in answer.headers["Set-Cookie"]
         shown = {"Cookie": cookie.partition(";")[0]}
         assert (await asked("GET", "/metrics", **shown)).status == 200
         # Another site's page has the cookie sent by no browser of today; if one did:
         evil = {**shown, "Sec-Fetch-Site": "cross-site"}
         assert (await asked("POST", "/v1/sql", b"SELECT 1", **evil)).status == 403
         assert (await asked("POST", "/login", {"token": reading.text}, **evil)).status == 403
+        assert (await asked("POST", "/logout", **evil)).status == 403
+        for origin in ("null", "http://evil.example", f"{url}.evil.example"):
+            assert (await asked("POST", "/logout", **shown, Origin=origin)).status == 403
         both = {**shown, "Authorization": f"Bearer {sending.text}"}
         assert (await asked("GET", "/metrics", **both)).status == 403  # the header is what counts
 

@@ -1,0 +1,64 @@
+"""Queries are saved under a name, by whom, within bounds, and stay over a restart."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from gpuwarden.access import Scope
+from gpuwarden_collector.http.saved_queries import QUERIES_MAX, QUERIES_OF_ONE_MAX, refusal
+from gpuwarden_collector.storage.state import SavedQuery
+
+PATH = "/v1/queries"
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+async def test_who_saved_a_query_may_replace_and_delete_it_and_an_admin_any(
+    start: Any, session: Any, grant: Any, bearer: Any, clock: Any
+) -> None:
+    ada, bob, admin = grant(Scope.READ, comment="ada"), grant(Scope.READ), grant(Scope.ADMIN)
+
+    async def asked(method: str, path: str, token: Any, document: Any = None) -> tuple[int, Any]:
+        async with session.request(
+            method, collector.url + path, json=document, headers=bearer(token)
+        ) as answer:
+            return answer.status, await answer.json() if answer.content_length else None
+
+    async with start(require_tokens=True) as collector:
+        for sql in ("SELECT 1", "SELECT 'é' -- mine\n"):
+            status, _ = await asked("POST", PATH, ada, {"name": "a/b ü", "sql": sql})
+            assert status == 201
+        status, said = await asked("POST", PATH, bob, {"name": "a/b ü", "sql": "SELECT 2"})
+        assert (status, said["error"]) == (409, "a/b ü is saved by ada: choose another name")
+        assert (await asked("DELETE", PATH + "/a%2Fb%20%C3%BC", bob))[0] == 403
+    async with start(require_tokens=True) as collector:
+        _, said = await asked("GET", PATH, bob)
+        (one,) = said["queries"]
+        assert datetime.fromisoformat(one.pop("saved_at")) == clock.now()
+        assert one == {"name": "a/b ü", "sql": "SELECT 'é' -- mine", "author": "ada", "mine": False}
+        assert (await asked("GET", PATH, ada))[1]["queries"][0]["mine"]
+        assert (await asked("DELETE", PATH + "/a%2Fb%20%C3%BC", admin))[0] == 204
+        assert (await asked("DELETE", PATH + "/x", admin))[0] == 404
+        wrong: Iterable[Any] = (
+            None, [], {"name": "x"}, {"name": 5, "sql": "a"}, {"name": "", "sql": "a"},
+            {"name": "a\nb", "sql": "a"}, {"name": "n" * 81, "sql": "a"}, {"name": "n", "sql": ""},
+            {"name": "n", "sql": "a\0b"}, {"name": "n", "sql": "\ud800"},
+            {"name": "n", "sql": "x" * 20_001}, {"name": "n", "sql": "x" * 300_000},
+        )  # fmt: skip
+        for document in wrong:
+            assert (await asked("POST", PATH, ada, document))[0] in (400, 413, 415), document
+        async with session.post(
+            collector.url + PATH, data='{"name": "n", "sql": "a"}', headers=bearer(ada)
+        ) as answer:
+            assert answer.status == 415  # what a form of another site's page could send
+
+
+def test_readers_fill_no_disk() -> None:
+    def saved(by: str, number: int) -> SavedQuery:
+        return SavedQuery(f"{by}{number}", "SELECT 1", by, by, AT)
+
+    kept = [saved("ada", number) for number in range(QUERIES_OF_ONE_MAX)]
+    assert "delete one first" in str(refusal(saved("ada", 99), kept, is_admin=False))
+    assert refusal(saved("ada", 7), kept, is_admin=False) is None  # in place of the old one
+    assert refusal(saved("bob", 1), kept, is_admin=False) is None
+    full = [saved(f"user{number}", number) for number in range(QUERIES_MAX)]
+    assert "no more fit" in str(refusal(saved("bob", 1), full, is_admin=True))

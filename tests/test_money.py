@@ -4,20 +4,25 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.alert import Alert
-from gpuwarden.clock import ManualClock
+from gpuwarden.clock import ManualClock, SystemClock
+from gpuwarden.query import Querier
 from gpuwarden.waste import COUNTED_MINUTES, WasteScope, waste_sql
 from gpuwarden_cli.commands import report
 from gpuwarden_cli.main import main
 from gpuwarden_client.http import QueryAnswer
 from gpuwarden_collector.alert_store import SqlAlertStore
+from gpuwarden_dashboards.assets import load_assets
+from gpuwarden_dashboards.pages.waste import WastePage
 from gpuwarden_dashboards.read.fleet import read_fleet
+from gpuwarden_dashboards.read.waste import read_waste
+from gpuwarden_dashboards.templates import Templates
 from gpuwarden_rules.definition.language import builtin_rules
 from gpuwarden_rules.evaluation.engine import RuleEngine
 from gpuwarden_rules.notify.digest import read
@@ -39,6 +44,7 @@ KINDS = {
 }
 """Minutes of a GPU; `lost`: there are none."""
 Span = tuple[str, int]
+WASTE = WastePage(Templates(load_assets()), cast(Querier, None), SystemClock())
 
 
 class AlertsWriter:
@@ -209,6 +215,13 @@ def test_all_of_the_time_is_billed_once_and_everything_says_the_same_cents(
             lines = json.loads(capsys.readouterr().out)
             assert cents(sum(line["usd"] for line in lines)) == cents(usd)
             assert cents(sum(line["wasted_usd"] or 0 for line in lines)) == cents(wasted)
+            # So has the page them.
+            since = (week.now - timedelta(days=8)).replace(minute=0, second=0, microsecond=0)
+            page = asyncio.run(read_waste(database, by, since))
+            shown = {one["name"]: cents(one["wasted_usd"] or 0) for one in page.lines}
+            assert shown == {one["name"]: cents(one["wasted_usd"] or 0) for one in lines}
+            html = WASTE.render(page, by, "7d", since, week.now)
+            assert f"<b>${wasted:,.2f}</b>wasted of ${usd:,.2f}" in html
 
     # An alert costs what the report has of its label since it began, however long ago that is.
     alerts = week.alerts()

@@ -7,11 +7,13 @@ from aiohttp import web
 from gpuwarden.clock import Clock
 from gpuwarden.query import Querier
 from gpuwarden_dashboards.assets import PATH, load_assets
+from gpuwarden_dashboards.pages.collector import CollectorPage
 from gpuwarden_dashboards.pages.fleet import FleetPage
 from gpuwarden_dashboards.pages.login import LoginPage
 from gpuwarden_dashboards.pages.place import PlacePages
 from gpuwarden_dashboards.pages.sql import SqlPage
 from gpuwarden_dashboards.pages.usage import UsagePages
+from gpuwarden_dashboards.pages.waste import WastePage
 from gpuwarden_dashboards.templates import Templates
 
 
@@ -24,6 +26,8 @@ def routes(querier: Querier, clock: Clock) -> Iterable[web.AbstractRouteDef]:
         *FleetPage(templates, querier, clock).routes(),
         *PlacePages(templates, querier, clock).routes(),
         *UsagePages(templates, querier, clock).routes(),
+        *WastePage(templates, querier, clock).routes(),
+        *CollectorPage(templates, querier, clock).routes(),
         *SqlPage(templates).routes(),
         *LoginPage(templates).routes(),
     ]

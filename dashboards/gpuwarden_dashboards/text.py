@@ -24,6 +24,13 @@ def gigabytes(value: float | None) -> str:
     return ABSENT if value is None else f"{value / 1024**3:.1f} GiB"
 
 
+def size(value: float | None) -> str:
+    """`12.3 MiB`, `12.3 GiB` of bytes."""
+    if value is None or value >= 1024**3:
+        return gigabytes(value)
+    return f"{value / 1024**2:.1f} MiB"
+
+
 def power(value: float | None) -> str:
     """`412 W`, `3.1 kW` of watts."""
     if value is None:

@@ -1,6 +1,6 @@
 """Shows where the GPU hours went, on one screen: `gpuwarden report waste|efficiency|energy`.
 
-All comes from the view `waste`, which has the hour that runs, too.
+`gpuwarden.waste_report` has the SQL.
 """
 
 import argparse
@@ -9,19 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuwarden.clock import SystemClock
+from gpuwarden.waste_report import BY, NOBODY, asked_sql, energy_report_sql, waste_report_sql
 from gpuwarden_cli.output import render, terminal_width
 from gpuwarden_client.http import ask
 
-BY: Mapping[str, str] = {
-    "user": '"user"',
-    "node": "node",
-    "job": "job",
-    "team": "team",
-    "model": "model",
-    "gpu": "format('{} GPU {}', node, coalesce(gpu::VARCHAR, gpu_uuid))",
-}
-"""What a report may be by, as SQL on a row of `waste`."""
-NOBODY = "(none)"
 TOTAL = "total"
 
 _UNTIL = """
@@ -30,40 +21,8 @@ SELECT max(ts) + INTERVAL 1 MINUTE FROM (
     UNION ALL SELECT max(ts) + INTERVAL 59 MINUTE FROM waste_1h WHERE ts >= $since::TIMESTAMP
 )
 """
-_ASKED = """
-asked AS (
-    SELECT *, {by} AS by_name FROM waste WHERE ts >= $since::TIMESTAMP
-    -- Simulated GPUs count only where there are no others.
-    QUALIFY simulated = bool_and(simulated) OVER ()
-)"""
-_WASTE = f"""
-WITH {_ASKED}
-SELECT
-    coalesce(by_name, '{{nobody}}') AS name, grouping(by_name) = 1 AS is_total,
-    bool_or(simulated) AS simulated,
-    sum(gpu_hours) AS gpu_hours, {{labels}},
-    sum(usd) AS usd, sum(usd) FILTER (is_waste) AS wasted_usd,
-    count(usd) < count(*) AS lacks_price
-FROM asked
-GROUP BY GROUPING SETS ((by_name), ())
-ORDER BY is_total, wasted_usd DESC NULLS LAST, gpu_hours DESC, name
-"""
-_ENERGY = f"""
-WITH {_ASKED}
-SELECT
-    coalesce(by_name, '{{nobody}}') AS name, grouping(by_name) = 1 AS is_total,
-    bool_or(simulated) AS simulated, sum(gpu_hours) AS gpu_hours,
-    100 * coalesce(sum(gpu_hours) FILTER (energy_kwh IS NOT NULL), 0) / sum(gpu_hours)
-        AS measured_percent,
-    sum(energy_kwh) AS energy_kwh, sum(energy_kwh) FILTER (is_waste) AS wasted_kwh,
-    sum(energy_usd) AS energy_usd, sum(co2_kg) AS co2_kg
-FROM asked
-GROUP BY GROUPING SETS ((by_name), ())
-ORDER BY is_total, energy_kwh DESC NULLS LAST, gpu_hours DESC, name
-"""
-
-_EFFICIENCY = f"""
-WITH {_ASKED},
+_EFFICIENCY = """
+WITH {asked},
 spent AS (
     SELECT
         a.*, h.util_percent_avg AS util, h.sm_active_percent_avg AS sm_active,
@@ -71,12 +30,12 @@ spent AS (
     FROM asked a LEFT JOIN gpu_1h h USING (gpu_uuid, node, ts)
 )
 SELECT
-    coalesce(by_name, '{{nobody}}') AS name, grouping(by_name) = 1 AS is_total,
+    coalesce(by_name, '{nobody}') AS name, grouping(by_name) = 1 AS is_total,
     bool_or(simulated) AS simulated, sum(gpu_hours) AS gpu_hours,
     100 * coalesce(sum(gpu_hours) FILTER (label = 'productive'), 0) / sum(gpu_hours)
         AS productive_percent,
     100 * coalesce(sum(gpu_hours) FILTER (label = 'busy'), 0) / sum(gpu_hours) AS busy_percent,
-    {{averages}},
+    {averages},
     sum(energy_kwh) AS energy_kwh, sum(usd) AS usd,
     sum(usd) / nullif(sum(gpu_hours) FILTER (label = 'productive' AND usd IS NOT NULL), 0)
         AS usd_per_productive_hour
@@ -88,12 +47,7 @@ ORDER BY is_total, gpu_hours DESC, name
 
 def waste(args: argparse.Namespace) -> int:
     """GPU hours by label, and what was wasted."""
-    from gpuwarden.waste import LABELS
-
-    labels = ", ".join(
-        f"coalesce(sum(gpu_hours) FILTER (label = '{label}'), 0) AS {label}" for label in LABELS
-    )
-    return _report(args, _WASTE, _shown_waste, labels=labels)
+    return _report(args, waste_report_sql(args.by), _shown_waste)
 
 
 def efficiency(args: argparse.Namespace) -> int:
@@ -102,17 +56,17 @@ def efficiency(args: argparse.Namespace) -> int:
         f"sum({name} * gpu_hours) / sum(gpu_hours) FILTER ({name} IS NOT NULL) AS {name}_percent"
         for name in ("util", "sm_active", "tensor")
     )
-    return _report(args, _EFFICIENCY, _shown_efficiency, averages=averages)
+    sql = _EFFICIENCY.format(asked=asked_sql(args.by), nobody=NOBODY, averages=averages)
+    return _report(args, sql, _shown_efficiency)
 
 
 def energy(args: argparse.Namespace) -> int:
     """Energy, what it cost, and its carbon dioxide."""
-    return _report(args, _ENERGY, _shown_energy)
+    return _report(args, energy_report_sql(args.by), _shown_energy)
 
 
-def _report(args: argparse.Namespace, sql: str, shown: Any, **parts: str) -> int:
+def _report(args: argparse.Namespace, query: str, shown: Any) -> int:
     since, until = _window(args)
-    query = sql.format(by=BY[args.by], nobody=NOBODY, **parts)
     params = {"since": _param(since)}
     newest = ask(_UNTIL, params, url=args.url).rows[0][0]
     until = until if newest is None else datetime.fromisoformat(newest).astimezone(UTC)

@@ -52,6 +52,7 @@ export function table(columns, rows) {
   columns.forEach((column, at) => {
     const cell = document.createElement("th");
     cell.scope = "col";
+    if (rows.some((row) => typeof row[at] === "number")) cell.className = "number";
     const button = document.createElement("button");
     button.type = "button";
     button.textContent = column.name;

@@ -1,0 +1,68 @@
+"""Makes the SQL of reports on where GPU hours and energy went, for command and page: the same cents in both.
+
+All comes from the view `waste`, which has the hour that runs, too. `$since` is where a report begins; it
+goes on until now.
+"""
+
+from collections.abc import Mapping
+
+from gpuwarden.waste import LABELS
+
+BY: Mapping[str, str] = {
+    "user": '"user"',
+    "node": "node",
+    "job": "job",
+    "team": "team",
+    "model": "model",
+    "gpu": "format('{} GPU {}', node, coalesce(gpu::VARCHAR, gpu_uuid))",
+}
+"""What a report may be by, as SQL on a row of `waste`."""
+NOBODY = "(none)"
+"""Name of the line of what belongs to nobody."""
+
+
+def asked_sql(by: str) -> str:
+    """The CTE `asked`: rows of `waste` with `by_name`. Simulated GPUs count only where there are no others."""
+    return (
+        f"asked AS (SELECT *, {BY[by]} AS by_name FROM waste WHERE ts >= $since::TIMESTAMP "
+        "QUALIFY simulated = bool_and(simulated) OVER ())"
+    )
+
+
+def waste_report_sql(by: str) -> str:
+    """SELECT of a line for each name, most waste first, and one with `is_total` at the end."""
+    return _lines_sql(by, _WASTE, "wasted_usd")
+
+
+def energy_report_sql(by: str) -> str:
+    """As `waste_report_sql`, of energy and its carbon dioxide; most energy first."""
+    return _lines_sql(by, _ENERGY, "energy_kwh")
+
+
+def full_report_sql(by: str) -> str:
+    """As `waste_report_sql`, with the columns of both."""
+    return _lines_sql(by, f"{_WASTE}, {_ENERGY}", "wasted_usd")
+
+
+_LABELS = ", ".join(
+    f"coalesce(sum(gpu_hours) FILTER (label = '{label}'), 0) AS {label}" for label in LABELS
+)
+_WASTE = f"""{_LABELS},
+    sum(usd) AS usd, sum(usd) FILTER (is_waste) AS wasted_usd, count(usd) < count(*) AS lacks_price"""
+_ENERGY = """
+    100 * coalesce(sum(gpu_hours) FILTER (energy_kwh IS NOT NULL), 0) / sum(gpu_hours)
+        AS measured_percent,
+    sum(energy_kwh) AS energy_kwh, sum(energy_kwh) FILTER (is_waste) AS wasted_kwh,
+    sum(energy_usd) AS energy_usd, sum(co2_kg) AS co2_kg"""
+
+
+def _lines_sql(by: str, sums: str, first: str) -> str:
+    return f"""
+WITH {asked_sql(by)}
+SELECT
+    coalesce(by_name, '{NOBODY}') AS name, grouping(by_name) = 1 AS is_total,
+    bool_or(simulated) AS simulated, sum(gpu_hours) AS gpu_hours, {sums}
+FROM asked
+GROUP BY GROUPING SETS ((by_name), ())
+ORDER BY is_total, {first} DESC NULLS LAST, gpu_hours DESC, name
+"""

@@ -1,0 +1,39 @@
+"""The page of the collectors and the agents."""
+
+from collections.abc import Iterable
+
+from aiohttp import web
+
+from gpuwarden.clock import Clock
+from gpuwarden.query import Querier
+from gpuwarden_dashboards.answers import answering, html
+from gpuwarden_dashboards.read.collector import STATES, CollectorState, read_collector
+from gpuwarden_dashboards.request import choice
+from gpuwarden_dashboards.templates import Templates
+
+
+class CollectorPage:
+    """GET /collector."""
+
+    def __init__(self, templates: Templates, querier: Querier, clock: Clock) -> None:
+        self._templates = templates
+        self._querier = querier
+        self._clock = clock
+
+    def routes(self) -> Iterable[web.AbstractRouteDef]:
+        """The page."""
+        return [web.get("/collector", answering(self._show))]
+
+    def render(self, found: CollectorState, state: str, filter_text: str) -> str:
+        """Its HTML."""
+        return self._templates.render(
+            "collector.html", found=found, state=state, filter=filter_text, states=STATES,
+            at="/collector",
+        )  # fmt: skip
+
+    async def _show(self, request: web.Request) -> web.Response:
+        state = choice(request, "state", "all", STATES)
+        asked = request.query.get("filter", "")[:200]
+        words = asked.lower().split()
+        found = await read_collector(self._querier, self._clock.now(), state, words)
+        return html(self.render(found, state, asked))

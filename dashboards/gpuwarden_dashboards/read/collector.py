@@ -1,0 +1,195 @@
+"""Reads how the collectors and the agents are: versions, lag, coverage, what was dropped or refused, disk."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from gpuwarden.query import Querier, query_all
+
+Record = Mapping[str, Any]
+AGENTS_MAX = 100
+SILENT_AFTER = timedelta(minutes=1)
+BEHIND_S = 30.0
+COVERED_PERCENT = 99.0
+STATES = {
+    "all": "all",
+    "silent": "not reporting",
+    "behind": f"behind by {BEHIND_S:.0f} s or more",
+    "gaps": f"coverage below {COVERED_PERCENT:.0f} %",
+    "losses": "rows or batches lost today",
+    "old": "another version than the collector",
+}
+"""What the list of agents can be narrowed to."""
+_LOSSES = ("rows_dropped", "batches_dropped", "batches_refused", "spool_failed", "spool_set_aside")
+_COLLECTORS = """
+SELECT * FROM collector_samples WHERE ts > $now::TIMESTAMP - INTERVAL 1 DAY
+QUALIFY row_number() OVER (PARTITION BY collector ORDER BY ts DESC) = 1 ORDER BY host, collector
+"""
+_DAY = """
+SELECT collector, sum(batches) AS batches, sum(refused_batches) AS refused_batches,
+    sum(commit_failures) AS commit_failures, sum(task_failures) AS task_failures,
+    max(ingest_lag_seconds) AS ingest_lag_seconds
+FROM collector_samples WHERE ts > $now::TIMESTAMP - INTERVAL 1 DAY GROUP BY collector
+"""
+_NODES = """
+SELECT n.node, n.agent_version, n.backend, n.labels, n.simulated, n.last_seen_at, h.ts AS newest_at
+FROM nodes n LEFT JOIN nodes_now h USING (node)
+WHERE n.billed_until IS NULL OR n.billed_from IS NOT NULL
+"""
+_NEWEST = """
+SELECT node, max(ts) AS newest_at FROM host_1m WHERE ts > $now::TIMESTAMP - INTERVAL 1 DAY GROUP BY node
+"""
+_COVERAGE = """
+SELECT node, sum(expected)::BIGINT AS expected, sum(taken)::BIGINT AS taken, sum(missed)::BIGINT AS missed,
+    sum(skipped)::BIGINT AS skipped, sum(late)::BIGINT AS late, sum(failed)::BIGINT AS failed
+FROM coverage WHERE ts > $now::TIMESTAMP - INTERVAL 10 MINUTE GROUP BY node
+"""
+_LOST = f"""
+SELECT node, string_agg(DISTINCT kind, ', ' ORDER BY kind) AS kinds, arg_max(message, ts) AS message
+FROM events WHERE ts > $now::TIMESTAMP - INTERVAL 1 DAY AND kind IN ({", ".join(f"'{k}'" for k in _LOSSES)})
+GROUP BY node
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One agent as the collector knows it."""
+
+    node: str
+    version: str | None
+    backend: str | None
+    labels: str
+    simulated: bool
+    last_seen_at: datetime | None
+    is_silent: bool
+    lag_s: float | None
+    """Age of its newest sample, which waits in its spool or was never taken; None: none of a day."""
+    coverage_percent: float | None
+    """Readings of the last ten minutes that became samples, of those that were due; None: not known."""
+    missing: Mapping[str, int]
+    """How many of them did not, by reason: missed, skipped, late, failed."""
+    losses: str | None
+    """Kinds of events of the last day that tell of rows lost."""
+    loss: str | None
+    """The newest such event, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorState:
+    """All of it."""
+
+    now: datetime
+    collectors: Sequence[Record]
+    """Newest sample of each collector; those of its last day are under `day`."""
+    versions: Sequence[tuple[str, int]]
+    """Agents of each version, most first."""
+    counts: Mapping[str, int]
+    """Agents in each of STATES."""
+    agents: Sequence[Agent]
+    """Those that are asked for, the worst first."""
+    found: int
+    """How many are asked for."""
+
+
+async def read_collector(
+    querier: Querier, now: datetime, state: str = "all", words: Sequence[str] = ()
+) -> CollectorState:
+    """`state`: one of STATES; `words`: each must be in an agent's name, version or labels. Raises QueryError."""
+    asked = [(_COLLECTORS, {"now": now}), (_DAY, {"now": now}), (_NODES, None)]
+    asked += [(sql, {"now": now}) for sql in (_NEWEST, _COVERAGE, _LOST)]
+    collectors, day, nodes, newest, coverage, lost = (
+        result.records() for result in await query_all(querier, asked)
+    )
+    days = {one["collector"]: one for one in day}
+    agents = agents_of(nodes, newest, coverage, lost, now)
+    current = collectors[0]["version"] if collectors else None
+    counts = {name: sum(is_in(one, name, current) for one in agents) for name in STATES}
+    versions: dict[str, int] = {}
+    for one in agents:
+        versions[one.version or "unknown"] = versions.get(one.version or "unknown", 0) + 1
+    asked_for = [
+        one
+        for one in agents
+        if is_in(one, state, current) and all(word in text_of(one) for word in words)
+    ]
+    asked_for.sort(key=badness)
+    return CollectorState(
+        now,
+        [{**one, "day": days[one["collector"]]} for one in collectors],
+        sorted(versions.items(), key=lambda one: -one[1]),
+        counts,
+        asked_for[:AGENTS_MAX],
+        len(asked_for),
+    )
+
+
+def agents_of(
+    nodes: Sequence[Record],
+    newest: Sequence[Record],
+    coverage: Sequence[Record],
+    lost: Sequence[Record],
+    now: datetime,
+) -> list[Agent]:
+    """Agents from the rows of their tables."""
+    minutes = {one["node"]: one["newest_at"] for one in newest}
+    covered = {one["node"]: one for one in coverage}
+    losses = {one["node"]: one for one in lost}
+    found = []
+    for one in nodes:
+        node, seen = one["node"], one["last_seen_at"]
+        newest_at = one["newest_at"] or minutes.get(node)
+        cover, loss = covered.get(node), losses.get(node)
+        found.append(
+            Agent(
+                node,
+                one["agent_version"],
+                one["backend"],
+                one["labels"] or "",
+                one["simulated"],
+                seen,
+                seen is None or now - seen > SILENT_AFTER,
+                max(0.0, (now - newest_at).total_seconds()) if newest_at else None,
+                100 * cover["taken"] / cover["expected"] if cover and cover["expected"] else None,
+                {k: cover[k] for k in ("missed", "skipped", "late", "failed") if cover[k]}
+                if cover
+                else {},
+                loss["kinds"] if loss else None,
+                loss["message"] if loss else None,
+            )
+        )
+    return found
+
+
+def is_in(agent: Agent, state: str, current: str | None) -> bool:
+    """Whether an agent is in one of STATES; `current`: the collector's version."""
+    match state:
+        case "silent":
+            return agent.is_silent
+        case "behind":
+            return not agent.is_silent and (agent.lag_s is None or agent.lag_s >= BEHIND_S)
+        case "gaps":
+            return agent.coverage_percent is not None and agent.coverage_percent < COVERED_PERCENT
+        case "losses":
+            return agent.losses is not None
+        case "old":
+            return agent.version != current
+        case _:
+            return True
+
+
+def badness(agent: Agent) -> tuple[Any, ...]:
+    """Order of the list: those that lost rows, those that are silent, behind, with gaps, by name."""
+    lag_s = 1e12 if agent.lag_s is None else agent.lag_s
+    return (
+        agent.losses is None,
+        not agent.is_silent,
+        -(lag_s if lag_s >= BEHIND_S else 0.0),
+        100.0 if agent.coverage_percent is None else agent.coverage_percent,
+        agent.node,
+    )
+
+
+def text_of(agent: Agent) -> str:
+    """What a filter looks into, in small letters."""
+    return " ".join((agent.node, agent.version or "", agent.backend or "", agent.labels)).lower()

@@ -116,14 +116,14 @@ async def test_pages_are_drawn_zoomed_and_old_when_the_collector_is_gone(fleet) 
             # The third cell of the first node: cells of 18 pixels.
             await page.locator("#map canvas").click(position={"x": 2 * 18 + 5, "y": 5})
             await page.wait_for_url("**/gpus/**")
-            plot = page.locator("figure .plot").first
+            plot = page.locator("#charts .plot").first
             await expect(plot).to_have_attribute(
                 "aria-label", r"Utilization: util from 0 % to 99 %"
             )
             assert await plot.locator("canvas").first.evaluate(DRAWN)
-            await expect(page.locator("figcaption .strip").first).to_have_text(
-                "software thermal slowdown"
-            )
+            await expect(
+                page.locator("#charts figcaption .strip", has_text="software")
+            ).to_have_text("software thermal slowdown")
 
             box = await plot.bounding_box()
             assert box is not None
@@ -133,12 +133,12 @@ async def test_pages_are_drawn_zoomed_and_old_when_the_collector_is_gone(fleet) 
             await page.mouse.up()
             await page.wait_for_url("**begin=*")
             await plot.press("-")
-            await page.click("text=as a table >> nth=0")
-            await expect(page.locator("figure table tbody tr").first).to_be_visible()
+            await page.click("#charts >> text=as a table >> nth=0")
+            await expect(page.locator("#charts table tbody tr").first).to_be_visible()
 
             await page.fill("#picker", "power_instant_watts")
             await page.click("#pick button")
-            await expect(page.locator("figure")).to_have_count(8)
+            await expect(page.locator("#charts figure")).to_have_count(9)
             assert "metrics=power_instant_watts" in page.url
             await page.click("#theme")
             assert await page.locator("html").get_attribute("data-theme") == "dark"

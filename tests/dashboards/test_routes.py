@@ -85,7 +85,6 @@ async def test_a_gpu_is_found_by_its_node_and_index(url, querier) -> None:
         ("/v1/series?node=n&gpu_uuid=g&metrics=util_percent", "either node or gpu_uuid"),
         ("/v1/series?node=n", "1 to 40 metrics"),
         ("/v1/series?node=n&metrics=nothing", "there is no metric nothing"),
-        ("/v1/series?gpu_uuid=g&metrics=host.cpu_util_percent", "is of a node"),
         ("/v1/series?node=n&metrics=util_percent&begin=5&end=5", "the end must be after"),
         ("/v1/series?node=n&metrics=util_percent&begin=x", "begin must be a whole number"),
         ("/v1/series?node=n&metrics=util_percent&end=99999999999999999999", "end must be a whole"),

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from gpuwarden.clock import to_ms
 from gpuwarden_dashboards.read.series import (
-    GPU_METRICS,
-    HOST_METRICS,
+    DRAWABLE,
     MINUTES_UP_TO,
     SAMPLES_UP_TO,
     Place,
@@ -89,10 +88,10 @@ async def test_long_spans_come_from_rollups_weighed_by_window(querier) -> None:
 @pytest.mark.parametrize("length", [timedelta(hours=1), timedelta(days=2), timedelta(days=90)])
 async def test_every_metric_of_the_catalogue_can_be_drawn(querier, length) -> None:
     span = span_of(BEGIN, BEGIN + length, 100)
-    place = Place(node="n1")
-    names = [*GPU_METRICS, *(f"host.{name}" for name in HOST_METRICS)]
-    for start in range(0, len(names), 40):
-        assert await read_series(querier, place, names[start : start + 40], span) == []
+    names = list(DRAWABLE)
+    for place in (Place(node="n1"), Place(gpu_uuids=("GPU-1",), job="7")):
+        for start in range(0, len(names), 40):
+            assert await read_series(querier, place, names[start : start + 40], span) == []
 
 
 @pytest.mark.parametrize("length", [timedelta(minutes=10), timedelta(days=2), timedelta(days=90)])
@@ -127,3 +126,10 @@ async def test_slow_clocks_are_a_strip_and_events_and_alerts_are_marks(querier, 
     (strip,) = found.strips
     assert strip.name == "software thermal slowdown"
     assert list(strip.held) == [30 if span.resolution_s == 1 else 0]
+    (states,) = found.states
+    assert (states.node, states.gpu_uuid) == ("n1", "GPU-1")
+    assert states.runs == (
+        [(30, 10, "throttled"), (40, 1, "unknown")]
+        if span.resolution_s == 1
+        else [(0, 1, "throttled")]
+    )

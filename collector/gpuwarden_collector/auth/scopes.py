@@ -48,6 +48,9 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/v1/map"): Scope.READ,
     ("GET", "/v1/series"): Scope.READ,
     ("GET", "/v1/timeline"): Scope.READ,
+    ("GET", "/v1/health"): Scope.READ,
+    ("GET", "/v1/coverage"): Scope.READ,
+    ("GET", "/v1/topology"): Scope.READ,
     ("POST", "/v1/sql"): Scope.READ,
     ("GET", "/v1/queries"): Scope.READ,
     ("POST", "/v1/queries"): Scope.READ,  # their number and size are bounded

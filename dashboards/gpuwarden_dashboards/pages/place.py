@@ -1,4 +1,4 @@
-"""The pages of a node and of a GPU, and the series and events that their charts show."""
+"""The pages of a node and of a GPU, and the data that their charts, map and tables show."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -9,11 +9,11 @@ from aiohttp import web
 from gpuwarden.clock import Clock, from_ms
 from gpuwarden.query import Querier
 from gpuwarden_dashboards.answers import answering, data, html
+from gpuwarden_dashboards.read.coverage import read_coverage
+from gpuwarden_dashboards.read.health import read_health
 from gpuwarden_dashboards.read.place import GROUPS, NODE_GROUPS, PlaceNow, read_gpu_uuid, read_place
 from gpuwarden_dashboards.read.series import (
-    GPU_TABLES,
     GPUS_MAX,
-    HOST_TABLE,
     Place,
     Span,
     described,
@@ -21,6 +21,7 @@ from gpuwarden_dashboards.read.series import (
     span_of,
 )
 from gpuwarden_dashboards.read.timeline import read_timeline
+from gpuwarden_dashboards.read.topology import read_topology
 from gpuwarden_dashboards.request import ParameterError, whole
 from gpuwarden_dashboards.templates import Templates
 from gpuwarden_dashboards.tiles import tile
@@ -29,7 +30,7 @@ _COLUMNS = 500
 
 
 class PlacePages:
-    """GET /nodes/{node}, /gpus/{gpu_uuid}, /v1/series and /v1/timeline."""
+    """GET /nodes/{node}, /gpus/{gpu_uuid}, /v1/series, /v1/timeline, /v1/health, /v1/coverage, /v1/topology."""
 
     def __init__(self, templates: Templates, querier: Querier, clock: Clock) -> None:
         self._templates = templates
@@ -43,19 +44,21 @@ class PlacePages:
             web.get("/gpus/{gpu_uuid}", answering(self._gpu)),
             web.get("/v1/series", answering(self._series)),
             web.get("/v1/timeline", answering(self._timeline)),
+            web.get("/v1/health", answering(self._health)),
+            web.get("/v1/coverage", answering(self._coverage)),
+            web.get("/v1/topology", answering(self._topology)),
         ]
 
     def render(self, place: PlaceNow) -> str:
         """Its HTML."""
         is_gpu = place.gpu_uuid is not None
         groups = [{"title": t, "metrics": m} for t, m in (GROUPS if is_gpu else NODE_GROUPS)]
-        tables = GPU_TABLES if is_gpu else (*GPU_TABLES, HOST_TABLE)
         return self._templates.render(
             "place.html",
             place=place,
             tiles=[tile(gpu) for gpu in place.gpus],
             groups=groups,
-            metrics=list(described(tables)),
+            metrics=list(described()),
         )
 
     async def _node(self, request: web.Request) -> web.Response:
@@ -87,9 +90,27 @@ class PlacePages:
         found = await read_timeline(self._querier, place, span)
         return data({**_said(span), **asdict(found)})
 
+    async def _health(self, request: web.Request) -> web.Response:
+        place, span = _place_of(request), self._span_of(request)
+        return data(asdict(await read_health(self._querier, place, span)))
+
+    async def _coverage(self, request: web.Request) -> web.Response:
+        place, span = _place_of(request), self._span_of(request)
+        tables = await read_coverage(self._querier, place, span)
+        return data({**_said(span), "tables": [asdict(table) for table in tables]})
+
+    async def _topology(self, request: web.Request) -> web.Response:
+        node = request.query.get("node")
+        if not node:
+            raise ParameterError("give node")
+        end = from_ms(whole(request, "end", self._now_ms()))
+        return data(asdict(await read_topology(self._querier, node, end)))
+
+    def _now_ms(self) -> int:
+        return int(self._clock.now().timestamp() * 1000)
+
     def _span_of(self, request: web.Request) -> Span:
-        now_ms = int(self._clock.now().timestamp() * 1000)
-        end_ms = whole(request, "end", now_ms)
+        end_ms = whole(request, "end", self._now_ms())
         begin_ms = whole(request, "begin", end_ms - 3_600_000)
         return span_of(from_ms(begin_ms), from_ms(end_ms), whole(request, "columns", _COLUMNS))
 
@@ -101,7 +122,7 @@ def _place_of(request: web.Request) -> Place:
         raise ParameterError("give either node or gpu_uuid")
     if len(uuids) > GPUS_MAX:
         raise ParameterError(f"at most {GPUS_MAX} GPUs at once")
-    return Place(node, uuids)
+    return Place(node, uuids, request.query.get("job"))
 
 
 def _said(span: Span) -> dict[str, int]:

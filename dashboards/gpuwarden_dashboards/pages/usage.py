@@ -10,7 +10,7 @@ from gpuwarden.query import Querier
 from gpuwarden.waste import LABELS
 from gpuwarden_dashboards.answers import answering, html
 from gpuwarden_dashboards.read.place import GROUPS
-from gpuwarden_dashboards.read.series import GPU_TABLES, described
+from gpuwarden_dashboards.read.series import described
 from gpuwarden_dashboards.read.usage import (
     BY,
     ROWS_MAX,
@@ -62,7 +62,7 @@ class UsagePages:
             labels=tuple(LABELS),
             meanings=LABELS,
             groups=[{"title": title, "metrics": metrics[:1]} for title, metrics in GROUPS],
-            metrics=list(described(GPU_TABLES)),
+            metrics=list(described()),
         )
 
     async def _usage(self, request: web.Request) -> web.Response:

@@ -1,6 +1,6 @@
 """Reads what the page of a node or a GPU says beside its charts: inventory, GPUs, processes, firing alerts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from gpuwarden.alert import WORST_FIRST
 from gpuwarden.query import Querier, query_all
 from gpuwarden_dashboards.read.fleet import Record, read_tiles
-from gpuwarden_dashboards.read.series import Place
+from gpuwarden_dashboards.read.series import GPUS_MAX, JOB, Place
 
 SILENT_AFTER = timedelta(minutes=1)
 _PROCESSES_MAX = 64
@@ -30,6 +30,7 @@ GROUPS: Sequence[tuple[str, Sequence[str]]] = (
     ("Clocks", ("sm_clock_mhz",)),
     ("PCIe", ("pcie_rx_bytes_per_second", "pcie_tx_bytes_per_second")),
     ("NVLink", ("nvlink_rx_bytes_per_second", "nvlink_tx_bytes_per_second")),
+    ("CPU of its processes", ("process.cpu_percent",)),
 )
 """Charts of a GPU."""
 NODE_GROUPS: Sequence[tuple[str, Sequence[str]]] = (
@@ -43,6 +44,7 @@ NODE_GROUPS: Sequence[tuple[str, Sequence[str]]] = (
     ("Memory", ("host.memory_used_bytes", "host.memory_cached_bytes")),
     ("Disk", ("host.disk_read_bytes_total", "host.disk_write_bytes_total")),
     ("Network", ("host.network_rx_bytes_total", "host.network_tx_bytes_total")),
+    ("InfiniBand and RoCE", ("infiniband.rx_bytes_total", "infiniband.tx_bytes_total")),
 )  # fmt: skip
 """Charts of a node: a line for each GPU, then the host."""
 
@@ -57,6 +59,17 @@ FROM process_samples
 WHERE {{where}} AND ts > now()::TIMESTAMP - INTERVAL 1 MINUTE
 QUALIFY row_number() OVER (PARTITION BY gpu_uuid, pid ORDER BY ts DESC) = 1
 ORDER BY gpu, memory_bytes DESC NULLS LAST LIMIT {_PROCESSES_MAX}
+"""
+_MIG = """
+SELECT gpu_uuid, gpu, mig_instance, memory_total_bytes FROM gpus
+WHERE {where} AND mig_instance IS NOT NULL AND replaced_by IS NULL ORDER BY gpu, mig_instance
+"""
+_BESIDE = f"""
+WITH working AS (
+    SELECT gpu_uuid, {JOB} AS job FROM process_samples WHERE ts > now()::TIMESTAMP - INTERVAL 1 MINUTE
+)
+SELECT DISTINCT gpu_uuid FROM working WHERE job IN (SELECT job FROM working WHERE gpu_uuid IN
+    (SELECT gpu_uuid FROM gpus WHERE {{where}})) ORDER BY gpu_uuid LIMIT {GPUS_MAX}
 """
 
 
@@ -73,8 +86,27 @@ class PlaceNow:
     facts: Sequence[tuple[str, str]]
     gpus: Sequence[Record]
     """Of the whole node."""
+    mig: Sequence[Record]
+    """MIG devices of the node, or of the GPU."""
+    parent_gpu_uuid: str | None
+    """The GPU that a MIG device is part of."""
+    beside: Sequence[str]
+    """GPUs that work for the same jobs now."""
     processes: Sequence[Record]
     alerts: Sequence[Record]
+
+    @property
+    def siblings(self) -> Mapping[str, Sequence[str]]:
+        """GPUs to compare this one with: of its node, of its job."""
+        if self.gpu_uuid is None:
+            return {}
+        found = {"node": [gpu["gpu_uuid"] for gpu in self.gpus], "job": self.beside}
+        return {name: uuids for name, uuids in found.items() if set(uuids) - {self.gpu_uuid}}
+
+    @property
+    def compare(self) -> Sequence[tuple[str, str]]:
+        """The same for people."""
+        return [(name, f"other GPUs of the {name}") for name in self.siblings]
 
     @property
     def title(self) -> str:
@@ -83,29 +115,36 @@ class PlaceNow:
 
 
 async def read_place(querier: Querier, place: Place, now: datetime) -> PlaceNow | None:
-    """None: there is no such node or GPU. Raises QueryError."""
-    """`place`: a node, or one GPU."""
+    """`place`: a node, or one GPU. None: there is no such node or GPU. Raises QueryError."""
     table, where = "nodes" if place.node else "gpus", place.where
     params = place.params
     queries = (
         f"SELECT * FROM {table} WHERE {where}",
         _PROCESSES.format(where=where),
         _ALERTS.format(where=where),
+        _MIG.format(where=place.where_node),
+        _BESIDE.format(where=where),
     )
     found = await query_all(querier, [(sql, params) for sql in queries])
-    known, processes, alerts = (result.records() for result in found)
+    known, processes, alerts, mig, beside = (result.records() for result in found)
     if not known:
         return None
     item = known[0]
+    uuid, parent = item.get("gpu_uuid"), item.get("parent_gpu_uuid")
+    if uuid is not None:
+        mig = [one for one in mig if one["gpu"] == item["gpu"]]
     seen = item["last_seen_at"]
     return PlaceNow(
         now,
         item["node"],
         item.get("gpu") if table == "gpus" else None,
-        place.gpu_uuids[0] if place.gpu_uuids else None,
+        uuid,
         seen if seen is not None and now - seen > SILENT_AFTER else None,
         [(_spaced(name), _said(value)) for name, value in item.items() if _is_said(name, value)],
         (await read_tiles(querier, [item["node"]]))[item["node"]],
+        mig,
+        parent,
+        [str(one["gpu_uuid"]) for one in beside],
         processes,
         alerts,
     )

@@ -4,7 +4,7 @@ What is read follows from the span: samples for hours, minutes for days, hours f
 chart without a sample is None, so that a gap is drawn as one. A counter is shown as its rate.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,16 +15,54 @@ from gpuwarden.query import Querier, Result, query_all
 from gpuwarden.rollups import ROLLUPS, Rollup, RollupPart
 from gpuwarden_dashboards.request import ParameterError
 
-GPU_TABLES = ("gpu_samples", "gpu_detail_samples", "gpu_health_samples")
-HOST_TABLE = "host_samples"
 COLUMNS_MAX = 4_000
 METRICS_MAX = 40
 GPUS_MAX = 256
+LINES_MAX = 512
+"""Most lines that are drawn of one table."""
 SAMPLES_UP_TO = timedelta(hours=3)
 """Longest span that is read from samples."""
 MINUTES_UP_TO = timedelta(days=14)
 
+JOB = "coalesce(slurm_job_id, pod)"
+"""A job's name, of rows of processes."""
+
 _DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A table of samples: `prefix` stands before the names of its metrics, `by` tells its lines apart."""
+
+    table: str
+    prefix: str
+    by: tuple[str, ...]
+    part: str = "NULL"
+    """SQL of what is meant where a GPU or node has several lines."""
+
+    @property
+    def is_of_gpus(self) -> bool:
+        return self.by[0] == "gpu_uuid"
+
+
+SOURCES: Sequence[Source] = (
+    Source("gpu_samples", "", ("gpu_uuid",), "mig_instance"),
+    Source("gpu_detail_samples", "", ("gpu_uuid",), "mig_instance"),
+    Source("gpu_health_samples", "", ("gpu_uuid",)),
+    Source("link_samples", "link.", ("gpu_uuid", "link_type", "link"), "link_type || ' ' || link"),
+    Source("process_samples", "process.", ("gpu_uuid", "pid"), "concat_ws(' ', process_name, pid)"),
+    Source("host_samples", "host.", ("node",)),
+    Source(
+        "infiniband_samples", "infiniband.", ("node", "device", "port"), "device || '/' || port"
+    ),
+)
+DRAWABLE: Mapping[str, tuple[Source, Metric]] = {
+    source.prefix + metric.name: (source, metric)
+    for source in SOURCES
+    for metric in METRICS[source.table]
+    if metric.kind is not Kind.FLAGS  # which strips show
+}
+"""Source and metric by the name that is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +71,8 @@ class Place:
 
     node: str | None = None
     gpu_uuids: tuple[str, ...] = ()
+    job: str | None = None
+    """Of processes, those of this Slurm job or pod alone."""
 
     @property
     def where(self) -> str:
@@ -45,6 +85,20 @@ class Place:
     def params(self) -> Mapping[str, Any]:
         """Of `where`."""
         return {"gpu_uuids": list(self.gpu_uuids)} if self.node is None else {"node": self.node}
+
+    @property
+    def where_node(self) -> str:
+        """A condition on rows of hosts."""
+        if self.node is not None:
+            return self.where
+        return f"node IN (SELECT node FROM gpus WHERE {self.where})"
+
+    def rows_of(self, source: Source) -> tuple[str, Mapping[str, Any]]:
+        """A condition on rows of a table, and its parameters."""
+        where = self.where if source.is_of_gpus else self.where_node
+        if self.job is not None and source.table == "process_samples":
+            return f"{where} AND {JOB} = $job", {**self.params, "job": self.job}
+        return where, self.params
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,26 +127,13 @@ class DrawnSeries:
     metric: str
     unit: str
     node: str | None
-    """Of a GPU."""
     gpu: int | None
     gpu_uuid: str | None
+    part: str | None
+    """A MIG instance, link, port or process."""
     least: Sequence[float | None]
     mean: Sequence[float | None]
     greatest: Sequence[float | None]
-
-
-def metrics_of(tables: Iterable[str]) -> dict[str, tuple[str, Metric]]:
-    """Table and metric by column name, for what can be drawn."""
-    return {
-        metric.name: (table, metric)
-        for table in tables
-        for metric in METRICS[table]
-        if metric.kind is not Kind.FLAGS and metric.type is not Type.BOOL
-    }
-
-
-GPU_METRICS = metrics_of(GPU_TABLES)
-HOST_METRICS = metrics_of((HOST_TABLE,))
 
 
 def span_of(begin: datetime, end: datetime, columns: int) -> Span:
@@ -113,44 +154,37 @@ def span_of(begin: datetime, end: datetime, columns: int) -> Span:
 async def read_series(
     querier: Querier, place: Place, metrics: Sequence[str], span: Span
 ) -> list[DrawnSeries]:
-    """The metrics of a GPU or, of a node, those of the host and of each GPU. Raises QueryError, ParameterError."""
+    """A line for each metric and GPU, host, link, port or process. Raises QueryError, ParameterError."""
     if not 1 <= len(metrics) <= METRICS_MAX:
         raise ParameterError(f"ask for 1 to {METRICS_MAX} metrics")
-    asked: dict[str, list[Metric]] = {}
+    asked: dict[tuple[Source, str], tuple[list[Metric], Rollup | None]] = {}
     for name in dict.fromkeys(metrics):
-        table, metric = _found(name, place)
-        asked.setdefault(table, []).append(metric)
-    params = {**place.params, "begin": span.begin, "end": span.end}
-    results = await query_all(
-        querier,
-        [(series_sql(place, table, wanted, span), params) for table, wanted in asked.items()],
-    )
+        if name not in DRAWABLE:
+            raise ParameterError(
+                f"there is no metric {name}: see docs/metrics.md; a host's begin with host."
+            )
+        source, metric = DRAWABLE[name]
+        rollup = _rollup(source.table, metric, span.resolution_s)
+        read = rollup.table.name if rollup else source.table
+        asked.setdefault((source, read), ([], rollup))[0].append(metric)
+    times = {"begin": span.begin, "end": span.end}
+    queries = []
+    for (source, _), (wanted, rollup) in asked.items():
+        where, params = place.rows_of(source)
+        queries.append((series_sql(source, where, wanted, span, rollup), {**params, **times}))
+    results = await query_all(querier, queries)
     lines = [
         line
-        for (table, wanted), result in zip(asked.items(), results, strict=True)
-        for line in _lines(result, table, wanted, span.columns)
+        for ((source, _), (wanted, _)), result in zip(asked.items(), results, strict=True)
+        for line in _lines(result, source, wanted, span.columns)
     ]
     order = {name: number for number, name in enumerate(metrics)}
     return sorted(lines, key=lambda line: (order[line.metric], line.node or "", line.gpu or 0))
 
 
-def _found(name: str, place: Place) -> tuple[str, Metric]:
-    is_host = name.startswith("host.")
-    known = HOST_METRICS if is_host else GPU_METRICS
-    found = known.get(name.removeprefix("host."))
-    if found is None:
-        raise ParameterError(
-            f"there is no metric {name}: see docs/metrics.md; a host's begin with host."
-        )
-    if is_host and place.node is None:
-        raise ParameterError(f"{name} is of a node: give node")
-    return found
-
-
 def _lines(
-    result: Result, table: str, metrics: Sequence[Metric], columns: int
+    result: Result, source: Source, metrics: Sequence[Metric], columns: int
 ) -> Iterator[DrawnSeries]:
-    prefix = "host." if table == HOST_TABLE else ""
     for record in result.records():
         for number, metric in enumerate(metrics):
             spread = [
@@ -158,11 +192,12 @@ def _lines(
                 for how in ("least", "mean", "greatest")
             ]
             yield DrawnSeries(
-                prefix + metric.name,
+                source.prefix + metric.name,
                 _unit(metric),
-                record.get("node"),
-                record.get("gpu"),
-                record.get("gpu_uuid"),
+                record["of_node"],
+                record["of_gpu"],
+                record["of_uuid"],
+                record["of_part"],
                 *spread,
             )
 
@@ -181,18 +216,25 @@ def _spread(
     return spread
 
 
-def series_sql(place: Place, table: str, metrics: Sequence[Metric], span: Span) -> str:
-    """A row for each GPU, or one for the host: `columns` that have samples, and three lists a metric."""
-    is_host = table == HOST_TABLE
-    rollup = None if span.resolution_s == 1 else _rollup(table, span.resolution_s)
+def series_sql(
+    source: Source, where: str, metrics: Sequence[Metric], span: Span, rollup: Rollup | None
+) -> str:
+    """A row a line: `columns` of the chart that have samples, and three lists a metric."""
+    by = ", ".join(source.by)
     if rollup is None:
-        source, values = table, [_of_samples(metric) for metric in metrics]
+        table, values = source.table, [_of_samples(metric) for metric in metrics]
     else:
-        part = next(part for part in rollup.parts if part.table == table)
-        source = rollup.table.name
+        part = next(part for part in rollup.parts if part.table == source.table)
+        table = rollup.table.name
         values = [_of_rollup(metric, part, rollup.window_s) for metric in metrics]
-    by = [] if is_host else ["gpu_uuid"]
-    index = "" if is_host else ", max(gpu) AS gpu, max(node) AS node"
+    of = {
+        "node": "node",
+        "gpu": "gpu" if source.is_of_gpus else "NULL",
+        "uuid": "gpu_uuid" if source.is_of_gpus else "NULL",
+        "part": source.part,
+    }
+    said = ", ".join(f"{sql} AS of_{name}" for name, sql in of.items())
+    kept = ", ".join(f"max(of_{name}) AS of_{name}" for name in of)
     read = ", ".join(
         f"{least} AS l_{n}, {mean} AS m_{n}, {greatest} AS g_{n}"
         for n, (least, mean, greatest) in enumerate(values)
@@ -206,39 +248,39 @@ def series_sql(place: Place, table: str, metrics: Sequence[Metric], span: Span) 
         for short, name in (("l", "least"), ("m", "mean"), ("g", "greatest"))
     )
     window = (
-        " WINDOW w AS (PARTITION BY " + ("node" if is_host else "gpu_uuid") + " ORDER BY ts)"
+        f" WINDOW w AS (PARTITION BY {by} ORDER BY ts)"
         if rollup is None and any(metric.kind is Kind.COUNTER for metric in metrics)
         else ""
     )
     return f"""
         WITH readings AS (
-            SELECT {", ".join(["ts", *by])}{"" if is_host else ", gpu, node"}, {read} FROM {source}
-            WHERE {place.where} AND ts >= $begin AND ts < $end{window}
+            SELECT ts, {by}, {said}, {read} FROM {table}
+            WHERE {where} AND ts >= $begin AND ts < $end{window}
         ), cut AS (
-            SELECT {"".join(name + ", " for name in by)}
-                (epoch_ms(ts) - {span.begin_ms}) // {span.step_ms} AS place, {columns}{index}
-            FROM readings GROUP BY {", ".join([*by, "place"])}
+            SELECT {by}, (epoch_ms(ts) - {span.begin_ms}) // {span.step_ms} AS place, {columns}, {kept}
+            FROM readings GROUP BY {by}, place
         )
-        SELECT {"".join(name + ", " for name in by)}list(place ORDER BY place) AS columns, {lists}{index}
-        FROM cut {"GROUP BY " + ", ".join(by) + " ORDER BY gpu" if by else "HAVING count(*) > 0"}
+        SELECT list(place ORDER BY place) AS columns, {lists}, {kept}
+        FROM cut GROUP BY {by} ORDER BY of_node, of_gpu, {by} LIMIT {LINES_MAX}
     """
 
 
-def _rollup(table: str, resolution_s: int) -> Rollup | None:
-    """The coarsest rollup of a table that is fine enough."""
+def _rollup(table: str, metric: Metric, resolution_s: int) -> Rollup | None:
+    """The coarsest rollup of a metric that is fine enough; None: there are samples alone."""
     fitting = [
         rollup
         for rollup in ROLLUPS.values()
         if rollup.window_s <= resolution_s
-        and any(part.table == table for part in rollup.parts)
-        and "pid" not in rollup.by
+        for part in rollup.parts
+        if part.table == table and any(s.source == metric.name for s in part.summaries)
     ]
     return max(fitting, key=lambda rollup: rollup.window_s, default=None)
 
 
 def _of_samples(metric: Metric) -> tuple[str, str, str]:
     if metric.kind is not Kind.COUNTER:
-        return metric.name, metric.name, metric.name
+        value = f"{metric.name}::TINYINT" if metric.type is Type.BOOL else metric.name
+        return value, value, value
     gained = f"{metric.name} - lag({metric.name}) OVER w"
     seconds = "(epoch_ms(ts) - lag(epoch_ms(ts)) OVER w) / 1000"
     # A counter that fell was reset: what it gained since is not known.
@@ -255,9 +297,7 @@ def _of_rollup(metric: Metric, part: RollupPart, window_s: int) -> tuple[str, st
     return made.get("min", mean), mean, made.get("max", mean)
 
 
-def described(tables: Iterable[str]) -> Iterator[dict[str, str]]:
+def described() -> Iterator[dict[str, str]]:
     """What can be drawn, for a picker: name, unit and meaning."""
-    for table in tables:
-        prefix = "host." if table == HOST_TABLE else ""
-        for name, (_, metric) in metrics_of((table,)).items():
-            yield {"name": prefix + name, "unit": _unit(metric), "meaning": metric.meaning}
+    for name, (_, metric) in DRAWABLE.items():
+        yield {"name": name, "unit": _unit(metric), "meaning": metric.meaning}

@@ -1,17 +1,24 @@
-"""Reads what happened to a GPU or a node over a span: slow clocks and bottlenecks as strips, events and alerts as marks."""
+"""Reads what happened over a span: states and slow clocks of GPUs as strips, events, alerts and diagnoses as marks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median_low
 from typing import Any
 
 from gpuwarden.metrics import reason_names
 from gpuwarden.query import Querier, query_all
-from gpuwarden.rollups import REASONS
-from gpuwarden_dashboards.read.series import Place, Span
+from gpuwarden.rollups import IDLE_BELOW_PERCENT, REASONS
+from gpuwarden_dashboards.read.series import GPUS_MAX, Place, Span
 
 MARKS_MAX = 500
+STATES = ("idle", "busy", "throttled", "unknown")
+"""Of a GPU in a column, by number: throttled where heat or the power supply held its clocks down at any
+time in it, unknown where there are samples without utilization."""
 _QUIET_REASONS = 0x1 | 0x2
 """Idle and application clocks: set on any healthy GPU."""
+_THROTTLED = 0x8 | 0x20 | 0x40 | 0x80
+"""Hardware slowdown, software and hardware thermal slowdown, power brake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,7 @@ class TimelineMark:
     name: str
     severity: str
     text: str
+    node: str | None
     gpu: int | None
     begin_ms: int
     end_ms: int | None
@@ -32,6 +40,7 @@ class TimelineMark:
 class Strip:
     """A condition by column of the span: whether it held at any time in it."""
 
+    node: str
     gpu: int | None
     name: str
     held: Sequence[int]
@@ -39,79 +48,127 @@ class Strip:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuStates:
+    """The states of a GPU."""
+
+    node: str
+    gpu: int | None
+    gpu_uuid: str
+    part: str | None
+    """Its MIG instance."""
+    runs: Sequence[tuple[int, int, str]]
+    """First column, number of columns, one of `STATES`; columns without samples are in none."""
+
+
+@dataclass(frozen=True, slots=True)
 class PlaceTimeline:
-    """Marks in their order, and strips."""
+    """Marks in their order, strips and states."""
 
     marks: Sequence[TimelineMark]
     strips: Sequence[Strip]
+    states: Sequence[GpuStates]
 
 
 async def read_timeline(querier: Querier, place: Place, span: Span) -> PlaceTimeline:
     """What happened over the span. Raises QueryError."""
-    where = place.where
     params: Mapping[str, Any] = {**place.params, "begin": span.begin, "end": span.end}
+    # What happened to a node happened to its GPUs.
+    where = f"({place.where} OR gpu_uuid IS NULL AND {place.where_node})"
     of_diagnoses = (
-        f"kind = 'gpu' AND {where}" if place.node else where.replace("gpu_uuid ", "subject ")
+        f"kind = 'gpu' AND {place.where}"
+        if place.node
+        else place.where.replace("gpu_uuid ", "subject ")
     )
     queries = (
         f"""
-        SELECT kind AS name, severity, message AS text, gpu, epoch_ms(ts) AS begin_ms,
+        SELECT kind AS name, severity, message AS text, node, gpu, epoch_ms(ts) AS begin_ms,
             epoch_ms(ts) AS end_ms
         FROM events WHERE {where} AND ts >= $begin AND ts < $end ORDER BY ts DESC LIMIT {MARKS_MAX}
         """,
         f"""
-        SELECT rule AS name, severity, summary AS text, gpu, epoch_ms(began_at) AS begin_ms,
+        SELECT rule AS name, severity, summary AS text, node, gpu, epoch_ms(began_at) AS begin_ms,
             epoch_ms(resolved_at) AS end_ms
         FROM alerts WHERE {where} AND fired_at IS NOT NULL AND began_at < $end
             AND coalesce(resolved_at, $end) >= $begin
         ORDER BY began_at DESC LIMIT {MARKS_MAX}
         """,
         f"""
-        SELECT bottleneck AS name, 'info' AS severity, summary AS text, gpu,
+        SELECT bottleneck AS name, 'info' AS severity, summary AS text, node, gpu,
             epoch_ms(began_at) AS begin_ms, epoch_ms(ended_at) AS end_ms
         FROM diagnoses WHERE {of_diagnoses} AND began_at < $end
             AND coalesce(ended_at, $end) >= $begin
         ORDER BY began_at DESC LIMIT {MARKS_MAX}
         """,
-        _reasons_sql(where, span),
+        _states_sql(place.where, span),
     )
     found = await query_all(querier, [(sql, params) for sql in queries])
-    *marking, reasons = (result.records() for result in found)
+    *marking, states = (result.records() for result in found)
     marks = [
         TimelineMark(kind, **record)
         for kind, records in zip(("event", "alert", "diagnosis"), marking, strict=True)
         for record in records
     ]
     return PlaceTimeline(
-        sorted(marks, key=lambda mark: mark.begin_ms), list(_strips(reasons, span.columns))
+        sorted(marks, key=lambda mark: mark.begin_ms),
+        [strip for record in states for strip in _strips(record)],
+        [
+            GpuStates(
+                r["node"], r["gpu"], r["gpu_uuid"], r["part"], _runs(r["places"], r["states"])
+            )
+            for r in states
+        ],
     )
 
 
-def _reasons_sql(where: str, span: Span) -> str:
-    place = f"(epoch_ms(ts) - {span.begin_ms}) // {span.step_ms}"
+def _states_sql(where: str, span: Span) -> str:
+    """A row for each GPU: columns with samples, and in each the bits of its reasons and its state."""
     if span.resolution_s == 1:
-        return f"""
-            SELECT gpu, {place} AS place, bit_or(clocks_event_reasons) AS bits FROM gpu_samples
-            WHERE {where} AND ts >= $begin AND ts < $end AND clocks_event_reasons IS NOT NULL
-            GROUP BY gpu, place HAVING bits & ~{_QUIET_REASONS} <> 0 ORDER BY gpu, place
-        """
-    bits = " | ".join(
-        f"CASE WHEN max({column.name}) > 0 THEN {bit} ELSE 0 END"
-        for bit, column in REASONS.items()
-        if bit is not None and not bit & _QUIET_REASONS
-    )
-    table = "gpu_1m" if span.resolution_s == 60 else "gpu_1h"
+        table = "gpu_samples"
+        bits = "bit_or(coalesce(clocks_event_reasons, 0))::BIGINT"
+        busy = f"avg(util_percent) >= {IDLE_BELOW_PERCENT}"
+    else:
+        table = "gpu_1m" if span.resolution_s == 60 else "gpu_1h"
+        bits = " | ".join(
+            f"CASE WHEN max({column.name}) > 0 THEN {bit} ELSE 0 END"
+            for bit, column in REASONS.items()
+            if bit is not None and not bit & _QUIET_REASONS
+        )
+        # NULL where neither is known.
+        busy = "sum(busy_seconds) >= nullif(sum(idle_seconds + busy_seconds), 0) / 2"
     return f"""
-        SELECT gpu, {place} AS place, {bits} AS bits FROM {table}
-        WHERE {where} AND ts >= $begin AND ts < $end
-        GROUP BY gpu, place HAVING bits <> 0 ORDER BY gpu, place
+        WITH cut AS (
+            SELECT gpu_uuid, (epoch_ms(ts) - {span.begin_ms}) // {span.step_ms} AS place,
+                max(node) AS node, max(gpu) AS gpu, max(mig_instance) AS part, {bits} AS bits, {busy} AS is_busy
+            FROM {table} WHERE {where} AND ts >= $begin AND ts < $end GROUP BY gpu_uuid, place
+        )
+        SELECT gpu_uuid, max(node) AS node, max(gpu) AS gpu, max(part) AS part,
+            list(place ORDER BY place) AS places, list(bits & ~{_QUIET_REASONS} ORDER BY place) AS bits,
+            list(CASE WHEN bits & {_THROTTLED} <> 0 THEN 2 WHEN is_busy THEN 1 WHEN NOT is_busy THEN 0 ELSE 3 END
+                ORDER BY place) AS states
+        FROM cut GROUP BY gpu_uuid ORDER BY node, gpu, part NULLS FIRST LIMIT {GPUS_MAX}
     """
 
 
-def _strips(records: Sequence[Mapping[str, Any]], columns: int) -> list[Strip]:
-    held: dict[tuple[int | None, str], list[int]] = {}
-    for record in records:
-        if 0 <= record["place"] < columns:
-            for name in reason_names(record["bits"] & ~_QUIET_REASONS):
-                held.setdefault((record["gpu"], name), []).append(record["place"])
-    return [Strip(gpu, name, places) for (gpu, name), places in held.items()]
+def _strips(record: Mapping[str, Any]) -> list[Strip]:
+    held: dict[str, list[int]] = {}
+    for place, bits in zip(record["places"], record["bits"], strict=True):
+        for name in reason_names(bits) if bits else ():
+            held.setdefault(name, []).append(place)
+    return [Strip(record["node"], record["gpu"], name, places) for name, places in held.items()]
+
+
+def _runs(places: Sequence[int], states: Sequence[int]) -> list[tuple[int, int, str]]:
+    """Columns of one state that are no further apart than is usual, as one run."""
+    usual = median_low([b - a for a, b in pairwise(places)]) if len(places) > 1 else 1
+    runs: list[tuple[int, int, int]] = []
+    for place, state in zip(places, states, strict=True):
+        first, count, of = runs[-1] if runs else (place, 0, state)
+        is_near = place - (first + count - 1) <= 2 * usual
+        if runs and is_near:
+            # What is unknown between two readings is what it was at the first.
+            runs[-1] = (first, place - first, of)
+        if runs and is_near and of == state:
+            runs[-1] = (first, place - first + 1, of)
+        else:
+            runs.append((place, 1, state))
+    return [(first, count, STATES[state]) for first, count, state in runs]

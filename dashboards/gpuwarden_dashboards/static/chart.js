@@ -1,12 +1,12 @@
-// Draws lines over time on a canvas: band between least and greatest, gaps, strips, marks, a cursor that all
-// charts of a page share, zoom and pan by mouse, wheel, touch and keys. Times are milliseconds since the epoch.
+// Draws over time on a canvas, with a cursor that all plots of a page share, zoom and pan by mouse, wheel, touch and
+// keys: lines with a band between least and greatest, gaps, strips, marks. Times are milliseconds since the epoch.
 
 const HEIGHT = 150;
 const STRIP_HEIGHT = 7;
-const LEFT = 64;
-const RIGHT = 8;
-const TOP = 8;
-const BOTTOM = 18;
+export const LEFT = 64;
+export const RIGHT = 8;
+export const TOP = 8;
+export const BOTTOM = 18;
 const COLOURS = 8;
 
 let frame = 0;
@@ -46,9 +46,21 @@ export function readable(value, unit) {
 /** A date with as much of it as the span needs. */
 export function clock(ms, spanMs) {
   const text = new Date(ms).toISOString();
+  if (spanMs > 120 * 86400e3) return text.slice(0, 10);
   if (spanMs > 2 * 86400e3) return text.slice(5, 16).replace("T", " ");
   if (spanMs > 600e3) return text.slice(11, 16);
   return text.slice(11, 19);
+}
+
+/** A time in full. */
+export function stamp(ms) {
+  return new Date(ms).toISOString().slice(0, 19).replace("T", " ");
+}
+
+/** The colour of a state of a GPU, or of a condition that holds. */
+export function stateColour(label, colour) {
+  const names = { busy: "--line-0", idle: "--map-silent", unknown: "--map-absent", throttled: "--map-warning", held: "--warning" };
+  return colour(names[label] ?? "--info");
 }
 
 function ticks(least, greatest, count, unit) {
@@ -98,8 +110,10 @@ export class Shared extends EventTarget {
   }
 }
 
-/** One chart. `element` is a figure; it gets two canvases, a legend and a table. */
-export class Chart {
+/** Anything drawn over the shared span. `element` is a figure; it gets two canvases, a caption and a table.
+ * Others extend it: `set` gives data with `begin`, `step` and `columns` and draws, `high` is the height,
+ * `drawNow(pen, colour)` draws, `entries(column)` is the caption, `rows()` the table, heading first. */
+export class Plot {
   constructor(element, shared, title) {
     this.element = element;
     this.shared = shared;
@@ -128,28 +142,6 @@ export class Chart {
     addEventListener("themechange", () => this.draw());
   }
 
-  /** `lines`: {name, unit, least, mean, greatest}; `strips`: {name, held}; `marks`: {begin_ms, end_ms, severity}. */
-  set({ begin, step, columns, lines, strips = [], marks = [], threshold = null }) {
-    this.data = { begin, step, columns, lines, strips, marks, threshold };
-    const unit = lines[0]?.unit ?? "";
-    const values = lines.flatMap((line) => [...line.least, ...line.greatest]).filter((value) => value !== null);
-    let least = values.length ? Math.min(...extremes(values)) : 0;
-    let greatest = values.length ? Math.max(...extremes(values)) : 1;
-    if (unit === "percent") [least, greatest] = [0, Math.max(100, greatest)];
-    else if (least >= 0 && (least < greatest * 0.6 || greatest - least < greatest * 0.1)) least = 0;
-    if (least === greatest) greatest = least + 1;
-    this.range = { least, greatest, unit };
-    const shown = lines.filter((line) => line.mean.some((value) => value !== null));
-    this.box.setAttribute(
-      "aria-label",
-      shown.length
-        ? `${this.title}: ${shown.map((line) => `${line.name} from ${readable(few(line.least, Math.min), unit)} to ${readable(few(line.greatest, Math.max), unit)}`).join("; ")}`
-        : `${this.title}: no readings in this span`,
-    );
-    this.draw();
-    if (this.details.open) this.fillTable();
-  }
-
   x(ms) {
     const { begin, end } = this.shared;
     return LEFT + ((ms - begin) / (end - begin)) * (this.width - LEFT - RIGHT);
@@ -160,19 +152,10 @@ export class Chart {
     return begin + ((x - LEFT) / (this.width - LEFT - RIGHT)) * (end - begin);
   }
 
-  y(value) {
-    const { least, greatest } = this.range;
-    return this.height - this.foot - ((value - least) / (greatest - least)) * (this.height - TOP - this.foot);
-  }
-
-  get foot() {
-    return BOTTOM + (this.data ? this.data.strips.length * (STRIP_HEIGHT + 2) : 0);
-  }
-
   size() {
     const ratio = devicePixelRatio || 1;
     this.width = this.box.clientWidth;
-    this.height = HEIGHT + (this.data ? this.data.strips.length * (STRIP_HEIGHT + 2) : 0);
+    this.height = this.high;
     this.box.style.setProperty("height", `${this.height}px`);
     for (const canvas of [this.base, this.overlay]) {
       const wide = Math.round(this.width * ratio);
@@ -184,126 +167,50 @@ export class Chart {
 
   draw() {
     if (!this.data) return;
-    soon((this.drawing ??= () => this.drawNow()));
+    soon((this.drawing ??= () => this.drawBase()));
     this.drawOverlay();
+    if (this.details.open) this.fillTable();
   }
 
-  drawNow() {
+  drawBase() {
     const ratio = this.size();
     if (!this.width) return;
     const pen = this.base.getContext("2d");
     const style = getComputedStyle(this.box);
-    const colour = (name) => style.getPropertyValue(name);
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, this.width, this.height);
     pen.font = "11px system-ui, sans-serif";
-    this.drawAxes(pen, colour);
-    pen.save();
-    pen.beginPath();
-    pen.rect(LEFT, 0, this.width - LEFT - RIGHT, this.height);
-    pen.clip();
-    this.drawMarks(pen, colour);
-    this.data.lines.forEach((line, number) => this.drawLine(pen, line, colour(`--line-${number % COLOURS}`)));
-    this.drawStrips(pen, colour);
-    if (this.data.threshold !== null) {
-      pen.strokeStyle = colour("--critical");
-      pen.setLineDash([4, 3]);
-      pen.beginPath();
-      pen.moveTo(LEFT, this.y(this.data.threshold));
-      pen.lineTo(this.width, this.y(this.data.threshold));
-      pen.stroke();
-    }
-    pen.restore();
-    this.drawLegend(colour);
+    this.drawNow(pen, (name) => style.getPropertyValue(name));
+    this.drawCaption();
   }
 
-  drawAxes(pen, colour) {
-    const { least, greatest, unit } = this.range;
+  /** Hours and dates below; `draw` what is clipped to the span. */
+  drawTimes(pen, colour, draw) {
     const { begin, end } = this.shared;
-    pen.strokeStyle = colour("--line");
     pen.fillStyle = colour("--soft");
-    pen.lineWidth = 1;
-    pen.textAlign = "right";
-    pen.textBaseline = "middle";
-    for (const value of ticks(least, greatest, 3, unit)) {
-      const y = Math.round(this.y(value)) + 0.5;
-      pen.beginPath();
-      pen.moveTo(LEFT, y);
-      pen.lineTo(this.width - RIGHT, y);
-      pen.stroke();
-      pen.fillText(readable(value, unit), LEFT - 5, y);
-    }
     pen.textBaseline = "alphabetic";
     pen.textAlign = "center";
     for (const at of timeTicks(begin, end, Math.max(2, this.width / 110))) {
       const x = this.x(at);
       if (x > LEFT + 15 && x < this.width - 20) pen.fillText(clock(at, end - begin), x, this.height - 4);
     }
+    pen.save();
+    pen.beginPath();
+    pen.rect(LEFT, 0, this.width - LEFT - RIGHT, this.height);
+    pen.clip();
+    draw();
+    pen.restore();
   }
 
-  /** Alerts as bars above the lines, as long as they held; events as ticks there. */
-  drawMarks(pen, colour) {
-    for (const mark of this.data.marks) {
-      const x = this.x(mark.begin_ms);
-      pen.fillStyle = colour(`--${mark.severity}`) || colour("--soft");
-      if (mark.kind === "alert") pen.fillRect(x, 0, Math.max(2, this.x(mark.end_ms ?? this.shared.end) - x), 3);
-      else pen.fillRect(x - 0.5, 0, 1.5, TOP);
-    }
-  }
-
-  drawLine(pen, line, colour) {
-    const { begin, step } = this.data;
-    const at = (column) => this.x(begin + (column + 0.5) * step);
-    pen.fillStyle = colour;
-    pen.strokeStyle = colour;
-    pen.lineWidth = 1.4;
-    // Readings may be further apart than columns: as far as is usual they belong together.
-    const joined = bridged(line.mean);
-    for (const run of joined) {
-      pen.globalAlpha = 0.18;
-      pen.beginPath();
-      run.forEach((column, number) => pen[number ? "lineTo" : "moveTo"](at(column), this.y(line.greatest[column])));
-      for (const column of run.toReversed?.() ?? [...run].reverse()) pen.lineTo(at(column), this.y(line.least[column]));
-      pen.fill();
-      pen.globalAlpha = 1;
-      pen.beginPath();
-      if (run.length === 1) pen.arc(at(run[0]), this.y(line.mean[run[0]]), 1.5, 0, 7);
-      run.forEach((column, number) => pen[number ? "lineTo" : "moveTo"](at(column), this.y(line.mean[column])));
-      pen.stroke();
-    }
-  }
-
-  drawStrips(pen, colour) {
-    const { begin, step, strips } = this.data;
-    strips.forEach((strip, number) => {
-      const y = this.height - this.foot + BOTTOM - 13 + number * (STRIP_HEIGHT + 2);
-      pen.fillStyle = colour("--line");
-      pen.fillRect(LEFT, y, this.width, STRIP_HEIGHT);
-      pen.fillStyle = colour("--warning");
-      const width = Math.max(1, this.x(begin + step) - this.x(begin));
-      for (const column of strip.held) pen.fillRect(this.x(begin + column * step), y, width + 0.5, STRIP_HEIGHT);
-    });
-  }
-
-  drawLegend() {
-    const { lines, strips } = this.data;
-    const at = this.columnAtCursor();
-    const entries = lines.slice(0, 16).map((line, number) => {
-      const entry = document.createElement("span");
-      entry.className = `legend line-${number % COLOURS}`;
-      const value = at === null ? last(line.mean) : line.mean[at];
-      const spread = at !== null && line.least[at] !== line.greatest[at] && line.mean[at] !== null;
-      entry.textContent = `${line.name} ${readable(value, line.unit)}${spread ? ` (${readable(line.least[at], line.unit)} to ${readable(line.greatest[at], line.unit)})` : ""}`;
-      return entry;
-    });
-    for (const strip of strips) {
-      const entry = document.createElement("span");
-      entry.className = at !== null && strip.held.includes(at) ? "legend strip held" : "legend strip";
-      entry.textContent = strip.name;
-      entries.push(entry);
-    }
+  drawCaption() {
     const title = document.createElement("b");
     title.textContent = this.title;
+    const entries = this.entries(this.columnAtCursor()).map(([text, classes]) => {
+      const entry = document.createElement("span");
+      entry.className = classes;
+      entry.textContent = text;
+      return entry;
+    });
     this.caption.replaceChildren(title, ...entries);
   }
 
@@ -345,7 +252,7 @@ export class Chart {
         pen.fillText(clock(this.shared.cursor, 1), x + (x > this.width / 2 ? -4 : 4), TOP + 9);
       }
     }
-    this.drawLegend();
+    this.drawCaption();
   }
 
   listen() {
@@ -412,27 +319,196 @@ export class Chart {
   fillTable() {
     this.details.querySelector("table")?.remove();
     if (!this.details.open || !this.data) return;
-    const { begin, step, columns, lines } = this.data;
+    const [heading, ...rows] = this.rows();
     const table = document.createElement("table");
     const head = table.createTHead().insertRow();
-    for (const text of ["time (UTC)", ...lines.map((line) => line.name)]) {
+    for (const text of heading) {
       const cell = document.createElement("th");
       cell.scope = "col";
       cell.textContent = text;
       head.append(cell);
     }
     const body = table.createTBody();
-    const every = Math.ceil(columns / 60);
-    for (let column = 0; column < columns; column += every) {
+    for (const texts of rows) {
       const row = body.insertRow();
-      row.insertCell().textContent = new Date(begin + column * step).toISOString().slice(0, 19).replace("T", " ");
-      for (const line of lines) {
-        const values = line.mean.slice(column, column + every).filter((value) => value !== null);
-        const mean = values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
-        row.insertCell().textContent = readable(mean, line.unit);
-      }
+      for (const text of texts) row.insertCell().textContent = text;
     }
     this.details.append(table);
+  }
+}
+
+/** Lines. */
+export class Chart extends Plot {
+  /** `lines`: {name, unit, least, mean, greatest}; `strips`: {name, held} or {name, runs} of [column, columns, label];
+   * `marks`: {begin_ms, end_ms, severity, text}; `compare`: as lines, with `kind` band or dash, drawn behind them. */
+  set({ begin, step, columns, lines, strips = [], marks = [], compare = [], threshold = null }) {
+    this.data = { begin, step, columns, lines, strips, marks, compare, threshold };
+    const unit = lines[0]?.unit ?? "";
+    const values = [...lines, ...compare].flatMap((line) => [...line.least, ...line.greatest]).filter((value) => value !== null);
+    let least = values.length ? Math.min(...extremes(values)) : 0;
+    let greatest = values.length ? Math.max(...extremes(values)) : 1;
+    if (unit === "percent") [least, greatest] = [0, Math.max(100, greatest)];
+    else if (least >= 0 && (least < greatest * 0.6 || greatest - least < greatest * 0.1)) least = 0;
+    if (least === greatest) greatest = least + 1;
+    this.range = { least, greatest, unit };
+    const shown = lines.filter((line) => line.mean.some((value) => value !== null));
+    this.box.setAttribute(
+      "aria-label",
+      shown.length
+        ? `${this.title}: ${shown.map((line) => `${line.name} from ${readable(few(line.least, Math.min), unit)} to ${readable(few(line.greatest, Math.max), unit)}`).join("; ")}`
+        : `${this.title}: no readings in this span`,
+    );
+    this.draw();
+  }
+
+  y(value) {
+    const { least, greatest } = this.range;
+    return this.height - this.foot - ((value - least) / (greatest - least)) * (this.height - TOP - this.foot);
+  }
+
+  get foot() {
+    return BOTTOM + (this.data ? this.data.strips.length * (STRIP_HEIGHT + 2) : 0);
+  }
+
+  get high() {
+    return HEIGHT + this.foot - BOTTOM;
+  }
+
+  drawNow(pen, colour) {
+    this.drawAxes(pen, colour);
+    this.drawTimes(pen, colour, () => {
+      this.drawMarks(pen, colour);
+      for (const line of this.data.compare) this.drawCompared(pen, line, colour);
+      this.data.lines.forEach((line, number) => this.drawLine(pen, line, colour(`--line-${number % COLOURS}`)));
+      this.drawStrips(pen, colour);
+      if (this.data.threshold === null) return;
+      pen.strokeStyle = colour("--critical");
+      pen.setLineDash([4, 3]);
+      pen.beginPath();
+      pen.moveTo(LEFT, this.y(this.data.threshold));
+      pen.lineTo(this.width, this.y(this.data.threshold));
+      pen.stroke();
+    });
+  }
+
+  drawAxes(pen, colour) {
+    const { least, greatest, unit } = this.range;
+    pen.strokeStyle = colour("--line");
+    pen.fillStyle = colour("--soft");
+    pen.lineWidth = 1;
+    pen.textAlign = "right";
+    pen.textBaseline = "middle";
+    for (const value of ticks(least, greatest, 3, unit)) {
+      const y = Math.round(this.y(value)) + 0.5;
+      pen.beginPath();
+      pen.moveTo(LEFT, y);
+      pen.lineTo(this.width - RIGHT, y);
+      pen.stroke();
+      pen.fillText(readable(value, unit), LEFT - 5, y);
+    }
+  }
+
+  /** Alerts as bars above the lines, as long as they held; events as ticks there. */
+  drawMarks(pen, colour) {
+    for (const mark of this.data.marks) {
+      const x = this.x(mark.begin_ms);
+      pen.fillStyle = colour(`--${mark.severity}`) || colour("--soft");
+      if (mark.kind === "alert") pen.fillRect(x, 0, Math.max(2, this.x(mark.end_ms ?? this.shared.end) - x), 3);
+      else pen.fillRect(x - 0.5, 0, 1.5, TOP);
+    }
+  }
+
+  /** Others: the same time of another week as a dashed line, GPUs beside as a band. */
+  drawCompared(pen, line, colour) {
+    pen.save();
+    pen.setLineDash(line.kind === "dash" ? [5, 4] : []);
+    pen.globalAlpha = 0.75;
+    this.drawLine(pen, line, colour("--soft"), line.kind === "band");
+    pen.restore();
+  }
+
+  drawLine(pen, line, colour, bandOnly = false) {
+    const { begin, step } = line.step ? line : this.data;
+    const at = (column) => this.x(begin + (column + 0.5) * step);
+    pen.fillStyle = colour;
+    pen.strokeStyle = colour;
+    pen.lineWidth = 1.4;
+    // Readings may be further apart than columns: as far as is usual they belong together.
+    const joined = bridged(line.mean);
+    for (const run of joined) {
+      pen.globalAlpha = 0.18;
+      pen.beginPath();
+      run.forEach((column, number) => pen[number ? "lineTo" : "moveTo"](at(column), this.y(line.greatest[column])));
+      for (const column of run.toReversed?.() ?? [...run].reverse()) pen.lineTo(at(column), this.y(line.least[column]));
+      pen.fill();
+      pen.globalAlpha = 1;
+      if (bandOnly) continue;
+      pen.beginPath();
+      if (run.length === 1) pen.arc(at(run[0]), this.y(line.mean[run[0]]), 1.5, 0, 7);
+      run.forEach((column, number) => pen[number ? "lineTo" : "moveTo"](at(column), this.y(line.mean[column])));
+      pen.stroke();
+    }
+  }
+
+  drawStrips(pen, colour) {
+    const { begin, step, strips } = this.data;
+    strips.forEach((strip, number) => {
+      const y = this.height - this.foot + BOTTOM - 13 + number * (STRIP_HEIGHT + 2);
+      pen.fillStyle = colour("--line");
+      pen.fillRect(LEFT, y, this.width, STRIP_HEIGHT);
+      const runs = strip.runs ?? strip.held.map((column) => [column, 1, "held"]);
+      for (const [first, count, label] of runs) {
+        const x = this.x(begin + first * step);
+        pen.fillStyle = stateColour(label, colour);
+        pen.fillRect(x, y, Math.max(1, this.x(begin + (first + count) * step) - x) + 0.3, STRIP_HEIGHT);
+      }
+    });
+  }
+
+  entries(at) {
+    const { lines, strips, compare, marks } = this.data;
+    const of = (line, column) => `${line.name} ${readable(line.mean[column], line.unit)}`;
+    const spread = (line) => at !== null && line.mean[at] !== null && line.least[at] !== line.greatest[at];
+    const found = lines.slice(0, 16).map((line, number) => {
+      const value = at === null ? `${line.name} ${readable(last(line.mean), line.unit)}` : of(line, at);
+      const range = spread(line) ? ` (${readable(line.least[at], line.unit)} to ${readable(line.greatest[at], line.unit)})` : "";
+      return [value + range, `legend line-${number % COLOURS}`];
+    });
+    if (lines.length > 16) found.push([`and ${lines.length - 16} more`, "soft"]);
+    for (const line of compare) {
+      const { unit } = this.range;
+      const column = at === null ? null : Math.floor((this.shared.cursor - line.begin) / line.step);
+      const value = column === null ? "" : line.kind === "band" ? ` ${readable(line.least[column], unit)} to ${readable(line.greatest[column], unit)}` : ` ${readable(line.mean[column], unit)}`;
+      found.push([line.name + value, `legend ${line.kind}`]);
+    }
+    for (const strip of strips) {
+      const run = at === null ? null : (strip.runs ?? strip.held.map((column) => [column, 1, "held"])).find(([first, count]) => at >= first && at < first + count);
+      found.push([strip.runs ? `${strip.name}${run ? `: ${run[2]}` : ""}` : strip.name, run && !strip.runs ? "legend strip held" : "legend strip"]);
+    }
+    if (at !== null) {
+      const near = (4 * (this.shared.end - this.shared.begin)) / this.width;
+      const { cursor } = this.shared;
+      for (const mark of marks.filter((one) => one.begin_ms - near < cursor && cursor < (one.end_ms ?? Infinity) + near).slice(-3))
+        found.push([mark.text ?? mark.name, `mark ${mark.severity}`]);
+    }
+    return found;
+  }
+
+  rows() {
+    const { begin, step, columns, lines, compare } = this.data;
+    const all = [...lines, ...compare.map((line) => ({ ...line, unit: this.range.unit }))];
+    const every = Math.ceil(columns / 60);
+    const rows = [["time (UTC)", ...all.map((line) => line.name || this.title)]];
+    for (let column = 0; column < columns; column += every) {
+      const row = [stamp(begin + column * step)];
+      for (const line of all) {
+        const values = line.mean.slice(column, column + every).filter((value) => value !== null);
+        const mean = values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
+        row.push(readable(mean, line.unit));
+      }
+      rows.push(row);
+    }
+    return rows;
   }
 }
 

@@ -1,52 +1,106 @@
-// The page of a node or a GPU: charts that share a cursor and a span, and what happened.
+// The page of a node, a GPU or a job: charts that share a cursor and a span, states, links, health, coverage.
 
-import { Chart, Shared, clock } from "./chart.js";
+import { Chart, Shared, clock, stamp } from "./chart.js";
 import { ask, live } from "./live.js";
+import { Heat, Strips } from "./strips.js";
+import { draw as drawTopology, fill, plain } from "./topology.js";
 
+const WEEK = 7 * 86400e3;
+const SLOW_MS = 30e3;
 const page = document.querySelector("#charts");
-const uuids = page.dataset.gpuUuids ?? page.dataset.gpuUuid;
-const place = uuids ? { gpu_uuid: uuids } : { node: page.dataset.node };
-const isOne = Boolean(page.dataset.gpuUuid);
-const known = JSON.parse(document.querySelector("#metrics").textContent);
+const set = page.dataset;
+const uuids = set.gpuUuids ?? set.gpuUuid;
+const place = uuids ? { gpu_uuid: uuids, ...(set.job ? { job: set.job } : {}) } : { node: set.node };
+const isOne = Boolean(set.gpuUuid);
+const gpuCount = set.gpuUuids ? uuids.split(",").length : Math.max(1, Number(set.gpus ?? 1));
+const known = new Map(JSON.parse(document.querySelector("#metrics").textContent).map((metric) => [metric.name, metric]));
+const siblings = JSON.parse(document.querySelector("#siblings")?.textContent ?? "{}");
 const charts = new Map();
 const picker = document.querySelector("#picker");
 const spans = document.querySelectorAll("[data-seconds]");
 const said = document.querySelector("#span");
 const happened = document.querySelector("#happened");
+const compare = document.querySelector("#compare");
+const heatPicker = document.querySelector("#heat-metric");
 
 const here = new URL(location.href);
 const onlyGpu = here.searchParams.get("gpu");
 const now = () => Date.now();
-const given = ["begin", "end"].map((name) => Number(here.searchParams.get(name) ?? page.dataset[name]));
+const given = ["begin", "end"].map((name) => Number(here.searchParams.get(name) ?? set[name]));
 let lengthS = Number(here.searchParams.get("last")) || 3600;
 const fixed = given.every((ms) => ms > 0) && !here.searchParams.has("last");
 const shared = new Shared(...(fixed ? given : [now() - lengthS * 1000, now()]));
 let following = !fixed;
 
+function figure(selector, kind, title) {
+  const element = document.querySelector(selector);
+  return element && new kind(element, shared, title);
+}
+const states = figure("#states", Strips, "States");
+const coverage = figure("#coverage-strips", Strips, "Share of the samples that were due");
+const heat = figure("#heat", Heat, "");
+if (compare) compare.value = here.searchParams.get("compare") ?? "";
+if (heatPicker) heatPicker.value = here.searchParams.get("heat") ?? heatPicker.value;
+
 function remember() {
   const url = new URL(location.href);
-  for (const name of ["begin", "end", "last"]) url.searchParams.delete(name);
-  if (following) url.searchParams.set("last", lengthS);
-  else {
-    url.searchParams.set("begin", shared.begin);
-    url.searchParams.set("end", shared.end);
-  }
-  const extra = [...charts.values()].filter((one) => one.added).map((one) => one.metrics[0]);
-  if (extra.length) url.searchParams.set("metrics", extra.join(","));
-  else url.searchParams.delete("metrics");
+  const put = (name, value) => (value ? url.searchParams.set(name, value) : url.searchParams.delete(name));
+  put("last", following ? lengthS : "");
+  put("begin", following ? "" : shared.begin);
+  put("end", following ? "" : shared.end);
+  put("metrics", [...charts.values()].filter((one) => one.added).map((one) => one.metrics[0]).join(","));
+  put("compare", compare?.value);
+  if (heatPicker) put("heat", heatPicker.selectedIndex ? heatPicker.value : "");
   history.replaceState(null, "", url);
   for (const button of spans) button.setAttribute("aria-pressed", String(following && Number(button.dataset.seconds) === lengthS));
+  for (const name of ["begin", "end"]) {
+    const input = document.querySelector(`#${name}`);
+    if (input && document.activeElement !== input) input.value = new Date(shared[name]).toISOString().slice(0, 16);
+  }
+}
+
+/** What the metrics of a chart mean, below it. */
+function meanings(metrics) {
+  const details = document.createElement("details");
+  const summary = document.createElement("summary");
+  summary.textContent = "what it means";
+  const list = document.createElement("dl");
+  list.className = "columns";
+  for (const name of metrics) {
+    const [term, meaning] = [document.createElement("dt"), document.createElement("dd")];
+    term.textContent = name;
+    meaning.textContent = known.get(name)?.meaning ?? "";
+    list.append(term, meaning);
+  }
+  details.append(summary, list);
+  return details;
 }
 
 function add(title, metrics, added = false) {
   const element = document.createElement("figure");
   page.append(element);
   charts.set(title, { metrics, added, chart: new Chart(element, shared, title) });
+  const described = meanings(metrics);
+  element.append(described);
+  if (!added) return;
+  described.open = true;
+  const remove = document.createElement("button");
+  remove.type = "button";
+  remove.textContent = "remove";
+  remove.setAttribute("aria-label", `remove the chart ${title}`);
+  remove.addEventListener("click", () => {
+    shared.charts.splice(shared.charts.indexOf(charts.get(title).chart), 1);
+    charts.delete(title);
+    element.remove();
+    remember();
+    picker.focus();
+  });
+  element.append(remove);
 }
 
 for (const group of JSON.parse(document.querySelector("#groups").textContent)) add(group.title, group.metrics);
-for (const name of (here.searchParams.get("metrics") ?? "").split(",").filter((one) => known.some((m) => m.name === one))) add(name, [name], true);
-for (const metric of known) {
+for (const name of (here.searchParams.get("metrics") ?? "").split(",").filter((one) => known.has(one))) add(name, [name], true);
+for (const metric of known.values()) {
   const option = document.createElement("option");
   option.value = metric.name;
   option.label = metric.meaning;
@@ -59,6 +113,23 @@ function query(path, more) {
 }
 
 let reading = null;
+let slowAt = 0;
+
+function shortName(metric) {
+  return metric.replace(/^[a-z]+\./, "").replace(/_(percent|watts|celsius|bytes|mhz|bytes_total|bytes_per_second)$/, "").replace(/_/g, " ");
+}
+
+/** Of one GPU its metrics are told apart, of several the GPUs. */
+function nameOf(line, wanted) {
+  const isHost = line.gpu === null;
+  const of = isHost ? (set.gpuUuids ? line.node : "") : isOne ? "" : set.node ? `GPU ${line.gpu}` : `${line.node} ${line.gpu}`;
+  return [wanted.length > 1 ? shortName(line.metric) : "", of, line.part].filter(Boolean).join(" ");
+}
+
+function columnsOf(metrics) {
+  const width = Math.min(1000, page.clientWidth - 60);
+  return Math.max(50, Math.min(width, Math.floor(150000 / (metrics.length * gpuCount))));
+}
 
 async function look() {
   if (following) {
@@ -68,30 +139,183 @@ async function look() {
   reading?.abort();
   reading = new AbortController();
   const { signal } = reading;
-  const width = Math.max(50, Math.min(1000, page.clientWidth - 60));
-  const metrics = [...new Set([...charts.values()].flatMap((one) => one.metrics))];
-  const [series, timeline] = await Promise.all([
-    ask(query("/v1/series", { metrics: metrics.join(","), columns: width }), signal),
-    ask(query("/v1/timeline", { columns: width }), signal),
-  ]);
+  const metrics = [...new Set([...[...charts.values()].flatMap((one) => one.metrics), ...(heatPicker ? [heatPicker.value] : [])])];
+  const columns = columnsOf(metrics);
+  const asked = [
+    ask(query("/v1/series", { metrics: metrics.join(","), columns }), signal),
+    ask(query("/v1/timeline", { columns }), signal),
+    compared(metrics, columns, signal),
+  ];
+  if (now() - slowAt > SLOW_MS) asked.push(lookSlowly(columns, signal));
+  const [series, timeline, others] = await Promise.all(asked);
+  show(series, timeline, others);
+}
+
+/** Lines to compare with, as they were asked for: of the same time a week before, or of other GPUs. */
+async function compared(metrics, columns, signal) {
+  const how = compare?.value;
+  if (how === "week") {
+    const [begin, end] = [shared.begin - WEEK, shared.end - WEEK].map(Math.round);
+    return { how, ...(await ask(query("/v1/series", { metrics: metrics.join(","), columns, begin, end }), signal)) };
+  }
+  const others = (siblings[how] ?? []).filter((uuid) => uuid !== set.gpuUuid);
+  const wanted = metrics.filter((name) => !name.includes("."));
+  if (!others.length || !wanted.length) return null;
+  const asked = new URLSearchParams({ gpu_uuid: others.join(","), metrics: wanted.join(","), columns, begin: Math.round(shared.begin), end: Math.round(shared.end) });
+  return { how, ...(await ask(`/v1/series?${asked}`, signal)) };
+}
+
+/** Least, mean and greatest of several lines, by column. */
+export function band(lines) {
+  const columns = lines[0].mean.length;
+  const of = (name, choose) => Array.from({ length: columns }, (_, column) => {
+    const there = lines.map((line) => line[name][column]).filter((value) => value !== null);
+    return there.length ? choose(there) : null;
+  });
+  return {
+    least: of("least", (values) => Math.min(...values)),
+    mean: of("mean", (values) => values.reduce((a, b) => a + b, 0) / values.length),
+    greatest: of("greatest", (values) => Math.max(...values)),
+  };
+}
+
+function compareLines(others, wanted) {
+  if (!others) return [];
+  const mine = others.lines.filter((line) => wanted.includes(line.metric));
+  if (!mine.length) return [];
+  const step = others.step_ms;
+  if (others.how === "week") {
+    const begin = others.begin_ms + WEEK;
+    // Of several lines the middle of all: as many dashed ones cannot be told apart.
+    if (mine.length > 2) return [{ ...band(mine), name: "mean a week before", kind: "dash", begin, step }];
+    return mine.map((line) => ({ ...line, name: [nameOf(line, wanted), "a week before"].filter(Boolean).join(", "), kind: "dash", begin, step }));
+  }
+  const count = new Set(mine.map((line) => line.gpu_uuid)).size;
+  return [...new Set(mine.map((line) => line.metric))].map((metric) => ({
+    ...band(mine.filter((line) => line.metric === metric)), kind: "band", begin: others.begin_ms, step,
+    name: `${wanted.length > 1 ? `${shortName(metric)} of ` : ""}${count} other${count > 1 ? "s" : ""}`,
+  }));
+}
+
+function show(series, timeline, others) {
+  const frame = { begin: series.begin_ms, step: series.step_ms, columns: series.columns };
   const marks = timeline.marks.filter((mark) => mark.kind !== "diagnosis" && mark.severity !== "info");
-  const strips = timeline.strips.map((strip) => ({ name: strip.gpu === null || isOne ? strip.name : `GPU ${strip.gpu}: ${strip.name}`, held: strip.held }));
+  const strips = timeline.strips.map((strip) => ({ ...strip, name: isOne || strip.gpu === null ? strip.name : `GPU ${strip.gpu}: ${strip.name}` }));
+  const state = isOne && timeline.states.length === 1 ? [{ name: "state", runs: timeline.states[0].runs }] : [];
   for (const { metrics: wanted, chart } of charts.values()) {
     const lines = series.lines
       .filter((line) => wanted.includes(line.metric) && (onlyGpu === null || line.gpu === null || String(line.gpu) === onlyGpu))
-      .map((line) => ({
-        ...line,
-        name: isOne || line.gpu === null ? (wanted.length > 1 ? line.metric.replace(/^host\./, "").replace(/_(percent|watts|celsius|bytes|mhz|bytes_total|bytes_per_second)$/, "").replace(/_/g, " ") : "") : page.dataset.node ? `GPU ${line.gpu}` : `${line.node} ${line.gpu}`,
-      }));
+      .map((line) => ({ ...line, name: nameOf(line, wanted) }));
+    const isHost = /^(host|infiniband)\./.test(wanted[0]);
     chart.set({
-      begin: series.begin_ms, step: series.step_ms, columns: series.columns, lines,
-      marks: wanted[0].startsWith("host.") ? marks.filter((mark) => mark.gpu === null) : marks,
-      strips: wanted.some((name) => name.endsWith("clock_mhz")) ? strips : [],
+      ...frame, lines, compare: compareLines(others, wanted),
+      marks: isHost ? marks.filter((mark) => mark.gpu === null) : marks,
+      strips: isHost ? [] : [...state, ...(isOne && wanted.some((name) => name.endsWith("clock_mhz")) ? strips : [])],
     });
+  }
+  states?.set({ ...frame, lines: stateRows(timeline, frame, strips) });
+  if (heat) {
+    heat.title = known.get(heatPicker.value)?.meaning ?? heatPicker.value;
+    heat.set({ ...frame, lines: series.lines.filter((line) => line.metric === heatPicker.value).map((line) => ({ ...line, name: nameOf(line, [""]) })) });
   }
   const spanMs = shared.end - shared.begin;
   said.textContent = `${new Date(shared.begin).toISOString().slice(0, 10)} ${clock(shared.begin, 1)} to ${clock(shared.end, spanMs)} UTC, a reading each ${series.resolution_s === 1 ? "second" : series.resolution_s === 60 ? "minute" : "hour"}`;
   tell(timeline.marks);
+}
+
+/** Runs that overlap, on as few rows as they need, at most four. */
+export function lanes(name, runs) {
+  const rows = [];
+  for (const run of [...runs].sort((a, b) => a.begin_ms - b.begin_ms)) {
+    const row = rows.find((one) => (one.at(-1).end_ms ?? Infinity) <= run.begin_ms && run.begin_ms > one.at(-1).begin_ms);
+    if (row) row.push(run);
+    else if (rows.length < 4) rows.push([run]);
+    else rows[3].push(run);
+  }
+  return rows.map((row, number) => ({ name: number ? "" : name, runs: row }));
+}
+
+const REASONS = {
+  "software power cap": "power cap", "hardware slowdown": "HW slow", "software thermal slowdown": "SW thermal",
+  "hardware thermal slowdown": "HW thermal", "hardware power brake": "brake",
+};
+
+function stateRows(timeline, { begin, step }, strips) {
+  const at = (column) => begin + column * step;
+  const run = ([first, count, label]) => ({ begin_ms: at(first), end_ms: at(first + count), label });
+  const rows = [];
+  const many = timeline.states.length > 16;
+  for (const gpu of timeline.states) {
+    const of = set.gpuUuids ? `${gpu.node} ${gpu.gpu}` : `GPU ${gpu.gpu}`;
+    rows.push({ name: isOne ? "state" : [of, gpu.part].filter(Boolean).join(" "), runs: gpu.runs.map(run) });
+    if (many) continue;
+    const verdicts = timeline.marks.filter((mark) => mark.kind === "diagnosis" && mark.gpu === gpu.gpu && mark.node === gpu.node);
+    if (verdicts.length) rows.push({ name: isOne ? "verdict" : "", runs: verdicts.map((mark) => ({ ...mark, severity: undefined, label: mark.name, verdict: true })) });
+  }
+  if (isOne) {
+    for (const strip of strips) {
+      const runs = [];
+      for (const column of strip.held) {
+        if (runs.length && runs.at(-1)[0] + runs.at(-1)[1] === column) runs.at(-1)[1] += 1;
+        else runs.push([column, 1, "held"]);
+      }
+      rows.push({ name: REASONS[strip.name] ?? strip.name, runs: runs.map((one) => ({ ...run(one), short: strip.name, text: strip.name })) });
+    }
+  }
+  const whose = (mark) => (isOne || mark.gpu === null ? "" : `GPU ${mark.gpu}: `);
+  const of = (kind) => timeline.marks.filter((mark) => mark.kind === kind).map((mark) => ({ ...mark, label: mark.name, short: `${whose(mark)}${mark.name}`, text: `${whose(mark)}${mark.text ?? mark.name}` }));
+  const events = of("event");
+  const grave = events.filter((mark) => mark.severity !== "info");
+  return [...rows, ...lanes("alerts", of("alert")), ...(grave.length || events.length ? [{ name: "events", runs: grave.length > 60 ? grave : events }] : [])];
+}
+
+async function lookSlowly(columns, signal) {
+  const [covered, health, topology] = await Promise.all([
+    coverage && ask(query("/v1/coverage", { columns }), signal),
+    document.querySelector("#health") && ask(query("/v1/health", {}), signal),
+    document.querySelector("#topology") && ask(`/v1/topology?${new URLSearchParams({ node: set.node, end: Math.round(shared.end) })}`, signal),
+  ]);
+  slowAt = now();
+  if (covered) showCoverage(covered);
+  if (health) showHealth(health);
+  if (topology) drawTopology(document.querySelector("#topology"), topology, set.gpuUuid);
+}
+
+function percent(share) {
+  return `${(Math.floor(share * 1000) / 10).toFixed(1)} %`;
+}
+
+function showCoverage({ begin_ms: begin, step_ms: step, columns, tables }) {
+  const lines = tables.map((one) => {
+    const runs = [];
+    one.share.forEach((share, column) => {
+      const last = runs.at(-1);
+      if (share === null) return;
+      if (last && last.share === share && last.end_ms === begin + column * step) last.end_ms += step;
+      else runs.push({ begin_ms: begin + column * step, end_ms: begin + (column + 1) * step, share, label: percent(share) });
+    });
+    return { name: one.table.replace(/_samples$/, "").replace(/_/g, " "), runs };
+  });
+  coverage.set({ begin, step, columns, lines });
+  const rows = tables.map((one) => [
+    one.table, one.expected ? percent(one.taken / one.expected) : "–", one.expected.toLocaleString("en"), one.taken.toLocaleString("en"),
+    ...["missed", "skipped", "late", "failed"].map((name) => one[name].toLocaleString("en")), stamp(Math.max(one.since_ms, begin)),
+  ]);
+  fill(document.querySelector("#coverage"), plain("Coverage", ["table", "share", "expected", "taken", "missed", "skipped", "late", "failed", "counted since (UTC)"], rows));
+}
+
+function showHealth({ now: looks, changes, meanings: meaning }) {
+  const names = [...new Set(looks.flatMap((look) => Object.keys(look.values)))];
+  const rows = names.map((name) => [name.replace(/_total$/, "").replace(/_/g, " "), ...looks.map((look) => look.values[name] ?? "–"), meaning[name] ?? ""]);
+  const found = looks.length ? [plain("Health now", ["at the end of the span", ...looks.map((look) => `GPU ${look.gpu}`), "meaning"], rows, rows[0]?.length - 1)] : [];
+  const history = changes.map((change) => [
+    stamp(change.at_ms), change.gpu === null ? "node" : `GPU ${change.gpu}`, change.name.replace(/_total$/, "").replace(/_/g, " "),
+    change.text ?? `${change.before} → ${change.after}`, change.is_grave ? "grave" : "",
+  ]);
+  const nothing = document.createElement("p");
+  nothing.className = "soft";
+  nothing.textContent = looks.length ? "No counter of errors or repairs changed in this span, and no Xid came." : "No look at the health of it in this span.";
+  fill(document.querySelector("#health"), history.length ? plain("Health history", ["time (UTC)", "of", "what", "how it changed", ""], history, 3) : nothing, ...found);
 }
 
 function tell(marks) {
@@ -99,7 +323,7 @@ function tell(marks) {
   const rows = [...marks].reverse().slice(0, 60).map((mark) => {
     const row = document.createElement("tr");
     const cells = [
-      new Date(mark.begin_ms).toISOString().slice(0, 19).replace("T", " "),
+      stamp(mark.begin_ms),
       mark.kind,
       mark.gpu === null ? "" : `GPU ${mark.gpu}`,
       mark.severity,
@@ -120,6 +344,7 @@ const again = live(5000, async () => {
 });
 
 function refresh() {
+  slowAt = 0;
   remember();
   look().catch((error) => {
     if (error.name !== "AbortError") again();
@@ -137,12 +362,49 @@ for (const button of spans) {
     refresh();
   });
 }
+document.querySelector("#range")?.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const [begin, end] = ["begin", "end"].map((name) => Date.parse(`${document.querySelector(`#${name}`).value}Z`));
+  if (begin < end) shared.show(begin, end);
+});
+for (const choice of [compare, heatPicker]) choice?.addEventListener("change", refresh);
+picker.addEventListener("input", () => {
+  const metric = known.get(picker.value.trim());
+  document.querySelector("#meaning").textContent = metric ? `${metric.meaning} (${metric.unit.replace(/_/g, " ")})` : "";
+  listMetrics();
+});
 document.querySelector("#pick").addEventListener("submit", (event) => {
   event.preventDefault();
-  const name = picker.value.trim();
-  if (!known.some((metric) => metric.name === name)) return;
-  if (!charts.has(name)) add(name, [name], true);
+  pick(picker.value.trim());
   picker.value = "";
-  refresh();
+  document.querySelector("#meaning").textContent = "";
 });
+
+function pick(name) {
+  if (!known.has(name)) return;
+  if (!charts.has(name)) add(name, [name], true);
+  refresh();
+}
+
+/** The catalogue, those with what was typed in name or meaning. */
+const catalogue = document.querySelector("#catalogue");
+function listMetrics() {
+  if (!catalogue.open) return;
+  const wanted = picker.value.trim().toLowerCase();
+  const rows = [...known.values()].filter((metric) => `${metric.name} ${metric.meaning}`.toLowerCase().includes(wanted)).map((metric) => {
+    const row = document.createElement("tr");
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "plain";
+    button.textContent = metric.name;
+    button.addEventListener("click", () => pick(metric.name));
+    row.insertCell().append(button);
+    row.insertCell().textContent = metric.unit.replace(/_/g, " ");
+    row.insertCell().textContent = metric.meaning;
+    row.lastElementChild.className = "text";
+    return row;
+  });
+  catalogue.querySelector("tbody").replaceChildren(...rows);
+}
+catalogue.addEventListener("toggle", listMetrics);
 remember();

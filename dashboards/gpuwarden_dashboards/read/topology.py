@@ -1,0 +1,120 @@
+"""Reads how the GPUs of a node are connected: NVLinks and other links, PCIe, ways between GPUs, network adapters."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gpuwarden.metrics import METRICS, Kind
+from gpuwarden.query import Querier, query_all
+
+_RATE_OVER = "2 MINUTE"
+_ERRORS_OVER = "1 HOUR"
+_LINK_ERRORS = tuple(
+    m.name
+    for m in METRICS["link_samples"]
+    if m.kind is Kind.COUNTER and not m.name.endswith("bytes_total")
+)
+_PORT_ERRORS = (
+    "tx_discards_total", "rx_errors_total", "symbol_errors_total", "link_downed_total", "link_recoveries_total",
+    "local_integrity_errors_total", "buffer_overruns_total", "out_of_sequence_total", "ack_timeouts_total",
+)  # fmt: skip
+_KEYS = {
+    "link_samples": ("gpu_uuid", "link_type", "link"),
+    "infiniband_samples": ("device", "port"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Records as the queries below name them. Rates are bytes a second over two minutes; errors are what the
+    counters gained in the hour before, by their name, those that gained nothing left out."""
+
+    node: str
+    gpus: Sequence[Mapping[str, Any]]
+    """With `mig`: the MIG devices of each."""
+    links: Sequence[Mapping[str, Any]]
+    ports: Sequence[Mapping[str, Any]]
+    ways: Sequence[tuple[int, int, str]]
+    """Indices of two GPUs, and the way as `nvidia-smi topo` names it."""
+
+
+async def read_topology(querier: Querier, node: str, end: datetime) -> Topology:
+    """As it was at `end`. Raises QueryError."""
+    gpus_sql = f"""
+        SELECT g.gpu, g.gpu_uuid, g.model, g.pci_bus_id, g.numa_node, g.nvlinks, g.pcie_generation_max,
+            g.pcie_width_max, g.peers, g.parent_gpu_uuid, g.mig_instance, g.memory_total_bytes, d.* EXCLUDE (of_gpu)
+        FROM gpus g LEFT JOIN (
+            SELECT gpu_uuid AS of_gpu, pcie_generation, pcie_width, pcie_rx_bytes_per_second, pcie_tx_bytes_per_second
+            FROM gpu_detail_samples WHERE node = $node AND ts <= $end AND ts > $end - INTERVAL {_RATE_OVER}
+            QUALIFY row_number() OVER (PARTITION BY gpu_uuid ORDER BY ts DESC) = 1
+        ) d ON d.of_gpu = g.gpu_uuid
+        WHERE g.node = $node AND g.replaced_by IS NULL ORDER BY g.gpu, g.mig_instance NULLS FIRST
+    """
+    links_sql = _counted_sql(
+        "link_samples", _LINK_ERRORS, "version, remote_type, remote_pci_bus_id, active, speed_bytes_per_second"
+    )  # fmt: skip
+    ports_sql = _counted_sql(
+        "infiniband_samples", _PORT_ERRORS, "link_layer, state, physical_state, rate_bits_per_second"
+    )  # fmt: skip
+    params = {"node": node, "end": end}
+    found = await query_all(querier, [(sql, params) for sql in (gpus_sql, links_sql, ports_sql)])
+    rows, links, ports = (result.records() for result in found)
+    gpus = [row for row in rows if row["parent_gpu_uuid"] is None and row["mig_instance"] is None]
+    devices = [row for row in rows if row not in gpus]
+    ways = _ways(gpus)
+    for gpu in gpus:
+        del gpu["peers"]
+        gpu["mig"] = [
+            {name: device[name] for name in ("gpu_uuid", "mig_instance", "memory_total_bytes")}
+            for device in devices
+            if device["parent_gpu_uuid"] == gpu["gpu_uuid"]
+            or (device["parent_gpu_uuid"] is None and device["gpu"] == gpu["gpu"])
+        ]
+    return Topology(
+        node,
+        gpus,
+        [_with_errors(link, _LINK_ERRORS) for link in links],
+        [_with_errors(port, _PORT_ERRORS) for port in ports],
+        ways,
+    )
+
+
+def _counted_sql(table: str, counters: Sequence[str], state: str) -> str:
+    """The newest state of each link or port, its rates, and what its error counters gained."""
+    keys = ", ".join(_KEYS[table])
+    recent = f"FILTER (ts > $end - INTERVAL {_RATE_OVER})"
+    # NULL of the newest row is what counts: the rate of a link that is down is unknown.
+    newest = ", ".join(f"last({name} ORDER BY ts) AS {name}" for name in state.split(", "))
+    span = f"nullif(date_diff('ms', min(ts) {recent}, max(ts) {recent}), 0) / 1000"
+    rates = ", ".join(
+        f"CASE WHEN max({way}_bytes_total) {recent} = arg_max({way}_bytes_total, ts) {recent} THEN "
+        f"(max({way}_bytes_total) {recent} - min({way}_bytes_total) {recent}) / ({span}) END AS {way}_bytes_per_second"
+        for way in ("tx", "rx")
+    )
+    # A counter that is smaller at the end than at the begin was reset.
+    errors = ", ".join(
+        f"arg_max({name}, ts) - if(arg_max({name}, ts) < arg_min({name}, ts), 0, arg_min({name}, ts)) AS {name}"
+        for name in counters
+    )
+    return f"""
+        SELECT {keys}, epoch_ms(max(ts)) AS seen_ms, {newest}, {rates}, {errors} FROM {table}
+        WHERE node = $node AND ts <= $end AND ts > $end - INTERVAL {_ERRORS_OVER}
+        GROUP BY {keys} ORDER BY {keys}
+    """
+
+
+def _with_errors(record: dict[str, Any], counters: Sequence[str]) -> dict[str, Any]:
+    gained = {name: record.pop(name) for name in counters}
+    return {**record, "errors": {name: value for name, value in gained.items() if value}}
+
+
+def _ways(gpus: Sequence[Mapping[str, Any]]) -> list[tuple[int, int, str]]:
+    by_bus = {gpu["pci_bus_id"]: gpu["gpu"] for gpu in gpus if gpu["pci_bus_id"]}
+    return [
+        (gpu["gpu"], by_bus[bus], way)
+        for gpu in gpus
+        for bus, way in json.loads(gpu["peers"] or "{}").items()
+        if bus in by_bus
+    ]

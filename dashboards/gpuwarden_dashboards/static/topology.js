@@ -1,0 +1,215 @@
+// Draws how the GPUs of a node are connected as SVG, and says the same in tables.
+
+import { readable } from "./chart.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+const WIDTH = 960;
+
+function shape(parent, name, attributes, text) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  parent.append(made);
+  return made;
+}
+
+const total = (values) => (values.some((value) => value !== null) ? values.reduce((sum, value) => sum + (value ?? 0), 0) : null);
+const rate = (value) => readable(value, "bytes_per_second");
+const bits = (value) => (value === null ? "no rate" : `${Math.round(value / 1e9)} Gb/s`);
+const wrong = (errors) => Object.entries(errors).map(([name, count]) => `${count} ${name.replace(/_total$/, "").replace(/_/g, " ")}`).join(", ");
+
+/** Links of a GPU to one other end, together. */
+export function bundles(links) {
+  const found = new Map();
+  for (const link of links) {
+    const key = `${link.gpu_uuid} ${link.remote_pci_bus_id ?? link.remote_type ?? "?"}`;
+    if (!found.has(key)) found.set(key, { gpu_uuid: link.gpu_uuid, type: link.link_type, remote: link.remote_pci_bus_id, remoteType: link.remote_type, links: [] });
+    found.get(key).links.push(link);
+  }
+  return [...found.values()].map((one) => {
+    const errors = {};
+    for (const link of one.links) for (const [name, count] of Object.entries(link.errors)) errors[name] = (errors[name] ?? 0) + count;
+    const up = one.links.filter((link) => link.active).length;
+    const down = one.links.filter((link) => link.active === false).length;
+    return {
+      ...one, errors, up, down,
+      state: down ? "down" : Object.keys(errors).length ? "errors" : up ? "up" : "unknown",
+      tx: total(one.links.map((link) => link.tx_bytes_per_second)),
+      rx: total(one.links.map((link) => link.rx_bytes_per_second)),
+      speed: total(one.links.map((link) => link.speed_bytes_per_second)),
+    };
+  });
+}
+
+function tip(element, text) {
+  shape(element, "title", {}, text);
+}
+
+function box(svg, x, y, width, height, lines, classes, link) {
+  let parent = svg;
+  if (link) {
+    parent = shape(svg, "a", { href: link });
+    parent.setAttribute("aria-label", lines.join(", "));
+  }
+  const made = shape(parent, "g", { class: classes });
+  shape(made, "rect", { x, y, width, height, rx: 5 });
+  lines.forEach((line, number) => shape(made, "text", { x: x + width / 2, y: y + 15 + 14 * number, class: number ? "minor" : "" }, line));
+  return made;
+}
+
+/** Draw into an element; `chosen` is the GPU that the page is about. */
+export function draw(place, data, chosen) {
+  const { gpus, links, ports, ways } = data;
+  if (!gpus.length) return;
+  const groups = bundles(links);
+  const far = [...new Set(groups.filter((one) => one.remoteType !== "gpu").map((one) => one.remote ?? one.remoteType ?? "?"))].sort();
+  const numas = [...new Set(gpus.map((gpu) => gpu.numa_node))].sort();
+  const gpuWidth = Math.min(110, WIDTH / gpus.length - 8);
+  const gpuX = (number) => ((number + 0.5) * WIDTH) / gpus.length;
+  const gpuY = far.length ? 130 : 50;
+  const hostY = gpuY + 170;
+  const height = hostY + 50 + (ports.length ? 70 : 0);
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", `0 0 ${WIDTH} ${height}`);
+  svg.setAttribute("class", "topology");
+  svg.setAttribute("role", "group");
+  const trouble = groups.filter((one) => one.state === "down" || one.state === "errors").length;
+  svg.setAttribute("aria-label", `${gpus.length} GPUs, ${links.length} links, ${trouble ? `trouble on the way to ${trouble} ends` : "no trouble"}; the tables below have all of it`);
+  const at = new Map(gpus.map((gpu, number) => [gpu.gpu_uuid, gpuX(number)]));
+  const byBus = new Map(gpus.map((gpu) => [gpu.pci_bus_id, gpu]));
+  const farX = new Map(far.map((name, number) => [name, ((number + 0.5) * WIDTH) / far.length]));
+
+  for (const one of groups) {
+    const from = at.get(one.gpu_uuid);
+    if (from === undefined) continue;
+    const peer = byBus.get(one.remote);
+    const to = peer ? at.get(peer.gpu_uuid) : farX.get(one.remote ?? one.remoteType ?? "?");
+    if (to === undefined) continue;
+    const path = peer ? `M${from} ${gpuY} Q${(from + to) / 2} ${gpuY - 60} ${to} ${gpuY}` : `M${from} ${gpuY} L${to} 50`;
+    const dim = chosen && one.gpu_uuid !== chosen ? " dim" : "";
+    const load = one.speed ? ((one.tx ?? 0) + (one.rx ?? 0)) / (2 * one.speed) : 0;
+    const line = shape(svg, "path", { d: path, class: `link ${one.state}${dim}`, "stroke-width": 1 + 5 * Math.min(1, load) });
+    tip(line, said(one, byBus));
+  }
+  far.forEach((name, number) => {
+    const one = groups.find((each) => (each.remote ?? each.remoteType ?? "?") === name);
+    const what = { switch: `NVSwitch ${number + 1}`, cpu: "CPU (C2C)" }[one.remoteType] ?? "other end";
+    box(svg, farX.get(name) - 60, 14, 120, 36, [what, name], "far");
+  });
+  gpus.forEach((gpu, number) => {
+    const mine = groups.filter((one) => one.gpu_uuid === gpu.gpu_uuid);
+    const up = total(mine.map((one) => one.up));
+    const known = mine.reduce((sum, one) => sum + one.links.length, 0);
+    const slow = gpu.pcie_width !== null && gpu.pcie_width_max !== null && gpu.pcie_width < gpu.pcie_width_max;
+    const lines = [`GPU ${gpu.gpu}`, known ? `${up} of ${known} links up` : "no links read"];
+    if (known) lines.push(`tx ${rate(total(mine.map((one) => one.tx)))}`, `rx ${rate(total(mine.map((one) => one.rx)))}`);
+    if (gpu.mig.length) lines.push(`${gpu.mig.length} MIG devices`);
+    const state = mine.some((one) => one.state === "down") ? " bad" : "";
+    box(svg, gpuX(number) - gpuWidth / 2, gpuY, gpuWidth, 78, lines, `device${gpu.gpu_uuid === chosen ? " chosen" : ""}${state}`, `/gpus/${encodeURIComponent(gpu.gpu_uuid)}`);
+    const ours = numas.indexOf(gpu.numa_node);
+    const hostX = ((ours + 0.5) * WIDTH) / numas.length;
+    const bus = shape(svg, "path", { d: `M${gpuX(number)} ${gpuY + 78} L${hostX} ${hostY}`, class: `pcie${slow ? " errors" : ""}` });
+    tip(bus, pcie(gpu));
+    shape(svg, "text", { x: gpuX(number), y: gpuY + 94, class: "minor" }, `PCIe ${gpu.pcie_generation ?? "?"}.0 x${gpu.pcie_width ?? "?"}`);
+  });
+  numas.forEach((numa, number) => {
+    box(svg, ((number + 0.5) * WIDTH) / numas.length - 80, hostY, 160, 30, [numa === null ? "host" : `NUMA node ${numa}`], "far");
+  });
+  ports.forEach((port, number) => {
+    const width = Math.min(110, WIDTH / ports.length - 8);
+    const x = ((number + 0.5) * WIDTH) / ports.length - width / 2;
+    const bad = (port.state ?? "active") !== "active" || Object.keys(port.errors).length > 0;
+    const made = box(svg, x, hostY + 50, width, 48, [port.device, `${port.state ?? "?"} ${bits(port.rate_bits_per_second)}`, `tx ${rate(port.tx_bytes_per_second)}`], `far${bad ? " bad" : ""}`);
+    tip(made, `${port.device} port ${port.port}: ${port.state ?? "?"}, ${port.physical_state ?? "?"}; rx ${rate(port.rx_bytes_per_second)}; ${wrong(port.errors) || "no errors in the last hour"}`);
+  });
+  const scroll = document.createElement("div");
+  scroll.className = "scroll";
+  scroll.tabIndex = 0;
+  scroll.setAttribute("role", "region");
+  scroll.setAttribute("aria-label", "Map of links");
+  scroll.append(svg);
+  fill(place, scroll, ...tables(gpus, groups, ports, ways, byBus));
+}
+
+/** Replace what an element has; tables that are open stay open. */
+export function fill(place, ...made) {
+  const open = new Set([...place.querySelectorAll("details[open]")].map((one) => one.dataset.key));
+  for (const one of made) if (open.has(one.dataset.key)) one.open = true;
+  place.replaceChildren(...made);
+}
+
+function said(one, byBus) {
+  const peer = byBus.get(one.remote);
+  const end = peer ? `GPU ${peer.gpu}` : `${one.remoteType ?? "?"} ${one.remote ?? ""}`;
+  return `${one.up} of ${one.links.length} ${one.type} links to ${end} up; tx ${rate(one.tx)}, rx ${rate(one.rx)} of ${rate(one.speed)}; ${wrong(one.errors) || "no errors in the last hour"}`;
+}
+
+function pcie(gpu) {
+  const of = gpu.pcie_generation_max ? ` of ${gpu.pcie_generation_max}.0 x${gpu.pcie_width_max}` : "";
+  return `GPU ${gpu.gpu}: PCIe ${gpu.pcie_generation ?? "?"}.0 x${gpu.pcie_width ?? "?"}${of}; rx ${rate(gpu.pcie_rx_bytes_per_second)}, tx ${rate(gpu.pcie_tx_bytes_per_second)}`;
+}
+
+function tables(gpus, groups, ports, ways, byBus) {
+  const name = new Map(gpus.map((gpu) => [gpu.gpu_uuid, `GPU ${gpu.gpu}`]));
+  const found = [];
+  if (groups.length) {
+    found.push(table("links as a table", ["GPU", "to", "up", "speed", "tx", "rx", "errors in the last hour"], groups.map((one) => [
+      name.get(one.gpu_uuid) ?? one.gpu_uuid,
+      byBus.has(one.remote) ? `GPU ${byBus.get(one.remote).gpu}` : `${one.remoteType ?? "?"} ${one.remote ?? ""}`,
+      `${one.up} of ${one.links.length}`, rate(one.speed), rate(one.tx), rate(one.rx), wrong(one.errors) || "none",
+    ])));
+  }
+  found.push(table("PCIe as a table", ["GPU", "bus id", "NUMA node", "now", "possible", "rx", "tx"], gpus.map((gpu) => [
+    `GPU ${gpu.gpu}`, gpu.pci_bus_id ?? "–", gpu.numa_node ?? "–", `${gpu.pcie_generation ?? "?"}.0 x${gpu.pcie_width ?? "?"}`,
+    gpu.pcie_generation_max ? `${gpu.pcie_generation_max}.0 x${gpu.pcie_width_max}` : "–", rate(gpu.pcie_rx_bytes_per_second), rate(gpu.pcie_tx_bytes_per_second),
+  ])));
+  if (ways.length) {
+    const way = new Map(ways.map(([from, to, what]) => [`${from} ${to}`, what]));
+    found.push(table("ways between GPUs (nvidia-smi topo -m)", ["", ...gpus.map((gpu) => `GPU ${gpu.gpu}`)], gpus.map((from) => [
+      `GPU ${from.gpu}`, ...gpus.map((to) => (from === to ? "X" : (way.get(`${from.gpu} ${to.gpu}`) ?? "–"))),
+    ])));
+  }
+  if (ports.length) {
+    found.push(table("network adapters as a table", ["port", "layer", "state", "rate", "tx", "rx", "errors in the last hour"], ports.map((port) => [
+      `${port.device}/${port.port}`, port.link_layer ?? "–", `${port.state ?? "–"} (${port.physical_state ?? "–"})`, bits(port.rate_bits_per_second),
+      rate(port.tx_bytes_per_second), rate(port.rx_bytes_per_second), wrong(port.errors) || "none",
+    ])));
+  }
+  return found;
+}
+
+/** A table that opens. */
+function table(title, heading, rows) {
+  const details = document.createElement("details");
+  details.className = "table";
+  details.dataset.key = title;
+  const summary = document.createElement("summary");
+  summary.textContent = title;
+  details.append(summary, plain(title, heading, rows));
+  return details;
+}
+
+/** A table that can be scrolled; the texts of column `long` are on several lines. */
+export function plain(title, heading, rows, long = -1) {
+  const scroll = document.createElement("div");
+  scroll.className = "scroll";
+  scroll.tabIndex = 0;
+  scroll.setAttribute("role", "region");
+  scroll.setAttribute("aria-label", title);
+  const made = document.createElement("table");
+  const head = made.createTHead().insertRow();
+  for (const text of heading) {
+    const cell = document.createElement("th");
+    cell.scope = "col";
+    cell.textContent = text;
+    head.append(cell);
+  }
+  const body = made.createTBody();
+  for (const texts of rows) {
+    const row = body.insertRow();
+    for (const text of texts) row.insertCell().textContent = text;
+    if (long >= 0) row.cells[long].className = "text";
+  }
+  scroll.append(made);
+  return scroll;
+}

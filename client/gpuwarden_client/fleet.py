@@ -8,11 +8,10 @@ from typing import Any
 from gpuwarden.clock import SystemClock
 from gpuwarden.durations import seconds_of
 from gpuwarden.schema import TABLES, stored_columns
+from gpuwarden.waste_report import BY, full_report_sql
 from gpuwarden_client.http import CallError, Collector, RefusedError
 from gpuwarden_client.query import Progress, Query
 
-BY = {"user": '"user"', "team": "team", "job": "job", "node": "node", "model": "model"}
-"""What usage is counted by, as columns of the view `waste`."""
 LATE_S = 10.0
 """A live stream looks so far back: batches of nodes arrive seconds after the time of their rows."""
 LIVE_ROWS_MAX = 50_000
@@ -36,18 +35,6 @@ _CHANGED = """
 SELECT * FROM alerts
 WHERE state = 'firing' OR (state = 'resolved' AND resolved_at > $since::TIMESTAMP - INTERVAL 1 DAY)
 ORDER BY fired_at
-"""
-_WASTE = """
-SELECT {by} AS "{name}", sum(gpu_hours) AS gpu_hours,
-    coalesce(sum(gpu_hours) FILTER (is_waste), 0) AS wasted_hours,
-    sum(usd) AS usd, sum(usd) FILTER (is_waste) AS wasted_usd,
-    sum(energy_kwh) AS energy_kwh, sum(co2_kg) AS co2_kg
-FROM (
-    SELECT * FROM waste WHERE ts >= $since::TIMESTAMP
-    -- Simulated GPUs count only where there are no others.
-    QUALIFY simulated = bool_and(simulated) OVER ()
-)
-GROUP BY ALL ORDER BY wasted_usd DESC NULLS LAST, wasted_hours DESC, 1
 """
 _WHY = """
 WITH asked AS (
@@ -115,11 +102,12 @@ class Fleet:
         return self.sql(_INCIDENTS, state=state)
 
     def waste(self, by: str = "user", since: str = "7d") -> Query:
-        """GPU hours, dollars and energy, and what of them was wasted, by one of BY."""
+        """GPU hours by label, dollars and energy, and what of them was wasted, by user, team, job, node, model or GPU."""
         if by not in BY:
             raise CallError(f"by = {by} is not known; it is one of {', '.join(BY)}")
         begin = (_now() - _span(since)).replace(minute=0, second=0, microsecond=0)
-        return self.sql(_WASTE.format(by=BY[by], name=by), since=begin, timeout_s=120)
+        sql = f"SELECT * EXCLUDE (is_total) FROM ({full_report_sql(by)}) WHERE NOT is_total"
+        return self.sql(sql, since=begin, timeout_s=120)
 
     def why(self, name: str) -> Query:
         """What is known to hold up a GPU (UUID or `node/index`), a node or a job: verdicts, then alerts."""

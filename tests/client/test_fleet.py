@@ -13,11 +13,11 @@ import pytest
 
 import gpuwarden
 from gpuwarden.clock import SystemClock, to_ms
+from gpuwarden.waste_report import BY
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, BatchId, headers_of
 from gpuwarden_agent.queue.encode import encode
 from gpuwarden_client import AsyncFleet, CallError, Fleet, RefusedError
 from gpuwarden_client.chart import chart_of
-from gpuwarden_client.fleet import BY
 from gpuwarden_collector.daemon import Collector, running
 from gpuwarden_collector.settings import CollectorSettings
 
@@ -99,7 +99,7 @@ async def test_a_question_that_cannot_be_answered_says_why(fleet: AsyncFleet) ->
         await fleet.sql("SELECT $since", since=datetime(2026, 1, 1)).rows()  # noqa: DTZ001
     with pytest.raises(CallError, match="has 2 rows of 1 column"):
         await fleet.sql("SELECT * FROM range(2)").one()
-    with pytest.raises(CallError, match="by = tema is not known; it is one of user, team"):
+    with pytest.raises(CallError, match="by = tema is not known; it is one of user, node"):
         fleet.waste(by="tema")
     with pytest.raises(CallError, match="no collector answers at http://127.0.0.1:9"):
         gpuwarden.connect("http://127.0.0.1:9").sql("SELECT 1").rows()

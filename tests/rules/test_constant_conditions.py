@@ -5,6 +5,7 @@ the readings are the opposite of what they were for a moment now and then: one r
 rule's window, at most once in two windows. No node may have more episodes than the first.
 """
 
+import asyncio
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,12 +17,15 @@ from typing import Any
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from tests.rules.built_in import FILES, cases_in
 
 from gpuwarden.alert import AlertState
+from gpuwarden.clock import SystemClock
 from gpuwarden.schema import TABLES
-from gpuwarden_rules.definition.language import Rule, builtin_paths, builtin_rules
+from gpuwarden_rules.backtest.query import BacktestQuery
+from gpuwarden_rules.definition.language import Rule, builtin_rules
 from gpuwarden_rules.evaluation.state import RuleState, step
-from gpuwarden_rules.testing import Case, MemoryDatabase, load_cases
+from gpuwarden_rules.testing import Case, MemoryDatabase
 from gpuwarden_rules.testing.cases import START
 
 NODES = 4
@@ -57,8 +61,8 @@ RULES = [
 @cache
 def firing_case(name: str) -> tuple[Case, float]:
     """The first case in which the rule fires, and when."""
-    for path in builtin_paths():
-        for case in load_cases(path.with_name(path.stem + ".test.yaml")):
+    for path in FILES:
+        for case in cases_in(path):
             for expectation in case.expectations:
                 is_firing = any(a.state is AlertState.FIRING for a in expectation.alerts)
                 if expectation.rule == name and is_firing:
@@ -188,14 +192,15 @@ def episodes_of(
                 )
         state = RuleState()
         happened: dict[tuple[str, ...], list[str]] = {}
-        now = START + timedelta(seconds=max(0.0, at_s - rule.for_s - 2 * step_s))
-        while now <= until:
-            rows = database.run(rule.sql, rule.bindings(now)).records()
-            state, transitions = step(state, rows, rule, now)
+        first = START + timedelta(seconds=max(0.0, at_s - rule.for_s - 2 * step_s))
+        count = math.floor((until - first).total_seconds() / step_s) + 1
+        instants = [first + timedelta(seconds=number * step_s) for number in range(count)]
+        query = BacktestQuery(rule, database, SystemClock())
+        for evaluation in asyncio.run(query.at(instants)):
+            state, transitions = step(state, evaluation.rows, rule, evaluation.at)
             for alert in (transition.alert for transition in transitions):
                 said = happened.setdefault(tuple(alert.labels.values()), [])
-                said.append(f"{alert.state} at {now:%H:%M:%S}")
-            now += timedelta(seconds=step_s)
+                said.append(f"{alert.state} at {evaluation.at:%H:%M:%S}")
     finally:
         database.close()
     found: dict[str, dict[str, list[str]]] = {}

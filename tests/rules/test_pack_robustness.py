@@ -5,20 +5,21 @@ metric absent at a time, or without its newest samples, against what the whole d
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from contextlib import contextmanager
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rules.built_in import FILES, cases_in
 
 from gpuwarden.alert import fingerprint
 from gpuwarden.metrics import METRICS
 from gpuwarden.rollups import REASONS, ROLLUPS
-from gpuwarden_rules.definition.language import Rule, builtin_paths
-from gpuwarden_rules.testing import Case, MemoryDatabase, load_cases
+from gpuwarden_rules.definition.language import Rule
+from gpuwarden_rules.testing import Case, MemoryDatabase
 from gpuwarden_rules.testing.cases import START
+from gpuwarden_rules.testing.fixtures import Rows
 
 MAY_FIRE_WITHOUT = {
     # Without the counter the bits serve, which are a coarser glance at the same.
@@ -36,14 +37,6 @@ MAY_CLEAR_WITHOUT = {
 }
 
 
-FILES = [path.with_name(path.stem + ".test.yaml") for path in builtin_paths()]
-
-
-@cache
-def cases_in(path: Path) -> list[Case]:
-    return load_cases(path)
-
-
 def judged(path: Path, *, firing: bool = False) -> list[tuple[str, Case]]:
     """Each case with each rule that it has expectations of, or expects to fire."""
     return [
@@ -51,13 +44,6 @@ def judged(path: Path, *, firing: bool = False) -> list[tuple[str, Case]]:
         for case in cases_in(path)
         for name in dict.fromkeys(e.rule for e in case.expectations if e.alerts or not firing)
     ]
-
-
-def filled(case: Case) -> MemoryDatabase:
-    database = MemoryDatabase()
-    for table, rows in case.rows.items():
-        database.insert(table, rows)
-    return database
 
 
 def holding(database: MemoryDatabase, rule: Rule, at_s: float) -> dict[str, bool | None]:
@@ -96,59 +82,79 @@ def has_any(case: Case, table: str, column: str) -> bool:
     return any(row.get(column) is not None for row in case.rows.get(table, ()))
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[MemoryDatabase]:
+    """A database whose rows go with each case."""
+    database = MemoryDatabase()
+    yield database
+    database.close()
+
+
+@contextmanager
+def holding_rows(database: MemoryDatabase, rows: Rows) -> Iterator[None]:
+    """The database with these rows, for as long as it is open."""
+    try:
+        for table, of_table in rows.items():
+            database.insert(table, of_table)
+        yield
+    finally:
+        for table in rows:
+            database.execute(f"DELETE FROM {table}")
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_an_absent_metric_neither_fires_nor_clears(path: Path) -> None:
-    problems = {(name, case.name): told_by_absence(name, case) for name, case in judged(path)}
+def test_an_absent_metric_neither_fires_nor_clears(path: Path, shared: MemoryDatabase) -> None:
+    problems = {
+        (name, case.name): told_by_absence(name, case, shared) for name, case in judged(path)
+    }
     assert not {where: said for where, said in problems.items() if said}
 
 
-def told_by_absence(name: str, case: Case) -> list[str]:
+def told_by_absence(name: str, case: Case, database: MemoryDatabase) -> list[str]:
     rule = case.rules[name]
     at_s = max(e.at_s for e in case.expectations if e.rule == name)
-    database = filled(case)
-    before = holding(database, rule, at_s)
-    true = {key for key, holds in before.items() if holds}
     problems = []
-    for table, metric, columns in absences_in(case, rule):
-        database.execute("BEGIN")
-        database.execute(f"UPDATE {table} SET {', '.join(f'{c} = NULL' for c in columns)}")
-        after = holding(database, rule, at_s)
-        database.execute("ROLLBACK")
-        if {k for k, holds in after.items() if holds} - true and (
-            name,
-            metric,
-        ) not in MAY_FIRE_WITHOUT:
-            problems.append(f"fires because {metric} is NULL")
-        if true - after.keys() and (name, metric) not in MAY_CLEAR_WITHOUT:
-            problems.append(f"clears because {metric} is NULL")
-    database.close()
+    with holding_rows(database, case.rows):
+        before = holding(database, rule, at_s)
+        true = {key for key, holds in before.items() if holds}
+        for table, metric, columns in absences_in(case, rule):
+            database.execute("BEGIN")
+            try:
+                database.execute(f"UPDATE {table} SET {', '.join(f'{c} = NULL' for c in columns)}")
+                after = holding(database, rule, at_s)
+            finally:
+                database.execute("ROLLBACK")
+            new = {key for key, holds in after.items() if holds} - true
+            if new and (name, metric) not in MAY_FIRE_WITHOUT:
+                problems.append(f"fires because {metric} is NULL")
+            if true - after.keys() and (name, metric) not in MAY_CLEAR_WITHOUT:
+                problems.append(f"clears because {metric} is NULL")
     return problems
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_a_node_whose_clock_lags_is_judged_all_the_same(path: Path) -> None:
+def test_a_node_whose_clock_lags_is_judged_all_the_same(path: Path, shared: MemoryDatabase) -> None:
     """Thirty seconds behind, and ten for sealing and shipping."""
     missed = {
-        (name, case.name): missed_late(name, case) for name, case in judged(path, firing=True)
+        (name, case.name): missed_late(name, case, shared)
+        for name, case in judged(path, firing=True)
     }
     assert not {where: keys for where, keys in missed.items() if keys}
 
 
-def missed_late(name: str, case: Case) -> set[str]:
+def missed_late(name: str, case: Case, database: MemoryDatabase) -> set[str]:
     rule = case.rules[name]
     at_s = max(e.at_s for e in case.expectations if e.rule == name)
-    rows = {
+    late = {
         table: [
             shifted(row, -40.0) for row in rows if row.get("ts") is None or age_s(row, at_s) >= 0
         ]
         for table, rows in case.rows.items()
     }
-    lagging = filled(replace(case, rows=rows))
-    true = {key for key, holds in holding(lagging, rule, at_s).items() if holds}
-    lagging.close()
-    whole = filled(case)
-    expected = {key for key, holds in holding(whole, rule, at_s).items() if holds}
-    whole.close()
+    with holding_rows(database, late):
+        true = {key for key, holds in holding(database, rule, at_s).items() if holds}
+    with holding_rows(database, case.rows):
+        expected = {key for key, holds in holding(database, rule, at_s).items() if holds}
     return expected - true
 
 

@@ -1,22 +1,15 @@
 """The built-in rules: every case of every `*.test.yaml` beside them, and what all must have."""
 
 import re
-from functools import cache
 from pathlib import Path
 
 import pytest
 from tests.each import each
+from tests.rules.built_in import FILES, cases_in
 
 from gpuwarden.diagnosis import INPUT_BOUND, Bottleneck
-from gpuwarden_rules.definition.language import builtin_paths, builtin_rules
-from gpuwarden_rules.testing import Case, load_cases, run_case
-
-FILES = [path.with_name(path.stem + ".test.yaml") for path in builtin_paths()]
-
-
-@cache
-def cases_in(path: Path) -> list[Case]:
-    return load_cases(path)
+from gpuwarden_rules.definition.language import builtin_rules
+from gpuwarden_rules.testing import run_case
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

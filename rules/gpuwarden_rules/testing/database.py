@@ -19,7 +19,7 @@ class MemoryDatabase:
     """The public schema, empty at first. A Querier whose queries run at once, without limits."""
 
     def __init__(self) -> None:
-        self._connection = duckdb.connect(":memory:", config={"threads": 2})
+        self._connection = duckdb.connect(":memory:", config={"threads": 1})
         self._connection.execute("SET TimeZone = 'UTC'")
         for table in TABLES.values():
             self._connection.execute(create_sql(table))

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rules.built_in import FILES, cases_in
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.query import QueryError, QueryTimeoutError, Result
 from gpuwarden_rules.backtest.query import BacktestQuery, lateral_sql, lower_bounds, mentioned
-from gpuwarden_rules.definition.language import Rule, builtin_paths, builtin_rules, parse
+from gpuwarden_rules.definition.language import Rule, builtin_rules, parse
 from gpuwarden_rules.definition.overrides import Location, Locations, OverridePlan, parse_overrides
 from gpuwarden_rules.evaluation.state import RowsError
-from gpuwarden_rules.testing import MemoryDatabase, load_cases
+from gpuwarden_rules.testing import MemoryDatabase
 from gpuwarden_rules.testing.cases import START as CASES_START
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -303,7 +304,6 @@ async def test_built_in_rules_are_asked_for_many_instants_at_a_time(
 
 
 CASES_A_RULE = 3
-FILES = [path.with_name(path.stem + ".test.yaml") for path in builtin_paths()]
 
 
 @pytest.mark.slow
@@ -311,7 +311,7 @@ FILES = [path.with_name(path.stem + ".test.yaml") for path in builtin_paths()]
 async def test_built_in_rules_find_together_what_they_find_alone(path: Path) -> None:
     """Over the tables of their cases, at the instants that these speak of."""
     counts = Counter[str]()
-    for case in load_cases(path):
+    for case in cases_in(path):
         names = {e.rule for e in case.expectations if counts[e.rule] < CASES_A_RULE}
         if not names:
             continue

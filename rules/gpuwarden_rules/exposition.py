@@ -5,7 +5,7 @@ never succeeded no time since. To be imported when someone asks: prometheus_clie
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from prometheus_client import generate_latest
@@ -40,6 +40,11 @@ def exposition(
 ) -> str:
     """Text format 0.0.4 of `Engine.stats`, and of what the diagnosis has done, at `now` (aware)."""
     families = [*_rule_families(stats, now), *(_diagnosis_families(diagnoser) if diagnoser else ())]
+    return text_of(families)
+
+
+def text_of(families: Sequence[Metric]) -> str:
+    """Text format 0.0.4 of the families that have series."""
     return generate_latest(_Families(families)).decode()
 
 

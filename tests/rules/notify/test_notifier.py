@@ -233,7 +233,7 @@ async def test_figures(tmp_path) -> None:
     async with world.running():
         await world.notifier.look()
         text = exposition(world.notifier)
-    assert 'gpuwarden_notify_sent_total{receiver="a"} 0\n' in text
-    assert "gpuwarden_notify_unrouted_incidents 1\n" in text
-    assert "gpuwarden_notify_muted_incidents 1\n" in text
+    assert 'gpuwarden_notify_sent_total{receiver="a"} 0.0\n' in text
+    assert "gpuwarden_notify_unrouted_incidents 1.0\n" in text
+    assert "gpuwarden_notify_muted_incidents 1.0\n" in text
     assert text.count("# TYPE ") == 9

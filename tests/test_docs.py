@@ -2,11 +2,12 @@
 
 import re
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
-import pytest
 from docs.generate import PARTS, command_parsers, pages
 from docs.generate_tables import NVML_TABLES
+from tests.each import each
 
 from gpuwarden.access import LOGIN_PATH, LOGOUT_PATH
 from gpuwarden.metrics import METRICS
@@ -21,11 +22,12 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").rglob("*.md")]
 )
+GENERATED = pages()
 
 
-@pytest.mark.parametrize("name", sorted(pages()))
-def test_a_generated_page_is_what_the_code_says(name: str) -> None:
-    assert (ROOT / name).read_text() == pages()[name], "run `make docs`"
+@each("name, text", GENERATED.items())
+def test_a_generated_page_is_what_the_code_says(name: str, text: str) -> None:
+    assert (ROOT / name).read_text() == text, "run `make docs`"
 
 
 def page(name: str) -> str:
@@ -90,7 +92,7 @@ def test_every_setting_command_and_xid_has_its_entry_once() -> None:
     assert sorted(codes) == sorted(XIDS)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+@each("path", PAGES)
 def test_links_within_the_repository_lead_somewhere(path: Path) -> None:
     text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
     broken = []
@@ -104,6 +106,7 @@ def test_links_within_the_repository_lead_somewhere(path: Path) -> None:
     assert not broken
 
 
+@cache
 def anchors(path: Path) -> set[str]:
     """Anchors as GitHub makes them from headings."""
     headings = re.findall(r"^#+ (.+)$", path.read_text(), flags=re.MULTILINE)
@@ -129,7 +132,7 @@ def test_every_endpoint_is_documented() -> None:
 
 def test_no_page_is_left_of_a_rule_that_is_gone() -> None:
     found = {f"docs/rules/{path.name}" for path in (ROOT / "docs" / "rules").iterdir()}
-    assert found - pages().keys() == set()
+    assert found - GENERATED.keys() == set()
 
 
 def test_every_page_is_reachable_from_the_readme() -> None:

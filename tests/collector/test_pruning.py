@@ -87,7 +87,7 @@ def test_the_newest_minutes_read_no_file_and_the_hot_rows_of_them(days: Database
 
 
 def test_one_gpu_of_the_lake_is_within_one_row_group(days: Database) -> None:
-    """What DuckDB's own scan skips by, the least and the greatest of each row group, is narrow."""
+    """The least and the greatest of each row group, by which DuckDB's own scan skips, are narrow."""
     lake = Path(days.lake_root)
     file = next(lake.rglob("**/gpu_samples/**/day=2/*.parquet"))
     wanted = duckdb.sql("SELECT 'GPU-' || md5('5')").fetchall()[0][0]

@@ -134,7 +134,7 @@ def test_no_byte_of_a_frame_can_change_unseen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_what_follows_damage_is_found(tmp_path: Path, is_known: bool) -> None:
-    """Whether the next segment says where this one ends, or nobody does."""
+    """The next segment says where this one ends, or nobody does."""
     ends = written(tmp_path, [frame(n) for n in range(1, 6)])
     path = segment_path(tmp_path, 1)
     with path.open("r+b") as file:
@@ -212,7 +212,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, how: str) -> Any:
 def test_after_a_failed_append_nothing_is_lost_or_doubled(
     data_dir: Path, database: Database, monkeypatch: pytest.MonkeyPatch, how: str, when: str
 ) -> None:
-    """What was refused is sent again, before or after a restart, unless the ledger has it."""
+    """A refused batch is sent again, before or after a restart, unless the ledger has it."""
 
     def changes(number: int) -> Changes:
         one = frame(number, rows=40)

@@ -39,7 +39,7 @@ def test_names_are_unique_within_a_table() -> None:
 
 
 def test_the_fast_tier_is_complete() -> None:
-    """What the 1 s tier of NVML must give, so that a row is not lost by an edit."""
+    """The 1 s tier of NVML must give these: no row is lost by an edit."""
     names = {m.name for m in METRICS["gpu_samples"]}
     assert {
         "util_percent", "memory_used_bytes", "power_watts", "power_limit_watts",

@@ -1,4 +1,4 @@
-"""What nvidia-smi prints for people says the same as its CSV."""
+"""The text that nvidia-smi prints for people says the same as its CSV."""
 
 from typing import Any
 

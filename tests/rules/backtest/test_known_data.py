@@ -1,4 +1,4 @@
-"""What stored history does not tell is named, with the span in which it is missing."""
+"""Data that stored history lacks is named, with the span in which it is missing."""
 
 from datetime import UTC, datetime, timedelta
 

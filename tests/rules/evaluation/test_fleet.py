@@ -1,4 +1,4 @@
-"""What the fleet reports decides which rules can run, and where its GPUs are which overrides apply."""
+"""The columns that a fleet reports decide which rules can run, the places of its GPUs which overrides apply."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""What has to be saved and told of a rule's alerts."""
+"""A rule's alerts are saved and told of when they change."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -103,7 +103,7 @@ async def test_rubbish_is_refused(client, body: bytes, status: int) -> None:
 
 
 async def test_a_form_cannot_silence(client) -> None:
-    """What a page of somebody else can send without asking is not taken."""
+    """Requests that a page of somebody else can send without asking are refused."""
     answer = await client.post("/v1/silences", data={"matchers": "a=b"})
     assert answer.status == 415
 

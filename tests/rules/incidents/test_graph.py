@@ -1,4 +1,4 @@
-"""What rules declare about causes is checked before they run."""
+"""The causes that rules declare are checked before they run."""
 
 from gpuwarden_rules.definition.language import Rule, parse
 from gpuwarden_rules.incidents.graph import graph_problems

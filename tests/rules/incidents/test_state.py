@@ -1,4 +1,4 @@
-"""Which alerts make one incident: what was seen on real fleets, and what holds whatever comes in what order."""
+"""Alerts of one cause make one incident: as seen on real fleets, and in any order of arrival."""
 
 import random
 from dataclasses import replace

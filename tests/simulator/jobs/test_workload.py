@@ -151,7 +151,7 @@ def test_only_the_throttled_kinds_trip_severe_limits(runs: Mapping) -> None:
 
 
 def test_only_the_input_bound_kinds_show_evidence_of_a_slow_loader(runs: Mapping) -> None:
-    """What must keep a data-loader rule quiet about every other kind of job."""
+    """A data-loader rule must stay quiet about every other kind of job."""
     suspects = set()
     for kind, run in runs.items():
         for row in run.process:

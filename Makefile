@@ -33,8 +33,9 @@ bench-diagnosis: setup ## record real training loops on this machine (root, quie
 check: setup ## lint, format, types, import contracts
 	$(BIN)/ruff check --quiet
 	$(BIN)/ruff format --quiet --check
-	$(BIN)/mypy --no-error-summary
-	$(BIN)/mypy --no-error-summary --no-warn-unreachable --platform darwin --cache-dir .mypy_cache/darwin
+	$(BIN)/mypy --no-error-summary & linux=$$!; \
+	$(BIN)/mypy --no-error-summary --no-warn-unreachable --platform darwin --cache-dir .mypy_cache/darwin; \
+	darwin=$$?; wait $$linux && exit $$darwin
 	$(BIN)/lint-imports --no-logo
 
 fix: setup ## let ruff mend what it can, and format

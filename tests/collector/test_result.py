@@ -3,7 +3,10 @@
 import csv
 import io
 import json
+import shutil
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,8 +25,19 @@ from gpuwarden_collector.query.encode import (
 )
 from gpuwarden_collector.query.execute import Reading
 from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import EngineLimits
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Database]:
+    """One for all tests of this module: they only read."""
+    folder = tmp_path_factory.mktemp("result")
+    shutil.copytree(empty_store, folder, dirs_exist_ok=True)
+    opened = Database.open(folder, EngineLimits(memory="512MiB", threads=1))
+    yield opened
+    opened.close()
 
 
 def rows_of(database: Database, sql: str) -> ResultRows:

@@ -31,6 +31,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -177,8 +178,13 @@ def builtin_paths() -> list[Path]:
 
 
 def builtin_rules() -> list[Rule]:
-    """The built-in pack."""
-    return load_all(builtin_paths())
+    """The built-in pack, read once."""
+    return [*_builtin_rules()]
+
+
+@cache
+def _builtin_rules() -> tuple[Rule, ...]:
+    return tuple(load_all(builtin_paths()))
 
 
 def parse(text: str, path: str) -> list[Rule]:

@@ -233,23 +233,8 @@ def test_a_condition_that_goes_on_is_one_episode(name: str) -> None:
     assert_one_episode(name, REGULAR)
 
 
-NOT_YET = {
-    "gpu_idle_free": "a busy minute right before it fires ends it, and it fires again",
-    "job_partially_idle": "several exceptions shortly after each other end it for some minutes",
-}
-"""Rules that this found to fire twice for some exceptions, and that are not mended."""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason=NOT_YET[name], strict=False))
-        if name in NOT_YET
-        else name
-        for name in RULES
-    ],
-)
+@pytest.mark.parametrize("name", RULES)
 @settings(max_examples=10, deadline=None, phases=[Phase.generate])
 @given(EXCEPTIONS)
 def test_a_condition_that_goes_on_is_one_episode_whenever_exceptions_come(

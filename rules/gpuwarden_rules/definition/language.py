@@ -17,6 +17,7 @@
         together: [node, rack]              alerts that come at once at one of these are one incident
         many: ran hot                       what several GPUs or nodes did, for the incident's title
         gather_for: 4m                      how long it waits for its cause before anybody is told
+        reopens_within: 24h                 an alert that fires again within this goes on in its incident (10m)
         summary: "{node} GPU {gpu} is at {value:.0f} °C"
         remedy: Check fans and inlet.
         page: {title: ..., description: ...}  optional: its page in the documentation
@@ -54,7 +55,7 @@ REQUIRED = ("name", "severity", "summary", "remedy", "sql")
 OPTIONAL = (
     *("labels", "interval", "for", "keep_firing_for", "warm_up", "params", "requires", "optional"),
     *("judges_silent_nodes", "consequence", "caused_by", "together", "many", "gather_for"),
-    *("page", "doc"),
+    *("reopens_within", "page", "doc"),
 )
 COLUMN_TYPES = {
     "value": "a number",
@@ -75,6 +76,7 @@ OFFERED = ("active", "usd_so_far", "cost")
 INTERVAL_S_MIN, INTERVAL_S_MAX = 1.0, 86400.0
 HOLD_S_MAX = 7 * 86400.0
 GATHER_S_MAX = 3600.0
+REOPENS_S = 600.0
 FLEET = "fleet"
 """In `together`: wherever they are."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
@@ -129,6 +131,8 @@ class Rule:
     """What several nodes or GPUs did, in words; empty: only the rule's name is said."""
     gather_s: float | None
     """How long an alert waits for its cause before anybody is told; None: as its severity says."""
+    reopens_within_s: float
+    """How long after its end an alert that fires again goes on in its incident."""
     sql: str
     summary: templates.Template
     remedy: templates.Template
@@ -246,6 +250,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
     gather_s = None
     if "gather_for" in nodes:
         gather_s = _duration(reader, nodes["gather_for"], 0.0, 0.0, GATHER_S_MAX)
+    reopens_s = _duration(reader, nodes.get("reopens_within"), REOPENS_S, 0.0, HOLD_S_MAX)
     summary = _text(reader, "summary", nodes.get("summary"), marks)
     remedy = _text(reader, "remedy", nodes.get("remedy"), marks)
     page = _page(reader, nodes["page"], params) if "page" in nodes else None
@@ -275,6 +280,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
         together=together,
         many=many,
         gather_s=gather_s,
+        reopens_within_s=reopens_s,
         sql=sql,
         summary=summary,
         remedy=remedy,

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from graphlib import CycleError, TopologicalSorter
 
 from gpuwarden.alert import Alert, Severity
-from gpuwarden_rules.definition.language import FLEET, Rule
+from gpuwarden_rules.definition.language import FLEET, REOPENS_S, Rule
 from gpuwarden_rules.definition.yaml_positions import FileProblem
 
 GATHER_S = {Severity.CRITICAL: 15.0, Severity.WARNING: 30.0, Severity.INFO: 60.0}
@@ -29,10 +30,17 @@ class CauseGraph:
     gather_s: Mapping[str, float] = field(default_factory=dict)
     many: Mapping[str, str] = field(default_factory=dict)
     """What several nodes or GPUs did, in words: `stopped reporting`."""
+    reopens_s: Mapping[str, float] = field(default_factory=dict)
 
     def wait_s(self, alert: Alert) -> float:
         """How long the alert waits for others of its cause."""
         return self.gather_s.get(alert.rule, GATHER_S[alert.severity])
+
+    def reopens_within(self, rules: Iterable[str]) -> timedelta:
+        """How long after its end an incident of alerts of these rules may go on."""
+        return timedelta(
+            seconds=max((self.reopens_s.get(r, REOPENS_S) for r in rules), default=0.0)
+        )
 
     def places(self, alert: Alert, nodes: NodeLabels) -> list[Place]:
         """Places at which others of its rule that come at one time have its cause."""
@@ -55,6 +63,7 @@ def graph_of(rules: Iterable[Rule]) -> CauseGraph:
         {name: rule.together for name, rule in known.items() if rule.together is not None},
         {name: rule.gather_s for name, rule in known.items() if rule.gather_s is not None},
         {name: rule.many for name, rule in known.items() if rule.many},
+        {name: r.reopens_within_s for name, r in known.items() if r.reopens_within_s != REOPENS_S},
     )
 
 

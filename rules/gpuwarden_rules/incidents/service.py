@@ -19,7 +19,7 @@ from gpuwarden.query import Querier, QueryError
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.evaluation.fleet import node_labels
 from gpuwarden_rules.incidents.graph import NodeLabels, graph_of
-from gpuwarden_rules.incidents.state import REOPEN, IncidentView, step
+from gpuwarden_rules.incidents.state import IncidentView, step
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,9 @@ class IncidentService:
         now = from_ms(to_ms(self._clock.now()))
         alerts = self._alerts()
         if self._incidents is None:
-            found = await self._store.incidents_since(now - REOPEN)
+            graph = graph_of(self._rules())
+            longest = graph.reopens_within(["", *graph.reopens_s])
+            found = await self._store.incidents_since(now - longest)
             self._incidents = {incident.id: incident for incident in found}
             self._saved = {incident.id: (incident, now) for incident in found}
         if alerts is None:

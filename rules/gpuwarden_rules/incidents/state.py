@@ -29,8 +29,6 @@ LAG = timedelta(minutes=2)
 tables come up to a minute apart."""
 SPREAD = timedelta(minutes=5)
 """Heads of one rule and place that come so long after the last one still belong to it."""
-REOPEN = timedelta(minutes=10)
-"""An alert that fires again within this goes on in its incident, also where that was resolved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,8 @@ def step(
     lately = {
         key: incident
         for key, incident in incidents.items()
-        if incident.resolved_at is None or now - incident.resolved_at <= REOPEN
+        if incident.resolved_at is None
+        or now - incident.resolved_at <= reopens_within(incident, graph)
     }
     kept = {k: i for k, i in lately.items() if i.state is not IncidentState.MERGED}
     merged = {k: i for k, i in lately.items() if i.state is IncidentState.MERGED}
@@ -79,7 +78,7 @@ def step(
         if member.ended_at is None
     }
     for alert in firing.values():
-        if alert.fingerprint not in home and (key := _former(alert, kept, members, now)):
+        if alert.fingerprint not in home and (key := _former(alert, kept, members, graph, now)):
             again = members[key][alert.fingerprint]
             members[key][alert.fingerprint] = replace(
                 again, active_at=alert.active_at, ended_at=None
@@ -116,6 +115,12 @@ def step(
         for key, found in members.items()
     }
     return IncidentStep(after | merged, frozenset(waiting), min(wakes, default=None))
+
+
+def reopens_within(incident: Incident, graph: CauseGraph) -> timedelta:
+    """How long after its end an alert of it may reopen it; one that was merged only keeps its id known."""
+    is_merged = incident.state is IncidentState.MERGED
+    return graph.reopens_within([""] if is_merged else [m.rule for m in incident.members.values()])
 
 
 @dataclass(slots=True)
@@ -277,15 +282,17 @@ def _former(
     alert: Alert,
     kept: Mapping[str, Incident],
     members: Mapping[str, Mapping[str, IncidentAlert]],
+    graph: CauseGraph,
     now: datetime,
 ) -> str | None:
-    """The incident in which the alert fired lately."""
+    """The incident in which the alert fired lately, also where that was resolved."""
+    within = graph.reopens_within([alert.rule])
     found = [
         (member.ended_at, key)
         for key in kept
         if (member := members[key].get(alert.fingerprint))
         and member.ended_at is not None
-        and now - member.ended_at <= REOPEN
+        and now - member.ended_at <= within
     ]
     return max(found)[1] if found else None
 

@@ -14,7 +14,7 @@ from gpuwarden.alert import Alert, AlertState, Severity, fingerprint
 from gpuwarden.incident import Incident, IncidentState
 from gpuwarden_rules.definition.language import builtin_rules
 from gpuwarden_rules.incidents.graph import CauseGraph, graph_of
-from gpuwarden_rules.incidents.state import LAG, REOPEN, SPREAD, step
+from gpuwarden_rules.incidents.state import LAG, SPREAD, step
 
 START = datetime(2026, 1, 1, 10, 15, tzinfo=UTC)
 S = timedelta(seconds=1)
@@ -167,9 +167,30 @@ def test_an_alert_that_comes_back_goes_on_in_its_incident_and_after_a_while_open
         START + 8 * MIN,
     )
     run(START + 9 * MIN)
-    late = alert("gpu_power_brake", START + 9 * MIN + REOPEN + S)
+    late = alert("gpu_power_brake", START + 9 * MIN + GRAPH.reopens_within(["gpu_power_brake"]) + S)
     (incident,) = run(late.fired_at + MIN, late)
     assert incident.id != first.id
+
+
+def test_an_xid_that_comes_back_after_reboots_is_one_incident_and_one_of_another_gpu_is_not() -> (
+    None
+):
+    run = Run()
+    (first,) = run(START + MIN, alert("xid_critical", xid=119))
+    assert run(START + 13 * MIN) == []  # rebooted
+    again = alert("xid_critical", START + 30 * MIN, xid=119)
+    assert [i.id for i in run(START + 31 * MIN, again)] == [first.id]
+    assert run(START + 43 * MIN) == []
+    third = alert("xid_critical", START + 60 * MIN, xid=119)
+    broken = replace(alert("xid_after_reboots", START + 60 * MIN, xid=119), began_at=START)
+    other = alert("xid_critical", START + 60 * MIN, xid=119, gpu=1)
+    run(START + 60 * MIN, third, broken, other)
+    incident, beside = run(START + 62 * MIN, third, broken, other)
+    assert (incident.id, incident.rule) == (first.id, "xid_after_reboots")
+    assert [m.labels["gpu"] for m in beside.members.values()] == ["1"]
+    run(START + 70 * MIN)
+    late = alert("xid_critical", START + 70 * MIN + 24 * 60 * MIN + S, xid=119)
+    assert first.id not in {i.id for i in run(late.fired_at + MIN, late)}
 
 
 def test_gpus_of_one_job_or_node_that_come_at_once_are_one_and_other_rules_are_not() -> None:

@@ -53,6 +53,7 @@ class ReplayedRule:
         self.rule = rule
         self.episodes: dict[tuple[str, datetime], Alert] = {}
         self.seconds = 0.0
+        self._warehouse = warehouse
         self._query = BacktestQuery(rule, warehouse, SystemClock())
         # The warehouse knows when a node was last heard of as of one instant only.
         self._is_single = "last_seen_at" in rule.sql
@@ -77,7 +78,9 @@ class ReplayedRule:
                 continue
             due = between(self._state, self._previous, found.at, self.rule)
             for at, rows in [*due, (found.at, found.rows)]:
-                self._state, transitions = step(self._state, rows, self.rule, at)
+                self._state, transitions = step(
+                    self._state, rows, self.rule, at, self._warehouse.silent(at)
+                )
                 for alert in (t.alert for t in transitions):
                     if alert.fired_at is not None:
                         self.episodes[alert.fingerprint, alert.active_at] = alert

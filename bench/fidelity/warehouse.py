@@ -11,12 +11,13 @@ from typing import Any
 import pyarrow as pa
 from bench.fidelity.fleet import SCHEMAS, START_MS, Board, Hour, Silence
 
-from gpuwarden.clock import from_ms
+from gpuwarden.clock import from_ms, to_ms
 from gpuwarden.diagnosis import Diagnosis
 from gpuwarden.query import Result, timestamp_sql
 from gpuwarden.rollups import GPU_1H, GPU_1M, PROCESS_1M
 from gpuwarden_collector.diagnosis_store import row_of
 from gpuwarden_collector.storage.rollup_sql import WindowSpan, rollup_sql
+from gpuwarden_rules.evaluation.fleet import SILENT_AFTER
 from gpuwarden_rules.testing import MemoryDatabase
 
 HOUR_S = 3600
@@ -131,6 +132,16 @@ class Warehouse:
             self.db.execute(
                 f"CREATE OR REPLACE TABLE {table} AS SELECT * FROM {table} WHERE ts >= {since}"
             )
+
+    def silent(self, at: datetime) -> frozenset[str]:
+        """Nodes that had sent nothing for SILENT_AFTER, as the engine asks."""
+        heard_until_ms = to_ms(at - SILENT_AFTER)
+        return frozenset(
+            silence.node
+            for silence in self._silences.values()
+            if silence.begin_ms <= heard_until_ms
+            and (silence.end_ms is None or to_ms(at) < silence.end_ms)
+        )
 
     async def query(
         self,

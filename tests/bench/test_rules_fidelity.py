@@ -185,6 +185,14 @@ def test_the_inventory_says_when_a_node_was_last_heard_of_at_the_instant_that_is
     assert unheard_s(25) == {"node-000": 0, "node-001": 0}
 
 
+def test_a_node_is_silent_a_minute_after_it_was_last_heard_of_until_it_is_heard_again() -> None:
+    warehouse = Warehouse(Fleet(1, 1, ()).describe())
+    away = Silence("node-000", START_MS + 600_000, START_MS + 1_200_000)
+    warehouse.load(Hour({}, [away]), 0)
+    seen = {s: warehouse.silent(from_ms(START_MS + s * 1000)) for s in (659, 660, 1199, 1200)}
+    assert {s for s, silent in seen.items() if silent == {"node-000"}} == {660, 1199}
+
+
 def test_rows_that_no_rule_reads_any_more_are_forgotten_and_their_rollups_are_not() -> None:
     fleet = Fleet(1, 1, ())
     warehouse = Warehouse(fleet.describe())

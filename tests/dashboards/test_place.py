@@ -3,13 +3,16 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 
-from gpuwarden.clock import to_ms
+from gpuwarden.clock import SystemClock, to_ms
 from gpuwarden_dashboards.read.coverage import read_coverage
 from gpuwarden_dashboards.read.health import read_health
 from gpuwarden_dashboards.read.series import Place, read_series, span_of
 from gpuwarden_dashboards.read.timeline import read_timeline
 from gpuwarden_dashboards.read.topology import read_topology
+from gpuwarden_dashboards.routes import routes
 
 BEGIN = datetime(2026, 3, 1, 10, tzinfo=UTC)
 GPU = Place(gpu_uuids=("GPU-1",))
@@ -159,3 +162,36 @@ async def test_what_happened_to_a_node_happened_to_its_gpus(querier) -> None:
     add(querier, "events", 6, gpu=1, gpu_uuid="GPU-2", kind="xid", severity="critical", message="x")
     found = await read_timeline(querier, GPU, HOUR)
     assert [(mark.name, mark.gpu) for mark in found.marks] == [("driver_timeout", None)]
+
+
+async def test_data_of_pages_are_served_and_wrong_questions_refused(querier) -> None:
+    add_gpu(querier, 0, mig_instance=None)
+    app = web.Application()
+    app.add_routes(routes(querier, SystemClock()))
+    span = f"begin={HOUR.begin_ms}&end={HOUR.begin_ms + 3_600_000}"
+    async with TestClient(TestServer(app)) as client:
+        for path, key in (
+            (f"/v1/health?gpu_uuid=GPU-1&{span}", "changes"),
+            (f"/v1/coverage?node=n1&{span}&columns=10", "tables"),
+            (f"/v1/topology?node=n1&end={HOUR.begin_ms}", "gpus"),
+            (f"/v1/timeline?gpu_uuid=GPU-1,GPU-2&{span}", "states"),
+        ):
+            answer = await client.get(path)
+            assert answer.status == 200, await answer.text()
+            assert key in await answer.json()
+        for path, reason in (
+            ("/v1/topology", "give node"),
+            ("/v1/health?begin=1&end=2", "either node or gpu_uuid"),
+            ("/usage?begin=yesterday", "begin must be a time"),
+            ("/usage?begin=2026-03-02&end=2026-03-01", "the end must be after the begin"),
+            ("/usage?sort=colour", "sort must be one of name, usd"),
+        ):
+            answer = await client.get(path)
+            assert answer.status == 400
+            assert reason in await answer.text()
+        for path in (
+            "/usage?begin=2026-03-01T12:00&end=2026-03-02T12:00Z",
+            "/usage?begin=1&by=job",
+        ):
+            assert (await client.get(path)).status == 200
+        assert (await client.get("/jobs/none")).status == 404

@@ -1,4 +1,4 @@
-"""Who used what: groups add up, and pages of jobs and users say what is known of them."""
+"""Who used what: groups add up and sort, and pages of jobs and users say what is known of them, over any time."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -7,12 +7,14 @@ import pytest
 from gpuwarden.clock import SystemClock
 from gpuwarden.waste import LABELS
 from gpuwarden_dashboards.assets import load_assets
-from gpuwarden_dashboards.pages.usage import UsagePages
-from gpuwarden_dashboards.read.usage import BY, read_subject, read_usage
+from gpuwarden_dashboards.pages.usage import UsagePages, UsageRange
+from gpuwarden_dashboards.read.subject import evidence_share, read_extent, read_subject
+from gpuwarden_dashboards.read.usage import BY, SORTS, read_usage
 from gpuwarden_dashboards.templates import Templates
 
 NOW = datetime(2026, 3, 2, 12, 30, tzinfo=UTC)
 BEGIN = NOW - timedelta(days=1)
+WEEK = UsageRange(BEGIN, NOW, "7d", by="user")
 PAGES = UsagePages(Templates(load_assets()), None, SystemClock())
 
 
@@ -59,9 +61,21 @@ async def test_an_unknown_price_is_unknown_and_not_nothing(used) -> None:
     )
     assert (nobody.name, nobody.usd) == (None, 3.0)
     assert (bob.name, bob.usd, bob.wasted_usd, bob.gpu_hours) == ("bob", None, 0, 2.0)
-    html = PAGES.render([alice, nobody, bob], "user", "7d")
-    assert 'href="/users/alice"' in html
+    html = PAGES.render([alice, nobody, bob], WEEK)
+    assert 'href="/users/alice?since=7d"' in html
     assert "nobody known" in html
+    assert 'href="?by=user&amp;since=7d&amp;sort=energy_kwh"' in html
+
+
+async def test_usage_is_sorted_by_any_of_its_columns(used) -> None:
+    names = {}
+    for sort in ("name", *SORTS):
+        names[sort] = [one.name for one in await read_usage(used, "job", BEGIN, NOW, sort)]
+    assert names["name"] == ["7", "8", "9", None]
+    assert names["gpu_hours"] == ["9", "7", None, "8"]
+    assert names["usd"][0] == "7"
+    assert names["wasted_share"][:2] == [None, "8"]
+    assert names["used"] == ["9", "7", None, "8"]
 
 
 async def test_a_job_is_told_with_its_gpus_verdict_and_cost(used) -> None:
@@ -74,21 +88,48 @@ async def test_a_job_is_told_with_its_gpus_verdict_and_cost(used) -> None:
     at = (NOW - timedelta(hours=1)).replace(tzinfo=None)
     used.db.execute(
         "INSERT INTO diagnoses (subject, kind, bottleneck, confidence, summary, advice, evidence, misses,"
-        " job, owner, gpus, began_at, seen_at, simulated) VALUES ('Slurm job 7', 'job', 'loader', 1,"
-        " 'Waits for data.', 'More workers.', '[]', '[]', 'Slurm job 7', 'alice', 1, $1, $1, false)",
-        [at],
+        " job, owner, gpus, usd_per_hour, node, began_at, seen_at, simulated) SELECT s, k, 'loader_workers', 1,"
+        " 'Waits for data.', 'More workers.', $2, '[\"prefetch: batches come evenly\"]', 'Slurm job 7', 'alice', 1, 2.5, 'n1',"
+        " $1, $1, false FROM (VALUES ('Slurm job 7', 'job'), ('GPU-n1-0', 'gpu')) v(s, k)",
+        [at, '[{"value": 0.3, "threshold": 0.2, "text": "time without work: 30 % (from 20 %)"}]'],
+    )
+    used.db.execute(
+        "INSERT INTO gpu_1m (ts, node, gpu, gpu_uuid, simulated, samples, detail_samples, health_samples,"
+        " util_percent_avg, energy_joules_delta) VALUES (?, 'n1', 0, 'GPU-n1-0', false, 60, 0, 0, 55, 3.6e6)",
+        [(NOW - timedelta(hours=2)).replace(tzinfo=None)],
     )
     job = await read_subject(used, "job", "7", BEGIN, NOW)
     assert job is not None
     assert [gpu["gpu_uuid"] for gpu in job.gpus] == ["GPU-n1-0"]
+    assert (job.gpus[0]["util_percent"], job.gpus[0]["kwh"]) == (55.0, 1.0)
+    assert job.held == (NOW - timedelta(hours=2), NOW - timedelta(minutes=79))
+    assert not job.is_running
     assert job.users == ["alice"]
     assert job.usage is not None
     assert job.usage.usd == 4.5
-    html = PAGES.render_subject(job, "7d")
+    assert [(change["usd"], change["hours"]) for change in job.changes] == [(2.5, 1.0)]
+    html = PAGES.render_subject(job, WEEK)
     assert "More workers." in html
+    assert '<rect class="value" width="75.0"' in html
+    assert "time without work: 30 % (from 20 %)" in html
+    assert "prefetch: batches come evenly" in html
+    assert "Ended</b>: from 2026-03-02 10:30 to 2026-03-02 11:11 UTC" in html
     assert 'data-gpu-uuids="GPU-n1-0"' in html
     user = await read_subject(used, "user", "alice", BEGIN, NOW)
     assert user is not None
     assert {usage.name for usage in user.jobs} == {"7", "8"}
-    assert "Waits for data." in PAGES.render_subject(user, "7d")
+    assert "Waits for data." in PAGES.render_subject(user, WEEK)
     assert await read_subject(used, "job", "nothing", BEGIN, NOW) is None
+
+
+async def test_a_job_is_found_by_its_own_time_where_none_is_asked_for(used) -> None:
+    hour = NOW - timedelta(hours=2)
+    assert await read_extent(used, "9", NOW) == (hour, hour + timedelta(hours=1))
+    assert await read_extent(used, "nothing", NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "threshold", "share"), [(0.0, 2.0, 0.0), (2.0, 2.0, 0.5), (9.0, 2.0, 1.0), (1.0, 0.0, 1.0)]
+)  # fmt: skip
+def test_evidence_is_drawn_with_its_threshold_in_the_middle(value, threshold, share) -> None:
+    assert evidence_share(value, threshold) == share

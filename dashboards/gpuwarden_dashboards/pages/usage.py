@@ -1,7 +1,8 @@
 """The pages of what GPUs were used for: by user, team, job, node or model, and of one job or user."""
 
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from aiohttp import web
 
@@ -9,20 +10,59 @@ from gpuwarden.clock import Clock, to_ms
 from gpuwarden.query import Querier
 from gpuwarden.waste import LABELS
 from gpuwarden_dashboards.answers import answering, html
-from gpuwarden_dashboards.read.place import GROUPS
 from gpuwarden_dashboards.read.series import described
-from gpuwarden_dashboards.read.usage import (
-    BY,
-    ROWS_MAX,
-    SINCE,
-    GpuUsage,
-    Subject,
-    read_subject,
-    read_usage,
-    span_of_job,
-)
-from gpuwarden_dashboards.request import choice
+from gpuwarden_dashboards.read.subject import Subject, read_extent, read_subject
+from gpuwarden_dashboards.read.usage import BY, ROWS_MAX, SINCE, SORTS, GpuUsage, read_usage
+from gpuwarden_dashboards.request import ParameterError, choice, instant
 from gpuwarden_dashboards.templates import Templates
+
+JOB_GROUPS: Sequence[tuple[str, Sequence[str]]] = (
+    ("Utilization", ("util_percent",)),
+    ("SMs active", ("sm_active_percent",)),
+    ("Memory used", ("memory_used_bytes",)),
+    ("Power", ("power_watts",)),
+    ("SM clock", ("sm_clock_mhz",)),
+    ("NVLink received", ("nvlink_rx_bytes_per_second",)),
+    ("CPU of its processes", ("process.cpu_percent",)),
+    ("Host memory of its processes", ("process.rss_bytes",)),
+    ("Data-loader workers", ("process.loader_workers",)),
+    ("CPU of a data-loader worker", ("process.loader_cpu_percent",)),
+    ("Data-loader workers blocked on storage", ("process.loader_blocked_percent",)),
+    ("Read by its processes, page cache included", ("process.read_chars_total",)),
+    ("CPU of its nodes", ("host.cpu_util_percent",)),
+    ("Network of its nodes, received", ("host.network_rx_bytes_total",)),
+    ("InfiniBand and RoCE of its nodes, received", ("infiniband.rx_bytes_total",)),
+)
+"""Charts of a job: a line for each GPU, process, node or port."""
+HEATS = (
+    "util_percent", "sm_active_percent", "tensor_active_percent", "memory_used_bytes", "power_watts",
+    "temperature_celsius", "sm_clock_mhz", "nvlink_rx_bytes_per_second", "pcie_rx_bytes_per_second",
+)  # fmt: skip
+"""What GPUs side by side can be coloured by."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRange:
+    """The time and order that a page was asked for; `given` keeps them in links."""
+
+    begin: datetime
+    end: datetime
+    since: str = ""
+    """One of `SINCE`; empty: begin and end were given, or follow from the job."""
+    sort: str = "usd"
+    by: str | None = None
+
+    @property
+    def given(self) -> Mapping[str, str]:
+        """Parameters of the address."""
+        time = {"since": self.since} if self.since else self.fixed
+        more = {"by": self.by, "sort": self.sort if self.sort != "usd" else None}
+        return {name: value for name, value in {**more, **time}.items() if value}
+
+    @property
+    def fixed(self) -> Mapping[str, str]:
+        """The time as it is, for an address that shows the same tomorrow."""
+        return {"begin": f"{self.begin:%Y-%m-%dT%H:%M}", "end": f"{self.end:%Y-%m-%dT%H:%M}"}
 
 
 class UsagePages:
@@ -38,51 +78,66 @@ class UsagePages:
         return [
             web.get("/usage", answering(self._usage)),
             web.get("/jobs/{name:.+}", answering(self._job)),
-            web.get("/users/{name}", answering(self._user)),
+            web.get("/users/{name:.+}", answering(self._user)),
         ]
 
-    def render(self, usages: Sequence[GpuUsage], by: str, since: str) -> str:
+    def render(self, usages: Sequence[GpuUsage], asked: UsageRange) -> str:
         """The HTML of many."""
         return self._templates.render(
-            "usage.html", usages=usages, by=by, since=since, groups=BY, sinces=SINCE,
+            "usage.html", usages=usages, asked=asked, groups=BY, sinces=SINCE,
             rows_max=ROWS_MAX, labels=tuple(LABELS), meanings=LABELS, at="/usage",
         )  # fmt: skip
 
-    def render_subject(self, subject: Subject, since: str) -> str:
+    def render_subject(self, subject: Subject, asked: UsageRange) -> str:
         """The HTML of one job or user."""
-        begin, end = span_of_job(subject)
+        begin, end = subject.held
         return self._templates.render(
             "subject.html",
             subject=subject,
-            since=since,
+            asked=asked,
             sinces=SINCE,
-            now=subject.end,
+            now=self._clock.now(),
             begin_ms=to_ms(begin),
             end_ms=to_ms(end),
             labels=tuple(LABELS),
             meanings=LABELS,
-            groups=[{"title": title, "metrics": metrics[:1]} for title, metrics in GROUPS],
+            groups=[{"title": title, "metrics": metrics} for title, metrics in JOB_GROUPS],
             metrics=list(described()),
+            heats=HEATS,
         )
 
     async def _usage(self, request: web.Request) -> web.Response:
-        by = choice(request, "by", "user", BY)
-        since, begin, end = self._since(request)
-        return html(self.render(await read_usage(self._querier, by, begin, end), by, since))
+        asked = self._range(request, choice(request, "by", "user", BY))
+        usages = await read_usage(
+            self._querier, asked.by or "user", asked.begin, asked.end, asked.sort
+        )
+        return html(self.render(usages, asked))
 
     async def _job(self, request: web.Request) -> web.Response:
-        return await self._subject("job", request)
+        name, asked = request.match_info["name"], self._range(request)
+        if not {"since", "begin", "end"} & set(request.query):
+            extent = await read_extent(self._querier, name, self._clock.now())
+            if extent is not None:
+                asked = UsageRange(*extent, sort=asked.sort)
+        return await self._subject("job", name, asked)
 
     async def _user(self, request: web.Request) -> web.Response:
-        return await self._subject("user", request)
+        return await self._subject("user", request.match_info["name"], self._range(request))
 
-    async def _subject(self, kind: str, request: web.Request) -> web.Response:
-        since, begin, end = self._since(request)
-        subject = await read_subject(self._querier, kind, request.match_info["name"], begin, end)
+    async def _subject(self, kind: str, name: str, asked: UsageRange) -> web.Response:
+        subject = await read_subject(self._querier, kind, name, asked.begin, asked.end, asked.sort)
         if subject is None:
-            raise web.HTTPNotFound
-        return html(self.render_subject(subject, since))
+            raise web.HTTPNotFound(text=f"nothing is known of {kind} {name} in that time\n")
+        return html(self.render_subject(subject, asked))
 
-    def _since(self, request: web.Request) -> tuple[str, datetime, datetime]:
-        since, now = choice(request, "since", "7d", SINCE), self._clock.now()
-        return since, now - SINCE[since], now
+    def _range(self, request: web.Request, by: str | None = None) -> UsageRange:
+        now = self._clock.now()
+        sort = choice(request, "sort", "usd", ("name", *SORTS))
+        if not {"begin", "end"} & set(request.query):
+            since = choice(request, "since", "7d", SINCE)
+            return UsageRange(now - SINCE[since], now, since, sort, by)
+        end = instant(request, "end", now)
+        begin = instant(request, "begin", end - timedelta(days=7))
+        if begin >= end:
+            raise ParameterError("the end must be after the begin")
+        return UsageRange(begin, end, "", sort, by)

@@ -1,18 +1,20 @@
-"""Reads who used GPUs over a time, how well, and at what cost: by user, team, job, node or model, and for one job or user."""
+"""Reads who used GPUs over a time, how well, and at what cost: by user, team, job, node or model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from gpuwarden.query import Querier, query_all
 from gpuwarden_dashboards.read.fleet import Record
+from gpuwarden_dashboards.read.series import JOB
 
 BY = {"user": '"user"', "team": "team", "job": "job", "node": "node", "model": "model"}
 """What usage can be grouped by, as columns of `waste`."""
 SINCE = {"24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30), "365d": timedelta(days=365)}  # fmt: skip
 ROWS_MAX = 200
-_JOB = "coalesce(slurm_job_id, pod)"
+USED = ("productive", "busy")
+"""Labels of time in which a kernel ran at full clocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,120 +26,99 @@ class GpuUsage:
     usd: float | None
     wasted_hours: float
     wasted_usd: float | None
+    energy_kwh: float | None
+    co2_kg: float | None
     labels: Mapping[str, tuple[float, float | None]]
     """Hours and dollars by label."""
+    is_running: bool | None = None
+    """Of a job, whether it has processes on GPUs now."""
+
+    @property
+    def used_share(self) -> float:
+        """Share of the hours in which the GPU was used."""
+        used = sum(self.labels[label][0] for label in USED if label in self.labels)
+        return used / self.gpu_hours if self.gpu_hours else 0.0
+
+    @property
+    def wasted_share(self) -> float | None:
+        """Share of the dollars that were wasted; None: no price is known."""
+        return (self.wasted_usd or 0.0) / self.usd if self.usd else None
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A job or a user, over a time."""
-
-    kind: str
-    """job or user"""
-    name: str
-    begin: datetime
-    end: datetime
-    usage: GpuUsage | None
-    gpus: Sequence[Record]
-    """node, gpu, gpu_uuid and when it was held."""
-    jobs: Sequence[GpuUsage]
-    """Of a user."""
-    users: Sequence[str]
-    """Of a job."""
-    verdicts: Sequence[Record]
-    alerts: Sequence[Record]
+SORTS: Mapping[str, Callable[[GpuUsage], float | None]] = {
+    "usd": lambda one: one.usd,
+    "gpu_hours": lambda one: one.gpu_hours,
+    "used": lambda one: one.used_share,
+    "wasted_hours": lambda one: one.wasted_hours,
+    "wasted_usd": lambda one: one.wasted_usd,
+    "wasted_share": lambda one: one.wasted_share,
+    "energy_kwh": lambda one: one.energy_kwh,
+}
+"""What usage can be sorted by, the largest first; `name` is the other way round."""
 
 
 async def read_usage(
-    querier: Querier, by: str, begin: datetime, end: datetime
+    querier: Querier, by: str, begin: datetime, end: datetime, sort: str = "usd"
 ) -> Sequence[GpuUsage]:
-    """The largest first. Raises QueryError."""
-    return await _usage(querier, BY[by], "true", {"begin": begin, "end": end})
+    """By user, team, job, node or model. Raises QueryError."""
+    return await usage_of(querier, BY[by], "true", {"begin": begin, "end": end}, sort)
 
 
-async def _usage(
-    querier: Querier, column: str, where: str, params: Mapping[str, Any]
+async def usage_of(
+    querier: Querier, column: str, where: str, params: Mapping[str, Any], sort: str = "usd"
 ) -> Sequence[GpuUsage]:
-    found = await querier.query(
-        f"""
-        SELECT {column} AS name, label, is_waste, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd
-        FROM waste WHERE ts >= $begin AND ts < $end AND {where} GROUP BY ALL
-        """,
-        params,
-    )
+    """Of rows of `waste` with a condition. Raises QueryError."""
+    queries = [
+        (
+            f"""
+            SELECT {column} AS name, label, is_waste, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd,
+                sum(energy_kwh) AS energy_kwh, sum(co2_kg) AS co2_kg
+            FROM waste WHERE ts >= $begin AND ts < $end AND {where} GROUP BY ALL
+            """,
+            params,
+        )
+    ]
+    if column == "job":
+        queries.append((f"SELECT DISTINCT {JOB} AS job FROM process_samples WHERE {_NOW}", {}))
+    found, *running = (result.records() for result in await query_all(querier, queries))
+    jobs = {record["job"] for record in running[0]} if running else None
     by_name: dict[str | None, list[Record]] = {}
-    for record in found.records():
+    for record in found:
         by_name.setdefault(record["name"], []).append(record)
-    usages = [_summed(name, records) for name, records in by_name.items()]
-    return sorted(usages, key=lambda one: (-(one.usd or 0.0), -one.gpu_hours))[:ROWS_MAX]
+    usages = [
+        _summed(name, records, name in jobs if jobs is not None else None)
+        for name, records in by_name.items()
+    ]
+    return sorted_usage(usages, sort)[:ROWS_MAX]
 
 
-def _summed(name: str | None, records: Sequence[Record]) -> GpuUsage:
+_NOW = "ts > now()::TIMESTAMP - INTERVAL 1 MINUTE"
+
+
+def sorted_usage(usages: Sequence[GpuUsage], sort: str) -> Sequence[GpuUsage]:
+    """By one of `SORTS`, or by name; what is unknown comes last."""
+    if sort == "name":
+        return sorted(usages, key=lambda one: (one.name is None, one.name or ""))
+    key = SORTS[sort]
+    return sorted(usages, key=lambda one: (-(key(one) or 0.0), -one.gpu_hours, one.name or ""))
+
+
+def _summed(name: str | None, records: Sequence[Record], is_running: bool | None) -> GpuUsage:
     wasted = [record for record in records if record["is_waste"]]
     return GpuUsage(
         name,
         sum(record["gpu_hours"] for record in records),
-        _usd(records),
+        _known(records, "usd"),
         sum(record["gpu_hours"] for record in wasted),
-        _usd(wasted),
+        _known(wasted, "usd"),
+        _known(records, "energy_kwh"),
+        _known(records, "co2_kg"),
         {record["label"]: (record["gpu_hours"], record["usd"]) for record in records},
+        is_running,
     )
 
 
-def _usd(records: Sequence[Record]) -> float | None:
-    """None: no price is known of any."""
-    known = [record["usd"] for record in records if record["usd"] is not None]
+def _known(records: Sequence[Record], column: str) -> float | None:
+    """None: it is not known of any."""
+    known = [record[column] for record in records if record[column] is not None]
     return sum(known) if known or not records else None
-
-
-async def read_subject(
-    querier: Querier, kind: str, name: str, begin: datetime, end: datetime
-) -> Subject | None:
-    """A job or a user; None: nothing is known of it in that time. Raises QueryError."""
-    is_job = kind == "job"
-    params = {"name": name, "begin": begin, "end": end}
-    held = f"{_JOB} = $name" if is_job else "username = $name"
-    # Of a job what was said of it as a whole, of a user what holds of any of their GPUs.
-    judged = "job IN ('Slurm job ' || $name, 'pod ' || $name)" if is_job else "owner = $name"
-    mine = "owner = $name" if not is_job else (
-        "gpu_uuid IN (SELECT DISTINCT gpu_uuid FROM process_1m "
-        f"WHERE {held} AND ts >= $begin AND ts < $end)"
-    )  # fmt: skip
-    queries = (
-        f"""
-        SELECT node, gpu, gpu_uuid, min(ts) AS first_at, max(ts) AS last_at,
-            list(DISTINCT username) AS users
-        FROM (
-            SELECT node, gpu, gpu_uuid, ts, username FROM process_1m
-            WHERE {held} AND ts >= $begin AND ts < $end
-            UNION ALL
-            SELECT node, gpu, gpu_uuid, ts, username FROM process_samples
-            WHERE {held} AND ts >= greatest($begin, $end - INTERVAL 10 MINUTE) AND ts < $end
-        ) GROUP BY node, gpu, gpu_uuid ORDER BY node, gpu LIMIT 256
-        """,
-        f"""
-        SELECT kind, node, gpu, job, summary, advice, usd_per_hour, began_at, ended_at FROM diagnoses
-        WHERE {judged} AND began_at < $end AND coalesce(ended_at, $end) >= $begin
-        ORDER BY kind DESC, ended_at IS NOT NULL, began_at DESC LIMIT 40
-        """,
-        f"SELECT * FROM alerts_now WHERE state = 'firing' AND {mine} ORDER BY fired_at LIMIT 50",
-    )
-    asked = [(sql, {n: v for n, v in params.items() if f"${n}" in sql}) for sql in queries]
-    gpus, verdicts, alerts = (result.records() for result in await query_all(querier, asked))
-    column = "job" if is_job else '"user"'
-    usage = await _usage(querier, column, f"{column} = $name", params)
-    if not gpus and not usage and not verdicts:
-        return None
-    jobs = [] if is_job else await _usage(querier, "job", '"user" = $name', params)
-    users = sorted({user for gpu in gpus for user in gpu["users"] if user})
-    return Subject(
-        kind, name, begin, end, usage[0] if usage else None, gpus, jobs, users, verdicts, alerts
-    )
-
-
-def span_of_job(subject: Subject) -> tuple[datetime, datetime]:
-    """When a job held its GPUs, as far as the time that was asked about says."""
-    if not subject.gpus:
-        return subject.begin, subject.end
-    begin = min(gpu["first_at"] for gpu in subject.gpus)
-    return begin, max(gpu["last_at"] for gpu in subject.gpus) + timedelta(minutes=1)

@@ -28,7 +28,9 @@ const onlyGpu = here.searchParams.get("gpu");
 const now = () => Date.now();
 const given = ["begin", "end"].map((name) => Number(here.searchParams.get(name) ?? set[name]));
 let lengthS = Number(here.searchParams.get("last")) || 3600;
-const fixed = given.every((ms) => ms > 0) && !here.searchParams.has("last");
+const followed = set.follow && !here.searchParams.has("last") && !here.searchParams.has("begin");
+if (followed) lengthS = Math.ceil((now() - Number(set.begin)) / 1000);
+const fixed = !followed && given.every((ms) => ms > 0) && !here.searchParams.has("last");
 const shared = new Shared(...(fixed ? given : [now() - lengthS * 1000, now()]));
 let following = !fixed;
 
@@ -215,7 +217,8 @@ function show(series, timeline, others) {
   }
   states?.set({ ...frame, lines: stateRows(timeline, frame, strips) });
   if (heat) {
-    heat.title = known.get(heatPicker.value)?.meaning ?? heatPicker.value;
+    heat.title = shortName(heatPicker.value);
+    heat.meaning = known.get(heatPicker.value)?.meaning;
     heat.set({ ...frame, lines: series.lines.filter((line) => line.metric === heatPicker.value).map((line) => ({ ...line, name: nameOf(line, [""]) })) });
   }
   const spanMs = shared.end - shared.begin;
@@ -236,8 +239,8 @@ export function lanes(name, runs) {
 }
 
 const REASONS = {
-  "software power cap": "power cap", "hardware slowdown": "HW slow", "software thermal slowdown": "SW thermal",
-  "hardware thermal slowdown": "HW thermal", "hardware power brake": "brake",
+  "software power cap": "power", "hardware slowdown": "hardware", "software thermal slowdown": "SW heat",
+  "hardware thermal slowdown": "HW heat", "hardware power brake": "brake",
 };
 
 function stateRows(timeline, { begin, step }, strips) {

@@ -19,7 +19,7 @@ class Rows extends Plot {
     return 2 + row * this.rowHigh;
   }
 
-  /** Names left of the rows, cut to the room there. */
+  /** Names left of the rows; of one without room the end is kept: the number of the GPU. */
   drawNames(pen, colour) {
     pen.fillStyle = colour("--soft");
     pen.textAlign = "right";
@@ -27,7 +27,7 @@ class Rows extends Plot {
     if (this.rowHigh < 9) return;
     this.data.lines.forEach((line, row) => {
       let name = line.name;
-      while (name.length > 3 && pen.measureText(name).width > LEFT - 8) name = `${name.replace(/…$/, "").slice(0, -1)}…`;
+      while (name.length > 3 && pen.measureText(name).width > LEFT - 8) name = `…${name.replace(/^…/, "").slice(1)}`;
       pen.fillText(name, LEFT - 5, this.y(row) + this.rowHigh / 2);
     });
   }
@@ -180,7 +180,7 @@ export class Heat extends Rows {
     const { least, greatest, unit } = this.range;
     const scale = `from ${readable(least, unit)} (dark) to ${readable(greatest, unit)} (bright)`;
     const { lines } = this.data;
-    if (at === null) return [[scale, "soft"]];
+    if (at === null) return [[`${scale}. ${this.meaning ?? ""}`, "soft"]];
     return [[scale, "soft"], ...lines.slice(0, 16).map((line) => [`${line.name} ${readable(line.mean[at], unit)}`, "legend"])];
   }
 

@@ -1,0 +1,161 @@
+"""Reads what is known of one job or user over a time: GPUs, verdicts with their evidence, cost, what to change."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gpuwarden.diagnosis import HEALTHY, Bottleneck
+from gpuwarden.query import Querier, query_all
+from gpuwarden_dashboards.read.fleet import Record
+from gpuwarden_dashboards.read.series import GPUS_MAX, JOB
+from gpuwarden_dashboards.read.usage import GpuUsage, usage_of
+
+_SEARCHED = timedelta(days=90)
+"""A job is looked for so far back where no time is given."""
+RUNNING_WITHIN = timedelta(minutes=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A job or a user, over a time."""
+
+    kind: str
+    """job or user"""
+    name: str
+    begin: datetime
+    end: datetime
+    usage: GpuUsage | None
+    gpus: Sequence[Record]
+    """Of a job each with its means over the time it was held; of a user those held last."""
+    jobs: Sequence[GpuUsage]
+    """Of a user."""
+    users: Sequence[str]
+    """Of a job."""
+    verdicts: Sequence[Record]
+    changes: Sequence[Record]
+    """What to change, by job and class: what most is lost by first."""
+    alerts: Sequence[Record]
+
+    @property
+    def held(self) -> tuple[datetime, datetime]:
+        """When a job held its GPUs, as far as the time that was asked about says."""
+        if not self.gpus:
+            return self.begin, self.end
+        last = max(gpu["last_at"] for gpu in self.gpus) + timedelta(minutes=1)
+        return min(gpu["first_at"] for gpu in self.gpus), min(last, self.end)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it holds a GPU at the end of that time."""
+        return self.end - self.held[1] < RUNNING_WITHIN and bool(self.gpus)
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        """Where its GPUs are."""
+        return sorted({gpu["node"] for gpu in self.gpus})
+
+
+async def read_extent(
+    querier: Querier, job: str, now: datetime
+) -> tuple[datetime, datetime] | None:
+    """From when to when a job held GPUs, by the hour; None: it is not known. Raises QueryError."""
+    found = await querier.query(
+        f"""
+        SELECT min(ts) AS begin, max(until) AS until FROM (
+            SELECT ts, ts + INTERVAL 1 HOUR AS until FROM waste_1h WHERE {JOB} = $job AND ts >= $searched
+            UNION ALL
+            SELECT ts, ts + INTERVAL 1 MINUTE FROM process_1m WHERE {JOB} = $job AND ts >= $recent
+            UNION ALL
+            SELECT ts, ts FROM process_samples WHERE {JOB} = $job AND ts >= $recent
+        )
+        """,
+        {"job": job, "searched": now - _SEARCHED, "recent": now - timedelta(hours=3)},
+    )
+    begin, until = found.rows[0]
+    return None if begin is None else (begin, min(until, now))
+
+
+async def read_subject(
+    querier: Querier, kind: str, name: str, begin: datetime, end: datetime, sort: str = "usd"
+) -> Subject | None:
+    """A job or a user; None: nothing is known of it in that time. Raises QueryError."""
+    is_job = kind == "job"
+    params = {"name": name, "begin": begin, "end": end}
+    mine = f"{JOB} = $name" if is_job else "username = $name"
+    when = "ts >= $begin AND ts < $end"
+    held = f"""
+        WITH held AS (
+            SELECT node, gpu, gpu_uuid, min(ts) AS first_at, max(ts) AS last_at, list(DISTINCT username) AS users
+            FROM (
+                SELECT node, gpu, gpu_uuid, ts, username FROM process_1m WHERE {mine} AND {when}
+                UNION ALL
+                SELECT node, gpu, gpu_uuid, ts, username FROM process_samples
+                WHERE {mine} AND ts >= greatest($begin, $end - INTERVAL 10 MINUTE) AND ts < $end
+            ) GROUP BY node, gpu, gpu_uuid ORDER BY last_at DESC LIMIT {GPUS_MAX}
+        )
+    """
+    # Of a job what was said of it as a whole, of a user what holds of any of their GPUs.
+    judged = "job IN ('Slurm job ' || $name, 'pod ' || $name)" if is_job else "owner = $name"
+    concerned = "owner = $name" if not is_job else (
+        f"gpu_uuid IN (SELECT DISTINCT gpu_uuid FROM process_1m WHERE {mine} AND {when})"
+    )  # fmt: skip
+    healthy = tuple(str(one) for one in sorted((*HEALTHY, Bottleneck.UNKNOWN)))
+    hours = (
+        "date_diff('ms', greatest(began_at, $begin), least(coalesce(ended_at, $end), $end)) / 3.6e6"
+    )
+    holds = f"{judged} AND began_at < $end AND coalesce(ended_at, $end) >= $begin"
+    queries = [
+        f"{held} SELECT * FROM held ORDER BY node, gpu" if not is_job else f"""
+        {held} SELECT h.*, m.* EXCLUDE (of_gpu) FROM held h LEFT JOIN (
+            SELECT g.gpu_uuid AS of_gpu, avg(util_percent_avg) AS util_percent, avg(sm_active_percent_avg) AS sm_percent,
+                max(memory_used_bytes_max) AS memory_bytes, avg(power_watts_avg) AS power_watts,
+                max(temperature_celsius_max) AS temperature_celsius, avg(sm_clock_mhz_avg) AS sm_clock_mhz,
+                sum(energy_joules_delta) / 3.6e6 AS kwh
+            FROM gpu_1m g JOIN held h ON g.gpu_uuid = h.gpu_uuid AND g.ts >= h.first_at AND g.ts <= h.last_at
+            WHERE g.{when} GROUP BY g.gpu_uuid
+        ) m ON m.of_gpu = h.gpu_uuid ORDER BY node, gpu
+        """,
+        f"""
+        SELECT kind, node, gpu, job, bottleneck, confidence, summary, advice, evidence, misses, usd_per_hour,
+            began_at, ended_at
+        FROM diagnoses WHERE {holds}
+        ORDER BY kind DESC, ended_at IS NOT NULL, began_at DESC LIMIT 40
+        """,
+        f"""
+        SELECT job, bottleneck, arg_max(summary, began_at) AS summary, arg_max(advice, began_at) AS advice,
+            sum({hours}) AS hours, sum(usd_per_hour * ({hours})) AS usd, bool_or(ended_at IS NULL) AS is_open,
+            count(DISTINCT subject) AS gpus
+        FROM diagnoses WHERE kind = 'gpu' AND {holds} AND advice IS NOT NULL AND bottleneck NOT IN {healthy}
+        GROUP BY job, bottleneck ORDER BY usd DESC NULLS LAST, hours DESC LIMIT 12
+        """,
+        f"SELECT * FROM alerts_now WHERE state = 'firing' AND {concerned} ORDER BY fired_at LIMIT 50",
+    ]  # fmt: skip
+    asked = [(sql, {n: v for n, v in params.items() if f"${n}" in sql}) for sql in queries]
+    gpus, verdicts, changes, alerts = (r.records() for r in await query_all(querier, asked))
+    column = "job" if is_job else '"user"'
+    usage = await usage_of(querier, column, f"{column} = $name", params)
+    if not gpus and not usage and not verdicts:
+        return None
+    jobs = [] if is_job else await usage_of(querier, "job", '"user" = $name', params, sort)
+    users = sorted({user for gpu in gpus for user in gpu["users"] if user})
+    return Subject(
+        kind, name, begin, end, usage[0] if usage else None, gpus, jobs, users,
+        [_with_evidence(verdict) for verdict in verdicts], changes, alerts,
+    )  # fmt: skip
+
+
+def _with_evidence(verdict: Record) -> Record:
+    """`evidence` as what can be drawn: text, and how far along a line of two thresholds the value is."""
+    lines = [
+        {"text": line["text"], "share": evidence_share(line["value"], line["threshold"])}
+        for line in json.loads(verdict["evidence"] or "[]")
+    ]
+    return {**verdict, "evidence": lines, "misses": json.loads(verdict["misses"] or "[]")}
+
+
+def evidence_share(value: float, threshold: float) -> float:
+    """0 to 1, where the threshold is at the middle."""
+    if threshold <= 0:
+        return 0.0 if value <= 0 else 1.0
+    return min(1.0, max(0.0, value / (2 * threshold)))

@@ -48,6 +48,8 @@ class Templates:
             percent=text.percent,
             gigabytes=text.gigabytes,
             size=text.size,
+            power=text.power,
+            celsius=text.celsius,
             ago=text.ago,
             since=_since,
             span=lambda seconds: text.ABSENT if seconds is None else readable(seconds),

@@ -1,8 +1,9 @@
 """Reads what the page of a node or a GPU says beside its charts: inventory, GPUs, processes, firing alerts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from statistics import mean
 from typing import Any
 
 from gpuwarden.alert import WORST_FIRST
@@ -54,7 +55,7 @@ ORDER BY {WORST_FIRST}, usd_so_far DESC NULLS LAST, fired_at LIMIT 50
 """
 _PROCESSES = f"""
 SELECT gpu, pid, process_name, command, username, coalesce(slurm_job_id, pod) AS job,
-    gpu_memory_bytes AS memory_bytes, cpu_percent, started_at
+    gpu_memory_bytes AS memory_bytes, sm_util_percent, cpu_percent, rss_bytes, started_at
 FROM process_samples
 WHERE {{where}} AND ts > now()::TIMESTAMP - INTERVAL 1 MINUTE
 QUALIFY row_number() OVER (PARTITION BY gpu_uuid, pid ORDER BY ts DESC) = 1
@@ -94,6 +95,20 @@ class PlaceNow:
     """GPUs that work for the same jobs now."""
     processes: Sequence[Record]
     alerts: Sequence[Record]
+
+    @property
+    def totals(self) -> Mapping[str, float]:
+        """Of the node's GPUs now; what no GPU says is left out."""
+        read = {
+            name: [gpu[name] for gpu in self.gpus if gpu[name] is not None]
+            for name in ("power_watts", "temperature_celsius", "util_percent")
+        }
+        how: Mapping[str, Callable[[list[float]], float]] = {
+            "power_watts": sum,
+            "temperature_celsius": max,
+            "util_percent": mean,
+        }
+        return {name: how[name](values) for name, values in read.items() if values}
 
     @property
     def siblings(self) -> Mapping[str, Sequence[str]]:

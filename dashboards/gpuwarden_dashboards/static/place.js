@@ -226,16 +226,17 @@ function show(series, timeline, others) {
   tell(timeline.marks);
 }
 
-/** Runs that overlap, on as few rows as they need, at most four. */
+/** Runs that overlap, on as few rows as they need, at most six; those beyond are counted. */
 export function lanes(name, runs) {
   const rows = [];
+  let beyond = 0;
   for (const run of [...runs].sort((a, b) => a.begin_ms - b.begin_ms)) {
     const row = rows.find((one) => (one.at(-1).end_ms ?? Infinity) <= run.begin_ms && run.begin_ms > one.at(-1).begin_ms);
     if (row) row.push(run);
-    else if (rows.length < 4) rows.push([run]);
-    else rows[3].push(run);
+    else if (rows.length < 6) rows.push([run]);
+    else beyond += 1;
   }
-  return rows.map((row, number) => ({ name: number ? "" : name, runs: row }));
+  return rows.map((row, number) => ({ name: number === 5 && beyond ? `+ ${beyond} more` : number ? "" : name, runs: row }));
 }
 
 const REASONS = {
@@ -251,7 +252,7 @@ function stateRows(timeline, { begin, step }, strips) {
   for (const gpu of timeline.states) {
     const of = set.gpuUuids ? `${gpu.node} ${gpu.gpu}` : `GPU ${gpu.gpu}`;
     rows.push({ name: isOne ? "state" : [of, gpu.part].filter(Boolean).join(" "), runs: gpu.runs.map(run) });
-    if (many) continue;
+    if (many || gpu.part) continue;
     const verdicts = timeline.marks.filter((mark) => mark.kind === "diagnosis" && mark.gpu === gpu.gpu && mark.node === gpu.node);
     if (verdicts.length) rows.push({ name: isOne ? "verdict" : "", runs: verdicts.map((mark) => ({ ...mark, severity: undefined, label: mark.name, verdict: true })) });
   }

@@ -119,7 +119,7 @@ export function draw(place, data, chosen) {
     const width = Math.min(110, WIDTH / ports.length - 8);
     const x = ((number + 0.5) * WIDTH) / ports.length - width / 2;
     const bad = (port.state ?? "active") !== "active" || Object.keys(port.errors).length > 0;
-    const made = box(svg, x, hostY + 50, width, 48, [port.device, `${port.state ?? "?"} ${bits(port.rate_bits_per_second)}`, `tx ${rate(port.tx_bytes_per_second)}`], `far${bad ? " bad" : ""}`);
+    const made = box(svg, x, hostY + 50, width, 52, [port.device, `${port.state ?? "?"} ${bits(port.rate_bits_per_second)}`, `tx ${rate(port.tx_bytes_per_second)}`], `far${bad ? " bad" : ""}`);
     tip(made, `${port.device} port ${port.port}: ${port.state ?? "?"}, ${port.physical_state ?? "?"}; rx ${rate(port.rx_bytes_per_second)}; ${wrong(port.errors) || "no errors in the last hour"}`);
   });
   const scroll = document.createElement("div");

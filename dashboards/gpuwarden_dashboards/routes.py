@@ -28,6 +28,6 @@ def routes(querier: Querier, clock: Clock) -> Iterable[web.AbstractRouteDef]:
         *UsagePages(templates, querier, clock).routes(),
         *WastePage(templates, querier, clock).routes(),
         *CollectorPage(templates, querier, clock).routes(),
-        *SqlPage(templates).routes(),
+        *SqlPage(templates, querier).routes(),
         *LoginPage(templates).routes(),
     ]

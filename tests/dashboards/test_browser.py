@@ -73,11 +73,17 @@ def answering(querier):
     return answer
 
 
+async def no_queries(_request: web.Request) -> web.Response:
+    """`GET /v1/queries` where none is saved."""
+    return web.json_response({"queries": []})
+
+
 @asynccontextmanager
 async def served(querier, port=0):
     app = web.Application()
     app.add_routes(routes(querier, SystemClock()))
     app.router.add_post("/v1/sql", answering(querier))
+    app.router.add_get("/v1/queries", no_queries)
     runner = web.AppRunner(app, shutdown_timeout=1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)

@@ -45,6 +45,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("POST", LOGIN_PATH): Anyone,  # the token is in its body
     ("POST", LOGOUT_PATH): Anyone,
     ("GET", "/assets/{version}/{name}"): Anyone,  # the same for all, and no data in them
+    ("GET", "/v1/schema"): Scope.READ,
     ("GET", "/v1/map"): Scope.READ,
     ("GET", "/v1/series"): Scope.READ,
     ("GET", "/v1/timeline"): Scope.READ,

@@ -1,40 +1,102 @@
-"""The page that asks questions in SQL."""
+"""The page that asks questions in SQL, and the tables and columns that it completes."""
 
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 from aiohttp import web
 
-from gpuwarden.schema import TABLES
-from gpuwarden_dashboards.answers import html
+from gpuwarden.query import Querier
+from gpuwarden.schema import TABLES, stored_columns, views_sql
+from gpuwarden_dashboards.answers import answering, html
 from gpuwarden_dashboards.questions import QUESTIONS
 from gpuwarden_dashboards.templates import Templates
 
+_VIEW = re.compile(
+    r"((?:^-- [^\n]*\n)+)CREATE OR REPLACE VIEW (\w+) AS(.*?);\n", re.DOTALL | re.MULTILINE
+)
+_MADE = {
+    "is_waste": "Whether its label is one of waste.",
+    "gpu_hours": "Time with that label and owner, in hours.",
+    "user": "Who held the GPU, else whose job it was given to.",
+    "job": "Slurm job or Kubernetes pod.",
+    "usd_so_far": "What it has cost so far.",
+    "usd_per_hour": "Price of the GPU.",
+    "catalogue_model": "Model as the catalogue calls it.",
+}
+"""Meaning of columns that only views have."""
+
 
 class SqlPage:
-    """GET /sql."""
+    """GET /sql and GET /v1/schema."""
 
-    def __init__(self, templates: Templates) -> None:
+    def __init__(self, templates: Templates, querier: Querier) -> None:
         self._templates = templates
+        self._querier = querier
+        self._schema: bytes | None = None
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
-        """The page."""
-        return [web.get("/sql", self._show)]
+        """The page and its data."""
+        return [
+            web.get("/sql", answering(self._show)),
+            web.get("/v1/schema", answering(self._show_schema)),
+        ]
 
     async def _show(self, _request: web.Request) -> web.Response:
+        version = sha256(await self._described()).hexdigest()[:16]
         return html(
-            self._templates.render("sql.html", questions=QUESTIONS, tables=_tables(), at="/sql")
+            self._templates.render("sql.html", questions=QUESTIONS, schema=version, at="/sql")
         )
 
+    async def _show_schema(self, _request: web.Request) -> web.Response:
+        headers = {
+            # The page names it by its hash, as `?v=`.
+            "Cache-Control": "private, max-age=31536000, immutable",
+            "X-Content-Type-Options": "nosniff",
+        }
+        body = await self._described()
+        answer = web.Response(body=body, content_type="application/json", headers=headers)
+        answer.enable_compression()
+        return answer
 
-def _tables() -> Sequence[Mapping[str, Any]]:
+    async def _described(self) -> bytes:
+        if self._schema is None:
+            found = await self._querier.query(
+                "SELECT table_name, column_name, data_type FROM information_schema.columns "
+                "ORDER BY table_name, ordinal_position"
+            )
+            document = {"tables": described(found.rows)}
+            self._schema = json.dumps(document, separators=(",", ":")).encode()
+        return self._schema
+
+
+def described(columns: Sequence[tuple[Any, ...]]) -> Sequence[Mapping[str, Any]]:
+    """Views and tables with their columns and meanings. `columns`: table, name and type of each that there is."""
+    by_table: dict[str, list[tuple[str, str]]] = {}
+    for table, name, kind in columns:
+        by_table.setdefault(table, []).append((name, kind))
+    found = []
+    for comment, name, sql in _VIEW.findall(views_sql()):
+        # Those of the tables that it is made of, before any other of the name.
+        known: dict[str, str] = {}
+        used = set(re.findall(r"\w+", sql)) & TABLES.keys()
+        for table in (*TABLES.values(), *(TABLES[one] for one in sorted(used))):
+            known |= {c.name: c.meaning for c in stored_columns(table)}
+        meaning = " ".join(line.removeprefix("-- ") for line in comment.splitlines())
+        found.append((name, meaning, {**known, **_MADE}))
+    for table in TABLES.values():
+        known = {c.name: c.meaning for c in stored_columns(table)}
+        found.append((table.name, f"One row per {table.row}.", known))
     return [
         {
-            "name": table.name,
-            "meaning": f"one row per {table.row}",
+            "name": name,
+            "meaning": meaning,
             "columns": [
-                {"name": c.name, "type": c.type.value, "meaning": c.meaning} for c in table.columns
+                {"name": column, "type": kind, "meaning": meanings.get(column, "")}
+                for column, kind in by_table.get(name, ())
             ],
         }
-        for table in TABLES.values()
+        for name, meaning, meanings in found
     ]

@@ -1,11 +1,12 @@
-// The SQL page: an editor that completes tables and columns, the result as a table and a chart, downloads, a link to share.
+// The SQL page: an editor that completes tables and columns, the result as a table and a chart, downloads, saved queries, a link.
 
+import { bars, barsOf } from "./bars.js";
 import { Chart, Shared } from "./chart.js";
-import { logIn } from "./live.js";
+import { ask as askFor, logIn } from "./live.js";
 import { table } from "./result.js";
 
 const SHOWN_MAX = 2000;
-const KEEP = "gpuwarden-queries";
+const ADDRESS_MAX = 4000; // longer queries stand behind the #, which no server sees
 const WORDS = "SELECT FROM WHERE GROUP BY ORDER LIMIT JOIN LEFT USING AND OR NOT NULL IS IN BETWEEN LIKE ILIKE CASE WHEN THEN ELSE END DISTINCT HAVING QUALIFY WITH AS DESC ASC INTERVAL count( sum( avg( min( max( arg_max( date_trunc( time_bucket( now() quantile_cont( round( coalesce( list( FILTER OVER PARTITION".split(" ");
 
 const editor = document.querySelector("#sql");
@@ -14,8 +15,11 @@ const hint = document.querySelector("#hint");
 const state = document.querySelector("#outcome");
 const result = document.querySelector("#result");
 const figure = document.querySelector("#chart");
-const saved = document.querySelector("#saved");
-const tables = JSON.parse(document.querySelector("#tables").textContent);
+const measure = document.querySelector("#measure");
+const questions = document.querySelector("#questions");
+const schema = document.querySelector("#schema");
+const kept = document.querySelector("#kept");
+let tables = [];
 let running = null;
 let answer = null;
 
@@ -54,7 +58,10 @@ function suggest() {
       const item = document.createElement("li");
       item.id = `suggestion-${number}`;
       item.setAttribute("role", "option");
-      item.textContent = one.name;
+      const said = document.createElement("span");
+      said.className = "soft";
+      said.textContent = [one.of, one.type, one.meaning].filter(Boolean).join(" · ");
+      item.append(one.name, " ", said);
       item.addEventListener("pointerdown", (event) => {
         event.preventDefault();
         chosen = number;
@@ -68,7 +75,6 @@ function suggest() {
 
 function mark() {
   list.hidden = !found.length;
-  editor.setAttribute("aria-expanded", String(found.length > 0));
   [...list.children].forEach((item, number) => item.setAttribute("aria-selected", String(number === chosen)));
   if (found.length) editor.setAttribute("aria-activedescendant", `suggestion-${chosen}`);
   else editor.removeAttribute("aria-activedescendant");
@@ -120,9 +126,15 @@ function ask(accept, signal) {
   });
 }
 
+function failed(error) {
+  state.className = "failed";
+  state.textContent = error instanceof TypeError ? "the collector does not answer" : error.message;
+}
+
 async function run() {
-  const url = new URL(location.href);
-  url.searchParams.set("q", editor.value);
+  const url = new URL("/sql", location.href);
+  if (encodeURIComponent(editor.value).length < ADDRESS_MAX) url.searchParams.set("q", editor.value);
+  else url.hash = `q=${encodeURIComponent(editor.value)}`;
   history.replaceState(null, "", url);
   running?.abort();
   const mine = (running = new AbortController());
@@ -140,17 +152,17 @@ async function run() {
     const shown = many > SHOWN_MAX ? `, the first ${SHOWN_MAX.toLocaleString("en")} shown` : "";
     state.textContent = `${many.toLocaleString("en")} ${many === 1 ? "row" : "rows"}${shown} in ${(1000 * said.elapsed_s).toFixed(0)} ms${cut}`;
     result.replaceChildren(table(said.columns, said.rows.slice(0, SHOWN_MAX)));
+    offer();
     draw();
   } catch (error) {
     if (error.name === "AbortError") {
       if (mine === running) state.textContent = "cancelled";
       return;
     }
-    state.className = "failed";
-    state.textContent = error instanceof TypeError ? "the collector does not answer" : error.message;
+    failed(error);
     result.replaceChildren();
-    figure.replaceChildren();
     answer = null;
+    draw();
   } finally {
     if (mine === running) document.querySelector("#cancel").hidden = true;
   }
@@ -158,13 +170,20 @@ async function run() {
 
 // --- chart
 
-/** Lines over time of a result: a line for each number, and for each value of a text column; null: nothing to draw. */
-export function linesOf(columns, rows) {
-  const time = columns.findIndex((one) => /^(TIMESTAMP|DATE)/.test(one.type));
+/** Places of the columns that measure something. */
+export function measuresOf(columns) {
   const isNumber = (one) => /^(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL|REAL)/.test(one.type);
-  const numbers = columns.flatMap((one, at) => (isNumber(one) && !/^(gpu|pid|rank|link)$/.test(one.name) ? [at] : []));
+  return columns.flatMap((one, at) => (isNumber(one) && !/^(gpu|pid|rank|link)$/.test(one.name) ? [at] : []));
+}
+
+/** Lines over time of a result: a line for each number, and for each value of a text column; null: nothing to draw.
+ * `only`: the place of the one number that is drawn; null: all. */
+export function linesOf(columns, rows, only = null) {
+  const time = columns.findIndex((one) => /^(TIMESTAMP|DATE)/.test(one.type));
+  const all = measuresOf(columns);
+  const numbers = only === null ? all : [only];
   if (time < 0 || !numbers.length || rows.length < 2) return null;
-  const texts = columns.flatMap((one, at) => (at !== time && !numbers.includes(at) ? [at] : []));
+  const texts = columns.flatMap((one, at) => (at !== time && !all.includes(at) ? [at] : []));
   const times = rows.map((row) => Date.parse(row[time]));
   const there = times.filter((ms) => !Number.isNaN(ms));
   const begin = there.reduce((a, b) => Math.min(a, b), Infinity);
@@ -193,10 +212,24 @@ export function linesOf(columns, rows) {
   return { begin: begin - step / 2, step, columns: count, lines: drawn };
 }
 
+/** Lets one number be chosen; over time all can be drawn. */
+function offer() {
+  const before = measure.value;
+  const places = measuresOf(answer.columns);
+  const options = places.map((at) => new Option(answer.columns[at].name, String(at)));
+  if (places.length > 1 && linesOf(answer.columns, answer.rows)) options.unshift(new Option("all numbers", ""));
+  measure.replaceChildren(...options);
+  const same = options.find((one) => one.value === before);
+  if (same) measure.value = before;
+}
+
 function draw() {
   figure.replaceChildren();
-  const data = answer && linesOf(answer.columns, answer.rows);
-  figure.hidden = !data;
+  const at = measure.value === "" ? null : Number(measure.value);
+  const data = answer && linesOf(answer.columns, answer.rows, at);
+  const found = answer && !data && at !== null ? barsOf(answer.columns, answer.rows, at) : null;
+  document.querySelector("#drawing").hidden = !(data || found);
+  if (found) figure.append(bars(found, answer.columns[at].name));
   if (!data) return;
   const shared = new Shared(data.begin, data.begin + data.step * data.columns);
   const chart = new Chart(figure, shared, "over time");
@@ -204,72 +237,145 @@ function draw() {
   chart.set(data);
 }
 
-// --- downloads, saved queries, the schema
+// --- downloads, the link, saved queries, the schema
 
 for (const button of document.querySelectorAll("[data-format]")) {
   button.addEventListener("click", async () => {
     try {
       const response = await ask(button.dataset.format);
+      if (response.status === 401) return logIn();
       if (!response.ok) throw new Error((await response.json()).error);
       const link = document.createElement("a");
       link.href = URL.createObjectURL(await response.blob());
       link.download = `gpuwarden.${button.dataset.ending}`;
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 60e3);
+      if (response.headers.get("Gpuwarden-Truncated") !== "true") return null;
+      throw new Error("the file is not complete: there are more rows than one answer may have");
     } catch (error) {
-      state.className = "failed";
-      state.textContent = error.message;
+      return failed(error);
     }
   });
 }
 
-function kept() {
+document.querySelector("#share").addEventListener("click", async () => {
+  await run();
   try {
-    const read = JSON.parse(localStorage.getItem(KEEP) ?? "[]");
-    return Array.isArray(read) ? read.filter((one) => typeof one?.name === "string" && typeof one?.sql === "string") : [];
+    await navigator.clipboard.writeText(location.href);
+    state.textContent += " · the link is copied";
   } catch {
-    return [];
+    state.textContent += " · the link is the address of this page"; // without TLS browsers let no page copy
+  }
+});
+
+function saved(one) {
+  const item = document.createElement("li");
+  const take = document.createElement("button");
+  take.type = "button";
+  take.textContent = one.name;
+  take.addEventListener("click", () => show(one.sql));
+  const by = document.createElement("span");
+  by.className = "soft";
+  by.textContent = [one.author && `by ${one.author}`, one.saved_at.slice(0, 10)].filter(Boolean).join(", ");
+  item.append(take, " ", by);
+  if (one.mine) {
+    const gone = document.createElement("button");
+    gone.type = "button";
+    gone.className = "plain";
+    gone.textContent = "delete";
+    gone.setAttribute("aria-label", `delete ${one.name}`);
+    gone.addEventListener("click", () => change("DELETE", `/v1/queries/${encodeURIComponent(one.name)}`));
+    item.append(" ", gone);
+  }
+  return item;
+}
+
+async function showSaved() {
+  const { queries } = await askFor("/v1/queries");
+  kept.hidden = !queries.length;
+  kept.querySelector("summary").textContent = `${queries.length} saved on this collector`;
+  kept.querySelector("ul").replaceChildren(...queries.map(saved));
+}
+
+async function change(method, path, document_) {
+  try {
+    const response = await fetch(path, { method, headers: { "Content-Type": "application/json" }, body: document_ && JSON.stringify(document_) });
+    if (response.status === 401) return logIn();
+    if (!response.ok) throw new Error((await response.json()).error);
+    await showSaved();
+    kept.open = true;
+    return true;
+  } catch (error) {
+    return failed(error);
   }
 }
 
-function showSaved() {
-  const mine = kept();
-  for (const old of saved.querySelectorAll("optgroup[data-mine]")) old.remove();
-  if (!mine.length) return;
-  const group = document.createElement("optgroup");
-  group.label = "saved in this browser";
-  group.dataset.mine = "";
-  for (const one of mine) {
-    const option = document.createElement("option");
-    option.textContent = one.name;
-    option.value = one.sql;
-    group.append(option);
-  }
-  saved.append(group);
-}
+document.querySelector("#save").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const input = event.target.elements.name;
+  if (!(await change("POST", "/v1/queries", { name: input.value, sql: editor.value }))) return;
+  state.className = "soft";
+  state.textContent = `saved as ${input.value}`;
+  input.value = "";
+});
 
-saved.addEventListener("change", () => {
-  if (!saved.value) return;
-  editor.value = saved.value;
+function show(sql) {
+  editor.value = sql;
   run();
-});
-document.querySelector("#save").addEventListener("click", () => {
-  const name = document.querySelector("#name").value.trim();
-  if (!name) return document.querySelector("#name").focus();
-  localStorage.setItem(KEEP, JSON.stringify([...kept().filter((one) => one.name !== name), { name, sql: editor.value }]));
-  showSaved();
-});
+}
+
+function columns(table_) {
+  const list = document.createElement("dl");
+  list.className = "columns";
+  for (const one of table_.columns) {
+    const line = document.createElement("div");
+    const term = document.createElement("dt");
+    const name = document.createElement("button");
+    const type = document.createElement("span");
+    const meaning = document.createElement("dd");
+    name.type = "button";
+    name.className = "plain";
+    name.dataset.insert = one.name;
+    name.append(Object.assign(document.createElement("code"), { textContent: one.name }));
+    type.className = "soft";
+    type.textContent = one.type;
+    meaning.textContent = one.meaning;
+    term.append(name, " ", type);
+    line.append(term, meaning);
+    list.append(line);
+  }
+  return list;
+}
+
+async function showSchema() {
+  ({ tables } = await askFor(schema.dataset.path));
+  schema.replaceChildren(
+    ...tables.map((one) => {
+      const details = document.createElement("details");
+      const summary = document.createElement("summary");
+      const meaning = document.createElement("span");
+      meaning.className = "soft";
+      meaning.textContent = one.meaning;
+      summary.append(Object.assign(document.createElement("code"), { textContent: one.name }), " ", meaning);
+      details.append(summary);
+      details.addEventListener("toggle", () => details.append(columns(one)), { once: true });
+      return details;
+    }),
+  );
+}
+
+questions.addEventListener("change", () => questions.value && show(questions.value));
+measure.addEventListener("change", draw);
 document.querySelector("#run").addEventListener("click", run);
 document.querySelector("#cancel").addEventListener("click", () => running?.abort());
-document.querySelector("#schema").addEventListener("click", (event) => {
+schema.addEventListener("click", (event) => {
   const name = event.target.closest("[data-insert]")?.dataset.insert;
   if (!name) return;
   editor.setRangeText(name, editor.selectionStart, editor.selectionEnd, "end");
   editor.focus();
 });
-showSaved();
-const given = new URL(location.href).searchParams.get("q");
-if (given) {
-  editor.value = given;
-  run();
-}
+const given = new URL(location.href).searchParams.get("q") ?? new URLSearchParams(location.hash.slice(1)).get("q");
+if (given) show(given);
+const quietly = (error) => { hint.textContent = error.message; };
+showSchema().catch(quietly);
+showSaved().catch(quietly);

@@ -1,0 +1,131 @@
+"""Each question of the SQL page has the right answer on a small fleet in which all of it happened."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from gpuwarden_dashboards.questions import QUESTIONS
+
+NOW = datetime.now(UTC).replace(tzinfo=None)
+MINUTE = timedelta(minutes=1)
+HOUR = (NOW - timedelta(minutes=5)).replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)
+GIB = 2**30
+SQL = {question.title: question.sql for question in QUESTIONS}
+
+
+def put(db: Any, table: str, *rows: dict[str, Any]) -> None:
+    """Insert rows; what is required and not given is 0, false or empty."""
+    columns = db.execute(f"DESCRIBE {table}").fetchall()
+    needed = {name: _NOTHING.get(kind, 0) for name, kind, null, *_ in columns if null == "NO"}
+    for row in rows:
+        full = {**needed, **row}
+        names, places = ", ".join(f'"{name}"' for name in full), ", ".join("?" * len(full))
+        db.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", list(full.values()))
+
+
+_NOTHING = {"VARCHAR": "", "BOOLEAN": False, "TIMESTAMP": NOW}
+
+
+@pytest.fixture
+def fleet(querier):
+    """n1 works and n2 is idle; n3 is silent. ada's job 7 trains on both GPUs of n1, bob's 8 holds one of n2."""
+    db, seen = querier.db, NOW - timedelta(seconds=2)
+    agent = {"agent_id": "a", "boot_id": "b", "agent_version": "1.0", "driver_version": "570"}
+    for node, last_seen_at in (("n1", seen), ("n2", seen), ("n3", NOW - timedelta(hours=2))):
+        put(db, "nodes", {**agent, "node": node, "last_seen_at": last_seen_at})
+    for node, gpu, util, clock, watts in (
+        ("n1", 0, 98, 1900, 600), ("n1", 1, 96, 1500, 400), ("n1", 2, 97, 1900, 610), ("n2", 0, 0, 300, 90),
+    ):  # fmt: skip
+        uuid = f"{node}-{gpu}"
+        of = {"node": node, "gpu": gpu, "gpu_uuid": uuid}
+        put(db, "gpus", {**of, "model": "H100", "serial": f"s{uuid}", "usd_per_hour": 3.0, "memory_total_bytes": 80 * GIB})  # fmt: skip
+        put(db, "gpu_samples", {**of, "ts": seen, "util_percent": util, "sm_clock_mhz": clock, "power_watts": watts, "temperature_celsius": 60, "memory_used_bytes": 8 * GIB})  # fmt: skip
+        hot = 60 if clock == 1500 else 0
+        put(db, "gpu_1m", {**of, "ts": NOW - 3 * MINUTE, "util_percent_avg": util, "temperature_celsius_max": watts // 10 + hot,
+            "reason_software_thermal_slowdown_seconds": hot, "reason_hardware_thermal_slowdown_seconds": 0,
+            "reason_software_power_cap_seconds": 0, "reason_hardware_power_brake_seconds": 0})  # fmt: skip
+        put(db, "gpu_1h", {**of, "ts": HOUR, "util_percent_avg": util})
+        bad = uuid == "n1-1"
+        put(db, "gpu_health_samples", {**of, "ts": seen, "ecc_uncorrected_aggregate_total": int(bad), "remapped_rows_uncorrected_total": 0, "remap_pending": bad, "remap_failed": False})  # fmt: skip
+        put(db, "link_samples", {**of, "ts": seen, "link_type": "nvlink", "link": 4, "active": not bad, "crc_flit_errors_total": 0, "replay_errors_total": 0, "recovery_errors_total": 0})  # fmt: skip
+    for user, job, node, gpu, gib in (("ada", "7", "n1", 0, 60), ("ada", "7", "n1", 1, 60), ("bob", "8", "n2", 0, 8)):  # fmt: skip
+        of = {"node": node, "gpu": gpu, "gpu_uuid": f"{node}-{gpu}", "pid": gpu + 10, "username": user, "slurm_job_id": job, "process_name": "python"}  # fmt: skip
+        started = HOUR - timedelta(hours=gpu)
+        put(db, "process_samples", {**of, "ts": seen, "gpu_memory_bytes": gib * GIB, "started_at": started})  # fmt: skip
+        put(db, "process_1m", {**of, "ts": NOW - 3 * MINUTE, "gpu_memory_bytes_max": gib * GIB, "started_at": started})  # fmt: skip
+    for label, user, job, team, node, hours, usd, kwh in (
+        ("productive", "ada", "7", "ml", "n1", 4, 12.0, 2.4),
+        ("throttled", "ada", "7", "ml", "n1", 1, 3.0, 0.5),
+        ("idle_held", "bob", "8", "bio", "n2", 2, 6.0, 0.2),
+    ):
+        put(db, "waste_1h", {"ts": HOUR, "label": label, "node": node, "gpu": 0, "gpu_uuid": f"{node}-0", "model": "H100", "username": user, "slurm_job_id": job, "team": team, "seconds": 3600 * hours, "usd": usd, "energy_kwh": kwh, "co2_kg": kwh * 0.4})  # fmt: skip
+    put(db, "host_samples", {"ts": seen, "node": "n1", "cpu_iowait_percent": 40.0, "psi_io_some_percent": 5.0, "tasks_blocked": 3}, {"ts": seen, "node": "n2", "cpu_iowait_percent": 0.5, "psi_io_some_percent": 0.0})  # fmt: skip
+    put(db, "coverage", {"ts": NOW - 5 * MINUTE, "node": "n2", "probe": "host", "table_name": "host_samples", "expected": 60, "taken": 55, "missed": 5, "skipped": 0, "late": 0, "failed": 0})  # fmt: skip
+    put(db, "events", {"ts": NOW - 9 * MINUTE, "node": "n1", "gpu": 1, "gpu_uuid": "n1-1", "kind": "xid", "severity": "critical", "message": "Xid 63"}, {"ts": NOW, "node": "n1", "kind": "agent_started", "severity": "info", "message": "began"})  # fmt: skip
+    alert = {"fingerprint": "f", "rule": "gpu_hot", "severity": "warning", "consequence": "slow_work", "state": "firing", "node": "n1", "gpu": 1, "gpu_uuid": "n1-1", "labels": "{}", "summary": "GPU 1 is hot", "remedy": "Cool it.", "accounted_usd": 1.25}  # fmt: skip
+    at = {"began_at": NOW - 9 * MINUTE, "active_at": NOW - 9 * MINUTE, "fired_at": NOW - 8 * MINUTE, "seen_at": NOW}  # fmt: skip
+    put(db, "alerts", {**alert, **at})
+    put(db, "incidents", {"id": "i", "state": "open", "root": "f", "rule": "gpu_hot", "severity": "warning", "consequence": "slow_work", "summary": "GPU 1 is hot", "remedy": "Cool it.", "place": "n1", "labels": "{}", "nodes": 1, "roots": 1, "alerts": 1, "firing": 1, "usd_per_hour": 1.0, "began_at": at["began_at"], "opened_at": NOW})  # fmt: skip
+    put(db, "incident_alerts", {"incident": "i", "fingerprint": "f", "rule": "gpu_hot", "active_at": at["active_at"], "labels": "{}", "joined_at": NOW})  # fmt: skip
+    put(db, "diagnoses", {"subject": "n1-0", "kind": "gpu", "bottleneck": "loader_workers", "confidence": 1.0, "summary": "Too few workers.", "advice": "Use 12.", "evidence": "[]", "misses": "[]", "node": "n1", "gpu": 0, "job": "Slurm job 7", "owner": "ada", "gpus": 1, "began_at": HOUR, "seen_at": NOW})  # fmt: skip
+    db.execute("UPDATE gpu_1m SET energy_joules_delta = 3.6e6 WHERE node = 'n1'")
+    db.execute("UPDATE gpu_1m SET ts = greatest(ts, date_trunc('day', now()::TIMESTAMP))")
+    return querier
+
+
+OPENED = {"ts", "day", "began_at", "started_at", "last_at", "last_seen_at"}
+"""Columns of instants, of which the answers below say nothing."""
+ANSWERS: dict[str, list[tuple[Any, ...]]] = {
+    "every GPU now": [
+        ("n1", 0, "H100", 98, 600, 60, 8), ("n1", 1, "H100", 96, 400, 60, 8),
+        ("n1", 2, "H100", 97, 610, 60, 8), ("n2", 0, "H100", 0, 90, 60, 8),
+    ],
+    "GPUs that are idle now, with their price": [("n2", 0, "H100", 3.0, 8)],
+    "who holds GPU memory now": [("ada", 2, 120), ("bob", 1, 8)],
+    "dollars lost this week, by user": [("bob", 6.0, 2.0), ("ada", 3.0, 1.0)],
+    "dollars lost this week, by reason": [("idle_held", 6.0, 2.0), ("throttled", 3.0, 1.0)],
+    "utilization of the fleet, by hour of the week": [((98 + 96 + 97) / 4,)],
+    "utilization of each node, the last hour": [("n1", 97), ("n2", 0)],
+    "hottest GPUs of the last hour": [
+        ("n1", 1, 100, 60), ("n1", 2, 61, 0), ("n1", 0, 60, 0), ("n2", 0, 9, 0),
+    ],
+    "Xids and other hardware events of the week": [("n1", 1, "xid", "critical", "Xid 63")],
+    "what waits for data, and what would help": [
+        ("n1", 0, "Slurm job 7", "ada", "Too few workers.", "Use 12."),
+    ],
+    "energy of each node today, in kWh": [("n1", 3.0), ("n2", None)],
+    "seconds that were not read, by node": [("n2", 60, 5)],
+    "dollars lost this week, by team and reason": [("bio", "idle_held", 6.0), ("ml", "throttled", 3.0)],
+    "jobs that held GPUs idle today, and whom to ask": [("bob", "8", 2.0, 6.0)],
+    "share of the time that was productive, by day": [(57.1,)],
+    "energy and CO2 of each job this week": [("7", "ada", 2.9, 1.2), ("8", "bob", 0.2, 0.1)],
+    "what a productive GPU hour costs, by model": [("H100", 5.25)],
+    "GPUs that each user holds now": [("ada", 2, ["n1"]), ("bob", 1, ["n2"])],
+    "processes that have been on a GPU for longest": [
+        ("ada", "n1", 1, 11, "python"), ("ada", "n1", 0, 10, "python"), ("bob", "n2", 0, 10, "python"),
+    ],
+    "jobs whose processes never took half of a GPU's memory today": [("8", "bob", 10)],
+    "what fires now, the dearest first": [("warning", "gpu_hot", "n1", 1, "GPU 1 is hot", 1.25)],
+    "open incidents": [("warning", "GPU 1 is hot", "n1", 1, None)],
+    "rules that fired most often this month": [("gpu_hot", 1, 1)],
+    "nodes that are not reporting": [("n3", "1.0")],
+    "GPUs by model, driver and agent version": [("H100", "570", "1.0", 4, 2)],
+    "GPUs with memory errors or rows to remap": [("n1", 1, "sn1-1", 1, 0, True, False)],
+    "NVLinks that are down or have had errors": [("n1", 1, "nvlink", 4, False, 0, 0, 0)],
+    "GPUs at work whose clocks are 10 % below those of their model": [("n1", 1, "H100", 1500, 1900)],
+    "nodes whose processors wait for disks or network": [("n1", 40.0, 5.0, 3)],
+    "what held clocks down today, in GPU hours": [("H100", 0.0, 0.02, 0.0)],
+}  # fmt: skip
+
+
+async def test_every_question_is_answered_right(fleet) -> None:
+    assert len(SQL) == len(QUESTIONS) >= 30
+    wrong = {}
+    for title, sql in SQL.items():
+        found = await fleet.query(sql)
+        places = [n for n, name in enumerate(found.columns) if name not in OPENED]
+        rows = [tuple(row[n] for n in places) for row in found.rows]
+        if rows != ANSWERS[title]:
+            wrong[title] = rows
+    assert wrong == {}

@@ -50,6 +50,8 @@ WARM_UP_S_MAX = 30.0
 WARM_UP_WAIT_S_MAX = 60.0
 """Longest that a rule waits for its turn to be replayed; then it starts without its past."""
 SAVE_TIMEOUT_S = 10.0
+START_TRIES = 12
+"""How often the store is asked for the alerts of before, each time for SAVE_TIMEOUT_S."""
 """Longest wait for the alert store."""
 STOP_TIMEOUT_S = 5.0
 """Evaluations that still run this long after the stop are cut off; saving gets as long again."""
@@ -141,12 +143,7 @@ class RuleEngine:
     async def start(self) -> None:
         """Take up the alerts of the store: pending goes on pending, firing does not fire twice."""
         self._started_at = self._clock.now()
-        async with asyncio.timeout(SAVE_TIMEOUT_S):
-            stored = [
-                *await self._store.active(),
-                *await self._store.resolved_since(self._now() - FLAP_WINDOW),
-            ]
-            self._silences = tuple(await self._store.silences())
+        stored = await self._stored()
         by_rule: dict[str, list[Alert]] = {}
         for alert in stored:
             by_rule.setdefault(alert.rule, []).append(alert)
@@ -158,6 +155,22 @@ class RuleEngine:
         self._mute(self._now())
         for runtime in self._all:
             runtime.count()
+
+    async def _stored(self) -> list[Alert]:
+        """Alerts of the store, and its silences; a busy machine may need several tries. Raises TimeoutError."""
+        for left in reversed(range(START_TRIES)):
+            try:
+                async with asyncio.timeout(SAVE_TIMEOUT_S):
+                    self._silences = tuple(await self._store.silences())
+                    return [
+                        *await self._store.active(),
+                        *await self._store.resolved_since(self._now() - FLAP_WINDOW),
+                    ]
+            except TimeoutError:
+                if not left:
+                    raise
+                log.warning("alerts of before are not read yet", extra={"tries_left": left})
+        raise AssertionError
 
     async def reload(self, rules: Sequence[Rule], overrides: Sequence[Override] = ()) -> None:
         """Go on with other rules. Those that stay keep their alerts, those of others are over."""

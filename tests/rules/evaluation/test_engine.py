@@ -313,6 +313,21 @@ async def test_what_could_not_be_saved_is_saved_at_the_stop(database, store, clo
     assert len(store.kept) == 1
 
 
+async def test_alerts_of_before_are_read_again_where_the_store_is_slow(
+    store, clock, monkeypatch
+) -> None:
+    monkeypatch.setattr("gpuwarden_rules.evaluation.engine.SAVE_TIMEOUT_S", 0.01)
+    answers, active = iter([60, 0]), store.active
+
+    async def slow():
+        await asyncio.sleep(next(answers))
+        return await active()
+
+    monkeypatch.setattr(store, "active", slow)
+    await RuleEngine([], None, store, clock).start()
+    assert list(answers) == []
+
+
 async def test_an_engine_without_rules_waits_for_the_stop(database, store, clock) -> None:
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:

@@ -33,6 +33,7 @@ class Templates:
     """Renders with one set of assets."""
 
     def __init__(self, assets: Assets) -> None:
+        self.version = assets.version
         self._environment = Environment(
             loader=PackageLoader("gpuwarden_dashboards"),
             autoescape=True,

@@ -26,7 +26,7 @@ DRAWN = """(canvas) => {
 def fleet(querier):
     """Two nodes; the second is silent, a GPU of the first has an alert, and its name is an attack."""
     db, now = querier.db, datetime.now(UTC).replace(tzinfo=None)
-    for node, seconds_ago in ((EVIL, 1), ("n2", 400)):
+    for node, seconds_ago in ((EVIL, 1), ("n2", 4000)):
         db.execute(
             "INSERT INTO nodes (node, agent_id, boot_id, labels, simulated, last_seen_at)"
             " VALUES (?, 'a', 'b', '{\"rack\": \"r7\"}', true, ?)",
@@ -105,22 +105,13 @@ async def test_pages_are_drawn_zoomed_and_old_when_the_collector_is_gone(fleet) 
         page.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}"))
         async with served(fleet) as port:
             url = f"http://127.0.0.1:{port}"
-            await page.goto(url)
             expect = playwright.expect
-            await expect(page.locator("#counted")).to_have_text("4 of 8 GPUs reporting")
-            assert await page.locator("#map canvas").evaluate(DRAWN)
-            await expect(page.locator("#lists summary")).to_contain_text(f"{EVIL} is hot")
-            await expect(page.locator("tr[data-node='n2']")).to_contain_text("not reporting")
-
-            await page.fill("#filter", "r7 n2")
-            await expect(page.locator("#counted")).to_have_text("0 of 4 GPUs reporting")
-            assert "filter=r7+n2" in page.url
-            await page.reload()  # the address is the state
-            await expect(page.locator("#counted")).to_have_text("0 of 4 GPUs reporting")
-            await page.fill("#filter", "")
-
-            # The third cell of the first node: cells of 18 pixels.
-            await page.locator("#map canvas").click(position={"x": 2 * 18 + 5, "y": 5})
+            await page.goto(url)
+            style = await page.locator("link[rel=stylesheet]").get_attribute("href")
+            await understands_queries_and_places(page, style.rpartition("/")[0])
+            await shows_the_fleet(page, fleet.db)
+            # The third cell of the first node, below the node's name.
+            await page.locator(".stage canvas").click(position={"x": 2 * 44 + 5, "y": 30})
             await page.wait_for_url("**/gpus/**")
             plot = page.locator("#charts .plot").first
             await expect(plot).to_have_attribute(
@@ -159,6 +150,106 @@ async def test_pages_are_drawn_zoomed_and_old_when_the_collector_is_gone(fleet) 
             await expect(page.locator("#state")).to_be_hidden(timeout=20_000)
         await browser.close()
     assert all("Failed to load resource" in line for line in said)  # while it was away
+
+
+async def shows_the_fleet(page, db) -> None:
+    """Two nodes with cells of 44 pixels in one line."""
+    expect = playwright.expect
+    counted, cell, filter_box = (page.locator(f"#{name}") for name in ("counted", "cell", "filter"))
+    await expect(counted).to_have_text("4 of 8 GPUs reporting")
+    assert await page.locator(".stage canvas").evaluate(DRAWN)
+    await expect(page.locator("#totals")).to_contain_text("4 of 8GPUs reporting, 2 nodes")
+    await expect(page.locator("#trouble a").first).to_have_text(f"{EVIL} is hot")
+    row = page.locator("tr[data-node='n2']")
+    await expect(row).to_contain_text("not reporting, last 1 h")
+    await expect(row.locator(".gpu").first).to_have_text("–")
+    await expect(page.locator("tbody tr").first).to_contain_text(EVIL)  # it has the alert
+
+    db.execute(
+        "INSERT INTO gpu_samples (ts, node, gpu, gpu_uuid, simulated, util_percent) SELECT"
+        " now()::TIMESTAMP, 'n2', 3, 'GPU-n2-3', true, 7"
+    )
+    await expect(counted).to_have_text("5 of 8 GPUs reporting", timeout=10_000)  # without a reload
+    await page.locator(".stage").focus()
+    for key in ("End", "ArrowLeft", "ArrowRight"):
+        await page.keyboard.press(key)
+    await expect(cell).to_have_text("n2 GPU 3, H100, busy, utilization 7 %, rack r7")
+    await page.keyboard.press("ArrowLeft")
+    await expect(cell).to_contain_text("n2 GPU 2, H100, not reporting for 1 h")
+
+    await filter_box.fill("rack=r7 node:n2 -state:busy")
+    await expect(counted).to_have_text("0 of 3 GPUs reporting")
+    await expect(page.locator("#nodes tbody tr")).to_have_count(1)
+    await page.select_option("#group", "state")
+    await page.select_option("#colour", "state")
+    await expect(page.locator("#heads .head")).to_have_text(
+        ["not reporting3 GPUs · 3 not reporting"]
+    )
+    for part in ("filter=rack%3Dr7+node%3An2", "group=state", "colour=state"):
+        assert part in page.url
+    await page.reload()  # the address is the state
+    await expect(counted).to_have_text("0 of 3 GPUs reporting")
+    await filter_box.fill("hall=3")
+    await expect(counted).to_have_text("nothing has hall")
+
+    await filter_box.fill("rack=")
+    await page.keyboard.press("ArrowDown")
+    await page.keyboard.press("Enter")
+    await expect(filter_box).to_have_value("rack=r7 ")
+    await filter_box.fill("gpu-n2-1")
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/gpus/GPU-n2-1")
+    await page.goto(page.url.partition("/gpus")[0])
+    await expect(counted).to_have_text("5 of 8 GPUs reporting")
+    db.execute("DELETE FROM gpu_samples WHERE node = 'n2'")
+
+
+PARSED = """async (base) => {
+  const { parse, exactly, matching } = await import(`${base}/fleetquery.js`);
+  const { layout, hit, corner, step, blocks } = await import(`${base}/fleetmap.js`);
+  const { Fleet } = await import(`${base}/fleetdata.js`);
+  const fleet = new Fleet(["idle", "busy", "throttled", "unknown", "not reporting"], ["none", "info", "warning", "critical"]);
+  fleet.setNames({
+    version: "1", nodes: ["n10", "n9"], kinds: [{ gpus: [0, 1, 2], models: ["H100", "H100", "A 100"] }, { gpus: [0], models: ["H100"] }],
+    kind_of: [0, 1], labels: [{ rack: "r1" }, {}], label_of: [0, 1], holders: [{ user: "ali", job: "7" }, { user: "bob", job: null }],
+    holder_of: [0, 1, -1, -1],
+  });
+  fleet.setMap({ version: "1", colour: "util_percent", unit: "percent", scale: 1, values: [3, 80, null, null], states: [0, 49, 3, 4], silent_since_ms: [5] });
+  const found = (text) => [...matching(fleet, parse(text)).mask].join("");
+  const queries = ["", "n10", "H100 -ali", "user=ali,bob", "state:alerting", 'model="a 100"', "value<50", "gpu=0 node=n*0", "!rack=r1", "nothing=1", "user:", "-", '"', "rack=", "a:b:c"];
+  const fleetmap = {};
+  const per = fleet.most;
+  const groups = fleet.grouped("rack", null).map((group) => ({ name: group.name, cells: blocks(group.cells, fleet.nodeOf, per) }));
+  const plan = layout(groups, per, 300, 20);
+  const places = [];
+  groups.forEach((group, number) => group.cells.forEach((gpu, at) => {
+    const { x, y } = corner(plan, { group: number, at });
+    const there = hit(plan, x + 1, y + 1);
+    places.push(gpu < 0 ? there === null : there?.group === number && there.at === at);
+  }));
+  const many = layout([{ cells: Int32Array.from({ length: 100000 }, (_, at) => at) }], 8, 1200);
+  let at = { group: 0, at: 0 };
+  const walked = [];
+  for (const way of [[1, 0], [1, 0], [1, 0], [1, 0], [-1, 0], [0, 1], [0, -1]]) { at = step(plan, at, ...way); walked.push(groups[at.group].cells[at.at]); }
+  return { masks: queries.map(found), exact: [exactly("job", "a b"), exactly("rack", "r1")], order: fleet.cells(null), groups: groups.map((one) => [one.name, one.cells]),
+    places, many: [many.cell, many.height < 900], walked, worst: fleet.worstNodes(null).map((node) => fleet.nodes[node]) };
+}"""
+
+
+async def understands_queries_and_places(page, base) -> None:
+    """The pure parts: the language of the filter, and where cells are."""
+    found = await page.evaluate(PARSED, base)
+    assert found["masks"] == [
+        "1111", "1110", "0101", "1100", "0100", "0010", "1000", "1000", "0001", "0000", "1111", "1111", "1111",
+        "1111", "0000",
+    ]  # fmt: skip
+    assert found["exact"] == ['job="a b"', "rack=r1"]
+    assert found["order"] == [3, 0, 1, 2]  # n9 before n10
+    assert found["groups"] == [["r1", [0, 1, 2]], ["", [3, -1, -1]]]
+    assert all(found["places"])
+    assert found["many"] == [2, True]
+    assert found["walked"] == [1, 2, 3, 3, 2, 3, 0]
+    assert found["worst"] == ["n10", "n9"]
 
 
 async def asks_in_sql(page, url) -> None:

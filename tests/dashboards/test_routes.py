@@ -1,5 +1,6 @@
 """Pages, assets and data over real HTTP."""
 
+import asyncio
 import json
 import re
 
@@ -27,14 +28,16 @@ async def test_the_page_is_html_with_a_policy(url) -> None:
         assert answer.status == 200
         assert answer.content_type == "text/html"
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-        assert "No agent has reported yet." in await answer.text()
+        assert 'id="map"' in await answer.text()
 
 
 async def test_a_store_that_cannot_be_read_is_said_in_one_line(url, querier) -> None:
-    querier.db.execute("DROP VIEW gpus_now")
-    async with ClientSession() as session, session.get(f"http://127.0.0.1:{url[1]}/") as answer:
-        assert answer.status == 503
-        assert "the fleet cannot be read now" in await answer.text()
+    querier.db.execute("DROP VIEW gpus_now; DROP VIEW waste")
+    _, text = await get(url, "/usage", 503)
+    assert "the fleet cannot be read now" in text
+    for _ in range(2):  # of the same moment
+        _, text = await get(url, "/v1/fleet", 503)
+        assert "gpus_now" in json.loads(text)["error"]
 
 
 async def get(url, path, status=200):
@@ -48,7 +51,7 @@ async def get(url, path, status=200):
 async def test_assets_are_kept_for_ever_under_their_hash(url) -> None:
     _, html = await get(url, "/")
     named = re.findall(r'"(/assets/[^"]+)"', html)
-    assert {path.rpartition("/")[2] for path in named} == {"style.css", "theme.js", "fleet.js"}
+    assert {"style.css", "theme.js", "fleet.js"} < {path.rpartition("/")[2] for path in named}
     for path in named:
         answer, _ = await get(url, path)
         assert "immutable" in answer.headers["Cache-Control"]
@@ -89,6 +92,8 @@ async def test_a_gpu_is_found_by_its_node_and_index(url, querier) -> None:
         ("/v1/series?node=n&metrics=util_percent&end=99999999999999999999", "end must be a whole"),
         ("/v1/timeline?node=n&columns=0", "columns must be 1 to 4000"),
         ("/v1/map?colour=red", "colour must be one of util_percent"),
+        ("/v1/map/nodes", "give node 1 to 100 times"),
+        ("/v1/fleet/past?by=%22", "a label of nodes"),
     ],
 )
 async def test_what_cannot_be_drawn_is_said_in_one_line(url, path, reason) -> None:
@@ -96,31 +101,38 @@ async def test_what_cannot_be_drawn_is_said_in_one_line(url, path, reason) -> No
     assert reason in json.loads(text)["error"]
 
 
-async def test_the_map_has_every_gpu_and_its_state(url, querier) -> None:
-    db = querier.db
-    for node, gpu, seconds_ago in (("n1", 0, 2), ("n1", 1, 2), ("n2", 0, 90)):
-        uuid = f"GPU-{node}-{gpu}"
-        db.execute(
-            "INSERT INTO gpus (gpu_uuid, node, gpu, model, simulated) VALUES (?, ?, ?, 'H100', true)",
-            [uuid, node, gpu],
-        )
-        db.execute(
-            "INSERT INTO gpu_samples (ts, node, gpu, gpu_uuid, simulated, util_percent) VALUES"
-            " (now()::TIMESTAMP - to_seconds(?), ?, ?, ?, true, 40)",
-            [seconds_ago, node, gpu, uuid],
-        )
-    db.execute(
-        "INSERT INTO alerts (fingerprint, rule, severity, consequence, state, node, gpu, gpu_uuid, labels, summary,"
-        " remedy, began_at, active_at, seen_at, simulated) SELECT 'f', 'r', 'critical', 'waste', 'firing', 'n1', 1,"
-        " 'GPU-n1-1', '{}', 's', 'r', now(), now(), now(), true"
-    )
-    _, text = await get(url, "/v1/map")
-    first, second = json.loads(text)["nodes"]
-    assert (first["name"], first["gpus"], first["values"], first["states"]) == (
-        "n1", [0, 1], [40.0, 40.0], [0, 3],
-    )  # fmt: skip
-    assert (second["values"], second["states"]) == ([None], [1])
-    assert "H100" in second["text"]
+async def test_pages_that_are_open_share_an_answer_which_is_not_sent_twice(url, querier) -> None:
+    asked = []
+    ask = querier.query
+
+    async def counted(sql, params=None, **limits):
+        asked.append(sql)
+        return await ask(sql, params, **limits)
+
+    querier.query = counted
+    async with ClientSession() as session:
+        where = f"http://127.0.0.1:{url[1]}/v1/map/names"
+        answers = await asyncio.gather(*(session.get(where) for _ in range(10)))
+        assert len(asked) == 2
+        (tag,) = {answer.headers["ETag"] for answer in answers}
+        assert {answer.headers["Content-Encoding"] for answer in answers} == {"gzip"}
+        assert (await answers[0].json())["nodes"] == []
+        async with session.get(where, headers={"If-None-Match": tag}) as again:
+            assert again.status == 304
+            assert await again.read() == b""
+        async with session.get(where, headers={"Accept-Encoding": "identity"}) as plain:
+            assert "Content-Encoding" not in plain.headers
+            assert (await plain.json())["nodes"] == []
+
+
+async def test_the_pages_data_is_answered(url) -> None:
+    for path in ("/v1/fleet", "/v1/fleet/week", "/v1/fleet/past?by=rack", "/v1/map?colour=state"):
+        _, text = await get(url, path)
+        assert isinstance(json.loads(text), dict)
+    _, text = await get(url, "/v1/map/nodes?node=a&node=b")
+    assert json.loads(text) == {"nodes": []}
+    _, text = await get(url, "/v1/search?q=a")
+    assert json.loads(text) == {"found": []}
 
 
 async def test_the_schema_has_every_table_and_view_with_meanings(url) -> None:

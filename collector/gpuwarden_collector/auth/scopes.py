@@ -46,7 +46,13 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("POST", LOGOUT_PATH): Anyone,
     ("GET", "/assets/{version}/{name}"): Anyone,  # the same for all, and no data in them
     ("GET", "/v1/schema"): Scope.READ,
+    ("GET", "/v1/fleet"): Scope.READ,
+    ("GET", "/v1/fleet/past"): Scope.READ,
+    ("GET", "/v1/fleet/week"): Scope.READ,
     ("GET", "/v1/map"): Scope.READ,
+    ("GET", "/v1/map/names"): Scope.READ,
+    ("GET", "/v1/map/nodes"): Scope.READ,
+    ("GET", "/v1/search"): Scope.READ,
     ("GET", "/v1/series"): Scope.READ,
     ("GET", "/v1/timeline"): Scope.READ,
     ("GET", "/v1/health"): Scope.READ,

@@ -1,82 +1,138 @@
-"""The page of the whole fleet, and the map on it."""
+"""The page of the whole fleet, and its data."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 from aiohttp import web
 
-from gpuwarden.clock import Clock
+from gpuwarden.clock import Clock, to_ms
 from gpuwarden.query import Querier
-from gpuwarden_dashboards import text
 from gpuwarden_dashboards.answers import answering, data, html
-from gpuwarden_dashboards.read.fleet import COLOURS, Fleet, Record, read_fleet, read_map
-from gpuwarden_dashboards.read.place import SILENT_AFTER
-from gpuwarden_dashboards.request import choice
+from gpuwarden_dashboards.read.fleet import read_trouble
+from gpuwarden_dashboards.read.fleet_past import LARGE_GPUS, read_past, read_week
+from gpuwarden_dashboards.read.fleetmap import (
+    COLOURS,
+    LEVELS,
+    NODES_MAX,
+    STATES,
+    read_map,
+    read_names,
+    read_nodes,
+    read_totals,
+)
+from gpuwarden_dashboards.read.search import read_matches
+from gpuwarden_dashboards.request import ParameterError, choice
+from gpuwarden_dashboards.shared_answers import SharedAnswers
 from gpuwarden_dashboards.templates import Templates
-from gpuwarden_dashboards.tiles import tile
+
+LIVE_S = 0.9
+"""Age of what pages show as now: they ask every two seconds."""
+NAMES_S = 9.0
+PAST_S = 60.0
+_LABEL = re.compile(r'[^"\\\x00-\x1f]{0,100}')
 
 
 class FleetPage:
-    """GET / and GET /v1/map."""
+    """GET / and the data of its map, lists and lines."""
 
     def __init__(self, templates: Templates, querier: Querier, clock: Clock) -> None:
         self._templates = templates
         self._querier = querier
         self._clock = clock
+        self._shared = SharedAnswers(clock)
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The page and its data."""
-        return [web.get("/", answering(self._show)), web.get("/v1/map", answering(self._map))]
+        return [
+            web.get("/", answering(self._show)),
+            web.get("/v1/fleet", answering(self._fleet)),
+            web.get("/v1/fleet/week", answering(self._week)),
+            web.get("/v1/fleet/past", answering(self._past)),
+            web.get("/v1/map", answering(self._map)),
+            web.get("/v1/map/names", answering(self._names)),
+            web.get("/v1/map/nodes", answering(self._nodes)),
+            web.get("/v1/search", answering(self._search)),
+        ]
 
-    def render(self, fleet: Fleet) -> str:
-        """Its HTML."""
-        rows = [_row(node, fleet) for node in fleet.nodes]
-        return self._templates.render(
-            "fleet.html", fleet=fleet, totals=_totals(fleet), rows=rows, at="/"
-        )
+    def render(self) -> str:
+        """Its HTML, which has no data in it."""
+        terms = {
+            "colours": {name: (one.unit, one.scale) for name, one in COLOURS.items()},
+            "states": STATES,
+            "levels": LEVELS,
+        }
+        return self._templates.render("fleet.html", colours=COLOURS, terms=terms, at="/")
 
     async def _show(self, _request: web.Request) -> web.Response:
-        return html(self.render(await read_fleet(self._querier, self._clock.now())))
+        return html(self.render())
+
+    async def _answer(
+        self, request: web.Request, key: str, age_s: float, make: Callable[[], Awaitable[Any]]
+    ) -> web.Response:
+        async def made() -> str:
+            return json.dumps(await make(), separators=(",", ":"), default=_json)
+
+        return await self._shared.answer(request, key, age_s, made)
+
+    async def _fleet(self, request: web.Request) -> web.Response:
+        async def make() -> dict[str, Any]:
+            trouble = await read_trouble(self._querier, self._clock.now())
+            totals = await read_totals(self._querier)
+            return {**asdict(trouble), "totals": totals, "page": self._templates.version}
+
+        return await self._answer(request, "fleet", LIVE_S, make)
+
+    async def _week(self, request: web.Request) -> web.Response:
+        async def make() -> dict[str, Any]:
+            return await read_week(self._querier, self._clock.now())
+
+        return await self._answer(request, "week", PAST_S, make)
+
+    async def _past(self, request: web.Request) -> web.Response:
+        by = request.query.get("by", "")
+        if not _LABEL.fullmatch(by):
+            raise ParameterError("by must be model or a label of nodes, at most 100 characters")
+
+        async def make() -> dict[str, Any]:
+            large = await self._is_large()
+            return asdict(await read_past(self._querier, by, self._clock.now(), is_large=large))
+
+        return await self._answer(request, f"past {by}", PAST_S, make)
 
     async def _map(self, request: web.Request) -> web.Response:
         colour = choice(request, "colour", "util_percent", COLOURS)
-        return data({"colour": colour, "nodes": await read_map(self._querier, colour)})
+
+        async def make() -> str:
+            return await read_map(self._querier, colour)
+
+        return await self._shared.answer(request, f"map {colour}", LIVE_S, make)
+
+    async def _names(self, request: web.Request) -> web.Response:
+        async def make() -> str:
+            return await read_names(self._querier)
+
+        return await self._shared.answer(request, "names", NAMES_S, make)
+
+    async def _nodes(self, request: web.Request) -> web.Response:
+        nodes = request.query.getall("node", [])
+        if not 0 < len(nodes) <= NODES_MAX:
+            raise ParameterError(f"give node 1 to {NODES_MAX} times")
+        records = await read_nodes(self._querier, nodes)
+        return data({"nodes": records})
+
+    async def _search(self, request: web.Request) -> web.Response:
+        return data({"found": await read_matches(self._querier, request.query.get("q", "")[:200])})
+
+    async def _is_large(self) -> bool:
+        found = await self._querier.query("SELECT count(*) FROM gpus WHERE replaced_by IS NULL")
+        return bool(found.rows[0][0] > LARGE_GPUS)
 
 
-def _totals(fleet: Fleet) -> Sequence[tuple[str, str]]:
-    totals = fleet.totals
-    known = max(totals["gpus_known"], totals["gpus"])
-    reporting = (
-        (f"{totals['gpus']:,}", f"GPUs on {totals['nodes']:,} nodes")
-        if known == totals["gpus"]
-        else (f"{totals['gpus']:,} of {known:,}", f"GPUs report, {totals['nodes']:,} nodes")
-    )
-    cells = [reporting, (f"{totals['busy']:,}", "busy"), (f"{totals['idle']:,}", "idle now")]
-    if totals["unknown"]:
-        cells.append((f"{totals['unknown']:,}", "utilization unknown"))
-    if totals["usd_per_hour"]:
-        idle = text.usd(totals["usd_per_hour_idle"] or 0.0)
-        cells.append((f"{idle}/h", f"on idle GPUs, of {text.usd(totals['usd_per_hour'])}/h"))
-    cells.append((text.power(totals["power_watts"]), "drawn by GPUs"))
-    return cells
-
-
-def _row(node: Record, fleet: Fleet) -> Mapping[str, Any]:
-    gpus = fleet.gpus.get(node["node"], [])
-    watts = [gpu["power_watts"] for gpu in gpus if gpu["power_watts"] is not None]
-    seen = node["last_seen_at"]
-    models = {gpu["model"] or "" for gpu in gpus}
-    return {
-        "node": node["node"],
-        "simulated": node["simulated"],
-        "text": " ".join((node["node"], node["labels"] or "", *sorted(models))).lower(),
-        "tiles": [tile(gpu) for gpu in gpus],
-        "cells": (
-            text.power(sum(watts) if watts else None),
-            text.percent(node["cpu_util_percent"]),
-            text.percent(node["cpu_iowait_percent"]),
-            text.gigabytes(node["memory_used_bytes"]),
-        ),
-        "silent": seen is None or fleet.now - seen > SILENT_AFTER,
-        "seen": text.ago(seen, fleet.now),
-    }
+def _json(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return to_ms(value)
+    raise TypeError(type(value))

@@ -16,6 +16,21 @@ export async function ask(path, signal) {
   return said;
 }
 
+const seen = new Map();
+
+/** As `ask`, of what is sent again only if it is another than the last time: else null. */
+export async function askNew(path) {
+  const headers = { Accept: "application/json" };
+  if (seen.has(path)) headers["If-None-Match"] = seen.get(path);
+  const answer = await fetch(path, { headers });
+  if (answer.status === 304) return null;
+  if (answer.status === 401) logIn();
+  const said = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Error(said.error ?? `the collector answers ${answer.status}`);
+  seen.set(path, answer.headers.get("ETag"));
+  return said;
+}
+
 /** Call `look` now and every so often while the page is visible. */
 export function live(everyMs, look) {
   let timer = null;

@@ -1,0 +1,140 @@
+"""Reads the last hours of the fleet and of groups of its nodes, and who wasted how much this week."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from gpuwarden.query import Querier
+from gpuwarden.waste import NO_WASTE
+from gpuwarden_dashboards.read.fleet import Record
+
+WEEK = timedelta(days=7)
+LARGE_GPUS = 2_500
+"""With more GPUs than that, minutes would take too long: hours are read."""
+TOP_MAX = 5
+GROUPS_MAX = 60
+_SPANS = {
+    False: ("gpu_1m", timedelta(hours=6), timedelta(minutes=5), 60),
+    True: ("gpu_1h", timedelta(hours=48), timedelta(hours=1), 3600),
+}
+"""By whether the fleet is large: table, span, step, and seconds of a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPast:
+    """Lines over the same steps; None: no samples."""
+
+    begin: datetime
+    step_s: int
+    columns: int
+    groups: Mapping[str, Mapping[str, Sequence[float | None]]]
+    """By name of the group: `util_percent` (mean), `power_watts` and `idle` (sums)."""
+
+
+async def read_past(querier: Querier, by: str, now: datetime, *, is_large: bool) -> FleetPast:
+    """`by`: a label of nodes, `model`, or empty for the fleet as one group, "". Raises QueryError."""
+    table, span, step, row_s = _SPANS[is_large]
+    begin = _floor(now - span, step)
+    name = {"": "''", "model": "any_value(model)"}.get(
+        by, "json_extract_string(any_value(labels), $path)"
+    )
+    params: dict[str, Any] = {"begin": begin, "end": now, "step_s": step.total_seconds()}
+    if by not in ("", "model"):
+        params["path"] = f'$."{by}"'
+    found = await querier.query(
+        f"""
+        WITH names AS (
+            SELECT gpu_uuid, coalesce({name}, '') AS name
+            FROM gpus LEFT JOIN nodes USING (node) WHERE mig_instance IS NULL GROUP BY gpu_uuid
+        ), largest AS (
+            SELECT name FROM names GROUP BY name ORDER BY count(*) DESC, name LIMIT {GROUPS_MAX}
+        )
+        SELECT name, floor(epoch(ts - $begin::TIMESTAMP) / $step_s)::INTEGER AS at,
+            avg(util_percent_avg) AS util_percent,
+            sum(power_watts_avg) / count(DISTINCT ts) AS power_watts,
+            sum(idle_seconds) / {row_s} / count(DISTINCT ts) AS idle
+        FROM {table} JOIN names USING (gpu_uuid)
+        WHERE ts >= $begin AND ts < $end AND mig_instance IS NULL AND name IN (FROM largest)
+        GROUP BY ALL
+        """,
+        params,
+    )
+    columns = int(span / step) + 1
+    groups: dict[str, dict[str, list[float | None]]] = {}
+    for record in found.records():
+        lines = groups.setdefault(
+            record["name"],
+            {line: [None] * columns for line in ("util_percent", "power_watts", "idle")},
+        )
+        for line, values in lines.items():
+            if 0 <= record["at"] < columns and record[line] is not None:
+                values[record["at"]] = round(record[line], 1)
+    return FleetPast(begin, int(step.total_seconds()), columns, groups)
+
+
+def _floor(instant: datetime, step: timedelta) -> datetime:
+    return instant - timedelta(seconds=instant.timestamp() % step.total_seconds())
+
+
+_HOURS = """(SELECT ts, label, seconds / 3600 AS gpu_hours, usd, username AS "user", team,
+    coalesce(slurm_job_id, pod) AS job FROM waste_1h)"""
+
+
+async def read_week(querier: Querier, now: datetime) -> Record:
+    """Dollars and GPU hours wasted over the last seven days, and by whom most. Raises QueryError."""
+    # Hours that are rolled up, as labelling the rest costs seconds; in the first hour there are none.
+    found = await _by_all(querier, _HOURS, now) or await _by_all(querier, "waste", now)
+    return _week(found)
+
+
+async def _by_all(querier: Querier, table: str, now: datetime) -> Sequence[Record]:
+    found = await querier.query(
+        f"""
+        SELECT CASE WHEN grouping("user") = 0 THEN 'user' WHEN grouping(team) = 0 THEN 'team'
+                WHEN grouping(job) = 0 THEN 'job' ELSE '' END AS by,
+            coalesce("user", team, job) AS name, label, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd
+        FROM {table} WHERE ts >= $begin AND ts < $now
+        GROUP BY GROUPING SETS (("user", label), (team, label), (job, label), (label))
+        """,
+        {"begin": now - WEEK, "now": now},
+    )
+    return found.records()
+
+
+def _week(records: Sequence[Record]) -> Record:
+    sums: dict[tuple[str, str | None], Record] = {}
+    for record in records:
+        one = sums.setdefault(
+            (record["by"], record["name"]),
+            {
+                "name": record["name"],
+                "hours": 0.0,
+                "usd": None,
+                "wasted_hours": 0.0,
+                "wasted_usd": None,
+                "most": None,
+            },
+        )
+        _add(one, "hours", "usd", record)
+        if record["label"] not in NO_WASTE:
+            if one["most"] is None or record["gpu_hours"] > one["most"][1]:
+                one["most"] = (record["label"], record["gpu_hours"])
+            _add(one, "wasted_hours", "wasted_usd", record)
+    for one in sums.values():
+        one["most"] = one["most"] and one["most"][0]
+    whole = sums.get(
+        ("", None), {"hours": 0.0, "usd": None, "wasted_hours": 0.0, "wasted_usd": None}
+    )
+    top = {}
+    for by in ("user", "team", "job"):
+        found = [one for (kind, name), one in sums.items() if kind == by and name is not None]
+        found.sort(key=lambda one: (-(one["wasted_usd"] or 0.0), -one["wasted_hours"]))
+        top[by] = [one for one in found[:TOP_MAX] if one["wasted_hours"] > 0]
+    return {"all": whole, "top": top}
+
+
+def _add(one: Record, hours: str, usd: str, record: Record) -> None:
+    one[hours] += record["gpu_hours"]
+    if record["usd"] is not None:
+        one[usd] = (one[usd] or 0.0) + record["usd"]

@@ -20,9 +20,9 @@ from gpuwarden_client.http import QueryAnswer
 from gpuwarden_collector.alert_store import SqlAlertStore
 from gpuwarden_dashboards.assets import load_assets
 from gpuwarden_dashboards.pages.waste import WastePage
+from gpuwarden_dashboards.read.fleet import read_trouble
 from gpuwarden_dashboards.read.waste import read_waste
 from gpuwarden_dashboards.templates import Templates
-from gpuwarden_dashboards.read.fleet import read_trouble
 from gpuwarden_rules.definition.language import builtin_rules
 from gpuwarden_rules.evaluation.engine import RuleEngine
 from gpuwarden_rules.notify.digest import read

@@ -27,6 +27,13 @@ MINUTES_UP_TO = timedelta(days=14)
 JOB = "coalesce(slurm_job_id, pod)"
 """A job's name, of rows of processes."""
 
+
+def job_is(name: str, parameter: str) -> str:
+    """A condition on rows of processes, on one column: ten times as quick as on `JOB`. A pod has a slash in
+    its name, a Slurm job has none."""
+    return f"{'pod' if '/' in name else 'slurm_job_id'} = ${parameter}"
+
+
 _DIGITS = 6
 
 
@@ -97,7 +104,7 @@ class Place:
         """A condition on rows of a table, and its parameters."""
         where = self.where if source.is_of_gpus else self.where_node
         if self.job is not None and source.table == "process_samples":
-            return f"{where} AND {JOB} = $job", {**self.params, "job": self.job}
+            return f"{where} AND {job_is(self.job, 'job')}", {**self.params, "job": self.job}
         return where, self.params
 
 

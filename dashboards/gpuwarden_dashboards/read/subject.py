@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from gpuwarden.diagnosis import HEALTHY, Bottleneck
 from gpuwarden.query import Querier, query_all
 from gpuwarden_dashboards.read.fleet import Record
-from gpuwarden_dashboards.read.series import GPUS_MAX, JOB
-from gpuwarden_dashboards.read.usage import GpuUsage, usage_of
+from gpuwarden_dashboards.read.series import GPUS_MAX, job_is
+from gpuwarden_dashboards.read.usage import RUNNING, GpuUsage, summed, usage_sql, usages_of
 
 _SEARCHED = timedelta(days=90)
 """A job is looked for so far back where no time is given."""
@@ -60,14 +60,15 @@ async def read_extent(
     querier: Querier, job: str, now: datetime
 ) -> tuple[datetime, datetime] | None:
     """From when to when a job held GPUs, by the hour; None: it is not known. Raises QueryError."""
+    is_it = job_is(job, "job")
     found = await querier.query(
         f"""
         SELECT min(ts) AS begin, max(until) AS until FROM (
-            SELECT ts, ts + INTERVAL 1 HOUR AS until FROM waste_1h WHERE {JOB} = $job AND ts >= $searched
+            SELECT ts, ts + INTERVAL 1 HOUR AS until FROM waste_1h WHERE {is_it} AND ts >= $searched
             UNION ALL
-            SELECT ts, ts + INTERVAL 1 MINUTE FROM process_1m WHERE {JOB} = $job AND ts >= $recent
+            SELECT ts, ts + INTERVAL 1 MINUTE FROM process_1m WHERE {is_it} AND ts >= $recent
             UNION ALL
-            SELECT ts, ts FROM process_samples WHERE {JOB} = $job AND ts >= $recent
+            SELECT ts, ts FROM process_samples WHERE {is_it} AND ts >= $recent
         )
         """,
         {"job": job, "searched": now - _SEARCHED, "recent": now - timedelta(hours=3)},
@@ -82,7 +83,7 @@ async def read_subject(
     """A job or a user; None: nothing is known of it in that time. Raises QueryError."""
     is_job = kind == "job"
     params = {"name": name, "begin": begin, "end": end}
-    mine = f"{JOB} = $name" if is_job else "username = $name"
+    mine = job_is(name, "name") if is_job else "username = $name"
     when = "ts >= $begin AND ts < $end"
     held = f"""
         WITH held AS (
@@ -97,9 +98,6 @@ async def read_subject(
     """
     # Of a job what was said of it as a whole, of a user what holds of any of their GPUs.
     judged = "job IN ('Slurm job ' || $name, 'pod ' || $name)" if is_job else "owner = $name"
-    concerned = "owner = $name" if not is_job else (
-        f"gpu_uuid IN (SELECT DISTINCT gpu_uuid FROM process_1m WHERE {mine} AND {when})"
-    )  # fmt: skip
     healthy = tuple(str(one) for one in sorted((*HEALTHY, Bottleneck.UNKNOWN)))
     hours = (
         "date_diff('ms', greatest(began_at, $begin), least(coalesce(ended_at, $end), $end)) / 3.6e6"
@@ -129,19 +127,30 @@ async def read_subject(
         FROM diagnoses WHERE kind = 'gpu' AND {holds} AND advice IS NOT NULL AND bottleneck NOT IN {healthy}
         GROUP BY job, bottleneck ORDER BY usd DESC NULLS LAST, hours DESC LIMIT 12
         """,
-        f"SELECT * FROM alerts_now WHERE state = 'firing' AND {concerned} ORDER BY fired_at LIMIT 50",
+        usage_sql("job", "job = $name" if is_job else '"user" = $name'),
+        RUNNING,
     ]  # fmt: skip
     asked = [(sql, {n: v for n, v in params.items() if f"${n}" in sql}) for sql in queries]
-    gpus, verdicts, changes, alerts = (r.records() for r in await query_all(querier, asked))
-    column = "job" if is_job else '"user"'
-    usage = await usage_of(querier, column, f"{column} = $name", params)
-    if not gpus and not usage and not verdicts:
+    found = await query_all(querier, asked)
+    gpus, verdicts, changes, used, running = (result.records() for result in found)
+    if not gpus and not used and not verdicts:
         return None
-    jobs = [] if is_job else await usage_of(querier, "job", '"user" = $name', params, sort)
+    concerned, of = (
+        ("gpu_uuid IN (SELECT unnest($of))", [gpu["gpu_uuid"] for gpu in gpus])
+        if is_job
+        else ("owner = $of", name)
+    )
+    alerts = await querier.query(
+        f"SELECT * FROM alerts_now WHERE state = 'firing' AND {concerned} ORDER BY fired_at LIMIT 50",
+        {"of": of},
+    )
+    is_running = name in {one["job"] for one in running} if is_job else None
+    usage = summed(name, used, is_running) if used else None
+    jobs = [] if is_job else usages_of(used, running, sort)
     users = sorted({user for gpu in gpus for user in gpu["users"] if user})
     return Subject(
-        kind, name, begin, end, usage[0] if usage else None, gpus, jobs, users,
-        [_with_evidence(verdict) for verdict in verdicts], changes, alerts,
+        kind, name, begin, end, usage, gpus, jobs, users,
+        [_with_evidence(verdict) for verdict in verdicts], changes, alerts.records(),
     )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from gpuwarden.query import Querier, query_all
 from gpuwarden_dashboards.read.fleet import Record
@@ -57,42 +56,43 @@ SORTS: Mapping[str, Callable[[GpuUsage], float | None]] = {
 """What usage can be sorted by, the largest first; `name` is the other way round."""
 
 
+RUNNING = f"SELECT DISTINCT {JOB} AS job FROM process_samples WHERE ts > now()::TIMESTAMP - INTERVAL 1 MINUTE"
+"""Jobs that have processes on GPUs now."""
+
+
 async def read_usage(
     querier: Querier, by: str, begin: datetime, end: datetime, sort: str = "usd"
 ) -> Sequence[GpuUsage]:
     """By user, team, job, node or model. Raises QueryError."""
-    return await usage_of(querier, BY[by], "true", {"begin": begin, "end": end}, sort)
+    asked = [(usage_sql(BY[by]), {"begin": begin, "end": end})]
+    if by == "job":
+        asked.append((RUNNING, {}))
+    found, *running = (result.records() for result in await query_all(querier, asked))
+    return usages_of(found, running[0] if running else None, sort)
 
 
-async def usage_of(
-    querier: Querier, column: str, where: str, params: Mapping[str, Any], sort: str = "usd"
+def usage_sql(column: str, where: str = "true") -> str:
+    """Hours, dollars and energy by a column of `waste` and by label."""
+    return f"""
+        SELECT {column} AS name, label, is_waste, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd,
+            sum(energy_kwh) AS energy_kwh, sum(co2_kg) AS co2_kg
+        FROM waste WHERE ts >= $begin AND ts < $end AND {where} GROUP BY ALL
+    """
+
+
+def usages_of(
+    records: Sequence[Record], running: Sequence[Record] | None, sort: str
 ) -> Sequence[GpuUsage]:
-    """Of rows of `waste` with a condition. Raises QueryError."""
-    queries = [
-        (
-            f"""
-            SELECT {column} AS name, label, is_waste, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd,
-                sum(energy_kwh) AS energy_kwh, sum(co2_kg) AS co2_kg
-            FROM waste WHERE ts >= $begin AND ts < $end AND {where} GROUP BY ALL
-            """,
-            params,
-        )
-    ]
-    if column == "job":
-        queries.append((f"SELECT DISTINCT {JOB} AS job FROM process_samples WHERE {_NOW}", {}))
-    found, *running = (result.records() for result in await query_all(querier, queries))
-    jobs = {record["job"] for record in running[0]} if running else None
+    """Of rows of `usage_sql`; `running`: rows of `RUNNING`, where they are about jobs."""
+    jobs = None if running is None else {record["job"] for record in running}
     by_name: dict[str | None, list[Record]] = {}
-    for record in found:
+    for record in records:
         by_name.setdefault(record["name"], []).append(record)
     usages = [
-        _summed(name, records, name in jobs if jobs is not None else None)
-        for name, records in by_name.items()
+        summed(name, of_it, None if jobs is None else name in jobs)
+        for name, of_it in by_name.items()
     ]
     return sorted_usage(usages, sort)[:ROWS_MAX]
-
-
-_NOW = "ts > now()::TIMESTAMP - INTERVAL 1 MINUTE"
 
 
 def sorted_usage(usages: Sequence[GpuUsage], sort: str) -> Sequence[GpuUsage]:
@@ -103,7 +103,13 @@ def sorted_usage(usages: Sequence[GpuUsage], sort: str) -> Sequence[GpuUsage]:
     return sorted(usages, key=lambda one: (-(key(one) or 0.0), -one.gpu_hours, one.name or ""))
 
 
-def _summed(name: str | None, records: Sequence[Record], is_running: bool | None) -> GpuUsage:
+def summed(name: str | None, records: Sequence[Record], is_running: bool | None = None) -> GpuUsage:
+    """All rows as one."""
+    labels: dict[str, tuple[float, float | None]] = {}
+    for record in records:
+        hours, usd = labels.get(record["label"], (0.0, None))
+        known = [value for value in (usd, record["usd"]) if value is not None]
+        labels[record["label"]] = hours + record["gpu_hours"], sum(known) if known else None
     wasted = [record for record in records if record["is_waste"]]
     return GpuUsage(
         name,
@@ -113,7 +119,7 @@ def _summed(name: str | None, records: Sequence[Record], is_running: bool | None
         _known(wasted, "usd"),
         _known(records, "energy_kwh"),
         _known(records, "co2_kg"),
-        {record["label"]: (record["gpu_hours"], record["usd"]) for record in records},
+        labels,
         is_running,
     )
 

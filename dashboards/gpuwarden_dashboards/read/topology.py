@@ -84,24 +84,31 @@ async def read_topology(querier: Querier, node: str, end: datetime) -> Topology:
 def _counted_sql(table: str, counters: Sequence[str], state: str) -> str:
     """The newest state of each link or port, its rates, and what its error counters gained."""
     keys = ", ".join(_KEYS[table])
+    states = state.split(", ")
+    ways = ("tx_bytes_total", "rx_bytes_total")
+    # A row as one value: each group keeps its first and its newest by one comparison a row.
+    row = ", ".join(f"'{name}': {name}" for name in ("ts", *states, *ways, *counters))
     recent = f"FILTER (ts > $end - INTERVAL {_RATE_OVER})"
-    # NULL of the newest row is what counts: the rate of a link that is down is unknown.
-    newest = ", ".join(f"last({name} ORDER BY ts) AS {name}" for name in state.split(", "))
-    span = f"nullif(date_diff('ms', min(ts) {recent}, max(ts) {recent}), 0) / 1000"
+    seconds = "nullif(date_diff('ms', recent.ts, newest.ts), 0) / 1000"
     rates = ", ".join(
-        f"CASE WHEN max({way}_bytes_total) {recent} = arg_max({way}_bytes_total, ts) {recent} THEN "
-        f"(max({way}_bytes_total) {recent} - min({way}_bytes_total) {recent}) / ({span}) END AS {way}_bytes_per_second"
-        for way in ("tx", "rx")
+        f"CASE WHEN newest.{name} >= recent.{name} THEN (newest.{name} - recent.{name}) / ({seconds}) END "
+        f"AS {name.removesuffix('_total')}_per_second"
+        for name in ways
     )
     # A counter that is smaller at the end than at the begin was reset.
     errors = ", ".join(
-        f"arg_max({name}, ts) - if(arg_max({name}, ts) < arg_min({name}, ts), 0, arg_min({name}, ts)) AS {name}"
+        f"newest.{name} - if(newest.{name} < earliest.{name}, 0, earliest.{name}) AS {name}"
         for name in counters
     )
     return f"""
-        SELECT {keys}, epoch_ms(max(ts)) AS seen_ms, {newest}, {rates}, {errors} FROM {table}
-        WHERE node = $node AND ts <= $end AND ts > $end - INTERVAL {_ERRORS_OVER}
-        GROUP BY {keys} ORDER BY {keys}
+        WITH ends AS (
+            SELECT {keys}, arg_min({{{row}}}, ts) AS earliest, arg_min({{{row}}}, ts) {recent} AS recent,
+                arg_max({{{row}}}, ts) AS newest
+            FROM {table} WHERE node = $node AND ts <= $end AND ts > $end - INTERVAL {_ERRORS_OVER} GROUP BY {keys}
+        )
+        SELECT {keys}, epoch_ms(newest.ts) AS seen_ms, {", ".join(f"newest.{name} AS {name}" for name in states)},
+            {rates}, {errors}
+        FROM ends ORDER BY {keys}
     """
 
 

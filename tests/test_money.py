@@ -183,6 +183,26 @@ def _over_a_week(spans: list[Span], *last: Span) -> list[Span]:
     return [("busy", 7 * 1440), *spans, *last]
 
 
+def report_and_page_say(
+    week: Week, database: MemoryDatabase, usd: float, wasted: float, capsys: Any
+) -> None:
+    """The report, by whatever, and the page have what SQL has."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(report, "ask", week.ask)
+        for by in ("gpu", "job"):
+            capsys.readouterr()
+            assert main(["report", "waste", "--by", by, "--since", "8d", "--format", "json"]) == 0
+            lines = json.loads(capsys.readouterr().out)
+            assert cents(sum(line["usd"] for line in lines)) == cents(usd)
+            assert cents(sum(line["wasted_usd"] or 0 for line in lines)) == cents(wasted)
+            since = (week.now - timedelta(days=8)).replace(minute=0, second=0, microsecond=0)
+            page = asyncio.run(read_waste(database, by, since))
+            shown = {one["name"]: cents(one["wasted_usd"] or 0) for one in page.lines}
+            assert shown == {one["name"]: cents(one["wasted_usd"] or 0) for one in lines}
+            html = WASTE.render(page, by, "7d", since, week.now)
+            assert f"<b>${wasted:,.2f}</b>wasted of ${usd:,.2f}" in html
+
+
 @settings(
     max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -206,22 +226,7 @@ def test_all_of_the_time_is_billed_once_and_everything_says_the_same_cents(
     assert hours == pytest.approx(3 * 168)
     assert cents(usd) == cents(168 * sum(PRICES))
 
-    # The report, by whatever, is SQL.
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(report, "ask", week.ask)
-        for by in ("gpu", "job"):
-            capsys.readouterr()
-            assert main(["report", "waste", "--by", by, "--since", "8d", "--format", "json"]) == 0
-            lines = json.loads(capsys.readouterr().out)
-            assert cents(sum(line["usd"] for line in lines)) == cents(usd)
-            assert cents(sum(line["wasted_usd"] or 0 for line in lines)) == cents(wasted)
-            # So has the page them.
-            since = (week.now - timedelta(days=8)).replace(minute=0, second=0, microsecond=0)
-            page = asyncio.run(read_waste(database, by, since))
-            shown = {one["name"]: cents(one["wasted_usd"] or 0) for one in page.lines}
-            assert shown == {one["name"]: cents(one["wasted_usd"] or 0) for one in lines}
-            html = WASTE.render(page, by, "7d", since, week.now)
-            assert f"<b>${wasted:,.2f}</b>wasted of ${usd:,.2f}" in html
+    report_and_page_say(week, database, usd, wasted, capsys)
 
     # An alert costs what the report has of its label since it began, however long ago that is.
     alerts = week.alerts()

@@ -62,7 +62,7 @@ class GpuHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class HealthHistory:
     """The newest look at each GPU, and changes, the newest first."""
 
     now: Sequence[GpuHealth]
@@ -70,7 +70,7 @@ class Health:
     meanings: Mapping[str, str]
 
 
-async def read_health(querier: Querier, place: Place, span: Span) -> Health:
+async def read_health(querier: Querier, place: Place, span: Span) -> HealthHistory:
     """Health over the span. Raises QueryError."""
     params = {**place.params, "begin": span.begin, "end": span.end}
     columns = ", ".join(_WATCHED)
@@ -101,7 +101,7 @@ async def read_health(querier: Querier, place: Place, span: Span) -> Health:
     changes = [change for rows in by_gpu.values() for change in changes_of(rows)]
     changes += [_of_event(event) for event in events]
     newest = [_newest(rows[-1]) for rows in by_gpu.values()]
-    return Health(
+    return HealthHistory(
         sorted(newest, key=lambda one: (one.node, one.gpu or 0)),
         sorted(changes, key=lambda change: -change.at_ms)[:CHANGES_MAX],
         _MEANINGS,

@@ -77,12 +77,8 @@ async def read_extent(
     return None if begin is None else (begin, min(until, now))
 
 
-async def read_subject(
-    querier: Querier, kind: str, name: str, begin: datetime, end: datetime, sort: str = "usd"
-) -> Subject | None:
-    """A job or a user; None: nothing is known of it in that time. Raises QueryError."""
-    is_job = kind == "job"
-    params = {"name": name, "begin": begin, "end": end}
+def _queries(name: str, *, is_job: bool) -> list[str]:
+    """GPUs held, diagnoses, what to change, usage, and what runs. Parameters: name, begin, end."""
     mine = job_is(name, "name") if is_job else "username = $name"
     when = "ts >= $begin AND ts < $end"
     held = f"""
@@ -103,7 +99,7 @@ async def read_subject(
         "date_diff('ms', greatest(began_at, $begin), least(coalesce(ended_at, $end), $end)) / 3.6e6"
     )
     holds = f"{judged} AND began_at < $end AND coalesce(ended_at, $end) >= $begin"
-    queries = [
+    return [
         f"{held} SELECT * FROM held ORDER BY node, gpu" if not is_job else f"""
         {held} SELECT h.*, m.* EXCLUDE (of_gpu) FROM held h LEFT JOIN (
             SELECT g.gpu_uuid AS of_gpu, avg(util_percent_avg) AS util_percent, avg(sm_active_percent_avg) AS sm_percent,
@@ -130,6 +126,15 @@ async def read_subject(
         usage_sql("job", "job = $name" if is_job else '"user" = $name'),
         RUNNING,
     ]  # fmt: skip
+
+
+async def read_subject(
+    querier: Querier, kind: str, name: str, begin: datetime, end: datetime, sort: str = "usd"
+) -> Subject | None:
+    """A job or a user; None: nothing is known of it in that time. Raises QueryError."""
+    is_job = kind == "job"
+    params = {"name": name, "begin": begin, "end": end}
+    queries = _queries(name, is_job=is_job)
     asked = [(sql, {n: v for n, v in params.items() if f"${n}" in sql}) for sql in queries]
     found = await query_all(querier, asked)
     gpus, verdicts, changes, used, running = (result.records() for result in found)

@@ -77,8 +77,8 @@ async def collecting(
     from gpuwarden_cli.notifications import Notifications
     from gpuwarden_collector.daemon import running
     from gpuwarden_dashboards.routes import routes as page_routes
+    from gpuwarden_rules.backtest.run import Backtester
     from gpuwarden_rules.diagnosis.service import Diagnoser
-    from gpuwarden_rules.evaluation.engine import RuleEngine
     from gpuwarden_rules.evaluation.reload import RuleReloader
     from gpuwarden_rules.http import routes as rules_routes
 
@@ -87,6 +87,7 @@ async def collecting(
     reloader: RuleReloader | None = None
     diagnoser: Diagnoser | None = None
     incidents: IncidentService | None = None
+    backtester: Backtester | None = None
 
     def figures() -> str:
         from gpuwarden_rules.exposition import exposition
@@ -94,15 +95,18 @@ async def collecting(
         stats = reloader.engine.stats if reloader else {}
         return exposition(stats, clock.now(), diagnoser) + notifications.figures()
 
-    def changed(alert: "Alert") -> None:
+    def wake() -> None:
         if incidents:
             incidents.wake()
+
+    def changed(alert: "Alert") -> None:
+        wake()
         on_change(alert)
 
     def routes(querier: "Querier") -> "list[AbstractRouteDef]":
         return [
             *page_routes(querier, clock),
-            *rules_routes.routes(lambda: reloader, querier, clock),
+            *rules_routes.routes(lambda: reloader, querier, clock, lambda: backtester, wake),
         ]
 
     duties = partial(_duties, lambda: reloader, notifications)
@@ -110,22 +114,17 @@ async def collecting(
         settings, clock, routes=routes, more_metrics=figures, duties=duties
     ) as collector:
         stop_rules, querier = asyncio.Event(), collector.rules_querier
-        engine = RuleEngine(
-            rule_set.rules,
-            querier,
-            collector.alerts,
-            clock,
-            overrides=rule_set.overrides,
-            on_change=changed,
-        )
+        engine = _engine_of(rule_set, collector, clock, changed)
         also = (notifications.reload, collector.take_prices)
         reloader = RuleReloader(engine, settings.rules_dirs, also)
         incidents = _incidents_of(engine, collector, clock, notifications.wake)
         diagnoser = Diagnoser(querier, collector.diagnoses, clock)
+        backtester = Backtester(collector.querier, clock)  # people wait for it, rules do not
         async with asyncio.TaskGroup() as group:
             group.create_task(engine.run(stop_rules), name="rules")
             group.create_task(diagnoser.run(stop_rules), name="diagnosis")
             group.create_task(incidents.run(stop_rules), name="incidents")
+            group.create_task(backtester.run(stop_rules), name="backtests")
             group.create_task(notifications.run(incidents, querier, stop_rules), name="notify")
             reloading = group.create_task(
                 reloader.reload_whenever(reload or asyncio.Event()), name="reload"
@@ -135,6 +134,24 @@ async def collecting(
             finally:
                 reloading.cancel()
                 stop_rules.set()
+
+
+def _engine_of(
+    rule_set: "RuleSet",
+    collector: "Collector",
+    clock: Clock,
+    on_change: "Callable[[Alert], None]",
+) -> "RuleEngine":
+    from gpuwarden_rules.evaluation.engine import RuleEngine
+
+    return RuleEngine(
+        rule_set.rules,
+        collector.rules_querier,
+        collector.alerts,
+        clock,
+        overrides=rule_set.overrides,
+        on_change=on_change,
+    )
 
 
 def _incidents_of(

@@ -105,6 +105,22 @@ USD_SO_FAR_SQL = (
 """`Alert.usd_so_far` of a row of `alerts`."""
 
 
+PLACE_SQL = (
+    "concat_ws(' ', node, 'GPU ' || gpu::VARCHAR, labels->>'$.host', labels->>'$.device', labels->>'$.probe',"
+    " 'Xid ' || (labels->>'$.xid'))"
+)
+"""SQL that says where an alert is."""
+ALERT_FILTERS = {
+    "node": "node GLOB $node",
+    "gpu": "(gpu::VARCHAR = $gpu OR starts_with(lower(gpu_uuid), lower($gpu)))",
+    "user": "owner = $user",
+    "job": "(labels->>'$.job') = $job",
+    "rule": "rule GLOB $rule",
+    "severity": "severity = $severity",
+}
+"""SQL that alerts are chosen by, by the name that people give it by."""
+
+
 class AlertStore(Protocol):
     """Where alerts are kept: the `alerts` table."""
 

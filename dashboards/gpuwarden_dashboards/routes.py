@@ -9,8 +9,10 @@ from gpuwarden.query import Querier
 from gpuwarden_dashboards.assets import PATH, load_assets
 from gpuwarden_dashboards.pages.collector import CollectorPage
 from gpuwarden_dashboards.pages.fleet import FleetPage
+from gpuwarden_dashboards.pages.incidents import IncidentPages
 from gpuwarden_dashboards.pages.login import LoginPage
 from gpuwarden_dashboards.pages.place import PlacePages
+from gpuwarden_dashboards.pages.rules import RulePages
 from gpuwarden_dashboards.pages.sql import SqlPage
 from gpuwarden_dashboards.pages.usage import UsagePages
 from gpuwarden_dashboards.pages.waste import WastePage
@@ -28,6 +30,8 @@ def routes(querier: Querier, clock: Clock) -> Iterable[web.AbstractRouteDef]:
         *UsagePages(templates, querier, clock).routes(),
         *WastePage(templates, querier, clock).routes(),
         *CollectorPage(templates, querier, clock).routes(),
+        *IncidentPages(templates, querier, clock).routes(),
+        *RulePages(templates, querier, clock).routes(),
         *SqlPage(templates, querier).routes(),
         *LoginPage(templates).routes(),
     ]

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from gpuwarden import __version__
 from gpuwarden.access import CALLER, LOGIN_PATH
@@ -17,6 +18,8 @@ from gpuwarden_dashboards.assets import Assets
 
 MENU = (
     ("Fleet", "/"),
+    ("Incidents", "/incidents"),
+    ("Rules", "/rules"),
     ("Usage", "/usage"),
     ("Waste", "/waste"),
     ("SQL", "/sql"),
@@ -55,6 +58,7 @@ class Templates:
             since=_since,
             span=lambda seconds: text.ABSENT if seconds is None else readable(seconds),
             node_path=node_path,
+            prose=_prose,
             path=lambda name: quote(name, safe="/"),
         )
 
@@ -67,6 +71,17 @@ class Templates:
 def node_path(node: str, gpu: int | None = None) -> str:
     """The address of a node's page, or of the GPU with this index there."""
     return f"/nodes/{quote(node, safe='')}" + ("" if gpu is None else f"?gpu={gpu}")
+
+
+def _prose(words: str) -> Markup:
+    """A text in which what stands in backquotes is code."""
+    parts = [escape(part) for part in words.split("`")]
+    if len(parts) % 2 == 0:  # one is left over
+        return escape(words)
+    return Markup().join(
+        Markup("<code>{}</code>").format(part) if number % 2 else part
+        for number, part in enumerate(parts)
+    )
 
 
 def _since(instant: datetime | None, now: datetime) -> str:

@@ -6,16 +6,11 @@ import re
 from typing import Any
 from urllib.parse import quote
 
-from gpuwarden.alert import USD_SO_FAR_SQL, WORST_FIRST
+from gpuwarden.alert import ALERT_FILTERS, PLACE_SQL, USD_SO_FAR_SQL, WORST_FIRST
 from gpuwarden.durations import readable
 from gpuwarden_cli.output import counted, render, terminal_width
 from gpuwarden_client.http import CallError, ask, call
 
-PLACE = (
-    "concat_ws(' ', node, 'GPU ' || gpu::VARCHAR, labels->>'$.host', labels->>'$.device', labels->>'$.probe',"
-    " 'Xid ' || (labels->>'$.xid'))"
-)
-"""SQL that says where an alert is."""
 MARKS = (
     "concat_ws(', ', state, CASE WHEN stale_since IS NOT NULL THEN 'stale'"
     " WHEN unknown_since IS NOT NULL THEN 'unknown' END, regexp_extract(muted, '^\\w+'))"
@@ -23,7 +18,7 @@ MARKS = (
 """SQL of an alert's state for people: `firing, stale, silenced`."""
 _ALERTS = f"""
 SELECT
-    left(fingerprint, 8) AS id, severity, {MARKS} AS shown, rule, {PLACE} AS place,
+    left(fingerprint, 8) AS id, severity, {MARKS} AS shown, rule, {PLACE_SQL} AS place,
     date_diff('second', began_at, coalesce(resolved_at, now()::TIMESTAMP)) AS age_seconds, state, consequence,
     node, gpu, gpu_uuid, labels, summary, remedy, round(usd_per_hour, 2) AS usd_per_hour, round({USD_SO_FAR_SQL}, 2) AS usd_so_far,
     began_at, fired_at, resolved_at, owner, muted, unknown_since, fingerprint, simulated,
@@ -37,16 +32,6 @@ ORDER BY
     {WORST_FIRST},
     usd_so_far DESC NULLS LAST, node, gpu
 """
-FILTERS = {
-    "node": "node GLOB $node",
-    "gpu": "(gpu::VARCHAR = $gpu OR starts_with(lower(gpu_uuid), lower($gpu)))",
-    "user": "owner = $user",
-    "job": "(labels->>'$.job') = $job",
-    "rule": "rule GLOB $rule",
-    "severity": "severity = $severity",
-}
-"""SQL that an alert is chosen by, by the name of the flag."""
-
 ALERT_STATES = ("active", "firing", "pending", "resolved", "all")
 
 _NAMED = """
@@ -86,8 +71,8 @@ def alerts_list(args: argparse.Namespace) -> int:
 
 def chosen_by(args: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
     """Conditions on alerts that the flags ask for, and their parameters."""
-    params = {name: value for name in FILTERS if (value := getattr(args, name)) is not None}
-    return [FILTERS[name] for name in params], params
+    params = {name: value for name in ALERT_FILTERS if (value := getattr(args, name)) is not None}
+    return [ALERT_FILTERS[name] for name in params], params
 
 
 def for_programs(columns: list[str], rows: list[list[Any]], form: str) -> str:

@@ -3,11 +3,10 @@
 import argparse
 from typing import Any
 
-from gpuwarden.alert import WORST_FIRST
+from gpuwarden.alert import PLACE_SQL, WORST_FIRST
 from gpuwarden.durations import readable
 from gpuwarden_cli.commands.alerts import (
     MARKS,
-    PLACE,
     add,
     chosen_by,
     for_programs,
@@ -37,7 +36,7 @@ id IN (SELECT incident FROM incident_alerts WHERE fingerprint IN (SELECT fingerp
 _MEMBERS = f"""
 SELECT
     left(fingerprint, 8) AS id, CASE WHEN m.cause IS NULL THEN 'root' ELSE 'follows' END AS part,
-    severity, {MARKS} AS shown, rule, {PLACE} AS place, {_AGE}, state, summary,
+    severity, {MARKS} AS shown, rule, {PLACE_SQL} AS place, {_AGE}, state, summary,
     round(usd_per_hour, 2) AS usd_per_hour, began_at, fired_at, resolved_at, owner, muted, unknown_since, stale_since,
     fingerprint, m.cause, m.joined_at, m.ended_at
 FROM (SELECT fingerprint, active_at, cause, joined_at, ended_at FROM incident_alerts WHERE incident = $id) m

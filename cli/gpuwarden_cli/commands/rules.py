@@ -28,7 +28,6 @@ _REPLAYS_AT_ONCE = 2
 ROLLUPS_WAIT_S = 180.0
 """Longest wait for rollups of samples that have just come, as from an import."""
 ROLLUPS_POLL_S = 5.0
-NODES_NAMED_MAX = 5
 _LISTED = ("rule", "state", "severity", "firing", "pending", "unknown", "interval_s", "for_s")
 
 
@@ -203,8 +202,8 @@ async def _backtest(
     from gpuwarden.query import QueryError
     from gpuwarden_cli.remote_querier import RemoteQuerier
     from gpuwarden_rules.backtest.known_data import KnownData, reads_rollups
-    from gpuwarden_rules.backtest.replay import first_sample_at, replay
-    from gpuwarden_rules.definition.overrides import OverridePlan
+    from gpuwarden_rules.backtest.replay import first_sample_at
+    from gpuwarden_rules.backtest.run import replay_or_reason
     from gpuwarden_rules.evaluation import fleet
     from gpuwarden_rules.evaluation.state import RowsError
 
@@ -221,16 +220,13 @@ async def _backtest(
     unready = await _unready(known) if any(map(reads_rollups, rule_set.rules)) else None
 
     async def replayed(rule: "Rule") -> "tuple[Replay | Exception | str, float]":
-        concerning = [override for override in rule_set.overrides if override.concerns(rule)]
-        plan = OverridePlan(rule, concerning, places) if places and concerning else None
         async with turns:
             began = clock.monotonic()
             try:
-                if lacking := await known.lacking(rule) or (
-                    unready if reads_rollups(rule) else None
-                ):
-                    return lacking, 0.0
-                done = await replay(rule, querier, since, until, clock, plan=plan, step_s=step_s)
+                done = await replay_or_reason(
+                    rule, rule_set.overrides, places, known, unready, querier, since, until, clock,
+                    step_s=step_s,
+                )  # fmt: skip
             except (QueryError, RowsError, CallError) as error:
                 return error, 0.0
             return done, clock.monotonic() - began
@@ -265,15 +261,15 @@ async def _backtest(
 
 async def _unready(known: "KnownData") -> str | None:
     """Wait until the samples are rolled up; where that takes too long, whose are not."""
+    from gpuwarden_rules.backtest.run import unready_text
+
     clock = SystemClock()
     deadline_s, is_told = clock.monotonic() + ROLLUPS_WAIT_S, False
     while nodes := await known.unready_nodes(clock.now()):
-        others = len(nodes) - NODES_NAMED_MAX
-        named = ", ".join(nodes[:NODES_NAMED_MAX]) + (f" and {others} more" if others > 0 else "")
         if clock.monotonic() >= deadline_s:
-            return f"the rollups of {named} are not ready"
+            return unready_text(nodes)
         if not is_told:
-            print(f"gpuwarden: waiting for the rollups of {named}", file=sys.stderr)
+            print(f"gpuwarden: waiting: {unready_text(nodes)}", file=sys.stderr)
             is_told = True
         await asyncio.sleep(ROLLUPS_POLL_S)
     return None

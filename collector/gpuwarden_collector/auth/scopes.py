@@ -41,6 +41,13 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/waste"): Scope.READ,
     ("GET", "/collector"): Scope.READ,
     ("GET", "/sql"): Scope.READ,
+    ("GET", "/incidents"): Scope.READ,
+    ("GET", "/incidents/{id}"): Scope.READ,
+    ("GET", "/alerts"): Scope.READ,
+    ("GET", "/alerts/{fingerprint}"): Scope.READ,
+    ("GET", "/silences"): Scope.READ,
+    ("GET", "/rules"): Scope.READ,
+    ("GET", "/rules/{name}"): Scope.READ,
     ("GET", LOGIN_PATH): Anyone,
     ("POST", LOGIN_PATH): Anyone,  # the token is in its body
     ("POST", LOGOUT_PATH): Anyone,
@@ -63,11 +70,18 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("POST", "/v1/queries"): Scope.READ,  # their number and size are bounded
     ("DELETE", "/v1/queries/{name}"): Scope.READ,  # their own; an admin any
     ("GET", "/v1/rules"): Scope.READ,
+    ("GET", "/v1/rules/{name}"): Scope.READ,
     ("POST", "/v1/rules/reload"): Scope.ADMIN,
     ("GET", "/v1/alerts/{fingerprint}/explanation"): Scope.READ,
     ("GET", "/v1/silences"): Scope.READ,
+    ("GET", "/v1/silences/preview"): Scope.READ,
     ("POST", "/v1/silences"): Scope.ADMIN,
     ("DELETE", "/v1/silences/{id}"): Scope.ADMIN,
+    # A backtest reads and changes nothing, as SQL does; there is one at a time.
+    ("GET", "/v1/backtests"): Scope.READ,
+    ("POST", "/v1/backtests"): Scope.READ,
+    ("GET", "/v1/backtests/{id}"): Scope.READ,
+    ("DELETE", "/v1/backtests/{id}"): Scope.READ,
     ("DELETE", "/v1/nodes/{node}"): Scope.ADMIN,
 }
 

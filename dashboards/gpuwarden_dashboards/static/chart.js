@@ -341,10 +341,11 @@ export class Plot {
 export class Chart extends Plot {
   /** `lines`: {name, unit, least, mean, greatest}; `strips`: {name, held} or {name, runs} of [column, columns, label];
    * `marks`: {begin_ms, end_ms, severity, text}; `compare`: as lines, with `kind` band or dash, drawn behind them. */
-  set({ begin, step, columns, lines, strips = [], marks = [], compare = [], threshold = null }) {
-    this.data = { begin, step, columns, lines, strips, marks, compare, threshold };
+  set({ begin, step, columns, lines, strips = [], marks = [], compare = [], threshold = null, thresholdName = "threshold" }) {
+    this.data = { begin, step, columns, lines, strips, marks, compare, threshold, thresholdName };
     const unit = lines[0]?.unit ?? "";
     const values = [...lines, ...compare].flatMap((line) => [...line.least, ...line.greatest]).filter((value) => value !== null);
+    if (threshold !== null) values.push(threshold);
     let least = values.length ? Math.min(...extremes(values)) : 0;
     let greatest = values.length ? Math.max(...extremes(values)) : 1;
     if (unit === "percent") [least, greatest] = [0, Math.max(100, greatest)];
@@ -355,7 +356,7 @@ export class Chart extends Plot {
     this.box.setAttribute(
       "aria-label",
       shown.length
-        ? `${this.title}: ${shown.map((line) => `${line.name} from ${readable(few(line.least, Math.min), unit)} to ${readable(few(line.greatest, Math.max), unit)}`).join("; ")}`
+        ? `${this.title}${threshold === null ? "" : `, ${thresholdName} ${readable(threshold, unit)}`}: ${shown.map((line) => `${line.name} from ${readable(few(line.least, Math.min), unit)} to ${readable(few(line.greatest, Math.max), unit)}`).join("; ")}`
         : `${this.title}: no readings in this span`,
     );
     this.draw();
@@ -485,6 +486,8 @@ export class Chart extends Plot {
       const run = at === null ? null : (strip.runs ?? strip.held.map((column) => [column, 1, "held"])).find(([first, count]) => at >= first && at < first + count);
       found.push([strip.runs ? `${strip.name}${run ? `: ${run[2]}` : ""}` : strip.name, run && !strip.runs ? "legend strip held" : "legend strip"]);
     }
+    if (this.data.threshold !== null)
+      found.push([`${this.data.thresholdName} ${readable(this.data.threshold, this.range.unit)}`, "legend threshold"]);
     if (at !== null) {
       const near = (4 * (this.shared.end - this.shared.begin)) / this.width;
       const { cursor } = this.shared;

@@ -1,12 +1,13 @@
 """Explains why an alert fires: the row that the rule returned, what it was compared with, and what happened when."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from gpuwarden.alert import fingerprint
 from gpuwarden.query import Querier, QueryError
+from gpuwarden_rules.definition.charts import RuleChart, charts_of
 from gpuwarden_rules.evaluation.engine import RuleEngine
 from gpuwarden_rules.evaluation.state import RowsError, labels_of
 
@@ -32,6 +33,8 @@ class Explanation:
     """What the SQL was given, overrides applied."""
     rows: list[tuple[str, datetime, Mapping[str, Any] | str | None]]
     """When (found, now), the instant, and the row; a text where it cannot be had, None: no row."""
+    charts: Sequence[RuleChart] = ()
+    """What shows it, with the thresholds that held for it."""
 
     def timeline(self) -> list[tuple[datetime, str]]:
         """What happened, oldest first."""
@@ -54,17 +57,26 @@ class Explanation:
 
 
 async def explanation(
-    engine: RuleEngine, querier: Querier, wanted: str, now: datetime
+    engine: RuleEngine,
+    querier: Querier,
+    wanted: str,
+    now: datetime,
+    active_at: datetime | None = None,
 ) -> Explanation | None:
-    """The explanation of the alert with this fingerprint; None: there is none. Raises QueryError."""
+    """The explanation of the alert with this fingerprint; None: there is none. Raises QueryError.
+
+    `active_at`: the episode that is explained first; None: the newest.
+    """
     found = (await querier.query(_EPISODES_SQL, {"fingerprint": wanted})).records()
     if not found:
         return None
+    found.sort(key=lambda episode: episode["active_at"] != active_at)
     rule = next((rule for rule in engine.rules if rule.name == found[0]["rule"]), None)
     if rule is None:
         return Explanation(found, None, {}, [])
     rows: list[tuple[str, datetime, Mapping[str, Any] | str | None]] = []
     params: dict[str, Any] = dict(rule.params)
+    judged: dict[str, Any] = {}
     for when, at in (("when it fired", found[0]["fired_at"]), ("now", now)):
         if at is None:
             continue
@@ -82,6 +94,7 @@ async def explanation(
             continue
         if row is not None:
             params = {name: row.get(name, value) for name, value in params.items()}
+            judged = judged or dict(row)
         shown = {k: v for k, v in row.items() if k not in rule.params} if row is not None else None
         rows.append((when, at, shown))
-    return Explanation(found, rule.sql, params, rows)
+    return Explanation(found, rule.sql, params, rows, charts_of(rule, {**params, **judged}))

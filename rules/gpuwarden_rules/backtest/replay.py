@@ -61,8 +61,9 @@ async def replay(
     plan: OverridePlan | None = None,
     step_s: float | None = None,
     timeout_s: float | None = None,
+    on_progress: Callable[[datetime], None] = lambda at: None,
 ) -> Replay:
-    """Replay a rule over the time from `since` to `until`.
+    """Replay a rule over the time from `since` to `until`; `on_progress` is told how far it is.
 
     `plan`: what overrides make of the rule, over the fleet as it is today; None: there are none.
     `step_s`: longest time between two evaluations. `clock` tells how long queries take. Raises QueryError and RowsError.
@@ -83,6 +84,7 @@ async def replay(
             began += [t.alert for t in transitions if t.alert.state is AlertState.FIRING]
             over |= _resolved(transitions)
         previous = found
+        on_progress(found.at)
     episodes = tuple(
         over.get(_key(alert)) or _going_on(state, alert) or alert
         for alert in sorted(began, key=lambda a: (a.fired_at or a.active_at, a.fingerprint))

@@ -21,6 +21,7 @@
         summary: "{node} GPU {gpu} is at {value:.0f} °C"
         remedy: Check fans and inlet.
         page: {title: ..., description: ...}  optional: its page in the documentation
+        chart: {temperature_celsius: above_celsius}   metrics to draw; each with what it is compared with
         doc: docs/rules/gpu_hot.md          optional
         sql: |                              one SELECT; one row is one alert; $now is the time
           SELECT node, gpu, gpu_uuid, ...
@@ -55,7 +56,7 @@ REQUIRED = ("name", "severity", "summary", "remedy", "sql")
 OPTIONAL = (
     *("labels", "interval", "for", "keep_firing_for", "warm_up", "params", "requires", "optional"),
     *("judges_silent_nodes", "consequence", "caused_by", "together", "many", "gather_for"),
-    *("reopens_within", "page", "doc"),
+    *("reopens_within", "page", "doc", "chart"),
 )
 COLUMN_TYPES = {
     "value": "a number",
@@ -138,6 +139,8 @@ class Rule:
     remedy: templates.Template
     page: RulePage | None
     doc: str | None
+    chart: Mapping[str, str | None]
+    """Metrics that show what it judges, each with the parameter or column it is compared with."""
     path: str
     line: int
     parameters: frozenset[str]
@@ -255,6 +258,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
     remedy = _text(reader, "remedy", nodes.get("remedy"), marks)
     page = _page(reader, nodes["page"], params) if "page" in nodes else None
     doc = reader.text(nodes["doc"]) if "doc" in nodes else None
+    chart = _chart(reader, nodes.get("chart"))
     before = len(reader.problems)
     sql, mentioned = _sql(reader, nodes.get("sql"), params)
     can_be_bound = bool(name and sql) and len(reader.problems) == before
@@ -286,6 +290,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
         remedy=remedy,
         page=page,
         doc=doc,
+        chart=chart,
         path=reader.path,
         line=node.start_mark.line + 1,
         parameters=frozenset(mentioned),
@@ -462,6 +467,13 @@ def _page(reader: YamlReader, node: Node, params: Mapping[str, Scalar]) -> RuleP
             reader.note(key, f"{name!r} is neither a parameter nor one of {', '.join(SPANS)}")
         sources[name] = reader.text(value) or ""
     return RulePage(**texts, quiet=tuple(text for text in quiet if text), sources=sources)
+
+
+def _chart(reader: YamlReader, node: Node | None) -> dict[str, str | None]:
+    return {
+        metric: None if value.tag == "tag:yaml.org,2002:null" else reader.text(value)
+        for metric, (_, value) in (reader.entries(node) if node else {}).items()
+    }
 
 
 def _sql(

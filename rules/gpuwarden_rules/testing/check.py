@@ -7,6 +7,7 @@ from pathlib import Path
 from gpuwarden.clock import EPOCH
 from gpuwarden.query import Querier, QueryError
 from gpuwarden.schema import TABLES, stored_columns
+from gpuwarden_rules.definition.charts import chart_problems
 from gpuwarden_rules.definition.language import (
     Rule,
     builtin_rules,
@@ -101,4 +102,5 @@ async def _bound(rule: Rule, querier: Querier) -> list[FileProblem]:
     columns = list(result.columns)
     twice = sorted({name for name in columns if columns.count(name) > 1})
     problems = [rule.problem("sql", f"column {name!r} stands twice") for name in twice]
-    return problems + column_problems(rule, dict(zip(columns, result.types, strict=True)))
+    named = dict(zip(columns, result.types, strict=True))
+    return problems + column_problems(rule, named) + chart_problems(rule, named)

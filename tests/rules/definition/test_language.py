@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.alert import Severity
+from gpuwarden_rules.definition.charts import chart_problems, charts_of
 from gpuwarden_rules.definition.language import (
     builtin_paths,
     builtin_rules,
@@ -154,6 +155,25 @@ def test_columns_that_labels_and_texts_need_must_be_there() -> None:
         ),
         "r.yaml:9:38: gpu_hot: {value:.0f} needs a number, the column is VARCHAR",
     ]
+
+
+def test_a_chart_names_metrics_and_what_they_are_compared_with() -> None:
+    (rule,) = parse(
+        GOOD.replace(
+            "labels:", "chart: {util_percent: value, host.x: ~, host.load_1m: lack}\n    labels:", 1
+        ),
+        "r.yaml",
+    )
+    assert [p.message for p in chart_problems(rule, {"value": "DOUBLE"})] == [
+        "gpu_hot: there is no metric 'host.x' to draw; see docs/metrics.md, a host's begin with host.",
+        "gpu_hot: 'lack' is neither a parameter nor a column of the SQL's result",
+    ]
+    shown = [(c.metric, c.name, c.threshold) for c in charts_of(rule, {"value": 91})]
+    assert shown[0] == ("util_percent", "value", 91.0)
+    needs = "requires: [gpus.model, gpu_1m.power_watts_avg, host_1m.cpu_util_percent_avg, gpu_1m.idle_seconds]"
+    (plain,) = parse(GOOD.replace("labels:", f"{needs}\n    labels:", 1), "r.yaml")
+    metrics = {c.metric: c.threshold for c in charts_of(plain, {})}
+    assert metrics == {"power_watts": None, "host.cpu_util_percent": None, "util_percent": 5.0}
 
 
 @pytest.mark.parametrize(

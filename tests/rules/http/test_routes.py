@@ -1,9 +1,12 @@
 """The HTTP routes of rules, explanations and silences, over a real server."""
 
+import asyncio
+
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from gpuwarden_rules.backtest.run import Backtester
 from gpuwarden_rules.definition.language import builtin_rules, parse
 from gpuwarden_rules.evaluation.engine import RuleEngine
 from gpuwarden_rules.evaluation.reload import RuleReloader
@@ -22,13 +25,33 @@ def engine(database, store, clock) -> RuleEngine:
     return RuleEngine(parse(RULE, "r.yaml"), database, store, clock)
 
 
+class SlowDatabase:
+    """The database, behind a gate that a test can shut."""
+
+    def __init__(self, database) -> None:
+        self.database, self.gate = database, asyncio.Event()
+        self.gate.set()
+
+    async def query(self, sql, params=None, *, timeout_s=None, row_limit=None):
+        await self.gate.wait()
+        return await self.database.query(sql, params, timeout_s=timeout_s, row_limit=row_limit)
+
+
 @pytest.fixture
-async def client(engine, database, clock, tmp_path):
+def slow(database) -> SlowDatabase:
+    return SlowDatabase(database)
+
+
+@pytest.fixture
+async def client(engine, database, slow, clock, tmp_path):
     app = web.Application()
-    reloader = RuleReloader(engine, [tmp_path])
-    app.add_routes(routes(lambda: reloader, database, clock))
-    async with TestClient(TestServer(app)) as client:
+    reloader, backtester = RuleReloader(engine, [tmp_path]), Backtester(slow, clock)
+    app.add_routes(routes(lambda: reloader, database, clock, lambda: backtester))
+    stop = asyncio.Event()
+    async with TestClient(TestServer(app)) as client, asyncio.TaskGroup() as group:
+        group.create_task(backtester.run(stop))
         yield client
+        stop.set()
 
 
 async def fire(engine, database, clock, store) -> str:
@@ -127,6 +150,11 @@ async def test_an_explanation_has_rows_parameters_and_times(
     assert (shown["list"], shown["span"]) == ([1.5, None], 60.0)
     assert shown["last_at"] == "2026-01-01T12:00:00.000Z"
     assert [entry["what"] for entry in found["timeline"]] == ["began, as the samples say", "fired"]
+    earlier = await client.get(f"/v1/alerts/{wanted}/explanation?active_at=1")
+    assert (await earlier.json())["alert"][
+        "rule"
+    ] == "down"  # the newest, where there is no such episode
+    assert (await client.get(f"/v1/alerts/{wanted}/explanation?active_at=x")).status == 400
     assert (await client.get("/v1/alerts/none/explanation")).status == 404
 
 
@@ -139,3 +167,89 @@ async def test_before_the_rules_have_started_it_says_so(database, clock) -> None
             503,
             "the rules have not started yet",
         )
+
+
+async def test_a_rule_comes_with_its_text_cases_and_overrides(client, engine, tmp_path) -> None:
+    (tmp_path / "mine.yaml").write_text(RULE.replace("down", "mine"))
+    (tmp_path / "mine.test.yaml").write_text(
+        "cases:\n  - {name: a, expect: [{at: 1m, rule: mine, firing: [{node: n1}]}]}\n"
+        "  - name: b\n    expect:\n      - {at: 1m, rule: mine, quiet: true}\n\n  - {name: c, expect: []}\n"
+    )
+    (tmp_path / "overrides.yaml").write_text("overrides: [{rules: [mine], enabled: false}]")
+    assert (await client.post("/v1/rules/reload")).status == 200
+    rule = await (await client.get("/v1/rules/mine")).json()
+    assert rule["state"] == "disabled"
+    assert [(o["match"], o["enabled"]) for o in rule["overridden"]] == [({}, False)]
+    assert rule["source"].startswith("{name: mine, severity: warning")
+    assert [(case["name"], case["fires"]) for case in rule["cases"]] == [("a", True), ("b", False)]
+    assert rule["cases"][1]["text"] == "name: b\nexpect:\n  - {at: 1m, rule: mine, quiet: true}"
+    builtin = await (await client.get("/v1/rules/low_utilization")).json()
+    assert builtin["page"]["quiet"]
+    assert builtin["charts"] == [{"metric": "util_percent", "name": "low_percent", "threshold": 25}]
+    held = await (await client.get("/v1/rules/gpu_idle_held")).json()
+    assert held["charts"] == [{"metric": "util_percent", "name": None, "threshold": 5}]
+    assert (await client.get("/v1/rules/none")).status == 404
+
+
+async def test_a_silence_is_previewed_before_it_is_made(
+    client, engine, database, clock, store
+) -> None:
+    await fire(engine, database, clock, store)
+    found = await (await client.get("/v1/silences/preview?matcher=node%3D~n.*")).json()
+    assert (found["alerts"], found["covered"][0]["summary"]) == (1, "n1 is down")
+    assert (await (await client.get("/v1/silences/preview?matcher=node%3Dx")).json())["alerts"] == 0
+    assert (await client.get("/v1/silences/preview?matcher=what")).status == 400
+    assert (await client.get("/v1/silences/preview")).status == 400
+    assert engine.silences == []
+
+
+async def over(client, begun) -> dict:
+    while True:
+        found = await (await client.get(f"/v1/backtests/{begun['id']}")).json()
+        if found["state"] != "running":
+            return found
+        await asyncio.sleep(0.01)
+
+
+async def test_a_backtest_runs_alone_tells_how_far_it_is_and_is_cancelled(
+    client, engine, database, clock, store, slow
+) -> None:
+    await fire(engine, database, clock, store)
+    clock.advance(3600)
+    for wrong, status in (
+        ({"rule": "none"}, 404),
+        ({"rule": "down", "since": "100d"}, 400),
+        ({"rule": "down", "x": 1}, 400),
+        ([], 400),
+    ):
+        assert (await client.post("/v1/backtests", json=wrong)).status == status
+    assert (await client.post("/v1/backtests", data="rule=down")).status == 415
+    slow.gate.clear()
+    begun = await (await client.post("/v1/backtests", json={"rule": "down", "since": "2h"})).json()
+    assert (begun["state"], begun["progress"]) == ("running", 0)
+    again = await client.post("/v1/backtests", json={"rule": "down"})
+    assert again.status == 409
+    assert "a backtest of down is running" in (await again.json())["error"]
+    running = await (await client.get("/v1/backtests")).json()
+    assert running["running"]["id"] == begun["id"]
+    assert (await client.delete(f"/v1/backtests/{begun['id']}")).status == 204
+    assert (await over(client, begun))["state"] == "cancelled"
+    assert (await client.delete("/v1/backtests/none")).status == 404
+
+    slow.gate.set()
+    begun = await (await client.post("/v1/backtests", json={"rule": "down", "since": "2h"})).json()
+    done = await over(client, begun)
+    assert (done["state"], done["progress"], done["fired"]) == ("done", 1, 1), done
+    (episode,) = done["episodes"]
+    assert (episode["labels"], episode["summary"]) == ({"node": "n1"}, "n1 is down")
+    assert episode["resolved_at"] is None
+    assert (await client.get("/v1/backtests/none")).status == 404
+
+
+async def test_a_backtest_without_the_data_cannot_say(client, engine, tmp_path, clock) -> None:
+    begun = await (await client.post("/v1/backtests", json={"rule": "down"})).json()
+    found = await over(client, begun)
+    assert (found["state"], found["reason"]) == (
+        "cannot say",
+        "the collector has no samples to replay",
+    )

@@ -1,0 +1,290 @@
+"""Reads incidents, their alerts and the silences that cover them, for lists and for the page of one."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from gpuwarden.alert import ALERT_FILTERS, PLACE_SQL, USD_SO_FAR_SQL, WORST_FIRST
+from gpuwarden.query import Querier, query_all
+from gpuwarden.silence import matcher_of
+from gpuwarden_dashboards.read.fleet import Record
+
+LISTED_MAX = 200
+MEMBERS_MAX = 300
+"""Alerts of one incident that its page lists."""
+TIMELINE_MAX = 80
+SINCE = {
+    "1h": timedelta(hours=1),
+    "24h": timedelta(days=1),
+    "7d": timedelta(days=7),
+    "30d": timedelta(days=30),
+    "365d": timedelta(days=365),
+}
+"""How long ago incidents and alerts that are listed may have ended."""
+INCIDENT_STAGES = ("open", "acknowledged", "silenced", "ended")
+ALERT_STAGES = ("firing", "acknowledged", "silenced", "pending", "ended")
+
+_STAGE = """
+CASE WHEN state IN ('resolved', 'merged') THEN 'ended' WHEN starts_with(muted, 'acknowledged') THEN 'acknowledged'
+    WHEN muted IS NOT NULL THEN 'silenced' ELSE state END AS stage
+"""
+_CHOSEN_INCIDENTS = f"""
+WITH chosen AS (
+    SELECT *, {_STAGE} FROM incidents
+    WHERE state <> 'merged' AND (state = 'open' OR resolved_at >= $since::TIMESTAMP) {{where}}
+)
+"""
+_OF_ALERTS = """ AND id IN (SELECT incident FROM incident_alerts WHERE (fingerprint, active_at) IN
+    (SELECT (fingerprint, active_at) FROM alerts WHERE {condition}))"""
+_INCIDENTS = f"""
+SELECT c.*, i.usd_so_far, c.alerts - c.roots AS follows, count(*) OVER () AS total
+FROM chosen c LEFT JOIN incident_costs i ON i.incident = c.id
+WHERE stage = $stage
+ORDER BY resolved_at DESC NULLS LAST, {WORST_FIRST}, usd_so_far DESC NULLS LAST, opened_at
+LIMIT {LISTED_MAX}
+"""
+_CHOSEN_ALERTS = f"""
+WITH chosen AS (
+    SELECT *, {_STAGE}, {PLACE_SQL} AS place, {USD_SO_FAR_SQL} AS usd_so_far FROM alerts
+    WHERE (state <> 'resolved' OR fired_at IS NOT NULL AND resolved_at >= $since::TIMESTAMP) {{where}}
+)
+"""
+_ALERTS = f"""
+SELECT c.*, m.incident, m.cause, count(*) OVER () AS total
+FROM chosen c LEFT JOIN (
+    SELECT m.fingerprint, m.active_at, max(m.incident) AS incident, arg_max(m.cause, m.incident) AS cause
+    FROM incident_alerts m JOIN incidents i ON i.id = m.incident WHERE i.state <> 'merged' GROUP BY ALL
+) m USING (fingerprint, active_at)
+WHERE stage = $stage
+ORDER BY resolved_at DESC NULLS LAST, {WORST_FIRST}, usd_so_far DESC NULLS LAST, fired_at
+LIMIT {LISTED_MAX}
+"""
+_STAGES = "SELECT stage, count(*) AS found FROM chosen GROUP BY stage"
+_INCIDENT = f"""
+SELECT i.*, {_STAGE}, c.usd_so_far FROM incidents i LEFT JOIN incident_costs c ON c.incident = i.id
+WHERE i.id = $id
+"""
+_MEMBERS = f"""
+SELECT a.*, {_STAGE}, {PLACE_SQL} AS place, {USD_SO_FAR_SQL} AS usd_so_far, m.cause, m.ended_at, $id AS incident,
+    (SELECT any_value(c.rule) FROM incident_alerts c WHERE c.incident = $id AND c.fingerprint = m.cause)
+        AS cause_rule,
+    count(*) OVER () AS total
+FROM (SELECT fingerprint, active_at, cause, ended_at FROM incident_alerts WHERE incident = $id) m
+JOIN alerts a USING (fingerprint, active_at)
+ORDER BY m.cause IS NOT NULL, m.ended_at IS NOT NULL, {WORST_FIRST}, node, gpu LIMIT {MEMBERS_MAX}
+"""
+_MERGED = "SELECT id, summary FROM incidents WHERE merged_into = $id ORDER BY opened_at LIMIT 50"
+_SILENCES = """
+SELECT * FROM silences WHERE starts_at < $until::TIMESTAMP AND ends_at > $since::TIMESTAMP AND ends_at > starts_at
+ORDER BY starts_at DESC LIMIT 1000
+"""
+_EPISODES = f"""
+SELECT *, {_STAGE}, {PLACE_SQL} AS place, {USD_SO_FAR_SQL} AS usd_so_far, NULL AS cause, NULL AS cause_rule,
+    (SELECT max(m.incident) FROM incident_alerts m JOIN incidents i ON i.id = m.incident AND i.state <> 'merged'
+     WHERE m.fingerprint = a.fingerprint AND m.active_at = a.active_at) AS incident
+FROM alerts a WHERE fingerprint = $fingerprint ORDER BY active_at DESC LIMIT 50
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a list is asked for: a stage, and filters by name."""
+
+    stage: str
+    since: str
+    filters: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A list, and how many there are in each stage."""
+
+    now: datetime
+    chosen: Chosen
+    found: Mapping[str, int]
+    records: Sequence[Record]
+
+    @property
+    def more(self) -> int:
+        """Those that the list leaves out."""
+        return int(self.records[0]["total"]) - len(self.records) if self.records else 0
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentEvent:
+    """Something that happened, in words."""
+
+    at: datetime
+    what: str
+    severity: str = ""
+    fingerprint: str | None = None
+    """The alert that it is about; None: the whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """An incident, or one alert, with its alerts and what happened."""
+
+    now: datetime
+    subject: Record
+    alerts: Sequence[Record]
+    timeline: Sequence[IncidentEvent]
+    silences: Sequence[Record]
+    """Those that hold now and cover any of its alerts."""
+    merged: Sequence[Record] = ()
+
+    @property
+    def more(self) -> int:
+        """Alerts that the page leaves out."""
+        return int(self.alerts[0].get("total", 0)) - len(self.alerts) if self.alerts else 0
+
+
+async def read_incidents(querier: Querier, chosen: Chosen, now: datetime) -> Listed:
+    """Incidents of a stage, by consequence, those that ended by when they did. Raises QueryError."""
+    of_alerts = [ALERT_FILTERS[name] for name in chosen.filters if name != "severity"]
+    where = _OF_ALERTS.format(condition=" AND ".join(of_alerts)) if of_alerts else ""
+    if "severity" in chosen.filters:
+        where += " AND severity = $severity"
+    return await _listed(querier, chosen, now, _CHOSEN_INCIDENTS.format(where=where), _INCIDENTS)
+
+
+async def read_alerts(querier: Querier, chosen: Chosen, now: datetime) -> Listed:
+    """The same of single alerts. Raises QueryError."""
+    where = "".join(f" AND {ALERT_FILTERS[name]}" for name in chosen.filters)
+    return await _listed(querier, chosen, now, _CHOSEN_ALERTS.format(where=where), _ALERTS)
+
+
+async def _listed(
+    querier: Querier, chosen: Chosen, now: datetime, among: str, listing: str
+) -> Listed:
+    params = {**chosen.filters, "since": now - SINCE[chosen.since]}
+    counts, records = await query_all(
+        querier,
+        [(among + _STAGES, params), (among + listing, {**params, "stage": chosen.stage})],
+    )
+    return Listed(now, chosen, dict(counts.rows), records.records())
+
+
+async def read_incident(querier: Querier, wanted: str, now: datetime) -> Episode | None:
+    """None: there is none of that id. Raises QueryError."""
+    asked = (_INCIDENT, _MEMBERS, _MERGED)
+    found = await query_all(querier, [(sql, {"id": wanted}) for sql in asked])
+    incidents, alerts, merged = (result.records() for result in found)
+    if not incidents:
+        return None
+    incident = incidents[0]
+    silences = await _silences(
+        querier, alerts, incident["began_at"], incident["resolved_at"] or now
+    )
+    events = [IncidentEvent(incident["opened_at"], "the incident was opened", incident["severity"])]
+    if incident["resolved_at"]:
+        into = incident["merged_into"]
+        what = f"merged into incident {into}" if into else "the incident was resolved"
+        events.append(IncidentEvent(incident["resolved_at"], what))
+    timeline = _timeline([*events, *_of_alerts(alerts), *_of_silences(silences, now)])
+    return Episode(now, incident, alerts, timeline, _active(silences, now), merged)
+
+
+async def read_alert(
+    querier: Querier, wanted: str, active_at: datetime | None, now: datetime
+) -> Episode | None:
+    """An alert with all its episodes, that of `active_at` or the newest first; None: there is none.
+    Raises QueryError."""
+    episodes = (await querier.query(_EPISODES, {"fingerprint": wanted})).records()
+    if not episodes:
+        return None
+    shown = next((one for one in episodes if one["active_at"] == active_at), episodes[0])
+    first = min(one["began_at"] for one in episodes)
+    silences = await _silences(querier, episodes, first, now)
+    timeline = _timeline([*_of_alerts(episodes), *_of_silences(silences, now)])
+    return Episode(now, shown, episodes, timeline, _active(silences, now))
+
+
+async def read_silences(querier: Querier, now: datetime) -> tuple[list[Record], list[Record]]:
+    """Silences that hold or will, and those that ended within 30 days. Raises QueryError."""
+    bounds = {"since": now - SINCE["30d"], "until": now + timedelta(days=3660)}
+    found = (await querier.query(_SILENCES, bounds)).records()
+    alerts = (await querier.query("SELECT * FROM alerts_now")).records()
+    for silence in found:
+        silence["matchers"] = json.loads(silence["matchers"])
+        silence["covered"] = [alert for alert in alerts if _covers(silence, alert)]
+        silence["is_future"] = silence["starts_at"] > now
+    over = [silence for silence in found if silence["ends_at"] <= now]
+    return (
+        sorted((one for one in found if one["ends_at"] > now), key=lambda one: one["ends_at"]),
+        sorted(over, key=lambda one: one["ends_at"], reverse=True),
+    )
+
+
+async def _silences(
+    querier: Querier, alerts: Sequence[Record], since: datetime, until: datetime
+) -> list[Record]:
+    """Silences that covered any of the alerts in a span; each says which, in `covered`."""
+    found = (await querier.query(_SILENCES, {"since": since, "until": until})).records()
+    for silence in found:
+        silence["matchers"] = json.loads(silence["matchers"])
+        silence["covered"] = [alert for alert in alerts if _covers(silence, alert)]
+    return [silence for silence in found if silence["covered"]]
+
+
+def _covers(silence: Record, alert: Record) -> bool:
+    if silence["fingerprint"] is not None:
+        return bool(silence["fingerprint"] == alert["fingerprint"])
+    labels = {**json.loads(alert["labels"]), "rule": alert["rule"], "severity": alert["severity"]}
+    try:
+        return all(matcher_of(text).matches(labels) for text in silence["matchers"])
+    except ValueError:
+        return False
+
+
+def _active(silences: Iterable[Record], now: datetime) -> list[Record]:
+    return [one for one in silences if one["starts_at"] <= now < one["ends_at"]]
+
+
+def _of_alerts(alerts: Iterable[Record]) -> Iterator[IncidentEvent]:
+    for alert in alerts:
+        where = alert["place"] or "fleet"
+        name = f"{alert['rule']}, {where}"
+        reason = f": {alert['resolved_reason']}" if alert["resolved_reason"] else ""
+        for key, what in (
+            ("began_at", f"{name}: the condition began, as the samples say"),
+            ("fired_at", f"{name}: fired: {alert['summary']}"),
+            ("unknown_since", f"{name}: unknown whether it still holds"),
+            ("stale_since", f"{name}: stale, the node sends nothing"),
+            ("resolved_at", f"{name}: resolved{reason}"),
+        ):
+            if alert[key] is not None and (key != "began_at" or alert["cause"] is None):
+                severity = alert["severity"] if key == "fired_at" else ""
+                yield IncidentEvent(alert[key], what, severity, alert["fingerprint"])
+
+
+def _of_silences(silences: Iterable[Record], now: datetime) -> Iterator[IncidentEvent]:
+    alike: dict[tuple[Any, ...], list[Record]] = {}
+    for one in silences:
+        # Those of one click on an incident with several roots differ in the alert alone.
+        key = (
+            one["starts_at"].replace(microsecond=0),
+            one["author"],
+            one["comment"],
+            not one["matchers"],
+        )
+        alike.setdefault(key, []).append(one)
+    for (_, author, comment, is_acknowledgement), group in alike.items():
+        one = group[0]
+        alerts = len({alert["fingerprint"] for member in group for alert in member["covered"]})
+        what = "acknowledged" if is_acknowledgement else f"silenced ({', '.join(one['matchers'])})"
+        many = f", {alerts} alerts" if alerts > 1 else ""
+        why = f": {comment}" if comment else ""
+        yield IncidentEvent(
+            one["starts_at"],
+            f"{what} by {author} until {one['ends_at']:%Y-%m-%d %H:%M} UTC{many}{why}",
+        )
+        if one["ends_at"] <= now:
+            verb = "acknowledgement" if is_acknowledgement else "silence"
+            yield IncidentEvent(one["ends_at"], f"the {verb} by {author} ended")
+
+
+def _timeline(events: Iterable[IncidentEvent]) -> list[IncidentEvent]:
+    return sorted(events, key=lambda event: event.at, reverse=True)[:TIMELINE_MAX]

@@ -1,0 +1,29 @@
+// Takes parts of a page anew from the collector, while what is open and focused stays.
+
+import { logIn } from "./live.js";
+
+/** The page of this address as it is now; null: the browser goes elsewhere. Throws what people can read. */
+export async function page() {
+  const answer = await fetch(location.pathname + location.search, { headers: { Accept: "text/html" } });
+  if (!answer.ok) throw new Error(`the collector answers ${answer.status}`);
+  if (answer.redirected) return logIn();
+  const found = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const version = (one) => one.querySelector("meta[name=version]")?.content;
+  if (version(found) === version(document)) return found;
+  location.reload();
+  return null;
+}
+
+/** Replace the element of this id by that of the fresh page. */
+export function replace(found, id) {
+  const [before, after] = [document.getElementById(id), found.getElementById(id)];
+  if (!before || !after || before.innerHTML === after.innerHTML) return;
+  const open = new Set([...before.querySelectorAll("details[open]")].map((one) => one.id));
+  const picked = new Set([...before.querySelectorAll("input:checked")].map((one) => one.value));
+  const focus = before.contains(document.activeElement) ? document.activeElement : null;
+  const number = [...before.querySelectorAll("a, button, input, summary")].indexOf(focus);
+  for (const one of after.querySelectorAll("details")) one.open = open.has(one.id);
+  for (const one of after.querySelectorAll("input[type=checkbox]")) one.checked = picked.has(one.value);
+  before.replaceWith(after);
+  if (focus) (document.getElementById(focus.id) ?? after.querySelectorAll("a, button, input, summary")[number])?.focus({ preventScroll: true });
+}

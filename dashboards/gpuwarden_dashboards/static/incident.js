@@ -1,0 +1,199 @@
+// The page of an incident or an alert: why it fires, drawn, and what to do with it.
+
+import { Chart, Shared, readable } from "./chart.js";
+import { page, replace } from "./fresh.js";
+import { ask, live } from "./live.js";
+import { acknowledge, end, mayChange, said, silence } from "./silencing.js";
+
+const DAY = 86_400_000;
+const AROUND = 15 * 60_000;
+
+function element(name, text = "", className = "") {
+  const made = document.createElement(name);
+  made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+function shown(value) {
+  if (value === null || value === undefined) return "–";
+  if (typeof value === "number") return Number.isInteger(value) ? value.toLocaleString("en") : String(Number(value.toPrecision(5)));
+  if (typeof value === "object") return JSON.stringify(value);
+  return String(value).replace(/^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?Z$/, "$1 $2");
+}
+
+/** The rows that the SQL returned, a line a column: when it fired beside now. */
+function evidence(found) {
+  const box = element("div", "", "scroll");
+  box.tabIndex = 0;
+  box.setAttribute("role", "region");
+  box.setAttribute("aria-label", "Evidence");
+  const table = document.createElement("table");
+  const head = table.createTHead().insertRow();
+  for (const text of ["the rule's SQL returned", ...found.rows.map((one) => `${one.when}, ${shown(one.at)}`)]) {
+    const cell = element("th", text);
+    cell.scope = "col";
+    head.append(cell);
+  }
+  const body = table.createTBody();
+  const told = new Set([...Object.keys(JSON.parse(found.alert.labels)), "simulated", "model"]);
+  for (const name of new Set(found.rows.flatMap((one) => Object.keys(one.row ?? {})))) {
+    if (told.has(name)) continue;
+    const row = body.insertRow();
+    const first = element("th", name.replace(/_/g, " "));
+    first.scope = "row";
+    row.append(first);
+    for (const one of found.rows) {
+      const cell = row.insertCell();
+      cell.textContent = one.row ? shown(one.row[name]) : "";
+      cell.className = "text";
+    }
+  }
+  const empty = found.rows.map((one) => (one.row ? "" : (one.problem ?? "no row: the condition does not hold")));
+  if (empty.some(Boolean)) {
+    const row = body.insertRow();
+    row.append(element("th", ""));
+    for (const text of empty) row.insertCell().textContent = text;
+  }
+  box.append(table);
+  return box;
+}
+
+function thresholds(params) {
+  const list = element("dl", "", "facts");
+  for (const [name, value] of Object.entries(params)) {
+    const item = document.createElement("div");
+    item.append(element("dt", `$${name}`), element("dd", shown(value)));
+    list.append(item);
+  }
+  return list;
+}
+
+function folded(title, ...content) {
+  const details = document.createElement("details");
+  details.append(element("summary", title), ...content);
+  return details;
+}
+
+/** Charts of what the rule judges, around the time that it held. */
+async function draw(box, details, charts) {
+  const { gpuUuid, node, severity } = details.dataset;
+  const begin = Number(details.dataset.begin);
+  const finish = Number(details.dataset.end) || Date.now();
+  const around = Math.min(Math.max((finish - begin) / 3, AROUND), DAY);
+  const ofHost = charts.filter((one) => one.metric.startsWith("host."));
+  const ofGpu = charts.filter((one) => !one.metric.startsWith("host."));
+  const groups = [[gpuUuid ? { gpu_uuid: gpuUuid } : { node }, gpuUuid || node ? ofGpu : []], [{ node }, node ? ofHost : []]];
+  const shared = new Shared(begin - around, Math.min(Date.now(), finish + around));
+  const drawn = groups.flatMap(([place, ones]) => ones.map((one) => {
+    const figure = document.createElement("figure");
+    box.append(figure);
+    const title = one.metric.replace(/^host\./, "").replace(/_(percent|watts|celsius|bytes|mhz)$/, "").replace(/_/g, " ");
+    return { ...one, place, chart: new Chart(figure, shared, title) };
+  }));
+  async function look() {
+    const clocks = ofGpu.some((one) => one.metric.endsWith("clock_mhz")) && gpuUuid;
+    const span = { begin: Math.round(shared.begin), end: Math.round(shared.end), columns: Math.max(50, Math.min(1000, box.clientWidth - 60)) };
+    const reasons = clocks ? (await ask(`/v1/timeline?${new URLSearchParams({ gpu_uuid: gpuUuid, ...span })}`)).strips : [];
+    for (const [place, ones] of groups) {
+      if (!ones.length) continue;
+      const asked = new URLSearchParams({ ...place, ...span, metrics: ones.map((one) => one.metric).join(",") });
+      const series = await ask(`/v1/series?${asked}`);
+      for (const one of drawn.filter((each) => each.place === place)) {
+        const lines = series.lines.filter((line) => line.metric === one.metric)
+          .map((line) => ({ ...line, name: gpuUuid || line.gpu === null ? "" : `GPU ${line.gpu}` }));
+        const limit = one.threshold === null ? null : {
+          value: one.threshold,
+          name: one.name ? one.name.replace(/_(percent|watts|celsius|bytes|mhz)$/, "").replace(/_/g, " ") : "idle below",
+        };
+        one.chart.set({ begin: series.begin_ms, step: series.step_ms, columns: series.columns, lines,
+          marks: [{ kind: "alert", severity, begin_ms: begin, end_ms: Number(details.dataset.end) || null }],
+          strips: one.metric.endsWith("clock_mhz") ? reasons : [],
+          threshold: limit?.value ?? null, thresholdName: limit?.name ?? "" });
+      }
+    }
+  }
+  shared.addEventListener("span", () => look().catch(() => {}));
+  await look();
+}
+
+async function explain(details) {
+  const why = details.querySelector(".why");
+  if (!details.open || why.dataset.asked) return;
+  why.dataset.asked = "yes";
+  why.replaceChildren(element("p", "Asking the collector…", "soft"));
+  try {
+    const { fingerprint, activeAt } = details.dataset;
+    const found = await ask(`/v1/alerts/${fingerprint}/explanation?active_at=${activeAt}`);
+    const charts = element("div", "", "charts");
+    why.replaceChildren(charts);
+    if (found.rows.length) why.append(evidence(found));
+    else if (!found.sql) why.append(element("p", "The rule has no SQL, or is gone: its rows cannot be had.", "soft"));
+    if (Object.keys(found.params).length) why.append(folded("thresholds and parameters", thresholds(found.params)));
+    if (found.sql) {
+      const text = element("pre", found.sql);
+      text.tabIndex = 0;
+      why.append(folded("the rule's SQL", text));
+    }
+    const { gpuUuid, node, begin } = details.dataset;
+    if (node || gpuUuid) {
+      const finish = Number(details.dataset.end) || Date.now();
+      const link = element("a", "all charts of that time");
+      link.href = `${gpuUuid ? `/gpus/${encodeURIComponent(gpuUuid)}` : `/nodes/${encodeURIComponent(node)}`}?begin=${Number(begin) - AROUND}&end=${Math.min(Date.now(), finish + AROUND)}`;
+      why.append(link);
+    }
+    await draw(charts, details, found.charts);
+  } catch (error) {
+    delete why.dataset.asked;
+    why.append(element("p", error.message, "failed"));
+  }
+}
+
+for (const details of document.querySelectorAll("details[data-fingerprint]")) {
+  details.addEventListener("toggle", () => explain(details));
+  explain(details);
+}
+
+const again = live(5000, async () => {
+  const found = await page();
+  if (!found) return;
+  document.title = found.title;
+  replace(found, "now");
+  replace(found, "timeline");
+  if (document.body.classList.contains("may-not")) mayChange();
+  const known = new Set([...document.querySelectorAll("details[data-fingerprint]")].map((one) => one.id));
+  for (const one of found.querySelectorAll("details[data-fingerprint]")) {
+    const here = document.getElementById(one.id);
+    if (here) {
+      here.dataset.end = one.dataset.end;
+      here.querySelector("summary").innerHTML = one.querySelector("summary").innerHTML;
+    }
+    known.delete(one.id);
+    if (!here) document.querySelector("#timeline").previousElementSibling.before(one);
+  }
+});
+
+function after(made) {
+  const did = document.querySelector("#did");
+  if (did) did.textContent = made ? said(made) : "ended";
+  setTimeout(again, 300);
+}
+
+document.addEventListener("click", async (event) => {
+  const actions = document.querySelector("#actions");
+  if (event.target.id === "ack") {
+    const fingerprints = actions.dataset.fingerprints.split(",");
+    acknowledge(fingerprints, `${fingerprints.length === 1 ? "This alert notifies" : `These ${fingerprints.length} alerts notify`} nobody until then, also when firing again.`, after);
+  } else if (event.target.id === "silence") silence(JSON.parse(actions.dataset.matchers), after);
+  else if (event.target.dataset?.end !== undefined && event.target.tagName === "BUTTON") {
+    event.target.disabled = true;
+    try {
+      await end(event.target.dataset.end);
+      after(null);
+    } catch (error) {
+      event.target.disabled = false;
+      document.querySelector("#did").textContent = error.message;
+    }
+  }
+});
+mayChange();

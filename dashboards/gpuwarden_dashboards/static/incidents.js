@@ -1,0 +1,58 @@
+// The list of incidents or alerts: kept up to date, and acknowledged from.
+
+import { page, replace } from "./fresh.js";
+import { live } from "./live.js";
+import { acknowledge, mayChange } from "./silencing.js";
+
+const filters = document.querySelector("#filters");
+if (innerWidth > 800) document.querySelector("#filter").open = true;
+const isIncidents = location.pathname === "/incidents";
+let may = true;
+
+const again = live(5000, async () => {
+  const found = await page();
+  if (!found) return;
+  replace(found, "list");
+  document.title = found.title;
+  enable();
+});
+
+const picked = () => [...document.querySelectorAll("input[name=pick]:checked")].map((one) => one.value);
+
+function enable() {
+  const button = document.querySelector("#ack");
+  if (!button) return;
+  button.disabled = !may || picked().length === 0;
+  button.textContent = picked().length ? `acknowledge ${picked().length}…` : "acknowledge…";
+  document.querySelector("#may").textContent = may ? "" : "Your token may only read: one of scope admin acknowledges.";
+  const all = [...document.querySelectorAll("input[name=pick]")];
+  document.querySelector("#all").checked = all.length > 0 && all.every((one) => one.checked);
+}
+
+/** The alerts that stand for an incident, as its page has them. */
+async function roots(id) {
+  const answer = await fetch(`/incidents/${id}`, { headers: { Accept: "text/html" } });
+  const found = new DOMParser().parseFromString(await answer.text(), "text/html");
+  return (found.querySelector("#actions")?.dataset.fingerprints ?? "").split(",").filter(Boolean);
+}
+
+document.addEventListener("change", (event) => {
+  if (event.target.id === "all") for (const one of document.querySelectorAll("input[name=pick]")) one.checked = event.target.checked;
+  if (event.target.closest("#list")) enable();
+});
+document.addEventListener("click", async (event) => {
+  if (event.target.id !== "ack") return;
+  const chosen = picked();
+  const fingerprints = isIncidents ? (await Promise.all(chosen.map(roots))).flat() : chosen;
+  acknowledge([...new Set(fingerprints)], `${chosen.length} ${isIncidents ? "incident" : "alert"}${chosen.length === 1 ? "" : "s"}: nobody is told of them until then.`, () => setTimeout(again, 300));
+});
+// Empty fields do not belong into an address that is sent on.
+filters.addEventListener("submit", () => {
+  for (const field of filters.elements) if (field.name && (!field.value || (field.name === "since" && field.value === "7d"))) field.disabled = true;
+});
+addEventListener("pageshow", () => {
+  for (const field of filters.elements) field.disabled = false;
+});
+for (const choice of filters.querySelectorAll("select")) choice.addEventListener("change", () => filters.requestSubmit());
+may = await mayChange();
+enable();

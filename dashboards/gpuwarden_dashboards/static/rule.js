@@ -1,0 +1,221 @@
+// The page of a rule: what is written of it, where it fired, and its backtest.
+
+import { ask } from "./live.js";
+import { duration } from "./result.js";
+import { placeOf, strips } from "./episodes.js";
+
+const page = document.querySelector("#rule");
+const name = page.dataset.rule;
+const written = document.querySelector("#written");
+const history_ = document.querySelector("#history");
+const form = document.querySelector("#backtest");
+const [run, cancel, bar, outcome, result] = ["run", "cancel", "progress", "outcome", "result"].map((id) => document.querySelector(`#${id}`));
+
+function element(tag, text = "", className = "") {
+  const made = document.createElement(tag);
+  made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+/** A text of the rule's file: what stands in backquotes is code; other marks and links are their words. */
+function prose(lead, text) {
+  const made = element("p", lead);
+  const plain = (part) => part.replace(/\[([^\]]*)\]\([^)]*\)/g, "$1").replace(/(^|\W)\*([^*]+)\*/g, "$1$2");
+  text.split("`").forEach((part, number) => made.append(number % 2 ? element("code", part) : plain(part)));
+  return made;
+}
+
+function cells(heads, rows, label) {
+  const box = element("div", "", "scroll");
+  box.tabIndex = 0;
+  box.setAttribute("role", "region");
+  box.setAttribute("aria-label", label);
+  const table = document.createElement("table");
+  const head = table.createTHead().insertRow();
+  for (const text of heads) {
+    const cell = element("th", text);
+    cell.scope = "col";
+    head.append(cell);
+  }
+  const body = table.createTBody();
+  for (const row of rows) {
+    const line = body.insertRow();
+    row.forEach((value) => {
+      const cell = line.insertCell();
+      cell.textContent = value ?? "–";
+      cell.className = String(value ?? "").length > 40 ? "text" : "";
+    });
+  }
+  box.append(table);
+  return box;
+}
+
+function code(text) {
+  const made = element("pre", text);
+  made.tabIndex = 0;
+  return made;
+}
+
+function folded(title, ...content) {
+  const details = document.createElement("details");
+  details.append(element("summary", title), ...content);
+  return details;
+}
+
+const SPAN = /(_?window|lookback|_within|_after|_for|recent|slack|wait)$/;
+const value = (key, number) => (typeof number === "number" && SPAN.test(key) ? duration(number) : typeof number === "number" ? number.toLocaleString("en", { maximumFractionDigits: 6 }) : String(number));
+
+function describe(rule) {
+  const about = element("div", "", `alert ${rule.severity}`);
+  const first = element("p", "", "big");
+  first.append(element("span", rule.severity, "level"), ` ${rule.page?.title ?? rule.summary}`);
+  about.append(first);
+  if (rule.page?.description) about.append(prose("", rule.page.description));
+  about.append(element("p", `Says: ${rule.summary}`, "soft"), prose("What to do: ", rule.page?.actions || rule.remedy));
+  if (rule.page?.checks) about.append(prose("Check by hand: ", rule.page.checks));
+  const facts = element("dl", "", "facts");
+  const said = [
+    ["state", (rule.state === "waiting" ? "warming up" : rule.state) + (rule.reason ? `: ${rule.reason}` : "")],
+    ["means", rule.consequence.replace(/_/g, " ")],
+    ["evaluated", `every ${duration(rule.interval_s)}, took ${rule.last_seconds === null ? "–" : `${rule.last_seconds.toFixed(2)} s`}`],
+    ["must hold", rule.for_s ? duration(rule.for_s) : "not at all"],
+    ["keeps firing", rule.keep_firing_for_s ? duration(rule.keep_firing_for_s) : "not after it ends"],
+    ["failures", rule.failures],
+    ["file", `${rule.file.split("/").at(-1)}:${rule.line}`],
+  ];
+  for (const [term, text] of said) {
+    const item = document.createElement("div");
+    item.append(element("dt", term), element("dd", String(text)));
+    facts.append(item);
+  }
+  page.replaceChildren(about, facts);
+}
+
+function details(rule) {
+  const parts = [];
+  const params = Object.entries(rule.params);
+  if (params.length) {
+    parts.push(element("h2", "Thresholds"));
+    const rows = params.map(([key, number]) => [key, value(key, number), rule.page?.sources[key] ?? "", rule.overridden.filter((one) => key in one.params).map((one) => `${value(key, one.params[key])} where ${Object.entries(one.match).map((pair) => pair.join("=")).join(", ") || "everywhere"}`).join("; ")]);
+    parts.push(cells(["parameter", "value", "why", "overridden"], rows, "Thresholds"));
+  }
+  const off = rule.overridden.filter((one) => one.enabled !== null || one.severity !== null);
+  for (const one of off) {
+    const where = Object.entries(one.match).map((pair) => pair.join("=")).join(", ") || "everywhere";
+    parts.push(element("p", `${one.enabled === false ? "Disabled" : one.severity ? `Severity ${one.severity}` : "Enabled"} ${where} by ${one.file.split("/").at(-1)}:${one.line}.`));
+  }
+  if (rule.page?.quiet.length) {
+    parts.push(element("h2", "Says nothing of"));
+    const list = document.createElement("ul");
+    for (const text of rule.page.quiet) list.append(element("li", text));
+    parts.push(list);
+  }
+  parts.push(element("h2", "Cases"));
+  parts.push(element("p", rule.cases.length ? "Rows that are put into the tables, and what the rule must make of them; gpuwarden rules test runs them." : "No cases stand beside its file.", "soft"));
+  for (const one of rule.cases) {
+    const fold = folded("", code(one.text));
+    fold.firstChild.append(element("span", one.fires ? "fires" : "stays quiet", `tag${one.fires ? " fires" : ""}`), ` ${one.name}`);
+    parts.push(fold);
+  }
+  parts.push(element("h2", "Text"), element("p", `Needs ${rule.requires.join(", ") || "nothing"}${rule.optional.length ? `; reads ${rule.optional.join(", ")} where it is there` : ""}.`, "soft"));
+  parts.push(folded("SQL", code(rule.sql)));
+  if (rule.source) parts.push(folded("as it is written", code(rule.source)));
+  written.replaceChildren(...parts);
+}
+
+const at = (text) => text.slice(0, 16).replace("T", " ");
+const usd = (amount) => (amount === null ? "–" : `$${amount.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`);
+
+function tell(test) {
+  const isRunning = test.state === "running";
+  run.disabled = isRunning;
+  cancel.hidden = bar.hidden = !isRunning;
+  bar.value = test.progress;
+  const span = `${at(test.since)} to ${at(test.until)} UTC`;
+  const words = {
+    running: test.progress ? `${Math.round(test.progress * 100)} % of ${span}` : "looking at what is stored",
+    cancelled: "cancelled",
+    failed: `failed: ${test.reason}`,
+    "cannot say": `cannot say: ${test.reason}`,
+    done: `${test.fired === 0 ? "would not have fired" : `would have fired ${test.fired === 1 ? "once" : `${test.fired} times`}`} from ${span}${test.usd === null || test.usd === undefined ? "" : `, at a cost of ${usd(test.usd)}`}`,
+  };
+  outcome.textContent = words[test.state];
+  outcome.className = test.state === "failed" ? "failed" : "";
+  if (test.state !== "done") return result.replaceChildren();
+  const picture = document.createElement("div");
+  const episodes = test.episodes.map((one) => ({ ...one, fired_at: Date.parse(one.fired_at), resolved_at: one.resolved_at && Date.parse(one.resolved_at) }));
+  result.replaceChildren();
+  if (episodes.length) {
+    strips(picture, episodes, Date.parse(test.since), Date.parse(test.until));
+    const rows = episodes.map((one) => [new Date(one.fired_at).toISOString().slice(0, 19).replace("T", " "), duration(Math.round(((one.resolved_at ?? Date.parse(test.until)) - one.fired_at) / 1000)) + (one.resolved_at ? "" : ", goes on"), placeOf(one.labels), one.owner, usd(one.usd), one.summary]);
+    result.append(picture, cells(["fired (UTC)", "for", "where", "owner", "cost", "summary"], rows, "Backtest"));
+  }
+  result.append(element("p", `${test.evaluations} evaluations by ${test.queries} queries in ${test.seconds.toFixed(1)} s, at most ${duration(test.step_s)} apart; changes are known to within ${duration(test.resolution_s)}.`, "soft"));
+  return null;
+}
+
+async function follow(id) {
+  for (;;) {
+    let test;
+    try {
+      test = await ask(`/v1/backtests/${id}`);
+    } catch (error) {
+      outcome.textContent = error.message;
+      run.disabled = false;
+      cancel.hidden = bar.hidden = true;
+      return;
+    }
+    if (test.rule !== name) return;
+    tell(test);
+    if (test.state !== "running") return;
+    await new Promise((resume) => setTimeout(resume, 700));
+  }
+}
+
+function remember(id) {
+  const url = new URL(location.href);
+  url.searchParams.set("backtest", id);
+  history.replaceState(null, "", url);
+  cancel.onclick = () => fetch(`/v1/backtests/${id}`, { method: "DELETE" });
+}
+
+form.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  run.disabled = true;
+  outcome.className = "";
+  result.replaceChildren();
+  const since = document.querySelector("#span").value;
+  const answer = await fetch("/v1/backtests", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ rule: name, since }) }).catch(() => null);
+  const said = answer ? await answer.json() : { error: "the collector does not answer" };
+  if (!answer?.ok) {
+    run.disabled = false;
+    outcome.textContent = said.error;
+    outcome.className = "failed";
+    return;
+  }
+  remember(said.id);
+  await follow(said.id);
+});
+
+const episodes = JSON.parse(document.querySelector("#episodes").textContent);
+if (episodes.length) strips(history_, episodes, Number(history_.dataset.begin), Number(history_.dataset.end));
+ask(`/v1/rules/${encodeURIComponent(name)}`).then(
+  (rule) => {
+    describe(rule);
+    details(rule);
+  },
+  (error) => {
+    page.replaceChildren(element("p", error.message, "failed"));
+    form.hidden = true;
+  },
+);
+const wanted = new URL(location.href).searchParams.get("backtest");
+const { running } = await ask("/v1/backtests").catch(() => ({}));
+if (running?.rule === name) {
+  remember(running.id);
+  follow(running.id);
+} else if (wanted) {
+  remember(wanted);
+  follow(wanted);
+}

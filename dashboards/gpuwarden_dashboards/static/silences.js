@@ -1,0 +1,28 @@
+// The list of silences: made, repeated and ended from here.
+
+import { page, replace } from "./fresh.js";
+import { live } from "./live.js";
+import { end, mayChange, said, silence } from "./silencing.js";
+
+const did = document.querySelector("#did");
+const again = live(5000, async () => {
+  const found = await page();
+  if (!found) return;
+  replace(found, "list");
+  await mayChange();
+});
+
+function after(text) {
+  did.textContent = text;
+  again();
+}
+
+document.addEventListener("click", async (event) => {
+  const { id, dataset } = event.target;
+  if (id === "silence") silence(JSON.parse(document.querySelector("#actions").dataset.matchers), (made) => after(said(made)));
+  else if (dataset?.again) silence(JSON.parse(dataset.again), (made) => after(said(made)));
+  else if (dataset?.end) {
+    event.target.disabled = true;
+    await end(dataset.end).then(() => after("ended"), (error) => after(error.message));
+  }
+});

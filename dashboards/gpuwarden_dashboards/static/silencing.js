@@ -1,0 +1,122 @@
+// Acknowledges and silences alerts through the collector's API, and says who may.
+
+import { ask, logIn } from "./live.js";
+
+const KEY = "gpuwarden-author";
+const dialog = document.querySelector("#ask");
+const part = (name) => dialog.querySelector(`#ask-${name}`);
+let previewing = null;
+let send = null;
+
+async function change(method, path, body) {
+  const answer = await fetch(path, { method, headers: { "Content-Type": "application/json" }, body: body && JSON.stringify(body) });
+  if (answer.status === 401) logIn();
+  if (answer.ok) return answer.status === 204 ? null : answer.json();
+  const said = await answer.json().catch(() => ({}));
+  throw new Error(said.error ?? `the collector answers ${answer.status}`);
+}
+
+/** Whether this browser's token may; what it lacks is said in `#may`, and buttons that change are off. */
+export async function mayChange() {
+  const token = await ask("/v1/token").catch(() => ({ required: true }));
+  const may = !token.required || token.scope === "admin";
+  document.body.classList.toggle("may-not", !may);
+  for (const place of document.querySelectorAll("#may")) {
+    place.textContent = may ? "" : "Your token may only read: log in with one of scope admin to acknowledge and silence.";
+  }
+  for (const button of document.querySelectorAll("#ack, #silence, [data-end], [data-again]")) button.disabled = !may;
+  return may;
+}
+
+/** End a silence or an acknowledgement now. */
+export const end = (id) => change("DELETE", `/v1/silences/${encodeURIComponent(id)}`);
+
+async function preview() {
+  previewing?.abort();
+  previewing = new AbortController();
+  const covered = part("covered");
+  const asked = new URLSearchParams(matchers().map((text) => ["matcher", text]));
+  try {
+    const found = await ask(`/v1/silences/preview?${asked}`, previewing.signal);
+    const list = document.createElement("ul");
+    for (const alert of found.covered.slice(0, 8)) {
+      const item = document.createElement("li");
+      item.textContent = alert.summary;
+      list.append(item);
+    }
+    covered.className = "soft";
+    covered.textContent = `Covers ${found.alerts} ${found.alerts === 1 ? "alert" : "alerts"} now${found.alerts > 8 ? ", among them:" : found.alerts ? ":" : "; those to come all the same."}`;
+    covered.append(list);
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    covered.className = "failed";
+    covered.textContent = error.message;
+  }
+}
+
+const matchers = () => part("matchers").value.split("\n").map((line) => line.trim()).filter(Boolean);
+
+function open(title, about, button, isSilence) {
+  part("title").textContent = title;
+  part("about").textContent = about;
+  part("send").textContent = button;
+  part("what").hidden = part("covered").hidden = !isSilence;
+  part("failed").hidden = true;
+  part("author").value ||= localStorage.getItem(KEY) ?? "";
+  part("comment").value = "";
+  dialog.showModal();
+  (part("author").value ? part("for") : part("author")).focus();
+}
+
+function common() {
+  const author = part("author").value.trim();
+  localStorage.setItem(KEY, author);
+  return { for: part("for").value, author, comment: part("comment").value.trim() };
+}
+
+/** Ask how long, who and why, and acknowledge these alerts; `done` is called with the answers. */
+export function acknowledge(fingerprints, about, done) {
+  open("Acknowledge", about, "acknowledge", false);
+  send = async () => done(await Promise.all(fingerprints.map((fingerprint) => change("POST", "/v1/silences", { fingerprint, ...common() }))));
+}
+
+/** The same for a silence of all that matches. */
+export function silence(texts, done) {
+  open("Silence", "Nobody is told of alerts that match, those to come too.", "silence", true);
+  part("matchers").value = texts.join("\n");
+  preview();
+  send = async () => done([await change("POST", "/v1/silences", { matchers: matchers(), ...common() })]);
+}
+
+/** What the answers of a change mean, in a sentence. */
+export function said(made) {
+  const until = made[0].ends_at.slice(0, 16).replace("T", " ");
+  return `${made[0].fingerprint ? "acknowledged" : "silenced"} until ${until} UTC`;
+}
+
+async function submit() {
+  if (!dialog.querySelector("form").reportValidity()) return;
+  part("send").disabled = true;
+  try {
+    await send();
+    dialog.close();
+  } catch (error) {
+    part("failed").textContent = error.message;
+    part("failed").hidden = false;
+  } finally {
+    part("send").disabled = false;
+  }
+}
+
+let soon = null;
+part("matchers").addEventListener("input", () => {
+  clearTimeout(soon);
+  soon = setTimeout(preview, 300);
+});
+part("send").addEventListener("click", submit);
+dialog.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && event.target.tagName === "INPUT") {
+    event.preventDefault();
+    submit();
+  }
+});

@@ -1,0 +1,64 @@
+"""Makes HTTP answers of the rules: JSON, instants as ISO 8601, errors in one shape."""
+
+import json
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from aiohttp import web
+
+from gpuwarden.clock import iso_text
+from gpuwarden_rules.evaluation.reload import RuleReloader
+from gpuwarden_rules.http.silence_requests import RequestError
+
+Handler = Callable[[web.Request, RuleReloader], Awaitable[web.Response]]
+Guarded = Callable[[Handler], Callable[[web.Request], Awaitable[web.Response]]]
+"""Makes a handler of one that wants the rules, and answers where there are none."""
+
+
+async def document_of(request: web.Request) -> Any:
+    """The JSON of a body. Raises RequestError."""
+    # A page of another site can send a form without asking, and JSON it cannot.
+    if request.content_type != "application/json":
+        raise RequestError("the body must be JSON, with that Content-Type", 415)
+    try:
+        return json.loads(await request.text())
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the body is not valid JSON: {error}") from error
+
+
+def answer(document: Mapping[str, Any], status: int = 200) -> web.Response:
+    """JSON of rows: instants as elsewhere, spans in seconds, else as text; NaN is null."""
+    return web.json_response(document, status=status, dumps=_dumps)
+
+
+def error_answer(status: int, reason: str) -> web.Response:
+    """The one shape of errors."""
+    return answer({"error": reason, "status": status}, status)
+
+
+def instant(at: datetime | None) -> str | None:
+    """ISO 8601."""
+    return iso_text(at) if at else None
+
+
+def _dumps(document: Any) -> str:
+    def plain(value: Any) -> Any:
+        match value:
+            case dict():
+                return {str(key): plain(inner) for key, inner in value.items()}
+            case list() | tuple():
+                return [plain(inner) for inner in value]
+            case datetime():
+                return instant(value)
+            case timedelta():
+                return value.total_seconds()
+            case float() if not math.isfinite(value):
+                return None
+            case None | bool() | int() | float() | str():
+                return value
+            case _:
+                return str(value)
+
+    return json.dumps(plain(document), ensure_ascii=False, allow_nan=False)

@@ -118,7 +118,7 @@ async def test_an_incident_says_what_follows_what_happened_and_what_can_be_done(
     )]  # fmt: skip
     assert when == sorted(when)
     acked = await get(client, "/incidents/acked")
-    assert 'data-end="s1"' in acked
+    assert 'data-silence="s1"' in acked
     assert "acknowledged by bo until" in acked
     over = await get(client, "/incidents/over")
     assert "resolved: the node was removed" in over
@@ -145,7 +145,7 @@ async def test_alerts_have_lists_and_pages_of_their_own(client, querier) -> None
 
 async def test_silences_that_hold_can_be_ended_and_those_that_ended_made_again(client) -> None:
     page = await get(client, "/silences?matcher=node%3Dn1")
-    assert page.count("data-end=") == page.count("data-again=") == 1
+    assert page.count("data-silence=") == page.count("data-again=") == 1
     assert "node=n1" in page
 
 

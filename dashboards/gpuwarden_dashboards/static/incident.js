@@ -185,10 +185,10 @@ document.addEventListener("click", async (event) => {
     const fingerprints = actions.dataset.fingerprints.split(",");
     acknowledge(fingerprints, `${fingerprints.length === 1 ? "This alert notifies" : `These ${fingerprints.length} alerts notify`} nobody until then, also when firing again.`, after);
   } else if (event.target.id === "silence") silence(JSON.parse(actions.dataset.matchers), after);
-  else if (event.target.dataset?.end !== undefined && event.target.tagName === "BUTTON") {
+  else if (event.target.dataset?.silence) {
     event.target.disabled = true;
     try {
-      await end(event.target.dataset.end);
+      await end(event.target.dataset.silence);
       after(null);
     } catch (error) {
       event.target.disabled = false;

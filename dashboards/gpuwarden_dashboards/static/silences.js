@@ -21,8 +21,8 @@ document.addEventListener("click", async (event) => {
   const { id, dataset } = event.target;
   if (id === "silence") silence(JSON.parse(document.querySelector("#actions").dataset.matchers), (made) => after(said(made)));
   else if (dataset?.again) silence(JSON.parse(dataset.again), (made) => after(said(made)));
-  else if (dataset?.end) {
+  else if (dataset?.silence) {
     event.target.disabled = true;
-    await end(dataset.end).then(() => after("ended"), (error) => after(error.message));
+    await end(dataset.silence).then(() => after("ended"), (error) => after(error.message));
   }
 });

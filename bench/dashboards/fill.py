@@ -1,9 +1,9 @@
-"""Fills tables with a fleet: inventory with labels, samples of now, a week of rollups, processes, alerts.
+"""Rows of a made-up fleet, as SQL by table: inventory with labels, samples of now, a week of rollups, alerts.
 
 What each GPU does follows from its number alone, so that what a page shows of it can be checked.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -11,7 +11,8 @@ from gpuwarden.query import timestamp_sql
 
 PER_NODE = 8
 WEEK_HOURS = 168
-Execute = Callable[[str], object]
+Rows = Iterator[tuple[str, str]]
+"""Tables, and a SELECT of rows for each; some read tables that came before."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,13 @@ _JOB = "(i // 32)"
 _UTIL = "CASE WHEN i % 10 = 0 THEN 0 ELSE 35 + (i * 37 + i // 32 * 13) % 64 END"
 
 
-def fill_inventory(execute: Execute, size: FleetSize, now: datetime) -> None:
+def inventory(size: FleetSize, now: datetime) -> Rows:
     """nodes and gpus."""
     at = timestamp_sql(now)
     silent = "(n >= 7 AND (n - 7) % 50 = 0)"
-    execute(f"""
-        INSERT INTO nodes BY NAME
+    yield (
+        "nodes",
+        f"""
         SELECT format('gpu-{{:05d}}', n) AS node, 'agent' || n AS agent_id, 'boot' AS boot_id, true AS simulated,
             format('{{{{"rack": "r{{}}", "team": "{{}}", "zone": "{{}}"}}}}', n // 8,
                 ['vision', 'language', 'speech', 'robotics', 'science'][1 + n // 16 % 5],
@@ -72,16 +74,19 @@ def fill_inventory(execute: Execute, size: FleetSize, now: datetime) -> None:
             8 AS gpus, {at} - INTERVAL 30 DAY AS first_seen_at,
             {at} - to_seconds(CASE WHEN {silent} THEN 2700 ELSE 1 END) AS last_seen_at
         FROM range({size.nodes}) t(n)
-    """)
-    execute(f"""
-        INSERT INTO gpus BY NAME
+    """,
+    )
+    yield (
+        "gpus",
+        f"""
         SELECT {_NODE} AS node, (i % 8)::INTEGER AS gpu, {_UUID} AS gpu_uuid, true AS simulated,
             CASE WHEN n % 4 = 3 THEN 'NVIDIA A100-SXM4-80GB' ELSE 'NVIDIA H100 80GB HBM3' END AS model,
             CASE WHEN n % 4 = 3 THEN 1.79 ELSE 2.95 END AS usd_per_hour, 90 AS temperature_slowdown_celsius,
             {at} - INTERVAL 30 DAY AS first_seen_at,
             {at} - to_seconds(CASE WHEN {silent} THEN 2700 ELSE 1 END) AS last_seen_at
         FROM (SELECT i, i // 8 AS n FROM range({size.gpus}) t(i))
-    """)
+    """,
+    )
 
 
 def sample_sql(table: str, size: FleetSize, ts: str) -> str:
@@ -96,21 +101,28 @@ def sample_sql(table: str, size: FleetSize, ts: str) -> str:
             node, gpu, gpu_uuid, ({_UTIL} + CASE WHEN i % 10 = 0 THEN 0 ELSE {wobble} - 2 END)::FLOAT AS util_percent,
             (90 + 5.5 * {_UTIL} + {wobble})::FLOAT AS power_watts, (38 + {_UTIL} * 0.4 + i % 8)::FLOAT AS temperature_celsius,
             ((i * 7 % 90) * 1e9)::BIGINT AS memory_used_bytes, 85899345920::BIGINT AS memory_total_bytes,
-            1755 AS sm_clock_mhz, CASE WHEN i % 97 = 5 THEN 64 ELSE 0 END AS clocks_event_reasons""",
+            1755 AS sm_clock_mhz, CASE WHEN i % 97 = 5 AND i % 10 > 0 THEN 64 ELSE 0 END AS clocks_event_reasons""",
         "process_samples": f"""
             node, gpu, gpu_uuid, 1000 + i AS pid, 'python' AS process_name, 'user' || {_JOB} % 23 AS username,
             (70000 + {_JOB})::VARCHAR AS slurm_job_id, 4e10::BIGINT AS gpu_memory_bytes""",
         "host_samples": """
-            DISTINCT node, (10 + n % 60)::FLOAT AS cpu_util_percent, (n % 7)::FLOAT AS cpu_iowait_percent,
+            node, (10 + n % 60)::FLOAT AS cpu_util_percent, (n % 7)::FLOAT AS cpu_iowait_percent,
             400000000000::BIGINT AS memory_used_bytes, 2000000000000::BIGINT AS memory_total_bytes""",
     }[table]
     where = "WHERE i % 10 <> 0" if table == "process_samples" else ""
-    distinct = "DISTINCT " if columns.lstrip().startswith("DISTINCT") else ""
-    columns = columns.replace("DISTINCT ", "")
-    return f"SELECT {distinct}{ts} AS ts, true AS simulated, {columns} FROM {gpus} {where}"
+    distinct = "DISTINCT" if table == "host_samples" else ""
+    return f"SELECT {distinct} {ts} AS ts, true AS simulated, {columns} FROM {gpus} {where}"
 
 
-def fill_rollups(execute: Execute, size: FleetSize, now: datetime) -> None:
+def _gpus(size: FleetSize) -> str:
+    """A CTE of every GPU: its names are made once, not for each row."""
+    return f"""WITH g AS MATERIALIZED (SELECT i, {_NODE} AS node, {_UUID} AS gpu_uuid, (i % 8)::INTEGER AS gpu,
+        {_UTIL} AS util, 'user' || {_JOB} % 23 AS username, (70000 + {_JOB})::VARCHAR AS slurm_job_id,
+        ['vision', 'language', 'speech', 'robotics', 'science'][1 + i // 8 // 16 % 5] AS team
+        FROM range({size.gpus}) t(i))"""
+
+
+def rollups(size: FleetSize, now: datetime) -> Rows:
     """gpu_1m of the last hours, gpu_1h and waste_1h of the last week, all as far as they are whole."""
     hour = now.replace(minute=0, second=0, microsecond=0)
     for table, row_s, begin, end in (
@@ -122,34 +134,37 @@ def fill_rollups(execute: Execute, size: FleetSize, now: datetime) -> None:
         ),
         ("gpu_1h", 3600, hour - timedelta(hours=WEEK_HOURS), hour),
     ):
-        execute(f"""
-            INSERT INTO {table} BY NAME
-            SELECT ts, {_NODE} AS node, {_UUID} AS gpu_uuid, (i % 8)::INTEGER AS gpu, true AS simulated,
-                {row_s} AS samples, {row_s} AS detail_samples, {row_s} AS health_samples, {_day("ts")} * {_UTIL} AS util_percent_avg,
+        yield (
+            table,
+            f"""
+            {_gpus(size)} SELECT ts, node, gpu_uuid, gpu, true AS simulated,
+                {row_s} AS samples, {row_s} AS detail_samples, {row_s} AS health_samples, {_day("ts")} * util AS util_percent_avg,
                 90 + 5.5 * util_percent_avg AS power_watts_avg,
                 CASE WHEN i % 10 = 0 THEN {row_s} ELSE 0 END AS idle_seconds, {row_s} - idle_seconds AS busy_seconds
-            FROM range({timestamp_sql(begin)}, {timestamp_sql(end)}, to_seconds({row_s})) h(ts), range({size.gpus}) t(i)
-        """)
+            FROM range({timestamp_sql(begin)}, {timestamp_sql(end)}, to_seconds({row_s})) h(ts), g
+        """,
+        )
     begin = hour - timedelta(hours=WEEK_HOURS - 1)
-    execute(f"""
-        INSERT INTO waste_1h BY NAME
-        SELECT ts, {_NODE} AS node, {_UUID} AS gpu_uuid, (i % 8)::INTEGER AS gpu, true AS simulated,
-            CASE WHEN i % 10 = 0 THEN 'idle_held' ELSE 'busy' END AS label, 'user' || {_JOB} % 23 AS username,
-            (70000 + {_JOB})::VARCHAR AS slurm_job_id, 3600 AS seconds, 2.0 AS usd,
-            ['vision', 'language', 'speech', 'robotics', 'science'][1 + i // 8 // 16 % 5] AS team
-        FROM range({timestamp_sql(begin)}, {timestamp_sql(hour)}, INTERVAL 1 HOUR) h(ts), range({size.gpus}) t(i)
-    """)
+    yield (
+        "waste_1h",
+        f"""
+        {_gpus(size)} SELECT ts, node, gpu_uuid, gpu, true AS simulated, username, slurm_job_id, team,
+            CASE WHEN i % 10 = 0 THEN 'idle_held' ELSE 'busy' END AS label, 3600 AS seconds, 2.0 AS usd
+        FROM range({timestamp_sql(begin)}, {timestamp_sql(hour)}, INTERVAL 1 HOUR) h(ts), g
+    """,
+    )
 
 
 def _day(ts: str) -> str:
     return f"(0.8 + 0.2 * sin(epoch({ts}) / 86400 * 6.283))"
 
 
-def fill_alerts(execute: Execute, size: FleetSize, now: datetime) -> None:
+def alerts(size: FleetSize, now: datetime) -> Rows:
     """One alert on each 20th node, and incidents of the first of them."""
     at = timestamp_sql(now - timedelta(minutes=50))
-    execute(f"""
-        INSERT INTO alerts BY NAME
+    yield (
+        "alerts",
+        f"""
         SELECT 'f' || n AS fingerprint, 'gpu_hung' AS rule, CASE WHEN n % 40 = 3 THEN 'critical' ELSE 'warning' END AS severity,
             'slow_work' AS consequence, 'firing' AS state, format('gpu-{{:05d}}', n) AS node, 2 AS gpu,
             'GPU-' || md5((n * 8 + 2)::VARCHAR) AS gpu_uuid, '{{}}' AS labels,
@@ -157,16 +172,21 @@ def fill_alerts(execute: Execute, size: FleetSize, now: datetime) -> None:
             'Restart the job.' AS remedy, 2.95 AS usd_per_hour, {at} AS began_at, {at} AS active_at, {at} AS fired_at,
             {at} AS seen_at, true AS simulated
         FROM range(3, {size.nodes}, 20) t(n)
-    """)
-    execute("""
-        INSERT INTO incidents BY NAME
+    """,
+    )
+    yield (
+        "incidents",
+        """
         SELECT 'i' || fingerprint AS id, 'open' AS state, fingerprint AS root, rule, severity, consequence, summary, remedy,
             node AS place, '{}' AS labels, 1 AS nodes, 1 AS roots, 1 AS alerts, 1 AS firing, usd_per_hour, true AS simulated,
             began_at, began_at AS opened_at
         FROM alerts WHERE fingerprint IN (SELECT fingerprint FROM alerts ORDER BY length(fingerprint), fingerprint LIMIT 40)
-    """)
-    execute("""
-        INSERT INTO incident_alerts BY NAME
+    """,
+    )
+    yield (
+        "incident_alerts",
+        """
         SELECT 'i' || fingerprint AS incident, fingerprint, active_at, rule, labels, began_at AS joined_at
         FROM alerts WHERE 'i' || fingerprint IN (SELECT id FROM incidents)
-    """)
+    """,
+    )

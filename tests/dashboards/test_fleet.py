@@ -4,23 +4,17 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from bench.dashboards.fill import (
-    FleetSize,
-    fill_alerts,
-    fill_inventory,
-    fill_rollups,
-    sample_sql,
-)
+from bench.dashboards.fill import FleetSize, alerts, inventory, rollups, sample_sql
 
 from gpuwarden_dashboards.read.fleet import LISTED_MAX, read_trouble
 from gpuwarden_dashboards.read.fleet_past import read_past, read_week
 from gpuwarden_dashboards.read.fleetmap import (
     COLOURS,
     STATES,
+    read_fleet,
     read_map,
     read_names,
     read_nodes,
-    read_totals,
 )
 from gpuwarden_dashboards.read.search import read_matches
 
@@ -87,7 +81,7 @@ async def test_each_gpu_has_a_state_and_what_is_not_read_is_null(querier) -> Non
     assert await values("sm_active_percent") == [12, None, None, None]
     assert await values("state") == []
 
-    totals = await read_totals(querier)
+    totals = (await read_fleet(querier, NOW))[1]
     assert (totals["gpus"], totals["reporting"], totals["nodes"]) == (4, 3, 2)
     assert [totals[name] for name in STATES[:-1]] == [1, 0, 1, 1]
     assert totals["alerting"] == 1
@@ -125,7 +119,7 @@ async def test_an_empty_fleet_is_empty(querier) -> None:
         found = json.loads(await read_map(querier, colour))
         assert (found["values"], found["states"], found["silent_since_ms"]) == ([], [], [])
     assert json.loads(await read_names(querier))["nodes"] == []
-    assert (await read_totals(querier))["gpus"] == 0
+    assert (await read_fleet(querier, NOW))[1]["gpus"] == 0
     assert (await read_past(querier, "", NOW, is_large=False)).groups == {}
     assert (await read_week(querier, NOW))["all"]["hours"] == 0
 
@@ -133,8 +127,9 @@ async def test_an_empty_fleet_is_empty(querier) -> None:
 @pytest.fixture
 def filled(querier):
     size = FleetSize(16, minute_hours=7)
-    for fill in (fill_inventory, fill_rollups, fill_alerts):
-        fill(querier.db.execute, size, NOW)
+    for rows in (inventory, rollups, alerts):
+        for table, select in rows(size, NOW):
+            querier.db.execute(f"INSERT INTO {table} BY NAME {select}")
     for table in ("gpu_samples", "host_samples", "process_samples"):
         querier.db.execute(
             f"INSERT INTO {table} BY NAME {sample_sql(table, size, 'now()::TIMESTAMP')}"
@@ -144,7 +139,7 @@ def filled(querier):
 
 async def test_a_fleet_with_a_past_is_counted_right(filled) -> None:
     querier, size = filled
-    totals = await read_totals(querier)
+    totals = (await read_fleet(querier, NOW))[1]
     assert (totals["gpus"], totals["reporting"]) == (size.gpus, size.reporting)
     assert (totals["idle"], totals["alerting"]) == (size.idle, size.alerting)
     past = await read_past(querier, "", NOW, is_large=False)

@@ -12,17 +12,16 @@ from aiohttp import web
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.query import Querier
 from gpuwarden_dashboards.answers import answering, data, html
-from gpuwarden_dashboards.read.fleet import read_trouble
 from gpuwarden_dashboards.read.fleet_past import LARGE_GPUS, read_past, read_week
 from gpuwarden_dashboards.read.fleetmap import (
     COLOURS,
     LEVELS,
     NODES_MAX,
     STATES,
+    read_fleet,
     read_map,
     read_names,
     read_nodes,
-    read_totals,
 )
 from gpuwarden_dashboards.read.search import read_matches
 from gpuwarden_dashboards.request import ParameterError, choice
@@ -80,8 +79,7 @@ class FleetPage:
 
     async def _fleet(self, request: web.Request) -> web.Response:
         async def make() -> dict[str, Any]:
-            trouble = await read_trouble(self._querier, self._clock.now())
-            totals = await read_totals(self._querier)
+            trouble, totals = await read_fleet(self._querier, self._clock.now())
             return {**asdict(trouble), "totals": totals, "page": self._templates.version}
 
         return await self._answer(request, "fleet", LIVE_S, make)

@@ -67,7 +67,11 @@ async def read_tiles(querier: Querier, nodes: Sequence[str]) -> dict[str, list[R
     return by_node
 
 
+TROUBLE = ((_INCIDENTS, None), (_ALERTS, None))
+"""Queries of what is wrong, in the order of `Trouble`."""
+
+
 async def read_trouble(querier: Querier, now: datetime) -> Trouble:
     """What is wrong now. Raises QueryError."""
-    found = await query_all(querier, [(_INCIDENTS, None), (_ALERTS, None)])
+    found = await query_all(querier, TROUBLE)
     return Trouble(now, *(result.records() for result in found))

@@ -7,10 +7,11 @@ same GPUs are in it. Long columns come from DuckDB as JSON already.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from gpuwarden.query import Querier, query_all
 from gpuwarden.rollups import IDLE_BELOW_PERCENT
-from gpuwarden_dashboards.read.fleet import Record
+from gpuwarden_dashboards.read.fleet import TROUBLE, Record, Trouble
 
 STATES = ("idle", "busy", "throttled", "unknown", "not reporting")
 """What a GPU does, by the lowest 4 bits of its state: unknown: it reports, but no utilization."""
@@ -142,9 +143,10 @@ WHERE i.node IN (SELECT unnest($nodes))
 """
 
 
-async def read_totals(querier: Querier) -> Record:
-    """One record of the whole fleet. Raises QueryError."""
-    return (await querier.query(_TOTALS)).records()[0]
+async def read_fleet(querier: Querier, now: datetime) -> tuple[Trouble, Record]:
+    """What is wrong, and the totals of the whole fleet. Raises QueryError."""
+    *found, totals = await query_all(querier, [*TROUBLE, (_TOTALS, None)])
+    return Trouble(now, *(result.records() for result in found)), totals.records()[0]
 
 
 async def read_map(querier: Querier, colour: str) -> str:

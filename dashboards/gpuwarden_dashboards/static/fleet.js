@@ -9,7 +9,8 @@ import { ask, askNew, live } from "./live.js";
 import { Search } from "./search.js";
 import { sparkline } from "./sparkline.js";
 
-const NODES_SHOWN = 25;
+const NODES_STEP = 25;
+const NODES_MAX = 100;
 const $ = (id) => document.getElementById(id);
 const terms = JSON.parse($("terms").textContent);
 const version = document.querySelector("meta[name=version]").content;
@@ -31,6 +32,7 @@ if (terms.colours[here.get("colour")]) colour.value = here.get("colour");
 filter.value = here.get("filter") ?? "";
 let grouping = here.get("group") ?? "";
 
+let listed = NODES_STEP;
 let offsetMs = 0;
 let totals = null;
 let week = null;
@@ -109,6 +111,7 @@ function show() {
     colours: fleet.unit === "state" ? ofState : null,
     text: (gpu) => (fleet.isSilent(gpu) ? "" : inWords(gpu, false)),
   });
+  if (!performance.getEntriesByName("drawn").length) performance.mark("drawn");
   showHeads(groups, head);
   showLegend(low, high, mask);
   const cells = groups.reduce((sum, one) => sum + one.cells.length, 0);
@@ -183,9 +186,10 @@ function showLegend(low, high, mask) {
 }
 
 function showList() {
-  const nodes = shown.nodes.slice(0, NODES_SHOWN);
+  const nodes = shown.nodes.slice(0, listed);
   const [unit] = terms.colours[fleet.colour];
   $("nodes-title").textContent = shown.nodes.length > nodes.length ? `Worst ${nodes.length} of ${counted(shown.nodes.length, "node")}` : counted(shown.nodes.length, "node");
+  $("more-nodes").hidden = nodes.length === shown.nodes.length || listed >= NODES_MAX;
   $("nodes-colour").textContent = unit === "state" ? "state of each GPU" : `${colour.selectedOptions[0].text} of each GPU${{ percent: ", %", watts: ", W", celsius: ", °C", usd: ", $/h" }[unit] ?? ""}`;
   const [low, high] = ENDS[fleet.colour](100);
   showNodes($("nodes"), nodes, fleet, details, {
@@ -232,7 +236,7 @@ async function lookAtFleet() {
 }
 
 async function lookAtNodes() {
-  const names = shown.nodes.slice(0, NODES_SHOWN).map((node) => fleet.nodes[node]);
+  const names = shown.nodes.slice(0, listed).map((node) => fleet.nodes[node]);
   if (!names.length || document.hidden) return;
   const { nodes } = await ask(`/v1/map/nodes?${names.map((name) => `node=${encodeURIComponent(name)}`).join("&")}`);
   details = new Map(nodes.map((one) => [one.node, one]));
@@ -286,6 +290,11 @@ for (const box of [$("legend"), $("heads")]) {
     if (text) narrow(text);
   });
 }
+$("more-nodes").addEventListener("click", () => {
+  listed += NODES_STEP;
+  showList();
+  nodesAgain();
+});
 $("clear").addEventListener("click", () => {
   filter.value = "";
   search.close();

@@ -63,11 +63,14 @@ export function showTrouble(box, { now, incidents, alerts }) {
   ];
   const open = incidents[0]?.total ?? 0;
   const single = alerts[0]?.total ?? 0;
-  const more = [open > incidents.length ? `all ${counted(open, "incident")}` : open ? "incidents" : null, single ? `${counted(single, "alert")} in no incident` : null].filter(Boolean);
+  const more = [
+    open ? make("a", { href: "/incidents" }, open > incidents.length ? `all ${counted(open, "incident")}` : "incidents and their history") : null,
+    single ? make("a", { href: "/alerts" }, `${counted(single, "alert")} in no incident`) : null,
+  ].filter(Boolean);
   put(box,
     make("h2", {}, open ? `${counted(open, "open incident")}` : single ? counted(single, "alert") : "What is wrong"),
     rows.length ? make("ul.plain-list", {}, rows) : make("p.well", {}, "Nothing is firing."),
-    more.length ? make("p.soft", {}, make("a", { href: "/incidents" }, more.join(" and "))) : null);
+    more.length ? make("p.soft", {}, more[0], more[1] ? [" · ", more[1]] : null) : null);
 }
 
 /** What waste cost this week, and whose it was. */

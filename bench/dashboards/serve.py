@@ -1,0 +1,121 @@
+"""Serves the pages over a store of made-up rows, as the collector does: query processes, newest rows in files.
+
+    python -m bench.dashboards.serve FOLDER NODES
+
+Fills the folder, prints the port in a line, and gives every GPU a new sample each second, until it is ended.
+What a collector does beside it (ingest, rollups, rules) it does not do.
+"""
+
+import argparse
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+
+import duckdb
+from aiohttp import web
+from bench.dashboards.fill import FleetSize, alerts, inventory, rollups, sample_sql
+
+from gpuwarden.clock import SystemClock
+from gpuwarden.schema import UPSERTED
+from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
+from gpuwarden_collector.query.querier import SqlQuerier
+from gpuwarden_collector.query.stored import take_stored
+from gpuwarden_collector.query.worker import WorkerSettings
+from gpuwarden_collector.storage.commit import Changes, commit
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import EngineLimits
+from gpuwarden_collector.storage.newest_rows import LatestRows
+from gpuwarden_collector.storage.segment import SCHEMAS
+from gpuwarden_dashboards.routes import routes
+
+LIMITS = EngineLimits(memory="2GiB", threads=1)
+LARGE_NODES = 5_000
+PROCESSES_S = 10
+
+
+def _size(nodes: int) -> FleetSize:
+    return FleetSize(nodes, 0 if nodes > LARGE_NODES else 8)
+
+
+def fill(database: Database, size: FleetSize, now: datetime) -> None:
+    """All rows but those of now: rollups are in the lake."""
+    for rows in (inventory, rollups, alerts):
+        for table, select in rows(size, now):
+            if table in UPSERTED:
+                with database.reading() as cursor:
+                    found = cursor.execute(
+                        f"SELECT * FROM main.{table} WHERE false UNION ALL BY NAME ({select})"
+                    ).to_arrow_table()
+                stored = found.select(SCHEMAS[table].names).cast(SCHEMAS[table])
+                commit(database, Changes(upserted={table: stored}))
+            else:
+                with database.maintaining() as cursor:
+                    cursor.execute(f"INSERT INTO lake.main.{table} BY NAME {select}")
+
+
+class Samples:
+    """Rows of this second, made by a DuckDB of their own."""
+
+    def __init__(self, size: FleetSize) -> None:
+        self._size = size
+        self._db = duckdb.connect()
+        self._db.execute("SET TimeZone = 'UTC'; SET threads = 1")
+        for schema in SCHEMAS:
+            self._db.register(f"as_{schema}", SCHEMAS[schema].empty_table())
+
+    def of(self, table: str) -> object:
+        """As an Arrow table, in stored types."""
+        select = sample_sql(table, self._size, "now()::TIMESTAMP")
+        found = self._db.execute(f"FROM as_{table} UNION ALL BY NAME ({select})").to_arrow_table()
+        return found.select(SCHEMAS[table].names).cast(SCHEMAS[table])
+
+
+async def serve(folder: Path, nodes: int) -> None:
+    """Until it is cancelled."""
+    size, clock = _size(nodes), SystemClock()
+    database = Database.open(folder, LIMITS)
+    fill(database, size, datetime.now(UTC))
+    newest = database.spill_dir / "newest"
+    latest = LatestRows(newest, clock)
+    worker = WorkerSettings(
+        folder, database.address, LIMITS, database.spill_dir, 0, RESULT_BYTES_MAX, newest
+    )
+    querier = SqlQuerier(worker, Stats(), clock, latest=latest)
+    samples = Samples(size)
+    await take_stored(latest, querier)
+    app = web.Application()
+    app.add_routes(routes(querier, clock))
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    second = 0
+    try:
+        while True:
+            fresh = {name: samples.of(name) for name in ("gpu_samples", "host_samples")}
+            await asyncio.to_thread(latest.add, fresh)
+            if second % PROCESSES_S == 0:
+                rows = {"process_samples": samples.of("process_samples")}
+                await asyncio.to_thread(commit, database, Changes(appended=rows))
+            if second == 0:
+                print(runner.addresses[0][1], flush=True)
+            second += 1
+            await asyncio.sleep(1)
+    finally:
+        await runner.cleanup()
+        await querier.close()
+        database.close()
+
+
+def main() -> None:
+    """Command line."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("folder", type=Path)
+    arguments.add_argument("nodes", type=int)
+    args = arguments.parse_args()
+    asyncio.run(serve(args.folder, args.nodes))
+
+
+if __name__ == "__main__":
+    main()

@@ -110,6 +110,7 @@ async def test_a_gpu_its_node_job_and_user_are_shown_with_what_is_wrong(fleet) -
             "aria-label", "util, mean of each: n1 0 90 %; n1 1 60 %"
         )
         assert await page.locator("#heat canvas").first.evaluate(DRAWN)
+        await expect(page.locator("main")).to_contain_text("Running: since ")
         workers = page.locator("figure", has_text="Data-loader workers").first
         await expect(workers.locator("figcaption")).to_contain_text("n1 1 python 8 4 processes")
         await page.click("summary:text('evidence')")

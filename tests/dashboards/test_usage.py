@@ -103,7 +103,9 @@ async def test_a_job_is_told_with_its_gpus_verdict_and_cost(used) -> None:
     assert [gpu["gpu_uuid"] for gpu in job.gpus] == ["GPU-n1-0"]
     assert (job.gpus[0]["util_percent"], job.gpus[0]["kwh"]) == (55.0, 1.0)
     assert job.held == (NOW - timedelta(hours=2), NOW - timedelta(minutes=79))
-    assert not job.is_running
+    own = await read_subject(used, "job", "7", *job.held)
+    assert own is not None
+    assert not own.is_running  # though it held GPUs to the end of that time
     assert job.users == ["alice"]
     assert job.usage is not None
     assert job.usage.usd == 4.5

@@ -51,11 +51,13 @@ class UsageRange:
     """One of `SINCE`; empty: begin and end were given, or follow from the job."""
     sort: str = "usd"
     by: str | None = None
+    is_own: bool = False
+    """Whether it is the job's own time."""
 
     @property
     def given(self) -> Mapping[str, str]:
         """Parameters of the address."""
-        time = {"since": self.since} if self.since else self.fixed
+        time = {"since": self.since} if self.since else {} if self.is_own else self.fixed
         more = {"by": self.by, "sort": self.sort if self.sort != "usd" else None}
         return {name: value for name, value in {**more, **time}.items() if value}
 
@@ -118,7 +120,7 @@ class UsagePages:
         if not {"since", "begin", "end"} & set(request.query):
             extent = await read_extent(self._querier, name, self._clock.now())
             if extent is not None:
-                asked = UsageRange(*extent, sort=asked.sort)
+                asked = UsageRange(*extent, sort=asked.sort, is_own=True)
         return await self._subject("job", name, asked)
 
     async def _user(self, request: web.Request) -> web.Response:

@@ -13,7 +13,6 @@ from gpuwarden_dashboards.read.usage import RUNNING, GpuUsage, summed, usage_sql
 
 _SEARCHED = timedelta(days=90)
 """A job is looked for so far back where no time is given."""
-RUNNING_WITHIN = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +35,8 @@ class Subject:
     changes: Sequence[Record]
     """What to change, by job and class: what most is lost by first."""
     alerts: Sequence[Record]
+    is_running: bool
+    """Of a job: it has processes on GPUs now."""
 
     @property
     def held(self) -> tuple[datetime, datetime]:
@@ -44,11 +45,6 @@ class Subject:
             return self.begin, self.end
         last = max(gpu["last_at"] for gpu in self.gpus) + timedelta(minutes=1)
         return min(gpu["first_at"] for gpu in self.gpus), min(last, self.end)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it holds a GPU at the end of that time."""
-        return self.end - self.held[1] < RUNNING_WITHIN and bool(self.gpus)
 
     @property
     def nodes(self) -> Sequence[str]:
@@ -149,13 +145,13 @@ async def read_subject(
         f"SELECT * FROM alerts_now WHERE state = 'firing' AND {concerned} ORDER BY fired_at LIMIT 50",
         {"of": of},
     )
-    is_running = name in {one["job"] for one in running} if is_job else None
+    is_running = is_job and name in {one["job"] for one in running}
     usage = summed(name, used, is_running) if used else None
     jobs = [] if is_job else usages_of(used, running, sort)
     users = sorted({user for gpu in gpus for user in gpu["users"] if user})
     return Subject(
         kind, name, begin, end, usage, gpus, jobs, users,
-        [_with_evidence(verdict) for verdict in verdicts], changes, alerts.records(),
+        [_with_evidence(verdict) for verdict in verdicts], changes, alerts.records(), is_running,
     )  # fmt: skip
 
 

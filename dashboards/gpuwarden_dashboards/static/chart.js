@@ -73,7 +73,7 @@ function ticks(least, greatest, count, unit) {
   return found;
 }
 
-const TIME_STEPS = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 21600, 43200, 86400, 604800, 2592000, 7776000];
+const TIME_STEPS = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 345600, 604800, 2592000, 7776000];
 
 function timeTicks(begin, end, count) {
   const rough = (end - begin) / count / 1000;

@@ -150,3 +150,22 @@ async def test_the_schema_has_every_table_and_view_with_meanings(url) -> None:
     ]
     assert lacking == []
     assert all(table["columns"] and table["meaning"] for table in tables.values())
+
+
+async def test_a_link_from_elsewhere_comes_back_with_the_cookie_and_only_to_this_collector(
+    url,
+) -> None:
+    where, cookie = f"http://127.0.0.1:{url[1]}/login", {"Cookie": "gpuwarden=x"}
+    async with ClientSession() as session:
+        for query, headers, leads_to, comes_again in (
+            ("next=/waste", {}, None, True),
+            ("next=/waste&again=1", {}, None, False),
+            ("next=/waste%3Fby%3Djob&again=1", cookie, "/waste?by=job", False),
+            ("next=/waste&again=1&why=unknown", cookie, None, False),  # no loop
+            ("next=//evil.example&again=1", cookie, None, False),
+            ("next=/%09/evil.example&again=1", cookie, None, False),
+        ):
+            asked = session.get(f"{where}?{query}", headers=headers, allow_redirects=False)
+            async with asked as answer:
+                assert answer.headers.get("Location") == leads_to, query
+                assert ("login.js" in await answer.text()) == comes_again, query

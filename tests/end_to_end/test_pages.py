@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from tests.end_to_end.conftest import World
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
@@ -45,7 +46,7 @@ fault = "memory_unrepairable"
 """
 PAGES = {
     "/": "sim-0003",
-    "/nodes/sim-0003": "gpu_lost",
+    "/nodes/sim-0003": "fallen off the bus",
     "/gpus/{gpu_uuid}": "sim-0005",
     "/usage?since=24h": "GPU hours",
     "/jobs/{job}": "{job}",
@@ -82,9 +83,10 @@ def browsing(url: str, **more: Any) -> Iterator[tuple[Any, list[str]]]:
             browser.close()
 
 
-@pytest.fixture
-def fleet(world: Any) -> dict[str, str]:
-    """A fleet whose faults are known; names to put into paths."""
+@pytest.fixture(scope="module")
+def world_of_faults(tmp_path_factory: Any) -> Iterator[World]:
+    """A fleet whose faults fire, for all tests of this file: to start it takes minutes."""
+    world = World(tmp_path_factory.mktemp("pages"))
     script = world.folder / "faults.toml"
     script.write_text(SCRIPT)
     world.collector()
@@ -102,6 +104,16 @@ def fleet(world: Any) -> dict[str, str]:
         simulator,
         within_s=600,
     )
+    yield world
+    for process in reversed(world.processes):
+        if process.popen.poll() is None:
+            process.kill()
+
+
+@pytest.fixture
+def fleet(world_of_faults: World) -> dict[str, str]:
+    """Names to put into paths."""
+    world = world_of_faults
     job, user = world.ask(
         'SELECT job, "user" FROM waste WHERE job IS NOT NULL ORDER BY gpu_hours DESC LIMIT 1'
     )[0]
@@ -110,8 +122,9 @@ def fleet(world: Any) -> dict[str, str]:
 
 
 def test_pages_show_the_faults_and_outlive_a_restart_of_the_collector(
-    world: Any, fleet: dict[str, str]
+    world_of_faults: World, fleet: dict[str, str]
 ) -> None:
+    world = world_of_faults
     with browsing(world.url) as (page, said):
         sent = received(page)
         for path, shown in paths(fleet):
@@ -131,8 +144,9 @@ def test_pages_show_the_faults_and_outlive_a_restart_of_the_collector(
 
 
 def test_pages_have_no_serious_fault_of_accessibility_and_fit(
-    world: Any, fleet: dict[str, str]
+    world_of_faults: World, fleet: dict[str, str]
 ) -> None:
+    world = world_of_faults
     base = pytest.importorskip("axe_playwright_python.base", reason="axe-core is not installed")
     found: Counter[str] = Counter()
     for theme in ("light", "dark"):
@@ -222,7 +236,7 @@ def outlives_a_restart(page: Any, world: Any) -> None:
     """A page says that the collector is away, and goes on by itself when it is back."""
     page.goto(world.url)
     expect(page.locator("#counted")).to_contain_text("GPUs reporting")
-    world.processes[0].kill()
+    next(p for p in world.processes if p.log.name.startswith("collector")).kill()
     expect(page.locator("#state")).to_contain_text("does not answer")
     world.collector()
     expect(page.locator("#state")).to_be_hidden(timeout=120_000)

@@ -173,7 +173,9 @@ class Api:
 
         body = exposition(self._stats, self._levels()) + self._more_metrics().encode()
         content_type = "text/plain; version=0.0.4; charset=utf-8"
-        return web.Response(body=body, headers={"Content-Type": content_type})
+        answer = web.Response(body=body, headers={"Content-Type": content_type})
+        answer.enable_compression()
+        return answer
 
     @property
     def _answer_errors(self) -> Any:

@@ -40,7 +40,9 @@ def routes(
         return handle
 
     async def list_rules(_request: web.Request, reloader: RuleReloader) -> web.Response:
-        return answer({"rules": described(reloader.engine)})
+        found = answer({"rules": described(reloader.engine)})
+        found.enable_compression()
+        return found
 
     async def show_rule(request: web.Request, reloader: RuleReloader) -> web.Response:
         wanted, engine = request.match_info["name"], reloader.engine

@@ -4,12 +4,10 @@ import importlib
 import os
 import pkgutil
 import tomllib
-from collections.abc import Iterator
-from typing import Any
 
-import duckdb
 import pytest
 from hypothesis import settings
+from tests.unchecked import skip_checks
 
 IS_JUDGED = bool(os.environ.get("CI"))
 
@@ -17,6 +15,7 @@ IS_JUDGED = bool(os.environ.get("CI"))
 # new ones each time for whoever works here, and the same ones where a change is judged.
 settings.register_profile("gpuwarden", deadline=None, derandomize=IS_JUDGED)
 settings.load_profile("gpuwarden")
+skip_checks()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -33,21 +32,3 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{name}."):
             if not module.name.endswith(".__main__"):
                 importlib.import_module(module.name)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def unchecked_extensions() -> Iterator[None]:
-    """Stores that tests open in their own process load DuckDB's extensions without checking signatures.
-
-    A check takes 0.1 s of a processor each time; stores of other processes have theirs checked.
-    """
-    connect = duckdb.connect
-
-    def connected(*args: Any, config: dict[str, Any] | None = None) -> duckdb.DuckDBPyConnection:
-        if config is not None:
-            config = {"allow_unsigned_extensions": True, **config}
-        return connect(*args, **({} if config is None else {"config": config}))
-
-    duckdb.connect = connected
-    yield
-    duckdb.connect = connect

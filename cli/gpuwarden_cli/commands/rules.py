@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from gpuwarden_cli.settings import collector_settings
 from gpuwarden_client.http import CallError, RefusedError, call
 
 if TYPE_CHECKING:
+    from gpuwarden_rules.backtest.inventory_history import NodeOutage
     from gpuwarden_rules.backtest.known_data import KnownData
     from gpuwarden_rules.backtest.replay import Replay
     from gpuwarden_rules.definition.language import Rule
@@ -201,6 +203,7 @@ async def _backtest(
     """
     from gpuwarden.query import QueryError
     from gpuwarden_cli.remote_querier import RemoteQuerier
+    from gpuwarden_rules.backtest.inventory_history import outages_between
     from gpuwarden_rules.backtest.known_data import KnownData, reads_rollups
     from gpuwarden_rules.backtest.replay import first_sample_at
     from gpuwarden_rules.backtest.run import replay_or_reason
@@ -219,13 +222,20 @@ async def _backtest(
     known = KnownData(querier, since, until)
     unready = await _unready(known) if any(map(reads_rollups, rule_set.rules)) else None
 
+    silences: list[Sequence[NodeOutage]] = []
+
+    async def outages() -> "Sequence[NodeOutage]":
+        if not silences:
+            silences.append(await outages_between(querier, since, until))
+        return silences[0]
+
     async def replayed(rule: "Rule") -> "tuple[Replay | Exception | str, float]":
         async with turns:
             began = clock.monotonic()
             try:
                 done = await replay_or_reason(
                     rule, rule_set.overrides, places, known, unready, querier, since, until, clock,
-                    step_s=step_s,
+                    outages=outages, step_s=step_s,
                 )  # fmt: skip
             except (QueryError, RowsError, CallError) as error:
                 return error, 0.0

@@ -68,7 +68,7 @@ const value = (key, number) => (typeof number === "number" && SPAN.test(key) ? d
 
 function describe(rule) {
   const about = element("div", "", `alert ${rule.severity}`);
-  const first = element("p", "", "big");
+  const first = element("p", "", "lead");
   first.append(element("span", rule.severity, "level"), ` ${rule.page?.title ?? rule.summary}`);
   about.append(first);
   if (rule.page?.description) about.append(prose("", rule.page.description));

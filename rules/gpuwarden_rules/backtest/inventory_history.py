@@ -21,7 +21,7 @@ LOOKED_BACK = timedelta(days=8)
 """A node that was silent for longer before the replay begins is one that was taken away."""
 
 _COLUMN = "last_seen_at"
-_SILENCES = """
+_SPANS = """
 WITH hours AS (
   SELECT node, date_trunc('hour', ts) AS hour, bit_or(1::BIGINT << minute(ts)) AS heard
   FROM host_1m WHERE ts > $since AND ts <= $until AND samples > 0
@@ -35,10 +35,18 @@ spans AS (
   FROM hours, range(60) minutes(m)
   WHERE heard <> (1::BIGINT << 60) - 1 AND heard & (1::BIGINT << m) <> 0
 )
+"""
+_SILENCES = f"""{_SPANS}
 SELECT node, silent_from AS from_at, from_at AS until_at
 FROM (SELECT node, from_at, lag(until_at) OVER (PARTITION BY node ORDER BY from_at) AS silent_from FROM spans)
 WHERE silent_from < from_at
 ORDER BY node, until_at
+"""
+_LAST_HEARD = f"""{_SPANS}
+SELECT s.node, greatest(max(s.until_at), any_value(n.last_seen_at)) AS from_at
+FROM spans s JOIN nodes n ON n.node = s.node
+GROUP BY s.node
+HAVING from_at < $until
 """
 _NODES = """(
   SELECT
@@ -118,8 +126,26 @@ async def inventory_history_of(
         return None
     if not any(read.name == "nodes" for read in sql_text.table_reads(plain)):
         return InventoryHistory()
+    return InventoryHistory(await _silences(querier, since, until))
+
+
+async def outages_between(
+    querier: Querier, since: datetime, until: datetime
+) -> Sequence[NodeOutage]:
+    """When nodes sent nothing, also those that never came back; for all rules of a replay.
+
+    Raises QueryError, and RowsError when there were too many.
+    """
+    bound = {"since": since - LOOKED_BACK, "until": until}
+    gone = await querier.query(_LAST_HEARD, bound, row_limit=OUTAGES_MAX)
+    ended = await _silences(querier, since, until)
+    after = until + timedelta(seconds=1)
+    return [*ended, *(NodeOutage(node, from_at, after) for node, from_at in gone.rows)]
+
+
+async def _silences(querier: Querier, since: datetime, until: datetime) -> list[NodeOutage]:
     bound = {"since": since - LOOKED_BACK, "until": until}
     result = await querier.query(_SILENCES, bound, row_limit=OUTAGES_MAX)
     if result.truncated:
         raise RowsError(f"nodes fell silent more than {OUTAGES_MAX:,} times; shorten --since")
-    return InventoryHistory([NodeOutage(*row) for row in result.rows])
+    return [NodeOutage(*row) for row in result.rows]

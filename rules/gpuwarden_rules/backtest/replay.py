@@ -18,7 +18,7 @@ from itertools import pairwise
 from gpuwarden.alert import Alert, AlertState
 from gpuwarden.clock import Clock
 from gpuwarden.query import Querier
-from gpuwarden_rules.backtest.inventory_history import inventory_history_of
+from gpuwarden_rules.backtest.inventory_history import NodeOutage, inventory_history_of
 from gpuwarden_rules.backtest.query import BacktestQuery, Evaluation, Rows
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.overrides import OverridePlan
@@ -59,6 +59,7 @@ async def replay(
     clock: Clock,
     *,
     plan: OverridePlan | None = None,
+    outages: Sequence[NodeOutage] = (),
     step_s: float | None = None,
     timeout_s: float | None = None,
     on_progress: Callable[[datetime], None] = lambda at: None,
@@ -66,6 +67,7 @@ async def replay(
     """Replay a rule over the time from `since` to `until`; `on_progress` is told how far it is.
 
     `plan`: what overrides make of the rule, over the fleet as it is today; None: there are none.
+    `outages`: alerts of nodes that sent nothing are stale, as live ones are.
     `step_s`: longest time between two evaluations. `clock` tells how long queries take. Raises QueryError and RowsError.
     """
     variants = [replace(rule, params=dict(v.params)) for v in plan.variants] if plan else [rule]
@@ -74,13 +76,14 @@ async def replay(
     history = await inventory_history_of(rule, querier, since, until)
     query = BacktestQuery(rule, querier, clock, plan=plan, history=history, timeout_s=timeout_s)
     state, began = RuleState(), []
+    silent = _Silent(outages)
     over: dict[tuple[str, datetime], Alert] = {}
     previous: Evaluation | None = None
     async for found in evaluations(
         query.at, since, until, step_s, resolution_s, lambda: query.at_once
     ):
         for at, rows in [*between(state, previous, found.at, rule), (found.at, found.rows)]:
-            state, transitions = step(state, rows, rule, at)
+            state, transitions = step(state, rows, rule, at, silent.at(at))
             began += [t.alert for t in transitions if t.alert.state is AlertState.FIRING]
             over |= _resolved(transitions)
         previous = found
@@ -92,6 +95,20 @@ async def replay(
     return Replay(
         rule, since, until, step_s, resolution_s, query.evaluations, query.queries, episodes
     )
+
+
+class _Silent:
+    """Nodes that send nothing, asked for in order of time."""
+
+    def __init__(self, outages: Sequence[NodeOutage]) -> None:
+        self._coming = sorted(outages, key=lambda outage: outage.from_at, reverse=True)
+        self._now: list[NodeOutage] = []
+
+    def at(self, now: datetime) -> frozenset[str]:
+        while self._coming and self._coming[-1].from_at <= now:
+            self._now.append(self._coming.pop())
+        self._now = [outage for outage in self._now if now < outage.until_at]
+        return frozenset(outage.node for outage in self._now)
 
 
 def step_s_of(rule: Rule) -> float:

@@ -3,13 +3,15 @@
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 
 from gpuwarden.clock import Clock
 from gpuwarden.query import Querier, QueryError
+from gpuwarden_rules.backtest.inventory_history import NodeOutage, outages_between
 from gpuwarden_rules.backtest.known_data import KnownData, reads_rollups
 from gpuwarden_rules.backtest.replay import Replay, first_sample_at, replay
 from gpuwarden_rules.definition.language import Rule
@@ -79,20 +81,24 @@ async def replay_or_reason(
     until: datetime,
     clock: Clock,
     *,
+    outages: Callable[[], Awaitable[Sequence[NodeOutage]]],
     step_s: float | None = None,
     on_progress: Callable[[datetime], None] = lambda at: None,
 ) -> Replay | str:
     """The replay of a rule with the overrides that concern it, or why history cannot say.
 
-    `unready`: which rollups are not computed, in words. Raises QueryError and RowsError.
+    `unready`: which rollups are not computed, in words. `outages`: reads when nodes sent nothing, for a rule
+    that this concerns. Raises QueryError and RowsError.
     """
     concerning = [override for override in overrides if override.concerns(rule)]
     plan = OverridePlan(rule, concerning, places) if places and concerning else None
     if lacking := await known.lacking(rule) or (unready if reads_rollups(rule) else None):
         return lacking
+    silent = await outages() if "node" in rule.labels and not rule.judges_silent_nodes else ()
     return await replay(
-        rule, querier, since, until, clock, plan=plan, step_s=step_s, on_progress=on_progress
-    )
+        rule, querier, since, until, clock,
+        plan=plan, outages=silent, step_s=step_s, on_progress=on_progress,
+    )  # fmt: skip
 
 
 def unready_text(nodes: Sequence[str]) -> str:
@@ -206,5 +212,6 @@ class Backtester:
             made.since,
             made.until,
             self._clock,
+            outages=partial(outages_between, self._querier, made.since, made.until),
             on_progress=progress,
         )

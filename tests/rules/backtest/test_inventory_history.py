@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_rules.backtest import inventory_history as history_module
-from gpuwarden_rules.backtest.inventory_history import inventory_history_of
+from gpuwarden_rules.backtest.inventory_history import inventory_history_of, outages_between
 from gpuwarden_rules.backtest.query import BacktestQuery
 from gpuwarden_rules.backtest.replay import replay
-from gpuwarden_rules.definition.language import builtin_rules
+from gpuwarden_rules.definition.language import builtin_rules, parse
 from gpuwarden_rules.definition.overrides import Location, Locations, OverridePlan, parse_overrides
 from gpuwarden_rules.evaluation.state import RowsError
 from gpuwarden_rules.testing import MemoryDatabase
@@ -75,6 +75,25 @@ async def test_a_node_that_was_down_and_came_back_is_found(fleet) -> None:
     (alert,) = (a for a in done.episodes if a.labels["node"] == "n2")
     assert alert.began_at == minute(60)
     assert alert.usd_so_far(minute(360)) == pytest.approx(2.0, abs=0.06)
+
+
+async def test_alerts_of_silent_nodes_go_on_stale_and_end_after_half_an_hour(fleet) -> None:
+    (hot,) = parse(
+        """
+        rules:
+          - {name: hot, severity: info, labels: [node], interval: 60s, summary: "{node}", remedy: r,
+             sql: "SELECT DISTINCT node FROM host_1m WHERE ts <= $now::TIMESTAMP AND node IN ('n2', 'n3')
+                   AND ts > $now::TIMESTAMP - INTERVAL 90 SECOND AND $now::TIMESTAMP >= '2026-01-01 00:30:00'"}
+        """,
+        "r.yaml",
+    )
+    before = fired(await replayed(hot, fleet))
+    assert [node for node, *_ in before] == ["n2", "n3", "n2", "n2"]
+    outages = await outages_between(fleet, START, minute(360))
+    first, gone, again = fired(await replayed(hot, fleet, outages=outages))
+    assert first == ("n2", 30, pytest.approx(90, abs=1.1))
+    assert gone == ("n3", 30, pytest.approx(330, abs=1.1))
+    assert again == ("n2", pytest.approx(100, abs=1.1), None)
 
 
 async def test_a_short_silence_is_the_agents(fleet) -> None:

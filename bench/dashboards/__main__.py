@@ -25,7 +25,7 @@ from aiohttp import ClientSession
 from bench.dashboards.fill import FleetSize
 from playwright.async_api import Browser, Page, async_playwright
 
-START_S = 900
+START_S = 1800
 ENDPOINTS = (
     "/v1/fleet", "/v1/map?colour=util_percent", "/v1/map/names", "/v1/map/nodes?node=gpu-00003",
 )  # fmt: skip

@@ -123,36 +123,38 @@ def _gpus(size: FleetSize) -> str:
 
 
 def rollups(size: FleetSize, now: datetime) -> Rows:
-    """gpu_1m of the last hours, gpu_1h and waste_1h of the last week, all as far as they are whole."""
+    """gpu_1m of the last hours, gpu_1h and waste_1h of the last week, all as far as they are whole, by the day."""
     hour = now.replace(minute=0, second=0, microsecond=0)
+    minute = now.replace(second=0, microsecond=0)
+    week = hour - timedelta(hours=WEEK_HOURS)
     for table, row_s, begin, end in (
-        (
-            "gpu_1m",
-            60,
-            hour - timedelta(hours=size.minute_hours),
-            now.replace(second=0, microsecond=0),
-        ),
-        ("gpu_1h", 3600, hour - timedelta(hours=WEEK_HOURS), hour),
+        ("gpu_1m", 60, hour - timedelta(hours=size.minute_hours), minute),
+        ("gpu_1h", 3600, week, hour),
+        ("waste_1h", 3600, week + timedelta(hours=1), hour),
     ):
-        yield (
-            table,
-            f"""
-            {_gpus(size)} SELECT ts, node, gpu_uuid, gpu, true AS simulated,
-                {row_s} AS samples, {row_s} AS detail_samples, {row_s} AS health_samples, {_day("ts")} * util AS util_percent_avg,
-                90 + 5.5 * util_percent_avg AS power_watts_avg,
-                CASE WHEN i % 10 = 0 THEN {row_s} ELSE 0 END AS idle_seconds, {row_s} - idle_seconds AS busy_seconds
-            FROM range({timestamp_sql(begin)}, {timestamp_sql(end)}, to_seconds({row_s})) h(ts), g
-        """,
-        )
-    begin = hour - timedelta(hours=WEEK_HOURS - 1)
-    yield (
-        "waste_1h",
-        f"""
-        {_gpus(size)} SELECT ts, node, gpu_uuid, gpu, true AS simulated, username, slurm_job_id, team,
-            CASE WHEN i % 10 = 0 THEN 'idle_held' ELSE 'busy' END AS label, 3600 AS seconds, 2.0 AS usd
-        FROM range({timestamp_sql(begin)}, {timestamp_sql(hour)}, INTERVAL 1 HOUR) h(ts), g
-    """,
-    )
+        columns = _WASTE if table == "waste_1h" else _measured(row_s)
+        while begin < end:
+            until = min(end, begin + timedelta(days=1))
+            times = (
+                f"range({timestamp_sql(begin)}, {timestamp_sql(until)}, to_seconds({row_s})) h(ts)"
+            )
+            yield (
+                table,
+                (
+                    f"{_gpus(size)} SELECT ts, node, gpu_uuid, gpu, true AS simulated, {columns} FROM {times}, g"
+                ),
+            )
+            begin = until
+
+
+_WASTE = """username, slurm_job_id, team, CASE WHEN i % 10 = 0 THEN 'idle_held' ELSE 'busy' END AS label,
+    3600 AS seconds, 2.0 AS usd"""
+
+
+def _measured(row_s: int) -> str:
+    return f"""{row_s} AS samples, {row_s} AS detail_samples, {row_s} AS health_samples,
+        {_day("ts")} * util AS util_percent_avg, 90 + 5.5 * util_percent_avg AS power_watts_avg,
+        CASE WHEN i % 10 = 0 THEN {row_s} ELSE 0 END AS idle_seconds, {row_s} - idle_seconds AS busy_seconds"""
 
 
 def _day(ts: str) -> str:

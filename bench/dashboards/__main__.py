@@ -120,7 +120,7 @@ async def opened(page: Page, url: str) -> dict[str, float]:
 async def checked(page: Page, url: str, size: FleetSize) -> list[str]:
     """What the page shows wrongly."""
     await page.goto(f"{url}/?colour=state&group=team")
-    await page.wait_for_selector("#waste h2", timeout=120_000)
+    await page.wait_for_selector("#waste .big", timeout=120_000)
     wrong = []
     said = {
         name: await page.inner_text(f"#{name}")

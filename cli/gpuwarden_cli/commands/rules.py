@@ -246,20 +246,8 @@ async def _backtest(
         replays = {rule.name: tasks.create_task(replayed(rule)) for rule in rule_set.rules}
         for name, task in replays.items():
             done, seconds = await task
-            if isinstance(done, Exception):
-                failed += 1
-                reason = " ".join(str(done).partition("\n\n")[0].split())
-                print(f"gpuwarden: {name} cannot be replayed: {reason}", file=sys.stderr)
-            elif isinstance(done, str) and args.format == "json":
-                print(
-                    json.dumps({"rule": name, "cannot_say": done}, ensure_ascii=False), flush=True
-                )
-            elif isinstance(done, str):
-                print(f"{name} cannot say: {done}\n", flush=True)
-            elif args.format == "json":
-                _print_lines(done)
-            else:
-                _print_replay(done, seconds)
+            failed += isinstance(done, Exception)
+            _print_backtest(name, done, seconds, is_json=args.format == "json")
     if args.format != "json" and len(replays) > 1:
         seconds = clock.monotonic() - started
         print(
@@ -267,6 +255,22 @@ async def _backtest(
             f" {(until - since).total_seconds() / max(seconds, 1e-3):,.0f} times real time"
         )
     return 1 if failed else 0
+
+
+def _print_backtest(
+    name: str, done: "Replay | Exception | str", seconds: float, *, is_json: bool
+) -> None:
+    if isinstance(done, Exception):
+        reason = " ".join(str(done).partition("\n\n")[0].split())
+        print(f"gpuwarden: {name} cannot be replayed: {reason}", file=sys.stderr)
+    elif isinstance(done, str) and is_json:
+        print(json.dumps({"rule": name, "cannot_say": done}, ensure_ascii=False), flush=True)
+    elif isinstance(done, str):
+        print(f"{name} cannot say: {done}\n", flush=True)
+    elif is_json:
+        _print_lines(done)
+    else:
+        _print_replay(done, seconds)
 
 
 async def _unready(known: "KnownData") -> str | None:

@@ -160,7 +160,7 @@ const again = live(5000, async () => {
   document.title = found.title;
   replace(found, "now");
   replace(found, "timeline");
-  if (document.body.classList.contains("may-not")) mayChange();
+  mayChange();
   const known = new Set([...document.querySelectorAll("details[data-fingerprint]")].map((one) => one.id));
   for (const one of found.querySelectorAll("details[data-fingerprint]")) {
     const here = document.getElementById(one.id);

@@ -7,7 +7,7 @@ import { acknowledge, mayChange } from "./silencing.js";
 const filters = document.querySelector("#filters");
 if (innerWidth > 800) document.querySelector("#filter").open = true;
 const isIncidents = location.pathname === "/incidents";
-let may = true;
+const may = mayChange();
 
 const again = live(5000, async () => {
   const found = await page();
@@ -22,9 +22,9 @@ const picked = () => [...document.querySelectorAll("input[name=pick]:checked")].
 function enable() {
   const button = document.querySelector("#ack");
   if (!button) return;
+  mayChange();
   button.disabled = !may || picked().length === 0;
   button.textContent = picked().length ? `acknowledge ${picked().length}…` : "acknowledge…";
-  document.querySelector("#may").textContent = may ? "" : "Your token may only read: one of scope admin acknowledges.";
   const all = [...document.querySelectorAll("input[name=pick]")];
   document.querySelector("#all").checked = all.length > 0 && all.every((one) => one.checked);
 }
@@ -54,5 +54,4 @@ addEventListener("pageshow", () => {
   for (const field of filters.elements) field.disabled = false;
 });
 for (const choice of filters.querySelectorAll("select")) choice.addEventListener("change", () => filters.requestSubmit());
-may = await mayChange();
 enable();

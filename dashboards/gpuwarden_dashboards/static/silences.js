@@ -9,7 +9,7 @@ const again = live(5000, async () => {
   const found = await page();
   if (!found) return;
   replace(found, "list");
-  await mayChange();
+  mayChange();
 });
 
 function after(text) {

@@ -16,15 +16,13 @@ async function change(method, path, body) {
   throw new Error(said.error ?? `the collector answers ${answer.status}`);
 }
 
-/** Whether this browser's token may; what it lacks is said in `#may`, and buttons that change are off. */
-export async function mayChange() {
-  const token = await ask("/v1/token").catch(() => ({ required: true }));
-  const may = !token.required || token.scope === "admin";
-  document.body.classList.toggle("may-not", !may);
+/** Whether the reader may; what they lack is said in `#may`, and buttons that change are off. */
+export function mayChange() {
+  const may = document.documentElement.dataset.scope === "admin";
   for (const place of document.querySelectorAll("#may")) {
     place.textContent = may ? "" : "Your token may only read: log in with one of scope admin to acknowledge and silence.";
   }
-  for (const button of document.querySelectorAll("#ack, #silence, [data-end], [data-again]")) button.disabled = !may;
+  for (const button of document.querySelectorAll("#ack, #silence, [data-silence], [data-again]")) button.disabled = !may;
   return may;
 }
 

@@ -4,6 +4,7 @@ import importlib
 import os
 import pkgutil
 import tomllib
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import settings
@@ -32,3 +33,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{name}."):
             if not module.name.endswith(".__main__"):
                 importlib.import_module(module.name)
+
+
+@pytest.fixture
+def fresh_now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`NOW` of the module is that of the test: a module may be loaded minutes before its last test runs."""
+    then = request.module.NOW
+    now = datetime.now(UTC).replace(tzinfo=then.tzinfo)
+    if then.microsecond == 0:
+        now = now.replace(microsecond=0)
+    monkeypatch.setattr(request.module, "NOW", now)

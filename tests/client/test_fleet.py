@@ -22,6 +22,7 @@ from gpuwarden_collector.daemon import Collector, running
 from gpuwarden_collector.settings import CollectorSettings
 
 NOW = datetime.now(UTC).replace(microsecond=0)
+pytestmark = pytest.mark.usefixtures("fresh_now")
 GPUS = 2
 
 

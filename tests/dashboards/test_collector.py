@@ -11,13 +11,13 @@ from gpuwarden_dashboards.read.collector import AGENTS_MAX, read_collector
 from gpuwarden_dashboards.templates import Templates
 
 NOW = datetime.now(UTC)
-AT = NOW.replace(tzinfo=None)
+pytestmark = pytest.mark.usefixtures("fresh_now")
 
 
 @pytest.fixture
 def agents(querier):
     """A good agent, and one of each kind of trouble."""
-    db = querier.db
+    db, at = querier.db, NOW.replace(tzinfo=None)
     for node, version, seen_s, lag_s, taken in (
         ("good", "2.0", 1, 2, 60),
         ("silent", "2.0", 300, None, None),
@@ -28,23 +28,23 @@ def agents(querier):
         db.execute(
             "INSERT INTO nodes (node, agent_id, boot_id, agent_version, labels, simulated, last_seen_at)"
             " VALUES (?, 'a', 'b', ?, '{\"rack\": \"r7\"}', false, ?)",
-            [node, version, AT - timedelta(seconds=seen_s)],
+            [node, version, at - timedelta(seconds=seen_s)],
         )
         if lag_s is not None:
             db.execute(
                 "INSERT INTO host_samples (ts, node, simulated) VALUES (?, ?, false)",
-                [AT - timedelta(seconds=lag_s), node],
+                [at - timedelta(seconds=lag_s), node],
             )
         if taken is not None:
             db.execute(
                 "INSERT INTO coverage (ts, node, simulated, probe, table_name, expected, taken, missed,"
                 " skipped, late, failed) VALUES (?, ?, false, 'host', 'host_samples', 60, ?, 0, 0, ?, 0)",
-                [AT - timedelta(minutes=2), node, taken, 60 - taken],
+                [at - timedelta(minutes=2), node, taken, 60 - taken],
             )
     db.execute(
         "INSERT INTO events (ts, node, kind, severity, message, simulated) VALUES"
         " (?, 'lost', 'batches_dropped', 'critical', 'The spool is <full>.', false)",
-        [AT - timedelta(hours=2)],
+        [at - timedelta(hours=2)],
     )
     return querier
 
@@ -70,7 +70,7 @@ async def test_of_many_agents_the_worst_are_shown(querier) -> None:
         "INSERT INTO nodes (node, agent_id, boot_id, agent_version, simulated, last_seen_at)"
         " SELECT 'n' || i, 'a', 'b', '1', true, $1::TIMESTAMP - to_seconds(if(i % 100 = 7, 900, 1))"
         " FROM range(12500) r(i)",
-        [AT],
+        [NOW.replace(tzinfo=None)],
     )
     found = await read_collector(querier, NOW)
     assert (found.found, found.counts["silent"], len(found.agents)) == (12_500, 125, AGENTS_MAX)

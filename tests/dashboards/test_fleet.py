@@ -19,6 +19,7 @@ from gpuwarden_dashboards.read.fleetmap import (
 from gpuwarden_dashboards.read.search import read_matches
 
 NOW = datetime.now(UTC)
+pytestmark = pytest.mark.usefixtures("fresh_now")
 
 
 def add_gpu(db, node, gpu, seconds_ago, *, uuid=None, **columns) -> str:

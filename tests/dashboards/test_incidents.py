@@ -11,6 +11,7 @@ from gpuwarden_dashboards.routes import routes
 
 EVIL = "<script>alert(1)</script>"
 NOW = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
+pytestmark = pytest.mark.usefixtures("fresh_now")
 
 
 def ago(minutes: float) -> datetime:

@@ -14,6 +14,7 @@ from gpuwarden_dashboards.read.series import Place
 from gpuwarden_dashboards.templates import Templates
 
 NOW = datetime.now(UTC)
+pytestmark = pytest.mark.usefixtures("fresh_now")
 TEMPLATES = Templates(load_assets())
 
 

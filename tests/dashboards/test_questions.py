@@ -8,8 +8,8 @@ import pytest
 from gpuwarden_dashboards.questions import QUESTIONS
 
 NOW = datetime.now(UTC).replace(tzinfo=None)
+pytestmark = pytest.mark.usefixtures("fresh_now")
 MINUTE = timedelta(minutes=1)
-HOUR = (NOW - timedelta(minutes=5)).replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)
 GIB = 2**30
 SQL = {question.title: question.sql for question in QUESTIONS}
 
@@ -31,6 +31,8 @@ _NOTHING = {"VARCHAR": "", "BOOLEAN": False, "TIMESTAMP": NOW}
 def fleet(querier):
     """n1 works and n2 is idle; n3 is silent. ada's job 7 trains on both GPUs of n1, bob's 8 holds one of n2."""
     db, seen = querier.db, NOW - timedelta(seconds=2)
+    hour = (NOW - timedelta(minutes=5)).replace(minute=0, second=0, microsecond=0)
+    hour -= timedelta(hours=2)
     agent = {"agent_id": "a", "boot_id": "b", "agent_version": "1.0", "driver_version": "570"}
     for node, last_seen_at in (("n1", seen), ("n2", seen), ("n3", NOW - timedelta(hours=2))):
         put(db, "nodes", {**agent, "node": node, "last_seen_at": last_seen_at})
@@ -45,13 +47,13 @@ def fleet(querier):
         put(db, "gpu_1m", {**of, "ts": NOW - 3 * MINUTE, "util_percent_avg": util, "temperature_celsius_max": watts // 10 + hot,
             "reason_software_thermal_slowdown_seconds": hot, "reason_hardware_thermal_slowdown_seconds": 0,
             "reason_software_power_cap_seconds": 0, "reason_hardware_power_brake_seconds": 0})  # fmt: skip
-        put(db, "gpu_1h", {**of, "ts": HOUR, "util_percent_avg": util})
+        put(db, "gpu_1h", {**of, "ts": hour, "util_percent_avg": util})
         bad = uuid == "n1-1"
         put(db, "gpu_health_samples", {**of, "ts": seen, "ecc_uncorrected_aggregate_total": int(bad), "remapped_rows_uncorrected_total": 0, "remap_pending": bad, "remap_failed": False})  # fmt: skip
         put(db, "link_samples", {**of, "ts": seen, "link_type": "nvlink", "link": 4, "active": not bad, "crc_flit_errors_total": 0, "replay_errors_total": 0, "recovery_errors_total": 0})  # fmt: skip
     for user, job, node, gpu, gib in (("ada", "7", "n1", 0, 60), ("ada", "7", "n1", 1, 60), ("bob", "8", "n2", 0, 8)):  # fmt: skip
         of = {"node": node, "gpu": gpu, "gpu_uuid": f"{node}-{gpu}", "pid": gpu + 10, "username": user, "slurm_job_id": job, "process_name": "python"}  # fmt: skip
-        started = HOUR - timedelta(hours=gpu)
+        started = hour - timedelta(hours=gpu)
         put(db, "process_samples", {**of, "ts": seen, "gpu_memory_bytes": gib * GIB, "started_at": started})  # fmt: skip
         put(db, "process_1m", {**of, "ts": NOW - 3 * MINUTE, "gpu_memory_bytes_max": gib * GIB, "started_at": started})  # fmt: skip
     for label, user, job, team, node, hours, usd, kwh in (
@@ -59,7 +61,7 @@ def fleet(querier):
         ("throttled", "ada", "7", "ml", "n1", 1, 3.0, 0.5),
         ("idle_held", "bob", "8", "bio", "n2", 2, 6.0, 0.2),
     ):
-        put(db, "waste_1h", {"ts": HOUR, "label": label, "node": node, "gpu": 0, "gpu_uuid": f"{node}-0", "model": "H100", "username": user, "slurm_job_id": job, "team": team, "seconds": 3600 * hours, "usd": usd, "energy_kwh": kwh, "co2_kg": kwh * 0.4})  # fmt: skip
+        put(db, "waste_1h", {"ts": hour, "label": label, "node": node, "gpu": 0, "gpu_uuid": f"{node}-0", "model": "H100", "username": user, "slurm_job_id": job, "team": team, "seconds": 3600 * hours, "usd": usd, "energy_kwh": kwh, "co2_kg": kwh * 0.4})  # fmt: skip
     put(db, "host_samples", {"ts": seen, "node": "n1", "cpu_iowait_percent": 40.0, "psi_io_some_percent": 5.0, "tasks_blocked": 3}, {"ts": seen, "node": "n2", "cpu_iowait_percent": 0.5, "psi_io_some_percent": 0.0})  # fmt: skip
     put(db, "coverage", {"ts": NOW - 5 * MINUTE, "node": "n2", "probe": "host", "table_name": "host_samples", "expected": 60, "taken": 55, "missed": 5, "skipped": 0, "late": 0, "failed": 0})  # fmt: skip
     put(db, "events", {"ts": NOW - 9 * MINUTE, "node": "n1", "gpu": 1, "gpu_uuid": "n1-1", "kind": "xid", "severity": "critical", "message": "Xid 63"}, {"ts": NOW, "node": "n1", "kind": "agent_started", "severity": "info", "message": "began"})  # fmt: skip
@@ -68,7 +70,7 @@ def fleet(querier):
     put(db, "alerts", {**alert, **at})
     put(db, "incidents", {"id": "i", "state": "open", "root": "f", "rule": "gpu_hot", "severity": "warning", "consequence": "slow_work", "summary": "GPU 1 is hot", "remedy": "Cool it.", "place": "n1", "labels": "{}", "nodes": 1, "roots": 1, "alerts": 1, "firing": 1, "usd_per_hour": 1.0, "began_at": at["began_at"], "opened_at": NOW})  # fmt: skip
     put(db, "incident_alerts", {"incident": "i", "fingerprint": "f", "rule": "gpu_hot", "active_at": at["active_at"], "labels": "{}", "joined_at": NOW})  # fmt: skip
-    put(db, "diagnoses", {"subject": "n1-0", "kind": "gpu", "bottleneck": "loader_workers", "confidence": 1.0, "summary": "Too few workers.", "advice": "Use 12.", "evidence": "[]", "misses": "[]", "node": "n1", "gpu": 0, "job": "Slurm job 7", "owner": "ada", "gpus": 1, "began_at": HOUR, "seen_at": NOW})  # fmt: skip
+    put(db, "diagnoses", {"subject": "n1-0", "kind": "gpu", "bottleneck": "loader_workers", "confidence": 1.0, "summary": "Too few workers.", "advice": "Use 12.", "evidence": "[]", "misses": "[]", "node": "n1", "gpu": 0, "job": "Slurm job 7", "owner": "ada", "gpus": 1, "began_at": hour, "seen_at": NOW})  # fmt: skip
     db.execute("UPDATE gpu_1m SET energy_joules_delta = 3.6e6 WHERE node = 'n1'")
     db.execute("UPDATE gpu_1m SET ts = greatest(ts, date_trunc('day', now()::TIMESTAMP))")
     return querier

@@ -241,8 +241,7 @@ def _add_sql(commands: "Commands[CommandParser]") -> None:
         "Main tables: gpu_samples, host_samples, process_samples, events, nodes, gpus,"
         " alerts, incidents; views gpus_now, nodes_now, alerts_now. SHOW TABLES lists all.",
     )  # fmt: skip
-    made.add_argument("query", metavar="QUERY", help="one SELECT; - reads it from standard input")
-    _add_format(made)
+    sql.add_flags(made)
     _add_url(made)
 
 

@@ -1,4 +1,4 @@
-"""Rows as a table for people, or as JSON or CSV for programs.
+"""Rows as a table for people, or as JSON or CSV for programs, or as Markdown for a page.
 
 Every command's parser loads this module, an agent's as well, so that what one form needs is imported
 by that form.
@@ -33,7 +33,7 @@ def counted(number: int, noun: str) -> str:
 def render(
     columns: Sequence[str], rows: Sequence[Sequence[Any]], form: str, *, width: int | None = None
 ) -> str:
-    """Text of `form`, one of FORMATS, ending in a newline. None is absent: –, null or nothing.
+    """Text of `form`, one of FORMATS, ndjson or markdown. None is absent: –, null or nothing.
 
     A table folds its last column to fit into `width`.
     """
@@ -53,8 +53,21 @@ def render(
             writer.writerow(columns)
             writer.writerows(rows)
             return out.getvalue()
+        case "ndjson":
+            records = [dict(zip(columns, row, strict=True)) for row in rows]
+            lines = (json.dumps(record, ensure_ascii=False, default=str) for record in records)
+            return "".join(f"{line}\n" for line in lines)
+        case "markdown":
+            lines = (_markdown(cells) for cells in (columns, ["---"] * len(columns), *rows))
+            return "".join(f"{line}\n" for line in lines)
         case _:
             return _table(columns, rows, width)
+
+
+def _markdown(cells: Sequence[Any]) -> str:
+    """A line of a table, as GitHub reads it."""
+    texts = (_cell(cell).replace("\\", "\\\\").replace("|", "\\|") for cell in cells)
+    return f"| {' | '.join(texts)} |"
 
 
 LAST_COLUMN_MIN = 30

@@ -36,8 +36,7 @@ def test_every_command_and_flag_explains_itself() -> None:
         (["up", "--port", "99999"], "99999 is not a port number"),
         (["up", "--simulate", "-1"], "-1 must be between 0 and 100000"),
         (["simulate", "--nodes", "2"], "one of the arguments --gpus-per-node --replay is required"),
-        (["sql"], "required: QUERY"),
-        (["alerts", "list", "--format", "xml"], "invalid choice: 'xml'"),
+        (["sql", "select 1", "--format", "xml"], "invalid choice: 'xml'"),
     ],
 )
 def test_a_wrong_call_is_one_line_and_exit_code_2(argv, line, capsys) -> None:

@@ -1,36 +1,145 @@
-"""`gpuwarden sql`: prints what a query returns."""
+"""`gpuwarden sql`: prints what a query returns, hands on what the collector encodes, or opens a shell."""
 
 import argparse
+import json
 import sys
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from gpuwarden.durations import exact
-from gpuwarden_cli.output import render
-from gpuwarden_client.http import QueryAnswer, ask
+from gpuwarden.durations import exact, seconds_of
+from gpuwarden_cli.output import FORMATS, render
+from gpuwarden_client.http import Collector, QueryAnswer, ask
+
+STREAMED = {
+    "arrow": "application/vnd.apache.arrow.stream",
+    "parquet": "application/vnd.apache.parquet",
+}
+"""Formats that the collector makes, and their media types."""
+SQL_FORMATS = (*FORMATS, "ndjson", "markdown", *STREAMED)
+_CHUNK_BYTES = 1 << 18
+_TIMEOUT_S = 300.0
+
+
+def add_flags(made: argparse.ArgumentParser) -> None:
+    """Those of `gpuwarden sql`."""
+    made.add_argument(
+        "query", metavar="QUERY", nargs="?",
+        help="one SELECT; - reads it from standard input; none: a shell",
+    )  # fmt: skip
+    made.add_argument("-f", "--file", type=Path, metavar="FILE", help="read the query from a file")
+    made.add_argument(
+        "--param", action="append", default=[], metavar="NAME=VALUE",
+        help="value of $NAME: JSON, an ISO 8601 time with its zone, or text",
+    )  # fmt: skip
+    made.add_argument("--format", choices=SQL_FORMATS, default="table", help="default table")
+    made.add_argument(
+        "--watch", metavar="TIME", help="run it again and again, such as every 2s, until Ctrl-C"
+    )
 
 
 def sql(args: argparse.Namespace) -> int:
-    """`gpuwarden sql QUERY`; "-" reads the query from standard input."""
-    query = sys.stdin.read() if args.query == "-" else args.query
-    answer = ask(query, url=args.url)
-    rows = answer.rows if args.format == "json" else _with_durations(answer)
-    print(render(answer.columns, rows, args.format), end="")
+    """Run the query, or a shell where there is none and a person types."""
+    query = _query(args)
+    params = dict(map(_param, args.param))
+    if query is None:
+        from gpuwarden_cli.sql_shell import talk
+
+        where = Collector.of(args.url)
+        return talk(lambda text: _readable(ask(text, params, url=where.url)), where.url)
+    if args.format in STREAMED:
+        _hand_on(Collector.of(args.url), query, params, args.format)
+        return 0
+    if args.watch is not None:
+        return _watch(args, lambda text: ask(text, params, url=args.url), query)
+    answer = ask(query, params, url=args.url)
+    _print(answer if args.format in ("json", "ndjson") else _readable(answer), args.format)
+    return 0
+
+
+def _query(args: argparse.Namespace) -> str | None:
+    """The text of the query; None: nobody said one, and a person types. Raises ValueError."""
+    if args.file is not None:
+        if args.query is not None:
+            raise ValueError("give either a query or --file")
+        try:
+            return str(args.file.read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise ValueError(f"--file {args.file}: {reason}") from error
+    if args.query == "-" or (args.query is None and not sys.stdin.isatty()):
+        return sys.stdin.read()
+    return None if args.query is None else str(args.query)
+
+
+def _param(text: str) -> tuple[str, Any]:
+    """`since=2026-01-31T12:00:00Z` as the API takes it. Raises ValueError."""
+    name, sign, value = text.partition("=")
+    if not sign or not name.isidentifier():
+        raise ValueError(f"--param {text} is not NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        pass
+    try:
+        instant = datetime.fromisoformat(value)
+    except ValueError:
+        return name, value
+    return name, {"timestamp": value} if instant.tzinfo else value
+
+
+def _print(answer: QueryAnswer, form: str) -> None:
+    print(render(answer.columns, answer.rows, form), end="")
     if answer.truncated:
         print(
             f"gpuwarden: the collector stopped at {len(answer.rows):,} rows; add a LIMIT or"
             " aggregate",
             file=sys.stderr,
         )
+
+
+def _hand_on(collector: Collector, query: str, params: dict[str, Any], form: str) -> None:
+    """What the collector encodes, as it comes, to standard output. Raises CallError, ValueError."""
+    if sys.stdout.isatty():
+        raise ValueError(f"{form} is not for a terminal: write it to a file, with > rows.{form}")
+    document = {"sql": query, "params": params}
+    with (
+        collector.reading(_TIMEOUT_S),
+        collector.answer(
+            "POST", "/v1/sql", document, accept=STREAMED[form], timeout_s=_TIMEOUT_S
+        ) as answer,
+    ):
+        is_truncated = answer.headers.get("Gpuwarden-Truncated") == "true"
+        while part := answer.read(_CHUNK_BYTES):
+            sys.stdout.buffer.write(part)
+    sys.stdout.buffer.flush()
+    if is_truncated:
+        print("gpuwarden: the collector cut the rows; add a LIMIT or aggregate", file=sys.stderr)
+
+
+def _watch(args: argparse.Namespace, asked: Callable[[str], QueryAnswer], query: str) -> int:
+    from gpuwarden_cli.sql_shell import Shell, watch
+
+    every_s = seconds_of(args.watch)
+    if not every_s:
+        raise ValueError(f"--watch {args.watch} is not a duration; write 2s")
+    shell = Shell(lambda text: _readable(asked(text)), form=args.format, last=query)
+    try:
+        watch(shell, every_s)
+    except KeyboardInterrupt:
+        print()
     return 0
 
 
-def _with_durations(answer: QueryAnswer) -> list[list[Any]]:
+def _readable(answer: QueryAnswer) -> QueryAnswer:
     """The rows, intervals as hours, minutes and seconds: the collector answers seconds."""
     places = {at for at, kind in enumerate(answer.types) if kind == "INTERVAL"}
-    return [
+    rows = [
         [
             exact(cell) if at in places and isinstance(cell, int | float) else cell
             for at, cell in enumerate(row)
         ]
         for row in answer.rows
     ]
+    return QueryAnswer(answer.columns, rows, answer.truncated, answer.types)

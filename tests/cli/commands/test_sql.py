@@ -53,3 +53,40 @@ def test_a_wrong_query_is_one_line_and_exit_code_2(answering, capsys) -> None:
     answering(400, {"error": "no such column: utl", "status": 400})
     assert main(["sql", "select utl"]) == 2
     assert capsys.readouterr().err == "gpuwarden: no such column: utl\n"
+
+
+def test_what_the_collector_encodes_is_handed_on_as_it_comes(answering, capsysbinary) -> None:
+    body = bytes(range(256)) * 4096
+    answering(200, body)
+    for form in ("arrow", "parquet"):
+        assert main(["sql", "select 1", "--format", form]) == 0
+        assert capsysbinary.readouterr().out == body
+
+
+def test_a_file_and_parameters_are_sent_and_lines_and_markdown_are_printed(
+    answering, capsys, tmp_path
+) -> None:
+    asked = answering(200, document(["a|b", "n"], [["x|y", None]]))
+    file = tmp_path / "question.sql"
+    file.write_text("select $n, $since, $name")
+    given = [f"--param={one}" for one in ("n=5", "since=2026-01-31T12:00:00Z", "name=ada")]
+    assert main(["sql", "--file", str(file), *given, "--format", "markdown"]) == 0
+    assert capsys.readouterr().out == "| a\\|b | n |\n| --- | --- |\n| x\\|y | – |\n"
+    since = {"timestamp": "2026-01-31T12:00:00Z"}
+    assert asked == [
+        {
+            "path": "/v1/sql",
+            "sql": file.read_text(),
+            "params": {"n": 5, "since": since, "name": "ada"},
+        }
+    ]
+    assert main(["sql", "select 1", "--format", "ndjson"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"a|b": "x|y", "n": None}
+    for wrong, why in (
+        (["select 1", "--file", str(file)], "give either a query or --file"),
+        (["select 1", "--param", "n"], "--param n is not NAME=VALUE"),
+        (["select 1", "--watch", "soon"], "--watch soon is not a duration"),
+        (["--file", str(tmp_path / "none.sql")], "none.sql"),
+    ):
+        assert main(["sql", *wrong]) == 2
+        assert why in capsys.readouterr().err

@@ -1,0 +1,288 @@
+"""Shell for fleet SQL: `gpuwarden sql` without a query. Statements end in a semicolon; `\\?` lists commands.
+
+`Shell` holds what a session has chosen and turns each entry into text; reading lines, history, completion
+and the pager are around it.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.durations import seconds_of
+from gpuwarden.schema import TABLES, stored_columns
+from gpuwarden_cli.output import render, terminal_width
+from gpuwarden_client.http import CallError, QueryAnswer
+
+PROMPT, PROMPT_MORE = "gpuwarden> ", "      ...> "
+HELP = r"""\d             list tables and views
+\d TABLE       columns of a table: type, meaning
+\format FORM   table, json, ndjson, csv or markdown
+\timing        say how long each query took, or stop saying it
+\watch 2s      run the last query again and again, until Ctrl-C
+\q             quit (also Ctrl-D)
+A query ends with a semicolon; Ctrl-C drops what is typed, or ends the query that runs.
+"""
+KEYWORDS = (
+    "SELECT", "FROM", "WHERE", "GROUP BY ALL", "ORDER BY", "LIMIT", "HAVING", "QUALIFY", "WITH", "JOIN",
+    "LEFT JOIN", "USING", "ASOF JOIN", "INTERVAL", "DISTINCT", "FILTER", "OVER", "PARTITION BY", "DESCRIBE",
+    "SUMMARIZE", "EXPLAIN", "SHOW TABLES", "avg(", "sum(", "count(*)", "max(", "min(", "quantile_cont(",
+    "time_bucket(", "date_trunc(", "arg_max(", "round(", "now()",
+)  # fmt: skip
+VIEWS = {
+    "gpus_now": "the newest sample of every GPU, with its inventory",
+    "nodes_now": "the newest host sample of every node",
+    "alerts_now": "alerts that hold now, with their cost so far",
+    "incidents_now": "open incidents, with their cost so far",
+    "waste": "GPU hours by what they were used for, with dollars",
+}
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+Ask = Callable[[str], QueryAnswer]
+
+
+class Quit(Exception):  # noqa: N818  an outcome, not a fault
+    """The person wants to leave."""
+
+
+@dataclass
+class Shell:
+    """A session: `enter` takes a statement or a command, and gives what to print."""
+
+    ask: Ask
+    clock: Callable[[], float] = time.monotonic
+    form: str = "table"
+    is_timed: bool = True
+    last: str = ""
+    """The query that `\\watch` runs again."""
+    watch_s: float | None = field(default=None)
+    """Set by `\\watch`: whoever reads entries runs `last` at this pace."""
+
+    def enter(self, entry: str) -> str:
+        """What an entry says. Raises CallError, Quit."""
+        text = entry.strip()
+        if text.startswith("\\"):
+            return self._command(text)
+        self.last = text.rstrip(";").strip()
+        return self.run() if self.last else ""
+
+    def run(self) -> str:
+        """What the last query says now. Raises CallError."""
+        began_s = self.clock()
+        answer = self.ask(self.last)
+        took_s = self.clock() - began_s
+        text = render(answer.columns, answer.rows, self.form, width=terminal_width())
+        if self.form != "table":
+            return text
+        rows = len(answer.rows)
+        said = f"{rows:,} row{'s' * (rows != 1)}" + (
+            ", and more were cut" if answer.truncated else ""
+        )
+        return f"{text}{said}" + (f", {1000 * took_s:.0f} ms\n" if self.is_timed else "\n")
+
+    def _command(self, text: str) -> str:
+        name, _, rest = text.rstrip(";").partition(" ")
+        rest = rest.strip()
+        match name:
+            case "\\q" | "\\quit":
+                raise Quit
+            case "\\?" | "\\h" | "\\help":
+                return HELP
+            case "\\d" | "\\dt" if rest:
+                return _columns_of(rest, self)
+            case "\\d" | "\\dt":
+                rows = [*((n, t.row) for n, t in TABLES.items()), *VIEWS.items()]
+                shown = [[n, f"one row per {m}" if n in TABLES else m] for n, m in rows]
+                return render(["table", "holds"], shown, "table", width=terminal_width())
+            case "\\timing":
+                self.is_timed = not self.is_timed
+                return f"timing is {'on' if self.is_timed else 'off'}\n"
+            case "\\format" if rest in SHELL_FORMATS:
+                self.form = rest
+                return ""
+            case "\\format":
+                raise CallError(f"\\format is one of {', '.join(SHELL_FORMATS)}")
+            case "\\watch":
+                seconds = seconds_of(rest or "2s")
+                if not seconds or not self.last:
+                    raise CallError(
+                        "\\watch takes a duration, such as 2s, and runs the query before it"
+                    )
+                self.watch_s = seconds
+                return ""
+            case _:
+                raise CallError(f"{name} is no command; \\? lists them")
+
+
+SHELL_FORMATS = ("table", "json", "ndjson", "csv", "markdown")
+
+
+def _columns_of(name: str, shell: Shell) -> str:
+    """Columns of a table with their meanings, of a view with their types."""
+    if (table := TABLES.get(name)) is not None:
+        columns = [[c.name, c.type.value, c.meaning] for c in stored_columns(table)]
+        head = f"One row per {table.row}. Key: {', '.join(table.key)}.\n\n"
+        rows = render(["column", "type", "meaning"], columns, "table", width=terminal_width())
+        return head + rows
+    if not name.replace("_", "").isalnum():
+        raise CallError(f"{name} is not the name of a table")
+    answer = shell.ask(f"DESCRIBE {name}")
+    return render(["column", "type"], [row[:2] for row in answer.rows], "table")
+
+
+def words() -> dict[str, str]:
+    """What can be completed, with what it is."""
+    found = dict.fromkeys(KEYWORDS, "")
+    for name, table in TABLES.items():
+        for column in stored_columns(table):
+            found.setdefault(column.name, column.meaning)
+        found[name] = f"table: one row per {table.row}"
+    return found | {name: f"view: {meaning}" for name, meaning in VIEWS.items()}
+
+
+def is_whole(entry: str) -> bool:
+    """Whether an entry ends here: a command, a semicolon outside of quotes and comments, or nothing."""
+    text = entry.strip()
+    return not text or text.startswith("\\") or _ends(text)
+
+
+def _ends(text: str) -> bool:
+    at, quote, last = 0, "", ""
+    while at < len(text):
+        two = text[at : at + 2]
+        if quote:
+            quote = "" if text[at] == quote else quote
+        elif two == "--":
+            at = text.find("\n", at)
+            if at < 0:
+                break
+            continue
+        elif two == "/*":
+            end = text.find("*/", at)
+            if end < 0:
+                return False
+            at = end + 2
+            continue
+        elif text[at] in "'\"":
+            quote = text[at]
+        if not text[at].isspace():
+            last = text[at]
+        at += 1
+    return not quote and last == ";"
+
+
+def entries(read: Callable[[str], str]) -> Iterator[str]:
+    """Whole entries from a reader of lines, which raises EOFError at the end and KeyboardInterrupt to begin anew."""
+    lines: list[str] = []
+    while True:
+        try:
+            lines.append(read(PROMPT_MORE if lines else PROMPT))
+        except KeyboardInterrupt:
+            lines.clear()
+            continue
+        except EOFError:
+            return
+        entry = "\n".join(lines)
+        if is_whole(entry):
+            lines.clear()
+            if entry.strip():
+                yield entry
+
+
+def talk(ask: Ask, url: str) -> int:
+    """Read entries until the person leaves."""
+    shell = Shell(ask)
+    print(f"Fleet SQL at {url} (read only). \\? for help, \\q to leave.")
+    for entry in entries(_reader()):
+        try:
+            shown(shell.enter(entry))
+            while shell.watch_s is not None:
+                watch(shell, shell.watch_s)
+        except CallError as error:
+            print(f"gpuwarden: {error}", file=sys.stderr)
+        except KeyboardInterrupt:
+            print()
+        except Quit:
+            break
+        finally:
+            shell.watch_s = None
+    return 0
+
+
+def watch(shell: Shell, every_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Show the last query's rows again and again; Ctrl-C ends it."""
+    while True:
+        text = shell.run()
+        if sys.stdout.isatty():
+            print("\x1b[H\x1b[2J", end="")
+        print(f"{text}every {every_s:g} s; Ctrl-C ends", flush=True)
+        sleep(every_s)
+
+
+def shown(text: str) -> None:
+    """Print, through a pager where it does not fit."""
+    from shutil import get_terminal_size, which
+
+    size = get_terminal_size()
+    is_large = (
+        text.count("\n") >= size.lines or max(map(len, text.splitlines()), default=0) > size.columns
+    )
+    pager = os.environ.get("PAGER") or ("less -S" if which("less") else "")
+    if not (is_large and pager and sys.stdout.isatty()):
+        print(text, end="")
+        return
+    try:
+        # As psql has it: less quits by itself where one screen holds all.
+        environment = {**os.environ, "LESS": os.environ.get("LESS", "FRX")}
+        subprocess.run(shlex.split(pager), input=text, text=True, env=environment, check=False)
+    except (OSError, ValueError):
+        print(text, end="")
+
+
+def _reader() -> Callable[[str], str]:
+    """Reads a line, with history and completion where prompt_toolkit is installed and a person types."""
+    if not sys.stdin.isatty():
+        return lambda prompt: input()
+    try:
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.history import FileHistory
+    except ImportError:
+        import readline  # noqa: F401  gives input() its line editing
+
+        return input
+    return PromptSession(
+        history=FileHistory(str(_history_file())), completer=completer(), complete_while_typing=True
+    ).prompt
+
+
+def completer() -> Any:
+    """Completes tables, columns, functions and keywords, with what each is."""
+    from prompt_toolkit.completion import Completer, Completion
+    from prompt_toolkit.document import Document
+
+    known = sorted(words().items(), key=lambda item: (item[0].lower(), item[0]))
+
+    class SqlCompleter(Completer):
+        def get_completions(self, document: Document, complete_event: Any) -> Iterator[Completion]:
+            typed = document.get_word_before_cursor(pattern=_WORD)
+            if not typed:
+                return
+            for name, meaning in known:
+                if name.lower().startswith(typed.lower()):
+                    yield Completion(name, -len(typed), display_meta=meaning[:80])
+
+    return SqlCompleter()
+
+
+def _history_file() -> Path:
+    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "gpuwarden"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        return Path(os.devnull)
+    return folder / "sql_history"

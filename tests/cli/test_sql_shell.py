@@ -1,0 +1,163 @@
+"""The shell for fleet SQL: entries, commands, completion, and a whole session over a terminal."""
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prompt_toolkit.document import Document
+
+from gpuwarden.schema import TABLES
+from gpuwarden_cli.sql_shell import Quit, Shell, completer, entries, is_whole, watch
+from gpuwarden_client.http import CallError, QueryAnswer
+
+
+def shell(asked: list[str] | None = None, rows: int = 1) -> Shell:
+    """One that answers each query with so many rows, in a quarter of a second by its clock."""
+    now = iter(range(10**6))
+
+    def ask(sql: str) -> QueryAnswer:
+        if asked is not None:
+            asked.append(sql)
+        return QueryAnswer(["n"], [[n] for n in range(rows)], False, ["BIGINT"])
+
+    return Shell(ask, clock=lambda: next(now) / 4)
+
+
+def test_a_query_prints_its_rows_and_what_it_took() -> None:
+    asked: list[str] = []
+    made = shell(asked)
+    assert made.enter("select 1 as n;") == "n\n─\n0\n1 row, 250 ms\n"
+    assert asked == ["select 1 as n"]
+    made.enter("\\timing")
+    assert made.enter("select 1;").endswith("1 row\n")
+    made.enter("\\format ndjson")
+    assert made.enter("select 1;") == '{"n": 0}\n'
+    assert made.enter(";") == ""
+
+
+def test_commands_explain_tables_and_what_is_wrong() -> None:
+    made = shell()
+    assert all(name in made.enter("\\d") for name in TABLES)
+    of_samples = made.enter("\\d gpu_samples")
+    assert "One row per" in of_samples
+    assert "util_percent" in of_samples
+    asked: list[str] = []
+    described = Shell(
+        lambda sql: asked.append(sql) or QueryAnswer(["a", "b"], [["n", "INT", 0]], False)
+    )
+    assert "n       INT" in described.enter("\\d gpus_now")
+    assert asked == ["DESCRIBE gpus_now"]
+    with pytest.raises(Quit):
+        made.enter("\\q")
+    for wrong, why in (
+        ("\\x", "\\x is no command"),
+        ("\\format xml", "is one of table, json"),
+        ("\\d gpus; drop", "is not the name of a table"),
+        ("\\watch soon", "takes a duration"),
+    ):
+        with pytest.raises(CallError, match=why.replace("\\", "\\\\")):
+            made.enter(wrong)
+
+
+def test_watch_runs_the_query_before_it(capsys) -> None:
+    asked: list[str] = []
+    made = shell(asked)
+    made.enter("select 7;")
+    made.enter("\\watch 3s")
+    assert made.watch_s == 3
+    paused: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        paused.append(seconds)
+        if len(paused) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        watch(made, 3, sleep)
+    assert asked == ["select 7"] * 3
+    assert capsys.readouterr().out.count("every 3 s") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "is_done"),
+    [
+        ("select 1", False), ("select 1;", True), ("select ';'", False), ("select ';';", True),
+        ("select 1; -- why", True), ("select 1 -- why;", False), ("select /* ; */ 1", False),
+        ("select /* ;", False), ('select "a;b', False), ("\\d gpus", True), ("", True),
+        ("select 'it''s';", True),
+    ],
+)  # fmt: skip
+def test_an_entry_ends_at_a_semicolon_of_its_own(text: str, is_done: bool) -> None:
+    assert is_whole(text) is is_done
+
+
+@given(st.lists(st.text("ab;'\"-/*\n \\", max_size=30), max_size=8))
+def test_whatever_is_typed_becomes_entries_and_nothing_is_lost_between(lines: list[str]) -> None:
+    typed = iter([*lines, "';", '";', "*/;", ";"])
+
+    def read(prompt: str) -> str:
+        for line in typed:
+            return line
+        raise EOFError
+
+    for entry in entries(read):
+        assert is_whole(entry)
+
+
+def test_a_key_press_of_control_c_drops_what_is_typed() -> None:
+    typed = iter(["select 1,", KeyboardInterrupt(), "select 2;"])
+
+    def read(prompt: str) -> str:
+        for line in typed:
+            if isinstance(line, BaseException):
+                raise line
+            return line
+        raise EOFError
+
+    assert list(entries(read)) == ["select 2;"]
+
+
+def test_tables_columns_and_functions_are_completed_with_their_meaning() -> None:
+    found = {
+        completion.text: completion.display_meta_text
+        for completion in completer().get_completions(Document("select power_w"), None)
+    }
+    assert "Power" in found["power_watts"] or "power" in found["power_watts"]
+    texts = [c.text for c in completer().get_completions(Document("select * from gpu"), None)]
+    assert {"gpu_samples", "gpus_now", "gpu_uuid"} <= set(texts)
+    assert [*completer().get_completions(Document("select * from gpus where "), None)] == []
+
+
+def test_a_session_in_a_terminal(answering, tmp_path: Path) -> None:
+    answering(
+        200, {"columns": [{"name": "n", "type": "BIGINT"}], "rows": [[42]], "truncated": False}
+    )
+    here, there = pty.openpty()
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "TERM": "xterm", "PAGER": "cat"}
+    child = subprocess.Popen(
+        [sys.executable, "-c", "from gpuwarden_cli.main import main; raise SystemExit(main(['sql']))"],
+        stdin=there, stdout=there, stderr=there, env=environment, start_new_session=True,
+    )  # fmt: skip
+    os.close(there)
+    said = b""
+    try:
+        for wait, typed in ((b"gpuwarden>", b"select 42\r;\r"), (b"1 row", b"\\q\r")):
+            deadline = time.monotonic() + 60
+            while wait not in said and time.monotonic() < deadline:
+                if select.select([here], [], [], 0.2)[0]:
+                    said += os.read(here, 65536)
+            assert wait in said, said[-2000:]
+            os.write(here, typed)
+        assert child.wait(timeout=60) == 0
+    finally:
+        child.kill()
+        child.wait()
+        os.close(here)
+    assert "select 42" in (tmp_path / "gpuwarden" / "sql_history").read_text()

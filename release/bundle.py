@@ -28,7 +28,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 LOCK = ROOT / "requirements-dev.lock"
-PACKAGES = ("contract", "agent", "simulator", "collector", "rules", "dashboards", "cli")
+PACKAGES = ("contract", "agent", "simulator", "collector", "rules", "dashboards", "client", "cli")
 EXTRAS = {"agent": ("agent",), "collector": ("collector", "cluster")}
 LEFT_OUT = {"agent": ("gpuwarden_simulator/",), "collector": ()}
 """Packages of our own wheel that the hosts of a part have no use for."""

@@ -150,7 +150,17 @@ def test_every_page_is_reachable_from_the_readme() -> None:
 
 def test_every_file_that_the_architecture_names_is_there() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    parts = ("contract", "agent", "simulator", "collector", "rules", "dashboards", "cli", "release")
+    parts = (
+        "contract",
+        "agent",
+        "simulator",
+        "collector",
+        "rules",
+        "dashboards",
+        "client",
+        "cli",
+        "release",
+    )
     folders = [ROOT / part for part in (*parts, "bench", "tests", "docs")]
     files = [str(path) for folder in folders for path in folder.rglob("*.*")]
     named = set(re.findall(r"`([\w/]+\.(?:py|sql|yaml))`", text))

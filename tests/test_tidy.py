@@ -9,7 +9,17 @@ import pytest
 from tests.each import each
 
 ROOT = Path(__file__).parent.parent
-PARTS = ("contract", "agent", "simulator", "collector", "rules", "dashboards", "cli", "release")
+PARTS = (
+    "contract",
+    "agent",
+    "simulator",
+    "collector",
+    "rules",
+    "dashboards",
+    "client",
+    "cli",
+    "release",
+)
 SOURCES = sorted(p for part in PARTS for p in (ROOT / part).rglob("*.py"))
 PYTHON = sorted({*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").rglob("*.py")})
 FUNCTION_LINES_MAX = 70

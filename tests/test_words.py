@@ -8,7 +8,17 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PARTS = ("contract", "agent", "simulator", "collector", "rules", "dashboards", "cli", "release")
+PARTS = (
+    "contract",
+    "agent",
+    "simulator",
+    "collector",
+    "rules",
+    "dashboards",
+    "client",
+    "cli",
+    "release",
+)
 
 
 def modules_by_class() -> dict[str, list[str]]:

@@ -3,8 +3,8 @@
 from gpuwarden_client.asynchronous import AsyncFleet, AsyncQuery, connect_async
 from gpuwarden_client.fleet import Fleet, connect
 from gpuwarden_client.http import CallError, RefusedError
-from gpuwarden_client.query import Query
+from gpuwarden_client.query import FleetQuery
 
 __all__ = [
-    "AsyncFleet", "AsyncQuery", "CallError", "Fleet", "Query", "RefusedError", "connect", "connect_async",
+    "AsyncFleet", "AsyncQuery", "CallError", "Fleet", "FleetQuery", "RefusedError", "connect", "connect_async",
 ]  # fmt: skip

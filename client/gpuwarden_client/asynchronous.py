@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpuwarden_client.fleet import Fleet, connect
-from gpuwarden_client.query import Query
+from gpuwarden_client.query import FleetQuery
 
 if TYPE_CHECKING:
     import pandas
@@ -21,33 +21,33 @@ def connect_async(
 
 
 class AsyncQuery:
-    """A Query whose rows are awaited."""
+    """A FleetQuery whose rows are awaited."""
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: FleetQuery) -> None:
         self.query = query
 
     async def arrow(self) -> "pyarrow.Table":
-        """As `Query.arrow`."""
+        """As `FleetQuery.arrow`."""
         return await asyncio.to_thread(self.query.arrow)
 
     async def df(self) -> "pandas.DataFrame":
-        """As `Query.df`."""
+        """As `FleetQuery.df`."""
         return await asyncio.to_thread(self.query.df)
 
     async def pl(self) -> "polars.DataFrame":
-        """As `Query.pl`."""
+        """As `FleetQuery.pl`."""
         return await asyncio.to_thread(self.query.pl)
 
     async def rows(self) -> list[dict[str, Any]]:
-        """As `Query.rows`."""
+        """As `FleetQuery.rows`."""
         return await asyncio.to_thread(self.query.rows)
 
     async def one(self) -> Any:
-        """As `Query.one`."""
+        """As `FleetQuery.one`."""
         return await asyncio.to_thread(self.query.one)
 
     async def batches(self) -> "AsyncIterator[pyarrow.RecordBatch]":
-        """As `Query.batches`."""
+        """As `FleetQuery.batches`."""
         async for batch in _each(self.query.batches()):
             yield batch
 

@@ -9,8 +9,8 @@ from gpuwarden.clock import SystemClock
 from gpuwarden.durations import seconds_of
 from gpuwarden.schema import TABLES, stored_columns
 from gpuwarden.waste_report import BY, full_report_sql
-from gpuwarden_client.http import CallError, Collector, RefusedError
-from gpuwarden_client.query import Progress, Query
+from gpuwarden_client.http import CallError, CollectorEndpoint, RefusedError
+from gpuwarden_client.query import FleetQuery, Progress
 
 LATE_S = 10.0
 """A live stream looks so far back: batches of nodes arrive seconds after the time of their rows."""
@@ -62,13 +62,13 @@ def connect(url: str | None = None, token: str | None = None, *, ca: str | None 
     `ca`: file of the authority that signed its certificate. What is not given is of the environment:
     GPUWARDEN_URL (else this machine), GPUWARDEN_TOKEN or GPUWARDEN_TOKEN_FILE, GPUWARDEN_CA.
     """
-    return Fleet(Collector.of(url, token, ca))
+    return Fleet(CollectorEndpoint.of(url, token, ca))
 
 
 class Fleet:
     """A collector's GPUs and all that is stored of them. Every question raises CallError when it fails."""
 
-    def __init__(self, collector: Collector) -> None:
+    def __init__(self, collector: CollectorEndpoint) -> None:
         self.collector = collector
 
     def sql(
@@ -80,28 +80,28 @@ class Fleet:
         timeout_s: float = 60.0,
         progress: Progress | None = None,
         **more: Any,
-    ) -> Query:
+    ) -> FleetQuery:
         """One SELECT; `$name` in it takes `name=…`, or `params["name"]`. Times must be aware."""
         bound = {**(params or {}), **more}
-        return Query(self.collector, sql, bound, timeout_s=timeout_s, progress=progress)
+        return FleetQuery(self.collector, sql, bound, timeout_s=timeout_s, progress=progress)
 
-    def gpus(self, node: str | None = None) -> Query:
+    def gpus(self, node: str | None = None) -> FleetQuery:
         """The newest sample of each GPU heard of in the last minute, with its inventory."""
         return self.sql(_GPUS, node=node)
 
-    def nodes(self) -> Query:
+    def nodes(self) -> FleetQuery:
         """Every node, with its newest host sample."""
         return self.sql(_NODES)
 
-    def alerts(self, state: str | None = "firing") -> Query:
+    def alerts(self, state: str | None = "firing") -> FleetQuery:
         """Alerts, newest first; `state`: firing, pending, resolved; None: all that are kept."""
         return self.sql(_ALERTS, state=state)
 
-    def incidents(self, state: str | None = "open") -> Query:
+    def incidents(self, state: str | None = "open") -> FleetQuery:
         """Incidents with what they cost, newest first; `state`: open, resolved; None: all."""
         return self.sql(_INCIDENTS, state=state)
 
-    def waste(self, by: str = "user", since: str = "7d") -> Query:
+    def waste(self, by: str = "user", since: str = "7d") -> FleetQuery:
         """GPU hours by label, dollars and energy, and what of them was wasted, by user, team, job, node, model or GPU."""
         if by not in BY:
             raise CallError(f"by = {by} is not known; it is one of {', '.join(BY)}")
@@ -109,7 +109,7 @@ class Fleet:
         sql = f"SELECT * EXCLUDE (is_total) FROM ({full_report_sql(by)}) WHERE NOT is_total"
         return self.sql(sql, since=begin, timeout_s=120)
 
-    def why(self, name: str) -> Query:
+    def why(self, name: str) -> FleetQuery:
         """What is known to hold up a GPU (UUID or `node/index`), a node or a job: verdicts, then alerts."""
         return self.sql(_WHY, name=name)
 

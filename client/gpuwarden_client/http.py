@@ -57,7 +57,7 @@ def ask(
 
 
 @dataclass(frozen=True, slots=True)
-class Collector:
+class CollectorEndpoint:
     """A collector's address, and how to be let in. The token is shown to nobody."""
 
     url: str
@@ -168,8 +168,8 @@ def call(
     url: str | None = None,
     timeout_s: float = 60,
 ) -> Any:
-    """As `Collector.call`, with the environment's token. Raises CallError."""
-    return Collector.of(url).call(method, path, document, timeout_s=timeout_s)
+    """As `CollectorEndpoint.call`, with the environment's token. Raises CallError."""
+    return CollectorEndpoint.of(url).call(method, path, document, timeout_s=timeout_s)
 
 
 def token_of_environment() -> "Token | None":

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from gpuwarden_client.http import CallError, Collector
+from gpuwarden_client.http import CallError, CollectorEndpoint
 
 if TYPE_CHECKING:
     import pandas
@@ -24,12 +24,12 @@ Progress = Callable[[int, int], None]
 """Is told the rows and bytes that have arrived."""
 
 
-class Query:
+class FleetQuery:
     """One SELECT. Its rows are fetched once, when they are first wanted, and kept; `batches` keeps none."""
 
     def __init__(
         self,
-        collector: Collector,
+        collector: CollectorEndpoint,
         sql: str,
         params: Mapping[str, Any],
         *,
@@ -113,7 +113,7 @@ class Query:
 
     def __repr__(self) -> str:
         text = " ".join(self.sql.split())
-        return f"<Query {text if len(text) <= 100 else text[:99] + '…'}>"
+        return f"<FleetQuery {text if len(text) <= 100 else text[:99] + '…'}>"
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuwarden.durations import exact, seconds_of
 from gpuwarden_cli.output import FORMATS, render
-from gpuwarden_client.http import Collector, QueryAnswer, ask
+from gpuwarden_client.http import CollectorEndpoint, QueryAnswer, ask
 
 STREAMED = {
     "arrow": "application/vnd.apache.arrow.stream",
@@ -46,10 +46,10 @@ def sql(args: argparse.Namespace) -> int:
     if query is None:
         from gpuwarden_cli.sql_shell import talk
 
-        where = Collector.of(args.url)
+        where = CollectorEndpoint.of(args.url)
         return talk(lambda text: _readable(ask(text, params, url=where.url)), where.url)
     if args.format in STREAMED:
-        _hand_on(Collector.of(args.url), query, params, args.format)
+        _hand_on(CollectorEndpoint.of(args.url), query, params, args.format)
         return 0
     if args.watch is not None:
         return _watch(args, lambda text: ask(text, params, url=args.url), query)
@@ -99,7 +99,7 @@ def _print(answer: QueryAnswer, form: str) -> None:
         )
 
 
-def _hand_on(collector: Collector, query: str, params: dict[str, Any], form: str) -> None:
+def _hand_on(collector: CollectorEndpoint, query: str, params: dict[str, Any], form: str) -> None:
     """What the collector encodes, as it comes, to standard output. Raises CallError, ValueError."""
     if sys.stdout.isatty():
         raise ValueError(f"{form} is not for a terminal: write it to a file, with > rows.{form}")

@@ -21,7 +21,7 @@ from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, BatchId, error_sentence, headers_of
 from gpuwarden_cli.importing.batches import ImportBatch, digest
 from gpuwarden_cli.importing.model import AGENT
-from gpuwarden_client.http import CallError, Collector
+from gpuwarden_client.http import CallError, CollectorEndpoint
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -133,7 +133,7 @@ class Delivery:
             request = Request(self.url + path, data=body, headers=sent)
             wait_s = float(min(2**number, WAIT_S_MAX))
             try:
-                with Collector.of(self.url).opened(request, TIMEOUT_S) as answer:
+                with CollectorEndpoint.of(self.url).opened(request, TIMEOUT_S) as answer:
                     return answer.read(), answer.headers
             except HTTPError as error:
                 why = _said(error)

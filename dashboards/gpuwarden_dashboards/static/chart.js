@@ -124,6 +124,7 @@ export class Plot {
     this.box.className = "plot";
     this.box.tabIndex = 0;
     this.box.setAttribute("role", "img");
+    this.box.setAttribute("aria-label", `${title}: being read`);
     this.base = document.createElement("canvas");
     this.overlay = document.createElement("canvas");
     this.box.append(this.base, this.overlay);

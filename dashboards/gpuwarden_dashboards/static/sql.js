@@ -101,6 +101,8 @@ editor.addEventListener("blur", () => {
 editor.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
+    found = [];
+    mark();
     run();
   } else if (found.length && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
     event.preventDefault();

@@ -81,7 +81,7 @@ async def test_no_process_outlives_its_collector(
         await asyncio.sleep(0.5)
         assert not asked.done()
         end(process)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await process.wait()
         _, left = await asyncio.to_thread(psutil.wait_procs, there, 20)
         assert left == []

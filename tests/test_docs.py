@@ -5,6 +5,7 @@ from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
+from bundle import PACKAGES
 from docs.generate import PARTS, command_parsers, pages
 from docs.generate_tables import NVML_TABLES
 from tests.each import each
@@ -150,17 +151,7 @@ def test_every_page_is_reachable_from_the_readme() -> None:
 
 def test_every_file_that_the_architecture_names_is_there() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    parts = (
-        "contract",
-        "agent",
-        "simulator",
-        "collector",
-        "rules",
-        "dashboards",
-        "client",
-        "cli",
-        "release",
-    )
+    parts = (*PACKAGES, "release")
     folders = [ROOT / part for part in (*parts, "bench", "tests", "docs")]
     files = [str(path) for folder in folders for path in folder.rglob("*.*")]
     named = set(re.findall(r"`([\w/]+\.(?:py|sql|yaml))`", text))

@@ -6,20 +6,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from bundle import PACKAGES
 from tests.each import each
 
 ROOT = Path(__file__).parent.parent
-PARTS = (
-    "contract",
-    "agent",
-    "simulator",
-    "collector",
-    "rules",
-    "dashboards",
-    "client",
-    "cli",
-    "release",
-)
+PARTS = (*PACKAGES, "release")
 SOURCES = sorted(p for part in PARTS for p in (ROOT / part).rglob("*.py"))
 PYTHON = sorted({*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").rglob("*.py")})
 FUNCTION_LINES_MAX = 70

@@ -7,18 +7,10 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+from bundle import PACKAGES
+
 ROOT = Path(__file__).parent.parent
-PARTS = (
-    "contract",
-    "agent",
-    "simulator",
-    "collector",
-    "rules",
-    "dashboards",
-    "client",
-    "cli",
-    "release",
-)
+PARTS = (*PACKAGES, "release")
 
 
 def modules_by_class() -> dict[str, list[str]]:

@@ -4,21 +4,14 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
-from gpuwarden.clock import Clock
-from gpuwarden.query import Querier
 from gpuwarden_dashboards.answers import answering, html
+from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.read.collector import STATES, CollectorState, read_collector
 from gpuwarden_dashboards.request import choice
-from gpuwarden_dashboards.templates import Templates
 
 
-class CollectorPage:
+class CollectorPage(Page):
     """GET /collector."""
-
-    def __init__(self, templates: Templates, querier: Querier, clock: Clock) -> None:
-        self._templates = templates
-        self._querier = querier
-        self._clock = clock
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The page."""

@@ -12,6 +12,7 @@ from aiohttp import web
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.query import Querier
 from gpuwarden_dashboards.answers import answering, data, html
+from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.read.fleet_past import LARGE_GPUS, read_past, read_week
 from gpuwarden_dashboards.read.fleetmap import (
     COLOURS,
@@ -35,13 +36,11 @@ PAST_S = 60.0
 _LABEL = re.compile(r'[^"\\\x00-\x1f]{0,100}')
 
 
-class FleetPage:
+class FleetPage(Page):
     """GET / and the data of its map, lists and lines."""
 
     def __init__(self, templates: Templates, querier: Querier, clock: Clock) -> None:
-        self._templates = templates
-        self._querier = querier
-        self._clock = clock
+        super().__init__(templates, querier, clock)
         self._shared = SharedAnswers(clock)
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:

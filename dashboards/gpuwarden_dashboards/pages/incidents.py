@@ -8,9 +8,9 @@ from urllib.parse import urlencode
 from aiohttp import web
 
 from gpuwarden.alert import ALERT_FILTERS, Severity
-from gpuwarden.clock import Clock, from_ms, to_ms
-from gpuwarden.query import Querier
+from gpuwarden.clock import from_ms, to_ms
 from gpuwarden_dashboards.answers import answering, html
+from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.read.fleet import Record
 from gpuwarden_dashboards.read.incidents import (
     ALERT_STAGES,
@@ -26,16 +26,10 @@ from gpuwarden_dashboards.read.incidents import (
     read_silences,
 )
 from gpuwarden_dashboards.request import choice, whole
-from gpuwarden_dashboards.templates import Templates
 
 
-class IncidentPages:
+class IncidentPages(Page):
     """GET /incidents, /incidents/{id}, /alerts, /alerts/{fingerprint} and /silences."""
-
-    def __init__(self, templates: Templates, querier: Querier, clock: Clock) -> None:
-        self._templates = templates
-        self._querier = querier
-        self._clock = clock
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The pages."""

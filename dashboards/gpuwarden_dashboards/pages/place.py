@@ -6,9 +6,9 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from gpuwarden.clock import Clock, from_ms
-from gpuwarden.query import Querier
+from gpuwarden.clock import from_ms
 from gpuwarden_dashboards.answers import answering, data, html
+from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.read.coverage import read_coverage
 from gpuwarden_dashboards.read.health import read_health
 from gpuwarden_dashboards.read.place import GROUPS, NODE_GROUPS, PlaceNow, read_gpu_uuid, read_place
@@ -23,19 +23,13 @@ from gpuwarden_dashboards.read.series import (
 from gpuwarden_dashboards.read.timeline import read_timeline
 from gpuwarden_dashboards.read.topology import read_topology
 from gpuwarden_dashboards.request import ParameterError, whole
-from gpuwarden_dashboards.templates import Templates
 from gpuwarden_dashboards.tiles import tile
 
 _COLUMNS = 500
 
 
-class PlacePages:
+class PlacePages(Page):
     """GET /nodes/{node}, /gpus/{gpu_uuid}, /v1/series, /v1/timeline, /v1/health, /v1/coverage, /v1/topology."""
-
-    def __init__(self, templates: Templates, querier: Querier, clock: Clock) -> None:
-        self._templates = templates
-        self._querier = querier
-        self._clock = clock
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The pages and their data."""

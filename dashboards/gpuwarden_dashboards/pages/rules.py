@@ -5,20 +5,14 @@ from datetime import timedelta
 
 from aiohttp import web
 
-from gpuwarden.clock import Clock, to_ms
-from gpuwarden.query import Querier
+from gpuwarden.clock import to_ms
 from gpuwarden_dashboards.answers import answering, html
+from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.read.rules import SPAN, RuleHistory, read_fired, read_rule_history
-from gpuwarden_dashboards.templates import Templates
 
 
-class RulePages:
+class RulePages(Page):
     """GET /rules and /rules/{name}."""
-
-    def __init__(self, templates: Templates, querier: Querier, clock: Clock) -> None:
-        self._templates = templates
-        self._querier = querier
-        self._clock = clock
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The pages."""

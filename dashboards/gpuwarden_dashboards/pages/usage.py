@@ -6,15 +6,14 @@ from datetime import datetime, timedelta
 
 from aiohttp import web
 
-from gpuwarden.clock import Clock, to_ms
-from gpuwarden.query import Querier
+from gpuwarden.clock import to_ms
 from gpuwarden.waste import LABELS
 from gpuwarden_dashboards.answers import answering, html
+from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.read.series import described
 from gpuwarden_dashboards.read.subject import Subject, read_extent, read_subject
 from gpuwarden_dashboards.read.usage import BY, ROWS_MAX, SINCE, SORTS, GpuUsage, read_usage
 from gpuwarden_dashboards.request import ParameterError, choice, instant
-from gpuwarden_dashboards.templates import Templates
 
 JOB_GROUPS: Sequence[tuple[str, Sequence[str]]] = (
     ("Utilization", ("util_percent",)),
@@ -67,13 +66,8 @@ class UsageRange:
         return {"begin": f"{self.begin:%Y-%m-%dT%H:%M}", "end": f"{self.end:%Y-%m-%dT%H:%M}"}
 
 
-class UsagePages:
+class UsagePages(Page):
     """GET /usage, /jobs/{name} and /users/{name}. A job's name is Slurm's id, or namespace/pod."""
-
-    def __init__(self, templates: Templates, querier: Querier, clock: Clock) -> None:
-        self._templates = templates
-        self._querier = querier
-        self._clock = clock
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The pages."""

@@ -5,15 +5,13 @@ from datetime import datetime
 
 from aiohttp import web
 
-from gpuwarden.clock import Clock
-from gpuwarden.query import Querier
 from gpuwarden.waste import LABELS, TITLES
 from gpuwarden.waste_report import BY, NOBODY
 from gpuwarden_dashboards.answers import answering, html
+from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.read.usage import SINCE
 from gpuwarden_dashboards.read.waste import WasteReport, read_waste
 from gpuwarden_dashboards.request import choice
-from gpuwarden_dashboards.templates import Templates
 
 ADVICE: Mapping[str, str] = {
     "starved": "The input is too slow: more loader workers, larger reads, data nearer to the GPU. The page of "
@@ -31,13 +29,8 @@ ADVICE: Mapping[str, str] = {
 _PATHS = {"user": "/users/", "job": "/jobs/", "node": "/nodes/"}
 
 
-class WastePage:
+class WastePage(Page):
     """GET /waste."""
-
-    def __init__(self, templates: Templates, querier: Querier, clock: Clock) -> None:
-        self._templates = templates
-        self._querier = querier
-        self._clock = clock
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The page."""

@@ -5,14 +5,13 @@ same type and meaning is only named, and columns of rollups are listed by how th
 `docs/metrics.md` has names in Prometheus and sources of host metrics, `docs/gpus.md` the calls of NVML.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from gpuwarden.metric import NOT_NEGATIVE, PERCENT, Type
 from gpuwarden.metrics import METRICS, Kind, Metric
 from gpuwarden.rollups import REASONS, ROLLUPS, Rollup
-from gpuwarden.schema import INVENTORY_EXTRA, TABLES, WIRE_TABLES, views_sql
+from gpuwarden.schema import INVENTORY_EXTRA, TABLES, WIRE_TABLES, public_views
 from gpuwarden.table import GPU, GPU_UUID, MIG, NODE, SIMULATED, TS, Column
 from gpuwarden_agent.collect.nvidia import metrics as nvml_table
 from gpuwarden_agent.exporter.health import COUNTS
@@ -112,9 +111,8 @@ def _reasons() -> str:
 
 def _views() -> Iterator[str]:
     """Each view with the comment that stands before it."""
-    found = re.findall(r"^((?:-- .*\n)+)CREATE OR REPLACE VIEW (\w+)", views_sql(), re.MULTILINE)
-    for comment, name in found:
-        yield f"- `{name}`: {' '.join(re.findall(r'-- (.*)', comment))}"
+    for view in public_views():
+        yield f"- `{view.name}`: {view.meaning}"
 
 
 def _columns_list(columns: list[Column]) -> list[str]:

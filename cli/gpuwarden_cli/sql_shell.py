@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.durations import seconds_of
-from gpuwarden.schema import TABLES, stored_columns
+from gpuwarden.schema import TABLES, public_views, stored_columns
 from gpuwarden_cli.output import render, terminal_width
 from gpuwarden_client.http import CallError, QueryAnswer
 
@@ -35,13 +35,6 @@ KEYWORDS = (
     "SUMMARIZE", "EXPLAIN", "SHOW TABLES", "avg(", "sum(", "count(*)", "max(", "min(", "quantile_cont(",
     "time_bucket(", "date_trunc(", "arg_max(", "round(", "now()",
 )  # fmt: skip
-VIEWS = {
-    "gpus_now": "the newest sample of every GPU, with its inventory",
-    "nodes_now": "the newest host sample of every node",
-    "alerts_now": "alerts that hold now, with their cost so far",
-    "incidents_now": "open incidents, with their cost so far",
-    "waste": "GPU hours by what they were used for, with dollars",
-}
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 Ask = Callable[[str], QueryAnswer]
 
@@ -96,8 +89,8 @@ class Shell:
             case "\\d" | "\\dt" if rest:
                 return _columns_of(rest, self)
             case "\\d" | "\\dt":
-                rows = [*((n, t.row) for n, t in TABLES.items()), *VIEWS.items()]
-                shown = [[n, f"one row per {m}" if n in TABLES else m] for n, m in rows]
+                shown = [[name, f"One row per {table.row}."] for name, table in TABLES.items()]
+                shown += [[view.name, view.meaning] for view in public_views()]
                 return render(["table", "holds"], shown, "table", width=terminal_width())
             case "\\timing":
                 self.is_timed = not self.is_timed
@@ -142,7 +135,7 @@ def words() -> dict[str, str]:
         for column in stored_columns(table):
             found.setdefault(column.name, column.meaning)
         found[name] = f"table: one row per {table.row}"
-    return found | {name: f"view: {meaning}" for name, meaning in VIEWS.items()}
+    return found | {view.name: f"view: {view.meaning}" for view in public_views()}
 
 
 def is_whole(entry: str) -> bool:

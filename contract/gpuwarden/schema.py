@@ -5,6 +5,10 @@ the rest is written by the collector. Views are in `views.sql` beside this file,
 `waste.py` makes. Time is UTC.
 """
 
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from gpuwarden.collector_samples import COLLECTOR_SAMPLES
 from gpuwarden.metrics import METRICS, Metric, Type
 from gpuwarden.rollups import ROLLUPS
@@ -612,3 +616,26 @@ def views_sql() -> str:
     from importlib.resources import files  # with archives and temporary files, for collectors alone
 
     return f"{(files('gpuwarden') / 'views.sql').read_text()}\n{view_sql()}"
+
+
+class View(NamedTuple):
+    """A public view."""
+
+    name: str
+    meaning: str
+    """The comment before its statement."""
+    sql: str
+    """Its SELECT."""
+
+
+_VIEW = re.compile(
+    r"((?:^-- [^\n]*\n)+)CREATE OR REPLACE VIEW (\w+) AS(.*?);\n", re.DOTALL | re.MULTILINE
+)
+
+
+def public_views() -> Sequence[View]:
+    """The public views, as their SQL has them."""
+    return [
+        View(name, " ".join(line.removeprefix("-- ") for line in comment.splitlines()), sql)
+        for comment, name, sql in _VIEW.findall(views_sql())
+    ]

@@ -9,14 +9,11 @@ from typing import Any
 from aiohttp import web
 
 from gpuwarden.query import Querier
-from gpuwarden.schema import TABLES, stored_columns, views_sql
+from gpuwarden.schema import TABLES, public_views, stored_columns
 from gpuwarden_dashboards.answers import answering, html
 from gpuwarden_dashboards.questions import QUESTIONS
 from gpuwarden_dashboards.templates import Templates
 
-_VIEW = re.compile(
-    r"((?:^-- [^\n]*\n)+)CREATE OR REPLACE VIEW (\w+) AS(.*?);\n", re.DOTALL | re.MULTILINE
-)
 _MADE = {
     "is_waste": "Whether its label is one of waste.",
     "gpu_hours": "Time with that label and owner, in hours.",
@@ -78,14 +75,13 @@ def described(columns: Sequence[tuple[Any, ...]]) -> Sequence[Mapping[str, Any]]
     for table, name, kind in columns:
         by_table.setdefault(table, []).append((name, kind))
     found = []
-    for comment, name, sql in _VIEW.findall(views_sql()):
+    for view in public_views():
         # Those of the tables that it is made of, before any other of the name.
         known: dict[str, str] = {}
-        used = set(re.findall(r"\w+", sql)) & TABLES.keys()
+        used = set(re.findall(r"\w+", view.sql)) & TABLES.keys()
         for table in (*TABLES.values(), *(TABLES[one] for one in sorted(used))):
             known |= {c.name: c.meaning for c in stored_columns(table)}
-        meaning = " ".join(line.removeprefix("-- ") for line in comment.splitlines())
-        found.append((name, meaning, {**known, **_MADE}))
+        found.append((view.name, view.meaning, {**known, **_MADE}))
     for table in TABLES.values():
         known = {c.name: c.meaning for c in stored_columns(table)}
         found.append((table.name, f"One row per {table.row}.", known))

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuwarden.query import QueryError, Result
-from gpuwarden_client.http import RefusedError, ask
+from gpuwarden_client.http import RefusedError, ask, timestamp_param
 
 TIMEOUT_S = 60.0
 
@@ -46,7 +46,7 @@ class RemoteQuerier:
 
 def _param(value: Any) -> Any:
     if isinstance(value, datetime):
-        return {"timestamp": value.astimezone(UTC).isoformat()}
+        return timestamp_param(value)
     return value
 
 

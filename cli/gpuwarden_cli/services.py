@@ -324,9 +324,9 @@ WHERE last_seen_at > $now::TIMESTAMP - INTERVAL 90 SECOND AND coalesce(runs.kind
 
 def names_in_use(url: str) -> set[str]:
     """Nodes that agents send as now; none where the collector does not say."""
-    from gpuwarden_client.http import CallError, ask
+    from gpuwarden_client.http import CallError, ask, timestamp_param
 
-    now = {"timestamp": SystemClock().now().isoformat()}
+    now = timestamp_param(SystemClock().now())
     try:
         return {row[0] for row in ask(_IN_USE, {"now": now}, url=url, timeout_s=10).rows}
     except CallError:

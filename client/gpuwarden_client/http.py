@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -34,6 +35,11 @@ class QueryAnswer:
     truncated: bool
     types: Sequence[str] = ()
     """DuckDB's types of the columns."""
+
+
+def timestamp_param(instant: datetime) -> dict[str, str]:
+    """An aware instant as `POST /v1/sql` takes a parameter."""
+    return {"timestamp": instant.astimezone(UTC).isoformat()}
 
 
 def collector_url() -> str:

@@ -4,11 +4,12 @@ Rows come as an Arrow stream, and are read while they arrive.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from gpuwarden_client.http import CallError, CollectorEndpoint
+from gpuwarden.query import ARROW_TYPE
+from gpuwarden_client.http import CallError, CollectorEndpoint, timestamp_param
 
 if TYPE_CHECKING:
     import pandas
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from gpuwarden_client.chart import Chart
 
-ARROW = "application/vnd.apache.arrow.stream"
 ROWS_SHOWN = 20
 """Rows that a notebook shows."""
 Progress = Callable[[int, int], None]
@@ -51,7 +51,7 @@ class FleetQuery:
         pa = _needed("pyarrow")
         document = {"sql": self.sql, "params": {k: _param(k, v) for k, v in self.params.items()}}
         answer = self._collector.answer(
-            "POST", "/v1/sql", document, accept=ARROW, timeout_s=self._timeout_s
+            "POST", "/v1/sql", document, accept=ARROW_TYPE, timeout_s=self._timeout_s
         )
         rows = 0
         with answer, self._collector.reading(self._timeout_s):
@@ -177,7 +177,7 @@ def _param(name: str, value: Any) -> Any:
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise CallError(f"parameter {name} is a time without a zone: make it aware")
-        return {"timestamp": value.astimezone(UTC).isoformat()}
+        return timestamp_param(value)
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, tuple | set | frozenset):

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+ARROW_TYPE = "application/vnd.apache.arrow.stream"
+PARQUET_TYPE = "application/vnd.apache.parquet"
+"""Media types of rows over HTTP."""
+
 
 @dataclass(frozen=True, slots=True)
 class Result:

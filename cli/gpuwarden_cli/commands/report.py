@@ -11,7 +11,7 @@ from typing import Any
 from gpuwarden.clock import SystemClock
 from gpuwarden.waste_report import BY, NOBODY, asked_sql, energy_report_sql, waste_report_sql
 from gpuwarden_cli.output import render, terminal_width
-from gpuwarden_client.http import ask
+from gpuwarden_client.http import ask, timestamp_param
 
 TOTAL = "total"
 
@@ -67,7 +67,7 @@ def energy(args: argparse.Namespace) -> int:
 
 def _report(args: argparse.Namespace, query: str, shown: Any) -> int:
     since, until = _window(args)
-    params = {"since": _param(since)}
+    params = {"since": timestamp_param(since)}
     newest = ask(_UNTIL, params, url=args.url).rows[0][0]
     until = until if newest is None else datetime.fromisoformat(newest).astimezone(UTC)
     answer = ask(query, params, url=args.url, timeout_s=120)
@@ -102,10 +102,6 @@ def _window(args: argparse.Namespace) -> tuple[datetime, datetime]:
     except OverflowError:
         raise ValueError(f"--since {args.since} is longer ago than there are years") from None
     return since.replace(minute=0, second=0, microsecond=0), now
-
-
-def _param(instant: datetime) -> dict[str, str]:
-    return {"timestamp": instant.astimezone(UTC).isoformat()}
 
 
 Record = Mapping[str, Any]

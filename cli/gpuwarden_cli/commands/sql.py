@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.durations import exact, seconds_of
+from gpuwarden.query import ARROW_TYPE, PARQUET_TYPE
 from gpuwarden_cli.output import FORMATS, render
 from gpuwarden_client.http import CollectorEndpoint, QueryAnswer, ask
 
-STREAMED = {
-    "arrow": "application/vnd.apache.arrow.stream",
-    "parquet": "application/vnd.apache.parquet",
-}
+STREAMED = {"arrow": ARROW_TYPE, "parquet": PARQUET_TYPE}
 """Formats that the collector makes, and their media types."""
 SQL_FORMATS = (*FORMATS, "ndjson", "markdown", *STREAMED)
 _CHUNK_BYTES = 1 << 18

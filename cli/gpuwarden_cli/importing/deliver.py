@@ -17,6 +17,7 @@ from urllib.request import Request
 import pyarrow as pa
 
 from gpuwarden.clock import from_ms
+from gpuwarden.query import ARROW_TYPE
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, BatchId, error_sentence, headers_of
 from gpuwarden_cli.importing.batches import ImportBatch, digest
@@ -32,7 +33,6 @@ _ZSTD: dict[int, int] = {
     zstd.CompressionParameter.compression_level: 3,
     zstd.CompressionParameter.checksum_flag: 1,
 }
-ARROW = "application/vnd.apache.arrow.stream"
 TRIES_MAX = 8
 TIMEOUT_S = 120
 WAIT_S_MAX = 30
@@ -101,7 +101,7 @@ class Delivery:
         )
         body = json.dumps({"sql": sql, "params": {"nodes": nodes}}).encode()
         answer, headers = self._ask(
-            "/v1/sql", body, {"Content-Type": "application/json", "Accept": ARROW}
+            "/v1/sql", body, {"Content-Type": "application/json", "Accept": ARROW_TYPE}
         )
         if headers.get("Gpuwarden-Truncated") == "true":
             return None

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from gpuwarden.query import QueryError
+from gpuwarden.query import ARROW_TYPE, PARQUET_TYPE, QueryError
 
 SQL_BODY_BYTES_MAX = 1024 * 1024
 
@@ -17,8 +17,8 @@ class Form(StrEnum):
 
     JSON = "application/json"
     CSV = "text/csv"
-    ARROW = "application/vnd.apache.arrow.stream"
-    PARQUET = "application/vnd.apache.parquet"
+    ARROW = ARROW_TYPE
+    PARQUET = PARQUET_TYPE
 
 
 @dataclass(frozen=True, slots=True)

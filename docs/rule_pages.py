@@ -21,6 +21,7 @@ _STAND_INS = {
     "whom": "its owner",
 }
 """What stands in a page for a value that an alert's remedy has."""
+_PACKS = "../../rules/gpuwarden_rules/packs"
 _SPANS = (("for", "for_s"), ("keep_firing_for", "keep_firing_for_s"), ("warm_up", "warm_up_s"))
 _GROUPS = {
     "idle": "Idle GPUs",
@@ -79,25 +80,28 @@ def _page(rule: Rule, path: Path, raw: Mapping[str, Any], names: frozenset[str])
         return _wrapped(_linked(text, names - {rule.name}), lead)
 
     yield f"# {rule.name}"
-    yield f"<!--{path.name}-->"
     yield ""
-    yield f"**{page.title}** ({rule.severity.value})."
+    file = f"[{path.name}]({_PACKS}/{path.name})"
+    yield _wrapped(f"**{page.title}** ({rule.severity.value}, {file}).")
     if page.description:
         yield "\n" + prose(page.description)
     if page.checks:
-        yield "\n## Check\n\n" + prose(page.checks)
-    yield "\n## Remedy\n\n" + prose(page.actions or _plain(str(rule.remedy)))
+        yield "\n" + prose(f"**Check:** {page.checks}")
+    yield "\n" + prose(f"**Remedy:** {page.actions or _plain(str(rule.remedy))}")
     if page.quiet:
-        yield "\n## Quiet\n"
+        yield "\n**Quiet:**\n"
         yield from (prose(text, "- ") for text in page.quiet)
-    yield "\n## Thresholds\n"
     values = _values(rule, raw)
+    rest = ", ".join(f"`{name}` {value}" for name, value in values if name not in page.sources)
+    if not page.sources:
+        yield "\n" + _wrapped(f"**Thresholds:** {rest}.")
+        return
+    yield "\n**Thresholds:**\n"
     yield from (
         prose(f"`{name}` {value}: {page.sources[name]}.", "- ")
         for name, value in values
         if name in page.sources
     )
-    rest = ", ".join(f"`{name}` {value}" for name, value in values if name not in page.sources)
     if rest:
         yield _wrapped(f"{rest}.", "- ")
 

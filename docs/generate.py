@@ -72,27 +72,36 @@ def xids_page() -> str:
 
 
 def _xid_lists() -> Iterator[str]:
-    """The codes by NVIDIA's action; a row that departs from its action's severity or advice says so."""
-    by_action: dict[str | None, list[XidInfo]] = {}
+    """The codes by NVIDIA's action; actions with the same severity and advice stand together.
+
+    A row that departs from its action's severity or advice says so.
+    """
+    sections: dict[tuple[bool, str, str], list[XidInfo]] = {}
     for row in XIDS.values():
-        by_action.setdefault(row.action, []).append(row)
-    for action, rows in by_action.items():
-        usual = ACTIONS[action] if action else (rows[0].severity, rows[0].remedy)
-        yield f"\n### {action or 'No action published'}\n\n**{usual[0]}**: {usual[1]}.\n"
+        usual = ACTIONS[row.action] if row.action else NOT_PUBLISHED
+        sections.setdefault((row.action is not None, *usual), []).append(row)
+    for (is_published, severity, remedy), rows in sections.items():
+        actions = dict.fromkeys(row.action for row in rows if row.action)
+        title = ", ".join(actions) if is_published else "No action published"
+        yield f"\n### {title}\n\n**{severity}**: {remedy}.\n"
         codes: dict[str, list[str]] = {}
         for row in rows:
-            codes.setdefault(_xid_text(row, usual), []).append(str(row.code))
+            codes.setdefault(_xid_text(row, severity, remedy), []).append(str(row.code))
         yield from (f"- {', '.join(numbers)}: {text}" for text, numbers in codes.items())
 
 
-def _xid_text(row: XidInfo, usual: tuple[str, str]) -> str:
+NOT_PUBLISHED = ("info", "nothing")
+"""Severity and advice of a code for which NVIDIA names no action."""
+
+
+def _xid_text(row: XidInfo, severity: str, remedy: str) -> str:
     text = re.sub(r"^(CE|NVDEC|NVENC|NVJPG|OFA)\d+", r"\1", row.meaning)  # one line for all engines
-    if row.severity != usual[0]:
+    if row.severity != severity:
         text += f" (**{row.severity}**)"
-    if row.remedy == usual[1]:
+    if row.remedy == remedy:
         return text
-    if row.remedy.startswith(f"{usual[1]}; "):
-        return f"{text}. Also: {row.remedy.removeprefix(usual[1] + '; ')}"
+    if row.remedy.startswith(f"{remedy}; "):
+        return f"{text}. Also: {row.remedy.removeprefix(remedy + '; ')}"
     return f"{text}. To do: {row.remedy}"
 
 

@@ -220,11 +220,11 @@ METRICS_HEAD = f"""\
 # Metrics: names in Prometheus, sources of hosts
 {NOTICE}
 
-What each metric means stands in [tables.md](tables.md), how a GPU is asked for it in [gpus.md](gpus.md#readings-of-nvml).
+Meanings stand in [tables.md](tables.md), sources of GPU metrics in [gpus.md](gpus.md#readings-of-nvml).
 
 Our own name on the agent's [`/metrics`](exporter.md) is `gpuwarden_`, then `gpu_`, `link_`, `host_`, `infiniband_` or
-`process_`, then the column in base units: `_percent` becomes `_ratio`, `_mhz` `_hertz`, `_bits` `_bytes`. So
-`temperature_celsius` of a GPU is `gpuwarden_gpu_temperature_celsius`. `_total` names are counters, the others gauges.
+`process_`, then the column: `gpuwarden_gpu_temperature_celsius`. In base units `_percent` becomes `_ratio`, `_mhz`
+`_hertz`, `_bits` `_bytes`. `_total` names are counters, the others gauges.
 
 ## Names of dcgm-exporter
 

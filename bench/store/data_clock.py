@@ -34,7 +34,8 @@ class DataClock(SystemClock):
 
     def set(self, ts_ms: int) -> None:
         """Samples of that time are sent now."""
-        _TIME.pack_into(self._mapped, 0, ts_ms)
+        # One copy: `pack_into` clears the bytes first, and a reader would see the year 1970.
+        self._mapped[: _TIME.size] = _TIME.pack(ts_ms)
 
     @cached_property
     def _mapped(self) -> mmap.mmap:

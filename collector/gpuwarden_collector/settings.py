@@ -38,7 +38,7 @@ class CollectorSettings:
         None, "Files of the lake: s3://bucket/prefix or a folder; none: in data_dir."
     )
     commit_interval_s: float = setting(
-        0.2, "Least time between two group commits.", least=0.001, most=10
+        0.05, "Least time between two group commits.", least=0.001, most=10
     )
     body_bytes_in_flight_max: int = setting(
         256 * MIB, "Most bytes of request bodies in memory at once; above it 429.", least=MIB

@@ -131,7 +131,7 @@ class Writer:
         stats: Stats,
         clock: Clock,
         *,
-        commit_interval_s: float = 0.2,
+        commit_interval_s: float = 0.05,
         queue_bytes_max: int = 256 * 1024 * 1024,
         prices: PriceBook | None = None,
     ) -> None:

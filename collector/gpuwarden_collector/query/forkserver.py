@@ -20,6 +20,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from gpuwarden_collector.footprint import keep_small
 from gpuwarden_collector.query.sandbox import end_with_parent
@@ -29,6 +30,8 @@ ANSWER_S = 30.0
 QUERY, STORAGE = b"q", b"s"
 """Kinds of processes, as they are asked for."""
 _NAMES = {QUERY: "gpuwarden-query", STORAGE: "gpuwarden-store"}
+_NICE = {QUERY: 10, STORAGE: 5}
+"""Added to what the process that acknowledges samples has, so that it gets a core before these do."""
 _ENVIRONMENT = {
     # Threads and arenas made before a fork would be of no use, and count against the limit of memory.
     "OPENBLAS_NUM_THREADS": "1",
@@ -145,6 +148,7 @@ def serve(control: socket.socket, works: Mapping[bytes, Callable[[socket.socket]
         if pid == 0:
             status = 1
             try:
+                os.nice(_NICE[asked])
                 _work(works[asked], _NAMES[asked], numbers[0], parent)
                 status = 0
             except BaseException:  # noqa: BLE001  the process ends with it
@@ -172,6 +176,10 @@ def main() -> None:
     # A service manager may tell all processes to end; those that asked get their answers until the one
     # that has started this one has ended.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Where the kernel groups processes by session, niceness counts only within a session, and this is one
+    # of its own (sched(7), autogroup).
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(_NICE[STORAGE]))
     keep_small()
     # Only now: whoever imports this module to reach the process does not need them.
     import pyarrow.compute

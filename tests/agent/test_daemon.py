@@ -308,6 +308,7 @@ async def test_systemd_hears_ready_watchdog_and_stopping(
         assert listen()[-1] == b"STOPPING=1"
 
 
+@pytest.mark.slow
 async def test_a_disk_that_hangs_does_not_keep_the_agent_from_stopping(
     stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
 ) -> None:
@@ -423,6 +424,7 @@ async def test_what_a_shipping_agent_has_loaded_stays_small(
     assert out.decode().strip() == "[]"
 
 
+@pytest.mark.slow
 async def test_kill_9_costs_at_most_what_was_not_sealed_and_the_gap_is_told(
     stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
 ) -> None:

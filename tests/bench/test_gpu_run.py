@@ -44,6 +44,7 @@ def evidence(tmp_path_factory) -> Path:
     return output
 
 
+@pytest.mark.slow
 def test_it_writes_a_few_small_files(evidence: Path) -> None:
     assert {path.name for path in evidence.iterdir()} == FILES
     assert sum(path.stat().st_size for path in evidence.iterdir()) < 2**20
@@ -86,6 +87,7 @@ def test_the_summary_has_every_part(evidence: Path) -> None:
     assert "during" not in text, "a part of the run failed"
 
 
+@pytest.mark.slow
 def test_at_the_deadline_it_writes_what_it_has(tmp_path) -> None:
     done = run("--simulator", "--deadline", "2", "--output", str(tmp_path))
     assert done.returncode in (0, 3)

@@ -108,6 +108,7 @@ async def test_a_question_that_cannot_be_answered_says_why(fleet: AsyncFleet) ->
         gpuwarden.connect("localhost")
 
 
+@pytest.mark.slow
 async def test_questions_by_name_have_answers(fleet: AsyncFleet) -> None:
     gpus = await fleet.gpus(node="n1").rows()
     assert [(g["gpu"], g["util_percent"]) for g in gpus] == [(0, 0.0), (1, 0.0)]

@@ -152,29 +152,27 @@ async def test_sql_answers_in_the_form_that_is_asked_for(
             assert table.to_pylist() == [{"a": 1, "b": "x"}]
 
 
-@pytest.mark.parametrize(
-    ("sql", "status", "reason"),
-    [
-        ("DELETE FROM gpus", 400, "only SELECT and EXPLAIN are allowed, not DELETE"),
-        ("SELECT 1; SELECT 2", 400, "only one statement"),
-        ("SELECT * FROM glob('*')", 400, "table function glob() is not allowed"),
-        ("PRAGMA table_info(current_setting('temp_directory'))", 400, "PRAGMA is not allowed;"),
-        ("FROM 'lake/x.duckdb'", 400, "table lake/x.duckdb does not exist or is not open to"),
-        ("", 400, "the query is empty"),
-        ("SELECT count(*) FROM range(1000000000) a, range(1000000000) b", 504, "longer than"),
-        ("x" * 2_000_000, 413, "most is 1048576"),
-    ],
+WRONG_SQL = (
+    ("DELETE FROM gpus", 400, "only SELECT and EXPLAIN are allowed, not DELETE"),
+    ("SELECT 1; SELECT 2", 400, "only one statement"),
+    ("SELECT * FROM glob('*')", 400, "table function glob() is not allowed"),
+    ("PRAGMA table_info(current_setting('temp_directory'))", 400, "PRAGMA is not allowed;"),
+    ("FROM 'lake/x.duckdb'", 400, "table lake/x.duckdb does not exist or is not open to"),
+    ("", 400, "the query is empty"),
+    ("SELECT count(*) FROM range(1000000000) a, range(1000000000) b", 504, "longer than"),
+    ("x" * 2_000_000, 413, "most is 1048576"),
 )
+
+
 async def test_wrong_sql_is_answered_with_its_reason(
-    start: Any, session: aiohttp.ClientSession, sql: str, status: int, reason: str
+    start: Any, session: aiohttp.ClientSession
 ) -> None:
-    async with (
-        start(query_timeout_s=2) as collector,
-        session.post(collector.url + "/v1/sql", data=sql) as answer,
-    ):
-        body = await answer.json()
-    assert (answer.status, body["status"]) == (status, status)
-    assert reason in body["error"]
+    async with start(query_timeout_s=1) as collector:
+        for sql, status, reason in WRONG_SQL:
+            async with session.post(collector.url + "/v1/sql", data=sql) as answer:
+                body = await answer.json()
+            assert (answer.status, body["status"]) == (status, status), sql[:80]
+            assert reason in body["error"], sql[:80]
 
 
 async def test_a_collector_whose_writer_is_stuck_is_healthy_but_not_ready(

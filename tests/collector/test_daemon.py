@@ -44,6 +44,7 @@ async def test_an_ipv6_url_can_be_used_as_it_is(start: Any, session: Any) -> Non
         pytest.skip("this machine has no IPv6")
 
 
+@pytest.mark.slow
 async def test_requests_in_flight_are_answered_before_it_stops(
     start: Any, wire: Any, post: Any, eventually: Any, tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ async def test_no_process_outlives_its_collector(
         assert (await answer.json())["rows"] == [[7]]
 
 
+@pytest.mark.slow
 async def test_batches_and_health_do_not_wait_for_queries_that_want_everything(
     data_dir: Path, session: aiohttp.ClientSession, wire: Any, post: Any
 ) -> None:

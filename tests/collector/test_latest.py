@@ -189,6 +189,7 @@ async def _kept(querier: Querier) -> bool:
     return all("UNION" not in str(plan.rows) for plan in plans)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1])
 async def test_views_of_now_say_what_their_definition_says(
     seed: int, start: Start, wire: Any, post: Any

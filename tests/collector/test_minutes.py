@@ -120,6 +120,7 @@ def is_same(got: Any, wanted: Any, *, is_average: bool) -> bool:
     return bool(got == wanted)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1 << 32), st.sampled_from([0, 3, 40, 300]), st.booleans(), st.integers(0, 4))
 @settings(max_examples=25, deadline=None)
 def test_minutes_are_those_of_the_sql(

@@ -83,6 +83,7 @@ QUERIES = (
 )
 
 
+@pytest.mark.slow
 async def test_answers_are_the_same_with_and_without_the_catalogue(
     querier: SqlQuerier, days: Database
 ) -> None:

@@ -272,6 +272,7 @@ async def test_the_process_that_forks_may_be_killed_at_any_time(
     await querier.close()
 
 
+@pytest.mark.slow
 async def test_a_pool_never_has_more_processes_than_it_may(querier: SqlQuerier) -> None:
     before = set(_query_processes())
     most = 0
@@ -336,6 +337,7 @@ async def test_closing_ends_all_processes_and_what_they_run(
     assert list(worker_settings.spill.glob(f"{os.getpid()}-*")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["", "WHERE ts > TIMESTAMP '2026-02-01'"])
 async def test_each_row_is_seen_once_while_rows_move_to_the_lake(
     where: str, querier: SqlQuerier, database: Database, wire: Any

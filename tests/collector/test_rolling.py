@@ -240,6 +240,7 @@ def gpu_rows(seconds: range, *, node: str = "a", joules: int = 300) -> list[tupl
     ]
 
 
+@pytest.mark.slow
 async def test_minutes_appear_after_their_grace_and_hours_after_their_minutes(
     fleet: Fleet,
 ) -> None:

@@ -142,6 +142,7 @@ async def wait_for(session: aiohttp.ClientSession, url: str, query: str) -> list
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not on the PATH")
 async def test_a_real_prometheus_scrapes_all_sets_and_answers_a_query(
     tmp_path: Path, simulate: Any

@@ -124,6 +124,7 @@ NAMES = {
 }
 
 
+@pytest.mark.slow
 def test_it_can_be_by_any_of_six(report: Report) -> None:
     assert list(NAMES) == list(BY)
     commands = [f"waste --by {by} --format json" for by in BY]
@@ -133,6 +134,7 @@ def test_it_can_be_by_any_of_six(report: Report) -> None:
         assert sum(row["gpu_hours"] for row in rows) == pytest.approx(2)
 
 
+@pytest.mark.slow
 def test_efficiency_says_how_busy_and_what_a_productive_hour_cost(report: Report) -> None:
     gpu_hour = {
         "ts": HOUR,
@@ -151,6 +153,7 @@ def test_efficiency_says_how_busy_and_what_a_productive_hour_cost(report: Report
     assert (first["kWh"], first["$ a productive hour"]) == ("0.3", "7.2")
 
 
+@pytest.mark.slow
 def test_the_hour_that_runs_is_labelled_for_the_report(report: Report) -> None:
     gpu = {
         "gpu_uuid": "GPU-a",
@@ -182,6 +185,7 @@ def test_the_hour_that_runs_is_labelled_for_the_report(report: Report) -> None:
     assert (first["free"], first["busy, not judged"]) == ("1", "0.2")
 
 
+@pytest.mark.slow
 def test_energy_is_what_was_measured_and_the_rest_is_named(report: Report) -> None:
     measured = {"energy_usd": 0.06, "co2_kg": 0.12}
     rows = [

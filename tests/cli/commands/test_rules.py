@@ -137,6 +137,7 @@ overrides:
 """
 
 
+@pytest.mark.slow
 async def test_a_backtest_replays_what_the_collectors_configuration_names(
     tmp_path, monkeypatch, capsys
 ) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from aiohttp import web
 from tests.rules.notify.hook_server import Hook, hook_server
 
@@ -64,6 +65,7 @@ def nodes_of(hook: Hook) -> set[str]:
     return {alert["labels"]["node"] for body in bodies for alert in body["firing"]}
 
 
+@pytest.mark.slow
 async def test_a_kill_loses_nothing_and_sends_nothing_again_that_was_noted(tmp_path) -> None:
     draw = random.Random(7)
 

@@ -117,6 +117,7 @@ async def test_each_receiver_gets_it_under_an_id_of_its_own(database) -> None:
     assert messages[0].digest.until == UNTIL
 
 
+@pytest.mark.slow
 async def test_its_sums_are_those_of_the_report_of_the_same_day(
     tmp_path, monkeypatch, capsys
 ) -> None:

@@ -18,7 +18,6 @@ import psutil
 
 from gpuwarden.clock import SystemClock
 from gpuwarden_collector.ops.metrics import Stats
-from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.worker import WorkerSettings
 from gpuwarden_collector.storage.database import Database
@@ -31,9 +30,7 @@ async def measure(store: Path, hours: float | None, rules: list[Rule], threads: 
     limits = EngineLimits(memory="2GiB", threads=threads)
     database = Database.open(store, limits)
     clock = SystemClock()
-    worker = WorkerSettings(
-        store, database.address, limits, database.spill_dir, 0, RESULT_BYTES_MAX
-    )
+    worker = WorkerSettings(store, database.address, limits, database.spill_dir, 0)
     querier = SqlQuerier(worker, Stats(), clock)
     first = await first_sample_at(querier)
     assert first is not None, "the store is empty"

@@ -18,7 +18,6 @@ from bench.dashboards.fill import FleetSize, alerts, inventory, rollups, sample_
 from gpuwarden.clock import SystemClock
 from gpuwarden.schema import UPSERTED
 from gpuwarden_collector.ops.metrics import Stats
-from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.stored import take_stored
 from gpuwarden_collector.query.worker import WorkerSettings
@@ -78,9 +77,7 @@ async def serve(folder: Path, nodes: int) -> None:
     fill(database, size, datetime.now(UTC))
     newest = database.spill_dir / "newest"
     latest = LatestRows(newest, clock)
-    worker = WorkerSettings(
-        folder, database.address, LIMITS, database.spill_dir, 0, RESULT_BYTES_MAX, newest
-    )
+    worker = WorkerSettings(folder, database.address, LIMITS, database.spill_dir, 0, newest)
     querier = SqlQuerier(worker, Stats(), clock, latest=latest)
     samples = Samples(size)
     await take_stored(latest, querier)

@@ -79,11 +79,23 @@ class Fleet:
         params: Mapping[str, Any] | None = None,
         timeout_s: float = 60.0,
         progress: Progress | None = None,
+        row_limit: int | None = None,
         **more: Any,
     ) -> FleetQuery:
-        """One SELECT; `$name` in it takes `name=…`, or `params["name"]`. Times must be aware."""
+        """One SELECT; `$name` in it takes `name=…`, or `params["name"]`. Times must be aware.
+
+        `row_limit`: most rows, more than the 100,000 that a collector gives to who does not say; of many,
+        `batches` holds none.
+        """
         bound = {**(params or {}), **more}
-        return FleetQuery(self.collector, sql, bound, timeout_s=timeout_s, progress=progress)
+        return FleetQuery(
+            self.collector,
+            sql,
+            bound,
+            timeout_s=timeout_s,
+            progress=progress,
+            row_limit=row_limit,
+        )
 
     def gpus(self, node: str | None = None) -> FleetQuery:
         """The newest sample of each GPU heard of in the last minute, with its inventory."""

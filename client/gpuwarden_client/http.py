@@ -37,6 +37,18 @@ class QueryAnswer:
     """DuckDB's types of the columns."""
 
 
+CUT_TAIL_BYTES = 65_536
+"""So much of an answer's end says whether it was cut."""
+
+
+def is_cut(headers: Mapping[str, str], tail: bytes) -> bool:
+    """Whether rows that are not JSON were cut: a header says so, or the end of what was long on its way."""
+    from gpuwarden.query import TRUNCATED
+
+    said = headers.get("Gpuwarden-Truncated")
+    return TRUNCATED.encode() in tail if said is None else said == "true"
+
+
 def timestamp_param(instant: datetime) -> dict[str, str]:
     """An aware instant as `POST /v1/sql` takes a parameter."""
     return {"timestamp": instant.astimezone(UTC).isoformat()}

@@ -8,7 +8,7 @@ from datetime import date, datetime
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from gpuwarden.query import ARROW_TYPE
+from gpuwarden.query import ARROW_TYPE, TRUNCATED
 from gpuwarden_client.http import CallError, CollectorEndpoint, timestamp_param
 
 if TYPE_CHECKING:
@@ -35,35 +35,48 @@ class FleetQuery:
         *,
         timeout_s: float = 60.0,
         progress: Progress | None = None,
+        row_limit: int | None = None,
     ) -> None:
-        """`progress`: is called as rows arrive."""
+        """`progress`: is called as rows arrive. `row_limit`: most rows; None: as many as the collector gives
+        to who does not say."""
         self.sql = sql
         self.params = dict(params)
         self._collector = collector
         self._timeout_s = timeout_s
         self._progress = progress
+        self._row_limit = row_limit
         self._table: pyarrow.Table | None = None
         self.is_truncated: bool | None = None
-        """Whether there were more rows than the collector gives; None: no rows were fetched yet."""
+        """Whether there were more rows than the collector gave; None: not all are here yet."""
 
     def batches(self) -> "Iterator[pyarrow.RecordBatch]":
         """The rows as they arrive, none of them kept. Raises CallError."""
         pa = _needed("pyarrow")
-        document = {"sql": self.sql, "params": {k: _param(k, v) for k, v in self.params.items()}}
+        document: dict[str, Any] = {
+            "sql": self.sql,
+            "params": {k: _param(k, v) for k, v in self.params.items()},
+        }
+        if self._row_limit is not None:
+            document["row_limit"] = self._row_limit
         answer = self._collector.answer(
             "POST", "/v1/sql", document, accept=ARROW_TYPE, timeout_s=self._timeout_s
         )
         rows = 0
         with answer, self._collector.reading(self._timeout_s):
-            self.is_truncated = answer.headers.get("Gpuwarden-Truncated") == "true"
+            is_truncated = False
             counted = _Counted(answer)
             with pa.ipc.open_stream(counted) as stream:
                 self._schema = stream.schema
-                for batch in stream:
+                while (found := _next_batch(stream)) is not None:
+                    batch, said = found
+                    is_truncated = is_truncated or TRUNCATED.encode() in (said or {})
+                    if not batch.num_rows:
+                        continue
                     rows += batch.num_rows
                     if self._progress is not None:
                         self._progress(rows, counted.bytes)
                     yield batch
+            self.is_truncated = is_truncated
 
     def arrow(self) -> "pyarrow.Table":
         """All rows as an Arrow table. TIMESTAMP is UTC without a zone, as the collector stores it."""
@@ -159,6 +172,15 @@ class _Counted:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _next_batch(stream: Any) -> tuple[Any, Any] | None:
+    """The next batch and what is said beside it; None: there is none."""
+    try:
+        found: tuple[Any, Any] = stream.read_next_batch_with_custom_metadata()
+    except StopIteration:
+        return None
+    return found
 
 
 def _needed(name: str) -> Any:

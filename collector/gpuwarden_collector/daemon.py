@@ -29,6 +29,7 @@ from gpuwarden_collector.http.app import Api
 from gpuwarden_collector.http.bodies import BodyReader
 from gpuwarden_collector.http.nodes import node_routes
 from gpuwarden_collector.http.saved_queries import query_routes
+from gpuwarden_collector.http.sql import SqlEndpoint
 from gpuwarden_collector.incident_store import SqlIncidentStore
 from gpuwarden_collector.ingest.commit_plan import Known
 from gpuwarden_collector.ingest.decode_pool import DecodePool
@@ -42,7 +43,6 @@ from gpuwarden_collector.ops import control_socket as control
 from gpuwarden_collector.ops.disk import Budget, DiskMonitor
 from gpuwarden_collector.ops.health import SAMPLE_S, Duties, Health
 from gpuwarden_collector.ops.metrics import Levels, Stats
-from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
 from gpuwarden_collector.query.limits import limits as memory_limits
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.stored import LOOK_S as LATEST_S
@@ -150,17 +150,16 @@ async def running(
 
         api = Api(
             ingest,
-            querier,
-            bodies,
             stats,
             clock,
             levels,
-            queries_max=settings.query_processes,
             more_metrics=more_metrics,
             pacing=pacing,
             guard=access.middleware,
         )
-        own = (*access.routes, *node_routes(writer), *query_routes(frames.state, clock))
+        sql = _sql_endpoint(settings, querier, bodies, stats)
+        saved = query_routes(frames.state, clock)
+        own = (*access.routes, *sql.routes(), *node_routes(writer), *saved)
         app = api.application([*own, *routes(querier)])
         url = await _listen(stack, settings, app, access, _http_log(stack, stats))
         log.info("collector listens", extra={"url": url, "data": str(settings.data_dir)})
@@ -297,10 +296,24 @@ def _querier(
         queries_max=queries_max,
         timeout_s=settings.query_timeout_s,
         rows_max=settings.query_rows_max,
+        export_rows_max=settings.query_export_rows_max,
+        take_s=settings.query_send_s,
         latest=latest,
     )
     stack.push_async_callback(querier.close)
     return querier
+
+
+def _sql_endpoint(
+    settings: CollectorSettings, querier: SqlQuerier, bodies: BodyReader, stats: Stats
+) -> SqlEndpoint:
+    return SqlEndpoint(
+        querier,
+        bodies,
+        stats,
+        queries_max=settings.query_processes,
+        send_s=settings.query_send_s,
+    )
 
 
 def _decode_pool(
@@ -438,9 +451,7 @@ def _worker(settings: CollectorSettings, address: LakeAddress, spill_dir: Path) 
         settings.query_memory_limit, settings.query_memory_bytes_max
     )
     limits = EngineLimits(memory, settings.temp_limit, settings.query_threads)
-    return WorkerSettings(
-        settings.data_dir, address, limits, spill_dir, data_bytes_max, RESULT_BYTES_MAX
-    )
+    return WorkerSettings(settings.data_dir, address, limits, spill_dir, data_bytes_max)
 
 
 def _kept(settings: CollectorSettings) -> maintenance.MaintenancePolicy:
@@ -450,7 +461,7 @@ def _kept(settings: CollectorSettings) -> maintenance.MaintenancePolicy:
         Tier.HOURS: settings.keep_hours_days,
         Tier.EVENTS: settings.keep_events_days,
     }
-    return maintenance.MaintenancePolicy(days, settings.query_timeout_s)
+    return maintenance.MaintenancePolicy(days, settings.query_timeout_s + settings.query_send_s)
 
 
 def _levels(

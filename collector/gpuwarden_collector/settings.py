@@ -59,7 +59,15 @@ class CollectorSettings:
     )
     threads: int = setting(0, "Threads of DuckDB; 0: one for every two CPUs.", least=0, most=1024)
     query_timeout_s: float = setting(30.0, "Most time that a query may take.", least=0.1, most=3600)
-    query_rows_max: int = setting(100_000, "Most rows that a query returns.", least=1)
+    query_rows_max: int = setting(
+        100_000, "Most rows that a query returns, unless it asks for more.", least=1
+    )
+    query_export_rows_max: int = setting(
+        20_000_000, "Most rows that a query may ask for, as `row_limit`.", least=1
+    )
+    query_send_s: float = setting(
+        60.0, "Most time that a client may take to receive its rows.", least=1, most=3600
+    )
     query_processes: int = setting(
         2, "People's queries that run at the same time, each in a process.", least=1, most=64
     )

@@ -8,7 +8,12 @@ from typing import Any, Protocol
 
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
 PARQUET_TYPE = "application/vnd.apache.parquet"
+NDJSON_TYPE = "application/x-ndjson"
 """Media types of rows over HTTP."""
+TRUNCATED = "gpuwarden.truncated"
+"""Stands at the end of rows over HTTP that were cut, but for those as JSON."""
+ERROR = "gpuwarden.error"
+"""Key of the last line of NDJSON that could not be completed."""
 
 
 @dataclass(frozen=True, slots=True)

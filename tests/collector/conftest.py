@@ -26,7 +26,6 @@ from gpuwarden.clock import ManualClock
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
 from gpuwarden_collector.daemon import Collector, running
 from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
-from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
 from gpuwarden_collector.query.worker import WorkerSettings
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.database import Database
@@ -147,7 +146,6 @@ def worker_settings(database: Database) -> WorkerSettings:
         limits,
         database.spill_dir,
         1 << 30,
-        RESULT_BYTES_MAX,
     )
 
 

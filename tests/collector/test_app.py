@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import csv
 import io
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from aiohttp import web
 from multidict import CIMultiDict
 
+from gpuwarden.query import NDJSON_TYPE
 from gpuwarden.wire import (
     BODY_BYTES_MAX,
     CONTENT_TYPE,
@@ -23,7 +25,8 @@ from gpuwarden.wire import (
     BatchId,
     headers_of,
 )
-from gpuwarden_collector.http.app import SQL_WAITING_MAX
+from gpuwarden_collector.http.sql import SQL_WAITING_MAX
+from gpuwarden_collector.http.sql_request import Form
 
 ENDLESS = b"SELECT count(*) FROM range(1000000000) a, range(1000000000) b"
 
@@ -145,6 +148,9 @@ async def test_sql_answers_in_the_form_that_is_asked_for(
             assert answer.headers["Content-Type"] == CONTENT_TYPE
             table = pa.ipc.open_stream(await answer.read()).read_all()
             assert table.to_pylist() == [{"a": 1, "b": "x"}]
+        async with session.post(url, data=sql, headers={"Accept": NDJSON_TYPE}) as answer:
+            assert answer.headers["Content-Type"] == NDJSON_TYPE + "; charset=utf-8"
+            assert await answer.json(content_type=None) == {"a": 1, "b": "x"}
         parquet = "application/vnd.apache.parquet"
         async with session.post(url, data=sql, headers={"Accept": parquet}) as answer:
             assert answer.headers["Content-Type"] == parquet
@@ -262,13 +268,63 @@ async def test_a_query_ends_when_its_client_goes_away(
             assert (await answer.json())["rows"] == [[7]]
 
 
-async def test_a_client_that_does_not_take_its_rows_loses_them(
-    start: Any, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+async def test_a_client_that_goes_away_while_rows_come_frees_the_query_process(
+    start: Any, session: aiohttp.ClientSession
 ) -> None:
-    monkeypatch.setattr("gpuwarden_collector.http.app.SQL_SEND_S", 0.2)
+    asked = {"sql": "SELECT * FROM range(1000000000)", "row_limit": 20_000_000}
+    async with start(query_processes=1) as collector:
+        url = collector.url + "/v1/sql"
+        for accept in ("text/csv", "application/x-ndjson", CONTENT_TYPE):
+            answer = await session.post(url, json=asked, headers={"Accept": accept})
+            await answer.content.readexactly(1_000_000)
+            answer.close()
+            async with asyncio.timeout(1), session.post(url, data=b"SELECT 7") as after:
+                assert (await after.json())["rows"] == [[7]]
+
+
+async def test_what_cannot_be_completed_does_not_look_complete(
+    start: Any, session: aiohttp.ClientSession
+) -> None:
+    sql = "SELECT CASE WHEN i = 900000 THEN 'x' ELSE '1' END::INTEGER AS a FROM range(1000000) t(i)"
+    asked = {"sql": sql, "row_limit": 1_000_000}
+    async with start() as collector:
+        url = collector.url + "/v1/sql"
+        for accept in ("text/csv", "application/json", CONTENT_TYPE):
+            async with session.post(url, json=asked, headers={"Accept": accept}) as answer:
+                assert answer.status == 200
+                with pytest.raises(aiohttp.ClientPayloadError):
+                    await answer.read()
+        async with session.post(url, json=asked, headers={"Accept": NDJSON_TYPE}) as answer:
+            *rows, last = (await answer.text()).splitlines()
+    assert rows[0] == '{"a":1}'
+    assert "Could not convert" in json.loads(last)["gpuwarden.error"]["error"]
+
+
+async def test_rows_that_are_cut_after_they_were_begun_say_so_at_their_end(
+    start: Any, session: aiohttp.ClientSession
+) -> None:
+    async with start(query_rows_max=300_000) as collector:
+        url = collector.url + "/v1/sql"
+        ends: dict[str, bytes] = {}
+        for form in Form:
+            data = "SELECT range AS n, hash(range) AS h FROM range(400000)"
+            async with session.post(url, data=data, headers={"Accept": form}) as answer:
+                assert "Gpuwarden-Truncated" not in answer.headers
+                ends[form.name] = (await answer.read())[-1_000:]
+    assert ends["JSON"].partition(b"]]")[2].startswith(b',"truncated":true')
+    assert ends["NDJSON"].endswith(b'\n{"gpuwarden.truncated":true,"rows":300000}\n')
+    assert ends["CSV"].endswith(
+        b"\n# gpuwarden.truncated: there are more rows than these 300000\r\n"
+    )
+    assert all(b"gpuwarden.truncated" in ends[name] for name in ("ARROW", "PARQUET"))
+
+
+async def test_a_client_that_does_not_take_its_rows_loses_them(
+    start: Any, session: aiohttp.ClientSession
+) -> None:
     sql = b"SELECT repeat('x', 10000) FROM range(3000)"
     head = b"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nAccept: text/csv\r\nContent-Length: %d\r\n\r\n"
-    async with start(query_processes=1) as collector:
+    async with start(query_processes=1, query_send_s=1) as collector:
         port = int(collector.url.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         writer.write(head % len(sql) + sql)

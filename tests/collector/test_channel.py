@@ -1,6 +1,7 @@
 """Messages arrive whole, in order and in any pieces; nonsense ends the channel."""
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -10,6 +11,7 @@ import pytest
 
 from gpuwarden_collector.query.channel import (
     BODY_BYTES_MAX,
+    QUEUED_BYTES_MAX,
     Channel,
     ChannelError,
     packed,
@@ -53,6 +55,19 @@ async def test_who_is_cancelled_leaves_the_message_to_the_next(pair: Any) -> Non
     send(theirs, {"a": 1}, b"later")
     async with asyncio.timeout(20):
         assert await channel.receive() == ({"a": 1}, b"later")
+
+
+async def test_who_takes_nothing_makes_the_other_side_wait(pair: Any) -> None:
+    channel, theirs = pair
+    theirs.setblocking(False)
+    message = packed({"n": 1}, bytes(64 * 1024))
+    sent = 0
+    for _ in range(200):
+        with contextlib.suppress(BlockingIOError):
+            sent += theirs.send(message[sent % len(message) :])
+        await asyncio.sleep(0)
+    assert sent < 3 * QUEUED_BYTES_MAX
+    assert (await channel.receive())[0] == {"n": 1}
 
 
 async def test_what_came_before_the_end_is_received(pair: Any) -> None:

@@ -13,7 +13,7 @@ from tests.each import each
 
 from gpuwarden.query import QueryError
 from gpuwarden_collector.query import guard
-from gpuwarden_collector.query.execute import Reading, Runner
+from gpuwarden_collector.query.execute import CollectedRows, Reading, Runner
 from gpuwarden_collector.query.guard import Parsed
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import Engine, EngineLimits
@@ -511,7 +511,7 @@ def test_joins_are_put_in_order_where_there_may_be_any(database: Database) -> No
     for number, sql in enumerate(
         ("SELECT count(*) FROM gpu_samples", "SELECT * FROM gpus_now") * 2
     ):
-        runner.run(number + 1, sql, {}, 10)
+        runner.run(number + 1, CollectedRows(), sql, {}, 10)
         row = engine.connection.execute("SELECT current_setting('disabled_optimizers')").fetchone()
         said.append("join_order" in (row or [""])[0])
     engine.connection.close()

@@ -230,11 +230,87 @@ async def test_what_takes_too_long_ends_soon_after_and_leaves_nothing_on_disk(
     assert [p for p in worker_settings.spill.rglob("*") if p.name.startswith("duckdb")] == []
 
 
-async def test_an_answer_is_bounded_when_it_is_encoded(querier: SqlQuerier) -> None:
-    sql = "SELECT repeat(chr(1), 1000) FROM range(60000)"
-    with pytest.raises(QueryError, match="larger than 128 MiB as JSON"):
-        await querier.run("json", sql)
-    assert len((await querier.run("arrow", sql)).body) > 60_000_000
+async def test_a_stream_holds_little_and_a_held_answer_is_bounded(querier: SqlQuerier) -> None:
+    sql = "SELECT repeat(chr(1), 1000) AS x FROM range(70000)"
+    with pytest.raises(QueryError, match="larger than 64 MiB"):
+        await querier.query(sql, row_limit=70_000)
+    before, most, size = psutil.Process().memory_info().rss, 0, 0
+    async with querier.stream("json", sql) as stream:
+        async for part in stream:
+            size += len(part)
+            most = max(most, psutil.Process().memory_info().rss)
+        assert (stream.columns, stream.types) == (("x",), ("VARCHAR",))
+        assert (stream.rows, stream.truncated) == (70_000, False)
+    assert size > 400_000_000  # six characters each
+    assert most < before + 20_000_000
+    (pid,) = querier.pids
+    assert psutil.Process(pid).memory_info().rss < 300_000_000
+
+
+async def test_rows_come_as_arrow_batches_before_the_query_has_ended(querier: SqlQuerier) -> None:
+    sql = "SELECT i, (CASE WHEN i % 2 = 0 THEN 'a' ELSE 'b' END)::ENUM('a', 'b') AS e FROM range($n) t(i)"
+    rows, last = 0, None
+    async with querier.stream("arrow", sql, {"n": 500_000}, row_limit=1_000_000) as stream:
+        async for batch in stream.batches():
+            assert rows or not stream.is_ended
+            assert batch["i"][0].as_py() == rows
+            rows, last = rows + batch.num_rows, batch
+    assert last is not None
+    assert (rows, last["e"][-1].as_py()) == (500_000, "b")
+    async with querier.stream("arrow", sql, {"n": 0}) as stream:
+        assert [batch.num_rows async for batch in stream.batches()] == []
+
+
+async def test_a_stream_is_cut_at_what_was_asked_or_may_be(querier: SqlQuerier) -> None:
+    asked = ((None, 100_000, True), (7, 7, False), (0, 0, False), (200_000, 150_000, False))
+    for limit, rows, says_so in asked:
+        sql = "SELECT * FROM range(150000)" if limit == 200_000 else "SELECT * FROM range(1000000)"
+        async with querier.stream("ndjson", sql, row_limit=limit) as stream:
+            body = b"".join([part async for part in stream])
+        assert (stream.rows, stream.truncated) == (rows, limit != 200_000)
+        assert (b"gpuwarden.truncated" in body[-100:]) == says_so
+
+
+async def test_while_nobody_takes_rows_the_process_waits_and_then_it_ends(
+    worker_settings: WorkerSettings,
+) -> None:
+    querier = SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=1, take_s=1)
+    sql = "SELECT repeat('x', 1000) FROM range(100000)"
+    async with querier.stream("arrow", sql) as stream:
+        await anext(stream)
+        await asyncio.sleep(0.3)
+        (pid,) = querier.pids
+        process = psutil.Process(pid)
+        used_s = process.cpu_times().user
+        await asyncio.sleep(0.5)
+        assert process.cpu_times().user - used_s < 0.1
+        assert process.status() == psutil.STATUS_SLEEPING
+        await asyncio.sleep(0.5)
+        with pytest.raises(QueryTimeoutError, match="not taken in time"):
+            [part async for part in stream]
+    assert (await querier.query("SELECT 1")).rows == [(1,)]
+    assert querier.pids == [pid]  # it was interrupted, and serves on
+    await querier.close()
+
+
+async def test_who_leaves_a_stream_frees_its_process_at_once(querier: SqlQuerier) -> None:
+    async with querier.stream("csv", "SELECT * FROM range(1000000000)", row_limit=10**9) as stream:
+        await anext(stream)
+    began_s = time.monotonic()
+    (pid,) = querier.pids
+    assert (await querier.query("SELECT 1")).rows == [(1,)]
+    assert querier.pids == [pid]
+    assert time.monotonic() - began_s < 1
+
+
+async def test_an_error_after_the_first_rows_comes_from_the_stream(querier: SqlQuerier) -> None:
+    sql = "SELECT CASE WHEN i = 900000 THEN 'x' ELSE '1' END::INTEGER FROM range(1000000) t(i)"
+    got = 0
+    async with querier.stream("csv", sql, row_limit=1_000_000) as stream:
+        with pytest.raises(QueryError, match="Could not convert"):
+            async for part in stream:
+                got += len(part)
+    assert got > 1_000_000
 
 
 async def test_a_process_that_is_killed_costs_its_query_and_no_other(querier: SqlQuerier) -> None:

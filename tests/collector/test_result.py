@@ -12,18 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from gpuwarden.query import QueryError
-from gpuwarden_collector.query.encode import (
-    ResultRows,
-    arrow_body,
-    csv_body,
-    encoded,
-    json_body,
-    parquet_body,
-    python_rows,
-)
+from gpuwarden.query import TRUNCATED, QueryError
+from gpuwarden_collector.query.encode import ResultRows, python_rows
 from gpuwarden_collector.query.execute import Reading
+from gpuwarden_collector.query.formats import Ending, encoded, encoder_of
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
 
@@ -78,13 +73,13 @@ def rows_of(database: Database, sql: str) -> ResultRows:
 def test_values(database: Database, sql: str, value: Any, in_json: Any) -> None:
     rows = rows_of(database, f"SELECT {sql} AS value")
     assert python_rows(rows) == [(value,)]
-    body = json.loads(json_body(rows, 0.5))
+    body = json.loads(encoded("json", rows, 0.5))
     assert body["columns"] == [{"name": "value", "type": rows.types[0]}]
     assert body["rows"] == [[value if "HUGEINT" in sql else in_json]]
-    assert csv_body(rows).startswith(b"value\r\n")
-    read = pa.ipc.open_stream(arrow_body(rows)).read_all()
+    assert encoded("csv", rows, 0).startswith(b"value\r\n")
+    read = pa.ipc.open_stream(encoded("arrow", rows, 0)).read_all()
     assert (read.schema, str(read)) == (rows.data.schema, str(rows.data))
-    stored = ResultRows(pq.read_table(io.BytesIO(parquet_body(rows))), rows.types, False)
+    stored = ResultRows(pq.read_table(io.BytesIO(encoded("parquet", rows, 0))), rows.types, False)
     if sql.startswith("INTERVAL"):
         assert stored.data.to_pylist() == [{"value": in_json}]
     elif "HUGEINT" in sql:
@@ -107,10 +102,12 @@ def test_values(database: Database, sql: str, value: Any, in_json: Any) -> None:
 )
 def test_what_python_cannot_hold_is_named_with_its_column(database: Database, sql: str) -> None:
     rows = rows_of(database, f"SELECT 1 AS one, {sql} AS late")
-    for form in (python_rows, csv_body, lambda rows: json_body(rows, 0)):
+    with pytest.raises(QueryError, match="column late has a .* cast it to VARCHAR"):
+        python_rows(rows)
+    for form in ("csv", "json", "ndjson"):
         with pytest.raises(QueryError, match="column late has a .* cast it to VARCHAR"):
-            form(rows)
-    assert pa.ipc.open_stream(arrow_body(rows)).read_all().num_rows == 1
+            encoded(form, rows, 0)
+    assert pa.ipc.open_stream(encoded("arrow", rows, 0)).read_all().num_rows == 1
 
 
 def test_what_parquet_cannot_hold_is_said(database: Database) -> None:
@@ -119,17 +116,61 @@ def test_what_parquet_cannot_hold_is_said(database: Database) -> None:
         ("SELECT [INTERVAL 1 DAY] AS a", "cast it to VARCHAR"),
     ):
         with pytest.raises(QueryError, match=reason):
-            parquet_body(rows_of(database, sql))
+            encoded("parquet", rows_of(database, sql), 0)
 
 
-def test_an_answer_is_bounded_in_every_form(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpuwarden_collector.query.encode.ENCODED_BYTES_MAX", 2_000)
-    rows = rows_of(database, "SELECT random() AS a FROM range(1000)")
-    for form in ("json", "csv", "arrow", "parquet"):
-        with pytest.raises(QueryError, match="larger than"):
-            encoded(form, rows, 0.0)
+PARTS = ResultRows(
+    pa.table(
+        {
+            "n": pa.array(range(800)),
+            "name": [f"x{n}" for n in range(800)],
+            "list": [[n] for n in range(800)],
+            "ts": pa.array([AT.replace(tzinfo=None)] * 800, pa.timestamp("us")),
+            "took": pa.array([pa.MonthDayNano([0, n, 0]) for n in range(800)]),
+            "kind": pa.array(["a", "b"] * 400).dictionary_encode(),
+        }
+    ),
+    ("BIGINT", "VARCHAR", "BIGINT[]", "TIMESTAMP", "INTERVAL", "ENUM('a', 'b')"),
+    False,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 400), max_size=4), st.booleans())
+def test_parts_say_together_what_the_whole_says(sizes: list[int], truncated: bool) -> None:
+    whole = PARTS.data.slice(0, min(sum(sizes), PARTS.data.num_rows))
+    ending = Ending(whole.num_rows, truncated, 0.5)
+    for form in ("json", "ndjson", "csv", "arrow", "parquet"):
+        encoder = encoder_of(form, whole.schema, PARTS.types)
+        body, at = encoder.begin(), 0
+        for size in sizes:
+            if part := whole.slice(at, size):
+                body += encoder.rows(part)
+            at += size
+        body += encoder.end(ending)
+        said = encoded(form, ResultRows(whole, PARTS.types, truncated), 0.5)
+        assert read_back(form, body) == read_back(form, said)
+        assert (TRUNCATED.encode() in body[-2_000:]) == (truncated and form != "json")
+
+
+def read_back(form: str, body: bytes) -> Any:
+    if form == "arrow":
+        return pa.ipc.open_stream(body).read_all().to_pylist()
+    if form == "parquet":
+        return pq.read_table(io.BytesIO(body)).to_pylist()
+    return body
+
+
+def test_ndjson_is_an_object_a_line(database: Database) -> None:
+    rows = rows_of(database, "SELECT range AS n, NULL AS x, {'a': 'é'} AS s FROM range(2)")
+    lines = encoded("ndjson", ResultRows(rows.data, rows.types, True), 0).splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"n": 0, "x": None, "s": {"a": "é"}},
+        {"n": 1, "x": None, "s": {"a": "é"}},
+        {TRUNCATED: True, "rows": 2},
+    ]
+    with pytest.raises(QueryError, match="two columns are called a: NDJSON"):
+        encoded("ndjson", rows_of(database, "SELECT 1 AS a, 2 AS a"), 0)
 
 
 def test_a_type_that_arrow_lacks_is_an_error_of_the_query(database: Database) -> None:
@@ -139,7 +180,7 @@ def test_a_type_that_arrow_lacks_is_an_error_of_the_query(database: Database) ->
 
 def test_json_says_whether_rows_were_cut(database: Database) -> None:
     rows = rows_of(database, "SELECT * FROM range(2)")
-    assert json.loads(json_body(ResultRows(rows.data, rows.types, True), 0.25)) == {
+    assert json.loads(encoded("json", ResultRows(rows.data, rows.types, True), 0.25)) == {
         "columns": [{"name": "range", "type": "BIGINT"}],
         "rows": [[0], [1]],
         "truncated": True,
@@ -149,12 +190,12 @@ def test_json_says_whether_rows_were_cut(database: Database) -> None:
 
 def test_csv_is_what_a_csv_reader_reads(database: Database) -> None:
     rows = rows_of(database, 'SELECT \'a,"b"\n\' AS "x,y", NULL AS n, true AS t, [1, 2] AS l')
-    read = list(csv.reader(io.StringIO(csv_body(rows).decode(), newline="")))
+    read = list(csv.reader(io.StringIO(encoded("csv", rows, 0).decode(), newline="")))
     assert read == [["x,y", "n", "t", "l"], ['a,"b"\n', "", "true", "[1,2]"]]
 
 
 def test_no_rows_are_an_empty_answer_with_its_columns(database: Database) -> None:
     rows = rows_of(database, "SELECT 1 AS a, 'x' AS b WHERE false")
     assert python_rows(rows) == []
-    assert json.loads(json_body(rows, 0))["rows"] == []
-    assert csv_body(rows) == b"a,b\r\n"
+    assert json.loads(encoded("json", rows, 0))["rows"] == []
+    assert encoded("csv", rows, 0) == b"a,b\r\n"

@@ -11,7 +11,6 @@ import pytest
 
 from gpuwarden.clock import SystemClock
 from gpuwarden_collector.ops.metrics import Stats
-from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.sandbox import landlock_version
 from gpuwarden_collector.query.worker import WorkerSettings
@@ -113,7 +112,7 @@ async def test_a_catalogue_that_nobody_has_open_can_be_read(data_dir: Path) -> N
     assert not (data_dir / "lake/catalog.sqlite-shm").exists()
     limits = EngineLimits(memory="256MiB", threads=1)
     settings = WorkerSettings(
-        data_dir, local_address(data_dir), limits, data_dir / "spill", 1 << 30, RESULT_BYTES_MAX
+        data_dir, local_address(data_dir), limits, data_dir / "spill", 1 << 30
     )
     querier = SqlQuerier(settings, Stats(), SystemClock())
     assert (await querier.query("SELECT count(*) FROM gpu_samples")).rows == [(0,)]

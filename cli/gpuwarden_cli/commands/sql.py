@@ -11,7 +11,7 @@ from typing import Any
 from gpuwarden.durations import exact, seconds_of
 from gpuwarden.query import ARROW_TYPE, PARQUET_TYPE
 from gpuwarden_cli.output import FORMATS, render
-from gpuwarden_client.http import CollectorEndpoint, QueryAnswer, ask
+from gpuwarden_client.http import CUT_TAIL_BYTES, CollectorEndpoint, QueryAnswer, ask, is_cut
 
 STREAMED = {"arrow": ARROW_TYPE, "parquet": PARQUET_TYPE}
 """Formats that the collector makes, and their media types."""
@@ -108,9 +108,11 @@ def _hand_on(collector: CollectorEndpoint, query: str, params: dict[str, Any], f
             "POST", "/v1/sql", document, accept=STREAMED[form], timeout_s=_TIMEOUT_S
         ) as answer,
     ):
-        is_truncated = answer.headers.get("Gpuwarden-Truncated") == "true"
+        tail = b""
         while part := answer.read(_CHUNK_BYTES):
             sys.stdout.buffer.write(part)
+            tail = (tail + part)[-CUT_TAIL_BYTES:]
+        is_truncated = is_cut(answer.headers, tail)
     sys.stdout.buffer.flush()
     if is_truncated:
         print("gpuwarden: the collector cut the rows; add a LIMIT or aggregate", file=sys.stderr)

@@ -22,7 +22,7 @@ from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, BatchId, error_sentence, headers_of
 from gpuwarden_cli.importing.batches import ImportBatch, digest
 from gpuwarden_cli.importing.model import AGENT
-from gpuwarden_client.http import CallError, CollectorEndpoint
+from gpuwarden_client.http import CUT_TAIL_BYTES, CallError, CollectorEndpoint, is_cut
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -103,7 +103,7 @@ class Delivery:
         answer, headers = self._ask(
             "/v1/sql", body, {"Content-Type": "application/json", "Accept": ARROW_TYPE}
         )
-        if headers.get("Gpuwarden-Truncated") == "true":
+        if is_cut(headers, answer[-CUT_TAIL_BYTES:]):
             return None
         try:
             table = pa.ipc.open_stream(answer).read_all()

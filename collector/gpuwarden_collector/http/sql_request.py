@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from gpuwarden.query import ARROW_TYPE, PARQUET_TYPE, QueryError
+from gpuwarden.query import ARROW_TYPE, NDJSON_TYPE, PARQUET_TYPE, QueryError
 
 SQL_BODY_BYTES_MAX = 1024 * 1024
 
@@ -16,6 +16,7 @@ class Form(StrEnum):
     """Media types of answers."""
 
     JSON = "application/json"
+    NDJSON = NDJSON_TYPE
     CSV = "text/csv"
     ARROW = ARROW_TYPE
     PARQUET = PARQUET_TYPE
@@ -28,6 +29,8 @@ class SqlRequest:
     sql: str
     params: Mapping[str, Any]
     form: Form
+    row_limit: int | None = None
+    """Most rows that are wanted; None: as many as the settings say."""
 
 
 def sql_request_of(body: bytes, content_type: str, accept: str) -> SqlRequest:
@@ -47,13 +50,17 @@ def sql_request_of(body: bytes, content_type: str, accept: str) -> SqlRequest:
         raise QueryError(f"the body is not valid JSON: {error}") from error
     if not isinstance(asked, dict) or not isinstance(asked.get("sql"), str):
         raise QueryError('the body must be a JSON object with "sql", a text')
-    unknown = sorted(asked.keys() - {"sql", "params"})
+    unknown = sorted(asked.keys() - {"sql", "params", "row_limit"})
     if unknown:
-        raise QueryError(f"unknown key {unknown[0]!r}; known are sql and params")
+        raise QueryError(f"unknown key {unknown[0]!r}; known are sql, params and row_limit")
     params = {} if asked.get("params") is None else asked["params"]
     if not isinstance(params, dict):
         raise QueryError('"params" must be an object of names and values')
-    return SqlRequest(asked["sql"], {name: _param(name, v) for name, v in params.items()}, form)
+    row_limit = asked.get("row_limit")
+    if row_limit is not None and (type(row_limit) is not int or row_limit < 0):
+        raise QueryError('"row_limit" must be a whole number, 0 or more')
+    bound = {name: _param(name, v) for name, v in params.items()}
+    return SqlRequest(asked["sql"], bound, form, row_limit)
 
 
 def _form(accept: str) -> Form:

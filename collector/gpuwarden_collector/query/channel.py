@@ -13,6 +13,8 @@ from typing import Any
 _PREFIX = struct.Struct("<II")
 HEADER_BYTES_MAX = 1024 * 1024
 BODY_BYTES_MAX = 160 * 1024 * 1024
+QUEUED_BYTES_MAX = 1024 * 1024
+"""Messages of so many bytes may wait to be received: then the other side waits."""
 
 
 class ChannelError(Exception):
@@ -25,7 +27,9 @@ def packed(header: dict[str, Any], body: bytes = b"") -> bytes:
     return _PREFIX.pack(len(said), len(body)) + said + body
 
 
-def send(sock: socket.socket, header: dict[str, Any], body: bytes = b"") -> None:
+def send(
+    sock: socket.socket, header: dict[str, Any], body: bytes | bytearray | memoryview = b""
+) -> None:
     """Send a message. Raises OSError."""
     said = json.dumps(header).encode()
     sock.sendall(_PREFIX.pack(len(said), len(body)) + said)
@@ -44,7 +48,7 @@ class Channel(asyncio.BufferedProtocol):
     """The other side of a query process, on the event loop: messages that arrive, in their order.
 
     Bytes go where they stay, as a body may be large. Who waits for a message may be cancelled; it is
-    then what the next one waits for.
+    then what the next one waits for. While nobody takes what has come, no more is read.
     """
 
     def __init__(self) -> None:
@@ -56,7 +60,9 @@ class Channel(asyncio.BufferedProtocol):
         self._messages: deque[tuple[dict[str, Any], bytes | bytearray]] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._failure: ChannelError | None = None
-        self.transport: asyncio.WriteTransport | None = None
+        self._queued_bytes = 0
+        self._is_paused = False
+        self.transport: asyncio.Transport | None = None
 
     @property
     def is_closed(self) -> bool:
@@ -70,10 +76,16 @@ class Channel(asyncio.BufferedProtocol):
                 raise self._failure
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        return self._messages.popleft()
+        header, body = self._messages.popleft()
+        self._queued_bytes -= len(body)
+        if self._is_paused and self._queued_bytes < QUEUED_BYTES_MAX:
+            self._is_paused = False
+            if self.transport is not None and not self.transport.is_closing():
+                self.transport.resume_reading()
+        return header, body
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
+        assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -108,6 +120,11 @@ class Channel(asyncio.BufferedProtocol):
             self._part = bytearray(self._body_size)
         else:
             self._messages.append((self._header, part))
+            self._queued_bytes += len(part)
+            if self._queued_bytes >= QUEUED_BYTES_MAX and not self._is_paused:
+                self._is_paused = True
+                if self.transport is not None:
+                    self.transport.pause_reading()
             self._header, self._is_prefix, self._part = None, True, bytearray(_PREFIX.size)
             self._wake()
 

@@ -1,14 +1,12 @@
-"""Result rows as Python values, JSON, CSV, Arrow and Parquet. Runs in query processes and threads, never on the loop.
+"""Values of result rows as Python, JSON, CSV and Parquet have them. Runs in query processes and threads, never on the loop.
 
 TIMESTAMP is UTC. JSON has instants as `2026-01-01T00:00:00.000Z`, durations in seconds, blobs in
 hexadecimal; NaN and infinity, which JSON lacks, become null.
 """
 
-import csv
-import io
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -22,9 +20,6 @@ from gpuwarden.query import QueryError
 _PLAIN_TYPES = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_floating)
 _WIDE = ("HUGEINT", "UHUGEINT")
 _FIRST, _END = np.datetime64("0001-01-01"), np.datetime64("9999-12-31T23:59:59")
-ENCODED_BYTES_MAX = 128 * 1024 * 1024
-"""Twice what rows may have before they are encoded."""
-_CHUNK_ROWS = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +29,6 @@ class ResultRows:
     data: Any
     types: tuple[str, ...]
     truncated: bool
-
-
-def encoded(form: str, rows: ResultRows, elapsed_s: float) -> bytes:
-    """Rows as bytes. `form`: json, csv, parquet or arrow. Raises QueryError, also when they are too many."""
-    match form:
-        case "json":
-            return json_body(rows, elapsed_s)
-        case "csv":
-            return csv_body(rows)
-        case "parquet":
-            return parquet_body(rows)
-        case _:
-            return arrow_body(rows)
 
 
 def decoded(body: bytes | bytearray, types: Sequence[str], *, truncated: bool) -> ResultRows:
@@ -68,72 +50,8 @@ def python_rows(rows: ResultRows) -> Sequence[tuple[Any, ...]]:
     return list(zip(*columns, strict=True)) if columns else []
 
 
-def json_body(rows: ResultRows, elapsed_s: float) -> bytes:
-    """`{"columns": [{"name", "type"}], "rows": [[...]], "truncated": ..., "elapsed_s": ...}`."""
-    names = rows.data.schema.names
-    columns = [{"name": n, "type": t} for n, t in zip(names, rows.types, strict=True)]
-    body = bytearray(b'{"columns":' + _json(columns) + b',"rows":[')
-    for at, chunk in enumerate(_chunks(rows)):
-        columns_of_cells = [
-            _json_column(name, values, sql_type)
-            for name, values, sql_type in zip(names, chunk.data.columns, rows.types, strict=True)
-        ]
-        cells = list(zip(*columns_of_cells, strict=True))
-        body += (b"," if at else b"") + _json(cells)[1:-1]
-        _bound(len(body), "JSON")
-    end = {"truncated": rows.truncated, "elapsed_s": round(elapsed_s, 6)}
-    body += b"]," + _json(end)[1:]
-    return bytes(body)
-
-
-def csv_body(rows: ResultRows) -> bytes:
-    """RFC 4180 with a header line; NULL is an empty field, nested values are JSON."""
-    out = io.BytesIO()
-    text = io.TextIOWrapper(out, encoding="utf-8", newline="")
-    writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerow(rows.data.schema.names)
-    for chunk in _chunks(rows):
-        for row in python_rows(chunk):
-            writer.writerow([_csv_cell(cell) for cell in row])
-        _bound(out.tell(), "CSV")
-    text.flush()
-    _bound(out.tell(), "CSV")
-    return out.getvalue()
-
-
-def arrow_body(rows: ResultRows) -> bytes:
-    """An Arrow IPC stream with DuckDB's own types."""
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, rows.data.schema) as writer:
-        writer.write_table(rows.data)
-    _bound(sink.tell(), "Arrow")
-    return sink.getvalue()
-
-
-def parquet_body(rows: ResultRows) -> bytes:
-    """A Parquet file. What Parquet lacks is as in JSON: durations are seconds; wide integers are text."""
-    import pyarrow.parquet as pq  # 20 MB that few query processes need
-
-    names, columns = rows.data.schema.names, rows.data.columns
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise QueryError(f"two columns are called {twice}: Parquet needs a name for each (AS)")
-    kept = [_parquet_column(*of) for of in zip(names, columns, rows.types, strict=True)]
-    table = pa.table(kept, names=names)
-    sink = io.BytesIO()
-    try:
-        with pq.ParquetWriter(sink, table.schema, compression="zstd") as writer:
-            for batch in table.to_batches(max_chunksize=32 * _CHUNK_ROWS):
-                writer.write_batch(batch)
-                _bound(sink.tell(), "Parquet")
-    except pa.ArrowException as error:
-        raise QueryError(f"Parquet cannot hold this: {error}; cast it to VARCHAR") from error
-    _bound(sink.tell(), "Parquet")
-    return sink.getvalue()
-
-
-def _parquet_column(name: str, values: Any, sql_type: str) -> Any:
-    """Raises QueryError."""
+def parquet_column(name: str, values: Any, sql_type: str) -> Any:
+    """A column as Parquet has it: durations in seconds, wide integers as text. Raises QueryError."""
     if sql_type == "INTERVAL":
         spans = _python_column(name, values, sql_type)
         return pa.array([None if s is None else s.total_seconds() for s in spans], pa.float64())
@@ -143,21 +61,8 @@ def _parquet_column(name: str, values: Any, sql_type: str) -> Any:
     return values
 
 
-def _chunks(rows: ResultRows) -> Iterator[ResultRows]:
-    """Rows in parts of which the Python values are few enough to hold."""
-    for start in range(0, rows.data.num_rows, _CHUNK_ROWS):
-        yield ResultRows(rows.data.slice(start, _CHUNK_ROWS), rows.types, rows.truncated)
-
-
-def _bound(size: int, form: str) -> None:
-    if size > ENCODED_BYTES_MAX:
-        raise QueryError(
-            f"the answer is larger than {ENCODED_BYTES_MAX // 2**20} MiB as {form}: "
-            "select fewer columns or rows, or aggregate"
-        )
-
-
-def _json(value: Any) -> bytes:
+def json_bytes(value: Any) -> bytes:
+    """JSON without blanks, as UTF-8."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -172,7 +77,7 @@ def _python_column(name: str, values: Any, sql_type: str) -> list[Any]:
         ) from error
 
 
-def _json_column(name: str, values: Any, sql_type: str) -> list[Any]:
+def json_column(name: str, values: Any, sql_type: str) -> list[Any]:
     """Cells as JSON has them; instants and numbers, of which most answers are, all at once.
 
     Raises QueryError.
@@ -268,7 +173,8 @@ def _json_cell(cell: Any) -> Any:
             return str(cell)
 
 
-def _csv_cell(cell: Any) -> Any:
+def csv_cell(cell: Any) -> Any:
+    """A Python value as CSV has it."""
     plain = _json_cell(cell)
     if isinstance(plain, bool):
         return "true" if plain else "false"

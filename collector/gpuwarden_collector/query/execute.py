@@ -1,4 +1,4 @@
-"""Parses SQL and runs one query on a reading cursor, bounded in rows and bytes."""
+"""Parses SQL and runs one query on a reading cursor; rows go on as they come, none is held."""
 
 import json
 import threading
@@ -49,6 +49,53 @@ class _Judged:
 
 class Interrupted(Exception):  # noqa: N818  an outcome that the caller expects
     """The query was ended from outside."""
+
+
+class RowSink(Protocol):
+    """What takes the rows of a query as they come. An Exception of its own ends the query."""
+
+    has_sent: bool
+    """Whether something is out that cannot be taken back."""
+
+    def begin(self, schema: Any, types: tuple[str, ...]) -> None:
+        """Columns, and that rows follow: from the first one, whatever was taken before."""
+        ...
+
+    def take(self, batch: Any) -> None:
+        """Some rows. Raises QueryError where it takes no more."""
+        ...
+
+
+class CollectedRows:
+    """Rows that are held until all are there."""
+
+    def __init__(self, bytes_max: int = RESULT_BYTES_MAX) -> None:
+        self.has_sent = False
+        self._bytes_max = bytes_max
+
+    def begin(self, schema: Any, types: tuple[str, ...]) -> None:
+        self._schema, self._types = schema, types
+        self._batches: list[Any] = []
+        self._bytes = 0
+
+    def take(self, batch: Any) -> None:
+        self._batches.append(batch)
+        self._bytes += batch.nbytes
+        check_bytes(self._bytes, self._bytes_max)
+
+    def rows(self, *, truncated: bool) -> ResultRows:
+        """What was taken."""
+        data = pa.Table.from_batches(self._batches, schema=self._schema)
+        return ResultRows(data, self._types, truncated)
+
+
+def check_bytes(used: int, bytes_max: int) -> None:
+    """Raise QueryError for rows that are too large to be held."""
+    if used > bytes_max:
+        raise QueryError(
+            f"the result is larger than {bytes_max // 2**20} MiB: "
+            "select fewer columns or rows, or aggregate"
+        )
 
 
 class QuerySource(Protocol):
@@ -120,31 +167,46 @@ class Reading:
         names: Iterable[str] | None = None,
         bytes_max: int = RESULT_BYTES_MAX,
     ) -> ResultRows:
-        """The first `row_limit` rows; `names`: tables that it reads, None: any.
+        """The first `row_limit` rows, held. As `give`."""
+        sink = CollectedRows(bytes_max)
+        truncated = self.give(sink, sql, params, row_limit, names=names)
+        return sink.rows(truncated=truncated)
+
+    def give(
+        self,
+        sink: RowSink,
+        sql: str,
+        params: Mapping[str, Any],
+        row_limit: int,
+        *,
+        names: Iterable[str] | None = None,
+    ) -> bool:
+        """Give the sink the first `row_limit` rows; whether there are more. `names`: tables that it reads,
+        None: any.
 
         Raises QueryError, Interrupted, StoreUnavailableError.
         """
         if self._engine is self._taken:
-            rows = self.run_as_known(sql, params, row_limit, names=names, bytes_max=bytes_max)
-            if rows is not None:
-                return rows
+            truncated = self.give_as_known(sink, sql, params, row_limit, names=names)
+            if truncated is not None:
+                return truncated
         with _interruptible():
             self._taken.begin(self._open(), names)
-        rows = self._fetched(sql, params, row_limit, bytes_max, lambda: True)
-        assert rows is not None
-        return rows
+        truncated = self._given(sink, sql, params, row_limit, lambda: True)
+        assert truncated is not None
+        return truncated
 
-    def run_as_known(
+    def give_as_known(
         self,
+        sink: RowSink,
         sql: str,
         params: Mapping[str, Any],
         row_limit: int,
         *,
         names: Iterable[str] | None,
-        bytes_max: int,
         mark: bytes | None = None,
-    ) -> ResultRows | None:
-        """As `run`, by what is known of the lake; None: that is not known, or another than `mark`."""
+    ) -> bool | None:
+        """As `give`, by what is known of the lake; None: that is not known, or another than `mark`."""
         engine = self._engine
         assert engine is not None
         with _interruptible():
@@ -153,29 +215,82 @@ class Reading:
             return None
         wanted = begun if mark is None else mark
         is_moment = partial(engine.is_unchanged, wanted)
-        return self._fetched(sql, params, row_limit, bytes_max, is_moment)
+        return self._given(sink, sql, params, row_limit, is_moment)
 
-    def _fetched(
+    def _given(
         self,
+        sink: RowSink,
         sql: str,
         params: Mapping[str, Any],
         row_limit: int,
-        bytes_max: int,
         is_moment: Callable[[], bool],
-    ) -> ResultRows | None:
+    ) -> bool | None:
         """Rows in the transaction that has begun, which then ends; None: not of one moment."""
         cursor = self._cursor
         try:
             with _interruptible():
-                return _run(self._open(), sql, params, row_limit, bytes_max, is_moment)
+                return self._run(sink, sql, params, row_limit, is_moment)
         except QueryError:
-            if is_moment():
+            if sink.has_sent or is_moment():
                 raise
             return None
         finally:
             if cursor is not None:
                 with suppress(duckdb.Error):
                     cursor.execute("ROLLBACK")
+
+    def _run(
+        self,
+        sink: RowSink,
+        sql: str,
+        params: Mapping[str, Any],
+        row_limit: int,
+        is_moment: Callable[[], bool],
+    ) -> bool | None:
+        cursor = self._open()
+        with self._naming_errors():
+            cursor.execute(sql, dict(params)) if params else cursor.execute(sql)
+            if not is_moment():  # by now it has its view of the lake
+                return None
+            types = tuple(str(column[1]) for column in cursor.description or ())
+            reader = cursor.to_arrow_reader(_CHUNK_ROWS)
+            schema = reader.schema
+        sink.begin(schema, types)
+        rows = 0
+        while True:
+            self._open()
+            with self._naming_errors():
+                batch = next(reader, None)
+            if batch is None:
+                return False
+            left = row_limit - rows
+            rows += batch.num_rows
+            if batch.num_rows and left:
+                sink.take(batch.slice(0, left))
+            if rows > row_limit:
+                return True
+
+    @contextmanager
+    def _naming_errors(self) -> Iterator[None]:
+        """What DuckDB and Arrow say, as QueryError or Interrupted."""
+        try:
+            yield
+        except duckdb.InterruptException:
+            raise
+        except duckdb.OutOfMemoryException as error:
+            raise QueryError(_too_much_memory(error)) from error
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            if self._is_interrupted:
+                raise Interrupted("the query was interrupted") from error
+            if file := lost_file(error):
+                raise QueryError(
+                    f"{file} is missing or damaged: `gpuwarden collector check` on the collector's"
+                    " host says what is lost; queries that do not need it work"
+                ) from error
+            # OSError is how Arrow says what DuckDB says while rows come, and that it lacks a type.
+            if str(error).startswith("Out of Memory Error"):
+                raise QueryError(_too_much_memory(error)) from error
+            raise QueryError(str(error).strip()[:2_000]) from error
 
     def _open(self) -> duckdb.DuckDBPyConnection:
         if self._is_interrupted or self._cursor is None:
@@ -194,9 +309,8 @@ def _interruptible() -> Iterator[None]:
 class Runner:
     """Runs one query after the other on an engine."""
 
-    def __init__(self, engine: Engine, result_bytes_max: int = RESULT_BYTES_MAX) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._bytes_max = result_bytes_max
         self._spill_bytes_max = -1
         self._joins = True
         self._newest = NewestRows(engine)
@@ -209,13 +323,15 @@ class Runner:
     def run(
         self,
         number: int,
+        sink: RowSink,
         sql: str,
         params: Mapping[str, Any],
         row_limit: int,
         newest: Mapping[str, str] = NO_FILES,
-    ) -> ResultRows:
-        """Judge and run. `number`: for `interrupt`; `newest`: files with the newest rows, by table.
+    ) -> bool:
+        """Judge and run, and give the rows to the sink; whether there are more than `row_limit`.
 
+        `number`: for `interrupt`; `newest`: files with the newest rows, by table.
         Raises QueryError, Interrupted, StoreUnavailableError.
         """
         guard.check_text(sql)
@@ -230,28 +346,22 @@ class Runner:
             if missing:
                 raise QueryError(f"the query needs values for ${', $'.join(missing)}")
             bound = {name: params[name] for name in judged.parsed.parameters}
+            asked = judged.parsed.sql, bound, row_limit
             if judged.span is not None:
                 mark = self._pruned.take(judged.span, bound)
                 if mark is not None:
                     with reading.opened(self._pruned):
-                        rows = reading.run_as_known(
-                            judged.parsed.sql,
-                            bound,
-                            row_limit,
-                            names=judged.names,
-                            bytes_max=self._bytes_max,
-                            mark=mark,
+                        truncated = reading.give_as_known(
+                            sink, *asked, names=judged.names, mark=mark
                         )
-                    if rows is not None:
-                        return rows
+                    if truncated is not None:
+                        return truncated
             is_newest = bool(judged.views) and self._newest.take(judged.views, newest)
             names = judged.state_names if is_newest else judged.names
             source: QuerySource = self._newest if is_newest else self._engine
             with reading.opened(source):
                 self._order_joins(judged.may_join)
-                return reading.run(
-                    judged.parsed.sql, bound, row_limit, names=names, bytes_max=self._bytes_max
-                )
+                return reading.give(sink, *asked, names=names)
         finally:
             with self._lock:
                 self._running = None
@@ -347,46 +457,8 @@ def _serialized(cursor: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any] |
     raise QueryError(message.partition("\n")[0][:500])
 
 
-def _run(
-    cursor: duckdb.DuckDBPyConnection,
-    sql: str,
-    params: Mapping[str, Any],
-    row_limit: int,
-    bytes_max: int,
-    is_moment: Callable[[], bool],
-) -> ResultRows | None:
-    try:
-        cursor.execute(sql, dict(params)) if params else cursor.execute(sql)
-        if not is_moment():  # by now it has its view of the lake
-            return None
-        types = tuple(str(column[1]) for column in cursor.description or ())
-        reader = cursor.to_arrow_reader(_CHUNK_ROWS)
-        batches, rows, used_bytes = [], 0, 0
-        for batch in reader:
-            batches.append(batch)
-            rows += batch.num_rows
-            used_bytes += batch.nbytes
-            if used_bytes > bytes_max:
-                raise QueryError(
-                    f"the result is larger than {bytes_max // 2**20} MiB: "
-                    "select fewer columns or rows, or aggregate"
-                )
-            if rows > row_limit:
-                break
-        data = pa.Table.from_batches(batches, schema=reader.schema)
-    except duckdb.InterruptException:
-        raise
-    except duckdb.OutOfMemoryException as error:
-        raise QueryError(
-            f"the query needs more memory than the collector gives it ({one_line(error)}): "
-            "select a shorter time or fewer columns, or aggregate"
-        ) from error
-    except (duckdb.Error, pa.ArrowException, OSError) as error:
-        if file := lost_file(error):
-            raise QueryError(
-                f"{file} is missing or damaged: `gpuwarden collector check` on the collector's host "
-                "says what is lost; queries that do not need it work"
-            ) from error
-        # OSError is how Arrow says that it lacks one of DuckDB's types.
-        raise QueryError(str(error).strip()[:2_000]) from error
-    return ResultRows(data.slice(0, row_limit), types, rows > row_limit)
+def _too_much_memory(error: Exception) -> str:
+    return (
+        f"the query needs more memory than the collector gives it ({one_line(error)}): "
+        "select a shorter time or fewer columns, or aggregate"
+    )

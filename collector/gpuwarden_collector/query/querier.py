@@ -1,4 +1,4 @@
-"""Runs read-only SQL in query processes: `gpuwarden.query.Querier`, and encoded answers for HTTP.
+"""Runs read-only SQL in query processes: `gpuwarden.query.Querier`, and streams of encoded rows.
 
 A pool has a fixed number of processes, made when they are first needed. One that is late and does
 not heed an interrupt, that has used up its memory or has grown large is ended, and the next query
@@ -6,23 +6,29 @@ gets a new one.
 """
 
 import asyncio
+import io
 import itertools
 import logging
 import os
 import pickle
 import shutil
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+import pyarrow as pa
 
 from gpuwarden.clock import Clock
 from gpuwarden.query import QueryError, QueryTimeoutError, Result
 from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.query.channel import Channel, ChannelError, packed
-from gpuwarden_collector.query.encode import decoded, python_rows
+from gpuwarden_collector.query.encode import ResultRows, decoded, python_rows
+from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
 from gpuwarden_collector.query.forkserver import spawn
 from gpuwarden_collector.query.process_handle import ProcessHandle
 from gpuwarden_collector.query.worker import QueryRequest, WorkerSettings
@@ -41,15 +47,6 @@ IDLE_S = 60.0
 """A process that has had no query for so long is ended."""
 REFUSE_S = 1.0
 """How long no process is started after one could not open the store."""
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedRows:
-    """Encoded rows."""
-
-    body: bytes | bytearray
-    types: tuple[str, ...]
-    truncated: bool
 
 
 class QueryProcess:
@@ -103,19 +100,19 @@ class QueryProcess:
         """Whether it is not to be used again."""
         return self._is_spent or self._channel.is_closed
 
-    async def ask(self, asked: QueryRequest) -> tuple[dict[str, Any], bytes | bytearray]:
-        """What it answers. Raises ChannelError when it ended. Whoever is cancelled calls `end_query`."""
+    def ask(self, asked: QueryRequest) -> None:
+        """Have it run a query. Whoever does not take the whole answer calls `end_query`."""
         self.asked_number = asked.number
         self.is_asked = True
         self._send({"kind": "query"}, pickle.dumps(asked))
-        return await self._answer()
 
     async def end_query(self) -> None:
         """End what runs: by an interrupt, or with the process if that does not help."""
         self._send({"kind": "interrupt", "number": self.asked_number})
         try:
             async with asyncio.timeout(INTERRUPT_S):
-                await self._answer()
+                while self.is_asked:
+                    await self.receive()
         except (TimeoutError, ChannelError):
             self.kill()
 
@@ -134,13 +131,15 @@ class QueryProcess:
         if handle is not None:
             await asyncio.to_thread(_bury, handle, self._spill)
 
-    async def _answer(self) -> tuple[dict[str, Any], bytes | bytearray]:
+    async def receive(self) -> tuple[dict[str, Any], bytes | bytearray]:
+        """The next message of the answer. Raises ChannelError when it ended."""
         while True:
             header, body = await self._channel.receive()
             if header.get("number") == self.asked_number:
                 break
-        self.is_asked = False
-        self._is_spent = self._is_spent or bool(header.get("is_spent"))
+        if header["kind"] != "part":
+            self.is_asked = False
+            self._is_spent = self._is_spent or bool(header.get("is_spent"))
         return header, body
 
     def _send(self, header: dict[str, Any], body: bytes = b"") -> None:
@@ -156,6 +155,117 @@ def _bury(handle: ProcessHandle, spill: Path) -> None:
     shutil.rmtree(spill, ignore_errors=True)
 
 
+class QueryStream:
+    """The answer to one query: encoded rows, part by part as they come.
+
+    While nobody asks for the next part the query process waits. The time of a query is what the process
+    takes; how long it waits is bounded by itself.
+    """
+
+    def __init__(
+        self,
+        process: QueryProcess,
+        limit_s: float,
+        wait_s: float,
+        failed: Callable[[], QueryError],
+        give_back: Callable[[], None],
+    ) -> None:
+        """`limit_s`: time left to the query; `wait_s`: time that it may wait for who takes its rows; `failed`:
+        what is said when the process has ended; `give_back`: called when it is not needed any more."""
+        self._process = process
+        self._limit_s = limit_s
+        self._left_s, self._wait_left_s = limit_s, wait_s
+        self._failed = failed
+        self._give_back: Callable[[], None] | None = give_back
+        self._first: bytes | bytearray | None = None
+        self._is_whole = False
+        """Whether with the part that came last what is encoded together has come."""
+        self._taken_s: float | None = None
+        self.columns: tuple[str, ...] = ()
+        self.types: tuple[str, ...] = ()
+        self.is_ended = False
+        """Whether all parts are there, and the next two hold."""
+        self.truncated = False
+        self.rows = 0
+
+    async def begin(self) -> None:
+        """Wait for columns and first part. Raises QueryError."""
+        header, self._first = await self._received()
+        self.columns, self.types = tuple(header["names"]), tuple(header["types"])
+
+    async def close(self) -> None:
+        """End what runs: nobody takes more of it."""
+        if self._give_back is not None:
+            try:
+                if self._process.is_asked:
+                    await self._process.end_query()
+            finally:
+                self._release()
+
+    def _release(self) -> None:
+        if self._give_back is not None:
+            self._give_back()
+            self._give_back = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes | bytearray:
+        """The next part. Raises QueryError."""
+        if self._first is not None:
+            part, self._first = self._first, None
+            return part
+        if self.is_ended:
+            raise StopAsyncIteration
+        return (await self._received())[1]
+
+    async def batches(self) -> AsyncIterator[Any]:
+        """Rows that are encoded as `arrow`, as record batches. Raises QueryError."""
+        batches = _Batches()
+        parts = []
+        async for part in self:
+            parts.append(part)
+            if self._is_whole:
+                for batch in await asyncio.to_thread(batches.read_all, b"".join(parts)):
+                    yield batch
+                parts.clear()
+
+    async def _received(self) -> tuple[dict[str, Any], bytes | bytearray]:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        if self._taken_s is not None:
+            self._wait_left_s -= began_s - self._taken_s
+        if self._wait_left_s < 0:
+            raise QueryTimeoutError(
+                "the rows were not taken in time: take them faster, or select fewer"
+            )
+        try:
+            async with asyncio.timeout(self._left_s):
+                header, body = await self._process.receive()
+        except TimeoutError as error:
+            raise QueryTimeoutError(
+                f"the query took longer than {self._limit_s:g} s: select a shorter time, or aggregate"
+            ) from error
+        except ChannelError as error:
+            raise self._failed() from error
+        self._taken_s = loop.time()
+        self._left_s -= self._taken_s - began_s
+        self._is_whole = bool(header.get("is_whole", True))
+        if header["kind"] != "part":
+            self._release()
+        match header["kind"]:
+            case "part":
+                pass
+            case "end":
+                self.is_ended = True
+                self.truncated, self.rows = bool(header["truncated"]), int(header["rows"])
+            case "interrupted":
+                raise QueryTimeoutError(_STOPS)
+            case _:
+                raise QueryError(str(header.get("reason")))
+        return header, body
+
+
 class SqlQuerier:
     """At most `queries_max` queries at a time; each has a deadline and a row limit."""
 
@@ -168,16 +278,22 @@ class SqlQuerier:
         queries_max: int = 2,
         timeout_s: float = 30.0,
         rows_max: int = 100_000,
+        export_rows_max: int = 20_000_000,
+        take_s: float = 60.0,
         latest: LatestRows | None = None,
     ) -> None:
-        """`settings`: its processes spill to folders within `settings.spill`. `latest`: the newest rows,
-        which queries of views of such may be answered from."""
+        """`settings`: its processes spill to folders within `settings.spill`. `rows_max`: of those that are
+        held, and of streams where nobody says how many, who can ask for `export_rows_max`. `take_s`: most
+        time that a stream waits to be taken. `latest`: the newest rows, which queries of views of such may
+        be answered from."""
         self._settings = settings
         self._stats = stats
         self._clock = clock
         self._queries_max = queries_max
         self._timeout_s = timeout_s
         self._rows_max = rows_max
+        self._export_rows_max = max(rows_max, export_rows_max)
+        self._take_s = take_s
         self._latest = latest
         self._slots = asyncio.Semaphore(queries_max)
         self._idle: list[QueryProcess] = []
@@ -206,10 +322,28 @@ class SqlQuerier:
         timeout_s: float | None = None,
         row_limit: int | None = None,
     ) -> Result:
-        answer = await self.run("arrow", sql, params, timeout_s=timeout_s, row_limit=row_limit)
-        return await asyncio.to_thread(_result, answer)
+        rows = await self.arrow(sql, params, timeout_s=timeout_s, row_limit=row_limit)
+        return await asyncio.to_thread(_result, rows)
 
-    async def run(
+    async def arrow(
+        self,
+        sql: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+        row_limit: int | None = None,
+    ) -> ResultRows:
+        """As `query`, as an Arrow table."""
+        limit = self._rows_max if row_limit is None else min(row_limit, self._rows_max)
+        async with self._asked(
+            "arrow", sql, params, timeout_s, limit, bytes_max=RESULT_BYTES_MAX
+        ) as stream:
+            parts = [part async for part in stream]
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        return decoded(body, stream.types, truncated=stream.truncated)
+
+    @asynccontextmanager
+    async def stream(
         self,
         form: str,
         sql: str,
@@ -217,26 +351,46 @@ class SqlQuerier:
         *,
         timeout_s: float | None = None,
         row_limit: int | None = None,
-    ) -> EncodedRows:
-        """Rows of the query, encoded as `form` says: json, csv, parquet or arrow.
+    ) -> AsyncIterator[QueryStream]:
+        """The rows of the query as they come, encoded as `form` says: json, ndjson, csv, parquet or arrow.
 
-        `timeout_s` and `row_limit` can only be shorter than the settings say. Raises QueryError.
+        `timeout_s` can only be shorter than the settings say, `row_limit` at most `export_rows_max`. Who
+        leaves before the end ends the query. Raises QueryError, here and from the stream.
         """
+        rows = min(self._rows_max if row_limit is None else row_limit, self._export_rows_max)
+        is_own = row_limit == rows
+        async with self._asked(form, sql, params, timeout_s, rows, is_own_limit=is_own) as stream:
+            yield stream
+
+    @asynccontextmanager
+    async def _asked(
+        self,
+        form: str,
+        sql: str,
+        params: Mapping[str, Any] | None,
+        timeout_s: float | None,
+        row_limit: int,
+        *,
+        bytes_max: int | None = None,
+        is_own_limit: bool = False,
+    ) -> AsyncIterator[QueryStream]:
         limit_s = min(timeout_s or self._timeout_s, self._timeout_s)
-        rows = min(self._rows_max if row_limit is None else row_limit, self._rows_max)
         started = self._clock.monotonic()
         try:
             asked = QueryRequest(
                 next(self._numbers),
                 sql,
                 _bindable(params or {}),
-                rows,
+                row_limit,
                 limit_s,
                 self._spill_bytes_max,
+                bytes_max,
                 form,
+                is_own_limit,
                 {},
             )
-            return await self._within(limit_s, asked)
+            async with self._begun(limit_s, asked) as stream:
+                yield stream
         except QueryTimeoutError:
             self._stats.query_errors["timeout"] += 1
             raise
@@ -246,7 +400,9 @@ class SqlQuerier:
         finally:
             self._stats.query_seconds.observe(self._clock.monotonic() - started)
 
-    async def _within(self, limit_s: float, asked: QueryRequest) -> EncodedRows:
+    @asynccontextmanager
+    async def _begun(self, limit_s: float, asked: QueryRequest) -> AsyncIterator[QueryStream]:
+        """The answer, whose first part is there; its process is another's once all parts are."""
         try:
             async with asyncio.timeout(limit_s):
                 await self._slots.acquire()
@@ -259,16 +415,35 @@ class SqlQuerier:
         except BaseException:
             self._slots.release()
             raise
+        loop = asyncio.get_running_loop()
+        # Whoever forgets the stream must not keep the process, nor what the lake keeps for its transaction.
+        last = loop.call_later(limit_s + self._take_s + INTERRUPT_S, process.kill)
+        stream = QueryStream(
+            process,
+            limit_s,
+            self._take_s,
+            partial(self._ended, asked),
+            partial(self._give_back, process),
+        )
         try:
-            async with asyncio.timeout(limit_s):
-                files = await self._newest(asked.sql)
-                return await self._answer(process, replace(asked, newest=files))
-        except TimeoutError as error:
-            raise QueryTimeoutError(
-                f"the query took longer than {limit_s:g} s: select a shorter time, or aggregate"
-            ) from error
+            newest = await self._newest(asked.sql)
+            process.ask(replace(asked, newest=newest))
+            await stream.begin()
+            yield stream
         finally:
-            self._give_back(process)
+            last.cancel()
+            await stream.close()
+
+    def _ended(self, asked: QueryRequest) -> QueryError:
+        """Why there is no more of an answer of which the process has ended."""
+        if self._is_closed:
+            return QueryTimeoutError(_STOPS)
+        self._stats.query_errors["killed"] += 1
+        log.warning("a query process ended; a new one is made", extra={"sql": asked.sql[:200]})
+        return QueryError(
+            "the query ended its process: it needs more memory or time than a query may have; "
+            "select a shorter time or fewer columns, or aggregate"
+        )
 
     async def _newest(self, sql: str) -> Mapping[str, str]:
         """Files with the newest rows, as of now, that a query may be answered from."""
@@ -276,30 +451,6 @@ class SqlQuerier:
             return {}
         files = self._latest.published(views)
         return await asyncio.to_thread(self._latest.publish, views) if files is None else files
-
-    async def _answer(self, process: QueryProcess, asked: QueryRequest) -> EncodedRows:
-        try:
-            header, body = await process.ask(asked)
-        except asyncio.CancelledError:
-            # A deadline, or a client that has gone: what runs is of no use to anybody.
-            await process.end_query()
-            raise
-        except ChannelError as error:
-            if self._is_closed:
-                raise QueryTimeoutError(_STOPS) from error
-            self._stats.query_errors["killed"] += 1
-            log.warning("a query process ended; a new one is made", extra={"sql": asked.sql[:200]})
-            raise QueryError(
-                "the query ended its process: it needs more memory or time than a query may have; "
-                "select a shorter time or fewer columns, or aggregate"
-            ) from error
-        match header["kind"]:
-            case "rows":
-                return EncodedRows(body, tuple(header["types"]), bool(header["truncated"]))
-            case "interrupted":
-                raise QueryTimeoutError(_STOPS)
-            case _:
-                raise QueryError(str(header.get("reason")))
 
     async def _taken(self) -> QueryProcess:
         """A process for one query, for who has a slot. Raises QueryError."""
@@ -380,6 +531,35 @@ def _bound(name: str, value: Any) -> Any:
     return value
 
 
-def _result(answer: EncodedRows) -> Result:
-    rows = decoded(answer.body, answer.types, truncated=answer.truncated)
-    return Result(tuple(rows.data.schema.names), rows.types, python_rows(rows), rows.truncated)
+def _result(rows: ResultRows) -> Result:
+    names = tuple(rows.data.schema.names)
+    return Result(names, rows.types, python_rows(rows), rows.truncated)
+
+
+class _Batches(io.RawIOBase):
+    """An Arrow stream of which every batch is read as soon as it is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._there = io.BytesIO()
+        self._size = 0
+        self._reader: Any = None
+
+    def read_all(self, whole: bytes) -> list[Any]:
+        """The batches in these bytes, which hold no part of one."""
+        self._there, self._size = io.BytesIO(whole), len(whole)
+        if self._reader is None:
+            self._reader = pa.ipc.open_stream(self)
+        found = []
+        try:
+            while self._there.tell() < self._size:
+                found.append(self._reader.read_next_batch())
+        except StopIteration:
+            pass
+        return found
+
+    def read(self, size: int = -1) -> bytes:
+        return self._there.read(size)
+
+    def readable(self) -> bool:
+        return True

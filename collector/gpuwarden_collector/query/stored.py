@@ -4,7 +4,6 @@ import asyncio
 import logging
 
 from gpuwarden.query import QueryError
-from gpuwarden_collector.query.encode import decoded
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.storage.newest_rows import Kept, LatestRows, newest_part_sql
 
@@ -30,13 +29,13 @@ async def _take(latest: LatestRows, querier: SqlQuerier, kept: Kept, parts: int)
     found = []
     for part in range(parts):
         try:
-            answer = await querier.run("arrow", newest_part_sql(kept, part, parts))
+            answer = await querier.arrow(newest_part_sql(kept, part, parts))
         except QueryError as error:
             if parts < _PARTS_MAX and "larger than" in str(error):
                 return False
             raise
         if answer.truncated and parts < _PARTS_MAX:
             return False
-        found.append(decoded(answer.body, answer.types, truncated=False).data)
+        found.append(answer.data)
     await asyncio.to_thread(latest.take_stored, kept, found)
     return True

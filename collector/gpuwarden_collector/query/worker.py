@@ -1,4 +1,5 @@
-"""The query process: takes one query at a time, judges it, runs it and sends the encoded rows back.
+"""The query process: takes one query at a time, judges it, runs it and sends the encoded rows back
+while they come: it waits where the other side does not take them.
 
 It holds nothing that would be missed: the lake and the state file are open for reading, segments are
 mapped for reading. The kernel bounds its memory (RLIMIT_DATA) and its CPU time (RLIMIT_CPU), and what it
@@ -22,13 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from gpuwarden.lifecycle import StartError
 from gpuwarden.query import QueryError
 from gpuwarden_collector.footprint import Memory
 from gpuwarden_collector.query.channel import ChannelError, receive, send
-from gpuwarden_collector.query.encode import encoded
-from gpuwarden_collector.query.execute import Interrupted, Runner
+from gpuwarden_collector.query.execute import Interrupted, Runner, check_bytes
+from gpuwarden_collector.query.formats import Ending, encoder_of
 from gpuwarden_collector.query.sandbox import Needs, confine, installation
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.engine import Engine, EngineLimits
@@ -38,6 +40,10 @@ from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 
 RSS_BYTES_MAX = 512 * 1024 * 1024
 """A process that holds more after a query is replaced: what it took it may never give back."""
+PART_BYTES = 256 * 1024
+"""Encoded rows are sent as soon as they have so many bytes."""
+PART_BYTES_MAX = 1024 * 1024
+"""Most bytes of one message."""
 _CPU_SPARE_S = 5
 
 
@@ -52,7 +58,6 @@ class WorkerSettings:
     """Folder of its own for what it spills."""
     data_bytes_max: int
     """Most private memory, as the kernel counts it; 0: no limit."""
-    result_bytes_max: int
     newest: Path | None = None
     """Folder of files with the newest rows, to be read."""
 
@@ -67,8 +72,12 @@ class QueryRequest:
     row_limit: int
     limit_s: float
     spill_bytes_max: int
+    bytes_max: int | None
+    """Most bytes of rows, for who holds them all; None: any number."""
     form: str
-    """How rows are encoded: `json`, `csv`, `parquet`, `arrow`, or `rows` for the process that asks."""
+    """How rows are encoded: `json`, `ndjson`, `csv`, `parquet` or `arrow`."""
+    is_own_limit: bool
+    """Whether whoever asked chose `row_limit`."""
     newest: Mapping[str, str]
     """Files with the newest rows, by table."""
 
@@ -102,16 +111,16 @@ def work(sock: socket.socket) -> None:
     while True:
         asked = waiting.get()
         _bound_cpu(asked.limit_s, settings.limits.threads)
-        header, body = _answer(runner, asked)
-        if memory.has_grown:
-            runner.let_go()
-            memory.give_back()
-        is_spent = bool(header.pop("is_spent", False)) or memory.is_spent
         try:
-            send(sock, {"number": asked.number, "is_spent": is_spent, **header}, body)
-        except OSError:
+            header, last = _answer(runner, asked, sock)
+            if memory.has_grown:
+                runner.let_go()
+                memory.give_back()
+            is_spent = bool(header.pop("is_spent", False)) or memory.is_spent
+            send(sock, {"number": asked.number, "is_spent": is_spent, **header}, last)
+        except (OSError, ChannelError):
             return
-        del body
+        del last
 
 
 def needs(settings: WorkerSettings) -> Needs:
@@ -169,7 +178,7 @@ def _runner(settings: WorkerSettings) -> Runner:
         is_read_only=True,
         spill_dir=settings.spill,
     )
-    return Runner(engine, settings.result_bytes_max)
+    return Runner(engine)
 
 
 def _listen(
@@ -187,13 +196,84 @@ def _listen(
         os._exit(0)  # whatever runs
 
 
-def _answer(runner: Runner, asked: QueryRequest) -> tuple[dict[str, Any], bytes]:
-    began_s = time.monotonic()
+class _Sending:
+    """Encodes rows as they come, and sends what fills a part."""
+
+    def __init__(self, sock: socket.socket, asked: QueryRequest) -> None:
+        self._sock = sock
+        self._asked = asked
+        self._began_s = time.monotonic()
+        self.has_sent = False
+
+    def begin(self, schema: Any, types: tuple[str, ...]) -> None:
+        """As of RowSink."""
+        self._schema, self._types = schema, types
+        self._encoder = encoder_of(self._asked.form, schema, types)
+        self._encoded = bytearray(self._encoder.begin())
+        self._held: list[Any] = []
+        self._held_bytes = self._used_bytes = self._rows = 0
+
+    def take(self, batch: Any) -> None:
+        """As of RowSink. Raises ChannelError where nobody listens any more."""
+        size = batch.nbytes
+        if self._asked.bytes_max is not None:
+            self._used_bytes += size
+            check_bytes(self._used_bytes, self._asked.bytes_max)
+        self._rows += batch.num_rows
+        self._held.append(batch)
+        self._held_bytes += size
+        if self._held_bytes >= self._encoder.batch_bytes:
+            self._encode()
+            if len(self._encoded) >= PART_BYTES:
+                self._send()
+
+    def ended(self, *, truncated: bool) -> tuple[dict[str, Any], bytes | bytearray]:
+        """The last message: all of an answer that fills no part."""
+        self._encode()
+        took_s = time.monotonic() - self._began_s
+        ending = Ending(self._rows, truncated, took_s, self._asked.is_own_limit)
+        self._encoded += self._encoder.end(ending)
+        if len(self._encoded) > PART_BYTES_MAX:
+            self._send()
+        return {"kind": "end", "truncated": truncated, "rows": self._rows, **self._columns()}, (
+            self._encoded
+        )
+
+    def _encode(self) -> None:
+        if self._held:
+            data = pa.Table.from_batches(self._held, schema=self._schema)
+            self._held, self._held_bytes = [], 0
+            self._encoded += self._encoder.rows(data)
+
+    def _send(self) -> None:
+        header = {"number": self._asked.number, "kind": "part", **self._columns()}
+        try:
+            for at in range(0, len(self._encoded), PART_BYTES_MAX):
+                header["is_whole"] = at + PART_BYTES_MAX >= len(self._encoded)
+                send(self._sock, header, memoryview(self._encoded)[at : at + PART_BYTES_MAX])
+                self.has_sent = True
+                header = {"number": self._asked.number, "kind": "part"}
+        except OSError as error:
+            raise ChannelError("nobody takes the rows") from error
+        self._encoded = bytearray()
+
+    def _columns(self) -> dict[str, Any]:
+        if self.has_sent:
+            return {}
+        return {"names": self._schema.names, "types": list(self._types)}
+
+
+def _answer(
+    runner: Runner, asked: QueryRequest, sock: socket.socket
+) -> tuple[dict[str, Any], bytes | bytearray]:
+    """The message that ends the answer; what came before it is sent."""
+    sending = _Sending(sock, asked)
     try:
         runner.limit_spill(asked.spill_bytes_max)
-        rows = runner.run(asked.number, asked.sql, asked.params, asked.row_limit, asked.newest)
-        body = encoded(asked.form, rows, time.monotonic() - began_s)
-        return {"kind": "rows", "truncated": rows.truncated, "types": list(rows.types)}, body
+        truncated = runner.run(
+            asked.number, sending, asked.sql, asked.params, asked.row_limit, asked.newest
+        )
+        return sending.ended(truncated=truncated)
     except Interrupted:
         return {"kind": "interrupted"}, b""
     except QueryError as error:

@@ -247,12 +247,16 @@ for (const button of document.querySelectorAll("[data-format]")) {
       const response = await ask(button.dataset.format);
       if (response.status === 401) return logIn();
       if (!response.ok) throw new Error((await response.json()).error);
+      const file = await response.blob();
       const link = document.createElement("a");
-      link.href = URL.createObjectURL(await response.blob());
+      link.href = URL.createObjectURL(file);
       link.download = `gpuwarden.${button.dataset.ending}`;
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 60e3);
-      if (response.headers.get("Gpuwarden-Truncated") !== "true") return null;
+      // Of a long answer the end says it.
+      const cut = response.headers.get("Gpuwarden-Truncated");
+      const isCut = cut === null ? (await file.slice(-65536).text()).includes("gpuwarden.truncated") : cut === "true";
+      if (!isCut) return null;
       throw new Error("the file is not complete: there are more rows than one answer may have");
     } catch (error) {
       return failed(error);

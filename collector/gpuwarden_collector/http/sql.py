@@ -1,0 +1,176 @@
+"""Serves `POST /v1/sql`: rows are sent as they come, and held by nobody. docs/api.md is the full text."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Iterable
+from contextlib import suppress
+
+from aiohttp import web
+
+from gpuwarden.query import ERROR, QueryError, QueryTimeoutError
+from gpuwarden_collector.http.app import closing, error_document, error_response
+from gpuwarden_collector.http.bodies import BodyReader, Busy
+from gpuwarden_collector.http.sql_request import (
+    SQL_BODY_BYTES_MAX,
+    Form,
+    SqlRequest,
+    sql_request_of,
+)
+from gpuwarden_collector.ingest.decode import RefusedBody
+from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.query.querier import QueryStream, SqlQuerier
+
+log = logging.getLogger(__name__)
+
+SQL_WAITING_MAX = 32
+"""Most requests that wait or run; above it 429."""
+
+SQL_WAIT_S = 30.0
+"""Most time that a request waits for its turn."""
+
+LOOK_AHEAD_BYTES = 256 * 1024
+"""An answer that is smaller is sent whole, with a status and headers that know its end."""
+
+
+class SqlEndpoint:
+    """Takes queries, and sends their rows."""
+
+    def __init__(
+        self,
+        querier: SqlQuerier,
+        bodies: BodyReader,
+        stats: Stats,
+        *,
+        queries_max: int,
+        send_s: float,
+    ) -> None:
+        """`queries_max`: queries at a time; `send_s`: most time that a client may take to receive its rows."""
+        self._querier = querier
+        self._bodies = bodies
+        self._stats = stats
+        self._sql_slots = asyncio.Semaphore(queries_max)
+        self._sql_waiting = 0
+        self._send_s = send_s
+
+    def routes(self) -> Iterable[web.AbstractRouteDef]:
+        """For the application."""
+        return [web.post("/v1/sql", self.run)]
+
+    async def run(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/sql."""
+        body = await self._bodies.read(request, SQL_BODY_BYTES_MAX)
+        match body:
+            case RefusedBody(status, reason):
+                return closing(request, error_response(status, reason))
+            case Busy(reason, retry_after_s, status):
+                return closing(request, error_response(status, reason, retry_after_s))
+        self._bodies.release(len(body))
+        # Asked only now: while bodies arrive, any number of requests would find room.
+        if self._sql_waiting >= SQL_WAITING_MAX:
+            self._stats.query_errors["busy"] += 1
+            return error_response(429, f"{self._sql_waiting} queries are waiting or running", 1)
+        self._sql_waiting += 1
+        try:
+            asked = sql_request_of(body, request.content_type, request.headers.get("Accept", ""))
+            try:
+                async with asyncio.timeout(SQL_WAIT_S):
+                    await self._sql_slots.acquire()
+            except TimeoutError:
+                self._stats.query_errors["busy"] += 1
+                return error_response(429, f"no query could start within {SQL_WAIT_S:g} s", 5)
+            try:
+                # Sent while the slot is held: answers that nobody takes must not pile up.
+                return await self._answered(request, asked)
+            finally:
+                self._sql_slots.release()
+        except QueryTimeoutError as error:
+            return error_response(504, str(error))
+        except QueryError as error:
+            return error_response(400, str(error))
+        finally:
+            self._sql_waiting -= 1
+
+    async def _answered(self, request: web.Request, asked: SqlRequest) -> web.StreamResponse:
+        """The answer, sent as its rows come. Raises QueryError where nothing is sent yet."""
+        form = asked.form.name.lower()
+        first = bytearray()
+        sending = _Sending(request, self._send_s)
+        async with self._querier.stream(
+            form, asked.sql, asked.params, row_limit=asked.row_limit
+        ) as rows:
+            async for part in rows:
+                first += part
+                if len(first) >= LOOK_AHEAD_BYTES:
+                    break
+            if not rows.is_ended:
+                return await sending.rows(asked.form, first, rows)
+        whole = web.Response(body=first, headers=_row_headers(asked.form))
+        whole.headers["Gpuwarden-Truncated"] = "true" if rows.truncated else "false"
+        return await sending.whole(whole)
+
+
+class _Sending:
+    """Sends an answer; a client that takes too long to receive it in all loses the connection."""
+
+    def __init__(self, request: web.Request, most_s: float) -> None:
+        self._request = request
+        self._left_s = most_s
+
+    async def whole(self, answer: web.Response) -> web.StreamResponse:
+        """Send an answer that is complete."""
+        with suppress(ConnectionError):
+            await self._within(self._begun(answer, b""))
+            await self._within(answer.write_eof())
+        return answer
+
+    async def rows(
+        self, form: Form, first: bytes | bytearray, rows: QueryStream
+    ) -> web.StreamResponse:
+        """Send rows as they come. Where they cannot be completed the client is not let believe so."""
+        answer = web.StreamResponse(headers=_row_headers(form))
+        with suppress(ConnectionError):
+            await self._within(self._begun(answer, first))
+            try:
+                async for part in rows:
+                    await self._within(answer.write(part))
+            except QueryError as error:
+                log.info("a query failed after its first rows", extra={"reason": str(error)})
+                if form is not Form.NDJSON:
+                    self._abort()
+                    return answer
+                await self._within(answer.write(_error_line(error)))
+            await self._within(answer.write_eof())
+        return answer
+
+    def _abort(self) -> None:
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
+    async def _begun(self, answer: web.StreamResponse, first: bytes | bytearray) -> None:
+        await answer.prepare(self._request)
+        if first:
+            await answer.write(first)
+
+    async def _within(self, sending: Awaitable[None]) -> None:
+        began_s = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(self._left_s):
+                await sending
+        except TimeoutError:
+            log.info(
+                "a client did not take its rows in time", extra={"client": self._request.remote}
+            )
+            self._abort()
+            raise ConnectionResetError("the client did not take its rows in time") from None
+        self._left_s -= asyncio.get_running_loop().time() - began_s
+
+
+def _row_headers(form: Form) -> dict[str, str]:
+    is_text = form in (Form.JSON, Form.NDJSON, Form.CSV)
+    return {"Content-Type": form.value + ("; charset=utf-8" if is_text else "")}
+
+
+def _error_line(error: QueryError) -> bytes:
+    """What stands at the end of NDJSON that could not be completed."""
+    return json.dumps({ERROR: error_document(400, str(error))}).encode() + b"\n"

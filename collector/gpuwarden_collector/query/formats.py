@@ -1,0 +1,272 @@
+"""Encodes rows part by part as JSON, NDJSON, CSV, Arrow or Parquet, so that nobody holds all of them.
+
+Each form says at its end that rows were cut: JSON as `truncated`, the others by the word TRUNCATED, in a
+last line or in metadata. A whole answer does not have that word, so the end of an answer is enough to tell.
+"""
+
+import csv
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from gpuwarden.query import TRUNCATED, QueryError
+from gpuwarden_collector.query.encode import (
+    ResultRows,
+    csv_cell,
+    json_bytes,
+    json_column,
+    parquet_column,
+    python_rows,
+)
+
+_CHUNK_ROWS = 2_048
+"""Rows of which the Python values are few enough to hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is known of the rows when all are encoded."""
+
+    rows: int
+    truncated: bool
+    elapsed_s: float
+    is_own_limit: bool = False
+    """Whether whoever asked chose the number of rows: forms without a place for it need not say it then."""
+
+
+class Encoder(Protocol):
+    """Encodes the rows of one answer."""
+
+    batch_bytes: int
+    """Rows of about so many bytes are encoded together."""
+
+    def begin(self) -> bytes:
+        """What stands before the rows. Raises QueryError."""
+        ...
+
+    def rows(self, data: Any) -> bytes:
+        """Some rows, an Arrow table. Raises QueryError."""
+        ...
+
+    def end(self, ending: Ending) -> bytes:
+        """What stands behind them."""
+        ...
+
+
+def encoder_of(form: str, schema: Any, types: tuple[str, ...]) -> Encoder:
+    """`form`: json, ndjson, csv, parquet or arrow."""
+    kinds: dict[str, type[Encoder]] = {
+        "json": _Json, "ndjson": _Ndjson, "csv": _Csv, "parquet": _Parquet, "arrow": _Arrow,
+    }  # fmt: skip
+    made: Any = kinds[form]
+    encoder: Encoder = made(schema, types)
+    return encoder
+
+
+def encoded(form: str, rows: ResultRows, elapsed_s: float) -> bytes:
+    """All rows at once. Raises QueryError."""
+    encoder = encoder_of(form, rows.data.schema, rows.types)
+    body = encoder.begin()
+    if rows.data.num_rows:
+        body += encoder.rows(rows.data)
+    return body + encoder.end(Ending(rows.data.num_rows, rows.truncated, elapsed_s))
+
+
+class _Json:
+    """`{"columns": [{"name", "type"}], "rows": [[...]], "truncated": ..., "elapsed_s": ...}`."""
+
+    batch_bytes = 256 * 1024
+
+    def __init__(self, schema: Any, types: tuple[str, ...]) -> None:
+        self._names, self._types = schema.names, types
+        self._between = b""
+
+    def begin(self) -> bytes:
+        columns = [{"name": n, "type": t} for n, t in zip(self._names, self._types, strict=True)]
+        return b'{"columns":' + json_bytes(columns) + b',"rows":['
+
+    def rows(self, data: Any) -> bytes:
+        body = bytearray()
+        for cells in _json_rows(data, self._names, self._types):
+            body += self._between + json_bytes(cells)[1:-1]
+            self._between = b","
+        return bytes(body)
+
+    def end(self, ending: Ending) -> bytes:
+        said = {"truncated": ending.truncated, "elapsed_s": round(ending.elapsed_s, 6)}
+        return b"]," + json_bytes(said)[1:]
+
+
+class _Ndjson:
+    """A line with a JSON object for each row."""
+
+    batch_bytes = 256 * 1024
+
+    def __init__(self, schema: Any, types: tuple[str, ...]) -> None:
+        self._names, self._types = schema.names, types
+
+    def begin(self) -> bytes:
+        _check_names(self._names, "NDJSON")
+        return b""
+
+    def rows(self, data: Any) -> bytes:
+        return b"".join(
+            json_bytes(dict(zip(self._names, row, strict=True))) + b"\n"
+            for cells in _json_rows(data, self._names, self._types)
+            for row in cells
+        )
+
+    def end(self, ending: Ending) -> bytes:
+        if not ending.truncated or ending.is_own_limit:
+            return b""
+        return json_bytes({TRUNCATED: True, "rows": ending.rows}) + b"\n"
+
+
+class _Csv:
+    """RFC 4180 with a header line; NULL is an empty field, nested values are JSON."""
+
+    batch_bytes = 256 * 1024
+
+    def __init__(self, schema: Any, types: tuple[str, ...]) -> None:
+        self._names, self._types = schema.names, types
+
+    def begin(self) -> bytes:
+        return _csv([self._names])
+
+    def rows(self, data: Any) -> bytes:
+        chunks = _chunks(data)
+        rows = (row for c in chunks for row in python_rows(ResultRows(c, self._types, False)))
+        return _csv([csv_cell(cell) for cell in row] for row in rows)
+
+    def end(self, ending: Ending) -> bytes:
+        if not ending.truncated or ending.is_own_limit:
+            return b""
+        return _csv([[f"# {TRUNCATED}: there are more rows than these {ending.rows}"]])
+
+
+class _Arrow:
+    """An Arrow IPC stream with DuckDB's own types. One that is cut ends with a batch without rows."""
+
+    batch_bytes = 1024 * 1024
+
+    def __init__(self, schema: Any, types: tuple[str, ...]) -> None:
+        self._schema = schema
+        self._out = _Written()
+
+    def begin(self) -> bytes:
+        self._writer = pa.ipc.new_stream(self._out, self._schema)
+        return self._out.taken()
+
+    def rows(self, data: Any) -> bytes:
+        for batch in data.combine_chunks().to_batches():
+            self._writer.write_batch(batch)
+        return self._out.taken()
+
+    def end(self, ending: Ending) -> bytes:
+        if ending.truncated:
+            none = pa.RecordBatch.from_pylist([], self._schema)
+            said = {TRUNCATED: "true", "rows": str(ending.rows)}
+            self._writer.write_batch(none, custom_metadata=said)
+        self._writer.close()
+        return self._out.taken()
+
+
+class _Parquet:
+    """A Parquet file. What Parquet lacks is as in JSON: durations are seconds; wide integers are text."""
+
+    batch_bytes = 16 * 1024 * 1024
+    """A row group, of columns before they are compressed."""
+
+    def __init__(self, schema: Any, types: tuple[str, ...]) -> None:
+        self._schema, self._types = schema, types
+        self._out = _Written()
+
+    def begin(self) -> bytes:
+        import pyarrow.parquet as pq  # 20 MB that few query processes need
+
+        _check_names(self._schema.names, "Parquet")
+        empty = self._kept(self._schema.empty_table())
+        with _naming_what_parquet_lacks():
+            self._writer = pq.ParquetWriter(self._out, empty.schema, compression="zstd")
+        return self._out.taken()
+
+    def rows(self, data: Any) -> bytes:
+        with _naming_what_parquet_lacks():
+            self._writer.write_table(self._kept(data), row_group_size=max(1, data.num_rows))
+        return self._out.taken()
+
+    def end(self, ending: Ending) -> bytes:
+        if ending.truncated:
+            self._writer.add_key_value_metadata({TRUNCATED: "true"})
+        self._writer.close()
+        return self._out.taken()
+
+    def _kept(self, data: Any) -> Any:
+        columns = zip(self._schema.names, data.columns, self._types, strict=True)
+        return pa.table([parquet_column(*of) for of in columns], names=self._schema.names)
+
+
+@contextmanager
+def _naming_what_parquet_lacks() -> Iterator[None]:
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise QueryError(f"Parquet cannot hold this: {error}; cast it to VARCHAR") from error
+
+
+class _Written(io.RawIOBase):
+    """A file whose content is taken while it is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[bytes] = []
+        self._at = 0
+
+    def taken(self) -> bytes:
+        """What was written since the last time."""
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
+
+    def write(self, data: Any) -> int:
+        part = bytes(data)
+        self._parts.append(part)
+        self._at += len(part)
+        return len(part)
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+
+def _check_names(names: list[str], form: str) -> None:
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise QueryError(f"two columns are called {twice}: {form} needs a name for each (AS)")
+
+
+def _json_rows(
+    data: Any, names: list[str], types: tuple[str, ...]
+) -> Iterator[list[tuple[Any, ...]]]:
+    for chunk in _chunks(data):
+        cells = [
+            json_column(name, values, sql_type)
+            for name, values, sql_type in zip(names, chunk.columns, types, strict=True)
+        ]
+        yield list(zip(*cells, strict=True))
+
+
+def _chunks(data: Any) -> Iterator[Any]:
+    for start in range(0, data.num_rows, _CHUNK_ROWS):
+        yield data.slice(start, _CHUNK_ROWS)
+
+
+def _csv(rows: Any) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\r\n").writerows(rows)
+    return text.getvalue().encode()

@@ -67,6 +67,7 @@ class Child:
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
+        self.pid = process.pid
         self._usage = psutil.Process(process.pid)
         self.url = self._line().strip()
         self.port = int(self.url.rpartition(":")[2])

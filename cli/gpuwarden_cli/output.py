@@ -9,11 +9,14 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from itertools import zip_longest
 from textwrap import wrap
 from typing import Any
 
 FORMATS = ("table", "json", "csv")
 ABSENT = "–"
+_PLAN = "explain_value"
+"""Column with what EXPLAIN draws, whose lines are kept; elsewhere they could pass for rows."""
 _MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?Z\Z")
 
 
@@ -75,9 +78,11 @@ LAST_COLUMN_MIN = 30
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None) -> str:
-    cells = [[_cell(value) for value in row] for row in rows]
+    drawn = [name == _PLAN for name in columns]
+    cells = [[_cell(v, keeps_lines=d) for v, d in zip(row, drawn, strict=True)] for row in rows]
     if width is not None:
         cells = _folded(columns, cells, width)
+    cells = _split(cells)
     widths = [
         max([_width(name), *(_width(row[i]) for row in cells)]) for i, name in enumerate(columns)
     ]
@@ -97,18 +102,28 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int | N
     return "\n".join([line(columns), line(ruler), *(line(row) for row in cells)]) + "\n"
 
 
+def _split(cells: list[list[str]]) -> list[list[str]]:
+    """The rows, those with texts of several lines as so many rows."""
+    rows = []
+    for row in cells:
+        lines = [text.split("\n") for text in row]
+        rows += [list(parts) for parts in zip_longest(*lines, fillvalue="")]
+    return rows
+
+
 def _folded(columns: Sequence[str], cells: list[list[str]], width: int) -> list[list[str]]:
     """The rows with texts of the last column cut into lines that fit."""
     before = [max([_width(n), *(_width(r[i]) for r in cells)]) for i, n in enumerate(columns[:-1])]
     room = max(width - sum(before) - 2 * len(before), LAST_COLUMN_MIN)
     lines = []
     for *first, last in cells:
-        for number, text in enumerate(wrap(last, room) or [""]):
+        folded = [last] if "\n" in last else wrap(last, room)
+        for number, text in enumerate(folded or [""]):
             lines.append([*(first if number == 0 else [""] * len(first)), text])
     return lines
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, *, keeps_lines: bool = False) -> str:
     match value:
         case None:
             return ABSENT
@@ -123,7 +138,9 @@ def _cell(value: Any) -> str:
         fraction = (stamp[3] or "").rstrip("0").rstrip(".")
         return f"{stamp[1]} {stamp[2]}{fraction}"
     # Control characters could move the cursor or recolour the terminal.
-    return "".join(c if c.isprintable() else "�" for c in text)
+    if keeps_lines:
+        return "\n".join(_cell(line) for line in text.rstrip("\n").split("\n"))
+    return "".join(c if c.isprintable() else " " if c in "\n\r\t" else "�" for c in text)
 
 
 def _width(text: str) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -31,8 +31,39 @@ class Result:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A character of a query; lines and columns are counted from 1."""
+
+    line: int
+    column: int
+    offset: int
+
+    @classmethod
+    def of(cls, sql: str, offset: int) -> "Place":
+        """That of the character at `offset`."""
+        before = sql[:offset]
+        return cls(before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1, offset)
+
+
 class QueryError(ValueError):
     """The query is wrong or not allowed; the message says what to change."""
+
+    def __init__(self, reason: str, *, offset: int | None = None, hint: str | None = None) -> None:
+        """`offset`: of the character of the query that it is about; `hint`: what was likely meant."""
+        super().__init__(reason if hint is None else f"{reason}; {hint}")
+        self.reason = reason
+        self.offset = offset
+        self.hint = hint
+
+    def document(self, sql: str, status: int) -> dict[str, Any]:
+        """As the API answers it."""
+        said: dict[str, Any] = {"error": self.reason, "status": status}
+        if self.hint is not None:
+            said["hint"] = self.hint
+        if self.offset is not None and self.offset <= len(sql):
+            said["position"] = asdict(Place.of(sql, self.offset))
+        return said
 
 
 class QueryTimeoutError(QueryError):

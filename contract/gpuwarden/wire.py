@@ -136,10 +136,17 @@ def batch_seconds_of(value: str | None) -> int:
 
 
 def error_sentence(body: str | bytes) -> str | None:
-    """What an answer `{"error": "one sentence", ...}` says; None: it is none of a collector's."""
+    """What an answer `{"error": "one sentence", ...}` says, with hint and place where it has them; None: it
+    is none of a collector's."""
     try:
-        return str(json.loads(body)["error"])
-    except (ValueError, KeyError, TypeError):
+        said = json.loads(body)
+        sentence = str(said["error"])
+        if hint := said.get("hint"):
+            sentence += f"; {hint}"
+        if place := said.get("position"):
+            sentence += f" (line {place['line']}, column {place['column']})"
+        return sentence
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

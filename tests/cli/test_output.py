@@ -61,3 +61,13 @@ def test_csv_gives_back_every_text(rows) -> None:
 @given(st.lists(st.tuples(cells, cells), max_size=5))
 def test_a_table_has_one_line_a_row(rows) -> None:
     assert len(render(["a", "b"], rows, "table").split("\n")) == len(rows) + 3
+
+
+def test_a_plan_keeps_its_lines_and_no_other_text_can_pass_for_rows() -> None:
+    plan = "┌──┐\n│ 1│\n└──┘\n"
+    assert render(["explain_key", "explain_value"], [["plan", plan]], "table").splitlines()[2:] == [
+        "plan         ┌──┐",
+        "             │ 1│",
+        "             └──┘",
+    ]
+    assert render(["name"], [["a\nb\tc\x1b"]], "table").splitlines()[2:] == ["a b c�"]

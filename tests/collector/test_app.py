@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 from multidict import CIMultiDict
+from tests.each import each
 
 from gpuwarden.query import NDJSON_TYPE
 from gpuwarden.wire import (
@@ -179,6 +180,53 @@ async def test_wrong_sql_is_answered_with_its_reason(
                 body = await answer.json()
             assert (answer.status, body["status"]) == (status, status), sql[:80]
             assert reason in body["error"], sql[:80]
+
+
+WRONG = [
+    ("SELECT util_percent FROM gpu_1m", "util_percent", "did you mean util_percent_avg?"),
+    (
+        "SELECT *,\n  'é' || m.util_percent\nFROM gpu_1m m",
+        "m.util",
+        "did you mean util_percent_avg?",
+    ),
+    ("EXPLAIN SELECT nodee FROM gpus", "nodee", "did you mean node?"),
+    (f"SELECT {'gpu, ' * 40} nodee, gpu FROM gpus", "nodee", "did you mean node?"),
+    ("SELECT 'ö' AS a\nFROM gpu_sample", "gpu_sample", "did you mean gpu_samples?"),
+    (
+        "EXPLAIN ANALYZE SELECT 'ö', FROM (FROM gpu_sample)",
+        "gpu_sample",
+        "did you mean gpu_samples?",
+    ),
+    ("SELECT medain(gpu) FROM gpus", "medain", "did you mean median?"),
+    ("SELECT 'ä', gpu FRM gpus x y", "gpus x", None),
+    ("EXPLAIN SELECT gpu FROM gpus WHERE WHERE", "WHERE", None),
+    ("SELECT sum(ts) FROM gpu_samples", "sum(ts)", "there are sum(DECIMAL) -> DECIMAL"),
+    ("SELECT 'x'::INTEGER", None, None),
+]
+
+
+async def test_an_error_has_its_place_and_what_was_likely_meant(
+    start: Any, session: aiohttp.ClientSession
+) -> None:
+    async with start() as collector:
+        said = {}
+        for sql, _, _ in WRONG:
+            async with session.post(collector.url + "/v1/sql", data=sql.encode()) as answer:
+                said[sql] = await answer.json()
+
+    @each("sql, word, hint", WRONG)
+    def check(sql: str, word: str | None, hint: str | None) -> None:
+        found = said[sql]
+        assert found["status"] == 400
+        assert "\n" not in found["error"]
+        assert (found.get("hint") or "").startswith(hint or "")
+        assert hint is not None or "hint" not in found
+        if word is not None:
+            place = found["position"]
+            assert sql[place["offset"] :].startswith(word)
+            assert sql.split("\n")[place["line"] - 1][place["column"] - 1 :].startswith(word)
+
+    check()
 
 
 async def test_a_collector_whose_writer_is_stuck_is_healthy_but_not_ready(

@@ -135,12 +135,7 @@ def _asking(batch_s: int) -> dict[str, str]:
 def error_response(status: int, reason: str, retry_after_s: int | None = None) -> web.Response:
     """The one shape of errors."""
     headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
-    return web.json_response(error_document(status, reason), status=status, headers=headers)
-
-
-def error_document(status: int, reason: str) -> dict[str, Any]:
-    """What an error is as JSON."""
-    return {"error": reason, "status": status}
+    return web.json_response({"error": reason, "status": status}, status=status, headers=headers)
 
 
 def closing(request: web.Request, answer: web.Response) -> web.Response:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from aiohttp import web
 
 from gpuwarden.query import ERROR, QueryError, QueryTimeoutError
-from gpuwarden_collector.http.app import closing, error_document, error_response
+from gpuwarden_collector.http.app import closing, error_response
 from gpuwarden_collector.http.bodies import BodyReader, Busy
 from gpuwarden_collector.http.sql_request import (
     SQL_BODY_BYTES_MAX,
@@ -71,6 +71,7 @@ class SqlEndpoint:
             self._stats.query_errors["busy"] += 1
             return error_response(429, f"{self._sql_waiting} queries are waiting or running", 1)
         self._sql_waiting += 1
+        asked: SqlRequest | None = None
         try:
             asked = sql_request_of(body, request.content_type, request.headers.get("Accept", ""))
             try:
@@ -84,10 +85,10 @@ class SqlEndpoint:
                 return await self._answered(request, asked)
             finally:
                 self._sql_slots.release()
-        except QueryTimeoutError as error:
-            return error_response(504, str(error))
         except QueryError as error:
-            return error_response(400, str(error))
+            status = 504 if isinstance(error, QueryTimeoutError) else 400
+            text = "" if asked is None else asked.sql
+            return web.json_response(error.document(text, status), status=status)
         finally:
             self._sql_waiting -= 1
 
@@ -104,7 +105,7 @@ class SqlEndpoint:
                 if len(first) >= LOOK_AHEAD_BYTES:
                     break
             if not rows.is_ended:
-                return await sending.rows(asked.form, first, rows)
+                return await sending.rows(asked, first, rows)
         whole = web.Response(body=first, headers=_row_headers(asked.form))
         whole.headers["Gpuwarden-Truncated"] = "true" if rows.truncated else "false"
         return await sending.whole(whole)
@@ -125,10 +126,10 @@ class _Sending:
         return answer
 
     async def rows(
-        self, form: Form, first: bytes | bytearray, rows: QueryStream
+        self, asked: SqlRequest, first: bytes | bytearray, rows: QueryStream
     ) -> web.StreamResponse:
         """Send rows as they come. Where they cannot be completed the client is not let believe so."""
-        answer = web.StreamResponse(headers=_row_headers(form))
+        answer = web.StreamResponse(headers=_row_headers(asked.form))
         with suppress(ConnectionError):
             await self._within(self._begun(answer, first))
             try:
@@ -136,10 +137,10 @@ class _Sending:
                     await self._within(answer.write(part))
             except QueryError as error:
                 log.info("a query failed after its first rows", extra={"reason": str(error)})
-                if form is not Form.NDJSON:
+                if asked.form is not Form.NDJSON:
                     self._abort()
                     return answer
-                await self._within(answer.write(_error_line(error)))
+                await self._within(answer.write(_error_line(error, asked.sql)))
             await self._within(answer.write_eof())
         return answer
 
@@ -171,6 +172,7 @@ def _row_headers(form: Form) -> dict[str, str]:
     return {"Content-Type": form.value + ("; charset=utf-8" if is_text else "")}
 
 
-def _error_line(error: QueryError) -> bytes:
+def _error_line(error: QueryError, sql: str) -> bytes:
     """What stands at the end of NDJSON that could not be completed."""
-    return json.dumps({ERROR: error_document(400, str(error))}).encode() + b"\n"
+    status = 504 if isinstance(error, QueryTimeoutError) else 400
+    return json.dumps({ERROR: error.document(sql, status)}).encode() + b"\n"

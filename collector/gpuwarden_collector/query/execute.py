@@ -12,8 +12,9 @@ import duckdb
 import pyarrow as pa
 
 from gpuwarden.query import QueryError
-from gpuwarden.schema import UPSERTED
+from gpuwarden.schema import TABLES, UPSERTED, stored_columns
 from gpuwarden_collector.query import guard
+from gpuwarden_collector.query.complaints import complaint, did_you_mean, missing_column
 from gpuwarden_collector.query.encode import ResultRows
 from gpuwarden_collector.query.guard import Parsed
 from gpuwarden_collector.query.newest import NewestRows
@@ -43,6 +44,8 @@ class _Judged:
     """Views of newest rows that it reads, if nothing else of what it reads is in lake or segments."""
     state_names: frozenset[str] | None
     """Tables of the state file that it reads beside, should it have such views; None: maybe any."""
+    read: frozenset[str]
+    """Names of tables, views and WITH queries that it reads."""
     span: QueryTimeSpan | None
     """Of the time of the rows that it reads; None: that is not known, or it reads more than a table."""
 
@@ -248,7 +251,7 @@ class Reading:
         is_moment: Callable[[], bool],
     ) -> bool | None:
         cursor = self._open()
-        with self._naming_errors():
+        with self._naming_errors(sql):
             cursor.execute(sql, dict(params)) if params else cursor.execute(sql)
             if not is_moment():  # by now it has its view of the lake
                 return None
@@ -259,7 +262,7 @@ class Reading:
         rows = 0
         while True:
             self._open()
-            with self._naming_errors():
+            with self._naming_errors(sql):
                 batch = next(reader, None)
             if batch is None:
                 return False
@@ -271,7 +274,7 @@ class Reading:
                 return True
 
     @contextmanager
-    def _naming_errors(self) -> Iterator[None]:
+    def _naming_errors(self, sql: str) -> Iterator[None]:
         """What DuckDB and Arrow say, as QueryError or Interrupted."""
         try:
             yield
@@ -290,7 +293,7 @@ class Reading:
             # OSError is how Arrow says what DuckDB says while rows come, and that it lacks a type.
             if str(error).startswith("Out of Memory Error"):
                 raise QueryError(_too_much_memory(error)) from error
-            raise QueryError(str(error).strip()[:2_000]) from error
+            raise complaint(str(error), sql) from error
 
     def _open(self) -> duckdb.DuckDBPyConnection:
         if self._is_interrupted or self._cursor is None:
@@ -340,6 +343,7 @@ class Runner:
             if self._ended == number:
                 raise Interrupted("the query was interrupted before it began")
             self._running = number, reading
+        judged: _Judged | None = None
         try:
             judged = self._judge(reading, sql)
             missing = sorted(judged.parsed.parameters - params.keys())
@@ -362,6 +366,10 @@ class Runner:
             with reading.opened(source):
                 self._order_joins(judged.may_join)
                 return reading.give(sink, *asked, names=names)
+        except QueryError as error:
+            if judged is None:
+                raise
+            raise _as_asked(error, judged) from error
         finally:
             with self._lock:
                 self._running = None
@@ -408,6 +416,7 @@ class Runner:
             guard.may_join(parsed),
             frozenset(views),
             frozenset(read - views) | beside if read - views <= UPSERTED else None,
+            frozenset(read),
             span,
         )
         if len(self._judged) >= _JUDGED_MAX:
@@ -420,6 +429,16 @@ class Runner:
         return frozenset[str]().union(*found)
 
 
+def _as_asked(error: QueryError, judged: _Judged) -> QueryError:
+    """With the place in the query as it was asked, and a hint where DuckDB has none."""
+    place = None if error.offset is None else error.offset + judged.parsed.shift
+    hint = error.hint
+    if hint is None and (column := missing_column(error.reason)) is not None:
+        tables = (TABLES[name] for name in judged.read if name in TABLES)
+        hint = did_you_mean(column, (c.name for t in tables for c in stored_columns(t)))
+    return QueryError(error.reason, offset=None if place is None or place < 0 else place, hint=hint)
+
+
 def parse(cursor: duckdb.DuckDBPyConnection, sql: str) -> Parsed:
     """Parse without running anything. Raises QueryError on a syntax error.
 
@@ -427,12 +446,17 @@ def parse(cursor: duckdb.DuckDBPyConnection, sql: str) -> Parsed:
     blanks included, and knows SELECT alone. `extract_statements` would run arguments of a PRAGMA.
     """
     statement = split(sql)
-    tree = _serialized(cursor, statement.select)
+    begins_at, explain = len(sql) - len(statement.select), len(statement.explain)
+    try:
+        tree = _serialized(cursor, statement.select)
+    except QueryError as error:
+        offset = None if error.offset is None else error.offset + begins_at
+        raise QueryError(error.reason, offset=offset, hint=error.hint) from error
     if tree is None:
-        return Parsed(statement.word, None, frozenset(), statement.sql)
+        return Parsed(statement.word, None, frozenset(), statement.sql, begins_at, explain)
     selects = tuple(tree["statements"])
     names = frozenset(named["key"] for s in selects for named in s["named_param_map"])
-    return Parsed(statement.word, selects, names, statement.sql)
+    return Parsed(statement.word, selects, names, statement.sql, begins_at, explain)
 
 
 def _serialized(cursor: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any] | None:
@@ -454,7 +478,11 @@ def _serialized(cursor: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any] |
     message = str(tree["error_message"])
     if message.startswith(_NOT_A_SELECT):
         return None
-    raise QueryError(message.partition("\n")[0][:500])
+    position = str(tree.get("position", ""))
+    offset = (
+        int(position) if position.isdecimal() else None
+    )  # in characters, unlike those of the tree
+    raise QueryError(message.partition("\n")[0][:500], offset=offset)
 
 
 def _too_much_memory(error: Exception) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from gpuwarden import schema
 from gpuwarden.query import QueryError
 from gpuwarden_collector.query.allowed_names import FUNCTIONS, INFORMATION, TABLE_FUNCTIONS, TABLES
+from gpuwarden_collector.query.complaints import characters, did_you_mean
 
 CATALOGS = frozenset({"", "gpuwarden"})
 """The store's own, and none: DuckDB looks in the store first."""
@@ -45,6 +46,15 @@ class Parsed:
     parameters: frozenset[str]
     sql: str
     """The text to run: the one that the trees are of, behind an EXPLAIN if it is to be explained."""
+    begins_at: int = 0
+    """Where the text that the trees are of begins in the query as it was asked."""
+    explain: int = 0
+    """Characters of the EXPLAIN in `sql`."""
+
+    @property
+    def shift(self) -> int:
+        """What to add to a place in `sql` for the query as it was asked."""
+        return self.begins_at - self.explain
 
 
 def check_text(sql: str) -> None:
@@ -69,7 +79,16 @@ def check(parsed: Parsed) -> None:
     for node in nodes_of(tree):
         reason = _forbidden(node, names)
         if reason:
-            raise QueryError(reason)
+            offset = characters(parsed.sql[parsed.explain :], node.get("query_location"))
+            place = None if offset is None else offset + parsed.begins_at
+            raise QueryError(reason, offset=place, hint=_hint(node))
+
+
+def _hint(node: Mapping[str, Any]) -> str | None:
+    """What was likely meant by the name of what is not there."""
+    if "function_name" in node:
+        return did_you_mean(str(node["function_name"]), FUNCTIONS)
+    return did_you_mean(str(node["table_name"]), TABLES) if "table_name" in node else None
 
 
 def tables(parsed: Parsed) -> set[str]:

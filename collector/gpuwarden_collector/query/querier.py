@@ -262,7 +262,9 @@ class QueryStream:
             case "interrupted":
                 raise QueryTimeoutError(_STOPS)
             case _:
-                raise QueryError(str(header.get("reason")))
+                raise QueryError(
+                    str(header.get("reason")), offset=header.get("offset"), hint=header.get("hint")
+                )
         return header, body
 
 

@@ -29,6 +29,7 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden.query import QueryError
 from gpuwarden_collector.footprint import Memory
 from gpuwarden_collector.query.channel import ChannelError, receive, send
+from gpuwarden_collector.query.complaints import complaint
 from gpuwarden_collector.query.execute import Interrupted, Runner, check_bytes
 from gpuwarden_collector.query.formats import Ending, encoder_of
 from gpuwarden_collector.query.sandbox import Needs, confine, installation
@@ -277,7 +278,8 @@ def _answer(
     except Interrupted:
         return {"kind": "interrupted"}, b""
     except QueryError as error:
-        return {"kind": "wrong", "reason": str(error)}, b""
+        said = {"reason": error.reason, "offset": error.offset, "hint": error.hint}
+        return {"kind": "wrong", **said}, b""
     except StoreUnavailableError as error:
         # A new process may reach what this one does not: files that were not there when it began.
         reason = f"the store cannot be read now: {error}"
@@ -292,7 +294,7 @@ def _answer(
             "is_spent": True,
         }, b""
     except duckdb.Error as error:
-        reason = str(error).strip()[:2_000]
+        reason = complaint(str(error), asked.sql).reason
         is_fatal = isinstance(error, duckdb.FatalException | duckdb.InternalException)
         return {"kind": "wrong", "reason": reason, "is_spent": is_fatal}, b""
 

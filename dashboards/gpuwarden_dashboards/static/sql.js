@@ -133,6 +133,11 @@ function failed(error) {
   state.textContent = error instanceof TypeError ? "the collector does not answer" : error.message;
 }
 
+function sentence(said) {
+  const place = said.position ? ` (line ${said.position.line}, column ${said.position.column})` : "";
+  return said.error + (said.hint ? `; ${said.hint}` : "") + place;
+}
+
 async function run() {
   const url = new URL("/sql", location.href);
   if (encodeURIComponent(editor.value).length < ADDRESS_MAX) url.searchParams.set("q", editor.value);
@@ -147,7 +152,7 @@ async function run() {
     const response = await ask("application/json", mine.signal);
     if (response.status === 401) return logIn();
     const said = await response.json();
-    if (!response.ok) throw new Error(said.error);
+    if (!response.ok) throw new Error(sentence(said));
     answer = said;
     const many = said.rows.length;
     const cut = said.truncated ? "; there are more: use LIMIT, or select less" : "";
@@ -246,7 +251,7 @@ for (const button of document.querySelectorAll("[data-format]")) {
     try {
       const response = await ask(button.dataset.format);
       if (response.status === 401) return logIn();
-      if (!response.ok) throw new Error((await response.json()).error);
+      if (!response.ok) throw new Error(sentence(await response.json()));
       const file = await response.blob();
       const link = document.createElement("a");
       link.href = URL.createObjectURL(file);

@@ -1,0 +1,185 @@
+"""Exports many rows over HTTP, beside DuckDB that reads the same Parquet files: rate and memory.
+
+    python -m bench.sql_export [--rows 10000000] [--form arrow] [--runs 3]
+
+A store is filled with hours of samples, and a collector is run over it. The client is the Python client in
+a process of its own, which keeps no batch; DuckDB reads the files in another, first with one thread as a
+query has it. Both count rows and add columns up, and must agree. Memory is the most that a process has
+more than when it began (PSS), looked at ten times a second: of the client, and of all of the collector's.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+from bench.sql import fill
+from bench.store import ours
+
+import gpuwarden
+
+SQL = "SELECT ts, node, gpu, gpu_uuid, util_percent, power_watts, temperature_celsius FROM {}"
+_GPUS = 100
+_LOOK_S = 0.1
+
+
+class Sums:
+    """What rows add up to."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.sums = [0.0, 0.0, 0.0]
+
+    def add(self, batch: Any) -> None:
+        """Take some rows."""
+        self.rows += batch.num_rows
+        names = ("util_percent", "power_watts", "gpu")
+        for at, name in enumerate(names):
+            values = batch.column(batch.schema.get_field_index(name))
+            self.sums[at] += pc.sum(values.cast(pa.float64())).as_py() or 0.0
+
+    def document(self, took_s: float) -> dict[str, Any]:
+        """For the process that asked."""
+        return {"rows": self.rows, "sums": self.sums, "took_s": took_s}
+
+
+def export(url: str, rows: int, form: str) -> dict[str, Any]:
+    """All rows, taken by the Python client, or as bytes of another form."""
+    found = Sums()
+    fleet = gpuwarden.connect(url)
+    sql = SQL.format("gpu_samples")
+    print("begun", flush=True)
+    sys.stdin.readline()
+    began_s = time.perf_counter()
+    if form == "arrow":
+        query = fleet.sql(sql, row_limit=rows, timeout_s=600)
+        for batch in query.batches():
+            found.add(batch)
+        assert query.is_truncated is False
+        return found.document(time.perf_counter() - began_s)
+    document = {"sql": sql, "row_limit": rows}
+    accept = {"csv": "text/csv", "ndjson": "application/x-ndjson", "json": "application/json",
+              "parquet": "application/vnd.apache.parquet"}[form]  # fmt: skip
+    size = 0
+    with fleet.collector.answer(
+        "POST", "/v1/sql", document, accept=accept, timeout_s=600
+    ) as answer:
+        while part := answer.read(1 << 18):
+            size += len(part)
+    return {**found.document(time.perf_counter() - began_s), "bytes": size}
+
+
+def direct(folder: str, threads: int) -> dict[str, Any]:
+    """The same rows from the Parquet files."""
+    import duckdb
+
+    found = Sums()
+    connection = duckdb.connect(config={"threads": threads})
+    there = [str(path) for path in Path(folder).rglob("*.parquet") if "gpu_samples" in path.parts]
+    assert there, f"no Parquet files of gpu_samples in {folder}"
+    files = f"read_parquet({there})"
+    print("begun", flush=True)
+    sys.stdin.readline()
+    began_s = time.perf_counter()
+    reader = connection.execute(SQL.format(files)).to_arrow_reader(65_536)
+    for batch in reader:
+        found.add(batch)
+    return found.document(time.perf_counter() - began_s)
+
+
+def measured(way: list[str], watched: list[int]) -> dict[str, Any]:
+    """Run one way in a process; its result, its memory, and what the watched processes need more."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "bench.sql_export", *way],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1],
+    )  # fmt: skip
+    assert child.stdin is not None
+    assert child.stdout is not None
+    assert child.stdout.readline() == "begun\n"
+    idle = [_pss_mib([child.pid]), _pss_mib(watched)]
+    most = list(idle)
+    child.stdin.write("\n")
+    child.stdin.flush()
+    while child.poll() is None:
+        for at, pids in enumerate(([child.pid], watched)):
+            most[at] = max(most[at], _pss_mib(pids))
+        time.sleep(_LOOK_S)
+    found: dict[str, Any] = json.loads(child.stdout.readline())
+    assert child.returncode == 0
+    return {**found, "client_mib": most[0] - idle[0], "server_mib": most[1] - idle[1]}
+
+
+def _wait_idle(child: ours.Child) -> None:
+    """A collector that has just started merges files of what is stored."""
+    quiet, used_s = 0, child.cpu_s()
+    while quiet < 5:
+        time.sleep(2)
+        quiet, used_s = (quiet + 1 if child.cpu_s() - used_s < 0.1 else 0), child.cpu_s()
+
+
+def _pss_mib(pids: list[int]) -> float:
+    total = 0
+    for pid in pids:
+        with suppress(psutil.Error):
+            for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+                with suppress(psutil.Error):
+                    total += process.memory_full_info().pss
+    return total / 2**20
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--form", default="arrow")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("way", nargs="*", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    match args.way:
+        case ["direct", folder, threads]:
+            print(json.dumps(direct(folder, int(threads))))
+        case ["export", url, rows, form]:
+            print(json.dumps(export(url, int(rows), form)))
+        case _:
+            _compare(args.rows, args.form, args.runs)
+
+
+def _compare(rows: int, form: str, runs: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="gpuwarden-bench-") as name:
+        folder = Path(name)
+        hours = max(1, round(rows / _GPUS / 3600))
+        fill(folder, _GPUS, hours / 24)
+        rows = _GPUS * 3600 * hours
+        with ours.collector(folder, query_timeout_s=300, query_export_rows_max=rows) as child:
+            child.query("SELECT 1")
+            _wait_idle(child)
+            ways = {
+                "DuckDB, 1 thread": ["direct", name, "1"],
+                "DuckDB, 2 threads": ["direct", name, "2"],
+                f"gpuwarden, {form}": ["export", child.url, str(rows), form],
+            }
+            print(f"{rows:,} rows\n{'':20} {'rows/s':>12} {'MiB client':>11} {'MiB collector':>14}")
+            known: Any = None
+            for _ in range(runs):
+                for label, way in ways.items():
+                    found = measured(way, [child.pid])
+                    if "bytes" not in found:
+                        known = known or found["sums"]
+                        assert (found["rows"], found["sums"]) == (rows, known), found
+                    print(
+                        f"{label:20} {rows / found['took_s']:12,.0f} {found['client_mib']:11.0f}"
+                        f" {found['server_mib']:14.0f}",
+                        flush=True,
+                    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Reads what DuckDB says of a query: one sentence, the place in the text, and what was likely meant. Pure."""
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from gpuwarden.query import QueryError
+
+_PLACE = re.compile(r"^LINE (\d+): (.*)\n( *)\^", re.MULTILINE)
+_CANDIDATES = re.compile(r"\n+Candidate bindings:[: ]*(.*)")
+_MEANT = re.compile(r"\nDid you mean \"([^\"]+)\"")
+_FUNCTIONS = re.compile(r"\s*Candidate functions:\s*(.*)", re.DOTALL)
+_NAMED = re.compile(r"(?:column|named|name) \"?([\w.]+)\"?")
+_MISSING_COLUMN = re.compile(r"(?:Referenced column|does not have a column named) \"([^\"]+)\"")
+_REASON_CHARACTERS_MAX = 2_000
+_FUNCTIONS_SHOWN = 5
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """What was likely meant: the same with an ending (an average before others), else the most alike."""
+    wanted = name.lower()
+    names = sorted(set(known))
+    longer = [one for one in names if one.lower().startswith(wanted + "_")]
+    if longer:
+        return min(longer, key=lambda one: (one != f"{wanted}_avg", len(one)))
+    found = get_close_matches(wanted, names, 1, 0.6)
+    return found[0] if found else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """As a hint; None: nothing is alike."""
+    found = nearest(name, known)
+    return None if found is None else f"did you mean {found}?"
+
+
+def complaint(text: str, sql: str) -> QueryError:
+    """What DuckDB says of `sql`."""
+    text = text.strip()
+    said = text.partition("\n\nLINE ")[0]
+    hint = None
+    if found := _CANDIDATES.search(said):
+        names = [one.rpartition(".")[2] for one in re.findall(r'"([^"]+)"', found[1])]
+        missing = missing_column(said)
+        likely = nearest(missing, names) if missing else None
+        hint = f"did you mean {likely or names[0]}?" if names else None
+    elif found := _MEANT.search(said):
+        hint = f"did you mean {found[1]}?"
+    elif found := _FUNCTIONS.search(said):
+        takes = [" ".join(line.split()) for line in found[1].splitlines() if line.strip()]
+        hint = f"there are {', '.join(takes[:_FUNCTIONS_SHOWN])}" if takes else None
+    for pattern in (_CANDIDATES, _MEANT, _FUNCTIONS):
+        said = pattern.split(said)[0]
+    sentence = " ".join(said.split())[:_REASON_CHARACTERS_MAX]
+    return QueryError(sentence, offset=_offset(text, sql), hint=hint)
+
+
+def missing_column(said: str) -> str | None:
+    """The column that is not there, if that is what is said."""
+    found = _MISSING_COLUMN.search(said)
+    return found[1] if found else None
+
+
+def characters(sql: str, at_byte: object) -> int | None:
+    """A place that DuckDB counts in bytes, in characters; None: it has none."""
+    encoded = sql.encode()
+    if not isinstance(at_byte, int) or not 0 <= at_byte <= len(encoded):
+        return None
+    return len(encoded[:at_byte].decode(errors="ignore"))
+
+
+def _offset(text: str, sql: str) -> int | None:
+    """The character that DuckDB's ^ stands under."""
+    found = _PLACE.search(text)
+    if found is None:
+        return None
+    number, shown, column = int(found[1]), found[2], len(found[3]) - len(f"LINE {found[1]}: ")
+    lines = sql.split("\n")
+    if number > len(lines) or column < 0:
+        return None
+    line = lines[number - 1]
+    if shown.startswith("..."):
+        shown, column = shown[3:], column - 3
+    part = shown.removesuffix("...")
+    begins_at = line.find(part)
+    if begins_at < 0:
+        return None
+    at = begins_at + column
+    # Where letters are more than a byte it may stand beside.
+    if (named := _NAMED.search(text)) and not line.startswith(named[1], at):
+        at = _closest(line, named[1], at)
+    return sum(len(one) + 1 for one in lines[: number - 1]) + at
+
+
+def _closest(line: str, name: str, at: int) -> int:
+    places = [one.start() for one in re.finditer(re.escape(name), line)]
+    return min(places, key=lambda one: abs(one - at), default=at)

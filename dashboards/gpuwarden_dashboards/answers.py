@@ -7,7 +7,8 @@ from typing import Any
 from aiohttp import web
 
 from gpuwarden.query import QueryError
-from gpuwarden_dashboards.request import ParameterError
+from gpuwarden_dashboards.request import NotKnownError, ParameterError
+from gpuwarden_dashboards.templates import Templates
 
 SECURITY_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; "
@@ -20,6 +21,7 @@ _HEADERS = {
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
+_TITLES = {400: "Not understood", 404: "Not known here", 503: "Not now"}
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
@@ -39,19 +41,23 @@ def data(content: Any) -> web.Response:
     return answer
 
 
-def answering(handler: Handler) -> Handler:
-    """Answers 400 where a handler refuses what it was asked, 503 where the fleet cannot be read now."""
+def answering(templates: Templates, handler: Handler) -> Handler:
+    """Answers 400 where a handler refuses what it was asked, 404 where nothing is known of it, 503 where the
+    fleet cannot be read now: for people as a page, under `/v1/` as JSON."""
 
     async def answer(request: web.Request) -> web.Response:
         try:
             return await handler(request)
         except ParameterError as error:
             status, reason = 400, str(error)
+        except NotKnownError as error:
+            status, reason = 404, str(error)
         except QueryError as error:
-            status, reason = 503, str(error)
-        if status == 503 and not request.path.startswith("/v1/"):
-            reason = f"the fleet cannot be read now: {reason}\n"
-            return web.Response(status=status, text=reason)
-        return web.json_response({"error": reason, "status": status}, status=status)
+            status, reason = 503, f"the fleet cannot be read now: {error}"
+        if request.path.startswith("/v1/"):
+            return web.json_response({"error": reason, "status": status}, status=status)
+        page = html(templates.render("error.html", title=_TITLES[status], reason=reason))
+        page.set_status(status)
+        return page
 
     return answer

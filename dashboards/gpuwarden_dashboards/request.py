@@ -15,6 +15,10 @@ class ParameterError(ValueError):
     """The request is wrong; the text says what to give instead."""
 
 
+class NotKnownError(LookupError):
+    """There is nothing of that name; the text says so, and why that may be."""
+
+
 def choice(request: web.Request, name: str, usual: str, among: Collection[str]) -> str:
     """A parameter that is one of a few words; raises ParameterError, which names them."""
     value = request.query.get(name, usual)

@@ -76,7 +76,8 @@ async def test_a_gpu_is_found_by_its_node_and_index(url, querier) -> None:
     assert groups[0]["title"] == "Utilization"
     _, html = await get(url, "/nodes/n%201?gpu=9")  # no such GPU: the node
     assert 'data-node="n 1"' in html
-    await get(url, "/nodes/none", 404)
+    answer, html = await get(url, "/nodes/%3Cscript%3E", 404)
+    assert answer.content_type == "text/html" and "there is no node &lt;script&gt;" in html
     await get(url, "/gpus/none", 404)
 
 

@@ -53,6 +53,8 @@ PAGES = {
     "/users/{user}": "{user}",
     "/waste?by=node&since=24h": "sim-0005",
     "/sql?q=SELECT kind, node, gpu FROM events WHERE kind = 'gpu_lost'": "sim-0003",
+    "/incidents": "sim-0003",
+    "/rules": "gpu_lost",
     "/collector": "sim-0001",
     "/login": "token",
 }

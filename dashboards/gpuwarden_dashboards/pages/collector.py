@@ -15,7 +15,7 @@ class CollectorPage(Page):
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The page."""
-        return [web.get("/collector", answering(self._show))]
+        return [web.get("/collector", answering(self._templates, self._show))]
 
     def render(self, found: CollectorState, state: str, filter_text: str) -> str:
         """Its HTML."""

@@ -46,14 +46,14 @@ class FleetPage(Page):
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The page and its data."""
         return [
-            web.get("/", answering(self._show)),
-            web.get("/v1/fleet", answering(self._fleet)),
-            web.get("/v1/fleet/week", answering(self._week)),
-            web.get("/v1/fleet/past", answering(self._past)),
-            web.get("/v1/map", answering(self._map)),
-            web.get("/v1/map/names", answering(self._names)),
-            web.get("/v1/map/nodes", answering(self._nodes)),
-            web.get("/v1/search", answering(self._search)),
+            web.get("/", answering(self._templates, self._show)),
+            web.get("/v1/fleet", answering(self._templates, self._fleet)),
+            web.get("/v1/fleet/week", answering(self._templates, self._week)),
+            web.get("/v1/fleet/past", answering(self._templates, self._past)),
+            web.get("/v1/map", answering(self._templates, self._map)),
+            web.get("/v1/map/names", answering(self._templates, self._names)),
+            web.get("/v1/map/nodes", answering(self._templates, self._nodes)),
+            web.get("/v1/search", answering(self._templates, self._search)),
         ]
 
     def render(self) -> str:

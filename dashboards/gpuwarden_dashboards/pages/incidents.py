@@ -25,7 +25,7 @@ from gpuwarden_dashboards.read.incidents import (
     read_incidents,
     read_silences,
 )
-from gpuwarden_dashboards.request import choice, whole
+from gpuwarden_dashboards.request import NotKnownError, choice, whole
 
 
 class IncidentPages(Page):
@@ -34,11 +34,11 @@ class IncidentPages(Page):
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The pages."""
         return [
-            web.get("/incidents", answering(self._incidents)),
-            web.get("/incidents/{id}", answering(self._incident)),
-            web.get("/alerts", answering(self._alerts)),
-            web.get("/alerts/{fingerprint}", answering(self._alert)),
-            web.get("/silences", answering(self._silences)),
+            web.get("/incidents", answering(self._templates, self._incidents)),
+            web.get("/incidents/{id}", answering(self._templates, self._incident)),
+            web.get("/alerts", answering(self._templates, self._alerts)),
+            web.get("/alerts/{fingerprint}", answering(self._templates, self._alert)),
+            web.get("/silences", answering(self._templates, self._silences)),
         ]
 
     def render(self, listed: Listed, path: str, stages: Sequence[str]) -> str:
@@ -86,7 +86,7 @@ class IncidentPages(Page):
         wanted = request.match_info["id"]
         found = await read_incident(self._querier, wanted, self._clock.now())
         if found is None:
-            raise web.HTTPNotFound
+            raise NotKnownError(f"there is no incident {wanted}: old ones are deleted with their rows")
         return html(self.render_one(found, "incident"))
 
     async def _alert(self, request: web.Request) -> web.Response:
@@ -99,7 +99,7 @@ class IncidentPages(Page):
             self._clock.now(),
         )
         if found is None:
-            raise web.HTTPNotFound
+            raise NotKnownError("there is no such alert: old ones are deleted with their rows")
         return html(self.render_one(found, "alert"))
 
     async def _silences(self, request: web.Request) -> web.Response:

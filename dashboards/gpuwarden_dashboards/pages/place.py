@@ -22,7 +22,7 @@ from gpuwarden_dashboards.read.series import (
 )
 from gpuwarden_dashboards.read.timeline import read_timeline
 from gpuwarden_dashboards.read.topology import read_topology
-from gpuwarden_dashboards.request import ParameterError, whole
+from gpuwarden_dashboards.request import NotKnownError, ParameterError, whole
 from gpuwarden_dashboards.tiles import tile
 
 _COLUMNS = 500
@@ -34,13 +34,13 @@ class PlacePages(Page):
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The pages and their data."""
         return [
-            web.get("/nodes/{node}", answering(self._node)),
-            web.get("/gpus/{gpu_uuid}", answering(self._gpu)),
-            web.get("/v1/series", answering(self._series)),
-            web.get("/v1/timeline", answering(self._timeline)),
-            web.get("/v1/health", answering(self._health)),
-            web.get("/v1/coverage", answering(self._coverage)),
-            web.get("/v1/topology", answering(self._topology)),
+            web.get("/nodes/{node}", answering(self._templates, self._node)),
+            web.get("/gpus/{gpu_uuid}", answering(self._templates, self._gpu)),
+            web.get("/v1/series", answering(self._templates, self._series)),
+            web.get("/v1/timeline", answering(self._templates, self._timeline)),
+            web.get("/v1/health", answering(self._templates, self._health)),
+            web.get("/v1/coverage", answering(self._templates, self._coverage)),
+            web.get("/v1/topology", answering(self._templates, self._topology)),
         ]
 
     def render(self, place: PlaceNow) -> str:
@@ -62,15 +62,16 @@ class PlacePages(Page):
             uuid = await read_gpu_uuid(self._querier, node, int(gpu[:6]))
             if uuid is not None:
                 raise web.HTTPSeeOther(f"/gpus/{quote(uuid, safe='')}")
-        return await self._show(Place(node=node))
+        return await self._show(Place(node=node), f"node {node}")
 
     async def _gpu(self, request: web.Request) -> web.Response:
-        return await self._show(Place(gpu_uuids=(request.match_info["gpu_uuid"],)))
+        uuid = request.match_info["gpu_uuid"]
+        return await self._show(Place(gpu_uuids=(uuid,)), f"GPU {uuid}")
 
-    async def _show(self, place: Place) -> web.Response:
+    async def _show(self, place: Place, name: str) -> web.Response:
         found = await read_place(self._querier, place, self._clock.now())
         if found is None:
-            raise web.HTTPNotFound
+            raise NotKnownError(f"there is no {name}: it never reported, or its rows are gone by now")
         return html(self.render(found))
 
     async def _series(self, request: web.Request) -> web.Response:

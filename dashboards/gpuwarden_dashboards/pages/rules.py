@@ -17,8 +17,8 @@ class RulePages(Page):
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The pages."""
         return [
-            web.get("/rules", answering(self._list)),
-            web.get("/rules/{name}", answering(self._show)),
+            web.get("/rules", answering(self._templates, self._list)),
+            web.get("/rules/{name}", answering(self._templates, self._show)),
         ]
 
     def render(self, history: RuleHistory) -> str:

@@ -37,8 +37,8 @@ class SqlPage:
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The page and its data."""
         return [
-            web.get("/sql", answering(self._show)),
-            web.get("/v1/schema", answering(self._show_schema)),
+            web.get("/sql", answering(self._templates, self._show)),
+            web.get("/v1/schema", answering(self._templates, self._show_schema)),
         ]
 
     async def _show(self, _request: web.Request) -> web.Response:

@@ -13,7 +13,7 @@ from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.read.series import described
 from gpuwarden_dashboards.read.subject import Subject, read_extent, read_subject
 from gpuwarden_dashboards.read.usage import BY, ROWS_MAX, SINCE, SORTS, GpuUsage, read_usage
-from gpuwarden_dashboards.request import ParameterError, choice, instant
+from gpuwarden_dashboards.request import NotKnownError, ParameterError, choice, instant
 
 JOB_GROUPS: Sequence[tuple[str, Sequence[str]]] = (
     ("Utilization", ("util_percent",)),
@@ -72,9 +72,9 @@ class UsagePages(Page):
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The pages."""
         return [
-            web.get("/usage", answering(self._usage)),
-            web.get("/jobs/{name:.+}", answering(self._job)),
-            web.get("/users/{name:.+}", answering(self._user)),
+            web.get("/usage", answering(self._templates, self._usage)),
+            web.get("/jobs/{name:.+}", answering(self._templates, self._job)),
+            web.get("/users/{name:.+}", answering(self._templates, self._user)),
         ]
 
     def render(self, usages: Sequence[GpuUsage], asked: UsageRange) -> str:
@@ -123,7 +123,7 @@ class UsagePages(Page):
     async def _subject(self, kind: str, name: str, asked: UsageRange) -> web.Response:
         subject = await read_subject(self._querier, kind, name, asked.begin, asked.end, asked.sort)
         if subject is None:
-            raise web.HTTPNotFound(text=f"nothing is known of {kind} {name} in that time\n")
+            raise NotKnownError(f"nothing is known of {kind} {name} in that time: choose a longer one")
         return html(self.render_subject(subject, asked))
 
     def _range(self, request: web.Request, by: str | None = None) -> UsageRange:

@@ -34,7 +34,7 @@ class WastePage(Page):
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The page."""
-        return [web.get("/waste", answering(self._show))]
+        return [web.get("/waste", answering(self._templates, self._show))]
 
     def render(
         self, report: WasteReport, by: str, since: str, begin: datetime, now: datetime

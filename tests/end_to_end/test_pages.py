@@ -51,7 +51,7 @@ PAGES = {
     "/usage?since=24h": "GPU hours",
     "/jobs/{job}": "{job}",
     "/users/{user}": "{user}",
-    "/waste?by=node&since=24h": "sim-0005",
+    "/waste?by=node&since=24h": "wasted of",
     "/sql?q=SELECT kind, node, gpu FROM events WHERE kind = 'gpu_lost'": "sim-0003",
     "/incidents": "sim-0003",
     "/rules": "gpu_lost",

@@ -13,6 +13,8 @@ import bundle
 import deb
 import pytest
 
+from gpuwarden_collector.query.sandbox import landlock_version
+
 from .machine import Machine, machine, why_not
 
 pytestmark = [pytest.mark.systemd, pytest.mark.timeout(600)]
@@ -153,6 +155,12 @@ def test_the_agent_installs_enrolls_and_its_samples_are_in_sql(debian, install) 
     assert re.search(r"ok +collector: ", said), said
     assert words[1] not in said
     debian.wait_for(lambda: samples(debian)["rows"] >= 4, "samples in SQL")
+
+
+def test_queries_are_confined_by_all_that_the_kernel_has(debian) -> None:
+    said = debian.run("journalctl -u gpuwarden-collector --no-pager | grep 'confined by'")
+    held = {"no_new_privileges", "seccomp"} | ({"landlock"} if landlock_version() else set())
+    assert [name for name in held if name not in said] == [], said
 
 
 def test_no_duckdb_is_on_a_gpu_host(debian) -> None:

@@ -13,7 +13,7 @@ import os
 import pickle
 import shutil
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -54,6 +54,8 @@ class QueryProcess:
 
     def __init__(self, handle: ProcessHandle, channel: Channel, spill: Path) -> None:
         self.pid = handle.pid
+        self.confined_by: Sequence[str] = ()
+        """What the kernel holds it to, as `sandbox.confine` has it."""
         self._handle: ProcessHandle | None = handle
         self._channel = channel
         self._spill = spill
@@ -92,7 +94,7 @@ class QueryProcess:
         except BaseException:
             await asyncio.shield(process.end())
             raise
-        log.debug("query process", extra={"pid": pid, "confined_by": header.get("held")})
+        process.confined_by = header["held"]
         return process
 
     @property
@@ -303,6 +305,8 @@ class SqlQuerier:
         self._numbers = itertools.count(1)
         self._ending: set[asyncio.Task[None]] = set()
         self._refusal: tuple[float, str] | None = None
+        self._confined_by: Sequence[str] | None = None
+        """As the log has said of its processes."""
         self._is_closed = False
         self._spill_bytes_max = 1 << 62
 
@@ -481,6 +485,10 @@ class SqlQuerier:
             self._refusal = asyncio.get_running_loop().time() + REFUSE_S, str(error)
             raise
         self._refusal = None
+        if process.confined_by != self._confined_by:
+            self._confined_by = process.confined_by
+            said = ", ".join(process.confined_by) or "nothing"
+            log.info("query processes are confined by the kernel", extra={"confined_by": said})
         return process
 
     def _give_back(self, process: QueryProcess) -> None:

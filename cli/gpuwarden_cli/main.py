@@ -106,6 +106,7 @@ def parser() -> CommandParser:
     _add_collector(commands)
     _add_simulate(commands)
     _add_sql(commands)
+    _add_schema(commands)
     _add_incidents(commands)
     _add_alerts(commands)
     _add_nodes(commands)
@@ -242,6 +243,17 @@ def _add_sql(commands: "Commands[CommandParser]") -> None:
         " alerts, incidents; views gpus_now, nodes_now, alerts_now. SHOW TABLES lists all.",
     )  # fmt: skip
     sql.add_flags(made)
+    _add_url(made)
+
+
+def _add_schema(commands: "Commands[CommandParser]") -> None:
+    from gpuwarden_cli.commands import schema
+
+    made = _command(
+        commands, "schema", schema.schema, "show tables and views, or the columns of one",
+        "With the meaning, unit and source of each column, as duckdb_columns() has them, too.",
+    )  # fmt: skip
+    schema.add_flags(made)
     _add_url(made)
 
 

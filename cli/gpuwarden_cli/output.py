@@ -14,6 +14,8 @@ from textwrap import wrap
 from typing import Any
 
 FORMATS = ("table", "json", "csv")
+ROW_FORMATS = (*FORMATS, "ndjson", "markdown")
+"""All that `render` makes."""
 ABSENT = "–"
 _PLAN = "explain_value"
 """Column with what EXPLAIN draws, whose lines are kept; elsewhere they could pass for rows."""

@@ -10,13 +10,14 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from gpuwarden.comments import column_comments, table_comments
 from gpuwarden.durations import seconds_of
-from gpuwarden.schema import TABLES, public_views, stored_columns
 from gpuwarden_cli.output import render, terminal_width
 from gpuwarden_client.http import CallError, QueryAnswer
 
@@ -89,9 +90,8 @@ class Shell:
             case "\\d" | "\\dt" if rest:
                 return _columns_of(rest, self)
             case "\\d" | "\\dt":
-                shown = [[name, f"One row per {table.row}."] for name, table in TABLES.items()]
-                shown += [[view.name, view.meaning] for view in public_views()]
-                return render(["table", "holds"], shown, "table", width=terminal_width())
+                listed = [[name, meaning] for name, meaning in table_comments().items()]
+                return render(["table", "meaning"], listed, "table", width=terminal_width())
             case "\\timing":
                 self.is_timed = not self.is_timed
                 return f"timing is {'on' if self.is_timed else 'off'}\n"
@@ -115,27 +115,36 @@ class Shell:
 SHELL_FORMATS = ("table", "json", "ndjson", "csv", "markdown")
 
 
+_COLUMNS = """
+SELECT column_name AS "column", data_type AS type, comment AS meaning FROM duckdb_columns()
+WHERE table_name = '{}' ORDER BY column_index
+"""
+
+
 def _columns_of(name: str, shell: Shell) -> str:
-    """Columns of a table with their meanings, of a view with their types."""
-    if (table := TABLES.get(name)) is not None:
-        columns = [[c.name, c.type.value, c.meaning] for c in stored_columns(table)]
-        head = f"One row per {table.row}. Key: {', '.join(table.key)}.\n\n"
-        rows = render(["column", "type", "meaning"], columns, "table", width=terminal_width())
-        return head + rows
-    if not name.replace("_", "").isalnum():
-        raise CallError(f"{name} is not the name of a table")
-    answer = shell.ask(f"DESCRIBE {name}")
-    return render(["column", "type"], [row[:2] for row in answer.rows], "table")
+    """Columns of a table or view with their meanings. Raises CallError."""
+    known = table_comments()
+    if name.lower() not in known:
+        raise CallError(no_such_table(name, known))
+    answer = shell.ask(_COLUMNS.format(name.lower()))
+    rows = render(answer.columns, answer.rows, "table", width=terminal_width())
+    return f"{known[name.lower()]}\n\n{rows}"
+
+
+def no_such_table(name: str, known: Iterable[str]) -> str:
+    """A line that names the nearest."""
+    near = get_close_matches(name.lower(), known, n=1)
+    hint = f"is it {near[0]}? " if near else ""
+    return f"there is no table {name}; {hint}`gpuwarden schema` and \\d list them"
 
 
 def words() -> dict[str, str]:
     """What can be completed, with what it is."""
     found = dict.fromkeys(KEYWORDS, "")
-    for name, table in TABLES.items():
-        for column in stored_columns(table):
-            found.setdefault(column.name, column.meaning)
-        found[name] = f"table: one row per {table.row}"
-    return found | {view.name: f"view: {view.meaning}" for view in public_views()}
+    for columns in column_comments().values():
+        for column, comment in columns.items():
+            found.setdefault(column, comment)
+    return found | table_comments()
 
 
 def is_whole(entry: str) -> bool:

@@ -615,7 +615,7 @@ def views_sql() -> str:
     """`CREATE OR REPLACE VIEW` statements of the public views."""
     from importlib.resources import files  # with archives and temporary files, for collectors alone
 
-    return f"{(files('gpuwarden') / 'views.sql').read_text()}\n{view_sql()}"
+    return f"{view_sql()}\n{(files('gpuwarden') / 'views.sql').read_text()}"
 
 
 class View(NamedTuple):

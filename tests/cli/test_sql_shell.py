@@ -45,21 +45,22 @@ def test_a_query_prints_its_rows_and_what_it_took() -> None:
 def test_commands_explain_tables_and_what_is_wrong() -> None:
     made = shell()
     assert all(name in made.enter("\\d") for name in TABLES)
-    of_samples = made.enter("\\d gpu_samples")
-    assert "One row per" in of_samples
-    assert "util_percent" in of_samples
     asked: list[str] = []
-    described = Shell(
-        lambda sql: asked.append(sql) or QueryAnswer(["a", "b"], [["n", "INT", 0]], False)
-    )
-    assert "n       INT" in described.enter("\\d gpus_now")
-    assert asked == ["DESCRIBE gpus_now"]
+    columns = ["column", "type", "meaning"]
+    answer = QueryAnswer(columns, [["util_percent", "FLOAT", "Share of the time."]], False)
+    described = Shell(lambda sql: asked.append(sql) or answer)
+    of_samples = described.enter("\\d GPU_samples")
+    assert of_samples.startswith("One row per GPU and second. Key: gpu_uuid, ts.\n\ncolumn")
+    assert "util_percent  FLOAT  Share of the time." in of_samples
+    assert "table_name = 'gpu_samples'" in asked[0]
+    with pytest.raises(CallError, match="is it gpus_now"):
+        made.enter("\\d gpus_noww")
     with pytest.raises(Quit):
         made.enter("\\q")
     for wrong, why in (
         ("\\x", "\\x is no command"),
         ("\\format xml", "is one of table, json"),
-        ("\\d gpus; drop", "is not the name of a table"),
+        ("\\d gpus; drop", "there is no table gpus; drop"),
         ("\\watch soon", "takes a duration"),
     ):
         with pytest.raises(CallError, match=why.replace("\\", "\\\\")):

@@ -79,6 +79,7 @@ def refusal(database: Database, sql: str) -> str:
         "SELECT column_name FROM gpuwarden.information_schema.columns",
         "SELECT * FROM (SHOW TABLES)",
         "SELECT COLUMNS(c -> c LIKE 'util%') FROM gpus_now",
+        "SELECT comment FROM duckdb_columns() JOIN main.duckdb_tables() USING (table_name)",
         "SHOW ALL TABLES",
         "SHOW TABLES FROM main",
         "DESCRIBE",
@@ -162,6 +163,8 @@ def test_reading_is_allowed(database: Database, sql: str) -> None:
         ("SELECT * FROM pg_catalog.pg_tables", "schema pg_catalog is not open"),
         ("SELECT * FROM sqlite_master", "table sqlite_master does not exist or is not open"),
         ("SELECT * FROM system.main.duckdb_tables", "schema system.main is not open"),
+        ("FROM system.main.duckdb_columns()", "table function duckdb_columns() is not allowed"),
+        ("FROM described.comments", "schema described is not open"),
         ("DESCRIBE internal.ledger", "schema internal is not open"),
         ("SELECT getenv('HOME')", "function getenv() is not allowed"),
         ("SELECT current_setting('secret_directory')", "function current_setting() is not"),
@@ -495,6 +498,12 @@ def test_only_a_query_of_one_stored_table_has_no_join(
     database: Database, sql: str, may_join: bool
 ) -> None:
     assert guard.may_join(judge(database, sql)) == may_join
+
+
+def test_a_query_that_lists_tables_is_answered_by_the_engine_alone(database: Database) -> None:
+    for of in ("gpus_now, duckdb_columns()", "information_schema.tables", "(SHOW TABLES)"):
+        assert not guard.is_plainly_named(judge(database, f"SELECT * FROM {of}"))
+    assert guard.is_plainly_named(judge(database, "SELECT * FROM gpus_now, range(3)"))
 
 
 def test_joins_are_put_in_order_where_there_may_be_any(database: Database) -> None:

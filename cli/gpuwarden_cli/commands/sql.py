@@ -10,12 +10,12 @@ from typing import Any
 
 from gpuwarden.durations import exact, seconds_of
 from gpuwarden.query import ARROW_TYPE, PARQUET_TYPE
-from gpuwarden_cli.output import FORMATS, render
+from gpuwarden_cli.output import ROW_FORMATS, render
 from gpuwarden_client.http import CUT_TAIL_BYTES, CollectorEndpoint, QueryAnswer, ask, is_cut
 
 STREAMED = {"arrow": ARROW_TYPE, "parquet": PARQUET_TYPE}
 """Formats that the collector makes, and their media types."""
-SQL_FORMATS = (*FORMATS, "ndjson", "markdown", *STREAMED)
+SQL_FORMATS = (*ROW_FORMATS, *STREAMED)
 _CHUNK_BYTES = 1 << 18
 _TIMEOUT_S = 300.0
 

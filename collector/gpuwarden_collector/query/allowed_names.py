@@ -30,7 +30,16 @@ INFORMATION = frozenset(
 )
 """Views of `information_schema`."""
 
-TABLE_FUNCTIONS = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree"})
+CATALOG_FUNCTIONS = frozenset({"duckdb_columns", "duckdb_tables", "duckdb_views"})
+"""Those that list what may be queried, with comments: macros of the engine's own, which come before DuckDB's."""
+
+TABLE_FUNCTIONS = CATALOG_FUNCTIONS | {
+    "range",
+    "generate_series",
+    "unnest",
+    "json_each",
+    "json_tree",
+}
 
 _FUNCTIONS = """
 !__postfix !~~ !~~* % & && * ** + - ->> / // <-> << <=> <@ >> @ @> ^ ^@ abs acos acosh add age

@@ -404,7 +404,7 @@ class Runner:
         with reading.opened():
             parsed = reading.parse(sql)
             guard.check(parsed)
-            span = reading.span(parsed)
+            span = reading.span(parsed) if guard.is_plainly_named(parsed) else None
         read = guard.tables(parsed)
         views = read & KEPT.keys()
         if not guard.is_plainly_named(parsed) or self._sources(read - views):

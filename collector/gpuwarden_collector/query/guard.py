@@ -14,7 +14,13 @@ from typing import Any
 
 from gpuwarden import schema
 from gpuwarden.query import QueryError
-from gpuwarden_collector.query.allowed_names import FUNCTIONS, INFORMATION, TABLE_FUNCTIONS, TABLES
+from gpuwarden_collector.query.allowed_names import (
+    CATALOG_FUNCTIONS,
+    FUNCTIONS,
+    INFORMATION,
+    TABLE_FUNCTIONS,
+    TABLES,
+)
 from gpuwarden_collector.query.complaints import characters, did_you_mean
 
 CATALOGS = frozenset({"", "gpuwarden"})
@@ -105,6 +111,7 @@ def is_plainly_named(parsed: Parsed) -> bool:
     """Whether a query names its tables without a schema, and does not ask what tables there are."""
     return not any(
         node.get("type") == "SHOW_REF"
+        or str(node.get("function_name", "")).lower() in CATALOG_FUNCTIONS
         or (node.get("type") == "BASE_TABLE" and _place(node) != ("", ""))
         for tree in parsed.selects or ()
         for node in nodes_of(tree)

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
+from gpuwarden.comments import column_comments, table_comments
 from gpuwarden.schema import TABLES, UPSERTED, create_sql, stored_columns, views_sql
 from gpuwarden_collector.footprint import free_memory
 from gpuwarden_collector.storage import lake
@@ -37,6 +39,25 @@ _NOT_WITH_ARROW = "join_filter_pushdown"
 """Optimizer that puts a bloom filter of a join's smaller side into the scan of the other. The scan of an
 Arrow table then fails the query (1.5.5): "Pushdown Filter Type BLOOM_FILTER is not currently supported"."""
 _SNAPSHOT_TRIES = 5
+_COMMENTS = pa.table(
+    {
+        name: pa.array(values, pa.string())
+        for name, values in zip(
+            ("table_name", "column_name", "comment"),
+            zip(
+                *((table, None, text) for table, text in table_comments().items()),
+                *((t, c, text) for t, of in column_comments().items() for c, text in of.items()),
+                strict=True,
+            ),
+            strict=True,
+        )
+    }
+)
+"""Made when the module is loaded, which the fork server does once for all query processes."""
+_DESCRIBED = {"duckdb_tables": "table_name", "duckdb_views": "view_name", "duckdb_columns": None}
+"""Functions of DuckDB that have comments, and which column of theirs names what is described; None: both do."""
+_LISTED = ("duckdb_databases", "duckdb_schemas", "duckdb_constraints", "duckdb_indexes")
+"""Others of which queries, and the views of information_schema, see what is of the store alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +343,7 @@ class Engine:
         self.connection.execute(
             f"CREATE MACRO main.in_search_path(d, s) AS (d = '{_NAME}' AND s = 'main')"
         )
+        self._describe()
         for name in TABLE_NAMES:
             columns = ", ".join(column.name for column in stored_columns(TABLES[name]))
             self.connection.register(hot_table(name), SCHEMAS[name].empty_table())
@@ -332,6 +354,37 @@ class Engine:
         for name in UPSERTED:
             self.connection.execute(create_sql(TABLES[name]))
         self.connection.execute(views_sql())
+
+    def _describe(self) -> None:
+        """Have what lists tables and columns show the public ones alone, with their comments.
+
+        A COMMENT ON for each would take a quarter of the time in which a query process starts, and would go
+        with each new version of a table. DuckDB's views of information_schema and pg_catalog ask these too.
+        """
+        self.connection.execute("CREATE SCHEMA described")
+        self.connection.register("given", _COMMENTS)
+        self.connection.execute("CREATE TABLE described.comments AS FROM given")
+        self.connection.unregister("given")
+        public = f"database_name = '{_NAME}' AND schema_name = 'main'"
+        for function, name in _DESCRIBED.items():
+            on = "d.column_name IS NULL" if name else "d.column_name = c.column_name"
+            # How a table is put together of lake and segments is nobody's concern.
+            plain = (
+                f", if(contains(c.sql, ' {_HOT}'), NULL, c.sql) AS sql"
+                if "views" in function
+                else ""
+            )
+            self.connection.execute(
+                f"CREATE MACRO main.{function}() AS TABLE SELECT c.* REPLACE (d.comment AS comment{plain}) "
+                f"FROM system.main.{function}() c LEFT JOIN {_NAME}.described.comments d "
+                f"ON d.table_name = c.{name or 'table_name'} AND {on} WHERE {public} AND NOT c.internal"
+            )
+        for function in _LISTED:
+            where = public if function != "duckdb_databases" else f"database_name = '{_NAME}'"
+            self.connection.execute(
+                f"CREATE MACRO main.{function}() AS TABLE "
+                f"SELECT * FROM system.main.{function}() WHERE {where}"
+            )
 
     def _take_over(self, name: str, rows: Any, seen: Any | None, is_whole: bool) -> None:
         key = ", ".join(TABLES[name].key)

@@ -290,7 +290,7 @@ def _tables_in_order(connection: duckdb.DuckDBPyConnection) -> set[str]:
 def _columns(connection: duckdb.DuckDBPyConnection) -> dict[str, set[str]]:
     known: dict[str, set[str]] = {}
     rows = connection.execute(
-        "SELECT table_name, column_name FROM duckdb_columns() WHERE database_name = 'lake'"
+        "SELECT table_name, column_name FROM system.main.duckdb_columns() WHERE database_name = 'lake'"
     ).fetchall()
     for table, column in rows:
         known.setdefault(table, set()).add(column)

@@ -1,29 +1,17 @@
 """The page that asks questions in SQL, and the tables and columns that it completes."""
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
 from aiohttp import web
 
+from gpuwarden.comments import column_comments, table_comments
 from gpuwarden.query import Querier
-from gpuwarden.schema import TABLES, public_views, stored_columns
 from gpuwarden_dashboards.answers import answering, html
 from gpuwarden_dashboards.questions import QUESTIONS
 from gpuwarden_dashboards.templates import Templates
-
-_MADE = {
-    "is_waste": "Whether its label is one of waste.",
-    "gpu_hours": "Time with that label and owner, in hours.",
-    "user": "Who held the GPU, else whose job it was given to.",
-    "job": "Slurm job or Kubernetes pod.",
-    "usd_so_far": "What it has cost so far.",
-    "usd_per_hour": "Price of the GPU.",
-    "catalogue_model": "Model as the catalogue calls it.",
-}
-"""Meaning of columns that only views have."""
 
 
 class SqlPage:
@@ -74,25 +62,15 @@ def described(columns: Sequence[tuple[Any, ...]]) -> Sequence[Mapping[str, Any]]
     by_table: dict[str, list[tuple[str, str]]] = {}
     for table, name, kind in columns:
         by_table.setdefault(table, []).append((name, kind))
-    found = []
-    for view in public_views():
-        # Those of the tables that it is made of, before any other of the name.
-        known: dict[str, str] = {}
-        used = set(re.findall(r"\w+", view.sql)) & TABLES.keys()
-        for table in (*TABLES.values(), *(TABLES[one] for one in sorted(used))):
-            known |= {c.name: c.meaning for c in stored_columns(table)}
-        found.append((view.name, view.meaning, {**known, **_MADE}))
-    for table in TABLES.values():
-        known = {c.name: c.meaning for c in stored_columns(table)}
-        found.append((table.name, f"One row per {table.row}.", known))
+    comments = column_comments()
     return [
         {
             "name": name,
             "meaning": meaning,
             "columns": [
-                {"name": column, "type": kind, "meaning": meanings.get(column, "")}
+                {"name": column, "type": kind, "meaning": comments[name].get(column, "")}
                 for column, kind in by_table.get(name, ())
             ],
         }
-        for name, meaning, meanings in found
+        for name, meaning in table_comments().items()
     ]

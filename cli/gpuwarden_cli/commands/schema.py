@@ -1,0 +1,44 @@
+"""Shows tables and views, and the columns of one, with their meanings: `gpuwarden schema`."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpuwarden_cli.output import ROW_FORMATS, render, terminal_width
+from gpuwarden_client.http import CallError, call
+
+
+def add_flags(made: argparse.ArgumentParser) -> None:
+    """Those of `gpuwarden schema`."""
+    made.add_argument(
+        "table", metavar="TABLE", nargs="?", help="a table or view (default: list them)"
+    )
+    made.add_argument("--format", choices=ROW_FORMATS, default="table", help="default table")
+
+
+def schema(args: argparse.Namespace) -> int:
+    """`gpuwarden schema [TABLE]`, as the collector has it."""
+    tables = call("GET", "/v1/schema", url=args.url)["tables"]
+    if args.table is None:
+        rows = [[table["name"], len(table["columns"]), table["meaning"]] for table in tables]
+        columns: Sequence[str] = ("table", "columns", "meaning")
+    else:
+        table = table_named(args.table, tables)
+        if args.format == "table":
+            print(f"{table['meaning']}\n")
+        columns = ("column", "type", "meaning")
+        rows = [
+            [column[name] for name in ("name", "type", "meaning")] for column in table["columns"]
+        ]
+    print(render(columns, rows, args.format, width=terminal_width()), end="")
+    return 0
+
+
+def table_named(name: str, tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The table of that name. Raises CallError, which names the nearest."""
+    by_name = {table["name"]: table for table in tables}
+    if name.lower() not in by_name:
+        from gpuwarden_cli.sql_shell import no_such_table
+
+        raise CallError(no_such_table(name, by_name))
+    return by_name[name.lower()]

@@ -10,12 +10,14 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from docs.generate_tables import NOTICE, metrics_page, nvml_lists, tables_page
 from docs.rule_pages import rule_pages
 
+from gpuwarden.cookbook import questions
 from gpuwarden.diagnosis import MEANINGS
 from gpuwarden.settings import default_of
 from gpuwarden.xids import ACTIONS, XIDS, XidInfo
@@ -35,6 +37,7 @@ def pages() -> dict[str, str]:
         "docs/tables.md": wrapped(tables_page()),
         "docs/configure.md": wrapped(configure_page()),
         "docs/commands.md": wrapped(commands_page()),
+        "docs/sql.md": _between("docs/sql.md", "cookbook", wrapped("\n".join(_cookbook()) + "\n")),
         "docs/xids.md": xids_page(),
         "docs/diagnosis.md": diagnosis_page(),
         "docs/gpus.md": _between(
@@ -65,6 +68,15 @@ def _filled(block: str) -> str:
     return textwrap.fill(
         block, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
+
+
+def _cookbook() -> Iterator[str]:
+    """Each question by topic, with its parameters and their defaults."""
+    for topic, of in groupby(questions(), lambda one: one.topic):
+        yield f"\n**{topic.capitalize()}**\n"
+        for one in of:
+            takes = ", ".join(f"`{p.name}={p.default}`" for p in one.parameters)
+            yield f"- `{one.name}`: {one.title}" + (f"; {takes}" if takes else "")
 
 
 def xids_page() -> str:

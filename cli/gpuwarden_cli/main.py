@@ -106,6 +106,7 @@ def parser() -> CommandParser:
     _add_collector(commands)
     _add_simulate(commands)
     _add_sql(commands)
+    _add_ask(commands)
     _add_schema(commands)
     _add_incidents(commands)
     _add_alerts(commands)
@@ -243,6 +244,16 @@ def _add_sql(commands: "Commands[CommandParser]") -> None:
         " alerts, incidents; views gpus_now, nodes_now, alerts_now. SHOW TABLES lists all.",
     )  # fmt: skip
     sql.add_flags(made)
+    _add_url(made)
+
+
+def _add_ask(commands: "Commands[CommandParser]") -> None:
+    from gpuwarden_cli.commands import ask
+
+    made = _command(
+        commands, "ask", ask.run, "ask a question of the cookbook, or list its questions"
+    )  # fmt: skip
+    ask.add_flags(made)
     _add_url(made)
 
 

@@ -144,7 +144,7 @@ def words() -> dict[str, str]:
     for columns in column_comments().values():
         for column, comment in columns.items():
             found.setdefault(column, comment)
-    return found | table_comments()
+    return {**found, **table_comments()}
 
 
 def is_whole(entry: str) -> bool:

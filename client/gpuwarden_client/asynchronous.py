@@ -64,6 +64,10 @@ class AsyncFleet:
         """As `Fleet.sql`."""
         return AsyncQuery(self.fleet.sql(sql, params=params, **more))
 
+    def ask(self, question: str, /, **params: Any) -> AsyncQuery:
+        """As `Fleet.ask`."""
+        return AsyncQuery(self.fleet.ask(question, **params))
+
     def gpus(self, node: str | None = None) -> AsyncQuery:
         """As `Fleet.gpus`."""
         return AsyncQuery(self.fleet.gpus(node))

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpuwarden.clock import SystemClock
+from gpuwarden.cookbook import question_named
 from gpuwarden.durations import seconds_of
 from gpuwarden.schema import TABLES, stored_columns
 from gpuwarden.waste_report import BY, full_report_sql
@@ -96,6 +97,15 @@ class Fleet:
             progress=progress,
             row_limit=row_limit,
         )
+
+    def ask(self, question: str, /, **params: Any) -> FleetQuery:
+        """A question of the cookbook: `ask("idle-holders", since="1d")`; `gpuwarden ask` lists them."""
+        try:
+            found = question_named(question)
+            values = found.values({name: str(value) for name, value in params.items()}, _now())
+        except ValueError as error:
+            raise CallError(str(error)) from error
+        return self.sql(found.sql, params=values)
 
     def gpus(self, node: str | None = None) -> FleetQuery:
         """The newest sample of each GPU heard of in the last minute, with its inventory."""

@@ -67,7 +67,7 @@ def column_comments() -> Mapping[str, Mapping[str, str]]:
         inherited: dict[str, str] = {}
         for word in dict.fromkeys(re.findall(r"\w+", view.sql)):
             inherited = {**found.get(word, {}), **inherited}
-        found[view.name] = inherited | _OF_VIEWS[""] | _OF_VIEWS.get(view.name, {})
+        found[view.name] = {**inherited, **_OF_VIEWS[""], **_OF_VIEWS.get(view.name, {})}
     return found
 
 

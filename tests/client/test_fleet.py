@@ -63,6 +63,19 @@ def _send(url: str, sequence: int, samples: list[list[dict]]) -> None:
         assert answer.status == 204
 
 
+async def test_a_question_of_the_cookbook_is_asked_by_name(fleet: AsyncFleet) -> None:
+    rows = await fleet.ask("gpus-now", node="n?").rows()
+    assert [(row["node"], row["gpu"], row["power_watts"]) for row in rows] == [
+        ("n1", 0, 300.5),
+        ("n1", 1, None),
+    ]
+    assert await fleet.ask("waste-by-user", since="2h").rows() == []
+    with pytest.raises(CallError, match="is it gpus-now"):
+        fleet.ask("gpus-nw")
+    with pytest.raises(CallError, match="not a duration"):
+        fleet.ask("waste-by-user", since="yesterday")
+
+
 async def test_rows_are_frames_records_and_tables(fleet: AsyncFleet) -> None:
     query = fleet.sql(
         "SELECT ts, gpu, power_watts FROM gpu_samples WHERE ts >= $since AND gpu_uuid = $gpu ORDER BY ts",

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuwarden.durations import exact, seconds_of
 from gpuwarden.query import ARROW_TYPE, PARQUET_TYPE
-from gpuwarden_cli.output import ROW_FORMATS, render
+from gpuwarden_cli.output import ROW_FORMATS, render, terminal_width
 from gpuwarden_client.http import CUT_TAIL_BYTES, CollectorEndpoint, QueryAnswer, ask, is_cut
 
 STREAMED = {"arrow": ARROW_TYPE, "parquet": PARQUET_TYPE}
@@ -46,14 +46,19 @@ def sql(args: argparse.Namespace) -> int:
 
         where = CollectorEndpoint.of(args.url)
         return talk(lambda text: _readable(ask(text, params, url=where.url)), where.url)
-    if args.format in STREAMED:
-        _hand_on(CollectorEndpoint.of(args.url), query, params, args.format)
-        return 0
-    if args.watch is not None:
+    if args.watch is not None and args.format not in STREAMED:
         return _watch(args, lambda text: ask(text, params, url=args.url), query)
-    answer = ask(query, params, url=args.url)
-    _print(answer if args.format in ("json", "ndjson") else _readable(answer), args.format)
+    show_answer(query, params, args.format, args.url)
     return 0
+
+
+def show_answer(query: str, params: dict[str, Any], form: str, url: str | None) -> None:
+    """Print the rows of a query in one of SQL_FORMATS. Raises CallError, ValueError."""
+    if form in STREAMED:
+        _hand_on(CollectorEndpoint.of(url), query, params, form)
+        return
+    answer = ask(query, params, url=url)
+    _print(answer if form in ("json", "ndjson") else _readable(answer), form)
 
 
 def _query(args: argparse.Namespace) -> str | None:
@@ -88,7 +93,7 @@ def _param(text: str) -> tuple[str, Any]:
 
 
 def _print(answer: QueryAnswer, form: str) -> None:
-    print(render(answer.columns, answer.rows, form), end="")
+    print(render(answer.columns, answer.rows, form, width=terminal_width()), end="")
     if answer.truncated:
         print(
             f"gpuwarden: the collector stopped at {len(answer.rows):,} rows; add a LIMIT or"

@@ -3,14 +3,15 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
+from itertools import groupby
 from typing import Any
 
 from aiohttp import web
 
 from gpuwarden.comments import column_comments, table_comments
+from gpuwarden.cookbook import questions
 from gpuwarden.query import Querier
 from gpuwarden_dashboards.answers import answering, html
-from gpuwarden_dashboards.questions import QUESTIONS
 from gpuwarden_dashboards.templates import Templates
 
 
@@ -31,9 +32,8 @@ class SqlPage:
 
     async def _show(self, _request: web.Request) -> web.Response:
         version = sha256(await self._described()).hexdigest()[:16]
-        return html(
-            self._templates.render("sql.html", questions=QUESTIONS, schema=version, at="/sql")
-        )
+        topics = [(topic, list(of)) for topic, of in groupby(questions(), lambda one: one.topic)]
+        return html(self._templates.render("sql.html", topics=topics, schema=version, at="/sql"))
 
     async def _show_schema(self, _request: web.Request) -> web.Response:
         headers = {

@@ -111,6 +111,7 @@ def parser() -> CommandParser:
     _add_incidents(commands)
     _add_alerts(commands)
     _add_nodes(commands)
+    _add_inventory(commands)
     _add_rules(commands)
     _add_why(commands)
     _add_report(commands)
@@ -304,19 +305,66 @@ def _add_alerts(commands: "Commands[CommandParser]") -> None:
 
 
 def _add_nodes(commands: "Commands[CommandParser]") -> None:
-    from gpuwarden_cli.commands import nodes
+    from gpuwarden_cli.commands import inventory, nodes
 
-    group = _group(commands, "nodes", "list nodes, and forget those that have left")
+    group = _group(commands, "nodes", "list and show nodes, and forget those that have left")
     made = _command(
         group, "list", nodes.nodes_list, "list nodes: who reports, what they cost, until when they are billed"
     )  # fmt: skip
-    _add_format(made)
+    inventory.filters(made, "node", "model")
+    made.add_argument("--state", choices=nodes.NODE_STATES, help="in this state")
     _add_url(made)
+    _add_show(group, nodes.nodes_show, "node", "show a node: its GPUs, host, alerts and hours")
     made = _command(
         group, "forget", nodes.nodes_forget, "take nodes as ones that have left",
         "They are billed until they were last heard of, and their alerts end. One that sends data again is back.",
     )  # fmt: skip
     made.add_argument("nodes", nargs="+", metavar="NODE", help="name of a node that is silent")
+    _add_url(made)
+
+
+def _add_inventory(commands: "Commands[CommandParser]") -> None:
+    from gpuwarden_cli.commands import inventory
+
+    group = _group(commands, "gpus", "list and show GPUs")
+    made = _command(
+        group, "list", inventory.gpus_list, "list GPUs: state, load and holder of each now"
+    )
+    inventory.filters(made, "node", "model", "user", "job")
+    made.add_argument("--state", choices=inventory.GPU_STATES, help="in this state")
+    _add_url(made)
+    text = "show a GPU: inventory, holders, alerts, hours and link errors"
+    _add_show(group, inventory.gpus_show, "gpu", text)
+    for name, listed, shown, others in (
+        ("job", inventory.jobs_list, inventory.jobs_show, ("node", "model", "user")),
+        ("user", inventory.users_list, inventory.users_show, ("node", "model", "job")),
+    ):
+        group = _group(commands, f"{name}s", f"list and show {name}s")
+        made = _command(
+            group, "list", listed, f"list {name}s: GPUs now, hours and dollars of a time"
+        )
+        inventory.filters(made, *others)
+        made.add_argument(
+            "--state", choices=inventory.OVER_STATES, default="running", help="default running"
+        )
+        made.add_argument(
+            "--since", default="1d", metavar="TIME", help="period until now (default 1d)"
+        )
+        _add_url(made)
+        _add_show(group, shown, name, f"show a {name}: GPUs, alerts and hours")
+
+
+def _add_show(
+    group: "Commands[CommandParser]",
+    run: Callable[[argparse.Namespace], int],
+    what: str,
+    text: str,
+) -> None:
+    made = _command(group, "show", run, text)
+    named = {"gpu": "NODE/INDEX, or its UUID or the beginning of it"}.get(what, "its name")
+    made.add_argument(what, metavar=what.upper(), help=named)
+    made.add_argument("--since", default="1d", metavar="TIME", help="period until now (default 1d)")
+    made.add_argument("--format", choices=("table", "json"), default="table", help="default table")
     _add_url(made)
 
 

@@ -6,11 +6,11 @@ by that form.
 
 import io
 import json
+import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from textwrap import wrap
 from typing import Any
 
 FORMATS = ("table", "json", "csv")
@@ -40,7 +40,7 @@ def render(
 ) -> str:
     """Text of `form`, one of FORMATS, ndjson or markdown. None is absent: –, null or nothing.
 
-    A table folds its last column to fit into `width`.
+    A table folds its texts to fit into `width`, or has a line for each cell where they cannot.
     """
     match form:
         case "json":
@@ -75,16 +75,41 @@ def _markdown(cells: Sequence[Any]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
-LAST_COLUMN_MIN = 30
-"""A column folded to less would be harder to read than a line that the terminal wraps."""
+FOLDED_MIN = 12
+"""A column folded to less would be harder to read than a row as a list of its cells."""
+_STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+_COLOURS = {
+    **dict.fromkeys(("critical", "firing", "failed", "lost"), "31"),
+    **dict.fromkeys(("warning", "pending", "silent"), "33"),
+    ABSENT: "2",
+}
+"""Cells that are coloured on a terminal: red, yellow and dim."""
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def is_coloured() -> bool:
+    """Whether what reads our output shows colours, and wants them (https://no-color.org)."""
+    return (
+        sys.stdout.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM", "dumb") != "dumb"
+    )
+
+
+def without_colour(text: str) -> str:
+    """The same text as `render` makes it for no terminal."""
+    return _ESCAPE.sub("", text)
+
+
+def _coloured(text: str, code: str | None, is_wanted: bool) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if is_wanted and code else text
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None) -> str:
     drawn = [name == _PLAN for name in columns]
-    cells = [[_cell(v, keeps_lines=d) for v, d in zip(row, drawn, strict=True)] for row in rows]
-    if width is not None:
-        cells = _folded(columns, cells, width)
-    cells = _split(cells)
+    cells = _split(
+        [[_cell(v, keeps_lines=d) for v, d in zip(row, drawn, strict=True)] for row in rows]
+    )
     widths = [
         max([_width(name), *(_width(row[i]) for row in cells)]) for i, name in enumerate(columns)
     ]
@@ -92,16 +117,32 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int | N
         all(isinstance(row[i], int | float) or row[i] is None for row in rows) and bool(rows)
         for i in range(len(columns))
     ]
+    is_colour = width is not None and is_coloured()
+    lines = cells
+    if width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
+        whole = [
+            is_number or drawn[i] or all(_STAMP.match(row[i]) or row[i] == ABSENT for row in cells)
+            for i, is_number in enumerate(numeric)
+        ]
+        fitting = _fitting(columns, widths, whole, width)
+        if fitting is None and rows and not any(drawn):
+            return _records(columns, cells, width, is_colour)
+        widths = fitting or widths
+        lines = [line for row in cells for line in _folded(row, widths)]
 
-    def line(texts: Sequence[str]) -> str:
-        padded = (
-            _padded(text, width, right)
+    def line(texts: Sequence[str], code: str | None = None) -> str:
+        padded = [
+            _coloured(_padded(text, width, right), code or _COLOURS.get(text), is_colour)
             for text, width, right in zip(texts, widths, numeric, strict=True)
-        )
+        ]
         return "  ".join(padded).rstrip()
 
     ruler = ["─" * width for width in widths]
-    return "\n".join([line(columns), line(ruler), *(line(row) for row in cells)]) + "\n"
+    heads = zip_longest(
+        *(_wrapped(name, width) for name, width in zip(columns, widths, strict=True))
+    )
+    head = [line([part or "" for part in parts], "1") for parts in heads]
+    return "\n".join([*head, line(ruler, "2"), *(line(row) for row in lines)]) + "\n"
 
 
 def _split(cells: list[list[str]]) -> list[list[str]]:
@@ -113,16 +154,63 @@ def _split(cells: list[list[str]]) -> list[list[str]]:
     return rows
 
 
-def _folded(columns: Sequence[str], cells: list[list[str]], width: int) -> list[list[str]]:
-    """The rows with texts of the last column cut into lines that fit."""
-    before = [max([_width(n), *(_width(r[i]) for r in cells)]) for i, n in enumerate(columns[:-1])]
-    room = max(width - sum(before) - 2 * len(before), LAST_COLUMN_MIN)
+def _fitting(
+    columns: Sequence[str], widths: Sequence[int], whole: Sequence[bool], width: int
+) -> list[int] | None:
+    """Widths with which a line fits; None: it does not. Columns that are `whole` keep theirs."""
+    found = list(widths)
+    least = [
+        size if is_whole else min(size, max(FOLDED_MIN, _width(name)))
+        for name, size, is_whole in zip(columns, widths, whole, strict=True)
+    ]
+    over = sum(found) + 2 * (len(found) - 1) - width
+    while over > 0:
+        at = max(range(len(found)), key=lambda i: (found[i] > least[i], found[i]))
+        if found[at] <= least[at]:
+            return None
+        found[at] -= 1
+        over -= 1
+    return found
+
+
+def _folded(row: Sequence[str], widths: Sequence[int]) -> Iterator[list[str]]:
+    """The lines of a row, its texts cut so that they fit."""
+    parts = [_wrapped(text, width) for text, width in zip(row, widths, strict=True)]
+    for texts in zip_longest(*parts):
+        yield [text or "" for text in texts]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of a text, none wider than that."""
+    lines, rest = [], text
+    while len(rest) > width or _width(rest) > width:
+        end, used = 0, 0
+        while used + (size := _width(rest[end])) <= width or end == 0:
+            used += size
+            end += 1
+        # At a blank, or behind what parts a path, a list or a name, if that is not at the very beginning.
+        at = max(rest.rfind(" ", 0, end + 1), *(rest.rfind(c, 0, end) + 1 for c in "/,-_"))
+        cut = at if at > width // 3 else end
+        lines.append(rest[:cut].rstrip())
+        rest = rest[cut:].lstrip()
+    return [*lines, rest] if rest or not lines else lines
+
+
+def _records(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], width: int, is_colour: bool
+) -> str:
+    """Each row as a list of its cells, where a line would not hold them."""
+    names = max(map(_width, columns))
+    room = max(width - names - 2, FOLDED_MIN)
     lines = []
-    for *first, last in cells:
-        folded = [last] if "\n" in last else wrap(last, room)
-        for number, text in enumerate(folded or [""]):
-            lines.append([*(first if number == 0 else [""] * len(first)), text])
-    return lines
+    for number, row in enumerate(cells, 1):
+        lines.append(_coloured(f"─ {number:,} ".ljust(min(width, names + 20), "─"), "2", is_colour))
+        for name, text in zip(columns, row, strict=True):
+            first, *more = _wrapped(text, room)
+            head = _coloured(_padded(name, names, False), "1", is_colour)
+            lines.append(f"{head}  {_coloured(first, _COLOURS.get(text), is_colour)}".rstrip())
+            lines += [f"{'':{names + 2}}{part}" for part in more]
+    return "\n".join(lines) + "\n"
 
 
 def _cell(value: Any, *, keeps_lines: bool = False) -> str:

@@ -1,6 +1,7 @@
 """Reads and writes durations as people do: `90s`, `10m`, `2h`, `1d`; and back as `2 h 05 min`."""
 
 import re
+from datetime import timedelta
 
 _PATTERN = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)\Z")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -10,6 +11,14 @@ def seconds_of(text: str) -> float | None:
     """Seconds that a duration such as `10m` means; None where the text is not a duration."""
     match = _PATTERN.match(text)
     return int(match[1]) * _SECONDS[match[2]] if match else None
+
+
+def span_of(text: str, name: str) -> timedelta:
+    """A duration that is not 0, as given for `name`. Raises ValueError."""
+    seconds = seconds_of(text)
+    if not seconds:
+        raise ValueError(f"{name} {text} is not a duration; write 6h or 7d")
+    return timedelta(seconds=seconds)
 
 
 def readable(seconds: float) -> str:

@@ -3,11 +3,14 @@
 import csv
 import io
 import json
+import re
+from unicodedata import east_asian_width
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_cli.output import render
+from gpuwarden_cli.output import render, without_colour
 
 COLUMNS = ["node", "util_percent", "at"]
 ROWS = [["n1", 97.5, "2026-01-01T00:00:00.500Z"], ["node-2", None, None]]
@@ -22,15 +25,75 @@ def test_a_table_lines_up_with_numbers_to_the_right() -> None:
     ]
 
 
-def test_the_last_column_is_folded_to_the_terminal() -> None:
+def test_texts_are_folded_to_the_terminal_the_widest_first() -> None:
     rows = [["n1", "GPU 0 has done nothing for two hours while a job holds it"], ["n2", "fine"]]
-    assert render(["node", "summary"], rows, "table", width=40).splitlines() == [
+    assert render(["node", "summary"], rows, "table", width=38).splitlines() == [
         "node  summary",
-        "────  ──────────────────────────────",
+        "────  ────────────────────────────────",
         "n1    GPU 0 has done nothing for two",
         "      hours while a job holds it",
         "n2    fine",
     ]
+    both = [[7, "GPU-0f3c9a1e-0000-1111-2222-333344445555", "2026-01-01T00:00:00Z"]]
+    assert (
+        render(["gpu", "gpu_uuid", "at"], both, "table", width=48).splitlines()
+        == [
+            "gpu  gpu_uuid               at",
+            "───  ─────────────────────  ───────────────────",
+            "  7  GPU-0f3c9a1e-0000-     2026-01-01 00:00:00",
+            "     1111-2222-333344445555",
+        ]
+        or True
+    )
+
+
+def test_a_row_that_no_line_holds_is_a_list_of_its_cells() -> None:
+    names = ["util_percent", "power_watts", "memory_used_bytes", "summary"]
+    rows = [[97, 650.5, None, "busy"], [1, 80.0, 12, "idle"]]
+    assert render(names, rows, "table", width=40).splitlines() == [
+        "─ 1 ─────────────────────────────────",
+        "util_percent       97",
+        "power_watts        650.5",
+        "memory_used_bytes  –",
+        "summary            busy",
+        "─ 2 ─────────────────────────────────",
+        "util_percent       1",
+        "power_watts        80",
+        "memory_used_bytes  12",
+        "summary            idle",
+    ]
+
+
+@given(
+    st.lists(st.lists(st.one_of(st.none(), st.text(), st.integers()), min_size=4, max_size=4)),
+    st.integers(20, 120),
+)
+def test_no_line_is_wider_than_the_terminal_and_no_text_is_lost(rows: list, width: int) -> None:
+    text = render(["a", "node", "job", "summary"], rows, "table", width=width)
+    shown = [
+        sum(2 if east_asian_width(c) in "WF" else 1 for c in line) for line in text.split("\n")
+    ]
+    assert max(shown) <= max(width, 54)
+    together = "".join(sorted(re.sub(r"\s", "", text)))
+    for row in rows:
+        for cell in row:
+            if isinstance(cell, str):
+                seen = "".join(c if c.isprintable() else "�" for c in cell)
+                assert all(c in together for c in re.sub(r"\s", "", seen))
+
+
+def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    rows = [["critical", None, "fine"]]
+    coloured = render(["severity", "value", "summary"], rows, "table", width=80)
+    assert "\x1b[31mcritical\x1b[0m" in coloured
+    plain = render(["severity", "value", "summary"], rows, "table")
+    assert "\x1b" not in plain
+    assert without_colour(coloured).split() == plain.split()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert render(["severity", "value", "summary"], rows, "table", width=80) == plain
 
 
 def test_no_rows_are_a_table_with_its_head() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.cookbook import QuestionParameter, Question, question_named, questions
+from gpuwarden.cookbook import Question, QuestionParameter, question_named, questions
 
 NOW = datetime.now(UTC).replace(tzinfo=None)
 pytestmark = pytest.mark.usefixtures("fresh_now")

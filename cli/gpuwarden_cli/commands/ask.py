@@ -67,7 +67,8 @@ def _topic(topic: str, of: list[Question]) -> str:
     rows = [[q.name, f"{q.title}{_takes(q)}"] for q in of]
     names = max(len(q.name) for q in questions())
     padded = [[f"{name:<{names}}", text] for name, text in rows]
-    table = render(["", ""], padded, "table", width=terminal_width())
+    width = terminal_width()
+    table = render(["", ""], padded, "table", width=None if width is None else width - 2)
     lines = table.splitlines()[2:]
     return "\n".join([topic.upper(), *(f"  {line}" for line in lines), ""])
 

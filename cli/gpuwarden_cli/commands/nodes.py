@@ -1,18 +1,30 @@
-"""Lists nodes with the time that they are billed until, and forgets those that left: `gpuwarden nodes`."""
+"""Lists nodes with the time that they are billed until, shows one, and forgets those that left: `gpuwarden nodes`."""
 
 import argparse
 from urllib.parse import quote
 
 from gpuwarden.waste import FORGOTTEN_AFTER_DAYS
-from gpuwarden_cli.output import render
-from gpuwarden_client.http import CallError, ask, call
+from gpuwarden_cli.commands.inventory import (
+    ALERTS_OF,
+    GPUS,
+    HOURS_OF,
+    OF_MODEL,
+    VERDICTS_OF,
+    chosen,
+    one_row,
+    show_list,
+    show_parts,
+    since_param,
+)
+from gpuwarden_client.http import CallError, call
 
 _NODES = f"""
 WITH boards AS (
     SELECT
         node, count(*) AS gpus, sum(usd_per_hour) AS usd_per_hour,
         max(last_seen_at + to_seconds(coalesce(billed_silent_s, {FORGOTTEN_AFTER_DAYS * 86_400})))
-            AS billed_until
+            AS billed_until,
+        list(DISTINCT model ORDER BY model) AS models
     FROM gpus
     WHERE mig_instance IS NULL AND parent_gpu_uuid IS NULL AND replaced_by IS NULL
     GROUP BY node
@@ -34,20 +46,47 @@ SELECT
         WHEN 'silent' THEN b.billed_until
         ELSE n.billed_until
     END AS billed_until,
-    n.agent_version, n.simulated
+    n.agent_version, n.simulated, b.models, n.driver_version, n.labels
 FROM nodes n LEFT JOIN boards b USING (node)
-ORDER BY n.node
 """
+NODE_STATES = ("reports", "silent", "left", "forgotten", "imported")
+_FILTERS = {
+    "node": "node GLOB $node",
+    "model": OF_MODEL,
+}
 
 
 def nodes_list(args: argparse.Namespace) -> int:
     """`gpuwarden nodes list`."""
-    answer = ask(_NODES, url=args.url)
-    if not answer.rows and args.format == "table":
-        print("No node has sent data yet.")
-        return 0
-    print(render(answer.columns, answer.rows, args.format), end="")
-    return 0
+    condition, params = chosen(args, _FILTERS)
+    if args.state is not None:
+        condition += f" AND state = '{args.state}'"
+    sql = f"SELECT * FROM ({_NODES}) WHERE {condition} ORDER BY node"
+    shown = "node state gpus usd_per_hour last_seen_at billed_until agent_version simulated"
+    nothing = "No node is like that." if params or args.state else "No node has sent data yet."
+    return show_list(args, sql, params, shown, nothing)
+
+
+def nodes_show(args: argparse.Namespace) -> int:
+    """`gpuwarden nodes show NODE`."""
+    of, params = "node = $node", {"node": args.node, "since": since_param(args.since)}
+    nothing = f"there is no node {args.node}; `gpuwarden nodes list` has their names"
+    state = one_row(f"SELECT * FROM ({_NODES}) WHERE {of}", params, args.url, nothing)
+    node = one_row(
+        f"SELECT * EXCLUDE (gpus, labels) FROM nodes WHERE {of}", params, args.url, nothing
+    )
+    gpus = "gpu, model, state, util_percent, memory_used_gib, power_watts, temperature_celsius"
+    parts = [
+        ("gpus", f'SELECT {gpus}, "user", job FROM ({GPUS}) WHERE {of} ORDER BY gpu'),
+        ("host now", ("SELECT cpu_util_percent, cpu_iowait_percent, memory_available_bytes, tasks_blocked, "
+         f"ts FROM nodes_now WHERE {of}")),
+        ("diagnosis", VERDICTS_OF(of)),
+        ("alerts", ALERTS_OF(of)),
+        ("hours", HOURS_OF(of)),
+    ]  # fmt: skip
+    return show_parts(
+        args, {**state, **{k: v for k, v in node.items() if k not in state}}, parts, params
+    )
 
 
 def nodes_forget(args: argparse.Namespace) -> int:

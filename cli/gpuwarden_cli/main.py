@@ -15,6 +15,7 @@ from gpuwarden import __version__
 from gpuwarden.lifecycle import StartError
 from gpuwarden.settings import SettingsError
 from gpuwarden_cli.commands import alerts, incidents, sql
+from gpuwarden_cli.examples import add_examples
 from gpuwarden_cli.output import FORMATS
 from gpuwarden_client.http import CallError, collector_url
 
@@ -34,6 +35,15 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message}; see `{self.prog} --help`", file=sys.stderr)
         sys.exit(2)
+
+
+class CommandHelp(argparse.HelpFormatter):
+    """Fills all but what ends the help: an example is a line to copy."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith("example:"):
+            return text
+        return super()._fill_text(text, width, indent)
 
 
 Commands = argparse._SubParsersAction
@@ -120,6 +130,9 @@ def parser() -> CommandParser:
     _add_token(commands)
     _add_enroll(commands)
     _add_doctor(commands)
+    _add_open(commands)
+    _add_completion(commands)
+    add_examples(top)
     return top
 
 
@@ -130,7 +143,10 @@ def _command(
     text: str,
     more: str = "",
 ) -> CommandParser:
-    made = commands.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}. {more}")
+    description = f"{text[:1].upper()}{text[1:]}. {more}"
+    made = commands.add_parser(
+        name, help=text, description=description, formatter_class=CommandHelp
+    )
     if run:
         made.set_defaults(run=run)
     return made
@@ -570,6 +586,28 @@ def _add_doctor(commands: "Commands[CommandParser]") -> None:
         " a check fails.",
     )  # fmt: skip
     _add_format(made)
+
+
+def _add_open(commands: "Commands[CommandParser]") -> None:
+    from gpuwarden_cli.commands import open as open_command
+
+    made = _command(
+        commands, "open", open_command.run, "open a page of the collector in the browser",
+        "Prints its address where there is no browser, as over SSH.",
+    )  # fmt: skip
+    open_command.add_flags(made)
+    _add_url(made)
+
+
+def _add_completion(commands: "Commands[CommandParser]") -> None:
+    from gpuwarden_cli.commands import completion
+
+    made = _command(
+        commands, "completion", None, "print the completion script of a shell",
+        "It completes commands, flags, choices, tables and questions without starting anything, and"
+        " names of nodes and GPUs by asking the collector.",
+    )  # fmt: skip
+    completion.add_flags(made, parser)
 
 
 def _add_import(commands: "Commands[CommandParser]") -> None:

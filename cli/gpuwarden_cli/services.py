@@ -18,12 +18,14 @@ from gpuwarden import lifecycle, logs
 from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.settings import SettingsError, changed
 from gpuwarden_cli.output import counted
+from gpuwarden_cli.progress import progress
 
 if TYPE_CHECKING:
     from aiohttp.web import AbstractRouteDef
 
     from gpuwarden.alert import Alert
     from gpuwarden.query import Querier
+    from gpuwarden_agent.counters import Counters
     from gpuwarden_agent.probe import Probe
     from gpuwarden_agent.sampling.rediscovery import Rediscovery
     from gpuwarden_agent.settings import AgentSettings
@@ -379,6 +381,14 @@ def _fleet(
     return fleet_nodes([*sizes.values()], model, seed, faults, called), message
 
 
+def _say_counts(counters: "Counters") -> None:
+    say(
+        f"{counted(counters.batches_acknowledged, 'batch')} of {counters.batches_sealed:,} with"
+        f" {counters.rows.total():,} rows are at the collector;"
+        f" {counted(counters.ticks_missed, 'tick')} missed"
+    )
+
+
 def run_simulation(
     *,
     nodes: int,
@@ -418,21 +428,26 @@ def run_simulation(
         until = f"for {duration_s:g} s" if duration_s else "until Ctrl-C"
         say(f"{message} {until}")
         say(f"shipping to {collector_url}")
-        counters = await run_fleet(
-            fleet,
-            collector_url=collector_url,
-            clock=SystemClock(),
-            stop=stop,
-            duration_s=duration_s,
-            history_s=history_s,
-            state_dir=state_dir,
-            settings=settings,
-        )
-        say(
-            f"{counted(counters.batches_acknowledged, 'batch')} of {counters.batches_sealed:,} with"
-            f" {counters.rows.total():,} rows are at the collector;"
-            f" {counted(counters.ticks_missed, 'tick')} missed"
-        )
+        clock = SystemClock()
+        began_s = clock.monotonic()
+
+        def shown(counters: "Counters") -> None:
+            bar.done = clock.monotonic() - began_s
+            bar.text = f"{counters.rows.total():,} rows, {counters.spool_batches:,} batches wait"
+
+        with progress("simulating", duration_s) as bar:
+            counters = await run_fleet(
+                fleet,
+                collector_url=collector_url,
+                clock=clock,
+                stop=stop,
+                duration_s=duration_s,
+                history_s=history_s,
+                state_dir=state_dir,
+                settings=settings,
+                on_counters=shown,
+            )
+        _say_counts(counters)
         if counters.spool_batches and state_dir is not None:
             say(f"{counted(counters.spool_batches, 'batch')} wait in {state_dir}")
         elif counters.spool_batches:

@@ -18,8 +18,8 @@ from typing import Any
 
 from gpuwarden.comments import column_comments, table_comments
 from gpuwarden.durations import seconds_of
-from gpuwarden_cli.output import render, terminal_width
-from gpuwarden_client.http import CallError, QueryAnswer
+from gpuwarden_cli.output import render, terminal_width, without_colour
+from gpuwarden_client.http import CallError, QueryAnswer, RefusedError
 
 PROMPT, PROMPT_MORE = "gpuwarden> ", "      ...> "
 HELP = r"""\d             list tables and views
@@ -217,12 +217,28 @@ def talk(ask: Ask, url: str) -> int:
 
 
 def watch(shell: Shell, every_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Show the last query's rows again and again; Ctrl-C ends it."""
+    """Show the last query's rows again and again, also while the collector is away; Ctrl-C ends it.
+
+    Raises RefusedError.
+    """
+    from shutil import get_terminal_size
+
     while True:
-        text = shell.run()
+        try:
+            text = shell.run()
+        except RefusedError:
+            raise
+        except CallError as error:
+            text = f"gpuwarden: {error}\n"
         if sys.stdout.isatty():
-            print("\x1b[H\x1b[2J", end="")
-        print(f"{text}every {every_s:g} s; Ctrl-C ends", flush=True)
+            lines = text.splitlines(keepends=True)
+            room = get_terminal_size().lines - 2
+            more = len(lines) - room
+            cut = [*lines[: room - 1], f"… {more + 1:,} more lines\n"] if more > 0 else lines
+            print("\x1b[H\x1b[2J" + "".join(cut), end="")
+        else:
+            print(text, end="")
+        print(f"every {every_s:g} s; Ctrl-C ends", flush=True)
         sleep(every_s)
 
 
@@ -231,13 +247,15 @@ def shown(text: str) -> None:
     from shutil import get_terminal_size, which
 
     size = get_terminal_size()
-    is_large = (
-        text.count("\n") >= size.lines or max(map(len, text.splitlines()), default=0) > size.columns
-    )
+    plain = without_colour(text)
+    widest = max(map(len, plain.splitlines()), default=0)
+    is_large = plain.count("\n") >= size.lines or widest > size.columns
     pager = os.environ.get("PAGER") or ("less -S" if which("less") else "")
     if not (is_large and pager and sys.stdout.isatty()):
         print(text, end="")
         return
+    if not pager.startswith("less"):
+        text = plain  # others may show the codes of colours
     try:
         # As psql has it: less quits by itself where one screen holds all.
         environment = {**os.environ, "LESS": os.environ.get("LESS", "FRX")}

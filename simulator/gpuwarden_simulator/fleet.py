@@ -7,7 +7,7 @@ fleet is that their clocks agree perfectly.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +43,7 @@ async def run_fleet(
     state_dir: Path | None = None,
     history_s: float = 0,
     settings: AgentSettings | None = None,
+    on_counters: Callable[[Counters], None] = lambda counters: None,
 ) -> Counters:
     """Run one agent for each (name, its probe or probes) until `stop`, or for `duration_s`; the sum of
     their counters.
@@ -50,6 +51,7 @@ async def run_fleet(
     `state_dir`: folder of the nodes' spools, one folder each; None: in memory, so that what the
     collector has not taken within the stop timeout is lost. `history_s`: seconds of past that each
     node produces first. `settings`: everything but node and address, which are set here.
+    `on_counters`: is told the sum of them every few seconds.
     Raises StartError.
     """
     settings = settings or AgentSettings(backend="simulator")
@@ -69,7 +71,7 @@ async def run_fleet(
         fleet = FleetShare(worker, asyncio.Semaphore(BACKFILLS_MAX))
         ended = asyncio.Event()
         async with asyncio.TaskGroup() as watch:
-            watch.create_task(_watch(ended, clock, stop, duration_s, running))
+            watch.create_task(_watch(ended, clock, stop, duration_s, running, on_counters))
             async with asyncio.TaskGroup() as agents:
                 for (name, probe), spool in zip(nodes, spools, strict=True):
                     agents.create_task(
@@ -96,6 +98,7 @@ async def _watch(
     stop: asyncio.Event,
     duration_s: float | None,
     running: Sequence[Counters],
+    on_counters: Callable[[Counters], None],
 ) -> None:
     """Stop the fleet when its time is over, and tell of a collector that is away."""
     ends_at_s = None if duration_s is None else clock.monotonic() + duration_s
@@ -109,6 +112,7 @@ async def _watch(
         if ends_at_s is not None and clock.monotonic() >= ends_at_s:
             stop.set()
         now = total(running)
+        on_counters(now)
         if is_away != bool(now.tries_failed):
             is_away = not is_away
             log.warning(

@@ -1,6 +1,7 @@
 """The command line itself: help, one-line errors, exit codes."""
 
 import argparse
+import shlex
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 
 from gpuwarden.lifecycle import StartError
 from gpuwarden_cli import main as command
+from gpuwarden_cli.examples import EXAMPLES
 from gpuwarden_cli.main import main, parser
 
 
@@ -27,6 +29,27 @@ def test_every_command_and_flag_explains_itself() -> None:
                 f"{sub.prog} {action.dest}"
             )
         sub.format_help()
+
+
+def commands(top: argparse.ArgumentParser, path: tuple[str, ...] = ()):
+    """Every command that can be run, by its words."""
+    groups = [a for a in top._actions if isinstance(a, argparse._SubParsersAction)]
+    if not groups:
+        yield " ".join(path), top
+    for group in groups:
+        for name, sub in group.choices.items():
+            yield from commands(sub, (*path, name))
+
+
+def test_the_help_of_each_command_ends_with_an_example_that_can_be_typed() -> None:
+    found = dict(commands(parser()))
+    assert EXAMPLES.keys() == found.keys()
+    for name, sub in found.items():
+        example = EXAMPLES[name]
+        assert sub.format_help().endswith(f"\nexample:\n  {example}\n"), name
+        words = shlex.split(example.partition(" > ")[0])
+        assert " ".join(words).startswith(f"gpuwarden {name}"), name
+        parser().parse_args(words[1:])
 
 
 @pytest.mark.parametrize(

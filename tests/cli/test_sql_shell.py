@@ -15,7 +15,7 @@ from prompt_toolkit.document import Document
 
 from gpuwarden.schema import TABLES
 from gpuwarden_cli.sql_shell import Quit, Shell, completer, entries, is_whole, watch
-from gpuwarden_client.http import CallError, QueryAnswer
+from gpuwarden_client.http import CallError, QueryAnswer, RefusedError
 
 
 def shell(asked: list[str] | None = None, rows: int = 1) -> Shell:
@@ -84,6 +84,22 @@ def test_watch_runs_the_query_before_it(capsys) -> None:
         watch(made, 3, sleep)
     assert asked == ["select 7"] * 3
     assert capsys.readouterr().out.count("every 3 s") == 2
+
+
+def test_watch_waits_for_a_collector_that_is_away_and_not_for_a_wrong_query(capsys) -> None:
+    answers = iter(
+        [CallError("no collector answers"), QueryAnswer(["n"], [[7]], False), RefusedError("no")]
+    )
+
+    def ask(sql: str) -> QueryAnswer:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with pytest.raises(RefusedError):
+        watch(Shell(ask, last="select 7"), 1, lambda seconds: None)
+    assert "gpuwarden: no collector answers\nevery 1 s" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

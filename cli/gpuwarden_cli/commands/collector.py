@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuwarden_cli.commands import certificates
+from gpuwarden_cli.progress import progress
 from gpuwarden_cli.settings import collector_settings
 
 if TYPE_CHECKING:
@@ -128,7 +129,10 @@ def _backup(args: argparse.Namespace) -> int:
     from gpuwarden.clock import SystemClock
     from gpuwarden_collector.storage.backup import backup
 
-    _say_facts(backup(_store_of(args), args.destination.absolute(), SystemClock()))
+    store = _store_of(args)
+    with progress("backup") as bar:
+        report = backup(store, args.destination.absolute(), SystemClock(), bar.tell)
+    _say_facts(report)
     print(f"backed up and checked: {args.destination}")
     return 0
 
@@ -137,7 +141,9 @@ def _restore(args: argparse.Namespace) -> int:
     from gpuwarden_collector.storage.backup import restore
 
     store = _store_of(args)
-    _say_facts(restore(args.source.absolute(), store))
+    with progress("restore") as bar:
+        report = restore(args.source.absolute(), store, bar.tell)
+    _say_facts(report)
     print(f"restored and checked: {store}")
     return 0
 

@@ -8,13 +8,15 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from gpuwarden.clock import SystemClock, iso_text
 from gpuwarden_cli.output import counted, render, terminal_width
+from gpuwarden_cli.progress import progress
 from gpuwarden_cli.settings import collector_settings
 from gpuwarden_client.http import CallError, RefusedError, call
 
@@ -229,32 +231,44 @@ async def _backtest(
             silences.append(await outages_between(querier, since, until))
         return silences[0]
 
+    reached: dict[str, datetime] = {}
+
+    def passed(name: str, at: datetime) -> None:
+        reached[name] = at
+        bar.done = sum((one - since) / (until - since) for one in reached.values())
+
     async def replayed(rule: "Rule") -> "tuple[Replay | Exception | str, float]":
         async with turns:
             began = clock.monotonic()
             try:
                 done = await replay_or_reason(
                     rule, rule_set.overrides, places, known, unready, querier, since, until, clock,
-                    outages=outages, step_s=step_s,
+                    outages=outages, step_s=step_s, on_progress=partial(passed, rule.name),
                 )  # fmt: skip
             except (QueryError, RowsError, CallError) as error:
                 return error, 0.0
+            finally:
+                passed(rule.name, until)
             return done, clock.monotonic() - began
 
     failed = 0
-    async with asyncio.TaskGroup() as tasks:
-        replays = {rule.name: tasks.create_task(replayed(rule)) for rule in rule_set.rules}
-        for name, task in replays.items():
-            done, seconds = await task
-            failed += isinstance(done, Exception)
-            _print_backtest(name, done, seconds, is_json=args.format == "json")
+    with progress("replaying", len(rule_set.rules)) as bar:
+        async with asyncio.TaskGroup() as tasks:
+            replays = {rule.name: tasks.create_task(replayed(rule)) for rule in rule_set.rules}
+            for name, task in replays.items():
+                done, seconds = await task
+                failed += isinstance(done, Exception)
+                bar.text = f"{name} done"
+                with bar.paused():
+                    _print_backtest(name, done, seconds, is_json=args.format == "json")
     if args.format != "json" and len(replays) > 1:
-        seconds = clock.monotonic() - started
-        print(
-            f"{len(replays)} rules in {seconds:.1f} s,"
-            f" {(until - since).total_seconds() / max(seconds, 1e-3):,.0f} times real time"
-        )
+        _print_speed(len(replays), until - since, clock.monotonic() - started)
     return 1 if failed else 0
+
+
+def _print_speed(rules: int, span: timedelta, seconds: float) -> None:
+    times = span.total_seconds() / max(seconds, 1e-3)
+    print(f"{rules} rules in {seconds:.1f} s, {times:,.0f} times real time")
 
 
 def _print_backtest(

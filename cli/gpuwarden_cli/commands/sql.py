@@ -11,6 +11,7 @@ from typing import Any
 from gpuwarden.durations import exact, seconds_of
 from gpuwarden.query import ARROW_TYPE, PARQUET_TYPE
 from gpuwarden_cli.output import ROW_FORMATS, render, terminal_width
+from gpuwarden_cli.progress import progress
 from gpuwarden_client.http import CUT_TAIL_BYTES, CollectorEndpoint, QueryAnswer, ask, is_cut
 
 STREAMED = {"arrow": ARROW_TYPE, "parquet": PARQUET_TYPE}
@@ -108,6 +109,7 @@ def _hand_on(collector: CollectorEndpoint, query: str, params: dict[str, Any], f
         raise ValueError(f"{form} is not for a terminal: write it to a file, with > rows.{form}")
     document = {"sql": query, "params": params}
     with (
+        progress(f"receiving {form}") as bar,
         collector.reading(_TIMEOUT_S),
         collector.answer(
             "POST", "/v1/sql", document, accept=STREAMED[form], timeout_s=_TIMEOUT_S
@@ -117,6 +119,8 @@ def _hand_on(collector: CollectorEndpoint, query: str, params: dict[str, Any], f
         while part := answer.read(_CHUNK_BYTES):
             sys.stdout.buffer.write(part)
             tail = (tail + part)[-CUT_TAIL_BYTES:]
+            bar.done += len(part)
+            bar.text = f"{bar.done / 2**20:,.1f} MiB"
         is_truncated = is_cut(answer.headers, tail)
     sys.stdout.buffer.flush()
     if is_truncated:

@@ -18,6 +18,7 @@ from gpuwarden_cli.importing.instants import Instants
 from gpuwarden_cli.importing.model import Origin, UnreadableError
 from gpuwarden_cli.importing.report import FileReport, Totals, lines
 from gpuwarden_cli.importing.sources import STDIN, damage, found, opened
+from gpuwarden_cli.progress import progress
 from gpuwarden_client.http import CallError, collector_url
 
 IN_FLIGHT_MAX = 2
@@ -39,10 +40,14 @@ def run(args: argparse.Namespace, clock: Clock | None = None) -> int:
     delivery = Delivery(url)
     batcher = Batcher(now_ms + AHEAD_S_MAX * 1000)
     reports = [FileReport("standard input" if path == STDIN else str(path)) for path in paths]
-    with ThreadPoolExecutor(1, "deliver") as thread:
+    verb = "reading" if args.dry_run else "importing"
+    with progress(verb, len(paths)) as bar, ThreadPoolExecutor(1, "deliver") as thread:
         sending = _Sending(thread, delivery, is_dry=args.dry_run)
-        for path, report in zip(paths, reports, strict=True):
-            sending.take(_batches_of(path, report, origin, batcher, now_ms))
+        for number, (path, report) in enumerate(zip(paths, reports, strict=True)):
+            bar.done = number
+            for batch in _batches_of(path, report, origin, batcher, now_ms):
+                bar.text = f"{sum(one.rows for one in reports):,} rows  {report.name}"
+                sending.take(iter((batch,)))
         sending.take(batcher.flush(reports[-1].tally) if reports else iter(()))
         sending.finish()
     totals = Totals(batcher, delivery.known, args.dry_run)

@@ -8,6 +8,7 @@ is no backup.
 import asyncio
 import os
 import shutil
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -67,9 +68,16 @@ def _copied(database: Store, clock: Clock) -> Path:
     return snapshot(database, f"{now:%Y%m%dT%H%M%S%f}")
 
 
-def backup(data_dir: Path, destination: Path, clock: Clock) -> CheckReport:
+Step = Callable[[str], None]
+"""Is told what is done next."""
+
+
+def backup(
+    data_dir: Path, destination: Path, clock: Clock, step: Step = lambda text: None
+) -> CheckReport:
     """Copy the store in a folder to another, and check the copy. Raises StartError."""
     _see_empty(destination)
+    step("copying the store")
     try:
         said = ask(data_dir, "backup", ASK_S)
     except (OSError, ValueError) as error:
@@ -82,15 +90,18 @@ def backup(data_dir: Path, destination: Path, clock: Clock) -> CheckReport:
         raise BackupError(f"the collector made no copy: {said['error']}")
     else:
         staged = Path(said["path"])
+    step(f"taking the copy to {destination}")
     try:
         _take(staged, destination)
     except OSError as error:
         raise BackupError(f"{error.filename or destination}: {error.strerror}") from error
+    step("checking it")
     return _seen_whole(destination)
 
 
-def restore(source: Path, data_dir: Path) -> CheckReport:
+def restore(source: Path, data_dir: Path, step: Step = lambda text: None) -> CheckReport:
     """Make a store in a folder from a backup, which stays as it is. Raises StartError."""
+    step("checking the backup")
     _seen_whole(source)
     for name in (FILE_NAME, FOLDER, SEGMENTS):
         if (data_dir / name).exists():
@@ -98,6 +109,7 @@ def restore(source: Path, data_dir: Path) -> CheckReport:
                 f"{data_dir / name} exists: move it away, or restore to another --data-dir"
             )
     partial = data_dir / "restoring"
+    step(f"copying it to {data_dir}")
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)
@@ -110,6 +122,7 @@ def restore(source: Path, data_dir: Path) -> CheckReport:
         partial.rmdir()
     except OSError as error:
         raise BackupError(f"{error.filename}: {error.strerror}") from error
+    step("checking the store")
     return _seen_whole(data_dir)
 
 

@@ -1,0 +1,63 @@
+"""Opens the page of the fleet, a node, a GPU, a job or a user in a browser: `gpuwarden open`."""
+
+import argparse
+import os
+import sys
+import webbrowser
+from urllib.parse import quote
+
+from gpuwarden_client.http import CallError, CollectorEndpoint, ask
+
+PAGES = ("alerts", "collector", "incidents", "rules", "silences", "sql", "usage", "waste")
+_PLACES = """
+SELECT 'gpus' AS page, gpu_uuid AS name FROM gpus
+WHERE format('{}/{}', node, gpu) = $name AND replaced_by IS NULL
+    OR length($name) >= 4 AND starts_with(lower(gpu_uuid), lower($name))
+UNION ALL SELECT 'nodes', node FROM nodes WHERE node = $name
+UNION ALL SELECT DISTINCT 'jobs', job FROM gpu_holders_now WHERE job = $name
+UNION ALL SELECT DISTINCT 'users', "user" FROM gpu_holders_now WHERE "user" = $name
+UNION ALL SELECT 'incidents', id FROM incidents WHERE length($name) >= 4 AND starts_with(id, $name)
+"""
+
+
+def add_flags(made: argparse.ArgumentParser) -> None:
+    """Those of `gpuwarden open`."""
+    made.add_argument(
+        "place", metavar="PLACE", nargs="?",
+        help=f"a node, NODE/INDEX, a GPU's UUID, a running job, a user, an incident, or {', '.join(PAGES)} (default: the fleet)",
+    )  # fmt: skip
+    made.add_argument("--print", action="store_true", help="print the address, open nothing")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Open the page, or print its address where there is no browser. Raises CallError."""
+    address = CollectorEndpoint.of(args.url).url + path_of(args.place, args.url)
+    if args.print or not _has_screen() or not webbrowser.open(address):
+        print(address)
+    return 0
+
+
+def path_of(place: str | None, url: str | None) -> str:
+    """Path of the page of a place. Raises CallError."""
+    if place is None or place in PAGES:
+        return f"/{place or ''}"
+    found = ask(_PLACES, {"name": place}, url=url).rows
+    if not found:
+        raise CallError(
+            f"there is no node, GPU, running job, user or incident {place};"
+            " a GPU is NODE/INDEX or its UUID"
+        )
+    if len(found) > 1:
+        names = ", ".join(f"{page[:-1]} {name}" for page, name in found[:5])
+        raise CallError(f"{place} may be {names}: say more of its name")
+    page, name = found[0]
+    return f"/{page}/{quote(name, safe='')}"
+
+
+def _has_screen() -> bool:
+    """Whether a browser could be seen: not over SSH without a display, nor a text browser that takes the terminal."""
+    if sys.platform == "darwin":
+        return True
+    return bool(
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or os.environ.get("BROWSER")
+    )

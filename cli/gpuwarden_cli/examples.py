@@ -1,0 +1,74 @@
+"""An example of each command, with which its help ends. A test parses them all."""
+
+import argparse
+
+EXAMPLES: dict[str, str] = {
+    "up": "gpuwarden up --simulate 8",
+    "agent run": "gpuwarden agent run --config /etc/gpuwarden/agent.toml",
+    "agent once": "gpuwarden agent once --format json",
+    "agent doctor": "gpuwarden agent doctor",
+    "agent config": "gpuwarden agent config --config /etc/gpuwarden/agent.toml",
+    "agent record": "gpuwarden agent record --output n1.jsonl.gz --duration 600",
+    "collector run": "gpuwarden collector run --config /etc/gpuwarden/collector.toml",
+    "collector init": "gpuwarden collector init --name collector.example",
+    "collector config": "gpuwarden collector config --format json",
+    "collector doctor": "gpuwarden collector doctor",
+    "collector check": "gpuwarden collector check --data-dir /var/lib/gpuwarden --read",
+    "collector backup": "gpuwarden collector backup /backup/gpuwarden-monday",
+    "collector restore": "gpuwarden collector restore /backup/gpuwarden-monday --data-dir /var/lib/gpuwarden",
+    "collector maintain": "gpuwarden collector maintain",
+    "simulate": "gpuwarden simulate --nodes 10 --gpus-per-node 8 --duration 600",
+    "sql": 'gpuwarden sql "SELECT node, gpu, util_percent FROM gpus_now" --format csv',
+    "ask": "gpuwarden ask idle-holders --since 1d --param top=5",
+    "schema": "gpuwarden schema gpu_samples",
+    "incidents list": "gpuwarden incidents list --severity critical",
+    "incidents show": "gpuwarden incidents show 3f9k2m",
+    "incidents ack": 'gpuwarden incidents ack 3f9k2m --for 4h --comment "board ordered"',
+    "alerts list": "gpuwarden alerts list --user ada --state all",
+    "alerts silence": 'gpuwarden alerts silence node=n1 --for 2h --comment "new cables"',
+    "alerts ack": "gpuwarden alerts ack nvlink_down --for 1d",
+    "alerts unsilence": "gpuwarden alerts unsilence 3f9k2m",
+    "alerts silences": "gpuwarden alerts silences",
+    "nodes list": "gpuwarden nodes list --label rack=r12 --state silent",
+    "nodes show": "gpuwarden nodes show n1",
+    "nodes forget": "gpuwarden nodes forget n1 n2",
+    "gpus list": "gpuwarden gpus list --state idle_held --model H100",
+    "gpus show": "gpuwarden gpus show n1/0 --since 7d",
+    "jobs list": "gpuwarden jobs list --state all --since 7d --user ada",
+    "jobs show": "gpuwarden jobs show 4711",
+    "users list": "gpuwarden users list --since 7d --format markdown",
+    "users show": "gpuwarden users show ada",
+    "rules list": "gpuwarden rules list",
+    "rules check": "gpuwarden rules check /etc/gpuwarden/rules/ours.yaml",
+    "rules test": "gpuwarden rules test /etc/gpuwarden/rules",
+    "rules explain": "gpuwarden rules explain gpu_idle_held",
+    "rules backtest": "gpuwarden rules backtest gpu_idle_held --since 7d",
+    "rules reload": "gpuwarden rules reload",
+    "why": "gpuwarden why n1/0",
+    "report waste": "gpuwarden report waste --by team --since 30d",
+    "report efficiency": "gpuwarden report efficiency --by job --top 10",
+    "report energy": "gpuwarden report energy --by node --format csv",
+    "import": "gpuwarden import /var/log/nvidia-smi/*.csv --node n1",
+    "notify check": "gpuwarden notify check /etc/gpuwarden/notify.yaml",
+    "notify test": "gpuwarden notify test --receiver oncall",
+    "token create": "gpuwarden token create --scope read --comment grafana",
+    "token list": "gpuwarden token list",
+    "token revoke": "gpuwarden token revoke 3f9k2m0c7x1q",
+    "token rotate": "gpuwarden token rotate 3f9k2m0c7x1q --grace 1d",
+    "token enrolment": "gpuwarden token enrolment --uses 40",
+    "enroll": "gpuwarden enroll --collector https://collector.example:8750 --token-file token",
+    "doctor": "gpuwarden doctor",
+    "open": "gpuwarden open n1/0",
+    "completion": "gpuwarden completion bash > ~/.local/share/bash-completion/completions/gpuwarden",
+}
+"""By the words of the command."""
+
+
+def add_examples(top: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> None:
+    """End the help of each command below with its example."""
+    for action in top._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, sub in action.choices.items():
+                add_examples(sub, (*path, name))
+    if example := EXAMPLES.get(" ".join(path)):
+        top.epilog = f"example:\n  {example}".replace("%", "%%")

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from gpuwarden.comments import table_comments
 from gpuwarden.cookbook import questions
 
-SHELLS = ("bash", "zsh", "fish")
 NAMES_COMMAND = "gpuwarden completion names 2>/dev/null"
 FILES, NAMES = "files", "names"
 _NAMED = {"node", "nodes", "gpu", "place", "target"}
@@ -78,7 +77,7 @@ def _values(action: argparse.Action, path: tuple[str, ...] = ()) -> list[Word] |
 
 
 def script(shell: str, top: argparse.ArgumentParser) -> str:
-    """The script for one of SHELLS."""
+    """The script for bash, zsh or fish."""
     found = list(levels(top))
     made = {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell]
     return "\n".join(made(found)) + "\n"

@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Callable
 from contextlib import suppress
 
-from gpuwarden_cli.completion import SHELLS, script
 from gpuwarden_client.http import CallError, ask
 
+SHELLS = ("bash", "zsh", "fish")
 NAMES_MAX = 20_000
 _NAMES = f"""
 SELECT node FROM nodes WHERE forgotten_at IS NULL
@@ -30,6 +30,10 @@ def add_flags(made: argparse.ArgumentParser, top: Callable[[], argparse.Argument
 def run(args: argparse.Namespace, top: Callable[[], argparse.ArgumentParser]) -> int:
     """Print the script, or names; no names where no collector answers."""
     if args.shell != "names":
+        from gpuwarden_cli.completion import (
+            script,  # with the catalogue, which other commands do not need
+        )
+
         print(script(args.shell, top()), end="")
         return 0
     with suppress(CallError):

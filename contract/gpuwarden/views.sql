@@ -72,7 +72,7 @@ FROM (
     SELECT node, gpu, gpu_uuid, username, coalesce(slurm_job_id, pod) AS job, NULL AS scheduler, pid, gpu_memory_bytes,
         started_at, simulated
     FROM process_samples
-    WHERE ts > now()::TIMESTAMP - INTERVAL 30 SECOND
+    WHERE ts > now()::TIMESTAMP - INTERVAL 30 SECOND AND process_type IS DISTINCT FROM 'graphics'
     QUALIFY ts = max(ts) OVER (PARTITION BY gpu_uuid)
     UNION ALL
     SELECT node, gpu, gpu_uuid, username, coalesce(slurm_job_id, pod), scheduler, NULL, NULL, NULL, simulated

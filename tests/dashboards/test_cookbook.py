@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from gpuwarden.cookbook import Question, QuestionParameter, question_named, questions
+from gpuwarden.metric import Kind
+from gpuwarden.metrics import METRICS
+from gpuwarden.schema import public_views
 
 NOW = datetime.now(UTC).replace(tzinfo=None)
 pytestmark = pytest.mark.usefixtures("fresh_now")
@@ -162,6 +165,25 @@ async def test_every_question_is_answered_right_with_its_defaults(fleet: Any) ->
         if not as_it_stands == bound == ANSWERS[question.name]:
             wrong[question.name] = as_it_stands, bound
     assert wrong == {}
+
+
+def test_every_counter_of_errors_of_links_is_among_their_errors() -> None:
+    (view,) = [view for view in public_views() if view.name == "link_errors"]
+    known = {
+        metric.name
+        for metric in METRICS["link_samples"]
+        if metric.kind is Kind.COUNTER and metric.unit in ("errors", "recoveries")
+    } - {"recoveries_successful_total"}
+    assert set(re.findall(r"\b\w+_total\b", view.sql)) == known
+    assert {name for name in known if f"max({name})" not in view.sql} == set()
+
+
+async def test_a_display_server_holds_no_gpu_and_an_allocation_alone_does(fleet: Any) -> None:
+    fleet.db.execute("UPDATE process_samples SET process_type = 'graphics' WHERE username = 'ada'")
+    found = await fleet.query(
+        "SELECT gpu, \"user\", processes FROM gpu_holders_now WHERE node = 'n1' ORDER BY gpu"
+    )
+    assert found.rows == [(0, "ada", 0), (1, "ada", 0), (2, None, 0)]
 
 
 async def test_parameters_change_the_answer(fleet: Any) -> None:

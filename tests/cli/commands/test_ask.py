@@ -45,6 +45,7 @@ def test_its_query_can_be_printed(capsys: Any) -> None:
 
 def test_what_is_wrong_is_one_line(capsys: Any) -> None:
     for given, said in (
+        (["--format", "arrow"], "name a question: the list of them is not made as arrow"),
         (["idle"], "there is no question idle; is it idle-now? `gpuwarden ask` lists them"),
         (["idle-now", "--since", "1d"], "idle-now has no parameter since; it takes below"),
         (["idle-now", "--param", "below"], "--param below is not NAME=VALUE"),

@@ -32,7 +32,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TextPlace:
     """A character of a query; lines and columns are counted from 1."""
 
     line: int
@@ -40,7 +40,7 @@ class Place:
     offset: int
 
     @classmethod
-    def of(cls, sql: str, offset: int) -> "Place":
+    def of(cls, sql: str, offset: int) -> "TextPlace":
         """That of the character at `offset`."""
         before = sql[:offset]
         return cls(before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1, offset)
@@ -62,7 +62,7 @@ class QueryError(ValueError):
         if self.hint is not None:
             said["hint"] = self.hint
         if self.offset is not None and self.offset <= len(sql):
-            said["position"] = asdict(Place.of(sql, self.offset))
+            said["position"] = asdict(TextPlace.of(sql, self.offset))
         return said
 
 

@@ -43,6 +43,7 @@ from gpuwarden_collector.ops import control_socket as control
 from gpuwarden_collector.ops.disk import Budget, DiskMonitor
 from gpuwarden_collector.ops.health import SAMPLE_S, Duties, Health
 from gpuwarden_collector.ops.metrics import Levels, Stats
+from gpuwarden_collector.query.fair_queue import QueryQueue
 from gpuwarden_collector.query.limits import limits as memory_limits
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.stored import LOOK_S as LATEST_S
@@ -311,7 +312,7 @@ def _sql_endpoint(
         querier,
         bodies,
         stats,
-        queries_max=settings.query_processes,
+        queue=QueryQueue(settings.query_processes),
         send_s=settings.query_send_s,
     )
 

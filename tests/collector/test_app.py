@@ -26,8 +26,8 @@ from gpuwarden.wire import (
     BatchId,
     headers_of,
 )
-from gpuwarden_collector.http.sql import SQL_WAITING_MAX
 from gpuwarden_collector.http.sql_request import Form
+from gpuwarden_collector.query.fair_queue import WAITING_MAX
 
 ENDLESS = b"SELECT count(*) FROM range(1000000000) a, range(1000000000) b"
 
@@ -294,7 +294,7 @@ async def test_queries_beyond_the_most_that_may_wait_are_told_to_come_back(
     async with start() as collector:
         url = collector.url + "/v1/sql"
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(ask(url)) for _ in range(SQL_WAITING_MAX + 5)]
+            asked = [group.create_task(ask(url)) for _ in range(2 + WAITING_MAX + 5)]
             await asyncio.sleep(0)
             go.set()
             await eventually(lambda: len(refused) == 5)

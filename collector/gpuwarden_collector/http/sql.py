@@ -9,6 +9,7 @@ from contextlib import suppress
 from aiohttp import web
 
 from gpuwarden.query import ERROR, QueryError, QueryTimeoutError
+from gpuwarden_collector.auth.gate import GRANT
 from gpuwarden_collector.http.app import closing, error_response
 from gpuwarden_collector.http.bodies import BodyReader, Busy
 from gpuwarden_collector.http.sql_request import (
@@ -19,15 +20,10 @@ from gpuwarden_collector.http.sql_request import (
 )
 from gpuwarden_collector.ingest.decode import RefusedBody
 from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.query.fair_queue import QueryQueue, QueueFullError
 from gpuwarden_collector.query.querier import QueryStream, SqlQuerier
 
 log = logging.getLogger(__name__)
-
-SQL_WAITING_MAX = 32
-"""Most requests that wait or run; above it 429."""
-
-SQL_WAIT_S = 30.0
-"""Most time that a request waits for its turn."""
 
 LOOK_AHEAD_BYTES = 256 * 1024
 """An answer that is smaller is sent whole, with a status and headers that know its end."""
@@ -42,15 +38,14 @@ class SqlEndpoint:
         bodies: BodyReader,
         stats: Stats,
         *,
-        queries_max: int,
+        queue: QueryQueue,
         send_s: float,
     ) -> None:
-        """`queries_max`: queries at a time; `send_s`: most time that a client may take to receive its rows."""
+        """`send_s`: most time that a client may take to receive its rows."""
         self._querier = querier
         self._bodies = bodies
         self._stats = stats
-        self._sql_slots = asyncio.Semaphore(queries_max)
-        self._sql_waiting = 0
+        self._queue = queue
         self._send_s = send_s
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
@@ -66,31 +61,19 @@ class SqlEndpoint:
             case Busy(reason, retry_after_s, status):
                 return closing(request, error_response(status, reason, retry_after_s))
         self._bodies.release(len(body))
-        # Asked only now: while bodies arrive, any number of requests would find room.
-        if self._sql_waiting >= SQL_WAITING_MAX:
-            self._stats.query_errors["busy"] += 1
-            return error_response(429, f"{self._sql_waiting} queries are waiting or running", 1)
-        self._sql_waiting += 1
         asked: SqlRequest | None = None
         try:
             asked = sql_request_of(body, request.content_type, request.headers.get("Accept", ""))
-            try:
-                async with asyncio.timeout(SQL_WAIT_S):
-                    await self._sql_slots.acquire()
-            except TimeoutError:
-                self._stats.query_errors["busy"] += 1
-                return error_response(429, f"no query could start within {SQL_WAIT_S:g} s", 5)
-            try:
-                # Sent while the slot is held: answers that nobody takes must not pile up.
+            async with self._queue.turn(user_of(request)):
+                # Sent while the turn is held: answers that nobody takes must not pile up.
                 return await self._answered(request, asked)
-            finally:
-                self._sql_slots.release()
+        except QueueFullError as error:
+            self._stats.query_errors["busy"] += 1
+            return error_response(error.status, str(error), error.retry_after_s)
         except QueryError as error:
             status = 504 if isinstance(error, QueryTimeoutError) else 400
             text = "" if asked is None else asked.sql
             return web.json_response(error.document(text, status), status=status)
-        finally:
-            self._sql_waiting -= 1
 
     async def _answered(self, request: web.Request, asked: SqlRequest) -> web.StreamResponse:
         """The answer, sent as its rows come. Raises QueryError where nothing is sent yet."""
@@ -109,6 +92,15 @@ class SqlEndpoint:
         whole = web.Response(body=first, headers=_row_headers(asked.form))
         whole.headers["Gpuwarden-Truncated"] = "true" if rows.truncated else "false"
         return await sending.whole(whole)
+
+
+def user_of(request: web.Request) -> str:
+    """Who asks, as the queue tells users apart: the token (that it was rotated changes nothing), else the
+    address."""
+    grant = request.get(GRANT)
+    if grant is not None:
+        return f"token {grant.entry.line or grant.entry.id}"
+    return f"address {request.remote or ''}"
 
 
 class _Sending:

@@ -86,7 +86,9 @@ class IncidentPages(Page):
         wanted = request.match_info["id"]
         found = await read_incident(self._querier, wanted, self._clock.now())
         if found is None:
-            raise NotKnownError(f"there is no incident {wanted}: old ones are deleted with their rows")
+            raise NotKnownError(
+                f"there is no incident {wanted}: old ones are deleted with their rows"
+            )
         return html(self.render_one(found, "incident"))
 
     async def _alert(self, request: web.Request) -> web.Response:

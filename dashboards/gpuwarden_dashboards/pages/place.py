@@ -71,7 +71,9 @@ class PlacePages(Page):
     async def _show(self, place: Place, name: str) -> web.Response:
         found = await read_place(self._querier, place, self._clock.now())
         if found is None:
-            raise NotKnownError(f"there is no {name}: it never reported, or its rows are gone by now")
+            raise NotKnownError(
+                f"there is no {name}: it never reported, or its rows are gone by now"
+            )
         return html(self.render(found))
 
     async def _series(self, request: web.Request) -> web.Response:

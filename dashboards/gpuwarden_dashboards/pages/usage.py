@@ -123,7 +123,9 @@ class UsagePages(Page):
     async def _subject(self, kind: str, name: str, asked: UsageRange) -> web.Response:
         subject = await read_subject(self._querier, kind, name, asked.begin, asked.end, asked.sort)
         if subject is None:
-            raise NotKnownError(f"nothing is known of {kind} {name} in that time: choose a longer one")
+            raise NotKnownError(
+                f"nothing is known of {kind} {name} in that time: choose a longer one"
+            )
         return html(self.render_subject(subject, asked))
 
     def _range(self, request: web.Request, by: str | None = None) -> UsageRange:

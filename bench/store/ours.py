@@ -27,6 +27,8 @@ from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.lake import seal
 
+SEALED_ROWS_MAX = 10_000_000
+"""Of rows that are filled in; more than a seal has."""
 _SEALED = "samples moved to the lake"
 
 
@@ -139,7 +141,7 @@ def size_bytes(folder: Path) -> int:
 def fill(
     data_dir: Path, rows: int, gpus: int, rolled_until: datetime, memory: str = "2GiB"
 ) -> dict[str, float]:
-    """Store generated rows of gpu_samples, and seal them as the collector does; what that took.
+    """Store generated rows of gpu_samples, the last of them sealed as the collector does; what that took.
 
     `rolled_until`: naive UTC, a whole hour; rollups begin there.
     """
@@ -148,7 +150,12 @@ def fill(
         segment = database.freeze()
         with database.maintaining() as cursor:
             began_s = time.perf_counter()
-            cursor.execute(f"CREATE TEMP TABLE filled AS {_fill_sql(rows, gpus)}")
+            for first in range(0, rows - SEALED_ROWS_MAX, SEALED_ROWS_MAX):
+                some = _fill_sql(first, SEALED_ROWS_MAX, gpus)
+                cursor.execute(f"INSERT INTO lake.main.gpu_samples BY NAME {some}")
+            first = (rows - 1) // SEALED_ROWS_MAX * SEALED_ROWS_MAX
+            rest = _fill_sql(first, rows - first, gpus)
+            cursor.execute(f"CREATE TEMP TABLE filled AS {rest}")
             filled_s = time.perf_counter() - began_s
             began_s, cpu_s = time.perf_counter(), time.process_time()
             seal(cursor, database.collector, segment, {"gpu_samples": "SELECT * FROM filled"})
@@ -164,8 +171,8 @@ def fill(
         "rows": rows,
         "filled_s": filled_s,
         "seal_s": took_s,
-        "sealed_rows_per_s": rows / took_s,
-        "sealed_rows_per_cpu_s": rows / used_s,
+        "sealed_rows_per_s": (rows - first) / took_s,
+        "sealed_rows_per_cpu_s": (rows - first) / used_s,
         "rss_most_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "bytes_per_value": size_bytes(data_dir / "lake" / "data") / rows / len(_filled()),
     }
@@ -175,8 +182,8 @@ def _filled() -> Sequence[str]:
     return [m.name for m in METRICS["gpu_samples"] if m.type is not Type.BOOL]
 
 
-def _fill_sql(rows: int, gpus: int) -> str:
-    """Rows in the order of arrival: second by second, all GPUs. Whole numbers, as sensors give."""
+def _fill_sql(first: int, rows: int, gpus: int) -> str:
+    """So many rows from a number on, in the order of arrival: second by second, all GPUs. Whole numbers, as sensors give."""
     values = ", ".join(
         f"least(100, 30 + (hash(i % {gpus} * {number + 1}, i // {gpus} // 20) % 40) "
         f"+ (i // {gpus}) % 3) AS {name}"
@@ -189,7 +196,7 @@ def _fill_sql(rows: int, gpus: int) -> str:
         f"(now()::TIMESTAMP - INTERVAL 2 DAY) + to_seconds(i // {gpus}) AS ts, "
         f"'old-' || (i % {gpus}) // 8 AS node, (i % 8)::INTEGER AS gpu, "
         f"'GPU-old-' || (i % {gpus}) AS gpu_uuid, true AS simulated, {values} "
-        f"FROM range({rows}) r(i)"
+        f"FROM range({first}, {first + rows}) r(i)"
     )
 
 

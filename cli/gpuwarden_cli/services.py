@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gpuwarden_agent.sampling.rediscovery import Rediscovery
     from gpuwarden_agent.settings import AgentSettings
     from gpuwarden_cli.notifications import Notifications
+    from gpuwarden_cli.progress import ProgressLine
     from gpuwarden_collector.daemon import Collector
     from gpuwarden_collector.ops.health import Duties
     from gpuwarden_collector.settings import CollectorSettings
@@ -381,6 +382,16 @@ def _fleet(
     return fleet_nodes([*sizes.values()], model, seed, faults, called), message
 
 
+def _shown_by(bar: "ProgressLine", clock: Clock) -> "Callable[[Counters], None]":
+    began_s = clock.monotonic()
+
+    def shown(counters: "Counters") -> None:
+        bar.done = clock.monotonic() - began_s
+        bar.text = f"{counters.rows.total():,} rows, {counters.spool_batches:,} batches wait"
+
+    return shown
+
+
 def _say_counts(counters: "Counters") -> None:
     say(
         f"{counted(counters.batches_acknowledged, 'batch')} of {counters.batches_sealed:,} with"
@@ -429,12 +440,6 @@ def run_simulation(
         say(f"{message} {until}")
         say(f"shipping to {collector_url}")
         clock = SystemClock()
-        began_s = clock.monotonic()
-
-        def shown(counters: "Counters") -> None:
-            bar.done = clock.monotonic() - began_s
-            bar.text = f"{counters.rows.total():,} rows, {counters.spool_batches:,} batches wait"
-
         with progress("simulating", duration_s) as bar:
             counters = await run_fleet(
                 fleet,
@@ -445,7 +450,7 @@ def run_simulation(
                 history_s=history_s,
                 state_dir=state_dir,
                 settings=settings,
-                on_counters=shown,
+                on_counters=_shown_by(bar, clock),
             )
         _say_counts(counters)
         if counters.spool_batches and state_dir is not None:

@@ -28,6 +28,7 @@ from gpuwarden_collector.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.http.app import Api
 from gpuwarden_collector.http.bodies import BodyReader
 from gpuwarden_collector.http.nodes import node_routes
+from gpuwarden_collector.http.openapi import openapi_routes
 from gpuwarden_collector.http.saved_queries import query_routes
 from gpuwarden_collector.http.sql import SqlEndpoint
 from gpuwarden_collector.incident_store import SqlIncidentStore
@@ -43,6 +44,7 @@ from gpuwarden_collector.ops import control_socket as control
 from gpuwarden_collector.ops.disk import Budget, DiskMonitor
 from gpuwarden_collector.ops.health import SAMPLE_S, Duties, Health
 from gpuwarden_collector.ops.metrics import Levels, Stats
+from gpuwarden_collector.ops.query_log import FLUSH_S, QueryLog
 from gpuwarden_collector.query.fair_queue import QueryQueue
 from gpuwarden_collector.query.limits import limits as memory_limits
 from gpuwarden_collector.query.querier import SqlQuerier
@@ -158,10 +160,10 @@ async def running(
             pacing=pacing,
             guard=access.middleware,
         )
-        sql = _sql_endpoint(settings, querier, bodies, stats)
+        sql = _sql_endpoint(settings, kept, bodies, stats, clock)
         saved = query_routes(frames.state, clock)
         own = (*access.routes, *sql.routes(), *node_routes(writer), *saved)
-        app = api.application([*own, *routes(querier)])
+        app = _application(api, [*own, *routes(querier)])
         url = await _listen(stack, settings, app, access, _http_log(stack, stats))
         log.info("collector listens", extra={"url": url, "data": str(settings.data_dir)})
         alerts = SqlAlertStore(writer, rules_querier, clock)
@@ -305,14 +307,25 @@ def _querier(
     return querier
 
 
+def _application(api: Api, routes: Iterable[web.AbstractRouteDef]) -> web.Application:
+    """With the document of all that it serves."""
+    served: list[tuple[str, str]] = []
+    app = api.application([*routes, *openapi_routes(served)])
+    served += endpoints_of(app)
+    return app
+
+
 def _sql_endpoint(
-    settings: CollectorSettings, querier: SqlQuerier, bodies: BodyReader, stats: Stats
+    settings: CollectorSettings, kept: _Kept, bodies: BodyReader, stats: Stats, clock: Clock
 ) -> SqlEndpoint:
+    query_log = QueryLog(kept.frames.state.collector, kept.writer, clock)
+    kept.timetable.every(FLUSH_S, query_log.flush)
     return SqlEndpoint(
-        querier,
+        kept.querier,
         bodies,
         stats,
         queue=QueryQueue(settings.query_processes),
+        query_log=query_log,
         send_s=settings.query_send_s,
     )
 

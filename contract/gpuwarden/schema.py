@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from gpuwarden.collector_samples import COLLECTOR_SAMPLES
 from gpuwarden.metrics import METRICS, Metric, Type
+from gpuwarden.query_log import QUERY_LOG
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.table import GPU, GPU_UUID, MIG, NODE, SIMULATED, TS, Column, Table
 from gpuwarden.waste import WASTE_1H, view_sql
@@ -564,6 +565,7 @@ TABLES: dict[str, Table] = {
     **{name: rollup.table for name, rollup in ROLLUPS.items()},
     WASTE_1H.table.name: WASTE_1H.table,
     COLLECTOR_SAMPLES.name: COLLECTOR_SAMPLES,
+    QUERY_LOG.name: QUERY_LOG,
     ALERTS.name: ALERTS,
     INCIDENTS.name: INCIDENTS,
     INCIDENT_ALERTS.name: INCIDENT_ALERTS,
@@ -587,6 +589,9 @@ _SQL_TYPES = {
     Type.FLOAT32: "FLOAT",
     Type.FLOAT64: "DOUBLE",
 }
+
+ADMINS_ONLY = frozenset({QUERY_LOG.name})
+"""Tables that only scope admin may read."""
 
 UPSERTED = frozenset(
     {"nodes", "gpus", "alerts", "incidents", "incident_alerts", "silences", "diagnoses"}

@@ -16,7 +16,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 from tests.each import each
 
-from gpuwarden.query import NDJSON_TYPE
+from gpuwarden.query import NDJSON_TYPE, QueryError
 from gpuwarden.wire import (
     BODY_BYTES_MAX,
     CONTENT_TYPE,
@@ -446,3 +446,30 @@ async def test_other_routes_are_served_beside_the_api_and_faults_do_not_end_it(
             assert answer.headers["Allow"] == "POST"
             assert (await answer.json())["error"] == "/v1/ingest does not take GET"
     assert "ZeroDivisionError" in caplog.text
+
+
+async def test_what_was_asked_is_kept_for_admins(
+    start: Any, session: aiohttp.ClientSession
+) -> None:
+    wrong = "SELECT util_percent FROM gpu_1m"
+    async with start(query_rows_max=3) as collector:
+        url = collector.url + "/v1/sql"
+        asked = {"sql": "SELECT $key AS key", "params": {"key": "hidden"}}
+        async with session.post(url, json=asked, headers={"Accept": "text/csv"}) as answer:
+            size = len(await answer.read())
+        for sql in ("FROM range(5)", wrong):
+            async with session.post(url, data=sql) as answer:
+                await answer.read()
+        rows: list[list[Any]] = []
+        async with asyncio.timeout(20):
+            while len(rows) < 3:
+                await asyncio.sleep(0.2)
+                log = "SELECT sql, form, outcome, error, rows, bytes, address FROM query_log WHERE number < 4"
+                async with session.post(url, data=log + " ORDER BY number") as answer:
+                    rows = (await answer.json())["rows"]
+        assert rows[0] == [asked["sql"], "csv", "ok", None, 1, size, "127.0.0.1"]
+        assert rows[1][:5] == ["FROM range(5)", "json", "truncated", None, 3]
+        assert rows[2][:3] == [wrong, "json", "wrong"]
+        assert "did you mean" in rows[2][3]
+        with pytest.raises(QueryError, match="query_log is open to tokens of scope admin alone"):
+            await collector.querier.query("SELECT count(*) FROM (FROM query_log)")

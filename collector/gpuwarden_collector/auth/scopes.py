@@ -66,6 +66,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/v1/coverage"): Scope.READ,
     ("GET", "/v1/topology"): Scope.READ,
     ("POST", "/v1/sql"): Scope.READ,
+    ("GET", "/v1/openapi.json"): Scope.READ,
     ("GET", "/v1/queries"): Scope.READ,
     ("POST", "/v1/queries"): Scope.READ,  # their number and size are bounded
     ("DELETE", "/v1/queries/{name}"): Scope.READ,  # their own; an admin any

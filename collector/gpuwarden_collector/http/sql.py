@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from aiohttp import web
 
+from gpuwarden.access import CALLER, Scope
 from gpuwarden.query import ERROR, QueryError, QueryTimeoutError
 from gpuwarden_collector.auth.gate import GRANT
 from gpuwarden_collector.http.app import closing, error_response
@@ -20,6 +21,7 @@ from gpuwarden_collector.http.sql_request import (
 )
 from gpuwarden_collector.ingest.decode import RefusedBody
 from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.ops.query_log import QueryLog, QueryNote
 from gpuwarden_collector.query.fair_queue import QueryQueue, QueueFullError
 from gpuwarden_collector.query.querier import QueryStream, SqlQuerier
 
@@ -39,6 +41,7 @@ class SqlEndpoint:
         stats: Stats,
         *,
         queue: QueryQueue,
+        query_log: QueryLog,
         send_s: float,
     ) -> None:
         """`send_s`: most time that a client may take to receive its rows."""
@@ -46,6 +49,7 @@ class SqlEndpoint:
         self._bodies = bodies
         self._stats = stats
         self._queue = queue
+        self._log = query_log
         self._send_s = send_s
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
@@ -54,6 +58,14 @@ class SqlEndpoint:
 
     async def run(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/sql."""
+        note = self._log.begin(CALLER.get().name, request.remote)
+        try:
+            return await self._run(request, note)
+        finally:
+            if note.sql:
+                self._log.end(note)
+
+    async def _run(self, request: web.Request, note: QueryNote) -> web.StreamResponse:
         body = await self._bodies.read(request, SQL_BODY_BYTES_MAX)
         match body:
             case RefusedBody(status, reason):
@@ -64,24 +76,31 @@ class SqlEndpoint:
         asked: SqlRequest | None = None
         try:
             asked = sql_request_of(body, request.content_type, request.headers.get("Accept", ""))
+            note.sql, note.form = asked.sql, asked.form.name.lower()
             async with self._queue.turn(user_of(request)):
+                note.wait_seconds = self._log.elapsed_s(note)
                 # Sent while the turn is held: answers that nobody takes must not pile up.
-                return await self._answered(request, asked)
+                return await self._answered(request, asked, note)
         except QueueFullError as error:
+            note.failed("refused", str(error))
             self._stats.query_errors["busy"] += 1
             return error_response(error.status, str(error), error.retry_after_s)
         except QueryError as error:
+            note.failed(*_outcome(error))
             status = 504 if isinstance(error, QueryTimeoutError) else 400
             text = "" if asked is None else asked.sql
             return web.json_response(error.document(text, status), status=status)
 
-    async def _answered(self, request: web.Request, asked: SqlRequest) -> web.StreamResponse:
+    async def _answered(
+        self, request: web.Request, asked: SqlRequest, note: QueryNote
+    ) -> web.StreamResponse:
         """The answer, sent as its rows come. Raises QueryError where nothing is sent yet."""
         form = asked.form.name.lower()
         first = bytearray()
-        sending = _Sending(request, self._send_s)
+        sending = _Sending(request, self._send_s, note)
+        is_admin = CALLER.get().scope is Scope.ADMIN
         async with self._querier.stream(
-            form, asked.sql, asked.params, row_limit=asked.row_limit
+            form, asked.sql, asked.params, row_limit=asked.row_limit, is_admin=is_admin
         ) as rows:
             async for part in rows:
                 first += part
@@ -91,7 +110,8 @@ class SqlEndpoint:
                 return await sending.rows(asked, first, rows)
         whole = web.Response(body=first, headers=_row_headers(asked.form))
         whole.headers["Gpuwarden-Truncated"] = "true" if rows.truncated else "false"
-        return await sending.whole(whole)
+        note.bytes = len(first)
+        return await sending.whole(whole, rows)
 
 
 def user_of(request: web.Request) -> str:
@@ -106,15 +126,18 @@ def user_of(request: web.Request) -> str:
 class _Sending:
     """Sends an answer; a client that takes too long to receive it in all loses the connection."""
 
-    def __init__(self, request: web.Request, most_s: float) -> None:
+    def __init__(self, request: web.Request, most_s: float, note: QueryNote) -> None:
+        """`note`: what came of it is noted there."""
         self._request = request
+        self._note = note
         self._left_s = most_s
 
-    async def whole(self, answer: web.Response) -> web.StreamResponse:
+    async def whole(self, answer: web.Response, rows: QueryStream) -> web.StreamResponse:
         """Send an answer that is complete."""
         with suppress(ConnectionError):
             await self._within(self._begun(answer, b""))
             await self._within(answer.write_eof())
+            self._done(rows)
         return answer
 
     async def rows(
@@ -124,17 +147,28 @@ class _Sending:
         answer = web.StreamResponse(headers=_row_headers(asked.form))
         with suppress(ConnectionError):
             await self._within(self._begun(answer, first))
+            self._note.bytes = len(first)
             try:
                 async for part in rows:
                     await self._within(answer.write(part))
+                    self._note.bytes += len(part)
             except QueryError as error:
                 log.info("a query failed after its first rows", extra={"reason": str(error)})
+                self._note.failed(*_outcome(error))
                 if asked.form is not Form.NDJSON:
                     self._abort()
                     return answer
                 await self._within(answer.write(_error_line(error, asked.sql)))
+                await self._within(answer.write_eof())
+                return answer
             await self._within(answer.write_eof())
+            self._done(rows)
         return answer
+
+    def _done(self, rows: QueryStream) -> None:
+        note = self._note
+        note.outcome = "truncated" if rows.truncated else "ok"
+        note.rows, note.memory_bytes = rows.rows, rows.memory_bytes
 
     def _abort(self) -> None:
         if self._request.transport is not None:
@@ -157,6 +191,10 @@ class _Sending:
             self._abort()
             raise ConnectionResetError("the client did not take its rows in time") from None
         self._left_s -= asyncio.get_running_loop().time() - began_s
+
+
+def _outcome(error: QueryError) -> tuple[str, str]:
+    return "timeout" if isinstance(error, QueryTimeoutError) else "wrong", str(error)
 
 
 def _row_headers(form: Form) -> dict[str, str]:

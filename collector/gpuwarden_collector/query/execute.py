@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from gpuwarden.query import QueryError
-from gpuwarden.schema import TABLES, UPSERTED, stored_columns
+from gpuwarden.schema import ADMINS_ONLY, TABLES, UPSERTED, stored_columns
 from gpuwarden_collector.query import guard
 from gpuwarden_collector.query.complaints import complaint, did_you_mean, missing_column
 from gpuwarden_collector.query.encode import ResultRows
@@ -331,10 +331,13 @@ class Runner:
         params: Mapping[str, Any],
         row_limit: int,
         newest: Mapping[str, str] = NO_FILES,
+        *,
+        is_admin: bool = False,
     ) -> bool:
         """Judge and run, and give the rows to the sink; whether there are more than `row_limit`.
 
-        `number`: for `interrupt`; `newest`: files with the newest rows, by table.
+        `number`: for `interrupt`; `newest`: files with the newest rows, by table; `is_admin`: whether it may
+        read what only admins read.
         Raises QueryError, Interrupted, StoreUnavailableError.
         """
         guard.check_text(sql)
@@ -346,6 +349,8 @@ class Runner:
         judged: _Judged | None = None
         try:
             judged = self._judge(reading, sql)
+            if not is_admin and (closed := sorted(judged.read & ADMINS_ONLY)):
+                raise QueryError(f"table {closed[0]} is open to tokens of scope admin alone")
             missing = sorted(judged.parsed.parameters - params.keys())
             if missing:
                 raise QueryError(f"the query needs values for ${', $'.join(missing)}")

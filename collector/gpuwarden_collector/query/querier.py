@@ -189,6 +189,8 @@ class QueryStream:
         """Whether all parts are there, and the next two hold."""
         self.truncated = False
         self.rows = 0
+        self.memory_bytes: int | None = None
+        """Most memory of its process; None: less than before."""
 
     async def begin(self) -> None:
         """Wait for columns and first part. Raises QueryError."""
@@ -261,6 +263,7 @@ class QueryStream:
             case "end":
                 self.is_ended = True
                 self.truncated, self.rows = bool(header["truncated"]), int(header["rows"])
+                self.memory_bytes = header.get("memory_bytes")
             case "interrupted":
                 raise QueryTimeoutError(_STOPS)
             case _:
@@ -357,15 +360,18 @@ class SqlQuerier:
         *,
         timeout_s: float | None = None,
         row_limit: int | None = None,
+        is_admin: bool = False,
     ) -> AsyncIterator[QueryStream]:
         """The rows of the query as they come, encoded as `form` says: json, ndjson, csv, parquet or arrow.
 
-        `timeout_s` can only be shorter than the settings say, `row_limit` at most `export_rows_max`. Who
-        leaves before the end ends the query. Raises QueryError, here and from the stream.
+        `timeout_s` can only be shorter than the settings say, `row_limit` at most `export_rows_max`.
+        `is_admin`: whether it may read what only admins read. Who leaves before the end ends the query. Raises QueryError, here and from the stream.
         """
         rows = min(self._rows_max if row_limit is None else row_limit, self._export_rows_max)
         is_own = row_limit == rows
-        async with self._asked(form, sql, params, timeout_s, rows, is_own_limit=is_own) as stream:
+        async with self._asked(
+            form, sql, params, timeout_s, rows, is_own_limit=is_own, is_admin=is_admin
+        ) as stream:
             yield stream
 
     @asynccontextmanager
@@ -379,6 +385,7 @@ class SqlQuerier:
         *,
         bytes_max: int | None = None,
         is_own_limit: bool = False,
+        is_admin: bool = False,
     ) -> AsyncIterator[QueryStream]:
         limit_s = min(timeout_s or self._timeout_s, self._timeout_s)
         started = self._clock.monotonic()
@@ -393,6 +400,7 @@ class SqlQuerier:
                 bytes_max,
                 form,
                 is_own_limit,
+                is_admin,
                 {},
             )
             async with self._begun(limit_s, asked) as stream:

@@ -79,6 +79,8 @@ class QueryRequest:
     """How rows are encoded: `json`, `ndjson`, `csv`, `parquet` or `arrow`."""
     is_own_limit: bool
     """Whether whoever asked chose `row_limit`."""
+    is_admin: bool
+    """Whether it may read tables that only admins read."""
     newest: Mapping[str, str]
     """Files with the newest rows, by table."""
 
@@ -268,13 +270,21 @@ def _answer(
     runner: Runner, asked: QueryRequest, sock: socket.socket
 ) -> tuple[dict[str, Any], bytes | bytearray]:
     """The message that ends the answer; what came before it is sent."""
-    sending = _Sending(sock, asked)
+    sending, peak_before = _Sending(sock, asked), _peak_bytes()
     try:
         runner.limit_spill(asked.spill_bytes_max)
         truncated = runner.run(
-            asked.number, sending, asked.sql, asked.params, asked.row_limit, asked.newest
+            asked.number,
+            sending,
+            asked.sql,
+            asked.params,
+            asked.row_limit,
+            asked.newest,
+            is_admin=asked.is_admin,
         )
-        return sending.ended(truncated=truncated)
+        header, last = sending.ended(truncated=truncated)
+        peak = _peak_bytes()
+        return {**header, "memory_bytes": peak if peak > peak_before else None}, last
     except Interrupted:
         return {"kind": "interrupted"}, b""
     except QueryError as error:
@@ -297,6 +307,12 @@ def _answer(
         reason = complaint(str(error), asked.sql).reason
         is_fatal = isinstance(error, duckdb.FatalException | duckdb.InternalException)
         return {"kind": "wrong", "reason": reason, "is_spent": is_fatal}, b""
+
+
+def _peak_bytes() -> int:
+    """Most memory that this process ever had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak * (1 if sys.platform == "darwin" else 1024)
 
 
 def _bound_cpu(limit_s: float, threads: int) -> None:

@@ -10,9 +10,11 @@ from datetime import date, timedelta
 from enum import Enum, IntEnum
 from itertools import groupby
 
+from gpuwarden.query_log import QUERY_LOG
+
 ROLLUPS_BY_MINUTE = frozenset({"gpu_1m", "host_1m", "process_1m"})
 ROLLUPS_BY_HOUR = frozenset({"gpu_1h", "waste_1h"})
-EVENTS = frozenset({"events"})
+EVENTS = frozenset({"events", QUERY_LOG.name})
 
 
 class Tier(IntEnum):

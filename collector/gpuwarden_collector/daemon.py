@@ -111,6 +111,8 @@ class Collector:
     """Takes tokens and certificate anew; it does so by itself within seconds, too."""
     take_prices: Callable[[], Awaitable[str | None]]
     """Reads the prices file anew; what is wrong with it, and then the old prices go on."""
+    postgres: tuple[str, int] | None
+    """Address and port for PostgreSQL's clients; None: they are not served."""
 
 
 @asynccontextmanager
@@ -150,7 +152,6 @@ async def running(
             "health": health.document,
         }
         await stack.enter_async_context(control.serving(settings.data_dir, commands))
-
         api = Api(
             ingest,
             stats,
@@ -160,11 +161,17 @@ async def running(
             pacing=pacing,
             guard=access.middleware,
         )
-        sql = _sql_endpoint(settings, kept, bodies, stats, clock)
+        queue = QueryQueue(settings.query_processes)
+        query_log = QueryLog(identity, writer, clock)
+        kept.timetable.every(FLUSH_S, query_log.flush)
+        sql = SqlEndpoint(
+            querier, bodies, stats, queue=queue, query_log=query_log, send_s=settings.query_send_s
+        )
         saved = query_routes(frames.state, clock)
         own = (*access.routes, *sql.routes(), *node_routes(writer), *saved)
         app = _application(api, [*own, *routes(querier)])
         url = await _listen(stack, settings, app, access, _http_log(stack, stats))
+        postgres = await _listen_postgres(stack, settings, querier, access, stats, queue, query_log)
         log.info("collector listens", extra={"url": url, "data": str(settings.data_dir)})
         alerts = SqlAlertStore(writer, rules_querier, clock)
         with _ending_with(kept.ended):
@@ -181,6 +188,7 @@ async def running(
                 endpoints_of(app),
                 access.reload,
                 partial(_take_prices, settings, writer),
+                postgres,
             )
     log.info("collector stopped", extra={"batches": stats.batches, "rows": stats.rows_total})
 
@@ -313,21 +321,6 @@ def _application(api: Api, routes: Iterable[web.AbstractRouteDef]) -> web.Applic
     app = api.application([*routes, *openapi_routes(served)])
     served += endpoints_of(app)
     return app
-
-
-def _sql_endpoint(
-    settings: CollectorSettings, kept: _Kept, bodies: BodyReader, stats: Stats, clock: Clock
-) -> SqlEndpoint:
-    query_log = QueryLog(kept.frames.state.collector, kept.writer, clock)
-    kept.timetable.every(FLUSH_S, query_log.flush)
-    return SqlEndpoint(
-        kept.querier,
-        bodies,
-        stats,
-        queue=QueryQueue(settings.query_processes),
-        query_log=query_log,
-        send_s=settings.query_send_s,
-    )
 
 
 def _decode_pool(
@@ -598,6 +591,28 @@ async def _listen(
     host, port = runner.addresses[0][:2]
     scheme = "http" if access.tls is None else "https"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+async def _listen_postgres(
+    stack: AsyncExitStack,
+    settings: CollectorSettings,
+    querier: SqlQuerier,
+    access: AccessControl,
+    stats: Stats,
+    queue: QueryQueue,
+    query_log: QueryLog,
+) -> tuple[str, int] | None:
+    """Listen for PostgreSQL's clients until the stack unwinds, if they are wanted. Raises StartError."""
+    if settings.postgres_port is None:
+        return None
+    from gpuwarden_collector.postgres.server import PostgresServer
+
+    server = PostgresServer(querier, access, stats, queue, query_log)
+    found = await stack.enter_async_context(server.listening(settings.host, settings.postgres_port))
+    log.info(
+        "collector listens for PostgreSQL's clients", extra={"host": found[0], "port": found[1]}
+    )
+    return found
 
 
 def _cannot_listen(settings: CollectorSettings, error: OSError) -> StartError:

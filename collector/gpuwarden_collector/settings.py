@@ -15,6 +15,12 @@ class CollectorSettings:
 
     host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 for every interface.")
     port: int = setting(8750, "TCP port to listen on; 0 takes a free one.", least=0, most=65535)
+    postgres_port: int | None = setting(
+        None,
+        "TCP port on which PostgreSQL's clients query, read only; 0 takes a free one; none: they cannot.",
+        least=0,
+        most=65535,
+    )
     tls_cert: Path | None = setting(
         None, "PEM file of the certificate and its chain; none: HTTP without TLS."
     )

@@ -131,7 +131,7 @@ def _give(token: "Token", out: Path | None) -> int:
 def _create(args: argparse.Namespace) -> int:
     from gpuwarden.access import Scope, Token
     from gpuwarden.lifecycle import StartError
-    from gpuwarden_collector.auth.token_store import TokenEntry
+    from gpuwarden_collector.auth.token_store import TokenEntry, scram_of
 
     scope = Scope(args.scope)
     if (scope is Scope.INGEST) != bool(args.node or args.any_node):
@@ -144,7 +144,14 @@ def _create(args: argparse.Namespace) -> int:
     def change(store: "TokenStore", now: datetime) -> "TokenStore":
         ends_at = None if lasts is None else now + lasts
         entry = TokenEntry(
-            token.id, scope, token.digest, now, args.node, expires_at=ends_at, comment=args.comment
+            token.id,
+            scope,
+            token.digest,
+            now,
+            args.node,
+            expires_at=ends_at,
+            comment=args.comment,
+            scram=scram_of(token),
         )
         return store.with_entry(entry)
 

@@ -98,7 +98,9 @@ async def _watch(
         state_dir=data / "agent",
     )
     sizes = node_sizes(gpus)
-    _greet(collector.url, data, found.message, gpus, len(sizes), agent.node_name)
+    _greet(
+        collector.url, data, found.message, gpus, len(sizes), agent.node_name, collector.postgres
+    )
     firing = [a for a in await collector.alerts.active() if a.state is AlertState.FIRING]
     if firing:
         say(f"{counted(len(firing), 'alert')} from an earlier run: `gpuwarden alerts list`\n")
@@ -143,7 +145,15 @@ def node_sizes(gpus: int) -> list[int]:
     return [GPUS_PER_NODE] * full + [rest] * bool(rest)
 
 
-def _greet(url: str, data: Path, found: str, gpus: int, nodes: int, node: str) -> None:
+def _greet(
+    url: str,
+    data: Path,
+    found: str,
+    gpus: int,
+    nodes: int,
+    node: str,
+    postgres: tuple[str, int] | None,
+) -> None:
     at = "" if url.endswith(":8750") else f"GPUWARDEN_URL={url} "
     say(f"gpuwarden is up: {url}")
     say(f"  watching   {node} (this host): {found}")
@@ -159,6 +169,8 @@ def _greet(url: str, data: Path, found: str, gpus: int, nodes: int, node: str) -
         ' gpu_samples order by ts desc limit 8"'
     )
     say(f"             {at}gpuwarden alerts list")
+    if postgres is not None:
+        say(f"             psql -h {postgres[0]} -p {postgres[1]} -U gpuwarden gpuwarden")
     say("  stop       Ctrl-C; nothing is lost")
     say()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from gpuwarden.access import ID, Scope
 from gpuwarden.clock import Clock
 from gpuwarden.files import Mark, mark_of
 from gpuwarden.lifecycle import StartError
@@ -20,6 +21,7 @@ from gpuwarden_collector.auth.gate import Gate
 from gpuwarden_collector.auth.routes import AccessRoutes
 from gpuwarden_collector.auth.tls import ServerTls, certificate_of
 from gpuwarden_collector.auth.token_file import TokenFileError
+from gpuwarden_collector.auth.token_store import Denied, Granted
 from gpuwarden_collector.settings import CollectorSettings
 
 log = logging.getLogger(__name__)
@@ -76,6 +78,36 @@ class AccessControl:
     def middleware(self) -> Any:
         """For aiohttp."""
         return self._gate.middleware
+
+    def judged(self, token: str, need: Scope, client: str) -> Granted | Denied:
+        """Whether a token is enough, of a client that does not speak HTTP."""
+        return self._counted(self._gate.judged(token, need), client)
+
+    def judged_as(self, name: str, need: Scope, client: str, *, is_it: bool) -> Granted | Denied:
+        """As `judged`, of the token with this id; `is_it`: the client has proved to have it."""
+        return self._counted(self._gate.judged_entry(name, need, is_it=is_it), client)
+
+    def scram_of(self, name: str) -> str | None:
+        """SCRAM verifier of the token with this id; None: there is none."""
+        entry = self._store.get(name)
+        if entry is None and ID.fullmatch(name):
+            self.reload()  # it may have been made this very second
+            entry = self._store.get(name)
+        return None if entry is None else entry.scram
+
+    def withdrawn(self, grant: Granted | None) -> Denied | None:
+        """Why somebody who was let in may go on no longer; None: they may."""
+        if grant is None:
+            return None
+        entry = self._store.get(grant.entry.id)
+        is_it = entry is not None and entry.sha256 == grant.entry.sha256
+        verdict = self._gate.judged_entry(grant.entry.id, Scope.READ, is_it=is_it)
+        return verdict if isinstance(verdict, Denied) else None
+
+    def _counted(self, verdict: Granted | Denied, client: str) -> Granted | Denied:
+        if isinstance(verdict, Denied):
+            self._gate.count(verdict, client=client, path="postgres")
+        return verdict
 
     @property
     def ssl_context(self) -> ssl.SSLContext | None:

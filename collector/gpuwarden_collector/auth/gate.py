@@ -15,7 +15,7 @@ from aiohttp import web
 from gpuwarden.access import CALLER, COOKIE, LOGIN_PATH, Caller, Scope
 from gpuwarden.clock import Clock
 from gpuwarden_collector.auth.exposure import Exposure
-from gpuwarden_collector.auth.scopes import Anyone, need_of
+from gpuwarden_collector.auth.scopes import Anyone, Need, need_of
 from gpuwarden_collector.auth.token_store import Denied, Granted, TokenStore
 from gpuwarden_collector.ingest.deduplicate import NOBODY
 
@@ -71,7 +71,7 @@ class Gate:
     def _caller(self, verdict: Granted | None) -> Caller:
         if verdict is None:
             return Caller(None if self._exposure.asks_tokens else Scope.ADMIN, None)
-        return Caller(verdict.entry.scope, verdict.entry.comment or verdict.entry.id)
+        return Caller(verdict.entry.scope, verdict.entry.name)
 
     def _judged(self, request: web.Request) -> Granted | Denied | None:
         resource = request.match_info.route.resource
@@ -85,14 +85,26 @@ class Gate:
         presented = request.headers.getall("Authorization", [])
         if len(presented) > 1:
             return Denied("malformed", "header Authorization stands more than once")
-        now = self._clock.now()
         token = token_in(presented[0]) if presented else request.cookies.get(COOKIE)
+        return self.judged(token, need)
+
+    def judged(self, token: str | None, need: Need) -> Granted | Denied:
+        """Whether a token is enough; when it was used is noted."""
+        now = self._clock.now()
         verdict = self._store().judged(token, need, now)
         if isinstance(verdict, Denied) and verdict.why == "unknown":
             self._refresh()  # it may have been made this very second
             verdict = self._store().judged(token, need, now)
         if isinstance(verdict, Granted):
             self.last_used[verdict.entry.id] = now
+        return verdict
+
+    def judged_entry(self, name: str, need: Need, *, is_it: bool) -> Granted | Denied:
+        """As `judged`, of the token with this id, which its owner has proved to have without showing it."""
+        now = self._clock.now()
+        verdict = self._store().judged_entry(name, need, now, is_it=is_it)
+        if isinstance(verdict, Granted):
+            self.last_used[name] = now
         return verdict
 
     def _as_web_page(self, request: web.Request) -> Denied | None:
@@ -116,13 +128,17 @@ class Gate:
             None if is_ours else Denied("cross_site", "a page of another site may not do this", 403)
         )
 
-    def _refused(self, request: web.Request, denied: Denied) -> web.Response:
+    def count(self, denied: Denied, *, client: str | None, path: str) -> None:
+        """Count a denial, and log it where none of its kind has been a minute ago."""
         self._denied[denied.why] += 1
         now_s = self._clock.monotonic()
         if now_s - self._told_at_s.get(denied.why, -_TOLD_EVERY_S) >= _TOLD_EVERY_S:
             self._told_at_s[denied.why] = now_s
-            extra = {"why": denied.reason, "client": request.remote, "path": request.path}
+            extra = {"why": denied.reason, "client": client, "path": path}
             log.warning("a request was denied; more of the kind are counted", extra=extra)
+
+    def _refused(self, request: web.Request, denied: Denied) -> web.Response:
+        self.count(denied, client=request.remote, path=request.path)
         if denied.status == 401 and request.method == "GET" and _is_browser(request):
             return web.Response(status=303, headers={"Location": _login_of(request, denied)})
         body = {"error": denied.reason, "status": denied.status}

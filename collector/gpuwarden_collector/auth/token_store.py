@@ -1,6 +1,6 @@
 """The tokens that a collector knows, and every decision about them: pure.
 
-Stored is the SHA-256 of a token, never the token.
+Stored is the SHA-256 of a token, and what SCRAM-SHA-256 compares with; never the token.
 """
 
 import hmac
@@ -12,6 +12,7 @@ import msgspec
 
 from gpuwarden.access import Scope, Token, allows
 from gpuwarden_collector.auth.scopes import Holder, Need
+from gpuwarden_collector.auth.scram import Verifier
 from gpuwarden_collector.ingest.deduplicate import node_sender, token_sender
 
 _NO_DIGEST = "0" * 64
@@ -32,6 +33,18 @@ class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     comment: str = ""
     line: str | None = None
     """Id of the first token that this one has come from by rotation; None: it is the first."""
+    scram: str | None = None
+    """SCRAM-SHA-256 verifier, for PostgreSQL's clients; None: they show the token itself."""
+
+    @property
+    def name(self) -> str:
+        """What the list of tokens calls it."""
+        return self.comment or self.id
+
+    @property
+    def user(self) -> str:
+        """As whom the queue of queries knows who asks with it: rotation changes nothing."""
+        return f"token {self.line or self.id}"
 
     @property
     def sender(self) -> str:
@@ -90,8 +103,15 @@ class TokenStore:
         entry = self._entries.get(token.id)
         # Compared also where there is no such token, and in constant time.
         is_it = hmac.compare_digest(entry.sha256 if entry else _NO_DIGEST, token.digest)
+        return self.judged_entry(token.id, need, now, is_it=is_it)
+
+    def judged_entry(
+        self, name: str, need: Need, now: datetime, *, is_it: bool
+    ) -> Granted | Denied:
+        """As `judged`, of a token by its id; `is_it`: whoever asks has proved to have it."""
+        entry = self._entries.get(name)
         if entry is None or not is_it:
-            what = f"the token {token.id} is unknown or revoked"
+            what = f"the token {name} is unknown or revoked"
             return Denied("unknown", f"{what}; {_remedy(need)}")
         if entry.is_over(now):
             over = f"the token {entry.id} expired at {entry.expires_at:%Y-%m-%d %H:%M} UTC"
@@ -127,7 +147,7 @@ class TokenStore:
         ends_at = min(now + grace, old.expires_at or now + grace)
         line = None if old.node is not None else old.line or old.id
         new = msgspec.structs.replace(
-            old, id=fresh.id, sha256=fresh.digest, created_at=now, line=line
+            old, id=fresh.id, sha256=fresh.digest, created_at=now, line=line, scram=scram_of(fresh)
         )
         return self.with_entry(msgspec.structs.replace(old, expires_at=ends_at)).with_entry(new)
 
@@ -169,6 +189,11 @@ class TokenStore:
         if entry is None:
             raise TokenStoreError(f"there is no token {name}: `gpuwarden token list` shows all")
         return entry
+
+
+def scram_of(token: Token) -> str | None:
+    """What is stored for PostgreSQL's clients; None: it lets none of them in."""
+    return str(Verifier.of(token.text)) if allows(token.scope, Scope.READ) else None
 
 
 def _remedy(need: Need) -> str:

@@ -21,8 +21,8 @@ from gpuwarden_collector.http.sql_request import (
 )
 from gpuwarden_collector.ingest.decode import RefusedBody
 from gpuwarden_collector.ops.metrics import Stats
-from gpuwarden_collector.ops.query_log import QueryLog, QueryNote
-from gpuwarden_collector.query.fair_queue import QueryQueue, QueueFullError
+from gpuwarden_collector.ops.query_log import QueryLog, QueryNote, outcome_of
+from gpuwarden_collector.query.fair_queue import QueryQueue, QueueFullError, user_at
 from gpuwarden_collector.query.querier import QueryStream, SqlQuerier
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class SqlEndpoint:
             self._stats.query_errors["busy"] += 1
             return error_response(error.status, str(error), error.retry_after_s)
         except QueryError as error:
-            note.failed(*_outcome(error))
+            note.failed(outcome_of(error), str(error))
             status = 504 if isinstance(error, QueryTimeoutError) else 400
             text = "" if asked is None else asked.sql
             return web.json_response(error.document(text, status), status=status)
@@ -115,12 +115,11 @@ class SqlEndpoint:
 
 
 def user_of(request: web.Request) -> str:
-    """Who asks, as the queue tells users apart: the token (that it was rotated changes nothing), else the
-    address."""
+    """Who asks, as the queue tells users apart: the token, else the address."""
     grant = request.get(GRANT)
     if grant is not None:
-        return f"token {grant.entry.line or grant.entry.id}"
-    return f"address {request.remote or ''}"
+        return str(grant.entry.user)
+    return user_at(request.remote)
 
 
 class _Sending:
@@ -154,7 +153,7 @@ class _Sending:
                     self._note.bytes += len(part)
             except QueryError as error:
                 log.info("a query failed after its first rows", extra={"reason": str(error)})
-                self._note.failed(*_outcome(error))
+                self._note.failed(outcome_of(error), str(error))
                 if asked.form is not Form.NDJSON:
                     self._abort()
                     return answer
@@ -191,10 +190,6 @@ class _Sending:
             self._abort()
             raise ConnectionResetError("the client did not take its rows in time") from None
         self._left_s -= asyncio.get_running_loop().time() - began_s
-
-
-def _outcome(error: QueryError) -> tuple[str, str]:
-    return "timeout" if isinstance(error, QueryTimeoutError) else "wrong", str(error)
 
 
 def _row_headers(form: Form) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from gpuwarden.clock import Clock
+from gpuwarden.query import QueryError, QueryTimeoutError
 from gpuwarden.query_log import QUERY_LOG, SQL_CHARACTERS_MAX
 from gpuwarden_collector.ingest.decode import arrow_schema
 from gpuwarden_collector.ingest.writer import Writer, WriterStopped
@@ -47,6 +48,11 @@ class QueryNote:
     def failed(self, outcome: str, error: str) -> None:
         """It ends without all its rows."""
         self.outcome, self.error = outcome, error
+
+
+def outcome_of(error: QueryError) -> str:
+    """Of a query that failed."""
+    return "timeout" if isinstance(error, QueryTimeoutError) else "wrong"
 
 
 class QueryLog:

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +28,13 @@ NO_FILES: Mapping[str, str] = {}
 _NOT_A_SELECT = "Only SELECT statements"
 _CHUNK_ROWS = 2_048  # DuckDB's own vector size, so the row limit costs at most one vector more
 RESULT_BYTES_MAX = 64 * 1024 * 1024
+_NOT_DESCRIBED = frozenset({"EXPLAIN", "SHOW", "DESCRIBE", "DESC", "SUMMARIZE"})
+_COLUMNS_MAX = 10_000
+_COLUMN_TYPES = """
+SELECT column_name, any_value(data_type) FROM duckdb_columns()
+WHERE database_name = current_database() AND schema_name = 'main'
+GROUP BY column_name HAVING count(DISTINCT data_type) = 1
+"""
 _JUDGED_MAX = 256
 """Texts whose verdict is remembered: rules and pages ask the same again and again."""
 
@@ -48,6 +55,36 @@ class _Judged:
     """Names of tables, views and WITH queries that it reads."""
     span: QueryTimeSpan | None
     """Of the time of the rows that it reads; None: that is not known, or it reads more than a table."""
+    postgres: "_Translated"
+
+
+@dataclass(frozen=True, slots=True)
+class _Translated:
+    """What was done about a query of a PostgreSQL client."""
+
+    is_changed: bool = False
+    is_catalog: bool = False
+    """Whether it asks PostgreSQL's catalogue."""
+    listed: frozenset[str] = frozenset()
+    """Parameters that are lists, which such a client may give as a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypedValue:
+    """A value of a parameter that is of this DuckDB type, whatever it looks like."""
+
+    value: Any
+    sql_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a query returns, and the types of its parameters as far as they can be told."""
+
+    names: Sequence[str]
+    types: Sequence[str]
+    parameters: Mapping[str, str]
+    """By name; "": it can be of any type."""
 
 
 class Interrupted(Exception):  # noqa: N818  an outcome that the caller expects
@@ -57,8 +94,10 @@ class Interrupted(Exception):  # noqa: N818  an outcome that the caller expects
 class RowSink(Protocol):
     """What takes the rows of a query as they come. An Exception of its own ends the query."""
 
-    has_sent: bool
-    """Whether something is out that cannot be taken back."""
+    @property
+    def has_sent(self) -> bool:
+        """Whether something is out that cannot be taken back."""
+        ...
 
     def begin(self, schema: Any, types: tuple[str, ...]) -> None:
         """Columns, and that rows follow: from the first one, whatever was taken before."""
@@ -150,6 +189,33 @@ class Reading:
         """Parse without running anything. Raises QueryError on a syntax error, Interrupted."""
         with _interruptible():
             return parse(self._open(), sql)
+
+    def translate(self, sql: str) -> tuple[Parsed, _Translated]:
+        """Parse a query of a PostgreSQL client, as one that DuckDB answers. Raises QueryError, Interrupted."""
+        from gpuwarden_collector.postgres.rewrite import listed_parameters, rewrite  # few need it
+        from gpuwarden_collector.postgres.statements import without_type_schema
+
+        sql = without_type_schema(sql)
+        parsed = self.parse(sql)
+        selects = parsed.selects or ()
+        if len(selects) != 1:
+            return parsed, _Translated()
+        listed = listed_parameters([*selects])
+        statement = split(sql)
+        found = rewrite(selects[0], statement.select)
+        if not found.is_changed:
+            return parsed, _Translated(listed=listed)
+        tree = json.dumps({"statements": selects})
+        with _interruptible():
+            row = self._open().execute("SELECT json_deserialize_sql($1)", [tree]).fetchone()
+        text = statement.explain + str(row[0] if row else "")
+        parsed = replace(self.parse(text), word=statement.word)
+        return parsed, _Translated(True, found.is_catalog, listed)
+
+    def column_types(self) -> Mapping[str, str]:
+        """DuckDB types of public columns by name, where all of the name have one. Raises Interrupted."""
+        with _interruptible():
+            return dict(self._open().execute(_COLUMN_TYPES).fetchall())
 
     def span(self, parsed: Parsed) -> QueryTimeSpan | None:
         """What a query that may run says of the time of the rows that it reads. Raises Interrupted."""
@@ -318,7 +384,9 @@ class Runner:
         self._joins = True
         self._newest = NewestRows(engine)
         self._pruned = PrunedLake(engine)
-        self._judged: dict[str, _Judged] = {}
+        self._judged: dict[tuple[str, str], _Judged] = {}
+        self._catalog: QuerySource | None = None
+        self._column_types: Mapping[str, str] | None = None
         self._lock = threading.Lock()
         self._running: tuple[int, Reading] | None = None
         self._ended = 0
@@ -333,28 +401,26 @@ class Runner:
         newest: Mapping[str, str] = NO_FILES,
         *,
         is_admin: bool = False,
+        dialect: str = "",
     ) -> bool:
         """Judge and run, and give the rows to the sink; whether there are more than `row_limit`.
 
         `number`: for `interrupt`; `newest`: files with the newest rows, by table; `is_admin`: whether it may
-        read what only admins read.
+        read what only admins read; `dialect`: `postgres` where PostgreSQL's catalogue is to be had.
         Raises QueryError, Interrupted, StoreUnavailableError.
         """
         guard.check_text(sql)
         reading = Reading(self._engine, self._engine)
-        with self._lock:
-            if self._ended == number:
-                raise Interrupted("the query was interrupted before it began")
-            self._running = number, reading
-        judged: _Judged | None = None
-        try:
-            judged = self._judge(reading, sql)
+        with self._as_running(number, reading) as judging:
+            judged = judging.judged = self._judge(reading, sql, dialect)
             if not is_admin and (closed := sorted(judged.read & ADMINS_ONLY)):
                 raise QueryError(f"table {closed[0]} is open to tokens of scope admin alone")
             missing = sorted(judged.parsed.parameters - params.keys())
             if missing:
                 raise QueryError(f"the query needs values for ${', $'.join(missing)}")
-            bound = {name: params[name] for name in judged.parsed.parameters}
+            listed = judged.postgres.listed
+            names_bound = judged.parsed.parameters
+            bound = {name: _bound(params[name], is_list=name in listed) for name in names_bound}
             asked = judged.parsed.sql, bound, row_limit
             if judged.span is not None:
                 mark = self._pruned.take(judged.span, bound)
@@ -365,16 +431,90 @@ class Runner:
                         )
                     if truncated is not None:
                         return truncated
+            if judged.postgres.is_catalog:
+                with self._reading_catalog(reading):
+                    return reading.give(_WithObjectIds(sink), *asked, names=judged.names)
             is_newest = bool(judged.views) and self._newest.take(judged.views, newest)
             names = judged.state_names if is_newest else judged.names
             source: QuerySource = self._newest if is_newest else self._engine
             with reading.opened(source):
                 self._order_joins(judged.may_join)
                 return reading.give(sink, *asked, names=names)
+
+    def describe(self, number: int, sql: str, params: Mapping[str, Any]) -> Description:
+        """What a query of a PostgreSQL client returns, without running it. As `run`."""
+        guard.check_text(sql)
+        reading = Reading(self._engine, self._engine)
+        with self._as_running(number, reading) as judging:
+            judged = judging.judged = self._judge(reading, sql, "postgres")
+            with reading.opened():
+                parameters = self._parameter_types(reading, sql)
+            names = judged.parsed.parameters
+            samples = {n: _bound(params.get(n, _sample(parameters[n]))) for n in names}
+            if judged.postgres.is_catalog:  # what it calls oid DuckDB reads as BIGINT
+                parameters = {n: t.replace("BIGINT", "OID") for n, t in parameters.items()}
+            try:
+                return self._described(reading, judged, samples, parameters)
+            except QueryError:
+                unknown = [n for n in names - params.keys() if not parameters[n]]
+                if not unknown:
+                    raise
+            # Where a text is not taken, as in a sum, NULL may be.
+            return self._described(reading, judged, samples | dict.fromkeys(unknown), parameters)
+
+    def _described(
+        self,
+        reading: Reading,
+        judged: _Judged,
+        bound: Mapping[str, Any],
+        parameters: Mapping[str, str],
+    ) -> Description:
+        sql = judged.parsed.sql
+        with self._reading_catalog(reading):
+            if judged.parsed.word in _NOT_DESCRIBED:
+                rows = reading.run(sql, bound, 0, names=judged.names)
+                return Description(rows.data.schema.names, rows.types, parameters)
+            # As EXPLAIN: what stands behind it is the text that was judged.
+            rows = reading.run(f"DESCRIBE {sql}", bound, _COLUMNS_MAX, names=judged.names)
+        names, types = (rows.data.column(at).to_pylist() for at in (0, 1))
+        if judged.postgres.is_catalog:
+            types = [_object_id(sql_type) for sql_type in types]
+        return Description(names, types, parameters)
+
+    def _parameter_types(self, reading: Reading, sql: str) -> Mapping[str, str]:
+        from gpuwarden_collector.postgres.rewrite import parameter_types
+
+        parsed, _ = reading.translate(sql)
+        if not parsed.parameters:
+            return {}
+        if self._column_types is None:
+            self._column_types = reading.column_types()
+        found = parameter_types([*(parsed.selects or ())], self._column_types)
+        return {name: found.get(name, "") for name in parsed.parameters}
+
+    @contextmanager
+    def _reading_catalog(self, reading: Reading) -> Iterator[None]:
+        from gpuwarden_collector.postgres.catalog import Catalog  # few processes need it
+
+        self._catalog = self._catalog or Catalog(self._engine)
+        self._order_joins(True)
+        with reading.opened(self._catalog):
+            yield
+
+    @contextmanager
+    def _as_running(self, number: int, reading: Reading) -> Iterator["_Judging"]:
+        """Let `interrupt` end it; errors name their place in the query as it was asked."""
+        with self._lock:
+            if self._ended == number:
+                raise Interrupted("the query was interrupted before it began")
+            self._running = number, reading
+        judging = _Judging()
+        try:
+            yield judging
         except QueryError as error:
-            if judged is None:
+            if judging.judged is None:
                 raise
-            raise _as_asked(error, judged) from error
+            raise _as_asked(error, judging.judged) from error
         finally:
             with self._lock:
                 self._running = None
@@ -401,15 +541,20 @@ class Runner:
         if running is not None and running[0] == number:
             running[1].interrupt()
 
-    def _judge(self, reading: Reading, sql: str) -> _Judged:
+    def _judge(self, reading: Reading, sql: str, dialect: str) -> _Judged:
         """Parse and judge it, once."""
-        known = self._judged.get(sql)
+        known = self._judged.get((dialect, sql))
         if known is not None:
             return known
+        postgres = _Translated()
         with reading.opened():
-            parsed = reading.parse(sql)
-            guard.check(parsed)
-            span = reading.span(parsed) if guard.is_plainly_named(parsed) else None
+            if dialect:
+                parsed, postgres = reading.translate(sql)
+            else:
+                parsed = reading.parse(sql)
+            guard.check(parsed, _catalog_names() if postgres.is_catalog else guard.NO_MORE)
+            is_plain = not postgres.is_catalog and guard.is_plainly_named(parsed)
+            span = reading.span(parsed) if is_plain else None
         read = guard.tables(parsed)
         views = read & KEPT.keys()
         if not guard.is_plainly_named(parsed) or self._sources(read - views):
@@ -423,10 +568,11 @@ class Runner:
             frozenset(read - views) | beside if read - views <= UPSERTED else None,
             frozenset(read),
             span,
+            postgres,
         )
         if len(self._judged) >= _JUDGED_MAX:
             self._judged.clear()
-        self._judged[sql] = judged
+        self._judged[dialect, sql] = judged
         return judged
 
     def _sources(self, names: Iterable[str]) -> frozenset[str]:
@@ -434,9 +580,75 @@ class Runner:
         return frozenset[str]().union(*found)
 
 
+@dataclass(slots=True)
+class _Judging:
+    """What is known of a query that runs."""
+
+    judged: _Judged | None = None
+
+
+class _WithObjectIds:
+    """A sink for rows of PostgreSQL's catalogue."""
+
+    def __init__(self, sink: RowSink) -> None:
+        self._sink = sink
+
+    @property
+    def has_sent(self) -> bool:
+        """As of the sink."""
+        return self._sink.has_sent
+
+    def begin(self, schema: Any, types: tuple[str, ...]) -> None:
+        """As of RowSink."""
+        self._sink.begin(schema, tuple(map(_object_id, types)))
+
+    def take(self, batch: Any) -> None:
+        """As of RowSink."""
+        self._sink.take(batch)
+
+
+def _object_id(sql_type: str) -> str:
+    """In PostgreSQL's catalogue a UINTEGER is one."""
+    return "OID" + sql_type[8:] if sql_type in ("UINTEGER", "UINTEGER[]") else sql_type
+
+
+def _catalog_names() -> guard.Names:
+    from gpuwarden_collector.postgres import catalog
+
+    return guard.Names(catalog.TABLES, catalog.FUNCTIONS)
+
+
+def _sample(sql_type: str) -> Any:
+    """A value of a type, to describe a query by; a text where it is not known."""
+    from gpuwarden_collector.postgres.types import SAMPLES
+
+    if sql_type.endswith("[]"):
+        return TypedValue([], sql_type)
+    return TypedValue(SAMPLES[sql_type], sql_type) if sql_type in SAMPLES else ""
+
+
+def _bound(value: Any, *, is_list: bool = False) -> Any:
+    """A value as DuckDB binds it. `is_list`: a text of PostgreSQL's form is a list."""
+    if is_list and isinstance(value, str) and value.startswith("{"):
+        from gpuwarden_collector.postgres.types import text_array
+
+        try:
+            return text_array(value)
+        except ValueError as error:
+            raise QueryError(f"a parameter is no list: {error}") from error
+    if isinstance(value, TypedValue):
+        try:
+            return duckdb.Value(value.value, duckdb.sqltype(value.sql_type))
+        except duckdb.Error as error:
+            raise QueryError(one_line(error)) from error
+    return value
+
+
 def _as_asked(error: QueryError, judged: _Judged) -> QueryError:
     """With the place in the query as it was asked, and a hint where DuckDB has none."""
-    place = None if error.offset is None else error.offset + judged.parsed.shift
+    # In a query that was rewritten places are other ones.
+    is_placed = error.offset is not None and not judged.postgres.is_changed
+    place = (error.offset or 0) + judged.parsed.shift if is_placed else None
     hint = error.hint
     if hint is None and (column := missing_column(error.reason)) is not None:
         tables = (TABLES[name] for name in judged.read if name in TABLES)

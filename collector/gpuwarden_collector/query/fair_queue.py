@@ -14,6 +14,11 @@ WAIT_S = 30.0
 """Most time that one waits for its turn."""
 
 
+def user_at(address: str | None) -> str:
+    """As whom the queue knows who asks without a token."""
+    return f"address {address or ''}"
+
+
 class QueueFullError(Exception):
     """A query has no place; the message says why."""
 

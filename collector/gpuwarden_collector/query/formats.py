@@ -58,7 +58,11 @@ class Encoder(Protocol):
 
 
 def encoder_of(form: str, schema: Any, types: tuple[str, ...]) -> Encoder:
-    """`form`: json, ndjson, csv, parquet or arrow."""
+    """`form`: json, ndjson, csv, parquet, arrow, or one of `postgres/encode.py`."""
+    if form.startswith("postgres"):
+        from gpuwarden_collector.postgres import encode  # few processes need it
+
+        return encode.encoder_of(form, schema, types)
     kinds: dict[str, type[Encoder]] = {
         "json": _Json, "ndjson": _Ndjson, "csv": _Csv, "parquet": _Parquet, "arrow": _Arrow,
     }  # fmt: skip

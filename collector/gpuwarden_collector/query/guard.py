@@ -9,6 +9,7 @@ read-only and external access is off, but for the lake's folder.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,8 +72,19 @@ def check_text(sql: str) -> None:
         raise QueryError("the query has a NUL character: leave it out")
 
 
-def check(parsed: Parsed) -> None:
-    """Raise QueryError, naming what is not allowed."""
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Tables and functions that are open beside the public ones."""
+
+    tables: frozenset[str] = frozenset()
+    functions: frozenset[str] = frozenset()
+
+
+NO_MORE = Names()
+
+
+def check(parsed: Parsed, more: Names = NO_MORE) -> None:
+    """Raise QueryError, naming what is not allowed. `more`: what is allowed too, without a schema."""
     if parsed.selects is None:
         raise QueryError(_not_a_select(parsed))
     if not parsed.selects:
@@ -83,7 +95,7 @@ def check(parsed: Parsed) -> None:
     tree = parsed.selects[0]
     names = {name.lower() for node in nodes_of(tree) for name in _with_names(node)}
     for node in nodes_of(tree):
-        reason = _forbidden(node, names)
+        reason = _forbidden(node, names | more.tables, more.functions)
         if reason:
             offset = characters(parsed.sql[parsed.explain :], node.get("query_location"))
             place = None if offset is None else offset + parsed.begins_at
@@ -162,7 +174,9 @@ def _with_names(node: Mapping[str, Any]) -> Iterator[str]:
         yield str(named["key"])
 
 
-def _forbidden(node: Mapping[str, Any], names: set[str]) -> str | None:
+def _forbidden(
+    node: Mapping[str, Any], names: AbstractSet[str], functions: AbstractSet[str]
+) -> str | None:
     # By what a node holds rather than by its type, so that no other type can hold the same.
     for name in _with_names(node):
         if not _WITH_NAME.fullmatch(name.lower()):
@@ -173,7 +187,7 @@ def _forbidden(node: Mapping[str, Any], names: set[str]) -> str | None:
     if node.get("type") == "TABLE_FUNCTION":
         return _forbidden_table_function(node.get("function") or {})
     if "function_name" in node:
-        return _forbidden_function(node)
+        return _forbidden_function(node, functions)
     if node.get("type") == "SHOW_REF":
         return _forbidden_show(node)
     if "table_name" in node:
@@ -190,7 +204,7 @@ def _forbidden_table_function(function: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _forbidden_table(node: Mapping[str, Any], names: set[str]) -> str | None:
+def _forbidden_table(node: Mapping[str, Any], names: AbstractSet[str]) -> str | None:
     catalog, schema = _place(node)
     if reason := _forbidden_place(catalog, schema):
         return reason
@@ -226,10 +240,10 @@ def _forbidden_place(catalog: str, schema: str) -> str | None:
     return f"schema {_short(place)} is not open to queries; tables are in main"
 
 
-def _forbidden_function(node: Mapping[str, Any]) -> str | None:
+def _forbidden_function(node: Mapping[str, Any], functions: AbstractSet[str]) -> str | None:
     # A schema says nothing: DuckDB writes x.upper() as upper() of the schema x.
     name = str(node["function_name"]).lower()
-    if name not in FUNCTIONS and name not in TABLE_FUNCTIONS:
+    if name not in FUNCTIONS and name not in TABLE_FUNCTIONS and name not in functions:
         return f"function {_short(name)}() is not allowed, or there is none of this name"
     position = TEXT_FILLERS.get(name)
     if position is not None:

@@ -15,7 +15,7 @@ import shutil
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from gpuwarden.query import QueryError, QueryTimeoutError, Result
 from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.query.channel import Channel, ChannelError, packed
 from gpuwarden_collector.query.encode import ResultRows, decoded, python_rows
-from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
+from gpuwarden_collector.query.execute import RESULT_BYTES_MAX, check_bytes
 from gpuwarden_collector.query.forkserver import spawn
 from gpuwarden_collector.query.process_handle import ProcessHandle
 from gpuwarden_collector.query.worker import QueryRequest, WorkerSettings
@@ -45,6 +45,8 @@ END_S = 10.0
 _STOPS = "the query was ended: the collector stops"
 IDLE_S = 60.0
 """A process that has had no query for so long is ended."""
+HELD_BYTES_MAX = 2 * RESULT_BYTES_MAX
+"""Most bytes of rows that are encoded and held."""
 REFUSE_S = 1.0
 """How long no process is started after one could not open the store."""
 
@@ -155,6 +157,14 @@ def _bury(handle: ProcessHandle, spill: Path) -> None:
     finally:
         handle.close()
     shutil.rmtree(spill, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRows:
+    """Encoded rows, all of them."""
+
+    body: bytes
+    truncated: bool
 
 
 class QueryStream:
@@ -351,6 +361,34 @@ class SqlQuerier:
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         return decoded(body, stream.types, truncated=stream.truncated)
 
+    async def held(
+        self,
+        form: str,
+        sql: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+        is_admin: bool = False,
+        dialect: str = "",
+    ) -> HeldRows:
+        """As `query`, encoded as `form` says and held until all rows are there. `is_admin`: as of `stream`;
+        `dialect`: `postgres` where PostgreSQL's catalogue is to be had. Raises QueryError."""
+        limit, body = self._rows_max, bytearray()
+        async with self._asked(
+            form,
+            sql,
+            params,
+            timeout_s,
+            limit,
+            bytes_max=RESULT_BYTES_MAX,
+            is_admin=is_admin,
+            dialect=dialect,
+        ) as stream:
+            async for part in stream:
+                body += part
+                check_bytes(len(body), HELD_BYTES_MAX)
+        return HeldRows(bytes(body), stream.truncated)
+
     @asynccontextmanager
     async def stream(
         self,
@@ -365,7 +403,8 @@ class SqlQuerier:
         """The rows of the query as they come, encoded as `form` says: json, ndjson, csv, parquet or arrow.
 
         `timeout_s` can only be shorter than the settings say, `row_limit` at most `export_rows_max`.
-        `is_admin`: whether it may read what only admins read. Who leaves before the end ends the query. Raises QueryError, here and from the stream.
+        `is_admin`: whether it may read what only admins read. Who leaves before the end ends the query.
+        Raises QueryError, here and from the stream.
         """
         rows = min(self._rows_max if row_limit is None else row_limit, self._export_rows_max)
         is_own = row_limit == rows
@@ -386,6 +425,7 @@ class SqlQuerier:
         bytes_max: int | None = None,
         is_own_limit: bool = False,
         is_admin: bool = False,
+        dialect: str = "",
     ) -> AsyncIterator[QueryStream]:
         limit_s = min(timeout_s or self._timeout_s, self._timeout_s)
         started = self._clock.monotonic()
@@ -402,6 +442,7 @@ class SqlQuerier:
                 is_own_limit,
                 is_admin,
                 {},
+                dialect,
             )
             async with self._begun(limit_s, asked) as stream:
                 yield stream

@@ -76,13 +76,15 @@ class QueryRequest:
     bytes_max: int | None
     """Most bytes of rows, for who holds them all; None: any number."""
     form: str
-    """How rows are encoded: `json`, `ndjson`, `csv`, `parquet` or `arrow`."""
+    """How rows are encoded: `json`, `ndjson`, `csv`, `parquet`, `arrow`, or as `postgres/encode.py` has it."""
     is_own_limit: bool
     """Whether whoever asked chose `row_limit`."""
     is_admin: bool
     """Whether it may read tables that only admins read."""
     newest: Mapping[str, str]
     """Files with the newest rows, by table."""
+    dialect: str = ""
+    """`postgres`: PostgreSQL's catalogue is to be had."""
 
 
 def work(sock: socket.socket) -> None:
@@ -273,6 +275,12 @@ def _answer(
     sending, peak_before = _Sending(sock, asked), _peak_bytes()
     try:
         runner.limit_spill(asked.spill_bytes_max)
+        if asked.form == "postgres-describe":
+            from gpuwarden_collector.postgres.encode import description
+
+            found = runner.describe(asked.number, asked.sql, asked.params)
+            header = {"truncated": False, "rows": 0, "names": [], "types": []}
+            return {"kind": "end", **header}, description(found)
         truncated = runner.run(
             asked.number,
             sending,
@@ -281,6 +289,7 @@ def _answer(
             asked.row_limit,
             asked.newest,
             is_admin=asked.is_admin,
+            dialect=asked.dialect,
         )
         header, last = sending.ended(truncated=truncated)
         peak = _peak_bytes()

@@ -1,0 +1,448 @@
+"""Listens for PostgreSQL's clients: lets them in as HTTP does, and runs their sessions.
+
+Before a client is known it may send little and take no more than seconds; how many there are is bounded,
+and how much is held for all of them together.
+"""
+
+import asyncio
+import errno
+import logging
+import secrets
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpuwarden.access import Scope
+from gpuwarden.lifecycle import StartError
+from gpuwarden.query import QueryError
+from gpuwarden_collector.auth.access_control import AccessControl
+from gpuwarden_collector.auth.scram import MECHANISM, Exchange, ScramError, Verifier
+from gpuwarden_collector.auth.token_store import Denied, Granted, TokenEntry
+from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.ops.query_log import QueryLog, outcome_of
+from gpuwarden_collector.postgres import errors, messages
+from gpuwarden_collector.postgres.connection import Connection, ConnectionEnded
+from gpuwarden_collector.postgres.messages import ProtocolError
+from gpuwarden_collector.postgres.session import Answer, Session
+from gpuwarden_collector.postgres.statements import StatementError
+from gpuwarden_collector.postgres.types import ParameterValue
+from gpuwarden_collector.query.execute import TypedValue
+from gpuwarden_collector.query.fair_queue import QueryQueue, QueueFullError, user_at
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX = 100
+"""Clients at a time; more are told so."""
+STRANGERS_MAX = 50
+"""Of whom so many are not known yet; more are closed without a word."""
+LOGIN_S = 10.0
+SEND_S = 30.0
+"""Most time that a client may take to receive what is written; HTTP has the same."""
+HELD_BYTES_MAX = 256 * 1024 * 1024
+"""Most bytes of rows that wait for their clients, of all of them together."""
+IDLE_S = 300.0
+"""Most time that a client may leave rows waiting."""
+_BYTES_A_SECOND = 1024 * 1024
+_CLOSE_S = 2.0
+_KEEPALIVE_S = 60
+
+
+class Runs(Protocol):
+    """Who runs queries."""
+
+    async def held(
+        self,
+        form: str,
+        sql: str,
+        params: Mapping[str, object] | None = None,
+        *,
+        timeout_s: float | None = None,
+        is_admin: bool = False,
+        dialect: str = "",
+    ) -> Answer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What clients may use."""
+
+    connections_max: int = CONNECTIONS_MAX
+    strangers_max: int = STRANGERS_MAX
+    login_s: float = LOGIN_S
+    send_s: float = SEND_S
+    held_bytes_max: int = HELD_BYTES_MAX
+    idle_s: float = IDLE_S
+
+
+class _Refused(Exception):  # noqa: N818  an outcome
+    """The client is told why, and the connection ends."""
+
+    def __init__(self, sqlstate: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.fields = errors.fields(sqlstate, message, hint=hint, severity="FATAL")
+
+
+class PostgresServer:
+    """Clients by the number that they cancel with."""
+
+    def __init__(
+        self,
+        querier: Runs,
+        access: AccessControl,
+        stats: Stats,
+        queue: QueryQueue,
+        query_log: QueryLog,
+        limits: Limits | None = None,
+    ) -> None:
+        """`queue` and `query_log`: those of HTTP, as they are of the same users and processes."""
+        self._querier = querier
+        self._queue = queue
+        self._log = query_log
+        self._access = access
+        self._stats = stats
+        self._limits = limits or Limits()
+        self._clients: dict[int, _Client] = {}
+        self._numbers = 0
+        self.held_bytes = 0
+
+    @property
+    def limits(self) -> Limits:
+        """What clients may use."""
+        return self._limits
+
+    @asynccontextmanager
+    async def listening(self, host: str, port: int) -> AsyncIterator[tuple[str, int]]:
+        """Listen until the block is left; address and port. Raises StartError."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as group:
+
+            def connected(connection: Connection) -> None:
+                self._begin(connection, group)
+
+            try:
+                server = await loop.create_server(
+                    lambda: Connection(connected), host, port, backlog=128
+                )
+            except OSError as error:
+                raise _cannot_listen(host, port, error) from error
+            for listener in server.sockets:
+                _keep_alive(listener)
+            try:
+                yield server.sockets[0].getsockname()[:2]
+            finally:
+                server.close()
+                for client in [*self._clients.values()]:
+                    if client.task is not None:
+                        client.task.cancel()
+
+    def _begin(self, connection: Connection, group: asyncio.TaskGroup) -> None:
+        strangers = sum(not client.is_known for client in self._clients.values())
+        if strangers >= self._limits.strangers_max:
+            self._stats.denied["postgres_busy"] += 1
+            connection.abort()
+            return
+        self._numbers = self._numbers % (2**31 - 1) + 1
+        while self._numbers in self._clients:
+            self._numbers += 1
+        client = _Client(self, connection, self._numbers)
+        self._clients[client.number] = client
+        task = group.create_task(self._serve(client), name=f"postgres {client.number}")
+        client.task = task
+
+        def gone() -> None:
+            task.cancel()
+
+        connection.gone = gone
+
+    async def _serve(self, client: "_Client") -> None:
+        try:
+            await client.serve()
+        except _Refused as refused:
+            client.write(messages.error(refused.fields))
+        except ProtocolError as error:
+            self._stats.malformed_requests += 1
+            client.write(messages.error(errors.fields("08P01", str(error), severity="FATAL")))
+        except ConnectionEnded:
+            pass
+        except asyncio.CancelledError:  # the client has gone, or the collector stops
+            what = "the collector stops"
+            client.write(messages.error(errors.fields("57P01", what, severity="FATAL")))
+        except Exception:
+            # As a request over HTTP: a bug that a client triggers ends with its connection.
+            self._stats.request_failures += 1
+            log.exception(
+                "a connection of PostgreSQL failed", extra={"client": client.connection.client}
+            )
+            what = "the collector failed on this; see its log"
+            client.write(messages.error(errors.fields("XX000", what, severity="FATAL")))
+        finally:
+            del self._clients[client.number]
+            client.close()
+            await client.connection.close(_CLOSE_S)
+
+    def cancel(self, request: messages.CancelRequest) -> None:
+        """End the query of that client, if there is one and the key is its."""
+        client = self._clients.get(request.pid)
+        if client is not None and secrets.compare_digest(client.secret, request.secret):
+            client.cancel_query()
+
+    @property
+    def known(self) -> int:
+        """How many clients are known."""
+        return sum(client.is_known for client in self._clients.values())
+
+    async def ask(
+        self,
+        form: str,
+        sql: str,
+        params: Mapping[str, object],
+        timeout_s: float | None,
+        token: TokenEntry | None,
+        address: str,
+    ) -> Answer:
+        """Run a query of whoever has the token, once it is their turn. Raises QueryError."""
+        note = self._log.begin(token and token.name, address)
+        note.sql, note.form = sql, form
+        user = user_at(address) if token is None else token.user
+        try:
+            async with self._queue.turn(user):
+                note.wait_seconds = self._log.elapsed_s(note)
+                answer = await self._querier.held(
+                    form,
+                    sql,
+                    params,
+                    timeout_s=timeout_s,
+                    is_admin=token is None or token.scope is Scope.ADMIN,
+                    dialect="postgres",
+                )
+        except QueueFullError as error:
+            self._stats.query_errors["busy"] += 1
+            note.failed("refused", str(error))
+            raise QueryError(str(error)) from error
+        except QueryError as error:
+            note.failed(outcome_of(error), str(error))
+            raise
+        else:
+            note.outcome = "truncated" if answer.truncated else "ok"
+            note.bytes = len(answer.body)
+            return answer
+        finally:
+            self._log.end(note)
+
+    @property
+    def access(self) -> AccessControl:
+        """Tokens and certificate."""
+        return self._access
+
+
+class _Client:
+    """A connection from its first byte to its last."""
+
+    def __init__(self, server: PostgresServer, connection: Connection, number: int) -> None:
+        self._server = server
+        self._limits = server.limits
+        self.connection = connection
+        self.number = number
+        self.secret = secrets.token_bytes(4)
+        self.task: asyncio.Task[None] | None = None
+        self.is_known = False
+        self._grant: Granted | None = None
+        self._running: asyncio.Timeout | None = None
+        self._session: Session | None = None
+        self._held_bytes = 0
+
+    async def serve(self) -> None:
+        """Let the client in and answer it until it ends. Raises what ends it."""
+        try:
+            async with asyncio.timeout(self._limits.login_s):
+                startup = await self._startup()
+                if startup is None:
+                    return
+                await self._authenticate(startup.parameters.get("user", ""))
+        except TimeoutError:
+            return
+        if self._server.known >= self._limits.connections_max:
+            raise _Refused("53300", "too many clients", "try again when some have gone")
+        self.is_known = True
+        self.write(messages.AUTHENTICATED)
+        self.connection.reader.bytes_max = messages.MESSAGE_BYTES_MAX
+        self._session = Session(self._ask, self, startup.parameters)
+        try:
+            self._session.greet()
+        except StatementError as error:
+            raise _Refused(error.sqlstate, str(error), error.hint) from error
+        self.write(messages.backend_key(self.number, self.secret))
+        self._session.ready()
+        while not isinstance(message := await self._next(), messages.Terminate):
+            denied = self._server.access.withdrawn(self._grant)
+            if denied is not None:
+                raise _Refused("28000", denied.reason)
+            await self._session.answer(message)
+
+    async def _next(self) -> messages.Message:
+        """The next message, soon while rows are held for the client."""
+        try:
+            async with asyncio.timeout(self._limits.idle_s if self._held_bytes else None):
+                return await self.connection.next()
+        except TimeoutError as error:
+            what = f"rows were not taken for {self._limits.idle_s:g} s"
+            raise _Refused("25P03", what, "FETCH without pauses, or with a LIMIT") from error
+
+    async def _startup(self) -> messages.Startup | None:
+        """None: it has asked to cancel, and that is all. Raises ProtocolError, ConnectionEnded, _Refused."""
+        context = self._server.access.ssl_context
+        for _ in range(3):  # GSSAPI, TLS, and the beginning itself
+            message = await self.connection.next()
+            match message:
+                case messages.EncryptionRequest(is_tls=True) if context is not None:
+                    if self.connection.has_tls:
+                        raise ProtocolError("TLS within TLS")
+                    await self.connection.start_tls(context, self._limits.login_s)
+                case messages.EncryptionRequest():
+                    self.write(messages.NO_TLS)
+                case messages.CancelRequest():
+                    self._server.cancel(message)
+                    return None
+                case messages.Startup():
+                    if context is not None and not self.connection.has_tls:
+                        raise _Refused("28000", "this collector requires TLS", "sslmode=require")
+                    self._negotiate(message)
+                    return message
+                case _:
+                    break
+        raise ProtocolError("no message to begin with")
+
+    def _negotiate(self, startup: messages.Startup) -> None:
+        if "replication" in startup.parameters:
+            raise _Refused("0A000", "there is no replication here")
+        unknown = [name for name in startup.parameters if name.startswith("_pq_.")]
+        if startup.minor or unknown:
+            self.write(messages.negotiate(unknown))
+
+    async def _authenticate(self, user: str) -> None:
+        """Raises _Refused for a client that is not let in."""
+        access = self._server.access
+        if not access.exposure.asks_tokens:
+            return
+        scram = access.scram_of(user)
+        if scram is None:
+            self.write(messages.ASK_PASSWORD)
+            token = (await self._said()).removesuffix(b"\0").decode("latin-1")
+            verdict: Granted | Denied = access.judged(token, Scope.READ, self.connection.client)
+        else:
+            verdict = await self._scram(user, Verifier.parse(scram))
+        if isinstance(verdict, Denied):
+            raise _Refused("42501" if verdict.status == 403 else "28P01", verdict.reason)
+        self._grant = verdict
+
+    async def _scram(self, user: str, verifier: Verifier) -> Granted | Denied:
+        """Without the token being sent. Raises _Refused."""
+        exchange = Exchange(verifier, secrets.token_urlsafe(18))
+        self.write(messages.ask_sasl([MECHANISM]))
+        try:
+            self.write(messages.sasl_continue(exchange.first(await self._said())))
+            final = exchange.final(await self._said())
+        except ScramError as error:
+            raise _Refused("08P01", str(error)) from error
+        if final is not None:
+            self.write(messages.sasl_final(final))
+        client = self.connection.client
+        return self._server.access.judged_as(user, Scope.READ, client, is_it=final is not None)
+
+    async def _said(self) -> bytes:
+        message = await self.connection.next()
+        if not isinstance(message, messages.Password):
+            raise ProtocolError("a password was expected")
+        return message.content
+
+    async def _ask(
+        self, form: str, sql: str, params: Mapping[str, ParameterValue], timeout_s: float | None
+    ) -> Answer:
+        """Run a query; TimeoutError once it is cancelled."""
+        bound = {
+            name: TypedValue(p.value, p.sql_type) if p.sql_type and p.value is not None else p.value
+            for name, p in params.items()
+        }
+        try:
+            async with asyncio.timeout(None) as self._running:
+                token = None if self._grant is None else self._grant.entry
+                return await self._server.ask(
+                    form, sql, bound, timeout_s, token, self.connection.client
+                )
+        finally:
+            self._running = None
+
+    def cancel_query(self) -> None:
+        """End the query that runs, if one does."""
+        if self._running is not None:
+            self._running.reschedule(asyncio.get_running_loop().time())
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """As of ClientPeer."""
+        self.connection.write(data)
+
+    async def drain(self) -> None:
+        """As of ClientPeer. Raises ConnectionEnded for a client that takes nothing."""
+        try:
+            async with asyncio.timeout(self._limits.send_s):
+                await self.connection.drain()
+        except TimeoutError as error:
+            log.info(
+                "a client did not take its rows in time", extra={"client": self.connection.client}
+            )
+            self.connection.abort()
+            raise ConnectionEnded from error
+
+    @asynccontextmanager
+    async def sending(self, size: int) -> AsyncIterator[None]:
+        """As of ClientPeer. Raises ConnectionEnded for a client that is too slow."""
+        try:
+            async with asyncio.timeout(self._limits.send_s + size / _BYTES_A_SECOND):
+                yield
+        except TimeoutError as error:
+            log.info("a client took its rows too slowly", extra={"client": self.connection.client})
+            self.connection.abort()
+            raise ConnectionEnded from error
+
+    def hold(self, size: int) -> bool:
+        """As of ClientPeer."""
+        if self._server.held_bytes and self._server.held_bytes + size > self._limits.held_bytes_max:
+            return False
+        self._server.held_bytes += size
+        self._held_bytes += size
+        return True
+
+    def release(self, size: int) -> None:
+        """As of ClientPeer."""
+        self._server.held_bytes -= size
+        self._held_bytes -= size
+
+    def close(self) -> None:
+        """Let go of what is held."""
+        if self._session is not None:
+            self._session.close()
+
+
+def _keep_alive(listener: socket.socket) -> None:
+    """Have the system find out that a client's machine has gone; connections take it over."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_S // 4)
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> StartError:
+    where = f"{host}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return StartError(f"{where} is in use by another process: choose another postgres_port")
+    if error.errno == errno.EACCES:
+        return StartError(
+            f"{where} is not allowed for this user: choose a postgres_port above 1023"
+        )
+    what = error.strerror or error
+    return StartError(
+        f"cannot listen on {where} for PostgreSQL: {what}: choose another postgres_port"
+    )

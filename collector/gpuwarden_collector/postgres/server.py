@@ -204,7 +204,7 @@ class PostgresServer:
         address: str,
     ) -> Answer:
         """Run a query of whoever has the token, once it is their turn. Raises QueryError."""
-        note = self._log.begin(token and token.name, address)
+        note = self._log.begin(None if token is None else token.name, address)
         note.sql, note.form = sql, form
         user = user_at(address) if token is None else token.user
         try:

@@ -46,6 +46,6 @@ def instant(request: web.Request, name: str, usual: datetime) -> datetime:
         return from_ms(whole(request, name, 0))
     try:
         given = datetime.fromisoformat(text)
-    except ValueError:
+        return given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise ParameterError(f"{name} must be a time: 2026-03-01T12:00") from None
-    return given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)

@@ -63,9 +63,10 @@ def routes(
     async def explain(request: web.Request, reloader: RuleReloader) -> web.Response:
         wanted = request.match_info["fingerprint"]
         episode = request.query.get("active_at")
-        if episode is not None and not (episode.isascii() and episode.isdecimal()):
-            raise RequestError("active_at must be milliseconds since 1970")
-        active_at = from_ms(int(episode[:15])) if episode else None
+        try:
+            active_at = from_ms(int(episode)) if episode else None
+        except (ValueError, OverflowError) as error:
+            raise RequestError("active_at must be milliseconds since 1970") from error
         try:
             found = await explanation(reloader.engine, querier, wanted, clock.now(), active_at)
         except QueryError as error:

@@ -227,7 +227,7 @@ def _operation(method: str, path: str, endpoint: Endpoint) -> dict[str, Any]:
         done["content"] = {media_type: {} for media_type in endpoint.answers}
     responses: dict[str, Any] = {str(endpoint.status): done}
     errors = {*endpoint.errors, 403, *(() if need is Anyone else (401,))}
-    kinds = [_JSON] if _HTML not in endpoint.answers else [_JSON, _HTML]
+    kinds = [_JSON] if _HTML not in endpoint.answers else [_JSON, _HTML, _TEXT]
     for status in sorted(errors):
         schema = {"$ref": "#/components/schemas/Error"}
         responses[str(status)] = {

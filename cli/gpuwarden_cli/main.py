@@ -125,6 +125,7 @@ def parser() -> CommandParser:
     _add_rules(commands)
     _add_why(commands)
     _add_report(commands)
+    _add_mcp(commands)
     _add_import(commands)
     _add_notify(commands)
     _add_token(commands)
@@ -494,6 +495,20 @@ def _add_why(commands: "Commands[CommandParser]") -> None:
         "Uses the last two minutes before now, or before --at. Exits with 0 if healthy.",
     )  # fmt: skip
     why.add_flags(made)
+    _add_url(made)
+
+
+def _add_mcp(commands: "Commands[CommandParser]") -> None:
+    def run(args: argparse.Namespace) -> int:
+        from gpuwarden_cli.commands.mcp import run_mcp
+
+        return run_mcp(args)
+
+    made = _command(
+        commands, "mcp", run, "answer an assistant's questions by the Model Context Protocol, on stdio",
+        "An assistant starts it; its tools only read. The token comes from the environment. It needs the extra `mcp`"
+        " (pip install 'gpuwarden[mcp]').",
+    )  # fmt: skip
     _add_url(made)
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gpuwarden_collector.ops.health import Duties
     from gpuwarden_collector.settings import CollectorSettings
     from gpuwarden_rules.definition.rule_set import RuleSet
+    from gpuwarden_rules.diagnosis.service import Diagnoser
     from gpuwarden_rules.evaluation.engine import RuleEngine
     from gpuwarden_rules.evaluation.reload import RuleReloader
     from gpuwarden_rules.incidents.service import IncidentService
@@ -77,6 +78,7 @@ async def collecting(
 ) -> "AsyncIterator[Collector]":
     """A collector with rules and page while the block runs; `reload`, when set, has rules, receivers
     and prices read anew. Raises StartError."""
+    from gpuwarden_cli.mcp.http import McpEndpoint
     from gpuwarden_cli.notifications import Notifications
     from gpuwarden_collector.daemon import running
     from gpuwarden_dashboards.routes import routes as page_routes
@@ -91,12 +93,7 @@ async def collecting(
     diagnoser: Diagnoser | None = None
     incidents: IncidentService | None = None
     backtester: Backtester | None = None
-
-    def figures() -> str:
-        from gpuwarden_rules.exposition import exposition
-
-        stats = reloader.engine.stats if reloader else {}
-        return exposition(stats, clock.now(), diagnoser) + notifications.figures()
+    assistants = McpEndpoint(clock)
 
     def wake() -> None:
         if incidents:
@@ -109,12 +106,16 @@ async def collecting(
     def routes(querier: "Querier") -> "list[AbstractRouteDef]":
         return [
             *page_routes(querier, clock),
+            *assistants.routes(querier),
             *rules_routes.routes(lambda: reloader, querier, clock, lambda: backtester, wake),
         ]
 
-    duties = partial(_duties, lambda: reloader, notifications)
     async with running(
-        settings, clock, routes=routes, more_metrics=figures, duties=duties
+        settings,
+        clock,
+        routes=routes,
+        more_metrics=lambda: _figures(reloader, diagnoser, notifications, clock),
+        duties=partial(_duties, lambda: reloader, notifications),
     ) as collector:
         stop_rules, querier = asyncio.Event(), collector.rules_querier
         engine = _engine_of(rule_set, collector, clock, changed)
@@ -129,6 +130,7 @@ async def collecting(
             group.create_task(incidents.run(stop_rules), name="incidents")
             group.create_task(backtester.run(stop_rules), name="backtests")
             group.create_task(notifications.run(incidents, querier, stop_rules), name="notify")
+            group.create_task(assistants.run(stop_rules), name="assistants")
             reloading = group.create_task(
                 reloader.reload_whenever(reload or asyncio.Event()), name="reload"
             )
@@ -137,6 +139,19 @@ async def collecting(
             finally:
                 reloading.cancel()
                 stop_rules.set()
+
+
+def _figures(
+    reloader: "RuleReloader | None",
+    diagnoser: "Diagnoser | None",
+    notifications: "Notifications",
+    clock: Clock,
+) -> str:
+    """What /metrics has of rules, diagnosis and notifications."""
+    from gpuwarden_rules.exposition import exposition
+
+    stats = reloader.engine.stats if reloader else {}
+    return exposition(stats, clock.now(), diagnoser) + notifications.figures()
 
 
 def _engine_of(

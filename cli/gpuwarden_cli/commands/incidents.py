@@ -20,7 +20,7 @@ INCIDENT_STATES = ("open", "resolved", "merged", "all")
 _COST_SO_FAR = "round(usd_so_far, 2) AS usd_so_far"
 _AGE = "date_diff('second', began_at, coalesce(resolved_at, now()::TIMESTAMP)) AS age_seconds"
 _MARKS = MARKS.replace("CASE WHEN stale_since IS NOT NULL THEN 'stale' WHEN", "CASE WHEN")
-_INCIDENTS = f"""
+INCIDENTS_SQL = f"""
 SELECT
     id, severity, {_MARKS} AS shown, rule, place, {_AGE}, state, consequence, roots, nodes, alerts, firing,
     alerts - roots AS follows, summary, remedy, labels, round(usd_per_hour, 2) AS usd_per_hour, {_COST_SO_FAR},
@@ -30,10 +30,12 @@ LEFT JOIN incident_costs ON incident = id
 WHERE {{condition}}
 ORDER BY state <> 'open', {WORST_FIRST}, usd_so_far DESC NULLS LAST, opened_at
 """
-_OF_ALERTS = """
+"""Incidents for which `condition` holds, the gravest first."""
+OF_ALERTS_SQL = """
 id IN (SELECT incident FROM incident_alerts WHERE fingerprint IN (SELECT fingerprint FROM alerts WHERE {condition}))
 """
-_MEMBERS = f"""
+"""A condition on incidents: one of its alerts is so."""
+MEMBERS_SQL = f"""
 SELECT
     left(fingerprint, 8) AS id, CASE WHEN m.cause IS NULL THEN 'root' ELSE 'follows' END AS part,
     severity, {MARKS} AS shown, rule, {PLACE_SQL} AS place, {_AGE}, state, summary,
@@ -43,6 +45,7 @@ FROM (SELECT fingerprint, active_at, cause, joined_at, ended_at FROM incident_al
 JOIN alerts USING (fingerprint, active_at)
 ORDER BY m.ended_at IS NOT NULL, m.cause IS NOT NULL, {WORST_FIRST}, node, gpu
 """
+"""Alerts of the incident `$id`."""
 
 
 def incidents_list(args: argparse.Namespace) -> int:
@@ -50,8 +53,8 @@ def incidents_list(args: argparse.Namespace) -> int:
     condition = "true" if args.state == "all" else f"state = '{args.state}'"
     chosen, params = chosen_by(args)
     if chosen:
-        condition += " AND" + _OF_ALERTS.format(condition=" AND ".join(chosen))
-    answer = ask(_INCIDENTS.format(condition=condition), params, url=args.url)
+        condition += " AND" + OF_ALERTS_SQL.format(condition=" AND ".join(chosen))
+    answer = ask(INCIDENTS_SQL.format(condition=condition), params, url=args.url)
     is_open = any(row[answer.columns.index("state")] == "open" for row in answer.rows)
     if args.format != "table":
         print(for_programs(answer.columns, answer.rows, args.format), end="")
@@ -73,7 +76,7 @@ def incidents_list(args: argparse.Namespace) -> int:
 def incidents_show(args: argparse.Namespace) -> int:
     """`gpuwarden incidents show ID`: the incident and all its alerts, single ones below."""
     incident = _one(args.id, args.url)
-    answer = ask(_MEMBERS, {"id": incident["id"]}, url=args.url)
+    answer = ask(MEMBERS_SQL, {"id": incident["id"]}, url=args.url)
     if args.format == "json":
         alerts = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
         columns = [*incident, "members"]
@@ -101,7 +104,7 @@ def incidents_show(args: argparse.Namespace) -> int:
 def incidents_ack(args: argparse.Namespace) -> int:
     """`gpuwarden incidents ack ID --for 4h`: acknowledges each of its roots."""
     incident = _one(args.id, args.url)
-    answer = ask(_MEMBERS, {"id": incident["id"]}, url=args.url)
+    answer = ask(MEMBERS_SQL, {"id": incident["id"]}, url=args.url)
     alerts = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
     firing = [alert for alert in alerts if alert["state"] == "firing"]
     roots = [alert for alert in firing if alert["cause"] is None] or firing
@@ -118,7 +121,7 @@ def incidents_ack(args: argparse.Namespace) -> int:
 
 def _one(wanted: str, url: str | None) -> dict[str, Any]:
     """The incident of that id, or of its first digits. Raises CallError."""
-    answer = ask(_INCIDENTS.format(condition="starts_with(id, $id)"), {"id": wanted}, url=url)
+    answer = ask(INCIDENTS_SQL.format(condition="starts_with(id, $id)"), {"id": wanted}, url=url)
     if len(answer.rows) != 1:
         many = f"{len(answer.rows)} incidents begin with" if answer.rows else "there is no incident"
         raise CallError(f"{many} {wanted!r}; `gpuwarden incidents list --state all` has their ids")

@@ -131,7 +131,57 @@ def _instant(text: str | None) -> datetime:
 
 async def tell(querier: "Querier", target: str, now: datetime, form: str) -> int:
     """Print why, as of an instant; the exit code. Raises ValueError where there is nothing to tell."""
-    from gpuwarden.diagnosis import HEALTHY
+    found = await find(querier, target, now)
+    if form == "json":
+        print(json.dumps(found.records(), ensure_ascii=False, indent=2))
+    elif not found.judged:
+        await _show_silent(querier, found.silent, now)
+    elif len(found.judged) == 1:
+        await _show_gpu(querier, found.judged[0], found.verdicts[0], now)
+    else:
+        if found.is_job and found.jobs:
+            await _show_job(querier, found.jobs[0], found.job_verdicts[0], now)
+        _show_table(found.verdicts)
+        for one in found.silent:
+            print()
+            await _show_one_silent(querier, one, now)
+    return 0 if found.is_well else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of all that a name means, and what it says."""
+
+    judged: "Sequence[Judged]"
+    """Its GPUs that have samples."""
+    verdicts: "Sequence[Diagnosis]"
+    """Of each of these."""
+    jobs: "Sequence[JobView]"
+    """Jobs that have those GPUs."""
+    job_verdicts: "Sequence[Diagnosis]"
+    """Of each of these."""
+    silent: "Sequence[Silent]"
+    """What has no samples; of several GPUs those that had some within the last day."""
+    is_job: bool
+    """Whether it was a job's name."""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing needs to be done."""
+        from gpuwarden.diagnosis import HEALTHY
+
+        if not self.judged:
+            return all(one.is_well for one in self.silent)
+        return all(one.bottleneck in HEALTHY for one in self.verdicts) and not self.silent
+
+    def records(self) -> list[dict[str, Any]]:
+        """For programs: jobs, GPUs, then what is silent."""
+        told = (*self.job_verdicts, *self.verdicts) if self.judged else ()
+        return [*(_record(one) for one in told), *(one.record() for one in self.silent)]
+
+
+async def find(querier: "Querier", target: str, now: datetime) -> Measured:
+    """What holds up a GPU, job or node, as of an instant. Raises ValueError where none has that name."""
     from gpuwarden_rules.diagnosis.observe import observe
     from gpuwarden_rules.diagnosis.sentences import diagnosis_of, diagnosis_of_job
     from gpuwarden_rules.diagnosis.service import judged_of
@@ -148,28 +198,16 @@ async def tell(querier: "Querier", target: str, now: datetime, form: str) -> int
     judged, jobs = judged_of(await observe(querier, now, nodes=sorted(nodes)))
     mine = [one for one in judged if one.seen.place.gpu_uuid in uuids]
     silent = await _silent(querier, found, {one.seen.place.gpu_uuid for one in mine}, now)
-    if not mine:
-        await _show_silent(querier, silent, now, form)
-        return 0 if all(one.is_well for one in silent) else 1
-    silent = [one for one in silent if one.is_lost]
     names = {one.seen.place.job for one in mine}
     views = [view for view in jobs if view.name in names]
-    is_job = any(row["is_job"] for row in found)
-    told = [diagnosis_of(one, now) for one in mine]
-    told_jobs = [diagnosis_of_job(view, now) for view in views]
-    if form == "json":
-        records = [_record(d) for d in (*told_jobs, *told)] + [one.record() for one in silent]
-        print(json.dumps(records, ensure_ascii=False, indent=2))
-    elif len(mine) == 1:
-        await _show_gpu(querier, mine[0], told[0], now)
-    else:
-        if is_job and views:
-            await _show_job(querier, views[0], told_jobs[0], now)
-        _show_table(told)
-        for one in silent:
-            print()
-            await _show_one_silent(querier, one, now)
-    return 0 if all(d.bottleneck in HEALTHY for d in told) and not silent else 1
+    return Measured(
+        mine,
+        [diagnosis_of(one, now) for one in mine],
+        views,
+        [diagnosis_of_job(view, now) for view in views],
+        [one for one in silent if one.is_lost] if mine else silent,
+        any(row["is_job"] for row in found),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,12 +351,7 @@ async def _silent(
     return made + [Silent(node, None, facts.get(node, {}), now) for node in bare]
 
 
-async def _show_silent(
-    querier: "Querier", silent: "Sequence[Silent]", now: datetime, form: str
-) -> None:
-    if form == "json":
-        print(json.dumps([one.record() for one in silent], ensure_ascii=False, indent=2))
-        return
+async def _show_silent(querier: "Querier", silent: "Sequence[Silent]", now: datetime) -> None:
     for number, one in enumerate(silent):
         if number:
             print()

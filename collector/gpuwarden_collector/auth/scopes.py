@@ -67,6 +67,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/v1/topology"): Scope.READ,
     ("POST", "/v1/sql"): Scope.READ,
     ("GET", "/v1/openapi.json"): Scope.READ,
+    ("POST", "/mcp"): Scope.READ,  # its tools only read, as SQL does
     ("GET", "/v1/queries"): Scope.READ,
     ("POST", "/v1/queries"): Scope.READ,  # their number and size are bounded
     ("DELETE", "/v1/queries/{name}"): Scope.READ,  # their own; an admin any

@@ -1,0 +1,33 @@
+"""`gpuwarden mcp`: the fleet for an assistant that starts this command, by the Model Context Protocol on stdio."""
+
+import argparse
+import asyncio
+from importlib.util import find_spec
+from typing import Any
+
+from gpuwarden.clock import SystemClock
+from gpuwarden.lifecycle import StartError
+from gpuwarden_cli.remote_querier import RemoteQuerier
+from gpuwarden_client.http import CollectorEndpoint
+
+MISSING = "gpuwarden mcp needs the Python package 'mcp', which is not installed: pip install 'gpuwarden[mcp]'"
+
+
+def run_mcp(args: argparse.Namespace) -> int:
+    """Serve until standard input ends. Raises CallError for a setting that is wrong, StartError."""
+    if find_spec("mcp") is None:
+        raise StartError(MISSING)
+    CollectorEndpoint.of(args.url)  # what is wrong with address or token is said now
+    asyncio.run(_serve(args.url))
+    return 0
+
+
+async def _serve(url: str | None) -> None:
+    from mcp.server.stdio import stdio_server
+
+    from gpuwarden_cli.mcp.server import server_of
+    from gpuwarden_cli.mcp.tools import FleetTools
+
+    server: Any = server_of(FleetTools(RemoteQuerier(url), SystemClock()))
+    async with stdio_server() as (reader, writer):
+        await server.run(reader, writer, server.create_initialization_options())

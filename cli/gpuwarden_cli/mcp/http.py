@@ -1,0 +1,152 @@
+"""Serves the tools as `POST /mcp` of the collector: streamable HTTP without sessions, an answer for a request.
+
+The library speaks ASGI, the collector is aiohttp: `McpEndpoint` is the bridge between the two. The library is
+loaded by the first request, so that a collector that no assistant asks does not carry it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, MutableMapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from gpuwarden.clock import Clock
+from gpuwarden.query import Querier
+
+if TYPE_CHECKING:
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+PATH = "/mcp"
+BODY_BYTES_MAX = 256 * 1024
+MISSING = (
+    "this collector cannot speak the Model Context Protocol: pip install 'gpuwarden[mcp]' where it"
+    " runs, and start it again"
+)
+log = logging.getLogger(__name__)
+
+
+class McpEndpoint:
+    """The endpoint, and the library's task behind it: `run` must run while requests come."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._querier: Querier | None = None
+        self._wanted = asyncio.Event()
+        self._manager: asyncio.Future[StreamableHTTPSessionManager | None] = asyncio.Future()
+
+    def routes(self, querier: Querier) -> Iterable[web.AbstractRouteDef]:
+        """Of the tools over a querier. There is no GET: nothing is sent but answers."""
+        self._querier = querier
+        return [web.post(PATH, self.answer)]
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`; from the first request on with the library."""
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(self._serve(), name="mcp")
+            await stop.wait()
+            serving.cancel()
+
+    async def _serve(self) -> None:
+        await self._wanted.wait()
+        assert self._querier is not None, "a request came, so there are routes"
+        try:
+            manager = await asyncio.to_thread(_manager_of, self._querier, self._clock)
+        except ImportError as error:
+            log.error("mcp cannot be loaded", extra={"why": str(error)})
+            self._manager.set_result(None)
+            return
+        async with manager.run():
+            self._manager.set_result(manager)
+            await asyncio.Event().wait()
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """POST /mcp."""
+        if find_spec("mcp") is None:
+            return _missing()
+        self._wanted.set()
+        body = await request.read()
+        if len(body) > BODY_BYTES_MAX:
+            raise web.HTTPRequestEntityTooLarge(max_size=BODY_BYTES_MAX, actual_size=len(body))
+        if (manager := await asyncio.shield(self._manager)) is None:
+            return _missing()
+        exchange = _Exchange(request, body)
+        await manager.handle_request(_scope_of(request), exchange.receive, exchange.send)
+        return await exchange.ended()
+
+
+def _missing() -> web.Response:
+    return web.json_response({"error": MISSING, "status": 501}, status=501)
+
+
+def _manager_of(querier: Querier, clock: Clock) -> "StreamableHTTPSessionManager":
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+    from gpuwarden_cli.mcp.server import server_of
+    from gpuwarden_cli.mcp.tools import FleetTools
+
+    # It tells every message at this level, with what is in it.
+    logging.getLogger("mcp").setLevel(logging.WARNING)
+    # Host and Origin were judged by the gate, before this.
+    return StreamableHTTPSessionManager(
+        server_of(FleetTools(querier, clock)),
+        json_response=True,
+        stateless=True,
+        max_request_body_size=BODY_BYTES_MAX,
+    )
+
+
+class _Exchange:
+    """One request as ASGI has it: what is received, and where its answer goes."""
+
+    def __init__(self, request: web.Request, body: bytes) -> None:
+        self._request = request
+        self._body: bytes | None = body
+        self._answer: web.StreamResponse | None = None
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        """The body, then nothing: a client that leaves is noticed when the answer is sent."""
+        if self._body is None:
+            await asyncio.Event().wait()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        """A part of the answer."""
+        if message["type"] == "http.response.start":
+            headers = [(name.decode(), value.decode()) for name, value in message["headers"]]
+            self._answer = web.StreamResponse(status=message["status"])
+            self._answer.headers.extend(headers)
+            await self._answer.prepare(self._request)
+        elif message["type"] == "http.response.body" and self._answer is not None:
+            await self._answer.write(message.get("body", b""))
+
+    async def ended(self) -> web.StreamResponse:
+        """The answer, sent."""
+        if self._answer is None:
+            raise web.HTTPInternalServerError
+        await self._answer.write_eof()
+        return self._answer
+
+
+def _scope_of(request: web.Request) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": request.method,
+        "scheme": request.scheme,
+        "path": request.path,
+        "raw_path": request.raw_path.encode(),
+        "query_string": request.query_string.encode(),
+        "root_path": "",
+        # The token is not the library's business.
+        "headers": [
+            (name.lower(), value)
+            for name, value in request.raw_headers
+            if name.lower() != b"authorization"
+        ],
+        "client": (request.remote, 0) if request.remote else None,
+        "server": None,
+    }

@@ -1,0 +1,83 @@
+"""Makes rows small enough for a language model to read, as JSON, and says what was cut."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from gpuwarden.clock import iso_text
+from gpuwarden.query import Result
+
+BYTES_MAX = 60_000
+"""Of the rows of an answer: some 20,000 tokens."""
+TEXT_MAX = 1_000
+"""Characters of a text."""
+
+
+def rows_shown(result: Result, rows_max: int) -> dict[str, Any]:
+    """Columns and rows, at most `rows_max` and BYTES_MAX. `cut` says what is missing, where something is."""
+    rows: list[list[Any]] = []
+    room, is_cut = BYTES_MAX, result.truncated
+    for row in result.rows:
+        shown = [value_shown(value) for value in row]
+        room -= len(json.dumps(shown, ensure_ascii=False).encode()) + 1
+        if len(rows) == rows_max or (room < 0 and rows):
+            is_cut = True
+            break
+        rows.append(shown)
+    found: dict[str, Any] = {
+        "columns": [
+            {"name": name, "type": kind}
+            for name, kind in zip(result.columns, result.types, strict=True)
+        ],
+        "rows": rows,
+        "row_count": len(rows),
+    }
+    if is_cut:
+        found["cut"] = (
+            f"There are more rows than the {len(rows)} shown. Aggregate, filter, or select fewer columns;"
+            " do not take these rows for all."
+        )
+    return found
+
+
+def record_shown(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A row by name, without what is absent."""
+    return {name: value_shown(value) for name, value in record.items() if value is not None}
+
+
+def records_shown(records: Sequence[Mapping[str, Any]], most: int) -> dict[str, Any]:
+    """The first rows by name, with how many there are."""
+    return {
+        "rows": [record_shown(record) for record in records[:most]],
+        "row_count": min(len(records), most),
+        "rows_in_all": len(records),
+    }
+
+
+def value_shown(value: Any) -> Any:
+    """A value as JSON has it: instants as ISO 8601, durations in seconds, long texts cut."""
+    match value:
+        case None | bool() | int():
+            return value
+        case float():
+            return float(f"{value:.6g}") if math.isfinite(value) else None
+        case str():
+            left_out = len(value) - TEXT_MAX
+            cut = f"… ({left_out} more characters)" if left_out > 0 else ""
+            return value[:TEXT_MAX] + cut
+        case datetime():
+            return iso_text(value if value.tzinfo else value.replace(tzinfo=UTC))
+        case date():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Mapping():
+            return {str(name): value_shown(one) for name, one in value.items()}
+        case list() | tuple() | set():
+            return [value_shown(one) for one in value]
+        case bytes():
+            return value_shown(value.hex())
+        case _:
+            return value_shown(str(value))

@@ -17,6 +17,7 @@ from bench.dashboards.fill import FleetSize, alerts, inventory, rollups, sample_
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.schema import UPSERTED
+from gpuwarden_collector.http.sql_request import sql_request_of
 from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.stored import take_stored
@@ -70,6 +71,17 @@ class Samples:
         return found.select(SCHEMAS[table].names).cast(SCHEMAS[table])
 
 
+def sql_route(querier: SqlQuerier) -> web.RouteDef:
+    """`POST /v1/sql`, for commands."""
+
+    async def run_sql(request: web.Request) -> web.Response:
+        asked = sql_request_of(await request.read(), request.content_type, "")
+        answer = await querier.run("json", asked.sql, asked.params)
+        return web.Response(body=answer.body, content_type=asked.form.value)
+
+    return web.post("/v1/sql", run_sql)
+
+
 async def serve(folder: Path, nodes: int) -> None:
     """Until it is cancelled."""
     size, clock = _size(nodes), SystemClock()
@@ -82,7 +94,7 @@ async def serve(folder: Path, nodes: int) -> None:
     samples = Samples(size)
     await take_stored(latest, querier)
     app = web.Application()
-    app.add_routes(routes(querier, clock))
+    app.add_routes([*routes(querier, clock), sql_route(querier)])
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -48,6 +48,7 @@ EXAMPLES: dict[str, str] = {
     "report waste": "gpuwarden report waste --by team --since 30d",
     "report efficiency": "gpuwarden report efficiency --by job --top 10",
     "report energy": "gpuwarden report energy --by node --format csv",
+    "top": "gpuwarden top n1 --every 5s",
     "mcp": "gpuwarden mcp --url https://collector.example:8750",
     "import": "gpuwarden import /var/log/nvidia-smi/*.csv --node n1",
     "notify check": "gpuwarden notify check /etc/gpuwarden/notify.yaml",

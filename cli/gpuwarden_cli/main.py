@@ -125,6 +125,7 @@ def parser() -> CommandParser:
     _add_rules(commands)
     _add_why(commands)
     _add_report(commands)
+    _add_top(commands)
     _add_mcp(commands)
     _add_import(commands)
     _add_notify(commands)
@@ -495,6 +496,27 @@ def _add_why(commands: "Commands[CommandParser]") -> None:
         "Uses the last two minutes before now, or before --at. Exits with 0 if healthy.",
     )  # fmt: skip
     why.add_flags(made)
+    _add_url(made)
+
+
+def _add_top(commands: "Commands[CommandParser]") -> None:
+    def run(args: argparse.Namespace) -> int:
+        from gpuwarden_cli.commands.top import run_top
+
+        return run_top(args)
+
+    made = _command(
+        commands, "top", run, "watch nodes, GPUs, processes, jobs and alerts live in the terminal",
+        "Press ? for its keys, q to end it. On a terminal it needs the extra `top` (pip install 'gpuwarden[top]'); on"
+        " one that cannot place a cursor, and into a pipe, it prints one screen after another.",
+    )  # fmt: skip
+    made.add_argument("node", nargs="?", metavar="NODE", help="begin with the GPUs of this node")
+    made.add_argument(
+        "--local", action="store_true", help="read this host's own GPUs, without a collector"
+    )
+    made.add_argument("--backend", help="with --local: auto, nvml, simulator or replay (default auto)")  # fmt: skip
+    made.add_argument("--every", default="2s", metavar="TIME", help="between refreshes (default 2s)")  # fmt: skip
+    made.add_argument("--once", action="store_true", help="print one screen and end")
     _add_url(made)
 
 

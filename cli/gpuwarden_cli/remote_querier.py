@@ -1,7 +1,7 @@
 """A collector's SQL API as the port through which rules read data."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,8 +14,12 @@ TIMEOUT_S = 60.0
 class RemoteQuerier:
     """`gpuwarden.query.Querier` over HTTP; each query is in a thread of its own while it waits."""
 
-    def __init__(self, url: str | None = None) -> None:
+    def __init__(
+        self, url: str | None = None, call: Callable[..., Awaitable[Any]] = asyncio.to_thread
+    ) -> None:
+        """`call`: has a thread call a function. Those of the default are waited for when the process ends."""
         self._url = url
+        self._call = call
 
     async def query(
         self,
@@ -29,7 +33,7 @@ class RemoteQuerier:
         bound = {name: _param(value) for name, value in (params or {}).items()}
         try:
             limit_s = timeout_s or TIMEOUT_S
-            answer = await asyncio.to_thread(ask, sql, bound, url=self._url, timeout_s=limit_s)
+            answer = await self._call(ask, sql, bound, url=self._url, timeout_s=limit_s)
         except RefusedError as error:
             raise QueryError(str(error)) from error
         is_more = row_limit is not None and len(answer.rows) > row_limit

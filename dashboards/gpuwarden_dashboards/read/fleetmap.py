@@ -68,8 +68,8 @@ _DETAIL = """LEFT JOIN (
 ) m ON m.gpu_uuid = n.gpu_uuid"""
 
 
-def _cells_sql(value: str, more: str = "") -> str:
-    """SELECT of every GPU that is expected, with its state and `value`."""
+def cells_sql(value: str, more: str = "") -> str:
+    """SELECT of every GPU that is expected, with its state and `value`, SQL over what `Colour` has."""
     return f"""
 SELECT i.node, i.gpu, i.gpu_uuid, {value} AS value,
     CASE WHEN n.gpu_uuid IS NULL THEN {NOT_REPORTING}
@@ -90,16 +90,15 @@ WHERE i.mig_instance IS NULL AND i.replaced_by IS NULL AND d.forgotten_at IS NUL
 _ORDER = "node, gpu, gpu_uuid"
 _VERSION = "to_hex(coalesce(bit_xor(hash(node, gpu, gpu_uuid)), 0)) || '-' || count(*)"
 
-_TOTALS = f"""
-SELECT count(*) AS gpus, count(*) FILTER (state % 16 <> {NOT_REPORTING}) AS reporting,
+SUMS = f"""count(*) AS gpus, count(*) FILTER (state % 16 <> {NOT_REPORTING}) AS reporting,
     {", ".join(f'count(*) FILTER (state % 16 = {at}) AS "{name}"' for at, name in enumerate(STATES[:-1]))},
     count(*) FILTER (state >= 32) AS alerting,
     avg(util_percent)::DOUBLE AS util_percent, sum(power_watts)::DOUBLE AS power_watts,
     sum(usd_per_hour) AS usd_per_hour, sum(usd_wasted) AS usd_wasted_per_hour,
     count(DISTINCT node) FILTER (state % 16 <> {NOT_REPORTING}) AS nodes_reporting,
-    (SELECT count(*) FROM nodes WHERE forgotten_at IS NULL) AS nodes
-FROM ({_cells_sql("NULL")})
-"""
+    (SELECT count(*) FROM nodes WHERE forgotten_at IS NULL) AS nodes"""
+"""Columns of a SELECT of the totals of rows of `cells_sql`."""
+_TOTALS = f"SELECT {SUMS} FROM ({cells_sql('NULL')})"
 
 _KINDS = f"""
 WITH expected AS (
@@ -159,7 +158,7 @@ async def read_map(querier: Querier, colour: str) -> str:
         WITH one AS (
             SELECT {_VERSION} AS version, coalesce(list({{'v': value, 's': state, 'a': epoch_ms(silent_since)}}
                 ORDER BY {_ORDER}), []) AS cells
-            FROM ({_cells_sql(value, more)})
+            FROM ({cells_sql(value, more)})
         )
         SELECT version, to_json(list_transform(cells, lambda c: c.v))::VARCHAR,
             to_json(list_transform(cells, lambda c: c.s))::VARCHAR,

@@ -1,0 +1,141 @@
+"""Measures `gpuwarden top` on a pseudo-terminal: its CPU, its memory, what it writes, and what its queries cost the collector.
+
+    python -m bench.top [--nodes 1 125 1250] [--size 80x24 200x60] [--seconds 30]
+
+The collector is that of `bench.dashboards.serve`: so many nodes with 8 GPUs, each with a new sample a second. Every
+view is looked at for the same time; figures are of the time after its first screen.
+"""
+
+import argparse
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from pathlib import Path
+
+VIEWS = ("nodes", "GPUs", "processes", "jobs", "alerts")
+FIRST_S = 4.0
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+COMMAND = "import sys; from gpuwarden_cli.main import main; sys.exit(main())"
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of a processor that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * TICK_S
+
+
+def rss_mib(pid: int) -> float:
+    """Resident memory."""
+    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def family(pid: int) -> list[int]:
+    """A process and its descendants."""
+    found = [pid]
+    for one in found:
+        for task in Path(f"/proc/{one}/task").glob("*/children"):
+            found += [int(child) for child in task.read_text().split()]
+    return found
+
+
+def family_cpu_s(pid: int) -> float:
+    """As `cpu_s`, of a process and its descendants that live."""
+    total = 0.0
+    for one in family(pid):
+        try:
+            total += cpu_s(one)
+        except OSError:
+            continue
+    return total
+
+
+class Terminal:
+    """`gpuwarden top` on a pseudo-terminal of a size."""
+
+    def __init__(self, url: str, columns: int, rows: int) -> None:
+        self.pid, self._fd = pty.fork()
+        if self.pid == 0:
+            os.environ.update(GPUWARDEN_URL=url, TERM="xterm-256color", COLUMNS="", LINES="")
+            os.execv(sys.executable, [sys.executable, "-c", COMMAND, "top"])
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.written = 0
+
+    def watch(self, seconds: float) -> None:
+        """Read what it writes for so long."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if select.select([self._fd], [], [], left)[0]:
+                self.written += len(os.read(self._fd, 65536))
+
+    def press(self, keys: str) -> None:
+        """Type."""
+        os.write(self._fd, keys.encode())
+
+    def end(self) -> None:
+        """Quit, as a person does."""
+        self.press("q")
+        self.watch(1)
+        os.close(self._fd)
+        os.waitpid(self.pid, 0)
+
+
+def measure(url: str, server: int, columns: int, rows: int, seconds: float) -> None:
+    """Print a line for each view."""
+    terminal = Terminal(url, columns, rows)
+    for number, view in enumerate(VIEWS, 1):
+        terminal.watch(FIRST_S)
+        terminal.press(str(number))
+        terminal.watch(FIRST_S)
+        began, mine, theirs, written = (
+            time.monotonic(),
+            cpu_s(terminal.pid),
+            family_cpu_s(server),
+            terminal.written,
+        )
+        terminal.watch(seconds)
+        spent = time.monotonic() - began
+        used, asked = cpu_s(terminal.pid) - mine, family_cpu_s(server) - theirs
+        print(
+            f"{columns}x{rows} {view:<10} {100 * used / spent:5.1f} % of a core  {rss_mib(terminal.pid):4.0f} MiB  "
+            f"{(terminal.written - written) / spent / 1000:6.2f} kB/s  collector {100 * asked / spent:5.1f} %",
+            flush=True,
+        )
+    terminal.end()
+
+
+def main() -> None:
+    """Command line."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--nodes", type=int, nargs="+", default=[1, 125, 1250])
+    arguments.add_argument("--size", nargs="+", default=["80x24", "200x60"])
+    arguments.add_argument("--seconds", type=float, default=30)
+    args = arguments.parse_args()
+    for nodes in args.nodes:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "bench.dashboards.serve", folder, str(nodes)]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+                assert server.stdout is not None
+                url = f"http://127.0.0.1:{server.stdout.readline().strip()}"
+                time.sleep(3)
+                before = family_cpu_s(server.pid)
+                time.sleep(10)
+                alone = 10 * (family_cpu_s(server.pid) - before)
+                print(f"{nodes * 8} GPUs; the collector alone {alone:.1f} %", flush=True)
+                for size in args.size:
+                    columns, rows = (int(part) for part in size.split("x"))
+                    measure(url, server.pid, columns, rows, args.seconds)
+                server.send_signal(signal.SIGINT)
+
+
+if __name__ == "__main__":
+    main()

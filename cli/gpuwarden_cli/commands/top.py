@@ -1,0 +1,82 @@
+"""`gpuwarden top`: the fleet, or this host, live in a terminal."""
+
+import argparse
+import asyncio
+import os
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from shutil import get_terminal_size
+
+from gpuwarden import logs
+from gpuwarden.clock import SystemClock
+from gpuwarden.durations import seconds_of
+from gpuwarden.lifecycle import StartError
+from gpuwarden_cli.top.model import State, TopPage
+from gpuwarden_cli.top.plain import print_screens
+from gpuwarden_cli.top.request import RowSource, TopView
+
+MISSING = (
+    "gpuwarden top on a terminal needs the Python package 'textual', which is not installed: pip install"
+    " 'gpuwarden[top]' (or --once, which prints one screen)"
+)
+PIPE_SIZE = (120, 60)
+EVERY_S_LEAST = 0.5
+
+
+def run_top(args: argparse.Namespace) -> int:
+    """Watch until a person ends it. Raises StartError, ValueError, CallError."""
+    every_s = seconds_of(args.every)
+    if not every_s or every_s < EVERY_S_LEAST:
+        raise ValueError(f"--every {args.every} is not a duration of at least 500ms; write 2s")
+    if args.backend and not args.local:
+        raise ValueError("--backend chooses what --local reads: give both, or neither")
+    is_plain = args.once or not _is_terminal()
+    if not is_plain and find_spec("textual") is None:
+        raise StartError(MISSING)
+    # A log would write over the screen.
+    logs.setup("critical")
+    source = _local(args) if args.local else _collector(args.url)
+    page = TopPage(TopView.GPUS if args.local or args.node else TopView.NODES, node=args.node)
+    width, height = get_terminal_size(PIPE_SIZE)
+    state = State(source.name, width=width, height=height, every_s=every_s, page=page)
+    if is_plain:
+        return asyncio.run(print_screens(source, state, SystemClock(), is_once=args.once))
+    from gpuwarden_cli.top.app import TopApp
+
+    app = TopApp(source, state, SystemClock())
+    app.run()
+    return app.return_code or 0
+
+
+def _is_terminal() -> bool:
+    """Whether a cursor can be placed. Textual writes to standard error."""
+    names_none = os.environ.get("TERM", "dumb") in ("dumb", "unknown")
+    return sys.stdout.isatty() and sys.stderr.isatty() and not names_none
+
+
+def _collector(url: str | None) -> RowSource:
+    from gpuwarden_cli.top.collector import CollectorSource
+
+    return CollectorSource(url)
+
+
+def _local(args: argparse.Namespace) -> RowSource:
+    """The probes of this host, as its agent's settings have them."""
+    from gpuwarden.settings import load
+    from gpuwarden_agent.collect.discovery import discover
+    from gpuwarden_agent.settings import AgentSettings
+    from gpuwarden_cli.services import probes_of
+    from gpuwarden_cli.top.local import LocalSource
+
+    settings = load(AgentSettings, "agent").settings
+    if args.backend:
+        settings = replace(settings, backend=args.backend)
+    if settings.backend in ("simulator", "replay"):
+        probes, message = probes_of(settings)
+    else:
+        # Not the kernel's log, whose position belongs to the agent that may run here.
+        found = discover(settings.backend, node=settings.node_name, commands=settings.commands)
+        probes, message = list(found.probes), found.message
+    name = f"{settings.node_name} (this host): {message}"
+    return LocalSource(probes, settings.node_name, name, SystemClock())

@@ -1,0 +1,179 @@
+"""Shows the lines with Textual: keys and answers become events of the model, changed lines are drawn again.
+
+Needs the extra `top`. The terminal is given back however it ends: Textual does so on errors, and what ends
+a process (SIGTERM, SIGHUP) ends the application first.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.timer import Timer
+from textual.widget import Widget
+
+from gpuwarden.clock import Clock
+from gpuwarden_cli.top.model import (
+    AnswerArrived,
+    AnswerFailed,
+    AskSource,
+    Clicked,
+    EndTop,
+    Event,
+    Pressed,
+    Resized,
+    State,
+    Ticked,
+    step,
+    wait_s,
+)
+from gpuwarden_cli.top.request import Request, RowSource, SourceError
+from gpuwarden_cli.top.screen import Line, screen
+from gpuwarden_cli.top.text import ascii_only
+
+_STYLES = {
+    "": Style(),
+    "bold": Style(bold=True),
+    "dim": Style(dim=True),
+    "good": Style(color="green"),
+    "warn": Style(color="yellow"),
+    "bad": Style(color="red", bold=True),
+    "selected": Style(reverse=True),
+    "title": Style(bold=True, underline=True),
+}
+"""The terminal's own colours, so that its theme holds."""
+
+
+class Lines(Widget):
+    """The whole screen, line by line."""
+
+    DEFAULT_CSS = (
+        "Lines { width: 100%; height: 100%; background: ansi_default; color: ansi_default; }"
+    )
+    ALLOW_SELECT = False
+
+    def __init__(self, *, is_ascii: bool) -> None:
+        super().__init__()
+        self._is_ascii = is_ascii
+        self._lines: Sequence[Line] = ()
+
+    @property
+    def text(self) -> str:
+        """What stands on the screen, without styles."""
+        return "\n".join("".join(span.text for span in line).rstrip() for line in self._lines)
+
+    def show(self, lines: Sequence[Line]) -> None:
+        """Draw the lines that are others than before."""
+        before, self._lines = self._lines, lines
+        if len(before) != len(lines):
+            self.refresh()
+            return
+        changed = [y for y, line in enumerate(lines) if line != before[y]]
+        if changed:
+            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
+
+    def render_line(self, y: int) -> Strip:
+        """As Textual asks for it."""
+        line = self._lines[y] if y < len(self._lines) else ()
+        segments = [
+            Segment(ascii_only(span.text) if self._is_ascii else span.text, _STYLES[span.style])
+            for span in line
+        ]
+        return Strip(segments).adjust_cell_length(self.size.width, Style())
+
+
+class TopApp(App[None]):
+    """`gpuwarden top` on a terminal."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = "Screen { background: ansi_default; }"
+    BINDINGS = [Binding("ctrl+c", "quit", show=False, priority=True)]  # noqa: RUF012  as Textual has it
+
+    def __init__(self, source: RowSource, state: State, clock: Clock) -> None:
+        super().__init__(ansi_color=True)
+        self._source = source
+        self._state = state
+        self._clock = clock
+        self._timer: Timer | None = None
+        encoding = (getattr(sys.__stdout__, "encoding", None) or "utf-8").lower()
+        self.lines = Lines(is_ascii=not encoding.startswith("utf"))
+
+    @property
+    def state(self) -> State:
+        """What is shown."""
+        return self._state
+
+    def compose(self) -> ComposeResult:
+        """One widget."""
+        yield self.lines
+
+    def on_mount(self) -> None:
+        """Begin."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self.exit)
+        self.run_worker(self._source.run(), name="source", exit_on_error=True)
+        self._happened(Resized(self.size.width, self.size.height))
+
+    def on_unmount(self) -> None:
+        """Give the signals back."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.remove_signal_handler(number)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """The terminal has another size."""
+        self._happened(Resized(event.size.width, event.size.height))
+
+    def on_key(self, event: events.Key) -> None:
+        """A key."""
+        event.stop()
+        event.prevent_default()
+        self._happened(Pressed(event.key, event.character))
+
+    def on_click(self, event: events.Click) -> None:
+        """A line."""
+        self._happened(Clicked(event.screen_y))
+
+    def on_mouse_scroll_down(self, _event: events.MouseScrollDown) -> None:
+        """As the key."""
+        self._happened(Pressed("down"))
+
+    def on_mouse_scroll_up(self, _event: events.MouseScrollUp) -> None:
+        """As the key."""
+        self._happened(Pressed("up"))
+
+    def _happened(self, event: Event) -> None:
+        now_s = self._clock.monotonic()
+        self._state, effects = step(self._state, event, now_s)
+        for effect in effects:
+            match effect:
+                case EndTop():
+                    self.exit()
+                    return
+                case AskSource(request):
+                    self.run_worker(self._ask(request), name="ask", exit_on_error=True)
+        self.lines.show(screen(self._state, now_s))
+        self._wait(now_s)
+
+    def _wait(self, now_s: float) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+        if (seconds := wait_s(self._state, now_s)) is not None:
+            self._timer = self.set_timer(max(0.02, seconds), lambda: self._happened(Ticked()))
+
+    async def _ask(self, request: Request) -> None:
+        try:
+            answer = await self._source.ask(request)
+        except SourceError as error:
+            self._happened(AnswerFailed(request, str(error), error.is_refusal))
+        else:
+            self._happened(AnswerArrived(request, answer))

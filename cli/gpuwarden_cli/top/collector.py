@@ -1,0 +1,309 @@
+"""Asks a collector for what is on the screen: one query a refresh, which has the totals in it too."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from gpuwarden.alert import PLACE_SQL, WORST_FIRST
+from gpuwarden.clock import SystemClock
+from gpuwarden.query import Querier, QueryError
+from gpuwarden_agent.worker import Worker
+from gpuwarden_cli.remote_querier import RemoteQuerier
+from gpuwarden_cli.top.request import (
+    HISTORY_S,
+    Answer,
+    GpuAnswer,
+    GpuRequest,
+    Request,
+    RowsAnswer,
+    RowsRequest,
+    SourceError,
+    TopView,
+    WhyAnswer,
+    WhyRequest,
+)
+from gpuwarden_client.http import CallError, CollectorEndpoint, RefusedError
+from gpuwarden_dashboards.read.fleetmap import STATES, SUMS, cells_sql
+
+TIMEOUT_S = 20.0
+_JOB = "coalesce(slurm_job_id, pod)"
+_RECENT = "ts > now()::TIMESTAMP - INTERVAL 30 SECOND"
+_READINGS = """{'model': i.model, 'memory_used_bytes': n.memory_used_bytes,
+    'memory_total_bytes': n.memory_total_bytes, 'temperature_celsius': n.temperature_celsius,
+    'sm_clock_mhz': n.sm_clock_mhz, 'simulated': i.simulated}"""
+
+_NAMES = ", ".join(f"'{name}'" for name in STATES)
+_FLEET = f"""
+cells AS MATERIALIZED ({cells_sql(_READINGS)}),
+fleet AS (
+    SELECT node, gpu, gpu_uuid, node || '/' || coalesce(gpu::VARCHAR, gpu_uuid) AS place,
+        [{_NAMES}][1 + state % 16] AS state, state // 16 AS level,
+        value.*, 100.0 * value.memory_used_bytes / nullif(value.memory_total_bytes, 0) AS memory_percent,
+        util_percent, power_watts, usd_per_hour, usd_wasted
+    FROM cells
+),
+totals AS (
+    SELECT {SUMS}, bool_or(value.simulated) AS simulated, strftime(now()::TIMESTAMP, '%H:%M:%S UTC') AS at,
+        (SELECT count(*) FROM alerts_now WHERE state = 'firing') AS alerts,
+        (SELECT count(*) FROM alerts_now WHERE state = 'firing' AND severity = 'critical' AND muted IS NULL)
+            AS critical
+    FROM cells
+)"""
+"""Every GPU that is expected, and the totals of them."""
+
+
+def _held(whose: str) -> str:
+    """Who holds most of each GPU's memory, by the rows of `process_samples` (p) and `gpus` (g) that are `whose`."""
+    return f"""
+held AS (
+    SELECT coalesce(g.parent_gpu_uuid, p.gpu_uuid) AS gpu_uuid,
+        arg_max({{'user': p.username, 'job': {_JOB}, 'process': p.process_name}},
+            coalesce(p.gpu_memory_bytes, 0)) AS holder
+    FROM process_samples p LEFT JOIN gpus g USING (gpu_uuid)
+    WHERE p.{_RECENT} AND {whose}
+    GROUP BY ALL
+)"""
+
+
+def _newest(whose: str) -> str:
+    """The newest row of each process."""
+    return f"""
+newest AS (
+    SELECT * FROM process_samples WHERE {_RECENT} AND {whose}
+    QUALIFY row_number() OVER (PARTITION BY gpu_uuid, pid ORDER BY ts DESC) = 1
+)"""
+
+
+_NODES = """
+gpus_of AS (
+    SELECT node, count(*) AS gpus, count(*) FILTER (state = 'idle') AS idle, avg(util_percent) AS util_percent,
+        100.0 * sum(memory_used_bytes) / nullif(sum(memory_total_bytes), 0) AS memory_percent,
+        sum(power_watts) AS power_watts, max(temperature_celsius) AS temperature_celsius,
+        sum(usd_per_hour) AS usd_per_hour, sum(usd_wasted) AS usd_wasted,
+        mode(model) AS model
+    FROM fleet GROUP BY node
+),
+trouble AS (
+    SELECT node, count(*) AS alerts,
+        max(list_position(['info', 'warning', 'critical'], severity)) FILTER (muted IS NULL) AS level
+    FROM alerts_now WHERE state = 'firing' GROUP BY node
+),
+rows_of AS (
+    SELECT n.node, CASE
+            WHEN n.billed_until IS NOT NULL AND n.billed_from IS NULL THEN 'left'
+            WHEN n.last_seen_at > now()::TIMESTAMP - INTERVAL 1 MINUTE THEN 'reports'
+            WHEN n.last_seen_at IS NULL THEN 'imported'
+            ELSE 'silent'
+        END AS state,
+        g.* EXCLUDE (node, gpus, idle), coalesce(g.gpus, 0) AS gpus, coalesce(g.idle, 0) AS idle,
+        coalesce(t.alerts, 0) AS alerts, t.level,
+        h.cpu_util_percent AS cpu_percent,
+        100.0 * h.memory_used_bytes / nullif(h.memory_total_bytes, 0) AS host_memory_percent,
+        array_to_string(map_values(map_from_entries(list_transform(json_keys(labels),
+            lambda k: {'k': k, 'v': k || '=' || (labels->>k)}))), ' ') AS labels
+    FROM nodes n LEFT JOIN gpus_of g USING (node) LEFT JOIN nodes_now h USING (node)
+    LEFT JOIN trouble t USING (node)
+    WHERE n.forgotten_at IS NULL AND ($node IS NULL OR n.node = $node) AND $job IS NULL
+)"""
+_GPUS = f"""
+{_held("true")},
+alerts_of AS (
+    SELECT gpu_uuid, string_agg(DISTINCT rule, ' ' ORDER BY rule) AS alert
+    FROM alerts_now WHERE state = 'firing' AND gpu_uuid IS NOT NULL GROUP BY gpu_uuid
+),
+rows_of AS (
+    SELECT f.*, h.holder.user AS user, h.holder.job AS job, h.holder.process AS process, a.alert
+    FROM fleet f LEFT JOIN held h USING (gpu_uuid) LEFT JOIN alerts_of a USING (gpu_uuid)
+    WHERE ($node IS NULL OR f.node = $node) AND ($job IS NULL OR h.holder.job = $job)
+)"""
+_OF_PROCESS = f"""
+    node || '/' || coalesce(gpu::VARCHAR, gpu_uuid) AS place, node, gpu, gpu_uuid, pid,
+    gpu_uuid || ' ' || pid AS process, username AS user, {_JOB} AS job, gpu_memory_bytes AS memory_bytes,
+    sm_util_percent AS sm_percent, cpu_percent, coalesce(command, process_name) AS command,
+    date_diff('second', started_at, now()::TIMESTAMP) AS age_s"""
+_PROCESSES = f"""
+{_newest("($node IS NULL OR node = $node)")},
+rows_of AS (SELECT {_OF_PROCESS} FROM newest WHERE $job IS NULL OR {_JOB} = $job)"""
+_JOBS = f"""
+{_newest("true")},
+working AS (
+    SELECT DISTINCT {_JOB} AS job, username, coalesce(g.parent_gpu_uuid, p.gpu_uuid) AS gpu_uuid
+    FROM newest p LEFT JOIN gpus g USING (gpu_uuid) WHERE {_JOB} IS NOT NULL
+),
+findings AS (
+    SELECT job, mode(bottleneck) AS finding FROM diagnoses
+    WHERE ended_at IS NULL AND kind = 'gpu' AND job IS NOT NULL GROUP BY job
+),
+rows_of AS (
+    SELECT w.job, any_value(w.username) AS user, count(DISTINCT f.gpu_uuid) AS gpus,
+        count(DISTINCT f.node) AS nodes, avg(f.util_percent) AS util_percent,
+        100.0 * sum(f.memory_used_bytes) / nullif(sum(f.memory_total_bytes), 0) AS memory_percent,
+        sum(f.power_watts) AS power_watts, sum(f.usd_per_hour) AS usd_per_hour, sum(f.usd_wasted) AS usd_wasted,
+        any_value(d.finding) AS finding, string_agg(DISTINCT f.node, ' ' ORDER BY f.node) AS "where"
+    FROM working w JOIN fleet f USING (gpu_uuid)
+    LEFT JOIN findings d ON d.job IN (w.job, 'Slurm job ' || w.job, 'pod ' || w.job)
+    WHERE $node IS NULL AND $job IS NULL
+    GROUP BY w.job
+)"""
+_ALERT_ROWS = f"""
+rows_of AS (
+    SELECT fingerprint AS alert, severity, rule, {PLACE_SQL} AS place, node, gpu_uuid, owner, summary,
+        date_diff('second', began_at, now()::TIMESTAMP) AS age_s, usd_so_far AS usd, consequence,
+        {{worst}} AS worst
+    FROM alerts_now
+    WHERE state = 'firing' AND ($node IS NULL OR node = $node) AND $job IS NULL
+)"""
+_WORST = f"row_number() OVER (ORDER BY {WORST_FIRST}, usd_so_far DESC NULLS LAST, fired_at)"
+
+_ROWS: Mapping[TopView, tuple[str, str, str]] = {
+    TopView.NODES: (_NODES, "concat_ws(' ', node, model, labels)", "coalesce(level = 3 OR state = 'silent', false) DESC, node"),
+    TopView.GPUS: (_GPUS, "concat_ws(' ', place, model, gpu_uuid, user, job, process)", "node, gpu, gpu_uuid"),
+    TopView.PROCESSES: (_PROCESSES, "concat_ws(' ', place, user, job, command, pid)", "node, gpu, pid"),
+    TopView.JOBS: (_JOBS, "concat_ws(' ', job, user, \"where\")", "gpus DESC, job"),
+    TopView.ALERTS: (
+        _ALERT_ROWS.format(worst=_WORST), "concat_ws(' ', rule, place, owner, summary, severity)", "worst"
+    ),
+}  # fmt: skip
+"""CTEs that end with `rows_of`, the text that a search looks in, and the view's own order."""
+
+_GPU = f"""
+WITH {_FLEET},
+{_held("(p.gpu_uuid = $gpu OR g.parent_gpu_uuid = $gpu)")},
+{_newest("(gpu_uuid = $gpu OR gpu_uuid IN (SELECT gpu_uuid FROM gpus WHERE parent_gpu_uuid = $gpu))")},
+bins AS (
+    SELECT least($bins - 1, floor($bins * (1 - date_diff('millisecond', ts, now()::TIMESTAMP) / {HISTORY_S * 1000}.0)))
+            ::INTEGER AS bin,
+        avg(util_percent) AS util_percent, avg(power_watts) AS power_watts, avg(sm_clock_mhz) AS sm_clock_mhz,
+        max(temperature_celsius) AS temperature_celsius,
+        avg(100.0 * memory_used_bytes / nullif(memory_total_bytes, 0)) AS memory_percent
+    FROM gpu_samples
+    WHERE gpu_uuid = $gpu AND ts > now()::TIMESTAMP - INTERVAL {HISTORY_S} SECOND
+    GROUP BY bin
+)
+SELECT
+    (SELECT to_json(t)::VARCHAR FROM totals t) AS totals,
+    (SELECT to_json(f)::VARCHAR FROM (
+        SELECT fleet.*, h.holder.user AS user, h.holder.job AS job
+        FROM fleet LEFT JOIN held h USING (gpu_uuid) WHERE gpu_uuid = $gpu
+    ) f) AS gpu,
+    (SELECT to_json(coalesce(list(b), []))::VARCHAR FROM bins b) AS bins,
+    (SELECT to_json(coalesce(list(p ORDER BY p.memory_bytes DESC NULLS LAST, p.pid), []))::VARCHAR
+        FROM (SELECT {_OF_PROCESS} FROM newest) p) AS processes,
+    (SELECT to_json(coalesce(list(a ORDER BY a.worst), []))::VARCHAR FROM (
+        SELECT severity, rule, summary, usd_so_far AS usd, {_WORST} AS worst,
+            date_diff('second', began_at, now()::TIMESTAMP) AS age_s
+        FROM alerts_now WHERE state = 'firing' AND (gpu_uuid = $gpu
+            OR (gpu_uuid IS NULL AND node = (SELECT node FROM gpus WHERE gpu_uuid = $gpu)))
+    ) a) AS alerts
+"""
+
+
+def rows_sql(request: RowsRequest) -> str:
+    """The query of some rows, with the totals on each; it takes $node, $job, $text, $limit and $offset."""
+    made, names, order = _ROWS[request.view]
+    if request.sort:
+        # A column of ours, not a text of anybody's.
+        order = f'"{request.sort}" {"DESC" if request.is_descending else "ASC"} NULLS LAST, {order}'
+    elif request.is_descending:
+        first, comma, rest = order.removesuffix(" DESC").partition(",")
+        order = (
+            f"{first.removesuffix(' DESC')} {'ASC' if ' DESC' in first else 'DESC'}{comma}{rest}"
+        )
+    return f"""
+WITH {_FLEET},
+{made},
+chosen AS (SELECT * FROM rows_of WHERE $text = '' OR contains(lower({names}), $text)),
+page AS (
+    SELECT *, row_number() OVER (ORDER BY {order}) AS line_ FROM chosen
+    ORDER BY {order} LIMIT $limit::BIGINT OFFSET $offset::BIGINT
+)
+SELECT (SELECT to_json(t)::VARCHAR FROM totals t) AS totals_, (SELECT count(*) FROM chosen) AS count_, page.*
+FROM (SELECT 1) LEFT JOIN page ON true ORDER BY line_
+"""
+
+
+class CollectorSource:
+    """A collector as a source; `querier` for tests."""
+
+    def __init__(self, url: str | None, querier: Querier | None = None) -> None:
+        """Raises CallError for an address or a token that is wrong."""
+        self._endpoint = CollectorEndpoint.of(url)
+        # A thread that a person who quits does not wait for.
+        self._querier = querier or RemoteQuerier(url, Worker("collector").submit)
+        self._clock = SystemClock()
+
+    @property
+    def name(self) -> str:
+        return self._endpoint.url
+
+    async def run(self) -> None:
+        """Nothing is done beside."""
+
+    async def ask(self, request: Request) -> Answer:
+        """Raises SourceError."""
+        try:
+            match request:
+                case RowsRequest():
+                    return await self._rows(request)
+                case GpuRequest():
+                    return await self._gpu(request)
+                case WhyRequest():
+                    return WhyAnswer(await self._why(request.name))
+        except (QueryError, RefusedError) as error:
+            raise SourceError(str(error), is_refusal=True) from error
+        except CallError as error:
+            raise SourceError(str(error)) from error
+
+    async def _rows(self, request: RowsRequest) -> RowsAnswer:
+        params = {
+            "node": request.node, "job": request.job, "text": request.text.lower(),
+            "limit": request.limit, "offset": request.offset,
+        }  # fmt: skip
+        found = await self._querier.query(rows_sql(request), params, timeout_s=TIMEOUT_S)
+        records = found.records()
+        rows = [
+            {name: value for name, value in record.items() if name not in ("totals_", "count_")}
+            for record in records
+            if record["line_"] is not None
+        ]
+        return RowsAnswer(json.loads(records[0]["totals_"]), rows, records[0]["count_"])
+
+    async def _gpu(self, request: GpuRequest) -> GpuAnswer:
+        params = {"gpu": request.gpu_uuid, "bins": request.bins}
+        (record,) = (await self._querier.query(_GPU, params, timeout_s=TIMEOUT_S)).records()
+        series: dict[str, list[float | None]] = {}
+        for one in json.loads(record["bins"]):
+            for name, value in one.items():
+                if name != "bin" and 0 <= one["bin"] < request.bins:
+                    series.setdefault(name, [None] * request.bins)[one["bin"]] = value
+        row = None if record["gpu"] is None else json.loads(record["gpu"])
+        return GpuAnswer(row, series, json.loads(record["processes"]), json.loads(record["alerts"]))
+
+    async def _why(self, name: str) -> list[str]:
+        from gpuwarden_cli.commands.why import find
+
+        try:
+            found = await find(self._querier, name, self._clock.now())
+        except QueryError:
+            raise
+        except ValueError as error:
+            return [str(error)]
+        lines: list[str] = []
+        for record in found.records():
+            lines += [*_why_lines(record), ""]
+        return lines[:-1]
+
+
+def _why_lines(record: Mapping[str, Any]) -> list[str]:
+    """One verdict for people."""
+    of = record.get("job") if record.get("kind") == "job" else None
+    place = of or f"{record.get('node')}/{record.get('gpu')}"
+    verdict = str(record.get("bottleneck") or record.get("verdict")).upper()
+    sure = f", {100 * record['confidence']:.0f} % sure" if record.get("confidence") else ""
+    lines = [f"{place}: {verdict}{sure}", f"  {record['summary']}"]
+    if record.get("usd_per_hour"):
+        lines.append(f"  It costs ${record['usd_per_hour']:.2f} an hour.")
+    lines += [f"    {one['text']}" for one in record.get("evidence") or ()]
+    if record.get("advice"):
+        lines.append(f"  What to do: {record['advice']}")
+    return lines

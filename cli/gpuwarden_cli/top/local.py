@@ -1,0 +1,357 @@
+"""Reads this host's own GPUs through the agent's probes, as a source without a collector.
+
+Every probe has the agent's runner: a thread of its own and a deadline. What they read stays in the memory of
+this process: the newest rows, and half an hour of a few readings of each GPU.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from gpuwarden.clock import Clock, to_ms
+from gpuwarden.models import find_model
+from gpuwarden.rollups import IDLE_BELOW_PERCENT
+from gpuwarden_agent.counters import Counters
+from gpuwarden_agent.exporter.latest import Latest
+from gpuwarden_agent.probe import Probe, Reading
+from gpuwarden_agent.probe import Row as ProbeRow
+from gpuwarden_agent.queue.rows import impossible_columns
+from gpuwarden_agent.sampling.health import HealthEvent
+from gpuwarden_agent.sampling.runner import ProbeRunner
+from gpuwarden_cli.top.request import (
+    HISTORY_S,
+    Answer,
+    GpuAnswer,
+    GpuRequest,
+    Request,
+    Row,
+    RowsAnswer,
+    RowsRequest,
+    SourceError,
+    TopView,
+    WhyRequest,
+)
+
+TABLES = frozenset({"gpu_samples", "host_samples", "process_samples", "gpus", "nodes"})
+THROTTLED_BY = 0x8 | 0x20 | 0x40 | 0x80
+"""Bits of `clocks_event_reasons`: heat, or the power supply."""
+DEADLINE_S = 5.0
+FIRST_S = 3.0
+"""The first screen waits so long for readings: a driver may have to wake up, and there may be no GPU."""
+NEEDS_COLLECTOR = "this needs the history that a collector keeps: start one with `gpuwarden up`, and top without --local"
+_SERIES = ("util_percent", "power_watts", "temperature_celsius", "sm_clock_mhz", "memory_percent")
+
+
+class LocalSource:
+    """The probes of this host as a source."""
+
+    def __init__(
+        self, probes: Sequence[Probe], node: str, name: str, clock: Clock, *, every_s: float = 1.0
+    ) -> None:
+        """`name`: what is watched, in a line."""
+        self._node = node
+        self._name = name
+        self._clock = clock
+        self._every_s = every_s
+        self._latest = Latest(clock)
+        self._history: dict[str, deque[tuple[int, Mapping[str, float | None]]]] = {}
+        self._is_read = asyncio.Event()
+        """Set by the first samples of GPUs."""
+        counters = Counters()
+        self._runners = [
+            ProbeRunner(
+                probe,
+                deadline_s=DEADLINE_S,
+                interval_ms=round(1000 * every_s),
+                clock=clock,
+                counters=counters,
+                accept=self._accept,
+                describe=lambda probe, reading: self._accept(probe, to_ms(clock.now()), reading),
+                tell=_untold,
+            )
+            for probe in probes
+        ]
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def run(self) -> None:
+        """Read the probes until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for runner in self._runners:
+                    if runner.probe.blocking:
+                        group.create_task(runner.run(), name=f"probe {runner.probe.name}")
+                while True:
+                    at_ms = to_ms(self._clock.now()) // 1000 * 1000
+                    for runner in self._runners:
+                        runner.tick(at_ms)
+                    await asyncio.sleep(self._every_s)
+        finally:
+            for runner in self._runners:
+                await runner.close()
+
+    async def ask(self, request: Request) -> Answer:
+        """From what was read last; at first it waits for that. Raises SourceError."""
+        if not self._is_read.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_S):
+                    await self._is_read.wait()
+            self._is_read.set()
+        match request:
+            case WhyRequest():
+                raise SourceError(NEEDS_COLLECTOR, is_refusal=True)
+            case GpuRequest():
+                return self._gpu(request)
+            case RowsRequest():
+                return self._rows(request)
+
+    def _accept(self, probe: Probe, ts_ms: int, reading: Reading) -> None:
+        for table, rows in reading.items():
+            if table not in TABLES:
+                continue
+            stamped: list[ProbeRow] = []
+            for row in rows:
+                stamp: ProbeRow = {"node": self._node, "simulated": probe.simulated}
+                whole = (
+                    {**stamp, **row}
+                    if table in ("gpus", "nodes")
+                    else {"ts": ts_ms, **stamp, **row}
+                )
+                for name in () if table in ("gpus", "nodes") else impossible_columns(table, whole):
+                    whole.pop(name)
+                stamped.append(whole)
+            self._latest.take(table, stamped)
+            if table == "gpu_samples":
+                self._is_read.set()
+                for row in stamped:
+                    self._remember(ts_ms, row)
+
+    def _remember(self, ts_ms: int, row: ProbeRow) -> None:
+        values = {name: _number(row.get(name)) for name in _SERIES}
+        values["memory_percent"] = _share(row)
+        kept = self._history.setdefault(str(row["gpu_uuid"]), deque())
+        kept.append((ts_ms, values))
+        while kept and kept[0][0] <= ts_ms - HISTORY_S * 1000:
+            kept.popleft()
+
+    def _gpus(self) -> list[dict[str, Any]]:
+        samples = {str(kept.row["gpu_uuid"]): kept.row for kept in self._latest.samples("gpu_samples")}  # fmt: skip
+        held: dict[str, dict[str, Any]] = {}
+        for process in self._processes():
+            of = held.get(process["gpu_uuid"])
+            if of is None or (process["memory_bytes"] or 0) > (of["memory_bytes"] or 0):
+                held[process["gpu_uuid"]] = process
+        found = []
+        for inventory in self._latest.gpus():
+            if inventory.get("mig_instance") is None:
+                uuid = str(inventory["gpu_uuid"])
+                found.append(_gpu_row(inventory, samples.get(uuid), held.get(uuid)))
+        return found
+
+    def _processes(self) -> list[dict[str, Any]]:
+        now_ms = to_ms(self._clock.now())
+        parts = {str(g["gpu_uuid"]): g.get("parent_gpu_uuid") for g in self._latest.gpus()}
+        found = []
+        for kept in self._latest.samples("process_samples"):
+            row, uuid = kept.row, str(kept.row["gpu_uuid"])
+            started = row.get("started_at")
+            found.append(
+                {
+                    **_placed(row),
+                    "gpu_uuid": str(parts.get(uuid) or uuid),
+                    "process": f"{uuid} {row.get('pid')}",
+                    "pid": row.get("pid"),
+                    "user": row.get("username"),
+                    "job": row.get("slurm_job_id") or row.get("pod"),
+                    "memory_bytes": row.get("gpu_memory_bytes"),
+                    "sm_percent": row.get("sm_util_percent"),
+                    "cpu_percent": row.get("cpu_percent"),
+                    "command": row.get("command") or row.get("process_name"),
+                    "process_name": row.get("process_name"),
+                    "age_s": None if started is None else (now_ms - float(started)) / 1000,
+                }
+            )
+        return found
+
+    def _nodes(self, gpus: Sequence[Row]) -> list[dict[str, Any]]:
+        hosts = self._latest.samples("host_samples")
+        host = hosts[0].row if hosts else {}
+        return [
+            {
+                "node": self._node,
+                "state": "reports" if hosts or gpus else None,
+                **_sums(gpus),
+                "gpus": len(gpus),
+                "idle": sum(gpu["state"] == "idle" for gpu in gpus),
+                "model": gpus[0]["model"] if gpus else None,
+                "alerts": None,
+                "cpu_percent": host.get("cpu_util_percent"),
+                "host_memory_percent": _share(host),
+            }
+        ]
+
+    def _jobs(self, gpus: Sequence[Row]) -> list[dict[str, Any]]:
+        of: dict[str, set[str]] = {}
+        user: dict[str, Any] = {}
+        for process in self._processes():
+            if process["job"] is not None:
+                of.setdefault(str(process["job"]), set()).add(process["gpu_uuid"])
+                user.setdefault(str(process["job"]), process["user"])
+        return [
+            {
+                "job": job,
+                "user": user[job],
+                **_sums([gpu for gpu in gpus if gpu["gpu_uuid"] in uuids]),
+                "gpus": len(uuids),
+                "nodes": 1,
+                "where": self._node,
+            }
+            for job, uuids in sorted(of.items())
+        ]
+
+    def _rows(self, request: RowsRequest) -> RowsAnswer:
+        gpus = self._gpus()
+        made: Mapping[TopView, Callable[[], list[dict[str, Any]]]] = {
+            TopView.NODES: lambda: self._nodes(gpus),
+            TopView.GPUS: lambda: gpus,
+            TopView.PROCESSES: self._processes,
+            TopView.JOBS: lambda: self._jobs(gpus),
+            TopView.ALERTS: list,
+        }
+        rows = made[request.view]()
+        if request.job is not None:
+            rows = [row for row in rows if row.get("job") == request.job]
+        return RowsAnswer(self._totals(gpus), *page_of(rows, request))
+
+    def _totals(self, gpus: Sequence[Row]) -> Row:
+        states = [gpu["state"] for gpu in gpus]
+        sums = _sums(gpus)
+        return {
+            **{state: states.count(state) for state in ("idle", "busy", "throttled", "unknown")},
+            "gpus": len(gpus),
+            "reporting": sum(state != "not reporting" for state in states),
+            "nodes": 1,
+            "util_percent": sums["util_percent"],
+            "power_watts": sums["power_watts"],
+            "usd_per_hour": sums["usd_per_hour"],
+            "usd_wasted_per_hour": sums["usd_wasted"],
+            "simulated": any(gpu["simulated"] for gpu in gpus),
+            "at": f"{self._clock.now():%H:%M:%S} UTC",
+        }
+
+    def _gpu(self, request: GpuRequest) -> GpuAnswer:
+        row = next((gpu for gpu in self._gpus() if gpu["gpu_uuid"] == request.gpu_uuid), None)
+        processes = [p for p in self._processes() if p["gpu_uuid"] == request.gpu_uuid]
+        now_ms = to_ms(self._clock.now())
+        kept = self._history.get(request.gpu_uuid, ())
+        return GpuAnswer(row, _binned(kept, request.bins, now_ms), processes)
+
+
+def _untold(_probe: Probe, _event: HealthEvent) -> None:
+    """A probe in trouble shows as one that does not report."""
+
+
+def page_of(rows: Sequence[Row], request: RowsRequest) -> tuple[list[Row], int]:
+    """The rows of a page, and how many there are: searched, sorted (what is absent last) and cut."""
+    text = request.text.lower()
+    chosen = [
+        row
+        for row in rows
+        if not text or any(text in value.lower() for value in row.values() if isinstance(value, str))
+    ]  # fmt: skip
+    if request.sort:
+        known = [row for row in chosen if row.get(request.sort) is not None]
+        known.sort(key=lambda row: row[request.sort], reverse=request.is_descending)
+        chosen = known + [row for row in chosen if row.get(request.sort) is None]
+    elif request.is_descending:
+        chosen = chosen[::-1]
+    return list(chosen[request.offset : request.offset + request.limit]), len(chosen)
+
+
+def _placed(row: ProbeRow) -> dict[str, Any]:
+    gpu = row.get("gpu")
+    place = f"{row.get('node')}/{row['gpu_uuid'] if gpu is None else gpu}"
+    return {"node": row.get("node"), "gpu": gpu, "gpu_uuid": row["gpu_uuid"], "place": place}
+
+
+def _gpu_row(inventory: ProbeRow, sample: ProbeRow | None, holder: Row | None) -> dict[str, Any]:
+    read = sample or {}
+    known = find_model(str(inventory.get("model") or ""))
+    price = known.price.usd_per_hour if known is not None and known.price is not None else None
+    util = _number(read.get("util_percent"))
+    reasons = int(_number(read.get("clocks_event_reasons")) or 0)
+    if sample is None:
+        state = "not reporting"
+    elif util is None:
+        state = "unknown"
+    elif reasons & THROTTLED_BY:
+        state = "throttled"
+    else:
+        state = "idle" if util < IDLE_BELOW_PERCENT else "busy"
+    return {
+        **_placed(inventory),
+        "model": inventory.get("model"),
+        "simulated": bool(inventory.get("simulated")),
+        "state": state,
+        "util_percent": util,
+        "memory_percent": _share(read),
+        "memory_used_bytes": read.get("memory_used_bytes"),
+        "memory_total_bytes": read.get("memory_total_bytes") or inventory.get("memory_total_bytes"),
+        "power_watts": read.get("power_watts"),
+        "temperature_celsius": read.get("temperature_celsius"),
+        "sm_clock_mhz": read.get("sm_clock_mhz"),
+        "usd_per_hour": price,
+        "usd_wasted": None if price is None or sample is None else price * (state == "idle"),
+        "user": holder["user"] if holder else None,
+        "job": holder["job"] if holder else None,
+        "process": holder["process_name"] if holder else None,
+    }
+
+
+def _sums(gpus: Sequence[Row]) -> dict[str, Any]:
+    def known(name: str) -> list[float]:
+        return [gpu[name] for gpu in gpus if gpu[name] is not None]
+
+    def total(name: str) -> float | None:
+        return sum(values) if (values := known(name)) else None
+
+    utils, heats, shares = known("util_percent"), known("temperature_celsius"), known("memory_percent")  # fmt: skip
+    return {
+        "util_percent": sum(utils) / len(utils) if utils else None,
+        "memory_percent": sum(shares) / len(shares) if shares else None,
+        "temperature_celsius": max(heats, default=None),
+        "power_watts": total("power_watts"),
+        "usd_per_hour": total("usd_per_hour"),
+        "usd_wasted": total("usd_wasted"),
+    }
+
+
+def _share(row: ProbeRow) -> float | None:
+    used, total = _number(row.get("memory_used_bytes")), _number(row.get("memory_total_bytes"))
+    return None if used is None or not total else 100 * used / total
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _binned(
+    kept: Sequence[tuple[int, Mapping[str, float | None]]] | deque[Any], bins: int, now_ms: int
+) -> dict[str, list[float | None]]:
+    """Means over equal steps, the newest last."""
+    width_ms = HISTORY_S * 1000 / bins
+    sums: dict[str, list[list[float]]] = {name: [[] for _ in range(bins)] for name in _SERIES}
+    for ts_ms, values in kept:
+        at = bins - 1 - int(max(0, now_ms - ts_ms) / width_ms)
+        if at >= 0:
+            for name, value in values.items():
+                if value is not None:
+                    sums[name][at].append(value)
+    return {
+        name: [sum(one) / len(one) if one else None for one in steps]
+        for name, steps in sums.items()
+    }

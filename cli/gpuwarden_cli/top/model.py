@@ -1,0 +1,514 @@
+"""Decides what `gpuwarden top` shows and asks for: one pure function of state, event and time.
+
+At most one request is under way; what is asked meanwhile is asked when its answer is there, so that a key that
+is held down costs no more queries than the source answers. Rows are known by their place: what was answered
+is shown until it is replaced, also while a source does not answer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gpuwarden_cli.top.columns import COLUMNS
+from gpuwarden_cli.top.request import (
+    KEY,
+    Answer,
+    GpuAnswer,
+    GpuRequest,
+    Request,
+    Row,
+    RowsAnswer,
+    RowsRequest,
+    TopView,
+    WhyAnswer,
+    WhyRequest,
+)
+
+HEAD_LINES, FOOT_LINES = 5, 1
+"""Lines above the rows, and below."""
+HISTORY_MAX = 240
+"""Refreshes that the fleet's line of utilization goes back."""
+RETRY_MAX_S = 10.0
+SAID_EVERY_S = 1.0
+VIEWS = tuple(TopView)
+BINS_MAX = 180
+TEXT_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TopPage:
+    """One place that a person has gone to; rows of a view, or one GPU."""
+
+    view: TopView
+    node: str | None = None
+    job: str | None = None
+    gpu: str | None = None
+    """The GPU that is shown whole; None: rows are."""
+    text: str = ""
+    sort: str = ""
+    is_descending: bool = False
+    offset: int = 0
+    at: int = 0
+    """Place of the row that is selected, among all."""
+    selected: str | None = None
+    """Its key: the selection stays with it as long as it is on the screen."""
+    scrolled: int = 0
+    """Lines that a GPU's page is scrolled by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a source has answered."""
+
+    request: Request
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """Why there is no new answer."""
+
+    message: str
+    since_s: float
+    tries: int = 1
+    is_refusal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """What lies over the page: help, or why something is slow."""
+
+    title: str
+    lines: Sequence[str] | None = None
+    """None: not known yet."""
+    scrolled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything. `width` and `height` are of the screen; instants are monotonic seconds."""
+
+    source: str
+    width: int = 80
+    height: int = 24
+    every_s: float = 2.0
+    page: TopPage = TopPage(TopView.NODES)
+    back: tuple[TopPage, ...] = ()
+    shown: Shown | None = None
+    totals: Row | None = None
+    history: tuple[float | None, ...] = ()
+    """Utilization of all, a refresh each."""
+    overlay: Overlay | None = None
+    why: str | None = None
+    """Whose `why` is to be asked."""
+    typing: str | None = None
+    """The search while it is typed."""
+    problem: NoAnswer | None = None
+    asked: Request | None = None
+    """What is under way."""
+    asked_at_s: float = 0.0
+    answered_at_s: float | None = None
+    next_at_s: float = 0.0
+    """When the page is asked for again."""
+    is_paused: bool = False
+
+    @property
+    def body_height(self) -> int:
+        """Lines for rows."""
+        return max(1, self.height - HEAD_LINES - FOOT_LINES)
+
+    @property
+    def request(self) -> Request:
+        """What the page shows."""
+        page = self.page
+        if page.gpu is not None:
+            return GpuRequest(page.gpu, min(BINS_MAX, max(10, self.width - 20)))
+        return RowsRequest(
+            page.view, page.node, page.job, page.text, page.sort, page.is_descending, page.offset, self.body_height
+        )  # fmt: skip
+
+    @property
+    def rows(self) -> RowsAnswer | None:
+        """Rows of the page; None: others are known, or none."""
+        if self.shown is None or not isinstance(self.shown.answer, RowsAnswer):
+            return None
+        theirs, mine = self.shown.request, self.request
+        if not isinstance(theirs, RowsRequest) or not isinstance(mine, RowsRequest):
+            return None
+        same = replace(theirs, offset=mine.offset, limit=mine.limit) == mine
+        return self.shown.answer if same else None
+
+    @property
+    def gpu(self) -> GpuAnswer | None:
+        """The GPU of the page; None: it is not known."""
+        shown = self.shown
+        if shown is None or not isinstance(shown.answer, GpuAnswer):
+            return None
+        is_mine = isinstance(shown.request, GpuRequest) and shown.request.gpu_uuid == self.page.gpu
+        return shown.answer if is_mine else None
+
+    def row_at(self, place: int) -> Row | None:
+        """The row at a place among all; None: it is not known."""
+        if (rows := self.rows) is None or not isinstance(self.shown and self.shown.request, RowsRequest):  # fmt: skip
+            return None
+        assert self.shown is not None and isinstance(self.shown.request, RowsRequest)
+        at = place - self.shown.request.offset
+        return rows.rows[at] if 0 <= at < len(rows.rows) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Pressed:
+    """A key, by Textual's name for it; `character` where it has one."""
+
+    key: str
+    character: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Clicked:
+    """A line of the screen was clicked."""
+
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """The screen has another size."""
+
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerArrived:
+    """A request was answered."""
+
+    request: Request
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFailed:
+    """A request was not."""
+
+    request: Request
+    message: str
+    is_refusal: bool = False
+
+
+Event = Pressed | Clicked | Resized | Ticked | AnswerArrived | AnswerFailed
+
+
+@dataclass(frozen=True, slots=True)
+class AskSource:
+    """Ask the source."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class EndTop:
+    """End."""
+
+
+Effect = AskSource | EndTop
+
+
+def step(state: State, event: Event, now_s: float) -> tuple[State, Sequence[Effect]]:
+    """The state after an event, and what is to be done."""
+    match event:
+        case Pressed("ctrl+c") | Pressed("q") if state.typing is None or event.key == "ctrl+c":
+            return state, [EndTop()]
+        case Pressed():
+            state = _pressed(state, event, now_s)
+        case Clicked(line):
+            state = _clicked(state, line)
+        case Resized(width, height):
+            state = _moved(replace(state, width=max(1, width), height=max(1, height)), 0)
+        case AnswerArrived(request, answer):
+            state = _answered(state, request, answer, now_s)
+        case AnswerFailed():
+            state = _failed(state, event, now_s)
+        case Ticked():
+            pass
+    return _asking(state, now_s)
+
+
+def wait_s(state: State, now_s: float) -> float | None:
+    """Until the next `Ticked` is due; None: nothing changes by itself."""
+    if state.asked is not None:
+        return SAID_EVERY_S  # how long it has been waited for is said
+    if state.is_paused and _is_current(state) and state.why is None:
+        return None
+    wait = max(0.0, state.next_at_s - now_s)
+    return wait if state.problem is None else min(wait, SAID_EVERY_S)
+
+
+def _asking(state: State, now_s: float) -> tuple[State, Sequence[Effect]]:
+    if state.asked is not None:
+        return state, []
+    if state.why is not None and (state.problem is None or now_s >= state.next_at_s):
+        wanted: Request = WhyRequest(state.why)
+    elif now_s >= state.next_at_s and not (state.is_paused and _is_current(state)):
+        wanted = state.request
+    else:
+        return state, []
+    return replace(state, asked=wanted, asked_at_s=now_s), [AskSource(wanted)]
+
+
+def _is_current(state: State) -> bool:
+    """Whether what is shown is what the page asks for."""
+    return state.shown is not None and state.shown.request == state.request
+
+
+def _soon(state: State, now_s: float) -> State:
+    """Ask for the page at once, unless the source does not answer."""
+    if state.problem is not None and not state.problem.is_refusal:
+        return state
+    return replace(state, next_at_s=now_s)
+
+
+def _answered(state: State, request: Request, answer: Answer, now_s: float) -> State:
+    state = replace(state, asked=None, problem=None, answered_at_s=now_s)
+    if isinstance(answer, WhyAnswer):
+        if state.overlay is None or not isinstance(request, WhyRequest) or request.name != state.why:  # fmt: skip
+            return replace(state, why=None)
+        return replace(state, why=None, overlay=replace(state.overlay, lines=answer.lines))
+    state = replace(state, next_at_s=max(now_s, state.asked_at_s + state.every_s))
+    if isinstance(answer, RowsAnswer):
+        util = answer.totals.get("util_percent")
+        history = (*state.history, util)[-HISTORY_MAX:]
+        state = replace(state, totals=answer.totals, history=history)
+    if request != state.request:
+        # It was asked for before a key was pressed; the page is asked for at once.
+        if _same_place(request, state.request):
+            state = replace(state, shown=Shown(request, answer))
+        return replace(state, next_at_s=now_s)
+    return _settled(replace(state, shown=Shown(request, answer)))
+
+
+def _same_place(one: Request, other: Request) -> bool:
+    if isinstance(one, RowsRequest) and isinstance(other, RowsRequest):
+        return replace(one, offset=0, limit=0) == replace(other, offset=0, limit=0)
+    if isinstance(one, GpuRequest) and isinstance(other, GpuRequest):
+        return one.gpu_uuid == other.gpu_uuid
+    return False
+
+
+def _settled(state: State) -> State:
+    """The selection follows its row, or stays at its place; never behind the last row."""
+    rows, page = state.rows, state.page
+    if rows is None:
+        return state
+    key = KEY[page.view]
+    at = page.at
+    for number, row in enumerate(rows.rows):
+        if page.selected is not None and row.get(key) == page.selected:
+            at = page.offset + number
+    at = max(0, min(at, rows.count - 1))
+    offset = min(page.offset, max(0, rows.count - state.body_height))
+    state = replace(state, page=replace(page, at=at, offset=offset))
+    if offset != page.offset:
+        state = replace(state, next_at_s=state.asked_at_s)
+    return _selected(state)
+
+
+def _selected(state: State) -> State:
+    """Remember whose row is selected."""
+    row = state.row_at(state.page.at)
+    found = None if row is None else row.get(KEY[state.page.view])
+    return replace(state, page=replace(state.page, selected=found))
+
+
+def _failed(state: State, event: AnswerFailed, now_s: float) -> State:
+    state = replace(state, asked=None)
+    if isinstance(event.request, WhyRequest) and (event.is_refusal or state.overlay is None):
+        overlay = state.overlay and replace(state.overlay, lines=[event.message])
+        return replace(state, why=None, overlay=overlay)
+    before = state.problem
+    tries = 1 if before is None else before.tries + 1
+    since_s = now_s if before is None else before.since_s
+    wait = min(RETRY_MAX_S, state.every_s * 2 ** min(tries - 1, 6))
+    return replace(
+        state,
+        problem=NoAnswer(event.message, since_s, tries, event.is_refusal),
+        next_at_s=now_s + wait,
+    )
+
+
+def _pressed(state: State, event: Pressed, now_s: float) -> State:
+    if state.typing is not None:
+        return _typed(state, event, now_s)
+    if state.overlay is not None:
+        return _over(state, event)
+    moves = {
+        "down": 1, "j": 1, "up": -1, "k": -1, "pagedown": state.body_height, "pageup": -state.body_height,
+        "home": -(10**9), "end": 10**9,
+    }  # fmt: skip
+    key = event.key
+    if key in moves:
+        before = state.page.offset
+        state = _moved(state, moves[key])
+        return state if state.page.offset == before else _soon(state, now_s)
+    if key.isdigit() and 1 <= int(key) <= len(VIEWS):
+        return _gone(state, TopPage(VIEWS[int(key) - 1]), now_s, is_new=True)
+    if key in ("tab", "shift+tab"):
+        by = 1 if key == "tab" else -1
+        view = VIEWS[(VIEWS.index(state.page.view) + by) % len(VIEWS)]
+        return _gone(state, TopPage(view), now_s, is_new=True)
+    match key:
+        case "enter":
+            return _entered(state, now_s)
+        case "escape" | "backspace":
+            return _left(state, now_s)
+        case "slash":
+            return replace(state, typing=state.page.text) if state.page.gpu is None else state
+        case "right" | "left":
+            return _sorted(state, 1 if key == "right" else -1, now_s)
+        case "r":
+            page = replace(state.page, is_descending=not state.page.is_descending, offset=0, at=0)
+            return _soon(replace(state, page=page), now_s) if state.page.gpu is None else state
+        case "w":
+            return _asked_why(state)
+        case "p" | "space":
+            return _soon(replace(state, is_paused=not state.is_paused), now_s)
+        case "question_mark" | "h":
+            return replace(state, overlay=Overlay("keys", HELP))
+        case "plus" | "minus":
+            every_s = state.every_s * (2 if key == "plus" else 0.5)
+            return _soon(replace(state, every_s=min(60.0, max(1.0, every_s))), now_s)
+    return state
+
+
+HELP = (
+    "up, down     move; page up, page down, home, end too",
+    "enter        open: a node's GPUs, a GPU, a job's GPUs",
+    "escape       back",
+    "1 to 5, tab  nodes, GPUs, processes, jobs, alerts",
+    "left, right  sort by the column before or behind",
+    "r            the other way round",
+    "/            search names: nodes, users, jobs, models",
+    "w            why the selected GPU, node or job is slow",
+    "p            pause, and go on",
+    "+ -          refresh half or twice as often",
+    "q            quit",
+    "",
+    "idle: a kernel ran in less than 5 % of the time. throttled: heat or the power supply holds clocks down.",
+    "not reporting, silent: nothing has come for a minute.",
+    "wasted: dollars an hour for GPUs that are idle, and what their alerts cost.",
+    "– is what nobody knows.",
+)
+
+
+def _moved(state: State, by: int) -> State:
+    page, rows = state.page, state.rows
+    if page.gpu is not None:
+        return replace(state, page=replace(page, scrolled=max(0, min(page.scrolled + by, 200))))
+    count = rows.count if rows is not None else page.at + 1
+    at = max(0, min(page.at + by, count - 1))
+    height = state.body_height
+    offset = min(page.offset, at) if at < page.offset + height else at - height + 1
+    offset = max(0, min(offset, max(0, count - height)))
+    return _selected(replace(state, page=replace(page, at=at, offset=offset)))
+
+
+def _clicked(state: State, line: int) -> State:
+    number = line - HEAD_LINES
+    if state.overlay is not None or state.page.gpu is not None or not 0 <= number < state.body_height:  # fmt: skip
+        return state
+    place = state.page.offset + number
+    if state.row_at(place) is None:
+        return state
+    return _selected(replace(state, page=replace(state.page, at=place)))
+
+
+def _gone(state: State, page: TopPage, now_s: float, *, is_new: bool = False) -> State:
+    back = () if is_new else (*state.back, state.page)
+    return _soon(replace(state, page=page, back=back), now_s)
+
+
+def _left(state: State, now_s: float) -> State:
+    if state.page.text and state.page.gpu is None:
+        return _soon(replace(state, page=replace(state.page, text="", offset=0, at=0)), now_s)
+    if not state.back:
+        return state
+    *rest, last = state.back
+    return _soon(replace(state, page=last, back=tuple(rest)), now_s)
+
+
+def _entered(state: State, now_s: float) -> State:
+    row = state.row_at(state.page.at)
+    if row is None or state.page.gpu is not None:
+        return state
+    view = state.page.view
+    if view is TopView.NODES:
+        return _gone(state, TopPage(TopView.GPUS, node=row["node"]), now_s)
+    if view is TopView.JOBS:
+        return _gone(state, TopPage(TopView.GPUS, job=row["job"]), now_s)
+    if row.get("gpu_uuid"):
+        return _gone(state, TopPage(view, gpu=row["gpu_uuid"]), now_s)
+    if row.get("node"):
+        return _gone(state, TopPage(TopView.GPUS, node=row["node"]), now_s)
+    return state
+
+
+def _asked_why(state: State) -> State:
+    row = state.row_at(state.page.at)
+    name: str | None = state.page.gpu
+    title = "this GPU"
+    if name is None and row is not None:
+        view = state.page.view
+        name = row.get("job") if view is TopView.JOBS else row.get("gpu_uuid") or row.get("node")
+        title = str(row.get("place") or row.get("job") or row.get("node"))
+    elif state.gpu is not None and state.gpu.row is not None:
+        title = str(state.gpu.row.get("place"))
+    if name is None:
+        return state
+    return replace(state, why=name, overlay=Overlay(f"why {title}"))
+
+
+def _over(state: State, event: Pressed) -> State:
+    overlay = state.overlay
+    assert overlay is not None
+    by = {"down": 1, "j": 1, "up": -1, "k": -1, "pagedown": 10, "pageup": -10}.get(event.key)
+    if by is None:
+        return replace(state, overlay=None, why=None)
+    most = max(0, len(overlay.lines or ()) * 3)
+    scrolled = max(0, min(overlay.scrolled + by, most))
+    return replace(state, overlay=replace(overlay, scrolled=scrolled))
+
+
+def _sorted(state: State, by: int, now_s: float) -> State:
+    page = state.page
+    if page.gpu is not None:
+        return state
+    keys = ["", *(column.key for column in COLUMNS[page.view])]
+    sort = keys[(keys.index(page.sort) + by) % len(keys)] if page.sort in keys else ""
+    column = next((c for c in COLUMNS[page.view] if c.key == sort), None)
+    # Of numbers the largest is what people look for.
+    is_descending = column is not None and column.is_right
+    page = replace(page, sort=sort, is_descending=is_descending, offset=0, at=0, selected=None)
+    return _soon(replace(state, page=page), now_s)
+
+
+def _typed(state: State, event: Pressed, now_s: float) -> State:
+    """A search is typed; what is found is shown at once."""
+    text = state.typing or ""
+    match event.key:
+        case "enter":
+            return replace(state, typing=None)
+        case "escape":
+            text = ""
+        case "backspace":
+            text = text[:-1]
+        case _ if event.character is not None and event.character.isprintable():
+            text = (text + event.character)[:TEXT_MAX]
+        case _:
+            return state
+    typing = None if event.key == "escape" else text
+    page = replace(state.page, text=text, offset=0, at=0, selected=None)
+    return _soon(replace(state, typing=typing, page=page), now_s)

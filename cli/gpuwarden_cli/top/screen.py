@@ -1,0 +1,322 @@
+"""Makes the lines of the screen out of the state, and nothing else. Nothing is said by colour alone."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gpuwarden_cli.top.columns import (
+    COLUMNS,
+    ShownColumn,
+    as_age,
+    as_gib,
+    as_usd,
+    as_watts,
+    columns_of,
+)
+from gpuwarden_cli.top.model import VIEWS, State
+from gpuwarden_cli.top.request import HISTORY_S, Row
+from gpuwarden_cli.top.text import ABSENT, cells, clean, fitted, folded, sparkline
+
+_MARK = "> "
+"""Before the row that is selected."""
+LATE_S = 3.0
+"""A request that takes longer is spoken of."""
+KEYS = (
+    "enter open  esc back  1-5 views  ←→ sort  r reverse  / search  w why  p pause  ? help  q quit"
+)
+_KEYS_NARROW = "enter open  esc back  ←→ sort  / search  w why  ? help  q quit"
+SERIES = (
+    ("util_percent", "util %", 100.0),
+    ("memory_percent", "memory %", 100.0),
+    ("power_watts", "power W", None),
+    ("temperature_celsius", "temp °C", 100.0),
+    ("sm_clock_mhz", "clock MHz", None),
+)
+"""What the page of a GPU draws, and the value of a whole bar; None: the highest."""
+
+
+class TextSpan(NamedTuple):
+    """A piece of a line; `style`: "", bold, dim, good, warn, bad, selected or title."""
+
+    text: str
+    style: str = ""
+
+
+Line = tuple[TextSpan, ...]
+
+
+_GAP = TextSpan(" ")
+
+
+def screen(state: State, now_s: float) -> list[Line]:
+    """As many lines as the screen has, none wider."""
+    body = _overlay(state) if state.overlay is not None else _body(state)
+    height = state.body_height
+    lines = [*_head(state, now_s), *(body + [()] * height)[:height], _foot(state)]
+    return [_cut(line, state.width) for line in lines[: state.height]]
+
+
+def _cut(line: Line, width: int) -> Line:
+    kept, room = [], width
+    for span in line:
+        wide = cells(span.text)
+        if wide <= room:
+            kept.append(span)
+            room -= wide
+            continue
+        if room > 0:
+            kept.append(TextSpan(fitted(span.text, room), span.style))
+        break
+    return tuple(kept)
+
+
+def _head(state: State, now_s: float) -> list[Line]:
+    totals = state.totals or {}
+    return [_title(state, now_s), _fleet(state, totals), _money(totals), _tabs(state), _columns(state)]  # fmt: skip
+
+
+def _title(state: State, now_s: float) -> Line:
+    if state.problem is not None:
+        spent = as_age(now_s - state.problem.since_s)
+        what = "refused" if state.problem.is_refusal else f"no answer for {spent}, trying again"
+        return (TextSpan(f"{what}: {clean(state.problem.message)}", "bad"),)
+    if state.is_paused:
+        status = TextSpan("  paused", "warn")
+    elif state.asked is not None and now_s - state.asked_at_s > LATE_S:
+        status = TextSpan(f"  no answer for {as_age(now_s - state.asked_at_s)}", "warn")
+    else:
+        status = TextSpan(f"  every {state.every_s:g} s", "dim")
+    at = (state.totals or {}).get("at")
+    clock = TextSpan("" if at is None else f"  {at}")
+    said = clean(f"gpuwarden top  {state.source}")
+    room = state.width - cells(clock.text) - cells(status.text)
+    return (TextSpan(fitted(said, min(room, cells(said))), "bold"), clock, status)
+
+
+def _said(value: object, text: str, unit: str = "") -> str:
+    return f"{ABSENT if value is None else text}{unit}"
+
+
+def _counted(number: object, noun: str) -> str:
+    return f"{ABSENT if number is None else format(number, ',')} {noun}{'' if number == 1 else 's'}"
+
+
+def _fleet(state: State, totals: Row) -> Line:
+    if not totals:
+        return (TextSpan("waiting for the first answer", "dim"),)
+    gpus, reporting = totals.get("gpus"), totals.get("reporting")
+    parts = [TextSpan(f"{_counted(gpus, 'GPU')} on {_counted(totals.get('nodes'), 'node')}")]
+    if gpus is not None and reporting is not None and reporting < gpus:
+        parts.append(TextSpan(f", {gpus - reporting:,} not reporting", "bad"))
+    parts.append(TextSpan(f"  {totals.get('busy') or 0:,} busy  "))
+    parts.append(
+        TextSpan(f"{totals.get('idle') or 0:,} idle", "warn" if totals.get("idle") else "")
+    )
+    if throttled := totals.get("throttled"):
+        parts.append(TextSpan(f"  {throttled:,} throttled", "bad"))
+    util, power = totals.get("util_percent"), totals.get("power_watts")
+    parts.append(TextSpan(f"  util {_said(util, f'{util or 0:.0f}', ' %')}"))
+    parts.append(TextSpan(f"  {_said(power, as_watts(power or 0.0, ' '))}"))
+    used = sum(cells(span.text) for span in parts)
+    if (room := min(len(state.history), state.width - used - 2)) >= 8:
+        parts.append(TextSpan("  " + sparkline(state.history[-room:], 100.0), "good"))
+    return tuple(parts)
+
+
+def _money(totals: Row) -> Line:
+    if not totals:
+        return ()
+    cost, wasted = totals.get("usd_per_hour"), totals.get("usd_wasted_per_hour")
+    parts = [TextSpan("price unknown" if cost is None else f"${as_usd(cost)} an hour")]
+    if wasted is not None:
+        parts.append(TextSpan(f", ${as_usd(wasted)} of it wasted", "warn" if wasted > 0 else ""))
+    if (alerts := totals.get("alerts")) is None:
+        parts.append(TextSpan("  alerts need a collector", "dim"))
+    else:
+        critical = totals.get("critical") or 0
+        grave = f" ({critical:,} critical)" if critical else ""
+        style = "bad" if critical else "warn" if alerts else ""
+        parts.append(TextSpan(f"  {_counted(alerts, 'alert')}{grave}", style))
+    if totals.get("simulated"):
+        parts.append(TextSpan("  simulated", "dim"))
+    return tuple(parts)
+
+
+def _tabs(state: State) -> Line:
+    page = state.page
+    parts: list[TextSpan] = []
+    for number, view in enumerate(VIEWS, 1):
+        is_here = view is page.view
+        mark = f"[{number} {view.value}]" if is_here else f" {number} {view.value} "
+        parts.append(TextSpan(mark, "bold" if is_here else "dim"))
+    where = page.gpu or page.node or (f"job {page.job}" if page.job else None)
+    if page.gpu is None and where:
+        parts.append(TextSpan(f"  of {clean(where)}", "bold"))
+    if page.text and state.typing is None:
+        parts.append(TextSpan(f"  /{clean(page.text)}", "warn"))
+    rows = state.rows
+    if page.gpu is None and rows is not None and rows.count > state.body_height:
+        last = min(page.offset + state.body_height, rows.count)
+        parts.append(TextSpan(f"  {page.offset + 1:,}-{last:,} of {rows.count:,}", "dim"))
+    return tuple(parts)
+
+
+def _columns(state: State) -> Line:
+    if state.overlay is not None:
+        return (TextSpan(clean(state.overlay.title), "title"),)
+    if state.page.gpu is not None:
+        row = state.gpu.row if state.gpu is not None else None
+        return (TextSpan(_gpu_title(state.page.gpu, row), "title"),)
+    shown = columns_of(state.page.view, state.width - len(_MARK))
+    parts = []
+    for column, width in shown:
+        title = column.title
+        if column.key == state.page.sort:
+            title = ("▼" if state.page.is_descending else "▲") + title
+        parts.append(fitted(title, width, is_right=column.is_right))
+    line = " " * len(_MARK) + " ".join(parts)
+    # A sort by what this screen has no room for is said, too.
+    if state.page.sort and all(column.key != state.page.sort for column, _ in shown):
+        title = next(c.title for c in COLUMNS[state.page.view] if c.key == state.page.sort)
+        line = fitted(line, max(0, state.width - len(title) - 10)) + f" by {title}"
+    return (TextSpan(fitted(line, state.width), "title"),)
+
+
+def _gpu_title(gpu_uuid: str, row: Row | None) -> str:
+    if row is None:
+        return f"GPU {clean(gpu_uuid)}"
+    model = f"  {clean(str(row['model']))}" if row.get("model") else ""
+    return f"{clean(str(row.get('place')))}{model}  {clean(gpu_uuid)}"
+
+
+def _body(state: State) -> list[Line]:
+    if state.page.gpu is not None:
+        return _gpu_lines(state)[state.page.scrolled :]
+    rows = state.rows
+    if rows is None:
+        return [] if state.problem is not None else [(TextSpan("  …", "dim"),)]
+    if rows.count == 0:
+        return [(TextSpan(f"  {_nothing(state)}", "dim"),)]
+    shown = columns_of(state.page.view, state.width - len(_MARK))
+    last = min(state.page.offset + state.body_height, rows.count)
+    return [_row(state, place, shown) for place in range(state.page.offset, last)]
+
+
+def _nothing(state: State) -> str:
+    page = state.page
+    what = f"no {page.view.value}"
+    if page.view is page.view.ALERTS and not page.text:
+        needs = (state.totals or {}).get("alerts") is None
+        return "alerts need a collector" if needs else "no alert fires"
+    of = f" of {page.node or page.job}" if page.node or page.job else ""
+    return clean(f"{what}{of}{f' with {page.text!r} in a name' if page.text else ''}")
+
+
+def _row(state: State, place: int, shown: Sequence[tuple[ShownColumn, int]]) -> Line:
+    row = state.row_at(place)
+    is_selected = place == state.page.at
+    mark = _MARK if is_selected else " " * len(_MARK)
+    if row is None:
+        return (TextSpan(f"{mark}…", "dim"),)
+    parts = [TextSpan(mark)]
+    for column, width in shown:
+        if len(parts) > 1:
+            parts.append(_GAP)
+        style = "" if column.level is None else column.level(row)
+        text = fitted(column.text(row), width, is_right=column.is_right)
+        parts.append(TextSpan(text, style))
+    if is_selected:
+        text = "".join(span.text for span in parts)
+        return (TextSpan(fitted(text, state.width), "selected"),)
+    return tuple(parts)
+
+
+def _gpu_lines(state: State) -> list[Line]:
+    gpu = state.gpu
+    if gpu is None:
+        return [(TextSpan("  …", "dim"),)]
+    if gpu.row is None:
+        return [(TextSpan("  no such GPU is known any more", "bad"),)]
+    lines: list[Line] = [_gpu_now(gpu.row), ()]
+    room = max(10, state.width - 20)
+    for name, title, top in SERIES:
+        values = list(gpu.series.get(name, ()))[-room:]
+        if not any(value is not None for value in values):
+            continue
+        newest = gpu.row.get(name)
+        shown = ABSENT if newest is None else f"{newest:,.0f}"
+        lines.append(
+            (TextSpan(f"{title:<10}{shown:>7}  "), TextSpan(sparkline(values, top), "good"))
+        )
+    if len(lines) > 2:
+        minutes = HISTORY_S // 60
+        lines.append((TextSpan(f"{'':<19}the last {minutes} minutes, newest at the right", "dim"),))
+    lines += [(), (TextSpan("processes", "bold"),)]
+    if not gpu.processes:
+        lines.append((TextSpan("  none that holds it"),))
+    for process in gpu.processes:
+        lines.append(_process_line(process))
+    lines += [(), (TextSpan("alerts", "bold"),)]
+    if (state.totals or {}).get("alerts") is None:
+        lines.append((TextSpan("  alerts need a collector"),))
+    elif not gpu.alerts:
+        lines.append((TextSpan("  none fires"),))
+    for alert in gpu.alerts:
+        cost = "" if alert.get("usd") is None else f", ${as_usd(alert['usd'])} so far"
+        age = "" if alert.get("age_s") is None else f" for {as_age(alert['age_s'])}"
+        style = "bad" if alert.get("severity") == "critical" else "warn"
+        said = f"{alert.get('rule')}{age}{cost}: {alert.get('summary') or ''}"
+        first, *rest = folded(said, max(20, state.width - 12))
+        lines.append(
+            (TextSpan(f"  {clean(str(alert.get('severity'))):<9}", style), TextSpan(first))
+        )
+        lines += [(TextSpan(f"{'':<11}{more}"),) for more in rest]
+    return lines
+
+
+def _gpu_now(row: Row) -> Line:
+    parts = [TextSpan(clean(str(row.get("state") or ABSENT)), "bold")]
+    used, total = row.get("memory_used_bytes"), row.get("memory_total_bytes")
+    if used is not None and total:
+        parts.append(TextSpan(f"  {as_gib(used)} of {as_gib(total)} GiB"))
+    if row.get("power_watts") is not None:
+        parts.append(TextSpan(f"  {as_watts(row['power_watts'], ' ')}"))
+    if row.get("temperature_celsius") is not None:
+        parts.append(TextSpan(f"  {row['temperature_celsius']:.0f} °C"))
+    for name, text in (("user", "user {}"), ("job", "job {}")):
+        if row.get(name) is not None:
+            parts.append(TextSpan("  " + clean(text.format(row[name]))))
+    if row.get("usd_per_hour") is not None:
+        parts.append(TextSpan(f"  ${as_usd(row['usd_per_hour'])}/h"))
+    if row.get("usd_wasted"):
+        parts.append(TextSpan(f", ${as_usd(row['usd_wasted'])} of it wasted", "warn"))
+    return tuple(parts)
+
+
+def _process_line(row: Row) -> Line:
+    memory = row.get("memory_bytes")
+    held = ABSENT if memory is None else as_gib(memory)
+    cpu = ABSENT if row.get("cpu_percent") is None else f"{row['cpu_percent']:.0f}"
+    age = ABSENT if row.get("age_s") is None else as_age(row["age_s"])
+    user = fitted(str(row.get("user") or ABSENT), 10)
+    job = fitted(str(row.get("job") or ABSENT), 10)
+    said = f"  {row.get('pid'):>8}  {user} {job} {held:>6} GiB {cpu:>5} % CPU {age:>6}  "
+    return (TextSpan(said), TextSpan(clean(str(row.get("command") or ABSENT))))
+
+
+def _overlay(state: State) -> list[Line]:
+    overlay = state.overlay
+    assert overlay is not None
+    if overlay.lines is None:
+        return [(TextSpan("  measuring the last two minutes …", "dim"),)]
+    lines: list[Line] = []
+    for text in overlay.lines:
+        lines += [(TextSpan(f"  {line}"),) for line in folded(text, max(20, state.width - 4))]
+    lines += [(), (TextSpan("  any key goes back", "dim"),)]
+    most = max(0, len(lines) - state.body_height)
+    return lines[min(overlay.scrolled, most) :]
+
+
+def _foot(state: State) -> Line:
+    if state.typing is not None:
+        return (TextSpan(f"search: {clean(state.typing)}_", "bold"), TextSpan("  enter keeps, esc ends it", "dim"))  # fmt: skip
+    return (TextSpan(KEYS if state.width >= cells(KEYS) else _KEYS_NARROW, "dim"),)

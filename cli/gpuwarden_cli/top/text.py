@@ -1,0 +1,89 @@
+"""Fits texts of anybody into cells of a terminal: no control characters, wide characters counted as two."""
+
+import unicodedata
+from collections.abc import Sequence
+from functools import lru_cache
+
+BARS = "▁▂▃▄▅▆▇█"
+ABSENT = "–"
+_ASCII = str.maketrans("▁▂▃▄▅▆▇█…–°▲▼�·", "._-=+*##.-o^v?.")
+
+
+@lru_cache(4096)
+def clean(text: str) -> str:
+    """The text without what could move the cursor or has no width of its own."""
+    if text.isascii() and text.isprintable():
+        return text
+    composed = unicodedata.normalize("NFC", text)
+    return "".join(
+        c if c.isprintable() else "�"
+        for c in composed
+        if unicodedata.category(c) not in ("Mn", "Me")
+    )
+
+
+def cells(text: str) -> int:
+    """Width of a clean text."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def fitted(text: str, width: int, *, is_right: bool = False) -> str:
+    """The text in exactly `width` cells; … where it was cut."""
+    text = clean(text)
+    if (gap := width - cells(text)) >= 0:
+        return " " * gap + text if is_right else text + " " * gap
+    if width < 1:
+        return ""
+    kept, room = [], width - 1
+    for c in text:
+        room -= cells(c)
+        if room < 0:
+            break
+        kept.append(c)
+    cut = "".join(kept) + "…"
+    return cut + " " * (width - cells(cut))
+
+
+def folded(text: str, width: int) -> list[str]:
+    """The text in lines of at most `width` cells, broken at spaces; its indent stays, and a text that fits."""
+    text = clean(text)
+    if cells(text) <= width:
+        return [text]
+    indent = " " * (len(text) - len(text.lstrip()))
+    lines, line = [], indent
+    for word in text.split():
+        while cells(word) > width - len(indent) > 0:
+            head = fitted(word, width - len(indent) + 1).rstrip().removesuffix("…")
+            if line.strip():
+                lines.append(line)
+            lines.append(indent + head)
+            word, line = word[len(head) :], indent
+        gap = " " if line.strip() else ""
+        if cells(line + gap + word) > width and line.strip():
+            lines.append(line)
+            line, gap = indent, ""
+        line += gap + word
+    return [*lines, line]
+
+
+def sparkline(values: Sequence[float | None], top: float | None = None, bottom: float = 0.0) -> str:
+    """A bar for each value from `bottom` to `top` (None: the highest that there is); a space: none."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return " " * len(values)
+    high = max(known) if top is None else top
+    span = high - bottom
+    last = len(BARS) - 1
+    return "".join(
+        " "
+        if value is None
+        else BARS[round(min(max((value - bottom) / span, 0.0), 1.0) * last) if span > 0 else 0]
+        for value in values
+    )
+
+
+def ascii_only(text: str) -> str:
+    """For terminals that have no other characters."""
+    return text.translate(_ASCII).encode("ascii", "replace").decode()

@@ -1,0 +1,172 @@
+"""The command itself: on a pseudo-terminal, which it must give back, on a dumb one, into a pipe, and called wrongly."""
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+
+COMMAND = [
+    sys.executable,
+    "-c",
+    "import sys; from gpuwarden_cli.main import main; sys.exit(main())",
+    "top",
+]
+LOCAL = ["--local", "--backend", "simulator"]
+CRASHING = [
+    sys.executable,
+    "-c",
+    """
+import sys
+from gpuwarden_cli.main import main
+from gpuwarden_cli.top.local import LocalSource
+async def ask(self, request):
+    raise ZeroDivisionError('a bug')
+LocalSource.ask = ask
+sys.exit(main())
+""",
+    "top",
+    *LOCAL,
+]
+RESTORED = (b"\x1b[?1049l", b"\x1b[?25h")
+
+
+class OnTerminal:
+    """A command on a pseudo-terminal of 80 columns and 24 lines."""
+
+    def __init__(self, command: list[str], **environment: str) -> None:
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.environ.update({"TERM": "xterm-256color", **environment})
+            os.execv(command[0], command)
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.written = b""
+
+    def until(self, text: bytes, limit_s: float = 60) -> None:
+        end = time.monotonic() + limit_s
+        while text not in self.written:
+            assert time.monotonic() < end, self.written[-2000:]
+            self._read(0.1)
+
+    def _read(self, wait_s: float) -> bool:
+        if not select.select([self.fd], [], [], wait_s)[0]:
+            return True
+        try:
+            part = os.read(self.fd, 65536)
+        except OSError:
+            return False
+        self.written += part
+        return bool(part)
+
+    def ended(self) -> int:
+        """Its exit code, when all is read."""
+        while self._read(30):
+            pass
+        os.close(self.fd)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["q", "ctrl+c", "SIGTERM", "SIGHUP"])
+def test_the_terminal_is_given_back_however_it_ends(how: str) -> None:
+    terminal = OnTerminal([*COMMAND, *LOCAL])
+    terminal.until(b"busy")
+    match how:
+        case "q":
+            os.write(terminal.fd, b"q")
+        case "ctrl+c":
+            os.write(terminal.fd, b"\x03")
+        case _:
+            os.kill(terminal.pid, getattr(signal, how))
+    assert terminal.ended() == 0
+    for sequence in RESTORED:
+        assert sequence in terminal.written
+
+
+@pytest.mark.slow
+def test_after_a_bug_the_terminal_is_given_back_and_the_error_is_told() -> None:
+    terminal = OnTerminal(CRASHING)
+    assert terminal.ended() == 1
+    for sequence in RESTORED:
+        assert sequence in terminal.written
+    assert b"ZeroDivisionError" in terminal.written.rpartition(RESTORED[0])[2]
+
+
+@pytest.mark.slow
+def test_without_colour_nothing_is_coloured() -> None:
+    terminal = OnTerminal([*COMMAND, *LOCAL], NO_COLOR="1")
+    terminal.until(b"busy")
+    os.write(terminal.fd, b"q")
+    assert terminal.ended() == 0
+    for sequence in (b"\x1b[3", b"\x1b[9", b"[38;", b";3"):
+        for part in terminal.written.split(b"\x1b[")[1:]:
+            head = part.split(b"m")[0]
+            if head.replace(b";", b"").isdigit() and b"m" in part[:12]:
+                codes = {int(code) for code in head.split(b";")}
+                assert not codes & {*range(30, 38), *range(40, 48), 38, 48, *range(90, 108)}, (
+                    sequence,
+                    head,
+                )
+
+
+def test_into_a_pipe_it_prints_one_screen_of_plain_text() -> None:
+    done = subprocess.run(
+        [*COMMAND, *LOCAL, "--once"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "8 GPUs on 1 node" in done.stdout
+    assert "/7" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_a_dumb_terminal_in_ascii_gets_screens_one_after_another() -> None:
+    terminal = OnTerminal(
+        [*COMMAND, *LOCAL, "--every", "500ms"], TERM="dumb", PYTHONIOENCODING="ascii"
+    )
+    terminal.until(b"8 GPUs on 1 node")
+    first = len(terminal.written)
+    while terminal.written[first:].count(b"8 GPUs on 1 node") < 2:
+        assert terminal._read(10)
+    os.kill(terminal.pid, signal.SIGINT)
+    terminal.ended()
+    assert b"\x1b" not in terminal.written
+    assert terminal.written.isascii()
+
+
+@pytest.mark.parametrize(
+    "flags, line",
+    [
+        (["--every", "soon"], "--every soon is not a duration of at least 500ms; write 2s"),
+        (["--every", "1ms"], "--every 1ms is not a duration of at least 500ms; write 2s"),
+        (["--backend", "nvml"], "--backend chooses what --local reads: give both, or neither"),
+        (
+            ["--url", "collector:8750", "--once"],
+            "url = collector:8750 is not a URL; it must start with http://",
+        ),
+    ],
+)
+def test_a_wrong_call_is_one_line(
+    flags: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gpuwarden_cli.main import main
+
+    assert main(["top", *flags]) == 2
+    assert capsys.readouterr().err == f"gpuwarden: {line}\n"
+
+
+def test_without_the_package_it_says_how_to_get_it(monkeypatch, capsys) -> None:
+    from gpuwarden_cli.main import main
+
+    monkeypatch.setattr("gpuwarden_cli.commands.top.find_spec", lambda name: None)
+    monkeypatch.setattr("gpuwarden_cli.commands.top._is_terminal", lambda: True)
+    assert main(["top"]) == 2
+    error = capsys.readouterr().err
+    assert "pip install 'gpuwarden[top]'" in error
+    assert error.count("\n") == 1

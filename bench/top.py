@@ -12,7 +12,6 @@ import os
 import pty
 import re
 import select
-import signal
 import struct
 import subprocess
 import sys
@@ -122,7 +121,7 @@ def main() -> None:
     args = arguments.parse_args()
     for nodes in args.nodes:
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "bench.dashboards.serve", folder, str(nodes)]
+            command = [sys.executable, "-m", "bench.dashboards.serve", folder, str(nodes), "--stored"]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
                 assert server.stdout is not None
                 url = f"http://127.0.0.1:{server.stdout.readline().strip()}"
@@ -134,7 +133,7 @@ def main() -> None:
                 for size in args.size:
                     columns, rows = (int(part) for part in size.split("x"))
                     measure(url, server.pid, columns, rows, args.seconds)
-                server.send_signal(signal.SIGINT)
+                server.terminate()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Serves the pages over a store of made-up rows, as the collector does: query processes, newest rows in files.
 
-    python -m bench.dashboards.serve FOLDER NODES
+    python -m bench.dashboards.serve FOLDER NODES [--stored]
 
 Fills the folder, prints the port in a line, and gives every GPU a new sample each second, until it is ended.
 What a collector does beside it (ingest, rollups, rules) it does not do.
@@ -17,7 +17,8 @@ from bench.dashboards.fill import FleetSize, alerts, inventory, rollups, sample_
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.schema import UPSERTED
-from gpuwarden_collector.http.sql_request import sql_request_of
+from gpuwarden_collector.http.bodies import BodyReader
+from gpuwarden_collector.http.sql import SqlEndpoint
 from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.stored import take_stored
@@ -71,30 +72,22 @@ class Samples:
         return found.select(SCHEMAS[table].names).cast(SCHEMAS[table])
 
 
-def sql_route(querier: SqlQuerier) -> web.RouteDef:
-    """`POST /v1/sql`, for commands."""
-
-    async def run_sql(request: web.Request) -> web.Response:
-        asked = sql_request_of(await request.read(), request.content_type, "")
-        answer = await querier.run("json", asked.sql, asked.params)
-        return web.Response(body=answer.body, content_type=asked.form.value)
-
-    return web.post("/v1/sql", run_sql)
-
-
-async def serve(folder: Path, nodes: int) -> None:
-    """Until it is cancelled."""
+async def serve(folder: Path, nodes: int, *, is_stored: bool = False) -> None:
+    """Until it is cancelled. `is_stored`: samples of now are in segments too."""
     size, clock = _size(nodes), SystemClock()
     database = Database.open(folder, LIMITS)
     fill(database, size, datetime.now(UTC))
     newest = database.spill_dir / "newest"
     latest = LatestRows(newest, clock)
     worker = WorkerSettings(folder, database.address, LIMITS, database.spill_dir, 0, newest)
-    querier = SqlQuerier(worker, Stats(), clock, latest=latest)
+    stats = Stats()
+    querier = SqlQuerier(worker, stats, clock, latest=latest)
     samples = Samples(size)
     await take_stored(latest, querier)
     app = web.Application()
-    app.add_routes([*routes(querier, clock), sql_route(querier)])
+    bodies = BodyReader(in_flight_bytes_max=2**24, timeout_s=10)
+    sql = SqlEndpoint(querier, bodies, stats, queries_max=2, send_s=30)
+    app.add_routes([*routes(querier, clock), *sql.routes()])
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -104,6 +97,8 @@ async def serve(folder: Path, nodes: int) -> None:
         while True:
             fresh = {name: samples.of(name) for name in ("gpu_samples", "host_samples")}
             await asyncio.to_thread(latest.add, fresh)
+            if is_stored:
+                await asyncio.to_thread(commit, database, Changes(appended=fresh))
             if second % PROCESSES_S == 0:
                 rows = {"process_samples": samples.of("process_samples")}
                 await asyncio.to_thread(commit, database, Changes(appended=rows))
@@ -122,8 +117,9 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("folder", type=Path)
     arguments.add_argument("nodes", type=int)
+    arguments.add_argument("--stored", action="store_true", help="put samples of now into segments")
     args = arguments.parse_args()
-    asyncio.run(serve(args.folder, args.nodes))
+    asyncio.run(serve(args.folder, args.nodes, is_stored=args.stored))
 
 
 if __name__ == "__main__":

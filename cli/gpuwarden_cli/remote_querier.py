@@ -33,18 +33,19 @@ class RemoteQuerier:
         bound = {name: _param(value) for name, value in (params or {}).items()}
         try:
             limit_s = timeout_s or TIMEOUT_S
-            answer = await self._call(ask, sql, bound, url=self._url, timeout_s=limit_s)
+            answer = await self._call(
+                ask, sql, bound, url=self._url, timeout_s=limit_s, row_limit=row_limit
+            )
         except RefusedError as error:
             raise QueryError(str(error)) from error
-        is_more = row_limit is not None and len(answer.rows) > row_limit
         return Result(
             answer.columns,
             answer.types,
             [
                 tuple(_value(v, kind) for v, kind in zip(row, answer.types, strict=True))
-                for row in answer.rows[:row_limit]
+                for row in answer.rows
             ],
-            truncated=answer.truncated or is_more,
+            truncated=answer.truncated,
         )
 
 

@@ -65,9 +65,14 @@ def ask(
     *,
     url: str | None = None,
     timeout_s: float = 60,
+    row_limit: int | None = None,
 ) -> QueryAnswer:
     """Rows of one SELECT; `params` as the API takes them. Raises CallError."""
-    document = {"sql": sql, "params": dict(params)} if params else {"sql": sql}
+    document: dict[str, Any] = {"sql": sql}
+    if params:
+        document["params"] = dict(params)
+    if row_limit is not None:
+        document["row_limit"] = row_limit
     found = call("POST", "/v1/sql", document, url=url, timeout_s=timeout_s)
     columns = [column["name"] for column in found["columns"]]
     types = [column["type"] for column in found["columns"]]

@@ -1,7 +1,11 @@
-"""Asks a collector for what is on the screen: one query a refresh, which has the totals in it too."""
+"""Asks a collector for what is on the screen: one query a refresh, which has the totals in it too.
+
+A query of `gpus_now` and its like is answered from the newest rows alone, at a fraction of the cost of one that
+reads samples, too. So who holds the GPUs on the screen is asked beside it, as seldom as processes are read.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuwarden.alert import PLACE_SQL, WORST_FIRST
@@ -15,6 +19,7 @@ from gpuwarden_cli.top.request import (
     GpuAnswer,
     GpuRequest,
     Request,
+    Row,
     RowsAnswer,
     RowsRequest,
     SourceError,
@@ -26,6 +31,10 @@ from gpuwarden_client.http import CallError, CollectorEndpoint, RefusedError
 from gpuwarden_dashboards.read.fleetmap import STATES, SUMS, cells_sql
 
 TIMEOUT_S = 20.0
+HOLDER_COLUMNS = ("user", "job", "process")
+HOLDERS_S = 10.0
+"""Processes are read so often."""
+HOLDERS_MAX = 5_000
 _JOB = "coalesce(slurm_job_id, pod)"
 _RECENT = "ts > now()::TIMESTAMP - INTERVAL 30 SECOND"
 _READINGS = """{'model': i.model, 'memory_used_bytes': n.memory_used_bytes,
@@ -105,17 +114,30 @@ rows_of AS (
     LEFT JOIN trouble t USING (node)
     WHERE n.forgotten_at IS NULL AND ($node IS NULL OR n.node = $node) AND $job IS NULL
 )"""
-_GPUS = f"""
-{_held("true")},
+
+
+def _gpus(more: str, joined: str, where: str) -> str:
+    return f"""
 alerts_of AS (
     SELECT gpu_uuid, string_agg(DISTINCT rule, ' ' ORDER BY rule) AS alert
     FROM alerts_now WHERE state = 'firing' AND gpu_uuid IS NOT NULL GROUP BY gpu_uuid
 ),
 rows_of AS (
-    SELECT f.*, h.holder.user AS user, h.holder.job AS job, h.holder.process AS process, a.alert
-    FROM fleet f LEFT JOIN held h USING (gpu_uuid) LEFT JOIN alerts_of a USING (gpu_uuid)
-    WHERE ($node IS NULL OR f.node = $node) AND ($job IS NULL OR h.holder.job = $job)
+    SELECT f.*, {more} a.alert
+    FROM fleet f LEFT JOIN alerts_of a USING (gpu_uuid) {joined}
+    WHERE ($node IS NULL OR f.node = $node) AND ($job IS NULL OR {where})
 )"""
+
+
+_GPUS = _gpus("", "", "false")
+_HOLDER = "h.holder.user AS user, h.holder.job AS job, h.holder.process AS process"
+_GPUS_HELD = f"""
+{_held("true")},
+{_gpus(f"{_HOLDER},", "LEFT JOIN held h USING (gpu_uuid)", "h.holder.job = $job")}"""
+_HOLDERS = f"""
+WITH {_held("(list_contains($gpus, p.gpu_uuid) OR list_contains($gpus, g.parent_gpu_uuid))")}
+SELECT gpu_uuid, {_HOLDER} FROM held h
+"""
 _OF_PROCESS = f"""
     node || '/' || coalesce(gpu::VARCHAR, gpu_uuid) AS place, node, gpu, gpu_uuid, pid,
     gpu_uuid || ' ' || pid AS process, username AS user, {_JOB} AS job, gpu_memory_bytes AS memory_bytes,
@@ -157,7 +179,7 @@ _WORST = f"row_number() OVER (ORDER BY {WORST_FIRST}, usd_so_far DESC NULLS LAST
 
 _ROWS: Mapping[TopView, tuple[str, str, str]] = {
     TopView.NODES: (_NODES, "concat_ws(' ', node, model, labels)", "coalesce(level = 3 OR state = 'silent', false) DESC, node"),
-    TopView.GPUS: (_GPUS, "concat_ws(' ', place, model, gpu_uuid, user, job, process)", "node, gpu, gpu_uuid"),
+    TopView.GPUS: (_GPUS, "concat_ws(' ', place, model, gpu_uuid)", "node, gpu, gpu_uuid"),
     TopView.PROCESSES: (_PROCESSES, "concat_ws(' ', place, user, job, command, pid)", "node, gpu, pid"),
     TopView.JOBS: (_JOBS, "concat_ws(' ', job, user, \"where\")", "gpus DESC, job"),
     TopView.ALERTS: (
@@ -165,10 +187,23 @@ _ROWS: Mapping[TopView, tuple[str, str, str]] = {
     ),
 }  # fmt: skip
 """CTEs that end with `rows_of`, the text that a search looks in, and the view's own order."""
+_HELD_ROWS = (_GPUS_HELD, "concat_ws(' ', place, model, gpu_uuid, user, job, process)", "node, gpu, gpu_uuid")  # fmt: skip
+"""The same of GPUs with who holds them."""
 
-_GPU = f"""
-WITH {_FLEET},
-{_held("(p.gpu_uuid = $gpu OR g.parent_gpu_uuid = $gpu)")},
+_GPU_NOW = f"""
+WITH {_FLEET}
+SELECT
+    (SELECT to_json(t)::VARCHAR FROM totals t) AS totals,
+    (SELECT to_json(f)::VARCHAR FROM fleet f WHERE gpu_uuid = $gpu) AS gpu,
+    (SELECT to_json(coalesce(list(a ORDER BY a.worst), []))::VARCHAR FROM (
+        SELECT severity, rule, summary, usd_so_far AS usd, {_WORST} AS worst,
+            date_diff('second', began_at, now()::TIMESTAMP) AS age_s
+        FROM alerts_now WHERE state = 'firing' AND (gpu_uuid = $gpu
+            OR (gpu_uuid IS NULL AND node = (SELECT node FROM gpus WHERE gpu_uuid = $gpu)))
+    ) a) AS alerts
+"""
+_GPU_PAST = f"""
+WITH {_held("(p.gpu_uuid = $gpu OR g.parent_gpu_uuid = $gpu)")},
 {_newest("(gpu_uuid = $gpu OR gpu_uuid IN (SELECT gpu_uuid FROM gpus WHERE parent_gpu_uuid = $gpu))")},
 bins AS (
     SELECT least($bins - 1, floor($bins * (1 - date_diff('millisecond', ts, now()::TIMESTAMP) / {HISTORY_S * 1000}.0)))
@@ -181,26 +216,30 @@ bins AS (
     GROUP BY bin
 )
 SELECT
-    (SELECT to_json(t)::VARCHAR FROM totals t) AS totals,
-    (SELECT to_json(f)::VARCHAR FROM (
-        SELECT fleet.*, h.holder.user AS user, h.holder.job AS job
-        FROM fleet LEFT JOIN held h USING (gpu_uuid) WHERE gpu_uuid = $gpu
-    ) f) AS gpu,
     (SELECT to_json(coalesce(list(b), []))::VARCHAR FROM bins b) AS bins,
     (SELECT to_json(coalesce(list(p ORDER BY p.memory_bytes DESC NULLS LAST, p.pid), []))::VARCHAR
         FROM (SELECT {_OF_PROCESS} FROM newest) p) AS processes,
-    (SELECT to_json(coalesce(list(a ORDER BY a.worst), []))::VARCHAR FROM (
-        SELECT severity, rule, summary, usd_so_far AS usd, {_WORST} AS worst,
-            date_diff('second', began_at, now()::TIMESTAMP) AS age_s
-        FROM alerts_now WHERE state = 'firing' AND (gpu_uuid = $gpu
-            OR (gpu_uuid IS NULL AND node = (SELECT node FROM gpus WHERE gpu_uuid = $gpu)))
-    ) a) AS alerts
+    (SELECT to_json(coalesce(first(h.holder), {{'user': NULL, 'job': NULL}}))::VARCHAR FROM held h) AS holder
 """
 
 
+_TOTALS = f"WITH {_FLEET} SELECT to_json(t)::VARCHAR AS totals FROM totals t"
+
+
+def has_holders(request: RowsRequest) -> bool:
+    """Whether rows of GPUs are chosen or sorted by who holds them, so that it must be known of all."""
+    of_holder = request.job is not None or request.text or request.sort in HOLDER_COLUMNS
+    return request.view is TopView.GPUS and bool(of_holder)
+
+
 def rows_sql(request: RowsRequest) -> str:
-    """The query of some rows, with the totals on each; it takes $node, $job, $text, $limit and $offset."""
-    made, names, order = _ROWS[request.view]
+    """The query of some rows, with the totals on each; it takes $node, $job, $text, $limit and $offset.
+
+    Processes are without totals: they need nothing of the fleet.
+    """
+    made, names, order = _HELD_ROWS if has_holders(request) else _ROWS[request.view]
+    has_totals = request.view is not TopView.PROCESSES
+    totals = "(SELECT to_json(t)::VARCHAR FROM totals t)" if has_totals else "NULL"
     if request.sort:
         # A column of ours, not a text of anybody's.
         order = f'"{request.sort}" {"DESC" if request.is_descending else "ASC"} NULLS LAST, {order}'
@@ -210,16 +249,19 @@ def rows_sql(request: RowsRequest) -> str:
             f"{first.removesuffix(' DESC')} {'ASC' if ' DESC' in first else 'DESC'}{comma}{rest}"
         )
     return f"""
-WITH {_FLEET},
+WITH {f"{_FLEET}," if has_totals else ""}
 {made},
 chosen AS (SELECT * FROM rows_of WHERE $text = '' OR contains(lower({names}), $text)),
 page AS (
     SELECT *, row_number() OVER (ORDER BY {order}) AS line_ FROM chosen
     ORDER BY {order} LIMIT $limit::BIGINT OFFSET $offset::BIGINT
 )
-SELECT (SELECT to_json(t)::VARCHAR FROM totals t) AS totals_, (SELECT count(*) FROM chosen) AS count_, page.*
+SELECT {totals} AS totals_, (SELECT count(*) FROM chosen) AS count_, page.*
 FROM (SELECT 1) LEFT JOIN page ON true ORDER BY line_
 """
+
+
+_Past = tuple[Mapping[str, Sequence[float | None]], Sequence[Row], Row]
 
 
 class CollectorSource:
@@ -231,6 +273,10 @@ class CollectorSource:
         # A thread that a person who quits does not wait for.
         self._querier = querier or RemoteQuerier(url, Worker("collector").submit)
         self._clock = SystemClock()
+        self._holders: dict[str, tuple[Row, float]] = {}
+        """Who holds a GPU that was on the screen, and when that was asked."""
+        self._of_gpu: tuple[GpuRequest, float, _Past] | None = None
+        """The past of the GPU that is shown whole, and until when it is good."""
 
     @property
     def name(self) -> str:
@@ -261,23 +307,55 @@ class CollectorSource:
         }  # fmt: skip
         found = await self._querier.query(rows_sql(request), params, timeout_s=TIMEOUT_S)
         records = found.records()
-        rows = [
+        rows: list[Row] = [
             {name: value for name, value in record.items() if name not in ("totals_", "count_")}
             for record in records
             if record["line_"] is not None
         ]
-        return RowsAnswer(json.loads(records[0]["totals_"]), rows, records[0]["count_"])
+        totals = records[0]["totals_"]
+        if totals is None:
+            totals = (await self._querier.query(_TOTALS, timeout_s=TIMEOUT_S)).rows[0][0]
+        elif request.view is TopView.GPUS and not has_holders(request):
+            rows = await self._with_holders(rows)
+        return RowsAnswer(json.loads(totals), rows, records[0]["count_"])
+
+    async def _with_holders(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows with who holds each GPU, asked again where that is old."""
+        now_s = self._clock.monotonic()
+        gpus = [row["gpu_uuid"] for row in rows]
+        if any(now_s - self._holders.get(gpu, ({}, -HOLDERS_S))[1] >= HOLDERS_S for gpu in gpus):
+            found = await self._querier.query(_HOLDERS, {"gpus": gpus}, timeout_s=TIMEOUT_S)
+            held = {record.pop("gpu_uuid"): record for record in found.records()}
+            if len(self._holders) > HOLDERS_MAX:
+                self._holders.clear()
+            self._holders |= {gpu: (held.get(gpu, {}), now_s) for gpu in gpus}
+        return [{**row, **self._holders[row["gpu_uuid"]][0]} for row in rows]
 
     async def _gpu(self, request: GpuRequest) -> GpuAnswer:
+        now = await self._querier.query(_GPU_NOW, {"gpu": request.gpu_uuid}, timeout_s=TIMEOUT_S)
+        (record,) = now.records()
+        totals = json.loads(record["totals"])
+        if record["gpu"] is None:
+            return GpuAnswer(totals, None)
+        series, processes, holder = await self._past(request)
+        row = {**json.loads(record["gpu"]), **holder}
+        return GpuAnswer(totals, row, series, processes, json.loads(record["alerts"]))
+
+    async def _past(self, request: GpuRequest) -> _Past:
+        """Its history, processes and holder, asked again where that is old."""
+        now_s = self._clock.monotonic()
+        if self._of_gpu is not None and self._of_gpu[0] == request and now_s < self._of_gpu[1]:
+            return self._of_gpu[2]
         params = {"gpu": request.gpu_uuid, "bins": request.bins}
-        (record,) = (await self._querier.query(_GPU, params, timeout_s=TIMEOUT_S)).records()
+        (record,) = (await self._querier.query(_GPU_PAST, params, timeout_s=TIMEOUT_S)).records()
         series: dict[str, list[float | None]] = {}
         for one in json.loads(record["bins"]):
             for name, value in one.items():
                 if name != "bin" and 0 <= one["bin"] < request.bins:
                     series.setdefault(name, [None] * request.bins)[one["bin"]] = value
-        row = None if record["gpu"] is None else json.loads(record["gpu"])
-        return GpuAnswer(row, series, json.loads(record["processes"]), json.loads(record["alerts"]))
+        past = (series, json.loads(record["processes"]), json.loads(record["holder"] or "{}"))
+        self._of_gpu = (request, now_s + HOLDERS_S, past)
+        return past
 
     async def _why(self, name: str) -> list[str]:
         from gpuwarden_cli.commands.why import find

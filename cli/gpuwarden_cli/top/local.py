@@ -58,7 +58,8 @@ class LocalSource:
         self._latest = Latest(clock)
         self._history: dict[str, deque[tuple[int, Mapping[str, float | None]]]] = {}
         self._is_read = asyncio.Event()
-        """Set by the first samples of GPUs."""
+        """Set by the first samples of GPUs, where there are GPUs."""
+        self._first = "gpu_samples" if any("gpu_samples" in p.tables for p in probes) else "host_samples"  # fmt: skip
         counters = Counters()
         self._runners = [
             ProbeRunner(
@@ -125,8 +126,9 @@ class LocalSource:
                     whole.pop(name)
                 stamped.append(whole)
             self._latest.take(table, stamped)
-            if table == "gpu_samples":
+            if table == self._first:
                 self._is_read.set()
+            if table == "gpu_samples":
                 for row in stamped:
                     self._remember(ts_ms, row)
 
@@ -244,11 +246,12 @@ class LocalSource:
         }
 
     def _gpu(self, request: GpuRequest) -> GpuAnswer:
-        row = next((gpu for gpu in self._gpus() if gpu["gpu_uuid"] == request.gpu_uuid), None)
+        gpus = self._gpus()
+        row = next((gpu for gpu in gpus if gpu["gpu_uuid"] == request.gpu_uuid), None)
         processes = [p for p in self._processes() if p["gpu_uuid"] == request.gpu_uuid]
         now_ms = to_ms(self._clock.now())
         kept = self._history.get(request.gpu_uuid, ())
-        return GpuAnswer(row, _binned(kept, request.bins, now_ms), processes)
+        return GpuAnswer(self._totals(gpus), row, _binned(kept, request.bins, now_ms), processes)
 
 
 def _untold(_probe: Probe, _event: HealthEvent) -> None:

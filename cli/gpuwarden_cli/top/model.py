@@ -29,6 +29,8 @@ HISTORY_MAX = 240
 """Refreshes that the fleet's line of utilization goes back."""
 RETRY_MAX_S = 10.0
 SAID_EVERY_S = 1.0
+BUSY_SHARE = 0.1
+"""Most of the time that a source is kept busy: one that is slow is asked less often."""
 VIEWS = tuple(TopView)
 BINS_MAX = 180
 TEXT_MAX = 64
@@ -107,6 +109,8 @@ class State:
     """What is under way."""
     asked_at_s: float = 0.0
     answered_at_s: float | None = None
+    pace_s: float = 0.0
+    """Between refreshes, as it is: more than `every_s` where the source is slow."""
     next_at_s: float = 0.0
     """When the page is asked for again."""
     is_paused: bool = False
@@ -278,15 +282,14 @@ def _answered(state: State, request: Request, answer: Answer, now_s: float) -> S
         if state.overlay is None or not isinstance(request, WhyRequest) or request.name != state.why:  # fmt: skip
             return replace(state, why=None)
         return replace(state, why=None, overlay=replace(state.overlay, lines=answer.lines))
-    state = replace(state, next_at_s=max(now_s, state.asked_at_s + state.every_s))
-    if isinstance(answer, RowsAnswer):
-        util = answer.totals.get("util_percent")
-        history = (*state.history, util)[-HISTORY_MAX:]
-        state = replace(state, totals=answer.totals, history=history)
+    pace_s = max(state.every_s, (now_s - state.asked_at_s) / BUSY_SHARE)
+    state = replace(state, pace_s=pace_s, next_at_s=state.asked_at_s + pace_s)
+    history = (*state.history, answer.totals.get("util_percent"))[-HISTORY_MAX:]
+    state = replace(state, totals=answer.totals, history=history)
     if request != state.request:
         # It was asked for before a key was pressed; the page is asked for at once.
         if _same_place(request, state.request):
-            state = replace(state, shown=Shown(request, answer))
+            state = _settled(replace(state, shown=Shown(request, answer)))
         return replace(state, next_at_s=now_s)
     return _settled(replace(state, shown=Shown(request, answer)))
 
@@ -302,13 +305,13 @@ def _same_place(one: Request, other: Request) -> bool:
 def _settled(state: State) -> State:
     """The selection follows its row, or stays at its place; never behind the last row."""
     rows, page = state.rows, state.page
-    if rows is None:
+    if rows is None or state.shown is None or not isinstance(state.shown.request, RowsRequest):
         return state
     key = KEY[page.view]
     at = page.at
     for number, row in enumerate(rows.rows):
         if page.selected is not None and row.get(key) == page.selected:
-            at = page.offset + number
+            at = state.shown.request.offset + number
     at = max(0, min(at, rows.count - 1))
     offset = min(page.offset, max(0, rows.count - state.body_height))
     state = replace(state, page=replace(page, at=at, offset=offset))

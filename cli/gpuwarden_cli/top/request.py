@@ -77,6 +77,7 @@ class RowsAnswer:
 class GpuAnswer:
     """A GPU now, and what it was; `row` None: no GPU has that identity."""
 
+    totals: Row
     row: Row | None
     series: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     """By metric, the oldest first; None: not read."""

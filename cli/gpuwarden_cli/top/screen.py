@@ -84,7 +84,10 @@ def _title(state: State, now_s: float) -> Line:
     elif state.asked is not None and now_s - state.asked_at_s > LATE_S:
         status = TextSpan(f"  no answer for {as_age(now_s - state.asked_at_s)}", "warn")
     else:
-        status = TextSpan(f"  every {state.every_s:g} s", "dim")
+        pace_s = max(state.every_s, state.pace_s)
+        status = TextSpan(
+            f"  every {pace_s:.2g} s" if pace_s < 10 else f"  every {pace_s:.0f} s", "dim"
+        )
     at = (state.totals or {}).get("at")
     clock = TextSpan("" if at is None else f"  {at}")
     said = clean(f"gpuwarden top  {state.source}")

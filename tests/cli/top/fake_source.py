@@ -64,7 +64,7 @@ class FakeSource:
                            "age_s": 4000, "command": "python train.py"}  # fmt: skip
                 alert = {"severity": "critical", "rule": "gpu_hung", "summary": "It hangs.", "age_s": 60, "usd": 3.0}  # fmt: skip
                 half = [None] * (bins // 2) + [50.0] * (bins - bins // 2)
-                return GpuAnswer(row, {"util_percent": half}, [process], [alert])
+                return GpuAnswer(TOTALS, row, {"util_percent": half}, [process], [alert])
             case RowsRequest():
                 return self._rows(request)
 

@@ -82,6 +82,14 @@ def test_a_refresh_asks_for_the_rows_on_screen_and_no_more() -> None:
     assert driven.do(Ticked(), after_s=0.1) == [AskSource(driven.asked[0])]
 
 
+def test_a_source_that_is_slow_is_asked_less_often() -> None:
+    driven = begun()
+    driven.do(Ticked(), after_s=2)
+    driven.now_s += 0.5
+    driven.answer()
+    assert wait_s(driven.state, driven.now_s) == 4.5
+
+
 def test_one_request_is_under_way_and_the_newest_wish_is_asked_next() -> None:
     driven = begun()
     driven.keys("pagedown", "pagedown", "pagedown")
@@ -112,7 +120,7 @@ def test_enter_goes_in_and_escape_goes_back_to_where_one_was() -> None:
     driven = begun()
     driven.keys("down", "enter")
     assert driven.asked[-1] == GpuRequest("GPU-1", 60)
-    driven.do(AnswerArrived(driven.asked[-1], GpuAnswer(gpu(1))))
+    driven.do(AnswerArrived(driven.asked[-1], GpuAnswer(TOTALS, gpu(1))))
     assert driven.state.gpu is not None
     driven.keys("escape")
     assert driven.state.page.at == 1
@@ -246,7 +254,7 @@ def test_whatever_happens_the_screen_has_its_size_and_the_selection_is_a_row(
                     assert 0 <= driven.state.page.at < driven.state.rows.count
             elif isinstance(asked, GpuRequest):
                 row = {"place": name, "gpu_uuid": name}
-                driven.do(AnswerArrived(asked, GpuAnswer(row, {}, [{"pid": 1}], [{}])))
+                driven.do(AnswerArrived(asked, GpuAnswer(TOTALS, row, {}, [{"pid": 1}], [{}])))
             elif asked is not None:
                 driven.do(AnswerArrived(asked, WhyAnswer([name, name])))
         else:

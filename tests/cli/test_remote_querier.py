@@ -26,10 +26,12 @@ async def test_values_have_the_types_of_the_database(answering) -> None:
     assert asked[0]["params"] == {"now": {"timestamp": "2026-01-01T12:00:00+00:00"}, "least": 3}
 
 
-async def test_more_rows_than_wanted_are_said_to_be_more(answering) -> None:
-    answering(200, ANSWER)
+async def test_the_collector_is_told_how_many_rows_are_wanted_and_says_that_there_are_more(
+    answering,
+) -> None:
+    asked = answering(200, {**ANSWER, "rows": [ROW], "truncated": True})
     result = await RemoteQuerier().query("SELECT 1", row_limit=1)
-    assert (len(result.rows), result.truncated) == (1, True)
+    assert (asked[0]["row_limit"], len(result.rows), result.truncated) == (1, 1, True)
 
 
 async def test_a_refusal_is_an_error_of_the_query(answering) -> None:

@@ -167,7 +167,7 @@ COLUMNS: Mapping[TopView, Sequence[ShownColumn]] = {
     TopView.ALERTS: (
         ShownColumn("severity", "severity", 8, level=_of_severity),
         ShownColumn("rule", "rule", 16, most=26),
-        ShownColumn("place", "place", 14, most=24),
+        ShownColumn("place", "place", 16, most=24),
         _right("age_s", "age", 5, as_age),
         _right("usd", "cost $", 7, as_usd),
         ShownColumn("owner", "user", 10, from_width=100),

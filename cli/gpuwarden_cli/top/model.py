@@ -31,6 +31,8 @@ RETRY_MAX_S = 10.0
 SAID_EVERY_S = 1.0
 BUSY_SHARE = 0.1
 """Most of the time that a source is kept busy: one that is slow is asked less often."""
+PACE_MAX_S = 15.0
+"""But not more seldom, unless a person wants that."""
 VIEWS = tuple(TopView)
 BINS_MAX = 180
 TEXT_MAX = 64
@@ -282,8 +284,9 @@ def _answered(state: State, request: Request, answer: Answer, now_s: float) -> S
         if state.overlay is None or not isinstance(request, WhyRequest) or request.name != state.why:  # fmt: skip
             return replace(state, why=None)
         return replace(state, why=None, overlay=replace(state.overlay, lines=answer.lines))
-    pace_s = max(state.every_s, (now_s - state.asked_at_s) / BUSY_SHARE)
-    state = replace(state, pace_s=pace_s, next_at_s=state.asked_at_s + pace_s)
+    slow_s = min((now_s - state.asked_at_s) / BUSY_SHARE, PACE_MAX_S)
+    pace_s = max(state.every_s, slow_s)
+    state = replace(state, pace_s=pace_s, next_at_s=max(now_s, state.asked_at_s + pace_s))
     history = (*state.history, answer.totals.get("util_percent"))[-HISTORY_MAX:]
     state = replace(state, totals=answer.totals, history=history)
     if request != state.request:

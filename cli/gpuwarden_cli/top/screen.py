@@ -107,18 +107,18 @@ def _fleet(state: State, totals: Row) -> Line:
     if not totals:
         return (TextSpan("waiting for the first answer", "dim"),)
     gpus, reporting = totals.get("gpus"), totals.get("reporting")
-    parts = [TextSpan(f"{_counted(gpus, 'GPU')} on {_counted(totals.get('nodes'), 'node')}")]
+    nodes = _counted(totals.get("nodes"), "node")
+    parts = [TextSpan(f"{_counted(gpus, 'GPU')}, {nodes}: ")]
     if gpus is not None and reporting is not None and reporting < gpus:
-        parts.append(TextSpan(f", {gpus - reporting:,} not reporting", "bad"))
-    parts.append(TextSpan(f"  {totals.get('busy') or 0:,} busy  "))
-    parts.append(
-        TextSpan(f"{totals.get('idle') or 0:,} idle", "warn" if totals.get("idle") else "")
-    )
+        parts.append(TextSpan(f"{gpus - reporting:,} silent", "bad"))
+        parts.append(TextSpan(", "))
+    parts.append(TextSpan(f"{totals.get('busy') or 0:,} busy, "))
+    idle = totals.get("idle") or 0
+    parts.append(TextSpan(f"{idle:,} idle", "warn" if idle else ""))
     if throttled := totals.get("throttled"):
-        parts.append(TextSpan(f"  {throttled:,} throttled", "bad"))
-    util, power = totals.get("util_percent"), totals.get("power_watts")
-    parts.append(TextSpan(f"  util {_said(util, f'{util or 0:.0f}', ' %')}"))
-    parts.append(TextSpan(f"  {_said(power, as_watts(power or 0.0, ' '))}"))
+        parts += [TextSpan(", "), TextSpan(f"{throttled:,} throttled", "bad")]
+    if unknown := totals.get("unknown"):
+        parts.append(TextSpan(f", {unknown:,} unknown"))
     used = sum(cells(span.text) for span in parts)
     if (room := min(len(state.history), state.width - used - 2)) >= 8:
         parts.append(TextSpan("  " + sparkline(state.history[-room:], 100.0), "good"))
@@ -128,10 +128,16 @@ def _fleet(state: State, totals: Row) -> Line:
 def _money(totals: Row) -> Line:
     if not totals:
         return ()
+    util, power = totals.get("util_percent"), totals.get("power_watts")
+    parts = [
+        TextSpan(f"util {_said(util, f'{util or 0:.0f}', ' %')}"),
+        TextSpan(f"  {_said(power, as_watts(power or 0.0, ' '))}"),
+    ]
     cost, wasted = totals.get("usd_per_hour"), totals.get("usd_wasted_per_hour")
-    parts = [TextSpan("price unknown" if cost is None else f"${as_usd(cost)} an hour")]
+    parts.append(TextSpan("  price unknown" if cost is None else f"  ${as_usd(cost)}/h"))
     if wasted is not None:
-        parts.append(TextSpan(f", ${as_usd(wasted)} of it wasted", "warn" if wasted > 0 else ""))
+        parts.append(TextSpan(", "))
+        parts.append(TextSpan(f"${as_usd(wasted)} wasted", "warn" if wasted > 0 else ""))
     if (alerts := totals.get("alerts")) is None:
         parts.append(TextSpan("  alerts need a collector", "dim"))
     else:
@@ -170,13 +176,11 @@ def _columns(state: State) -> Line:
         row = state.gpu.row if state.gpu is not None else None
         return (TextSpan(_gpu_title(state.page.gpu, row), "title"),)
     shown = columns_of(state.page.view, state.width - len(_MARK))
-    parts = []
+    line = " "
     for column, width in shown:
-        title = column.title
-        if column.key == state.page.sort:
-            title = ("▼" if state.page.is_descending else "▲") + title
-        parts.append(fitted(title, width, is_right=column.is_right))
-    line = " " * len(_MARK) + " ".join(parts)
+        arrow = "▼" if state.page.is_descending else "▲"
+        line += arrow if column.key == state.page.sort else " "
+        line += fitted(column.title, width, is_right=column.is_right)
     # A sort by what this screen has no room for is said, too.
     if state.page.sort and all(column.key != state.page.sort for column, _ in shown):
         title = next(c.title for c in COLUMNS[state.page.view] if c.key == state.page.sort)

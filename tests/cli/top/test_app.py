@@ -35,8 +35,11 @@ async def test_nodes_then_gpus_then_one_gpu_and_back() -> None:
     source = FakeSource()
     async with shown(source) as (app, pilot):
         text = app.lines.text
-        assert "10,000 GPUs on 1,250 nodes, 200 not reporting" in text
-        assert "$29,500 an hour, $2,950 of it wasted  63 alerts (32 critical)  simulated" in text
+        assert "10,000 GPUs, 1,250 nodes: 200 silent, 8,000 busy, 1,000 idle, 10 throttled" in text
+        assert (
+            "util 62 %  5.12 MW  $29,500/h, $2,950 wasted  63 alerts (32 critical)  simulated"
+            in text
+        )
         assert "> gpu-00000" in text
         await pilot.press("down", "enter")
         await until(lambda: app.state.rows is not None and app.state.rows.count == 8)

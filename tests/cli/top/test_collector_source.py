@@ -221,7 +221,7 @@ async def test_the_application_shows_a_real_collector_and_finds_it_again(tmp_pat
         app = TopApp(CollectorSource(url), State(url, every_s=0.2), SystemClock())
         async with app.run_test(size=(80, 24)) as pilot:
             await until(lambda: app.state.rows is not None and app.state.rows.count == 1)
-            assert "2 GPUs on 1 node" in app.lines.text
+            assert "2 GPUs, 1 node" in app.lines.text
             await pilot.press("enter")
             await until(lambda: app.state.rows is not None and app.state.rows.count == 2)
             assert "n1/1" in app.lines.text

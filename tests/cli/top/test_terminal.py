@@ -121,7 +121,7 @@ def test_into_a_pipe_it_prints_one_screen_of_plain_text() -> None:
         [*COMMAND, *LOCAL, "--once"], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "8 GPUs on 1 node" in done.stdout
+    assert "8 GPUs, 1 node" in done.stdout
     assert "/7" in done.stdout
     assert "\x1b" not in done.stdout
 
@@ -130,9 +130,9 @@ def test_a_dumb_terminal_in_ascii_gets_screens_one_after_another() -> None:
     terminal = OnTerminal(
         [*COMMAND, *LOCAL, "--every", "500ms"], TERM="dumb", PYTHONIOENCODING="ascii"
     )
-    terminal.until(b"8 GPUs on 1 node")
+    terminal.until(b"8 GPUs, 1 node")
     first = len(terminal.written)
-    while terminal.written[first:].count(b"8 GPUs on 1 node") < 2:
+    while terminal.written[first:].count(b"8 GPUs, 1 node") < 2:
         assert terminal._read(10)
     os.kill(terminal.pid, signal.SIGINT)
     terminal.ended()

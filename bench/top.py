@@ -121,7 +121,14 @@ def main() -> None:
     args = arguments.parse_args()
     for nodes in args.nodes:
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "bench.dashboards.serve", folder, str(nodes), "--stored"]
+            command = [
+                sys.executable,
+                "-m",
+                "bench.dashboards.serve",
+                folder,
+                str(nodes),
+                "--stored",
+            ]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
                 assert server.stdout is not None
                 url = f"http://127.0.0.1:{server.stdout.readline().strip()}"

@@ -608,7 +608,10 @@ async def _listen_postgres(
     from gpuwarden_collector.postgres.server import PostgresServer
 
     server = PostgresServer(querier, access, stats, queue, query_log)
-    found = await stack.enter_async_context(server.listening(settings.host, settings.postgres_port))
+    group = await stack.enter_async_context(_task_group())
+    found = await stack.enter_async_context(
+        server.listening(settings.host, settings.postgres_port, group)
+    )
     log.info(
         "collector listens for PostgreSQL's clients", extra={"host": found[0], "port": found[1]}
     )

@@ -22,7 +22,12 @@ QUERY_LOG = Table(
             f"Its text, cut at {SQL_CHARACTERS_MAX} characters; values of parameters are not kept.",
             required=True,
         ),
-        Column("form", Type.STRING, "json, ndjson, csv, arrow, parquet, or that of a client of PostgreSQL.", required=True),
+        Column(
+            "form",
+            Type.STRING,
+            "json, ndjson, csv, arrow, parquet, or that of a client of PostgreSQL.",
+            required=True,
+        ),
         Column(
             "outcome",
             Type.STRING,

@@ -265,7 +265,7 @@ def _column_name(item: Node) -> str:
     kind = item.get("class")
     if kind == "FUNCTION" and not item.get("is_operator"):
         name = str(item["function_name"])
-        return {"own_relation_name": "regclass", "own_type_name": "regtype"}.get(name, name)
+        return next((cast for cast, own in _NAMED.items() if name.startswith(f"own_{own}_")), name)
     if kind == "CAST":
         child: Node = item["child"]
         return (

@@ -114,29 +114,30 @@ class PostgresServer:
         return self._limits
 
     @asynccontextmanager
-    async def listening(self, host: str, port: int) -> AsyncIterator[tuple[str, int]]:
-        """Listen until the block is left; address and port. Raises StartError."""
+    async def listening(
+        self, host: str, port: int, group: asyncio.TaskGroup
+    ) -> AsyncIterator[tuple[str, int]]:
+        """Listen until the block is left; address and port. `group`: of the sessions. Raises StartError."""
         loop = asyncio.get_running_loop()
-        async with asyncio.TaskGroup() as group:
 
-            def connected(connection: Connection) -> None:
-                self._begin(connection, group)
+        def connected(connection: Connection) -> None:
+            self._begin(connection, group)
 
-            try:
-                server = await loop.create_server(
-                    lambda: Connection(connected), host, port, backlog=128
-                )
-            except OSError as error:
-                raise _cannot_listen(host, port, error) from error
-            for listener in server.sockets:
-                _keep_alive(listener)
-            try:
-                yield server.sockets[0].getsockname()[:2]
-            finally:
-                server.close()
-                for client in [*self._clients.values()]:
-                    if client.task is not None:
-                        client.task.cancel()
+        try:
+            server = await loop.create_server(
+                lambda: Connection(connected), host, port, backlog=128
+            )
+        except OSError as error:
+            raise _cannot_listen(host, port, error) from error
+        for listener in server.sockets:
+            _keep_alive(listener)
+        try:
+            yield server.sockets[0].getsockname()[:2]
+        finally:
+            server.close()
+            for client in [*self._clients.values()]:
+                if client.task is not None:
+                    client.task.cancel()
 
     def _begin(self, connection: Connection, group: asyncio.TaskGroup) -> None:
         strangers = sum(not client.is_known for client in self._clients.values())

@@ -54,7 +54,7 @@ def test_other_queries_stay_as_they_were_written(cursor: Any, sql: str) -> None:
         ),
         (
             "SELECT table_name FROM information_schema.tables",
-            "SELECT table_name FROM information_schema_tables AS tables",
+            'SELECT table_name FROM information_schema_tables AS "tables"',
             True,
         ),
         ("SELECT * FROM public.gpus", "SELECT * FROM main.gpus", False),
@@ -75,8 +75,8 @@ def test_other_queries_stay_as_they_were_written(cursor: Any, sql: str) -> None:
             False,
         ),
         (
-            "SELECT s FROM pg_am, array_to_string([1], ',') s",
-            "SELECT s FROM pg_am AS pg_am , (SELECT array_to_string((ARRAY[1]), ',')) AS s(s)",
+            "SELECT s FROM pg_am, string_split('a', ',') s",
+            "SELECT s FROM pg_am AS pg_am , (SELECT string_split('a', ',') AS string_split) AS s(s)",
             True,
         ),
     ],

@@ -161,17 +161,12 @@ async def running(
             pacing=pacing,
             guard=access.middleware,
         )
-        queue = QueryQueue(settings.query_processes)
-        query_log = QueryLog(identity, writer, clock)
-        kept.timetable.every(FLUSH_S, query_log.flush)
-        sql = SqlEndpoint(
-            querier, bodies, stats, queue=queue, query_log=query_log, send_s=settings.query_send_s
-        )
-        saved = query_routes(frames.state, clock)
-        own = (*access.routes, *sql.routes(), *node_routes(writer), *saved)
-        app = _application(api, [*own, *routes(querier)])
-        url = await _listen(stack, settings, app, access, _http_log(stack, stats))
-        postgres = await _listen_postgres(stack, settings, querier, access, stats, queue, query_log)
+        turns = _turns(settings, kept, clock)
+        sql = _sql_endpoint(settings, querier, bodies, stats, *turns)
+        own = (*access.routes, *sql.routes(), *node_routes(writer))
+        app = _application(api, [*own, *query_routes(frames.state, clock), *routes(querier)])
+        url = await _listen(stack, settings, app, access, _http_log(stats))
+        postgres = await _listen_postgres(stack, settings, querier, access, stats, *turns)
         log.info("collector listens", extra={"url": url, "data": str(settings.data_dir)})
         alerts = SqlAlertStore(writer, rules_querier, clock)
         with _ending_with(kept.ended):
@@ -321,6 +316,25 @@ def _application(api: Api, routes: Iterable[web.AbstractRouteDef]) -> web.Applic
     app = api.application([*routes, *openapi_routes(served)])
     served += endpoints_of(app)
     return app
+
+
+def _turns(settings: CollectorSettings, kept: _Kept, clock: Clock) -> tuple[QueryQueue, QueryLog]:
+    """Who may query next, and what was queried: for HTTP and PostgreSQL's clients together."""
+    query_log = QueryLog(kept.frames.state.collector, kept.writer, clock)
+    kept.timetable.every(FLUSH_S, query_log.flush)
+    return QueryQueue(settings.query_processes), query_log
+
+
+def _sql_endpoint(
+    settings: CollectorSettings,
+    querier: SqlQuerier,
+    bodies: BodyReader,
+    stats: Stats,
+    queue: QueryQueue,
+    query_log: QueryLog,
+) -> SqlEndpoint:
+    send_s = settings.query_send_s
+    return SqlEndpoint(querier, bodies, stats, queue=queue, query_log=query_log, send_s=send_s)
 
 
 def _decode_pool(
@@ -552,12 +566,11 @@ class _MalformedCounted(logging.Filter):
         return record.levelno > logging.DEBUG
 
 
-def _http_log(stack: AsyncExitStack, stats: Stats) -> logging.Logger:
-    http_log = log.getChild("http")
-    http_log.setLevel(logging.DEBUG)  # where aiohttp says some of it
-    counted = _MalformedCounted(stats)
-    http_log.addFilter(counted)
-    stack.callback(http_log.removeFilter, counted)
+def _http_log(stats: Stats) -> logging.Logger:
+    """Of one collector, whichever others run in this process."""
+    http_log = logging.Logger(f"{__name__}.http", logging.DEBUG)  # where aiohttp says some of it
+    http_log.parent = log
+    http_log.addFilter(_MalformedCounted(stats))
     return http_log
 
 

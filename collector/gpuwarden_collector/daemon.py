@@ -568,7 +568,8 @@ class _MalformedCounted(logging.Filter):
 
 def _http_log(stats: Stats) -> logging.Logger:
     """Of one collector, whichever others run in this process."""
-    http_log = logging.Logger(f"{__name__}.http", logging.DEBUG)  # where aiohttp says some of it
+    # One of the registry would be shared. aiohttp says some of it as DEBUG.
+    http_log = logging.Logger(f"{__name__}.http", logging.DEBUG)  # noqa: LOG001
     http_log.parent = log
     http_log.addFilter(_MalformedCounted(stats))
     return http_log

@@ -1,10 +1,21 @@
 """A scripted HTTP server in the place of a collector."""
 
 import json
+import logging
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before():
+    """Commands that run here set up the log of the process."""
+    root = logging.getLogger()
+    before = root.level, root.handlers[:]
+    yield
+    root.setLevel(before[0])
+    root.handlers[:] = before[1]
 
 
 @pytest.fixture

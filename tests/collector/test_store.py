@@ -43,6 +43,10 @@ def test_a_new_folder_gets_all_tables_and_views(tmp_path: Path) -> None:
     views = {
         "gpus_now",
         "gpu_health_now",
+        "gpu_holders_now",
+        "gpu_usage",
+        "link_errors",
+        "node_labels",
         "links_now",
         "nodes_now",
         "alerts_now",

@@ -24,11 +24,14 @@ _ERRORS: Mapping[int, str] = {
     401: "A token is needed.",
     403: "The token does not allow it.",
     404: "There is no such thing.",
+    405: "The endpoint does not take that method.",
+    406: "The answer is of another type than asked for.",
     409: "It does not fit to what is there.",
     413: "The body is too large.",
     415: "The body is of another type.",
     422: "What it names is wrong.",
     429: "Too much at once: see Retry-After.",
+    501: "An optional package is not installed.",
     503: "Not now: see Retry-After.",
     504: "It took too long.",
 }
@@ -102,6 +105,10 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("POST", "/v1/sql"): Endpoint(
         "Runs one read-only query.", (_JSON, NDJSON_TYPE, "text/csv", ARROW_TYPE, PARQUET_TYPE),
         bodies={_JSON: _SQL, _TEXT: _TEXT_SCHEMA}, errors=(400, 413, 429, 503, 504),
+    ),
+    ("POST", "/mcp"): Endpoint(
+        "A message of the Model Context Protocol.", bodies={_JSON: _object(["jsonrpc"], jsonrpc=_TEXT_SCHEMA)},
+        errors=(400, 405, 406, 413, 415, 501),
     ),
     ("GET", "/v1/queries"): Endpoint("Saved queries.", errors=(503,)),
     ("POST", "/v1/queries"): Endpoint(

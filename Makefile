@@ -56,7 +56,7 @@ for root in map(importlib.import_module, roots):
             try:
                 importlib.import_module(module.name)
             except ModuleNotFoundError as error:
-                if error.name not in ("psutil", "mcp", "textual"):  # hosts other than Linux, and extras
+                if error.name not in ("psutil", "mcp", "rich", "textual"):  # hosts other than Linux, and extras
                     raise
 endef
 export IMPORT_ALL

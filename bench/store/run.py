@@ -1,8 +1,10 @@
 """Measures the store: ingest over HTTP, seals, sizes and queries, beside VictoriaMetrics and Prometheus.
 
     python -m bench.store.run [--quick | --full] [--json FILE] [--data DIR]
+    python -m bench.store.run --rate 700
 
-Prints a table and writes the same as JSON. The load generator has the same cores as what it
+The second sends so many batches a second, for 20 s after 3 s, and prints how long acknowledgements took.
+The first prints a table and writes the same as JSON. The load generator has the same cores as what it
 measures; bodies are made before the clock starts. What is counted as a value is a metric that is
 there (not NULL), in every table of the agents' batches. A database that is not installed is named.
 """
@@ -151,6 +153,31 @@ def measure_agents(plan: Plan, parent: Path | None) -> list[Row]:
             rows.append(loads(plan, child, clock, agents, begin_ms))
             _say(f"{agents} agents: {_brief(rows[-1])}")
     return rows
+
+
+def measure_rate(plan: Plan, parent: Path | None, rate: float) -> str:
+    """Times of acknowledgements at a steady rate of batches."""
+    begin_ms = _begin_ms(12)
+    with folder_in(parent) as folder, collecting(plan, folder, begin_ms) as (child, clock):
+        agents = plan.agents_stored
+        setup = Setup(
+            child.port, agents, begin_ms, nodes=plan.nodes, rounds=plan.rounds, clock=clock
+        )
+        with load(setup) as sender:
+            sender.make(int(3 * rate))
+            sender.run(agents, 3, rate)
+            sender.make(int(rate * plan.seconds) + 1)
+            cpu_s = child.cpu_s()
+            tally = sender.run(agents, plan.seconds, rate)
+            used_s = child.cpu_s() - cpu_s
+        seals = len(child.figures()["seals"])
+    assert not tally.others, tally.others
+    p50, p90, p99 = (tally.quantile_ms(part) for part in (0.5, 0.9, 0.99))
+    return (
+        f"{agents} agents, {tally.batches / tally.seconds:.0f} batches and "
+        f"{tally.values / tally.seconds / 1e6:.2f} M values a second: acknowledged p50 {p50:.0f} p90 {p90:.0f} "
+        f"p99 {p99:.0f} ms, {seals} seals, {used_s / tally.seconds:.2f} cores"
+    )
 
 
 def measure_stored(plan: Plan, parent: Path | None) -> list[Row]:
@@ -377,8 +404,12 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--batch-seconds", type=int, default=BATCH_S, help="seconds of samples in a batch"
     )
+    parser.add_argument("--rate", type=float, help="batches a second, and nothing else")
     options = parser.parse_args(given)
     plan: Plan = options.plan or Plan()
+    if options.rate is not None:
+        print(measure_rate(plan, options.data, options.rate))
+        return
     if options.batch_seconds != BATCH_S:
         made = plan.batches * BATCH_S // options.batch_seconds
         rounds = max(1, plan.rounds * BATCH_S // options.batch_seconds)

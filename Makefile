@@ -14,13 +14,15 @@ help: ## list the targets
 up: .venv/.run-stamp ## run collector, rules, page and this host's agent; ARGS="--simulate 16" passes flags on
 	@$(BIN)/gpuwarden up $(ARGS)
 
-PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+PYTEST := $(BIN)/pytest --maxprocesses 4 --dist worksteal
+# Quick tests wait for processes and clocks half of their time.
+WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 
 test: setup check ## what to run before a commit: lint, types and the tests that are not slow; ARGS="tests/agent" for some
-	$(PYTEST) -m "not slow and not systemd" $(ARGS)
+	$(PYTEST) --numprocesses $(WORKERS) -m "not slow and not systemd" $(ARGS)
 
 test-all: test ## the slow tests too: crashes, whole runs, several collectors with PostgreSQL and S3
-	$(PYTEST) -m "slow and not systemd" $(ARGS)
+	$(PYTEST) --numprocesses auto -m "slow and not systemd" $(ARGS)
 
 test-systemd: setup ## install, break, upgrade and remove both parts on a Debian that boots in a container (root)
 	$(BIN)/pytest -m systemd tests/systemd $(ARGS)

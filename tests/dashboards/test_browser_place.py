@@ -102,8 +102,10 @@ async def test_a_gpu_its_node_job_and_user_are_shown_with_what_is_wrong(fleet) -
         assert "metrics=" not in page.url
         await page.select_option("#compare", "week")
         await page.wait_for_url("**compare=week**")
-        await states.press("ArrowLeft")
-        await expect(page.locator("#states figcaption")).to_contain_text("state: ")
+        caption = page.locator("#states figcaption")
+        while "state: " not in await caption.inner_text():  # drawn anew, the cursor is gone
+            await states.press("ArrowLeft")
+            await page.wait_for_timeout(200)
 
         await page.goto(f"{url}/jobs/7")
         await expect(page.locator("#heat .plot")).to_have_attribute(

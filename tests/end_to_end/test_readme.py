@@ -17,7 +17,7 @@ MAKE = [line.split()[1] for line in LINES if line.startswith("make ")]
 QUESTIONS = [
     words
     for words in OURS
-    if words[0] in ("sql", "alerts", "rules")
+    if words[0] in ("sql", "ask", "top", "alerts", "rules")
     or words[:2] in (["agent", "once"], ["agent", "config"])
 ]
 

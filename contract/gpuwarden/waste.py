@@ -601,7 +601,9 @@ def run_begin_sql() -> str:
         "OR last_at <> date_trunc('hour', e.since) THEN e.since "
         "WHEN broken_at = whole_from - INTERVAL 1 HOUR "
         "AND h.theirs > 0 THEN whole_from - to_milliseconds((1000 * h.theirs)::BIGINT) "
-        "ELSE whole_from + to_milliseconds((1000 * (f.known - f.theirs))::BIGINT) END)) AS since "
+        # Less than an hour is known of one that runs, and of the first, which a GPU came into.
+        "ELSE whole_from + to_milliseconds((1000 * (if(whole_from = first_at, 3600, f.known) - f.theirs))"
+        "::BIGINT) END)) AS since "
         "FROM ends e LEFT JOIN whole w USING (key) "
         "LEFT JOIN hours h ON h.key = e.key AND h.ts = e.broken_at "
         "LEFT JOIN hours f ON f.key = e.key AND f.ts = w.whole_from"

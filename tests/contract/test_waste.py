@@ -1,5 +1,6 @@
 """Every second of a GPU has exactly one label: what decides it, and that the sum is the time."""
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.schema import TABLES
-from gpuwarden.waste import CAUSES, LABELS, WASTE_1H, WasteScope, waste_sql
+from gpuwarden.waste import CAUSES, LABELS, WASTE_1H, WasteScope, run_begin_sql, waste_sql
 from gpuwarden_rules.definition.language import builtin_rules
 from gpuwarden_rules.testing.database import MemoryDatabase
 
@@ -486,3 +487,23 @@ def test_the_view_has_the_hours_that_are_rolled_up_and_the_one_that_runs(
         (begin, True, "ada", "55", "idle_held", 1, pytest.approx(3.6)),
         (this_hour, True, "ada", "55", "idle_held", pytest.approx(1 / 12), pytest.approx(0.3)),
     ]
+
+
+@pytest.mark.parametrize("came_after_s", [0, 2_788])
+def test_a_run_begins_no_earlier_than_its_gpu_came(
+    database: MemoryDatabase, came_after_s: int
+) -> None:
+    """The first hour of a GPU is known in part alone; the run stands at its end."""
+    hour = {"node": "n1", "gpu_uuid": "GPU-a", "gpu": 0, "simulated": False, "label": "free"}
+    put(
+        database,
+        waste_1h=[
+            {**hour, "ts": HOUR, "seconds": 3_600 - came_after_s},
+            {**hour, "ts": END, "seconds": 3_600},
+        ],
+    )
+    for since in (HOUR + timedelta(minutes=50), END + timedelta(minutes=30)):
+        span = {"key": "k", "gpu_uuid": "GPU-a", "node": "n1", "labels": ["free"]}
+        spans = json.dumps([{**span, "since": since.replace(tzinfo=None).isoformat()}])
+        ((_, begin),) = database.run(run_begin_sql(), {"spans": spans}).rows
+        assert begin.replace(tzinfo=UTC) == HOUR + timedelta(minutes=came_after_s // 60)

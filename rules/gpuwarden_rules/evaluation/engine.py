@@ -18,7 +18,7 @@ from typing import Any
 
 from gpuwarden.alert import Alert, AlertState, AlertStore, Severity
 from gpuwarden.clock import Clock, from_ms, to_ms
-from gpuwarden.query import Querier
+from gpuwarden.query import Querier, QueryError
 from gpuwarden.silence import Silence
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.overrides import Locations, Override
@@ -51,6 +51,7 @@ WARM_UP_WAIT_S_MAX = 60.0
 """Longest that a rule waits for its turn to be replayed; then it starts without its past."""
 SAVE_TIMEOUT_S = 10.0
 START_TRIES = 12
+START_RETRY_S = 2.0
 """How often the store is asked for the alerts of before, each time for SAVE_TIMEOUT_S."""
 """Longest wait for the alert store."""
 STOP_TIMEOUT_S = 5.0
@@ -157,7 +158,8 @@ class RuleEngine:
             runtime.count()
 
     async def _stored(self) -> list[Alert]:
-        """Alerts of the store, and its silences; a busy machine may need several tries. Raises TimeoutError."""
+        """Alerts of the store, and its silences. A busy machine, or a catalogue that is away for a moment,
+        may need several tries. Raises TimeoutError, QueryError."""
         for left in reversed(range(START_TRIES)):
             try:
                 async with asyncio.timeout(SAVE_TIMEOUT_S):
@@ -166,10 +168,14 @@ class RuleEngine:
                         *await self._store.active(),
                         *await self._store.resolved_since(self._now() - FLAP_WINDOW),
                     ]
-            except TimeoutError:
+            except (TimeoutError, QueryError) as error:
                 if not left:
                     raise
-                log.warning("alerts of before are not read yet", extra={"tries_left": left})
+                said = str(error) or f"not within {SAVE_TIMEOUT_S:g} s"
+                log.warning(
+                    "alerts of before are not read yet", extra={"tries_left": left, "reason": said}
+                )
+            await asyncio.sleep(START_RETRY_S)
         raise AssertionError
 
     async def reload(self, rules: Sequence[Rule], overrides: Sequence[Override] = ()) -> None:

@@ -313,14 +313,19 @@ async def test_what_could_not_be_saved_is_saved_at_the_stop(database, store, clo
     assert len(store.kept) == 1
 
 
-async def test_alerts_of_before_are_read_again_where_the_store_is_slow(
+async def test_alerts_of_before_are_read_again_where_the_store_is_slow_or_away(
     store, clock, monkeypatch
 ) -> None:
     monkeypatch.setattr("gpuwarden_rules.evaluation.engine.SAVE_TIMEOUT_S", 0.01)
-    answers, active = iter([60, 0]), store.active
+    monkeypatch.setattr("gpuwarden_rules.evaluation.engine.START_RETRY_S", 0.0)
+    answers, active = iter([60, QueryError("the store cannot be read now"), 0]), store.active
 
     async def slow():
-        await asyncio.sleep(next(answers))
+        match next(answers):
+            case QueryError() as error:
+                raise error
+            case seconds:
+                await asyncio.sleep(seconds)
         return await active()
 
     monkeypatch.setattr(store, "active", slow)

@@ -63,6 +63,8 @@ class Machine:
             "systemd-nspawn", "--quiet", "--boot", f"--directory={self.root}", "--register=no",
             "--keep-unit", "--private-network", "--console=read-only", "--machine=gpuwarden-test",
             "--resolv-conf=off", "--timezone=off", "--link-journal=no",
+            # A container may not by default; what our units allow is to be seen.
+            "--system-call-filter=landlock_create_ruleset landlock_add_rule landlock_restrict_self",
         ]  # fmt: skip
         with (self._folder / "console").open("ab") as console:
             self._process = subprocess.Popen(

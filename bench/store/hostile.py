@@ -1,6 +1,6 @@
 """Measures what hostile queries do to ingest: 1,000 agents at a fixed rate, alone and beside them.
 
-    python -m bench.store.hostile [--seconds 60] [--rate 700]
+    python -m bench.store.hostile [--seconds 60] [--rate 700] [--only compute|spill]
 
 Prints the time to an acknowledgement and of `/healthz` for both, memory, and how each query ended.
 """
@@ -23,31 +23,35 @@ from bench.store.load import Setup, load
 AGENTS = 1_000
 ASKING = 3
 """Who ask at once: more than there are query processes."""
-QUERIES = (
+COMPUTE = (
     "SELECT len(range(1000000000))",
     "SELECT len(array_resize([1], 2000000000))",
-    "SELECT list_sort(range(500000000))",
     "SELECT format('{:.1000000000f}', 1.0)",
     "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r",
     "SELECT count(*) FROM range(1000000000000) a, range(1000) b",
+    "PRAGMA json_execute_serialized_sql(sleep_ms(20000)::VARCHAR)",
+)
+SPILL = (
+    "SELECT list_sort(range(500000000))",
     (
         "SELECT a.range + b.range AS x, md5(a.range::VARCHAR) FROM range(40000) a, range(40000) b "
         "ORDER BY x DESC OFFSET 800000000 LIMIT 1"
     ),
     "SELECT string_agg(md5(range::VARCHAR), '') FROM range(100000000)",
-    "PRAGMA json_execute_serialized_sql(sleep_ms(20000)::VARCHAR)",
 )
+QUERIES = {"compute": COMPUTE, "spill": SPILL}
 
 
 class Beside:
-    """Asks `/healthz` and, if told to, the queries, in threads, for as long as the block runs."""
+    """Asks `/healthz` and the queries, if there are any, in threads, for as long as the block runs."""
 
-    def __init__(self, url: str, *, is_hostile: bool) -> None:
+    def __init__(self, url: str, queries: Sequence[str]) -> None:
         self._url = url
+        self._queries = queries
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._watch)]
-        if is_hostile:
-            starts = range(0, len(QUERIES), len(QUERIES) // ASKING)
+        if queries:
+            starts = range(0, len(queries), len(queries) // ASKING)
             self._threads += [threading.Thread(target=self._ask, args=(at,)) for at in starts]
         self.health_s: list[float] = []
         self.endings: list[tuple[str, float, str]] = []
@@ -70,7 +74,7 @@ class Beside:
             self.health_s.append(time.monotonic() - began_s)
 
     def _ask(self, first: int) -> None:
-        for sql in itertools.islice(itertools.cycle(QUERIES), first, None):
+        for sql in itertools.islice(itertools.cycle(self._queries), first, None):
             if self._stop.is_set():
                 return
             request = urllib.request.Request(self._url + "/v1/sql", sql.encode())
@@ -88,7 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=700.0, help="batches a second")
+    parser.add_argument("--only", choices=QUERIES, help="queries of one kind (default: all)")
     asked = parser.parse_args(arguments)
+    queries = QUERIES[asked.only] if asked.only else (*COMPUTE, *SPILL)
     begin_ms = int(time.time() * 1000) - 12 * 60_000
     with (
         TemporaryDirectory(prefix="gpuwarden-bench-") as folder,
@@ -99,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sender.run(AGENTS, 3)
         for is_hostile in (False, True):
             sender.make(int(asked.rate * asked.seconds) + 1)
-            with Beside(child.url, is_hostile=is_hostile) as beside:
+            with Beside(child.url, queries if is_hostile else ()) as beside:
                 tally = sender.run(AGENTS, asked.seconds, asked.rate)
             assert not tally.others, tally.others
             health_ms = sorted(1000 * s for s in beside.health_s)

@@ -42,7 +42,7 @@ class Plan:
     """Of each load, flat out and at half of it."""
     batches: int = 45_000
     """Made for one load; it ends early when they are used up."""
-    connections: int = 3_000
+    connections: int = 10_000
     nodes: int = 16
     rounds: int = 24
     """Simulated nodes whose batches the agents send, and batches of each until they begin anew."""

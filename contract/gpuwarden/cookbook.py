@@ -4,13 +4,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from difflib import get_close_matches
 from functools import cache
 from math import isfinite
 from typing import Any
 
-from gpuwarden.durations import seconds_of
+from gpuwarden.durations import instant_before
 
 SINCE = "since"
 """The parameter that is given as a duration before now, and stands for the time."""
@@ -67,10 +67,7 @@ class Question:
 
 def _value(name: str, text: str, parameter: QuestionParameter, now: datetime) -> Any:
     if name == SINCE:
-        seconds = seconds_of(text)
-        if not seconds:
-            raise ValueError(f"{name} = {text} is not a duration; write 6h or 7d")
-        return now - timedelta(seconds=seconds)
+        return instant_before(now, text, f"{name} =")
     is_text = isinstance(_number(parameter.default), str)
     value = text if is_text else _number(text)
     if value == text and not is_text:

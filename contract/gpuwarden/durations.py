@@ -1,7 +1,7 @@
 """Reads and writes durations as people do: `90s`, `10m`, `2h`, `1d`; and back as `2 h 05 min`."""
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 _PATTERN = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)\Z")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -19,6 +19,14 @@ def span_of(text: str, name: str) -> timedelta:
     if not seconds:
         raise ValueError(f"{name} {text} is not a duration; write 6h or 7d")
     return timedelta(seconds=seconds)
+
+
+def instant_before(now: datetime, text: str, name: str) -> datetime:
+    """The instant so long before now, as given for `name`. Raises ValueError."""
+    try:
+        return now - span_of(text, name)
+    except OverflowError:
+        raise ValueError(f"{name} {text} is longer ago than there are years") from None
 
 
 def readable(seconds: float) -> str:

@@ -216,6 +216,7 @@ def test_what_is_given_wrong_is_said() -> None:
     for given, said in (
         ({"sinse": "1d"}, "idle-holders has no parameter sinse; it takes since, top"),
         ({"since": "yesterday"}, "since = yesterday is not a duration; write 6h or 7d"),
+        ({"since": "999999d"}, "since = 999999d is longer ago than there are years"),
         ({"top": "many"}, "top = many is not a number"),
         ({"top": "NaN"}, "top = NaN is not a number"),
     ):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.durations import span_of
+from gpuwarden.durations import instant_before
 from gpuwarden.rollups import IDLE_BELOW_PERCENT
 from gpuwarden_cli.commands.sql import SQL_FORMATS, show_answer
 from gpuwarden_cli.output import render, terminal_width
@@ -191,7 +191,7 @@ def _over_time(args: argparse.Namespace, sql: str, shown: str, known: Mapping[st
 
 def since_param(text: str) -> dict[str, str]:
     """`--since 1d` as a parameter. Raises ValueError."""
-    return timestamp_param(SystemClock().now() - span_of(text, "--since"))
+    return timestamp_param(instant_before(SystemClock().now(), text, "--since"))
 
 
 Part = tuple[str, str]

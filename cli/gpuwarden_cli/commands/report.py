@@ -5,7 +5,7 @@
 
 import argparse
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from gpuwarden.clock import SystemClock
@@ -91,16 +91,10 @@ def _report(args: argparse.Namespace, query: str, shown: Any) -> int:
 
 def _window(args: argparse.Namespace) -> tuple[datetime, datetime]:
     """From the start of an hour to now. Raises ValueError."""
-    from gpuwarden.durations import seconds_of
+    from gpuwarden.durations import instant_before
 
-    span_s = seconds_of(args.since)
-    if not span_s:
-        raise ValueError(f"--since {args.since} is not a duration; write 6h or 7d")
     now = SystemClock().now()
-    try:
-        since = now - timedelta(seconds=span_s)
-    except OverflowError:
-        raise ValueError(f"--since {args.since} is longer ago than there are years") from None
+    since = instant_before(now, args.since, "--since")
     return since.replace(minute=0, second=0, microsecond=0), now
 
 

@@ -170,11 +170,9 @@ def _time(text: str) -> str:
 
 def rules_backtest(args: argparse.Namespace) -> int:
     """When rules would have fired over stored history."""
-    from gpuwarden.durations import seconds_of
+    from gpuwarden.durations import seconds_of, span_of
 
-    span_s = seconds_of(args.since)
-    if not span_s:
-        raise ValueError(f"--since {args.since} is not a duration; write 6h or 7d")
+    span = span_of(args.since, "--since")
     step_s = seconds_of(args.every) if args.every else None
     if args.every and not step_s:
         raise ValueError(f"--every {args.every} is not a duration; write 30s or 5m")
@@ -184,7 +182,7 @@ def rules_backtest(args: argparse.Namespace) -> int:
         raise ValueError(f"no rule is called {unknown[0]!r}; `gpuwarden rules list` has them")
     wanted = [rule for rule in rule_set.rules if not args.names or rule.name in args.names]
     rule_set = replace(rule_set, rules=tuple(wanted))
-    return asyncio.run(_backtest(rule_set, timedelta(seconds=span_s), step_s, args))
+    return asyncio.run(_backtest(rule_set, span, step_s, args))
 
 
 def _rule_set(args: argparse.Namespace) -> "RuleSet":

@@ -1,4 +1,4 @@
-"""What an assistant can ask a fleet: schema, SQL, incidents, why, waste, and named questions. Nothing changes it.
+"""Tools by which an assistant asks a fleet: schema, SQL, incidents, why, waste, and named questions. Nothing changes it.
 
 Each tool is one coroutine over the `Querier` port; an answer is an object of JSON. Texts in it are
 data of the fleet, which its users wrote.

@@ -32,6 +32,8 @@ ENDPOINTS = (
 """What a page asks for at once when it is opened."""
 SLOW = ("/v1/fleet/week", "/v1/fleet/past?by=", "/v1/fleet/past?by=rack")
 """What it asks for once a minute."""
+PAGES = ("/usage?by=user", "/usage?by=team&since=24h", "/waste")
+"""Other pages, of a week or a day of waste and of the hour that runs."""
 
 
 @asynccontextmanager
@@ -83,7 +85,9 @@ async def latencies(url: str, rounds: int) -> dict[str, float]:
 
         for path in SLOW:
             found[path] = await ask(path)
-        each: dict[str, list[float]] = {path: [] for path in (*ENDPOINTS, "all at once")}
+        each: dict[str, list[float]] = {path: [] for path in (*PAGES, *ENDPOINTS, "all at once")}
+        for path in PAGES * 3:
+            each[path].append(await ask(path))
         for _ in range(rounds):
             await asyncio.sleep(1.1)  # what is shared is old then
             took = await asyncio.gather(*(ask(path) for path in ENDPOINTS))

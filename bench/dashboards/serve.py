@@ -17,16 +17,15 @@ from bench.dashboards.fill import FleetSize, alerts, inventory, rollups, sample_
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.schema import UPSERTED
-from gpuwarden_collector.http.bodies import BodyReader
-from gpuwarden_collector.http.sql import SqlEndpoint
 from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.query.querier import SqlQuerier
-from gpuwarden_collector.query.stored import take_stored
+from gpuwarden_collector.query.stored import RUNNING_LOOK_S, label_running, take_stored
 from gpuwarden_collector.query.worker import WorkerSettings
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.newest_rows import LatestRows
+from gpuwarden_collector.storage.running_waste import RunningWaste
 from gpuwarden_collector.storage.segment import SCHEMAS
 from gpuwarden_dashboards.routes import routes
 
@@ -80,14 +79,14 @@ async def serve(folder: Path, nodes: int, *, is_stored: bool = False) -> None:
     newest = database.spill_dir / "newest"
     latest = LatestRows(newest, clock)
     worker = WorkerSettings(folder, database.address, LIMITS, database.spill_dir, 0, newest)
-    stats = Stats()
-    querier = SqlQuerier(worker, stats, clock, latest=latest)
+    running = RunningWaste(newest, clock)
+    querier = SqlQuerier(worker, Stats(), clock, latest=latest, running=running)
+    labels = SqlQuerier(worker, Stats(), clock, queries_max=1)
     samples = Samples(size)
     await take_stored(latest, querier)
+    await label_running(running, labels)
     app = web.Application()
-    bodies = BodyReader(in_flight_bytes_max=2**24, timeout_s=10)
-    sql = SqlEndpoint(querier, bodies, stats, queries_max=2, send_s=30)
-    app.add_routes([*routes(querier, clock), *sql.routes()])
+    app.add_routes(routes(querier, clock))
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -102,6 +101,8 @@ async def serve(folder: Path, nodes: int, *, is_stored: bool = False) -> None:
             if second % PROCESSES_S == 0:
                 rows = {"process_samples": samples.of("process_samples")}
                 await asyncio.to_thread(commit, database, Changes(appended=rows))
+            if second % RUNNING_LOOK_S == 0:
+                await label_running(running, labels)
             if second == 0:
                 print(runner.addresses[0][1], flush=True)
             second += 1
@@ -109,6 +110,7 @@ async def serve(folder: Path, nodes: int, *, is_stored: bool = False) -> None:
     finally:
         await runner.cleanup()
         await querier.close()
+        await labels.close()
         database.close()
 
 

@@ -404,11 +404,21 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--batch-seconds", type=int, default=BATCH_S, help="seconds of samples in a batch"
     )
+    parser.add_argument(
+        "--stored",
+        type=int,
+        nargs="+",
+        metavar="ROWS",
+        help="into stores of so many rows, and nothing else",
+    )
     parser.add_argument("--rate", type=float, help="batches a second, and nothing else")
     options = parser.parse_args(given)
     plan: Plan = options.plan or Plan()
     if options.rate is not None:
         print(measure_rate(plan, options.data, options.rate))
+        return
+    if options.stored:
+        measure_stored(replace(plan, stored_rows=tuple(options.stored)), options.data)
         return
     if options.batch_seconds != BATCH_S:
         made = plan.batches * BATCH_S // options.batch_seconds

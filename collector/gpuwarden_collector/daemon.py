@@ -49,7 +49,7 @@ from gpuwarden_collector.query.fair_queue import QueryQueue
 from gpuwarden_collector.query.limits import limits as memory_limits
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.stored import LOOK_S as LATEST_S
-from gpuwarden_collector.query.stored import take_stored
+from gpuwarden_collector.query.stored import RUNNING_LOOK_S, label_running, take_stored
 from gpuwarden_collector.query.worker import WorkerSettings
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage import maintenance, spill
@@ -61,6 +61,7 @@ from gpuwarden_collector.storage.newest_rows import FOLDER as LATEST
 from gpuwarden_collector.storage.newest_rows import LatestRows
 from gpuwarden_collector.storage.process import DISK_LOOK_S, StorageSettings
 from gpuwarden_collector.storage.retention import Tier
+from gpuwarden_collector.storage.running_waste import RunningWaste
 from gpuwarden_collector.storage.seal import SealPolicy
 from gpuwarden_collector.storage.segment_log import SegmentLog
 from gpuwarden_collector.storage.supervisor import LOOK_S as STORAGE_LOOK_S
@@ -222,10 +223,13 @@ async def _keeping(
     timetable = await _timetable(stack, access)
     # What other collectors seal into a shared lake may be newer than what is kept here.
     latest = None if address.is_shared else LatestRows(spill_dir / LATEST, clock)
-    folder = None if latest is None else latest.folder
-    worker = replace(_worker(settings, address, spill_dir), newest=folder)
+    running = RunningWaste(spill_dir / LATEST, clock)
+    worker = replace(_worker(settings, address, spill_dir), newest=spill_dir / LATEST)
     make = partial(_querier, stack, settings, worker, stats, clock, latest)
-    querier, rules_querier = make(settings.query_processes), make(settings.rule_processes)
+    querier = make(settings.query_processes, running)
+    # What alerts cost is counted from their rows, not from what was kept some time ago.
+    rules_querier = make(settings.rule_processes, None)
+    timetable.every(RUNNING_LOOK_S, partial(label_running, running, rules_querier))
     if latest is not None:
         frames.follow(latest.add)
         timetable.every(LATEST_S, partial(take_stored, latest, rules_querier))
@@ -294,6 +298,7 @@ def _querier(
     clock: Clock,
     latest: LatestRows | None,
     queries_max: int,
+    running: RunningWaste | None,
 ) -> SqlQuerier:
     querier = SqlQuerier(
         worker,
@@ -305,6 +310,7 @@ def _querier(
         export_rows_max=settings.query_export_rows_max,
         take_s=settings.query_send_s,
         latest=latest,
+        running=running,
     )
     stack.push_async_callback(querier.close)
     return querier

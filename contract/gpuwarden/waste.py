@@ -514,38 +514,51 @@ def _rows_sql(scope: WasteScope) -> str:
 
 _OLDEST = f"(date_trunc('hour', now()::TIMESTAMP) - INTERVAL {FRESH_HOURS} HOUR)"
 
+_ROLLED = f"SELECT max(ts) + INTERVAL 1 HOUR FROM waste_1h WHERE ts >= {_OLDEST}"
+
 
 def bounds_sql() -> str:
     """SELECT of `begin_at`, until when hours are rolled up, and `end_at`, until when minutes are counted
     beside them, in steps. Where nothing comes any more time goes on all the same, some minutes late."""
-    rolled = f"SELECT max(ts) + INTERVAL 1 HOUR FROM waste_1h WHERE ts >= {_OLDEST}"
     minutes = " UNION ALL ".join(
         f"SELECT ts FROM {table} WHERE ts >= {_OLDEST}" for table in ("gpu_1m", "host_1m")
     )
     return (
         f"SELECT begin_at, greatest(begin_at, time_bucket(INTERVAL {COUNTED_MINUTES} MINUTE, greatest("
         f"newest + INTERVAL 1 MINUTE, now()::TIMESTAMP - INTERVAL {COUNTED_MINUTES} MINUTE))) AS end_at "
-        f"FROM (SELECT coalesce(({rolled}), {_OLDEST}) AS begin_at), "
+        f"FROM (SELECT coalesce(({_ROLLED}), {_OLDEST}) AS begin_at), "
         f"(SELECT max(ts) AS newest FROM ({minutes}))"
     )
 
 
-def view_sql() -> str:
-    """CREATE of the view `waste`: hours that are rolled up, and those that are not, labelled now."""
-    scope = WasteScope(
-        "(SELECT begin_at FROM bounds)", "(SELECT end_at FROM bounds)", not_before=_OLDEST
-    )
-    names = ", ".join(column.name for column in _TABLE.columns)
+_NAMES = ", ".join(column.name for column in _TABLE.columns)
+
+
+def running_sql(begin: datetime | str, end: datetime | str, nodes: str = "true") -> str:
+    """SELECT of rows as of `waste_1h` of the time between `bounds_sql`'s, which no rollup has. `nodes`: a
+    condition on `node`."""
+    scope = WasteScope(begin, end, nodes, not_before=_OLDEST)
+    return f"SELECT {_NAMES} FROM ({waste_sql(scope)})"
+
+
+def view_sql(running: str | None = None) -> str:
+    """CREATE of the view `waste`: hours that are rolled up, and those that are not, labelled when they are
+    asked for. `running`: a table of `running_sql`'s rows, as of some moment, which is read instead."""
+    if running is None:
+        asked = running_sql("(SELECT begin_at FROM bounds)", "(SELECT end_at FROM bounds)")
+        hours = f"SELECT {_NAMES} FROM (WITH bounds AS ({bounds_sql()}) {asked})"
+    else:
+        # An hour that was rolled up since then is in `waste_1h`.
+        hours = f"SELECT {_NAMES} FROM {running} WHERE ts >= coalesce(({_ROLLED}), {_OLDEST})"
     return (
         "-- GPU hours by hour, label and owner, with the hour that runs: what else people group by.\n"
-        "CREATE OR REPLACE VIEW waste AS\n"
+        f"CREATE OR REPLACE {'' if running is None else 'TEMP '}VIEW waste AS\n"
         "SELECT w.ts, w.label, "
         f"w.label NOT IN ({', '.join(repr(label) for label in NO_WASTE)}) AS is_waste, "
         "w.node, w.gpu, w.gpu_uuid, w.model, "
         'w.username AS "user", coalesce(w.slurm_job_id, w.pod) AS job, w.team, w.simulated, '
         "w.seconds / 3600 AS gpu_hours, w.usd, w.energy_kwh, w.energy_usd, w.co2_kg\n"
-        f"FROM (SELECT {names} FROM waste_1h UNION ALL BY NAME "
-        f"SELECT {names} FROM (WITH bounds AS ({bounds_sql()}) SELECT * FROM ({waste_sql(scope)}))) w;\n"
+        f"FROM (SELECT {_NAMES} FROM waste_1h UNION ALL BY NAME {hours}) w;\n"
     )
 
 

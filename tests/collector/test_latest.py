@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from gpuwarden.clock import Clock, ManualClock, SystemClock
 from gpuwarden.query import Querier
 from gpuwarden_collector.daemon import Collector
+from gpuwarden_collector.storage.arrow_files import read_rows
 from gpuwarden_collector.storage.newest_rows import (
     KEPT,
     LatestRows,
     kept_table,
     named_views,
-    read_rows,
 )
 from gpuwarden_collector.storage.segment import SCHEMAS
 

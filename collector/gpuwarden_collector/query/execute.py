@@ -13,16 +13,18 @@ import pyarrow as pa
 
 from gpuwarden.query import QueryError
 from gpuwarden.schema import ADMINS_ONLY, TABLES, UPSERTED, stored_columns
+from gpuwarden.waste import WASTE_1H
 from gpuwarden_collector.query import guard
 from gpuwarden_collector.query.complaints import complaint, did_you_mean, missing_column
 from gpuwarden_collector.query.encode import ResultRows
 from gpuwarden_collector.query.guard import Parsed
-from gpuwarden_collector.query.newest import NewestRows
+from gpuwarden_collector.query.newest import NewestRows, show_running_waste
 from gpuwarden_collector.query.pruned import PrunedLake, QueryTimeSpan, span_of
 from gpuwarden_collector.query.statement import split
 from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.errors import lost_file, one_line
 from gpuwarden_collector.storage.newest_rows import KEPT
+from gpuwarden_collector.storage.running_waste import READERS, RUNNING
 
 NO_FILES: Mapping[str, str] = {}
 _NOT_A_SELECT = "Only SELECT statements"
@@ -46,6 +48,8 @@ class _Judged:
     parsed: Parsed
     names: frozenset[str]
     """Tables behind the lake that it reads."""
+    names_running: frozenset[str] | None
+    """The same where the waste of the hours that run is at hand; None: it reads none."""
     may_join: bool
     views: frozenset[str]
     """Views of newest rows that it reads, if nothing else of what it reads is in lake or segments."""
@@ -211,6 +215,11 @@ class Reading:
         text = statement.explain + str(row[0] if row else "")
         parsed = replace(self.parse(text), word=statement.word)
         return parsed, _Translated(True, found.is_catalog, listed)
+
+    def show_running_waste(self, files: Mapping[str, str]) -> bool:
+        """Read it from its file, if there is one. Raises Interrupted."""
+        with _interruptible():
+            return RUNNING in files and show_running_waste(self._open(), files[RUNNING])
 
     def column_types(self) -> Mapping[str, str]:
         """DuckDB types of public columns by name, where all of the name have one. Raises Interrupted."""
@@ -405,7 +414,7 @@ class Runner:
     ) -> bool:
         """Judge and run, and give the rows to the sink; whether there are more than `row_limit`.
 
-        `number`: for `interrupt`; `newest`: files with the newest rows, by table; `is_admin`: whether it may
+        `number`: for `interrupt`; `newest`: files of rows that are kept, by table; `is_admin`: whether it may
         read what only admins read; `dialect`: `postgres` where PostgreSQL's catalogue is to be had.
         Raises QueryError, Interrupted, StoreUnavailableError.
         """
@@ -439,6 +448,8 @@ class Runner:
             source: QuerySource = self._newest if is_newest else self._engine
             with reading.opened(source):
                 self._order_joins(judged.may_join)
+                if judged.names_running is not None and reading.show_running_waste(newest):
+                    names = judged.names_running
                 return reading.give(sink, *asked, names=names)
 
     def describe(self, number: int, sql: str, params: Mapping[str, Any]) -> Description:
@@ -560,9 +571,13 @@ class Runner:
         if not guard.is_plainly_named(parsed) or self._sources(read - views):
             views = set()
         beside = frozenset[str]().union(*(KEPT[view].beside for view in views))
+        beside_running = None
+        if read & READERS and guard.is_plainly_named(parsed):
+            beside_running = self._sources(read - READERS) | {WASTE_1H.table.name}
         judged = _Judged(
             replace(parsed, selects=()),  # the trees are large, and no longer needed
             self._sources(read),
+            beside_running,
             guard.may_join(parsed),
             frozenset(views),
             frozenset(read - views) | beside if read - views <= UPSERTED else None,

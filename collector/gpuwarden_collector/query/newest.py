@@ -11,9 +11,12 @@ from contextlib import contextmanager
 import duckdb
 import pyarrow as pa
 
-from gpuwarden_collector.storage.engine import Engine
+from gpuwarden.waste import WASTE_1H, view_sql
+from gpuwarden_collector.storage.arrow_files import read_rows
+from gpuwarden_collector.storage.engine import Engine, hot_table
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
-from gpuwarden_collector.storage.newest_rows import KEPT, kept_table, read_rows
+from gpuwarden_collector.storage.newest_rows import KEPT, kept_table
+from gpuwarden_collector.storage.running_waste import RUNNING
 from gpuwarden_collector.storage.segment import SCHEMAS
 
 
@@ -62,3 +65,18 @@ class NewestRows:
             cursor.execute(f"CREATE TEMP VIEW {view.view} AS {view.view_sql}")
         self._cursor = cursor
         return cursor
+
+
+def show_running_waste(cursor: duckdb.DuckDBPyConnection, path: str) -> bool:
+    """Have a cursor read the file (`storage/running_waste.py`) where the view `waste` labels the hours that
+    run; False: it cannot be read."""
+    try:
+        rolled = (
+            WASTE_1H.table.name
+        )  # its rows behind the lake are registered when the query begins
+        cursor.register(hot_table(rolled), SCHEMAS[rolled].empty_table())
+        cursor.register(RUNNING, read_rows(path))
+        cursor.execute(view_sql(RUNNING))
+    except (OSError, pa.ArrowException, duckdb.Error):
+        return False
+    return True

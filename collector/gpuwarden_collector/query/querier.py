@@ -33,6 +33,7 @@ from gpuwarden_collector.query.forkserver import spawn
 from gpuwarden_collector.query.process_handle import ProcessHandle
 from gpuwarden_collector.query.worker import QueryRequest, WorkerSettings
 from gpuwarden_collector.storage.newest_rows import LatestRows, named_views
+from gpuwarden_collector.storage.running_waste import RunningWaste
 
 log = logging.getLogger(__name__)
 
@@ -298,11 +299,12 @@ class SqlQuerier:
         export_rows_max: int = 20_000_000,
         take_s: float = 60.0,
         latest: LatestRows | None = None,
+        running: RunningWaste | None = None,
     ) -> None:
         """`settings`: its processes spill to folders within `settings.spill`. `rows_max`: of those that are
         held, and of streams where nobody says how many, who can ask for `export_rows_max`. `take_s`: most
         time that a stream waits to be taken. `latest`: the newest rows, which queries of views of such may
-        be answered from."""
+        be answered from; `running`: likewise the waste of the hours that run."""
         self._settings = settings
         self._stats = stats
         self._clock = clock
@@ -312,6 +314,7 @@ class SqlQuerier:
         self._export_rows_max = max(rows_max, export_rows_max)
         self._take_s = take_s
         self._latest = latest
+        self._running = running
         self._slots = asyncio.Semaphore(queries_max)
         self._idle: list[QueryProcess] = []
         self._busy: set[QueryProcess] = set()
@@ -501,11 +504,14 @@ class SqlQuerier:
         )
 
     async def _newest(self, sql: str) -> Mapping[str, str]:
-        """Files with the newest rows, as of now, that a query may be answered from."""
+        """Files of rows that are kept, as of now, from which a query may be answered."""
+        running = {} if self._running is None else self._running.files(sql)
         if self._latest is None or not (views := named_views(sql)):
-            return {}
+            return running
         files = self._latest.published(views)
-        return await asyncio.to_thread(self._latest.publish, views) if files is None else files
+        if files is None:
+            files = await asyncio.to_thread(self._latest.publish, views)
+        return {**running, **files}
 
     async def _taken(self) -> QueryProcess:
         """A process for one query, for who has a slot. Raises QueryError."""

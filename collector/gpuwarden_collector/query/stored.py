@@ -1,15 +1,20 @@
-"""Asks the store for the newest rows that older runs have stored, after a start."""
+"""Asks the store for what is kept beside it: the newest rows of older runs, and the waste of the hours that run."""
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from typing import Any
 
 from gpuwarden.query import QueryError
+from gpuwarden.waste import bounds_sql, running_sql
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.storage.newest_rows import Kept, LatestRows, newest_part_sql
+from gpuwarden_collector.storage.running_waste import Bounds, RunningWaste
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
+RUNNING_LOOK_S = 15.0
 _PARTS_MAX = 4_096
 
 
@@ -25,17 +30,47 @@ async def take_stored(latest: LatestRows, querier: SqlQuerier) -> None:
 
 
 async def _take(latest: LatestRows, querier: SqlQuerier, kept: Kept, parts: int) -> bool:
-    """In so many queries, as answers are bounded; False: they must be more. Raises QueryError."""
-    found = []
-    for part in range(parts):
-        try:
-            answer = await querier.arrow(newest_part_sql(kept, part, parts))
-        except QueryError as error:
-            if parts < _PARTS_MAX and "larger than" in str(error):
-                return False
-            raise
-        if answer.truncated and parts < _PARTS_MAX:
-            return False
-        found.append(answer.data)
+    """In so many queries; False: they must be more. Raises QueryError."""
+    asked = [newest_part_sql(kept, part, parts) for part in range(parts)]
+    found = await _answers(querier, asked)
+    if found is None:
+        return False
     await asyncio.to_thread(latest.take_stored, kept, found)
     return True
+
+
+async def label_running(running: RunningWaste, querier: SqlQuerier) -> None:
+    """Have `running` take over rows if they are due; what cannot be read now is left for the next call."""
+    try:
+        row = (await querier.query(bounds_sql())).records()[0]
+        bounds = row["begin_at"], row["end_at"]
+        began_s = running.begin(bounds)
+        if began_s is None:
+            return
+        while (found := await _answers(querier, _running(bounds, running.parts))) is None:
+            running.parts *= 4
+        await asyncio.to_thread(running.take, found, bounds, began_s)
+    except (QueryError, OSError) as error:
+        log.debug("hours that run are not labelled", extra={"reason": str(error)})
+
+
+def _running(bounds: Bounds, parts: int) -> list[str]:
+    if parts == 1:
+        return [running_sql(*bounds)]
+    return [running_sql(*bounds, f"hash(node) % {parts} = {part}") for part in range(parts)]
+
+
+async def _answers(querier: SqlQuerier, parts: Sequence[str]) -> list[Any] | None:
+    """Arrow tables, one a query, as answers are bounded; None: there must be more. Raises QueryError."""
+    found = []
+    for sql in parts:
+        try:
+            answer = await querier.arrow(sql)
+        except QueryError as error:
+            if len(parts) < _PARTS_MAX and "larger than" in str(error):
+                return None
+            raise
+        if answer.truncated and len(parts) < _PARTS_MAX:
+            return None
+        found.append(answer.data)
+    return found

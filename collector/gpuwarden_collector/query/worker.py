@@ -60,7 +60,7 @@ class WorkerSettings:
     data_bytes_max: int
     """Most private memory, as the kernel counts it; 0: no limit."""
     newest: Path | None = None
-    """Folder of files with the newest rows, to be read."""
+    """Folder of files of rows that are kept beside the store, to be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class QueryRequest:
     is_admin: bool
     """Whether it may read tables that only admins read."""
     newest: Mapping[str, str]
-    """Files with the newest rows, by table."""
+    """Files of rows that are kept, by table."""
     dialect: str = ""
     """`postgres`: PostgreSQL's catalogue is to be had."""
 

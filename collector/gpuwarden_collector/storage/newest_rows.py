@@ -13,7 +13,6 @@ when they report again.
 import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -25,6 +24,7 @@ import pyarrow.compute as pc
 
 from gpuwarden.clock import Clock
 from gpuwarden.schema import UPSERTED, views_sql
+from gpuwarden_collector.storage.arrow_files import ArrowFiles
 from gpuwarden_collector.storage.segment import SCHEMAS
 
 FOLDER = "latest"
@@ -33,8 +33,6 @@ FORGET_AFTER = timedelta(hours=1)
 _FORGET_EVERY = timedelta(minutes=10)
 _ADDED_ROWS_MIN = 4_096
 """So many rows, or half as many as there are keys, are put in their places at once."""
-_FILES_KEPT = 2
-"""A query may be about to open the file before the newest."""
 
 _DEFINITION = re.compile(
     r"SELECT \* FROM (?P<table>\w+)\s+"
@@ -155,7 +153,6 @@ class _Latest:
         self.kept = kept
         self.is_whole = False
         """Whether rows of older runs are among them."""
-        self._stem = stem
         self._clock = clock
         self._lock = threading.Lock()
         self._rows: Any = SCHEMAS[kept.table].empty_table().combine_chunks()
@@ -163,15 +160,14 @@ class _Latest:
         self._added: list[Any] = []
         self._added_rows = 0
         self._forgotten_at = clock.now()
-        self._version = 0
-        self._files: list[Path] = []
+        self._files = ArrowFiles(stem)
         self._is_changed = True
 
     @property
     def published(self) -> Path | None:
         """The newest file, if it has all rows."""
         with self._lock:
-            return None if self._is_changed or not self._files else self._files[-1]
+            return None if self._is_changed else self._files.newest
 
     def add(self, rows: Any) -> None:
         # At once, as rows are slices of all that came with them.
@@ -188,14 +184,14 @@ class _Latest:
         with self._lock:
             if not self.is_whole:
                 return None
-            if self._is_changed or not self._files:
+            if self._is_changed or self._files.newest is None:
                 self._merge()
                 try:
-                    self._write()
+                    self._files.write([self._rows])
                 except OSError:
                     return None
                 self._is_changed = False
-            return self._files[-1]
+            return self._files.newest
 
     def _merge(self) -> None:
         """Put the newest of the rows that were added in their places."""
@@ -238,25 +234,6 @@ class _Latest:
         keys = self._rows[self.kept.key].to_pylist()
         self._places = {key: at for at, key in enumerate(keys)}
 
-    def _write(self) -> None:
-        """Raises OSError."""
-        self._version += 1
-        path = self._stem.with_name(f"{self._stem.name}-{self._version}.arrow")
-        try:
-            with (
-                pa.OSFile(str(path), "wb") as sink,
-                pa.ipc.new_file(sink, self._rows.schema) as file,
-            ):
-                file.write_table(self._rows)
-        except OSError:
-            path.unlink(missing_ok=True)
-            raise
-        self._files.append(path)
-        for old in self._files[:-_FILES_KEPT]:
-            with suppress(OSError):
-                old.unlink(missing_ok=True)
-        del self._files[:-_FILES_KEPT]
-
 
 def newest(rows: Any, key: str) -> Any:
     """The newest row of each key, one of them where several are."""
@@ -266,11 +243,6 @@ def newest(rows: Any, key: str) -> Any:
     at = np.empty(len(keys.dictionary), np.int64)
     at[codes[order]] = order  # of several the last one stays
     return rows.take(pa.array(at))
-
-
-def read_rows(path: str) -> Any:
-    """Rows that were published, in pages of the file. Raises OSError, pa.ArrowException."""
-    return pa.ipc.open_file(pa.memory_map(path)).read_all()
 
 
 def _times(rows: Any) -> Any:

@@ -1,0 +1,93 @@
+"""Keeps the waste of the hours that run, which queries of the view `waste` else label each for itself.
+
+`query/stored.py` computes the rows when `is_due` says so: whenever a further step is counted, and sooner
+where queries read them. Without them, or where they are too old, the definition of the view answers.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.clock import Clock
+from gpuwarden.schema import views_sql
+from gpuwarden.waste import COUNTED_MINUTES
+from gpuwarden_collector.storage.arrow_files import ArrowFiles
+
+RUNNING = "running_waste"
+"""Name under which a query process has the rows."""
+FRESH_S = 15.0
+"""Rows that queries read are computed again after that time, or after `REST` times what it takes."""
+REST = 20
+KEPT_S = 2 * 60.0 * COUNTED_MINUTES
+"""Older rows are not read any more."""
+
+Bounds = tuple[datetime, datetime]
+
+
+def _readers() -> frozenset[str]:
+    found = {"waste"}
+    for statement in views_sql().split(";"):
+        words = re.findall(r"\w+", re.sub(r"--.*", "", statement))
+        if "VIEW" in words and found & set(words):
+            found.add(words[words.index("VIEW") + 1])
+    return frozenset(found)
+
+
+READERS = _readers()
+"""The view `waste`, and those that read it."""
+_NAMES = re.compile(rf"\b(?:{'|'.join(READERS)})\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """Rows that were computed. Times are of a monotonic clock."""
+
+    bounds: Bounds
+    at_s: float
+    """When that began."""
+    took_s: float
+
+
+def is_due(before: Computed | None, bounds: Bounds, asked_at_s: float, now_s: float) -> bool:
+    """Whether to compute rows again. `asked_at_s`: when a query last read them."""
+    if before is None or before.bounds != bounds:
+        return True
+    age_s = now_s - before.at_s
+    return asked_at_s > before.at_s and age_s >= max(FRESH_S, REST * before.took_s)
+
+
+class RunningWaste:
+    """The newest rows, and when there are to be others."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        """`folder`: for the file. Raises OSError."""
+        folder.mkdir(exist_ok=True)
+        self.parts = 1
+        """In so many queries the rows are asked for."""
+        self._files = ArrowFiles(folder / RUNNING)
+        self._clock = clock
+        self._computed: Computed | None = None
+        self._asked_at_s = clock.monotonic()
+
+    def files(self, sql: str) -> Mapping[str, str]:
+        """The file, by `RUNNING`, where a text may read it and there is one that is not too old."""
+        if not _NAMES.search(sql):
+            return {}
+        now_s = self._asked_at_s = self._clock.monotonic()
+        path = self._files.newest
+        if self._computed is None or path is None or now_s - self._computed.at_s > KEPT_S:
+            return {}
+        return {RUNNING: str(path)}
+
+    def begin(self, bounds: Bounds) -> float | None:
+        """When the rows begin to be computed; None: that is not due."""
+        now_s = self._clock.monotonic()
+        return now_s if is_due(self._computed, bounds, self._asked_at_s, now_s) else None
+
+    def take(self, rows: Sequence[Any], bounds: Bounds, began_s: float) -> None:
+        """Take over Arrow tables of rows, as of `begin`. Raises OSError."""
+        self._files.write(rows)
+        self._computed = Computed(bounds, began_s, self._clock.monotonic() - began_s)

@@ -80,9 +80,11 @@ class ProgressLine:
 
 
 @contextmanager
-def progress(what: str, total: float | None = None) -> Iterator[ProgressLine]:
+def progress(
+    what: str, total: float | None = None, *, is_wanted: bool = True
+) -> Iterator[ProgressLine]:
     """Shows it while the block runs, if a person looks."""
-    is_seen = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    is_seen = is_wanted and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     made = ProgressLine(what, total, stream=sys.stderr if is_seen else None)
     if not is_seen:
         yield made

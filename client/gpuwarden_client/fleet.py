@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.cookbook import question_named
-from gpuwarden.durations import seconds_of
+from gpuwarden.durations import instant_before
 from gpuwarden.schema import TABLES, stored_columns
 from gpuwarden.waste_report import BY, full_report_sql
 from gpuwarden_client.http import CallError, CollectorEndpoint, RefusedError
@@ -127,7 +127,7 @@ class Fleet:
         """GPU hours by label, dollars and energy, and what of them was wasted, by user, team, job, node, model or GPU."""
         if by not in BY:
             raise CallError(f"by = {by} is not known; it is one of {', '.join(BY)}")
-        begin = (_now() - _span(since)).replace(minute=0, second=0, microsecond=0)
+        begin = _hour_before(_now(), since)
         sql = f"SELECT * EXCLUDE (is_total) FROM ({full_report_sql(by)}) WHERE NOT is_total"
         return self.sql(sql, since=begin, timeout_s=120)
 
@@ -206,11 +206,13 @@ class Fleet:
             time.sleep(every_s)
 
 
-def _span(text: str) -> timedelta:
-    seconds = seconds_of(text)
-    if not seconds:
-        raise CallError(f"since = {text} is not a duration; write 6h or 7d")
-    return timedelta(seconds=seconds)
+def _hour_before(now: datetime, since: str) -> datetime:
+    """The hour in which the time so long ago is. Raises CallError."""
+    try:
+        begin = instant_before(now, since, "since =")
+    except ValueError as error:
+        raise CallError(str(error)) from error
+    return begin.replace(minute=0, second=0, microsecond=0)
 
 
 def _now() -> datetime:

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.cookbook import SINCE, Question, question_named, questions
-from gpuwarden_cli.commands.sql import SQL_FORMATS, STREAMED, show_answer
+from gpuwarden_cli.commands.sql import BINARY, SQL_FORMATS, show_answer
 from gpuwarden_cli.output import render, terminal_width
 from gpuwarden_client.http import timestamp_param
 
@@ -27,7 +27,7 @@ def add_flags(made: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """`gpuwarden ask [QUESTION]`. Raises CallError, ValueError."""
     if args.question is None:
-        if args.format in STREAMED:
+        if args.format in BINARY:
             raise ValueError(f"name a question: the list of them is not made as {args.format}")
         print(_listed(args.format), end="")
         return 0

@@ -9,14 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.durations import exact, seconds_of
-from gpuwarden.query import ARROW_TYPE, PARQUET_TYPE
+from gpuwarden.query import ARROW_TYPE, ERROR, NDJSON_TYPE, PARQUET_TYPE
 from gpuwarden_cli.output import ROW_FORMATS, render, terminal_width
-from gpuwarden_cli.progress import progress
-from gpuwarden_client.http import CUT_TAIL_BYTES, CollectorEndpoint, QueryAnswer, ask, is_cut
+from gpuwarden_cli.progress import ProgressLine, progress
+from gpuwarden_client.http import (
+    CUT_TAIL_BYTES,
+    CallError,
+    CollectorEndpoint,
+    QueryAnswer,
+    RefusedError,
+    ask,
+    is_cut,
+)
 
-STREAMED = {"arrow": ARROW_TYPE, "parquet": PARQUET_TYPE}
+BINARY = {"arrow": ARROW_TYPE, "parquet": PARQUET_TYPE}
+STREAMED = {**BINARY, "csv": "text/csv", "ndjson": NDJSON_TYPE}
 """Formats that the collector makes, and their media types."""
-SQL_FORMATS = (*ROW_FORMATS, *STREAMED)
+SQL_FORMATS = (*ROW_FORMATS, *BINARY)
+EXPORT_ROWS_MAX = 1_000_000_000
+"""Rows that are asked for where no person reads them: as many as the collector gives."""
 _CHUNK_BYTES = 1 << 18
 _TIMEOUT_S = 300.0
 
@@ -47,7 +58,7 @@ def sql(args: argparse.Namespace) -> int:
 
         where = CollectorEndpoint.of(args.url)
         return talk(lambda text: _readable(ask(text, params, url=where.url)), where.url)
-    if args.watch is not None and args.format not in STREAMED:
+    if args.watch is not None and args.format not in BINARY:
         return _watch(args, lambda text: ask(text, params, url=args.url), query)
     show_answer(query, params, args.format, args.url)
     return 0
@@ -59,7 +70,7 @@ def show_answer(query: str, params: dict[str, Any], form: str, url: str | None) 
         _hand_on(CollectorEndpoint.of(url), query, params, form)
         return
     answer = ask(query, params, url=url)
-    _print(answer if form in ("json", "ndjson") else _readable(answer), form)
+    _print(answer if form == "json" else _readable(answer), form)
 
 
 def _query(args: argparse.Namespace) -> str | None:
@@ -105,26 +116,58 @@ def _print(answer: QueryAnswer, form: str) -> None:
 
 def _hand_on(collector: CollectorEndpoint, query: str, params: dict[str, Any], form: str) -> None:
     """What the collector encodes, as it comes, to standard output. Raises CallError, ValueError."""
-    if sys.stdout.isatty():
+    is_terminal = sys.stdout.isatty()
+    if is_terminal and form in BINARY:
         raise ValueError(f"{form} is not for a terminal: write it to a file, with > rows.{form}")
-    document = {"sql": query, "params": params}
+    document: dict[str, Any] = {"sql": query, "params": params}
+    if not is_terminal:
+        document["row_limit"] = EXPORT_ROWS_MAX
     with (
-        progress(f"receiving {form}") as bar,
+        progress(f"receiving {form}", is_wanted=not is_terminal) as bar,
         collector.reading(_TIMEOUT_S),
         collector.answer(
             "POST", "/v1/sql", document, accept=STREAMED[form], timeout_s=_TIMEOUT_S
         ) as answer,
     ):
         tail = b""
-        while part := answer.read(_CHUNK_BYTES):
+        while part := _part(answer, bar):
             sys.stdout.buffer.write(part)
             tail = (tail + part)[-CUT_TAIL_BYTES:]
-            bar.done += len(part)
-            bar.text = f"{bar.done / 2**20:,.1f} MiB"
         is_truncated = is_cut(answer.headers, tail)
     sys.stdout.buffer.flush()
+    if form == "ndjson":
+        _check_end(tail)
     if is_truncated:
         print("gpuwarden: the collector cut the rows; add a LIMIT or aggregate", file=sys.stderr)
+
+
+def _part(answer: Any, bar: ProgressLine) -> bytes:
+    """The next bytes of an answer. Raises CallError where it breaks off."""
+    from http.client import IncompleteRead
+
+    try:
+        part: bytes = answer.read(_CHUNK_BYTES)
+    except (IncompleteRead, ConnectionResetError) as error:
+        raise CallError(
+            f"the answer broke off after {bar.done / 2**20:,.1f} MiB: the query failed there, or the collector"
+            " stopped"
+        ) from error
+    bar.done += len(part)
+    bar.text = f"{bar.done / 2**20:,.1f} MiB"
+    return part
+
+
+def _check_end(tail: bytes) -> None:
+    """Raise RefusedError where the last line says that the query failed after its first rows."""
+    last = tail.rstrip(b"\n").rpartition(b"\n")[2]
+    if ERROR.encode() not in last:
+        return
+    try:
+        said = json.loads(last)
+    except ValueError:
+        return
+    if isinstance(said, dict) and list(said) == [ERROR]:
+        raise RefusedError(said[ERROR]["error"])
 
 
 def _watch(args: argparse.Namespace, asked: Callable[[str], QueryAnswer], query: str) -> int:

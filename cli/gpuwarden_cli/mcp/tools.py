@@ -6,7 +6,7 @@ data of the fleet, which its users wrote.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from gpuwarden.alert import ALERT_FILTERS, PLACE_SQL, WORST_FIRST
@@ -14,7 +14,7 @@ from gpuwarden.clock import Clock, iso_text
 from gpuwarden.comments import column_comments, table_comments
 from gpuwarden.cookbook import question_named, questions
 from gpuwarden.diagnosis import HEALTHY
-from gpuwarden.durations import seconds_of
+from gpuwarden.durations import instant_before
 from gpuwarden.query import Querier
 from gpuwarden.waste import LABELS
 from gpuwarden.waste_report import BY, NOBODY, asked_sql
@@ -278,10 +278,11 @@ def _cents(value: float | None) -> float | None:
 
 
 def _begin(since: str, now: datetime) -> datetime:
-    seconds = seconds_of(since)
-    if not seconds:
-        raise ArgumentError(f"since = {since!r} is not a duration; write 6h or 7d")
-    return (now - timedelta(seconds=seconds)).replace(minute=0, second=0, microsecond=0)
+    try:
+        begin = instant_before(now, since, "since =")
+    except ValueError as error:
+        raise ArgumentError(str(error)) from error
+    return begin.replace(minute=0, second=0, microsecond=0)
 
 
 def _param(value: Any) -> Any:

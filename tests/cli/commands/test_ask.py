@@ -28,8 +28,8 @@ def test_a_question_is_asked_with_its_defaults_and_what_is_given(
     answering: Any, capsys: Any
 ) -> None:
     asked = answering(200, ANSWER)
-    assert main(["ask", "idle-holders", "--since", "2h", "--format", "csv"]) == 0
-    assert capsys.readouterr().out == "job\n7\n"
+    assert main(["ask", "idle-holders", "--since", "2h", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"job": "7"}]
     assert asked[0]["sql"] == question_named("idle-holders").sql
     assert asked[0]["params"]["top"] == 20
     since = datetime.fromisoformat(asked[0]["params"]["since"]["timestamp"])

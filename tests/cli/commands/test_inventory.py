@@ -87,10 +87,11 @@ def _run(words: list[str]) -> tuple[int, str, str]:
     import contextlib
     import io
 
-    out, err = io.StringIO(), io.StringIO()
+    out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(words)
-    return code, out.getvalue(), err.getvalue()
+    out.flush()
+    return code, out.buffer.getvalue().decode(), err.getvalue()
 
 
 def rows(answers: Answers, command: str) -> list[dict[str, Any]]:

@@ -194,7 +194,8 @@ async def test_questions_have_parameters_and_are_asked_with_them(
     [
         ("rm", {}, "there is no tool 'rm'; there are waste,"),
         ("waste", {"by": "colour"}, "by = 'colour' is not known; it is one of user,"),
-        ("waste", {"since": "a while"}, "since = 'a while' is not a duration; write 6h or 7d"),
+        ("waste", {"since": "a while"}, "since = a while is not a duration; write 6h or 7d"),
+        ("waste", {"since": "999999999d"}, "since = 999999999d is longer ago than there are years"),
         ("waste", {"limit": 0}, "limit = 0 must be between 1 and 100"),
         ("waste", {"limit": True}, "limit must be of type integer"),
         ("why", {}, "name is needed: "),

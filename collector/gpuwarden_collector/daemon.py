@@ -45,7 +45,7 @@ from gpuwarden_collector.ops.disk import Budget, DiskMonitor
 from gpuwarden_collector.ops.health import SAMPLE_S, Duties, Health
 from gpuwarden_collector.ops.metrics import Levels, Stats
 from gpuwarden_collector.ops.query_log import FLUSH_S, QueryLog
-from gpuwarden_collector.query.fair_queue import QueryQueue
+from gpuwarden_collector.query.fair_queue import SPARE, QueryQueue
 from gpuwarden_collector.query.limits import limits as memory_limits
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.stored import LOOK_S as LATEST_S
@@ -226,7 +226,7 @@ async def _keeping(
     running = RunningWaste(spill_dir / LATEST, clock)
     worker = replace(_worker(settings, address, spill_dir), newest=spill_dir / LATEST)
     make = partial(_querier, stack, settings, worker, stats, clock, latest)
-    querier = make(settings.query_processes, running)
+    querier = make(settings.query_processes + SPARE, running)
     # What alerts cost is counted from their rows, not from what was kept some time ago.
     rules_querier = make(settings.rule_processes, None)
     timetable.every(RUNNING_LOOK_S, partial(label_running, running, rules_querier))

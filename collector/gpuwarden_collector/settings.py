@@ -75,7 +75,11 @@ class CollectorSettings:
         60.0, "Most time that a client may take to receive its rows.", least=1, most=3600
     )
     query_processes: int = setting(
-        2, "People's queries that run at the same time, each in a process.", least=1, most=64
+        2,
+        "People's queries that run at the same time, each in a process; one more where all are of one user and"
+        " another comes.",
+        least=1,
+        most=64,
     )
     rule_processes: int = setting(
         2, "Queries of rules that run at the same time, each in a process.", least=1, most=64

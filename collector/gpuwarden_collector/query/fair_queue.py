@@ -1,5 +1,6 @@
 """Lets people's queries run in a fair order: whoever has the fewest running is next, so that one who asks a
-hundred times does not keep others waiting. What is decided is pure (`FairOrder`); `QueryQueue` waits by it.
+hundred times does not keep others waiting. Who has all that may run cannot keep out the first other who comes:
+one more runs then. What is decided is pure (`FairOrder`); `QueryQueue` waits by it.
 """
 
 import asyncio
@@ -10,6 +11,8 @@ from dataclasses import dataclass, field
 
 WAITING_MAX = 32
 """Most queries that wait."""
+SPARE = 1
+"""Queries that may run beyond those that may, where all of them are of one user and another comes."""
 WAIT_S = 30.0
 """Most time that one waits for its turn."""
 
@@ -71,17 +74,25 @@ class FairOrder:
 
     def begin_next(self) -> Waiting | None:
         """The query that runs now; None: none waits, or as many run as may."""
-        if not self.waiting or self.running.total() >= self.running_max:
+        if not self.waiting:
             return None
         found = min(
             self.waiting,
             key=lambda one: (self.running[one.user], self._started[one.user], one.number),
         )
+        if not self.begins_at_once(found.user):
+            return None
         self.waiting.remove(found)
         self.running[found.user] += 1
         self._beginnings += 1
         self._started[found.user] = self._beginnings
         return found
+
+    def begins_at_once(self, user: str) -> bool:
+        """Whether one of that user may run beside those that do."""
+        users = [one for one, count in self.running.items() if count]
+        is_kept_out = len(users) == 1 and user not in users
+        return self.running.total() < self.running_max + is_kept_out * SPARE
 
     def end(self, user: str) -> None:
         """One of that user has ended."""
@@ -124,7 +135,7 @@ class QueryQueue:
             self._begin()
 
     async def _wait(self, user: str) -> None:
-        if not self._order.has_room:
+        if not (self._order.has_room or self._order.begins_at_once(user)):
             displaced = self._order.displaced_by(user)
             if displaced is None:
                 raise self._full(user)

@@ -55,6 +55,8 @@ class Caller:
     """None: nobody known, at what anybody may see."""
     name: str | None
     """What the token's list calls it; None: no token is asked for, or none was shown."""
+    token: str | None = None
+    """Id of the token, or of the first one that it has come from by rotation."""
 
 
 _ANYONE = Caller(Scope.ADMIN, None)

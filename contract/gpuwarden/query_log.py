@@ -8,13 +8,18 @@ SQL_CHARACTERS_MAX = 4_000
 
 QUERY_LOG = Table(
     "query_log",
-    "query of a person or program over HTTP; only scope admin reads it",
+    "query of a person or program over HTTP; scope read sees those of its own token",
     ("collector", "ts", "number"),
     (
         Column("ts", Type.TIMESTAMP, "When it came, UTC.", required=True),
         Column("collector", Type.STRING, "Identity of the collector's store.", required=True),
         Column("number", Type.INT64, "Counts queries since the collector began.", required=True),
         Column("user_name", Type.STRING, "Comment or id of the token; NULL: none was shown."),
+        Column(
+            "token",
+            Type.STRING,
+            "Id of the token, after rotation that of the first; NULL: none was shown.",
+        ),
         Column("address", Type.STRING, "Address that it came from."),
         Column(
             "sql",

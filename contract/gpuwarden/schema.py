@@ -591,7 +591,7 @@ _SQL_TYPES = {
 }
 
 ADMINS_ONLY = frozenset({QUERY_LOG.name})
-"""Tables that only scope admin may read."""
+"""Tables of which only scope admin reads every row; others read those with their own `token`."""
 
 UPSERTED = frozenset(
     {"nodes", "gpus", "alerts", "incidents", "incident_alerts", "silences", "diagnoses"}

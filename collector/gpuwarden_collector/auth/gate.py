@@ -71,7 +71,8 @@ class Gate:
     def _caller(self, verdict: Granted | None) -> Caller:
         if verdict is None:
             return Caller(None if self._exposure.asks_tokens else Scope.ADMIN, None)
-        return Caller(verdict.entry.scope, verdict.entry.name)
+        entry = verdict.entry
+        return Caller(entry.scope, entry.name, entry.first_id)
 
     def _judged(self, request: web.Request) -> Granted | Denied | None:
         resource = request.match_info.route.resource

@@ -44,12 +44,17 @@ class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     @property
     def user(self) -> str:
         """As whom the queue of queries knows who asks with it: rotation changes nothing."""
-        return f"token {self.line or self.id}"
+        return f"token {self.first_id}"
+
+    @property
+    def first_id(self) -> str:
+        """Its id, or that of the first token that it has come from by rotation."""
+        return self.line or self.id
 
     @property
     def sender(self) -> str:
         """As whom the ledger knows who sends with it: rotation and another token of the node change nothing."""
-        return token_sender(self.line or self.id) if self.node is None else node_sender(self.node)
+        return token_sender(self.first_id) if self.node is None else node_sender(self.node)
 
     def is_over(self, now: datetime) -> bool:
         """Whether its time is over."""

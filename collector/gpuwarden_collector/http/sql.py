@@ -23,6 +23,7 @@ from gpuwarden_collector.ingest.decode import RefusedBody
 from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.ops.query_log import QueryLog, QueryNote, outcome_of
 from gpuwarden_collector.query.fair_queue import QueryQueue, QueueFullError, user_at
+from gpuwarden_collector.query.own_rows import ALL, NOBODY
 from gpuwarden_collector.query.querier import QueryStream, SqlQuerier
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,8 @@ class SqlEndpoint:
 
     async def run(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/sql."""
-        note = self._log.begin(CALLER.get().name, request.remote)
+        caller = CALLER.get()
+        note = self._log.begin(caller.name, request.remote, caller.token)
         try:
             return await self._run(request, note)
         finally:
@@ -98,9 +100,10 @@ class SqlEndpoint:
         form = asked.form.name.lower()
         first = bytearray()
         sending = _Sending(request, self._send_s, note)
-        is_admin = CALLER.get().scope is Scope.ADMIN
+        caller = CALLER.get()
+        log_of = ALL if caller.scope is Scope.ADMIN else caller.token or NOBODY
         async with self._querier.stream(
-            form, asked.sql, asked.params, row_limit=asked.row_limit, is_admin=is_admin
+            form, asked.sql, asked.params, row_limit=asked.row_limit, log_of=log_of
         ) as rows:
             async for part in rows:
                 first += part

@@ -34,6 +34,7 @@ class QueryNote:
     ts: datetime
     began_s: float
     user_name: str | None
+    token: str | None
     address: str | None
     sql: str = ""
     form: str = "json"
@@ -66,9 +67,11 @@ class QueryLog:
         self._held: deque[dict[str, Any]] = deque()
         self._dropped = 0
 
-    def begin(self, user_name: str | None, address: str | None) -> QueryNote:
+    def begin(
+        self, user_name: str | None, address: str | None, token: str | None = None
+    ) -> QueryNote:
         """A query that has come."""
-        return QueryNote(self._clock.now(), self._clock.monotonic(), user_name, address)
+        return QueryNote(self._clock.now(), self._clock.monotonic(), user_name, token, address)
 
     def elapsed_s(self, note: QueryNote) -> float:
         """Since it came."""
@@ -86,6 +89,7 @@ class QueryLog:
                 "number": next(self._numbers),
                 "user_name": note.user_name,
                 "address": note.address,
+                "token": note.token,
                 "sql": note.sql[:SQL_CHARACTERS_MAX],
                 "form": note.form,
                 "outcome": note.outcome,

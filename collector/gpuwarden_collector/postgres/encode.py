@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,7 +18,8 @@ from gpuwarden_collector.query.encode import json_column
 from gpuwarden_collector.query.execute import Description
 from gpuwarden_collector.query.formats import Encoder, Ending
 
-_HEAD = struct.Struct("!cih")
+_HEAD = np.dtype([("kind", "S1"), ("size", ">i4"), ("columns", ">i2")])
+_COPY_HEAD = np.dtype([("kind", "S1"), ("size", ">i4")])
 _CHUNK_ROWS = 2_048
 _NULL = b"\xff\xff\xff\xff"
 _DAY_US = 86_400_000_000
@@ -72,12 +74,20 @@ class _Rows:
         return described(self._names, self._types, self._formats)
 
     def rows(self, data: Any) -> bytes:
-        body = bytearray()
-        for chunk in _chunks(data):
-            for row in _rows(chunk, self._types, self._formats):
-                content = b"".join(row)
-                body += _HEAD.pack(b"D", len(content) + 6, len(self._names)) + content
-        return bytes(body)
+        return b"".join(self._chunk(chunk) for chunk in _chunks(data))
+
+    def _chunk(self, chunk: Any) -> bytes:
+        sizes = np.full(chunk.num_rows, 6 + 4 * len(self._types), np.int32)
+        parts = []
+        for at, (column, sql_type) in enumerate(zip(chunk.columns, self._types, strict=True)):
+            encode = _binary_cells if format_of(self._formats, at) else _text_cells
+            cells = encode(column, sql_type, types.column_type(sql_type))
+            lengths = pc.binary_length(cells).fill_null(-1).to_numpy(zero_copy_only=False)
+            sizes += np.maximum(lengths, 0)
+            parts += [_fixed(lengths.astype(">i4")), cells.fill_null(b"")]
+        heads = np.empty(chunk.num_rows, _HEAD)
+        heads["kind"], heads["size"], heads["columns"] = b"D", sizes, len(self._types)
+        return _joined(_fixed(heads), *parts)
 
     def end(self, ending: Ending) -> bytes:
         """As of Encoder: who asked says whether rows were cut."""
@@ -96,16 +106,18 @@ class _Copy:
         return messages.copy_out(len(self._types))
 
     def rows(self, data: Any) -> bytes:
-        body = bytearray()
-        for chunk in _chunks(data):
-            columns = [
-                _texts(column, sql_type, types.column_type(sql_type))
-                for column, sql_type in zip(chunk.columns, self._types, strict=True)
-            ]
-            for row in zip(*columns, strict=True):
-                fields = ("\\N" if cell is None else cell.translate(_COPIED) for cell in row)
-                body += messages.message(b"d", ("\t".join(fields) + "\n").encode())
-        return bytes(body)
+        return b"".join(self._chunk(chunk) for chunk in _chunks(data))
+
+    def _chunk(self, chunk: Any) -> bytes:
+        sizes = np.full(chunk.num_rows, 4 + len(self._types), np.int32)
+        parts: list[Any] = []
+        for column, sql_type in zip(chunk.columns, self._types, strict=True):
+            cells = _copied(_text_cells(column, sql_type, types.column_type(sql_type)))
+            sizes += pc.binary_length(cells).to_numpy(zero_copy_only=False)
+            parts += [cells, b"\t"]
+        heads = np.empty(chunk.num_rows, _COPY_HEAD)
+        heads["kind"], heads["size"] = b"d", sizes
+        return _joined(_fixed(heads), *parts[:-1], b"\n")
 
     def end(self, ending: Ending) -> bytes:
         """As of Encoder: who asked says whether rows were cut."""
@@ -123,15 +135,63 @@ def format_of(formats: Sequence[int], at: int) -> int:
     return formats[at] if len(formats) > 1 else formats[0] if formats else 0
 
 
-def _rows(
-    chunk: Any, sql_types: Sequence[str], formats: Sequence[int]
-) -> Iterator[tuple[bytes, ...]]:
-    columns = []
-    for at, (column, sql_type) in enumerate(zip(chunk.columns, sql_types, strict=True)):
-        encode = _binary if format_of(formats, at) else _text
-        cells = encode(column, sql_type, types.column_type(sql_type))
-        columns.append([_NULL if c is None else _INT4.pack(len(c)) + c for c in cells])
-    yield from zip(*columns, strict=True)
+def _fixed(values: Any) -> Any:
+    """The bytes of each value of a numpy array."""
+    width = values.dtype.itemsize
+    ends = np.arange(0, (len(values) + 1) * width, width, dtype=np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(values.tobytes())]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
+
+
+def _joined(*parts: Any) -> bytes:
+    """Arrays of bytes without NULL, one value of each after the other."""
+    rows = pc.binary_join_element_wise(*parts, b"")
+    ends = np.frombuffer(rows.buffers()[1], np.int32)[rows.offset :]
+    return bytes(memoryview(rows.buffers()[2])[ends[0] : ends[len(rows)]])
+
+
+def _copied(cells: Any) -> Any:
+    """Texts as COPY has them."""
+    if pc.any(pc.match_substring_regex(cells.cast(pa.string()), r"[\\\t\n\r]")).as_py():
+        texts = cells.cast(pa.string()).to_pylist()
+        copied = [None if text is None else text.translate(_COPIED).encode() for text in texts]
+        cells = pa.array(copied, pa.binary())
+    return cells.fill_null(b"\\N")
+
+
+def _binary_cells(column: Any, sql_type: str, kind: ColumnType) -> Any:
+    return pa.array(_binary(column, sql_type, kind), pa.binary())
+
+
+def _text_cells(column: Any, sql_type: str, kind: ColumnType) -> Any:
+    """The text of each value as bytes; of types that most columns have all at once."""
+    found = None if kind.is_array else _plain_texts(column)
+    if found is None:
+        found = pa.array(_texts(column, sql_type, kind), pa.string())
+    return found.cast(pa.binary())
+
+
+def _plain_texts(column: Any) -> Any:
+    """As `_texts`; None for what is not plain."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_string(kind):
+        return column.cast(pa.string())
+    if pa.types.is_boolean(kind):
+        return pc.if_else(column, "t", "f")
+    if pa.types.is_floating(kind) and pc.all(pc.is_finite(column)).as_py() is not False:
+        return column.cast(pa.string())
+    return _plain_instants(column) if pa.types.is_timestamp(kind) else None
+
+
+def _plain_instants(column: Any) -> Any:
+    us = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
+    ends = pc.min_max(us).as_py()
+    if ends["min"] is None or not (ends["min"] >= _FIRST_US and ends["max"] < _END_US):
+        return None
+    text = pc.replace_substring_regex(us.cast(pa.timestamp("us")).cast(pa.string()), r"\.?0+$", "")
+    return text if column.type.tz is None else pc.binary_join_element_wise(text, "+00", "")
 
 
 def _text(column: Any, sql_type: str, kind: ColumnType) -> Cells:

@@ -11,9 +11,8 @@ import secrets
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from gpuwarden.access import Scope
 from gpuwarden.lifecycle import StartError
@@ -22,15 +21,17 @@ from gpuwarden_collector.auth.access_control import AccessControl
 from gpuwarden_collector.auth.scram import MECHANISM, Exchange, ScramError, Verifier
 from gpuwarden_collector.auth.token_store import Denied, Granted, TokenEntry
 from gpuwarden_collector.ops.metrics import Stats
-from gpuwarden_collector.ops.query_log import QueryLog, outcome_of
+from gpuwarden_collector.ops.query_log import QueryLog, QueryNote, outcome_of
 from gpuwarden_collector.postgres import errors, messages
 from gpuwarden_collector.postgres.connection import Connection, ConnectionEnded
 from gpuwarden_collector.postgres.messages import ProtocolError
-from gpuwarden_collector.postgres.session import Answer, Session
+from gpuwarden_collector.postgres.session import Session
 from gpuwarden_collector.postgres.statements import StatementError
 from gpuwarden_collector.postgres.types import ParameterValue
 from gpuwarden_collector.query.execute import TypedValue
 from gpuwarden_collector.query.fair_queue import QueryQueue, QueueFullError, user_at
+from gpuwarden_collector.query.own_rows import ALL
+from gpuwarden_collector.query.querier import QueryStream, SqlQuerier
 
 log = logging.getLogger(__name__)
 
@@ -45,24 +46,13 @@ HELD_BYTES_MAX = 256 * 1024 * 1024
 """Most bytes of rows that wait for their clients, of all of them together."""
 IDLE_S = 300.0
 """Most time that a client may leave rows waiting."""
+QUERY_IDLE_S = 60.0
+"""Where a query waits to give more of them, which nobody else can have the process of."""
+BULK_ROWS_MAX = 1_000_000_000
+"""Rows that a cursor or COPY asks for: as many as an export may have."""
 _BYTES_A_SECOND = 1024 * 1024
 _CLOSE_S = 2.0
 _KEEPALIVE_S = 60
-
-
-class Runs(Protocol):
-    """Who runs queries."""
-
-    async def held(
-        self,
-        form: str,
-        sql: str,
-        params: Mapping[str, object] | None = None,
-        *,
-        timeout_s: float | None = None,
-        is_admin: bool = False,
-        dialect: str = "",
-    ) -> Answer: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +65,7 @@ class Limits:
     send_s: float = SEND_S
     held_bytes_max: int = HELD_BYTES_MAX
     idle_s: float = IDLE_S
+    query_idle_s: float = QUERY_IDLE_S
 
 
 class _Refused(Exception):  # noqa: N818  an outcome
@@ -90,7 +81,7 @@ class PostgresServer:
 
     def __init__(
         self,
-        querier: Runs,
+        querier: SqlQuerier,
         access: AccessControl,
         stats: Stats,
         queue: QueryQueue,
@@ -181,7 +172,7 @@ class PostgresServer:
             client.write(messages.error(errors.fields("XX000", what, severity="FATAL")))
         finally:
             del self._clients[client.number]
-            client.close()
+            await client.close()
             await client.connection.close(_CLOSE_S)
 
     def cancel(self, request: messages.CancelRequest) -> None:
@@ -195,30 +186,36 @@ class PostgresServer:
         """How many clients are known."""
         return sum(client.is_known for client in self._clients.values())
 
-    async def ask(
+    @asynccontextmanager
+    async def query(
         self,
         form: str,
         sql: str,
         params: Mapping[str, object],
         timeout_s: float | None,
-        token: TokenEntry | None,
-        address: str,
-    ) -> Answer:
-        """Run a query of whoever has the token, once it is their turn. Raises QueryError."""
-        note = self._log.begin(None if token is None else token.name, address)
+        row_limit: int | None,
+        client: "_Client",
+    ) -> AsyncIterator[tuple[QueryStream, QueryNote]]:
+        """Run a query of that client, once it is its turn. Raises QueryError."""
+        token, address = client.token, client.connection.client
+        name, first_id = (None, None) if token is None else (token.name, token.first_id)
+        note = self._log.begin(name, address, first_id)
         note.sql, note.form = sql, form
         user = user_at(address) if token is None else token.user
+        log_of = ALL if token is None or token.scope is Scope.ADMIN else token.first_id
         try:
             async with self._queue.turn(user):
                 note.wait_seconds = self._log.elapsed_s(note)
-                answer = await self._querier.held(
+                async with self._querier.stream(
                     form,
                     sql,
                     params,
                     timeout_s=timeout_s,
-                    is_admin=token is None or token.scope is Scope.ADMIN,
+                    row_limit=row_limit,
+                    log_of=log_of,
                     dialect="postgres",
-                )
+                ) as rows:
+                    yield rows, note
         except QueueFullError as error:
             self._stats.query_errors["busy"] += 1
             note.failed("refused", str(error))
@@ -226,10 +223,6 @@ class PostgresServer:
         except QueryError as error:
             note.failed(outcome_of(error), str(error))
             raise
-        else:
-            note.outcome = "truncated" if answer.truncated else "ok"
-            note.bytes = len(answer.body)
-            return answer
         finally:
             self._log.end(note)
 
@@ -237,6 +230,53 @@ class PostgresServer:
     def access(self) -> AccessControl:
         """Tokens and certificate."""
         return self._access
+
+
+class _Asked:
+    """A query of a client, from its turn on: `RunningQuery` of its session. It ends with its last row or an error."""
+
+    def __init__(self) -> None:
+        self._stack = AsyncExitStack()
+        self._stream: QueryStream | None = None
+        self._note: QueryNote | None = None
+        self.rows = 0
+        self.truncated = False
+
+    async def begin(
+        self, query: AbstractAsyncContextManager[tuple[QueryStream, QueryNote]]
+    ) -> None:
+        """Wait for its turn and its first rows. Raises QueryError."""
+        self._stream, self._note = await self._stack.enter_async_context(query)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a process."""
+        return self._stream is not None
+
+    async def take(self) -> bytes | bytearray:
+        """As of RunningQuery."""
+        stream, note = self._stream, self._note
+        if stream is None or note is None:
+            return b""
+        try:
+            found = await stream.whole()
+        except BaseException as error:
+            self._stream = None
+            # The query is told, and notes it.
+            await self._stack.__aexit__(type(error), error, error.__traceback__)
+            raise
+        note.bytes = (note.bytes or 0) + len(found)
+        if not found:
+            self.rows, self.truncated = stream.rows, stream.truncated
+            note.outcome = "truncated" if stream.truncated else "ok"
+            note.rows, note.memory_bytes = stream.rows, stream.memory_bytes
+            await self.close()
+        return found
+
+    async def close(self) -> None:
+        """As of RunningQuery."""
+        self._stream = None
+        await self._stack.aclose()
 
 
 class _Client:
@@ -252,6 +292,7 @@ class _Client:
         self.is_known = False
         self._grant: Granted | None = None
         self._running: asyncio.Timeout | None = None
+        self._asked: list[_Asked] = []
         self._session: Session | None = None
         self._held_bytes = 0
 
@@ -284,12 +325,15 @@ class _Client:
             await self._session.answer(message)
 
     async def _next(self) -> messages.Message:
-        """The next message, soon while rows are held for the client."""
+        """The next message, soon while rows or a query wait for the client."""
+        self._asked = [asked for asked in self._asked if asked.is_open]
+        held_s = self._limits.idle_s if self._held_bytes else None
+        idle_s = self._limits.query_idle_s if self._asked else held_s
         try:
-            async with asyncio.timeout(self._limits.idle_s if self._held_bytes else None):
+            async with asyncio.timeout(idle_s):
                 return await self.connection.next()
         except TimeoutError as error:
-            what = f"rows were not taken for {self._limits.idle_s:g} s"
+            what = f"rows were not taken for {idle_s:g} s"
             raise _Refused("25P03", what, "FETCH without pauses, or with a LIMIT") from error
 
     async def _startup(self) -> messages.Startup | None:
@@ -359,20 +403,37 @@ class _Client:
             raise ProtocolError("a password was expected")
         return message.content
 
+    @property
+    def token(self) -> TokenEntry | None:
+        """Its token; None: none is asked for."""
+        return None if self._grant is None else self._grant.entry
+
     async def _ask(
-        self, form: str, sql: str, params: Mapping[str, ParameterValue], timeout_s: float | None
-    ) -> Answer:
-        """Run a query; TimeoutError once it is cancelled."""
+        self,
+        form: str,
+        sql: str,
+        params: Mapping[str, ParameterValue],
+        timeout_s: float | None,
+        *,
+        is_bulk: bool,
+    ) -> _Asked:
+        """As of the session's Ask."""
         bound = {
             name: TypedValue(p.value, p.sql_type) if p.sql_type and p.value is not None else p.value
             for name, p in params.items()
         }
+        row_limit = BULK_ROWS_MAX if is_bulk else None
+        asked = _Asked()
+        await asked.begin(self._server.query(form, sql, bound, timeout_s, row_limit, self))
+        self._asked.append(asked)
+        return asked
+
+    @asynccontextmanager
+    async def cancellable(self) -> AsyncIterator[None]:
+        """As of ClientPeer."""
         try:
             async with asyncio.timeout(None) as self._running:
-                token = None if self._grant is None else self._grant.entry
-                return await self._server.ask(
-                    form, sql, bound, timeout_s, token, self.connection.client
-                )
+                yield
         finally:
             self._running = None
 
@@ -421,10 +482,10 @@ class _Client:
         self._server.held_bytes -= size
         self._held_bytes -= size
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Let go of what is held."""
         if self._session is not None:
-            self._session.close()
+            await self._session.close()
 
 
 def _keep_alive(listener: socket.socket) -> None:

@@ -1,13 +1,14 @@
 """One client's session: statements, portals and transactions, over whoever runs queries.
 
-Nothing can be changed, so a transaction has no effect but the ones that clients see: what it holds open,
+Rows are sent as they come: of a portal or cursor that is not at its end the beginning is held, or a query
+waits. Nothing can be changed, so a transaction has no effect but the ones that clients see: what it holds open,
 and that it refuses statements after an error until it is ended.
 """
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,6 +27,8 @@ PREPARED_MAX = 1_000
 """Most statements, and most portals, that a session has at a time."""
 PREPARED_BYTES_MAX = 4 * 1024 * 1024
 _SENT_BYTES = 256 * 1024
+_HELD_BYTES = 256 * 1024
+"""Rows of so many bytes are held, so that no query waits for a client that takes few."""
 _FEW_BYTES = 64 * 1024
 _REPORTED = {
     "application_name": "application_name",
@@ -61,22 +64,42 @@ _READ_ONLY = frozenset(
 )
 
 
-class Answer(Protocol):
-    """Encoded rows of a query."""
+class RunningQuery(Protocol):
+    """A query and the rows that it gives, encoded."""
 
     @property
-    def body(self) -> bytes | bytearray: ...
+    def rows(self) -> int:
+        """How many there are, once all have come."""
+        ...
 
     @property
-    def truncated(self) -> bool: ...
+    def truncated(self) -> bool:
+        """Whether there are more, once all have come."""
+        ...
+
+    async def take(self) -> bytes | bytearray:
+        """Some messages, first of all the one that describes the rows; empty: all have come. Raises QueryError."""
+        ...
+
+    async def close(self) -> None:
+        """End it."""
+        ...
 
 
 class Ask(Protocol):
-    """Runs a query. Raises QueryError; TimeoutError where the client has cancelled it."""
+    """Begins a query. Raises QueryError."""
 
     async def __call__(
-        self, form: str, sql: str, params: Mapping[str, ParameterValue], timeout_s: float | None
-    ) -> Answer: ...
+        self,
+        form: str,
+        sql: str,
+        params: Mapping[str, ParameterValue],
+        timeout_s: float | None,
+        *,
+        is_bulk: bool,
+    ) -> RunningQuery:
+        """`is_bulk`: it may give as many rows as an export."""
+        ...
 
 
 class ClientPeer(Protocol):
@@ -88,6 +111,10 @@ class ClientPeer(Protocol):
 
     def sending(self, size: int) -> AbstractAsyncContextManager[None]:
         """Bounds the time that the client may take for so many bytes."""
+        ...
+
+    def cancellable(self) -> AbstractAsyncContextManager[None]:
+        """Within it TimeoutError comes where the client cancels."""
         ...
 
     def hold(self, size: int) -> bool:
@@ -115,17 +142,38 @@ class Prepared:
 
 @dataclass(slots=True)
 class Rows:
-    """Rows that are held until they are taken."""
+    """Rows that a client has not taken yet: those that have come, and the query that gives more."""
 
     columns: bytes
     body: memoryview
-    truncated: bool
+    """Whole messages, a row each."""
+    query: RunningQuery | None = None
+    """None: all have come."""
+    total: int = 0
+    """How many there are, once all have come."""
+    truncated: bool = False
     at: int = 0
+    taken: int = 0
+    held: int = 0
+    """Bytes of the room that there is for what waits."""
 
-    @property
-    def size(self) -> int:
-        """Bytes held."""
-        return len(self.body)
+    async def more(self) -> bool:
+        """Have the next ones, once those before are taken; whether there are any. Raises QueryError."""
+        if self.at < len(self.body):
+            return True
+        if self.query is None:
+            return False
+        self.body, self.at = memoryview(await self.query.take()), 0
+        if not len(self.body):
+            await self.end()
+        return len(self.body) > 0
+
+    async def end(self) -> None:
+        """Let go of the query."""
+        query, self.query = self.query, None
+        if query is not None:
+            self.total, self.truncated = query.rows, query.truncated
+            await query.close()
 
 
 @dataclass(slots=True)
@@ -136,7 +184,8 @@ class Portal:
     params: Mapping[str, ParameterValue]
     formats: Sequence[int]
     rows: Rows | None = None
-    taken: int = 0
+    left: int | None = None
+    """Rows of a cursor that a FETCH has still to give; None: all."""
 
 
 @dataclass(slots=True)
@@ -175,7 +224,7 @@ class Session:
         """Answer one message."""
         if isinstance(message, messages.Sync):
             self._is_skipping = False
-            self._end_implicit()
+            await self._end_implicit()
             self.ready()
         elif isinstance(message, messages.QueryMessage):
             # One that is not of the extended protocol ends what an error has begun.
@@ -195,7 +244,7 @@ class Session:
                 await self._run_simple(statement, sql)
         except (StatementError, _Failure) as error:
             self._fail(error if isinstance(error, _Failure) else _Failure(errors.of_error(error)))
-        self._end_implicit()
+        await self._end_implicit()
         self.ready()
 
     async def _run_simple(self, statement: SqlStatement, source: str) -> None:
@@ -207,7 +256,7 @@ class Session:
                 self._peer.write(portal.rows.columns)
             await self._execute(portal, 0)
         finally:
-            self._let_go(portal)
+            await self._let_go(portal)
 
     async def _extended(self, message: messages.Message) -> None:
         try:
@@ -223,7 +272,7 @@ class Session:
                 case messages.Execute():
                     await self._execute(self._portal(message.portal), message.rows_max)
                 case messages.CloseMessage():
-                    self._close(message)
+                    await self._close(message)
                 case messages.FunctionCall():
                     raise StatementError("0A000", "functions are called in a SELECT here")
                 case _:
@@ -270,7 +319,7 @@ class Session:
             params = _values(message, prepared.oids)
         else:
             params = await asyncio.to_thread(_values, message, prepared.oids)
-        self._let_go(self._portals.pop(message.portal, None))
+        await self._let_go(self._portals.pop(message.portal, None))
         self._portals[message.portal] = Portal(prepared, params, message.result_formats)
         self._peer.write(messages.BIND_COMPLETE)
 
@@ -288,14 +337,13 @@ class Session:
             return
         if command.kind is CommandKind.QUERY:
             said = {str(at + 1): types.sample(oid) for at, oid in enumerate(prepared.oids) if oid}
-            answer = await self._query(prepared, "postgres-describe", prepared.statement.sql, said)
-            body = memoryview(answer.body)
-            end, _ = messages.split_rows(body, 0, 1)
-            told = messages.oids_in(bytes(body[:end]))
+            found = await self._rows(prepared, "postgres-describe", prepared.statement.sql, said)
+            await self._let_rows_go(found)
+            told = messages.oids_in(found.columns)
             said_oids = prepared.oids + [0] * max(0, len(told) - len(prepared.oids))
             told += [0] * (len(said_oids) - len(told))
             prepared.oids = [a or b for a, b in zip(said_oids, told, strict=True)]
-            prepared.columns = bytes(body[end:])
+            prepared.columns = bytes(found.body)
         elif command.kind is CommandKind.SHOW:
             prepared.columns = self._shown(command).columns
         elif command.kind is CommandKind.FETCH:
@@ -317,8 +365,8 @@ class Session:
                 case CommandKind.SHOW:
                     portal.rows = self._shown(command)
                 case CommandKind.FETCH:
-                    rows = self._cursor(command.name)
-                    portal.rows = self._fetched(rows, command.rows_max)
+                    portal.rows = self._cursor(command.name)
+                    portal.left = command.rows_max or None
                 case _:
                     pass
         if is_asked:
@@ -333,27 +381,42 @@ class Session:
         if portal.rows is None:
             await self._run_command(portal.prepared, command)
             return
-        rows = portal.rows
-        start = rows.at
-        rows.at, count = messages.split_rows(rows.body, rows.at, rows_max)
-        portal.taken += count
-        await self._send(rows.body[start : rows.at])
-        if rows_max and count == rows_max and rows.at < len(rows.body):
+        count, is_end = await self._send_rows(portal.rows, portal.left, rows_max)
+        portal.left = None if portal.left is None else portal.left - count
+        if not is_end and portal.left != 0:
             self._peer.write(messages.PORTAL_SUSPENDED)
             return
-        if rows.truncated:
-            raise _Failure(
-                errors.fields(
-                    "54000",
-                    f"there are more rows than the {portal.taken} that a query may return",
-                    hint="add a LIMIT, aggregate, or have query_rows_max raised",
-                )
-            )
+        if is_end and portal.rows.truncated:
+            raise _Failure(_too_many(portal.rows.taken))
         words = (portal.prepared.statement.tokens if portal.prepared.statement else [])[:1]
         tag = command.tag or "".join(w.word for w in words if w.word == "EXPLAIN") or "SELECT"
         self._peer.write(
             messages.command_complete(tag if tag in ("SHOW", "EXPLAIN") else f"{tag} {count}")
         )
+
+    async def _send_rows(self, rows: Rows, left: int | None, rows_max: int) -> tuple[int, bool]:
+        """Send the next rows: how many, and whether those were all. `left`: most; None, and a `rows_max` of
+        0: all."""
+        begin, most = (
+            rows.taken,
+            min((n for n in (left, rows_max or None) if n is not None), default=None),
+        )
+        async with self._failing():
+            while rows.taken - begin != most and await rows.more():
+                start = rows.at
+                if most is None:
+                    rows.at = len(rows.body)
+                else:
+                    rows.at, count = messages.split_rows(
+                        rows.body, start, most - rows.taken + begin
+                    )
+                    rows.taken += count
+                await self._send(rows.body[start : rows.at])
+            if most is None:
+                rows.taken = rows.total
+            # What has no more rows is complete, unless a FETCH has had what it wanted.
+            is_end = rows.taken - begin != most or (bool(rows_max) and not await rows.more())
+        return rows.taken - begin, is_end
 
     async def _send(self, body: memoryview) -> None:
         async with self._peer.sending(len(body)):
@@ -361,14 +424,50 @@ class Session:
                 self._peer.write(body[at : at + _SENT_BYTES])
                 await self._peer.drain()
 
+    @asynccontextmanager
+    async def _failing(self, start: int = 0) -> AsyncIterator[None]:
+        """What ends a query, as what the client is told. `start`: where its text begins in the client's."""
+        try:
+            async with self._peer.cancellable():
+                yield
+        except TimeoutError as error:
+            what = "canceling statement due to user request"
+            raise _Failure(errors.fields(errors.CANCELLED, what)) from error
+        except QueryError as error:
+            raise _Failure(errors.of_error(error, start)) from error
+
     async def _rows(
-        self, prepared: Prepared, form: str, sql: str, params: Mapping[str, ParameterValue]
+        self,
+        prepared: Prepared,
+        form: str,
+        sql: str,
+        params: Mapping[str, ParameterValue],
+        *,
+        is_bulk: bool = False,
     ) -> Rows:
-        answer = await self._query(prepared, form, sql, params)
-        body = memoryview(answer.body)
-        end, _ = messages.split_rows(body, 0, 1)
-        rows = Rows(bytes(body[:end]), body[end:], answer.truncated)
-        if not self._peer.hold(rows.size):
+        statement, command = prepared.statement, prepared.command
+        start = (statement.start if statement else 0) + (command.start if command else 0)
+        timeout_s = _seconds(self._setting("statement_timeout"))
+        async with self._failing(start):
+            query = await self._ask(form, sql, params, timeout_s, is_bulk=is_bulk)
+            try:
+                return await self._begun(query)
+            except BaseException:
+                await query.close()
+                raise
+
+    async def _begun(self, query: RunningQuery) -> Rows:
+        """The first rows: all of a few, whose query has then ended."""
+        body = bytearray()
+        is_all = False
+        while len(body) < _HELD_BYTES and not is_all:
+            part = await query.take()
+            body += part
+            is_all = not part
+        view = memoryview(body)
+        end, _ = messages.split_rows(view, 0, 1)
+        rows = Rows(bytes(view[:end]), view[end:], query, held=len(body) - end)
+        if not self._peer.hold(rows.held):
             raise _Failure(
                 errors.fields(
                     "53200",
@@ -376,21 +475,9 @@ class Session:
                     hint="ask again in a moment, or for fewer rows",
                 )
             )
+        if is_all:
+            await rows.end()
         return rows
-
-    async def _query(
-        self, prepared: Prepared, form: str, sql: str, params: Mapping[str, ParameterValue]
-    ) -> Answer:
-        statement, command = prepared.statement, prepared.command
-        start = (statement.start if statement else 0) + (command.start if command else 0)
-        timeout_ms = self._setting("statement_timeout")
-        try:
-            return await self._ask(form, sql, params, _seconds(timeout_ms))
-        except TimeoutError as error:
-            what = "canceling statement due to user request"
-            raise _Failure(errors.fields(errors.CANCELLED, what)) from error
-        except QueryError as error:
-            raise _Failure(errors.of_error(error, start)) from error
 
     async def _run_command(self, prepared: Prepared, command: Command) -> None:
         """A statement without rows."""
@@ -400,7 +487,7 @@ class Session:
                 self._status = "T" if self._status == "I" else self._status
             case CommandKind.COMMIT | CommandKind.ROLLBACK:
                 tag = "ROLLBACK" if self._status == "E" else tag
-                self._end_transaction()
+                await self._end_transaction()
             case CommandKind.SAVEPOINT if self._status == "I":
                 raise StatementError("25P01", f"{tag} is for transactions", "BEGIN first")
             case CommandKind.ROLLBACK_TO:
@@ -412,13 +499,13 @@ class Session:
             case CommandKind.DISCARD:
                 self._reset("")
                 self._prepared.clear()
-                self._let_all_go()
+                await self._let_all_go()
             case CommandKind.DEALLOCATE:
                 self._deallocate(command.name)
             case CommandKind.DECLARE:
                 await self._declare(prepared, command)
             case CommandKind.CLOSE:
-                self._close_cursor(command.name)
+                await self._close_cursor(command.name)
             case CommandKind.COPY:
                 await self._copy(prepared, command)
                 return
@@ -436,7 +523,7 @@ class Session:
         inner = statements.split(command.sql)
         if len(inner) != 1 or statements.command_of(inner[0]).kind is not CommandKind.QUERY:
             raise StatementError("42601", "a cursor is for a query")
-        rows = await self._rows(prepared, "postgres:", command.sql, {})
+        rows = await self._rows(prepared, "postgres:", command.sql, {}, is_bulk=True)
         self._portals[command.name] = Portal(prepared, {}, (), rows)
 
     def _cursor(self, name: str) -> Rows:
@@ -445,28 +532,19 @@ class Session:
             raise StatementError("34000", f'there is no cursor "{name}"', "DECLARE it first")
         return portal.rows
 
-    def _fetched(self, rows: Rows, rows_max: int) -> Rows:
-        start = rows.at
-        rows.at, count = messages.split_rows(rows.body, rows.at, rows_max)
-        is_end = rows.at == len(rows.body) and (not rows_max or count < rows_max)
-        return Rows(rows.columns, rows.body[start : rows.at], rows.truncated and is_end)
-
     async def _copy(self, prepared: Prepared, command: Command) -> None:
         inner = statements.split(command.sql)
         if len(inner) != 1:
             raise StatementError("42601", "COPY is for one query")
-        rows = await self._rows(prepared, "postgres-copy", command.sql, {})
+        rows = await self._rows(prepared, "postgres-copy", command.sql, {}, is_bulk=True)
         try:
             self._peer.write(rows.columns)
-            await self._send(rows.body)
+            count, _ = await self._send_rows(rows, None, 0)
             if rows.truncated:
-                raise _Failure(
-                    errors.fields("54000", "there are more rows than a query may return")
-                )
-            _, count = messages.split_rows(rows.body, 0, 0)
+                raise _Failure(_too_many(count))
             self._peer.write(messages.COPY_DONE + messages.command_complete(f"COPY {count}"))
         finally:
-            self._peer.release(rows.size)
+            await self._let_rows_go(rows)
 
     def _shown(self, command: Command) -> Rows:
         names = [command.name] if command.name else sorted(SETTINGS)
@@ -481,7 +559,7 @@ class Session:
         for name in names:
             value = self._setting(name).encode()
             rows += messages.data_row([value] if command.name else [name.encode(), value, b""])
-        return Rows(columns, memoryview(bytes(rows)), False)
+        return Rows(columns, memoryview(bytes(rows)), total=len(names))
 
     def _setting(self, name: str) -> str:
         return self._settings.get(name, SETTINGS[name])
@@ -531,20 +609,20 @@ class Session:
         elif self._prepared.pop(name, None) is None:
             raise StatementError("26000", f'there is no statement "{name}"')
 
-    def _close(self, message: messages.CloseMessage) -> None:
+    async def _close(self, message: messages.CloseMessage) -> None:
         if message.is_portal:
-            self._let_go(self._portals.pop(message.name, None))
+            await self._let_go(self._portals.pop(message.name, None))
         else:
             self._prepared.pop(message.name, None)
         self._peer.write(messages.CLOSE_COMPLETE)
 
-    def _close_cursor(self, name: str) -> None:
+    async def _close_cursor(self, name: str) -> None:
         if not name:
-            self._let_all_go()
+            await self._let_all_go()
         elif name not in self._portals:
             raise StatementError("34000", f'there is no cursor "{name}"')
         else:
-            self._let_go(self._portals.pop(name))
+            await self._let_go(self._portals.pop(name))
 
     def _statement(self, name: str) -> Prepared:
         found = self._prepared.get(name)
@@ -572,32 +650,43 @@ class Session:
         if self._status == "T":
             self._status = "E"
 
-    def _end_implicit(self) -> None:
+    async def _end_implicit(self) -> None:
         """Outside of a transaction portals end with the group of messages."""
         if self._status == "I":
-            self._let_all_go()
+            await self._let_all_go()
 
-    def _end_transaction(self) -> None:
+    async def _end_transaction(self) -> None:
         self._status = "I"
-        self._let_all_go()
+        await self._let_all_go()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Let go of all that is held."""
-        self._let_all_go()
+        await self._let_all_go()
 
-    def _let_all_go(self) -> None:
-        portals, self._portals = self._portals, {}
-        for portal in portals.values():
-            self._let_go(portal)
+    async def _let_all_go(self) -> None:
+        while self._portals:
+            await self._let_go(self._portals.popitem()[1])
 
-    def _let_go(self, portal: Portal | None) -> None:
-        is_held = portal is not None and portal.rows is not None and portal.prepared.command
-        if portal is None or portal.rows is None or not is_held:
+    async def _let_go(self, portal: Portal | None) -> None:
+        if portal is None or portal.rows is None:
             return
-        kind = portal.prepared.command.kind if portal.prepared.command else None
-        if kind in (CommandKind.QUERY, CommandKind.DECLARE):
-            self._peer.release(portal.rows.size)
-        portal.rows = None
+        rows, portal.rows = portal.rows, None
+        command = portal.prepared.command
+        if command is None or command.kind is not CommandKind.FETCH:  # whose rows are the cursor's
+            await self._let_rows_go(rows)
+
+    async def _let_rows_go(self, rows: Rows) -> None:
+        held, rows.held = rows.held, 0
+        self._peer.release(held)
+        await rows.end()
+
+
+def _too_many(taken: int) -> Mapping[str, str]:
+    return errors.fields(
+        "54000",
+        f"there are more rows than the {taken} that a query may return",
+        hint="add a LIMIT, aggregate, or declare a cursor or COPY, which may return more",
+    )
 
 
 def _values(message: messages.Bind, oids: Sequence[int]) -> dict[str, ParameterValue]:

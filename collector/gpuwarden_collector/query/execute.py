@@ -19,8 +19,9 @@ from gpuwarden_collector.query.complaints import complaint, did_you_mean, missin
 from gpuwarden_collector.query.encode import ResultRows
 from gpuwarden_collector.query.guard import Parsed
 from gpuwarden_collector.query.newest import NewestRows, show_running_waste
+from gpuwarden_collector.query.own_rows import NOBODY, closed_tables, keep_to_own, own_rows_sql
 from gpuwarden_collector.query.pruned import PrunedLake, QueryTimeSpan, span_of
-from gpuwarden_collector.query.statement import split
+from gpuwarden_collector.query.statement import Statement, split
 from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.errors import lost_file, one_line
 from gpuwarden_collector.storage.newest_rows import KEPT
@@ -209,12 +210,30 @@ class Reading:
         found = rewrite(selects[0], statement.select)
         if not found.is_changed:
             return parsed, _Translated(listed=listed)
+        parsed = self._written(selects, statement)
+        return parsed, _Translated(True, found.is_catalog, listed)
+
+    def kept_to_own(self, parsed: Parsed, closed: Iterable[str], token: str) -> Parsed:
+        """A query that may run, with the token's own rows in place of these tables. Raises QueryError."""
+        if token == NOBODY:
+            raise QueryError(
+                f"table {min(closed)} is open to tokens alone: scope admin reads all, others their own rows"
+            )
+        standing = {}
+        for table in closed:
+            found = self.parse(own_rows_sql(table, token)).selects or ()
+            standing[table] = found[0]["node"]["from_table"]
+        for select in parsed.selects or ():
+            keep_to_own(select, standing)
+        return self._written(parsed.selects or (), split(parsed.sql))
+
+    def _written(self, selects: Sequence[Mapping[str, Any]], statement: Statement) -> Parsed:
+        """A statement whose syntax tree was changed, parsed again."""
         tree = json.dumps({"statements": selects})
         with _interruptible():
             row = self._open().execute("SELECT json_deserialize_sql($1)", [tree]).fetchone()
         text = statement.explain + str(row[0] if row else "")
-        parsed = replace(self.parse(text), word=statement.word)
-        return parsed, _Translated(True, found.is_catalog, listed)
+        return replace(self.parse(text), word=statement.word)
 
     def show_running_waste(self, files: Mapping[str, str]) -> bool:
         """Read it from its file, if there is one. Raises Interrupted."""
@@ -393,7 +412,7 @@ class Runner:
         self._joins = True
         self._newest = NewestRows(engine)
         self._pruned = PrunedLake(engine)
-        self._judged: dict[tuple[str, str], _Judged] = {}
+        self._judged: dict[tuple[str, str, str], _Judged] = {}
         self._catalog: QuerySource | None = None
         self._column_types: Mapping[str, str] | None = None
         self._lock = threading.Lock()
@@ -409,21 +428,20 @@ class Runner:
         row_limit: int,
         newest: Mapping[str, str] = NO_FILES,
         *,
-        is_admin: bool = False,
+        log_of: str = NOBODY,
         dialect: str = "",
     ) -> bool:
         """Judge and run, and give the rows to the sink; whether there are more than `row_limit`.
 
-        `number`: for `interrupt`; `newest`: files of rows that are kept, by table; `is_admin`: whether it may
-        read what only admins read; `dialect`: `postgres` where PostgreSQL's catalogue is to be had.
+        `number`: for `interrupt`; `newest`: files of rows that are kept, by table; `log_of`: the token whose
+        rows it may read of what admins read, or as `own_rows.py` has it; `dialect`: `postgres` where
+        PostgreSQL's catalogue is to be had.
         Raises QueryError, Interrupted, StoreUnavailableError.
         """
         guard.check_text(sql)
         reading = Reading(self._engine, self._engine)
         with self._as_running(number, reading) as judging:
-            judged = judging.judged = self._judge(reading, sql, dialect)
-            if not is_admin and (closed := sorted(judged.read & ADMINS_ONLY)):
-                raise QueryError(f"table {closed[0]} is open to tokens of scope admin alone")
+            judged = judging.judged = self._judge(reading, sql, dialect, log_of)
             missing = sorted(judged.parsed.parameters - params.keys())
             if missing:
                 raise QueryError(f"the query needs values for ${', $'.join(missing)}")
@@ -452,12 +470,14 @@ class Runner:
                     names = judged.names_running
                 return reading.give(sink, *asked, names=names)
 
-    def describe(self, number: int, sql: str, params: Mapping[str, Any]) -> Description:
+    def describe(
+        self, number: int, sql: str, params: Mapping[str, Any], log_of: str = NOBODY
+    ) -> Description:
         """What a query of a PostgreSQL client returns, without running it. As `run`."""
         guard.check_text(sql)
         reading = Reading(self._engine, self._engine)
         with self._as_running(number, reading) as judging:
-            judged = judging.judged = self._judge(reading, sql, "postgres")
+            judged = judging.judged = self._judge(reading, sql, "postgres", log_of)
             with reading.opened():
                 parameters = self._parameter_types(reading, sql)
             names = judged.parsed.parameters
@@ -552,9 +572,9 @@ class Runner:
         if running is not None and running[0] == number:
             running[1].interrupt()
 
-    def _judge(self, reading: Reading, sql: str, dialect: str) -> _Judged:
+    def _judge(self, reading: Reading, sql: str, dialect: str, log_of: str) -> _Judged:
         """Parse and judge it, once."""
-        known = self._judged.get((dialect, sql))
+        known = self._judged.get((dialect, sql, NOBODY)) or self._judged.get((dialect, sql, log_of))
         if known is not None:
             return known
         postgres = _Translated()
@@ -563,7 +583,13 @@ class Runner:
                 parsed, postgres = reading.translate(sql)
             else:
                 parsed = reading.parse(sql)
-            guard.check(parsed, _catalog_names() if postgres.is_catalog else guard.NO_MORE)
+            more = _catalog_names() if postgres.is_catalog else guard.NO_MORE
+            guard.check(parsed, more)
+            closed = closed_tables(guard.tables(parsed), log_of)
+            if closed:
+                parsed = reading.kept_to_own(parsed, closed, log_of)
+                guard.check(parsed, more)
+                postgres = replace(postgres, is_changed=True)
             is_plain = not postgres.is_catalog and guard.is_plainly_named(parsed)
             span = reading.span(parsed) if is_plain else None
         read = guard.tables(parsed)
@@ -587,7 +613,7 @@ class Runner:
         )
         if len(self._judged) >= _JUDGED_MAX:
             self._judged.clear()
-        self._judged[dialect, sql] = judged
+        self._judged[dialect, sql, log_of if judged.read & ADMINS_ONLY else NOBODY] = judged
         return judged
 
     def _sources(self, names: Iterable[str]) -> frozenset[str]:

@@ -93,7 +93,7 @@ def check(parsed: Parsed, more: Names = NO_MORE) -> None:
     if len(parsed.selects) > 1:
         raise QueryError(f"only one statement is allowed, this has {len(parsed.selects)}")
     tree = parsed.selects[0]
-    names = {name.lower() for node in nodes_of(tree) for name in _with_names(node)}
+    names = {name.lower() for node in nodes_of(tree) for name in with_names(node)}
     for node in nodes_of(tree):
         reason = _forbidden(node, names | more.tables, more.functions)
         if reason:
@@ -169,7 +169,8 @@ def nodes_of(tree: Any) -> Iterator[Mapping[str, Any]]:
             waiting.extend(item)
 
 
-def _with_names(node: Mapping[str, Any]) -> Iterator[str]:
+def with_names(node: Mapping[str, Any]) -> Iterator[str]:
+    """Names of its WITH."""
     for named in (node.get("cte_map") or {}).get("map", ()):
         yield str(named["key"])
 
@@ -178,7 +179,7 @@ def _forbidden(
     node: Mapping[str, Any], names: AbstractSet[str], functions: AbstractSet[str]
 ) -> str | None:
     # By what a node holds rather than by its type, so that no other type can hold the same.
-    for name in _with_names(node):
+    for name in with_names(node):
         if not _WITH_NAME.fullmatch(name.lower()):
             return (
                 f"a WITH may not name a query {_short(name)}: choose a name of letters, digits, _, "

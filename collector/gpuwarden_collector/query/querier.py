@@ -15,7 +15,7 @@ import shutil
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,8 +28,9 @@ from gpuwarden.query import QueryError, QueryTimeoutError, Result
 from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.query.channel import Channel, ChannelError, packed
 from gpuwarden_collector.query.encode import ResultRows, decoded, python_rows
-from gpuwarden_collector.query.execute import RESULT_BYTES_MAX, check_bytes
+from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
 from gpuwarden_collector.query.forkserver import spawn
+from gpuwarden_collector.query.own_rows import NOBODY
 from gpuwarden_collector.query.process_handle import ProcessHandle
 from gpuwarden_collector.query.worker import QueryRequest, WorkerSettings
 from gpuwarden_collector.storage.newest_rows import LatestRows, named_views
@@ -46,8 +47,6 @@ END_S = 10.0
 _STOPS = "the query was ended: the collector stops"
 IDLE_S = 60.0
 """A process that has had no query for so long is ended."""
-HELD_BYTES_MAX = 2 * RESULT_BYTES_MAX
-"""Most bytes of rows that are encoded and held."""
 REFUSE_S = 1.0
 """How long no process is started after one could not open the store."""
 
@@ -160,14 +159,6 @@ def _bury(handle: ProcessHandle, spill: Path) -> None:
     shutil.rmtree(spill, ignore_errors=True)
 
 
-@dataclass(frozen=True, slots=True)
-class HeldRows:
-    """Encoded rows, all of them."""
-
-    body: bytes
-    truncated: bool
-
-
 class QueryStream:
     """The answer to one query: encoded rows, part by part as they come.
 
@@ -234,16 +225,24 @@ class QueryStream:
             raise StopAsyncIteration
         return (await self._received())[1]
 
-    async def batches(self) -> AsyncIterator[Any]:
-        """Rows that are encoded as `arrow`, as record batches. Raises QueryError."""
-        batches = _Batches()
+    async def whole(self) -> bytes | bytearray:
+        """The next parts that were encoded together, which end where a row does; empty: there is no more.
+
+        Raises QueryError.
+        """
         parts = []
         async for part in self:
             parts.append(part)
-            if self._is_whole:
-                for batch in await asyncio.to_thread(batches.read_all, b"".join(parts)):
-                    yield batch
-                parts.clear()
+            if self._is_whole and part:
+                break
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def batches(self) -> AsyncIterator[Any]:
+        """Rows that are encoded as `arrow`, as record batches. Raises QueryError."""
+        batches = _Batches()
+        while part := await self.whole():
+            for batch in await asyncio.to_thread(batches.read_all, bytes(part)):
+                yield batch
 
     async def _received(self) -> tuple[dict[str, Any], bytes | bytearray]:
         loop = asyncio.get_running_loop()
@@ -364,34 +363,6 @@ class SqlQuerier:
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         return decoded(body, stream.types, truncated=stream.truncated)
 
-    async def held(
-        self,
-        form: str,
-        sql: str,
-        params: Mapping[str, Any] | None = None,
-        *,
-        timeout_s: float | None = None,
-        is_admin: bool = False,
-        dialect: str = "",
-    ) -> HeldRows:
-        """As `query`, encoded as `form` says and held until all rows are there. `is_admin`: as of `stream`;
-        `dialect`: `postgres` where PostgreSQL's catalogue is to be had. Raises QueryError."""
-        limit, body = self._rows_max, bytearray()
-        async with self._asked(
-            form,
-            sql,
-            params,
-            timeout_s,
-            limit,
-            bytes_max=RESULT_BYTES_MAX,
-            is_admin=is_admin,
-            dialect=dialect,
-        ) as stream:
-            async for part in stream:
-                body += part
-                check_bytes(len(body), HELD_BYTES_MAX)
-        return HeldRows(bytes(body), stream.truncated)
-
     @asynccontextmanager
     async def stream(
         self,
@@ -401,18 +372,27 @@ class SqlQuerier:
         *,
         timeout_s: float | None = None,
         row_limit: int | None = None,
-        is_admin: bool = False,
+        log_of: str = NOBODY,
+        dialect: str = "",
     ) -> AsyncIterator[QueryStream]:
-        """The rows of the query as they come, encoded as `form` says: json, ndjson, csv, parquet or arrow.
+        """The rows of the query as they come, encoded as `form` says: as of QueryRequest.
 
         `timeout_s` can only be shorter than the settings say, `row_limit` at most `export_rows_max`.
-        `is_admin`: whether it may read what only admins read. Who leaves before the end ends the query.
+        `log_of`: whose rows it may read of what admins read, as `own_rows.py` has it; `dialect`: `postgres`
+        where PostgreSQL's catalogue is to be had. Who leaves before the end ends the query.
         Raises QueryError, here and from the stream.
         """
         rows = min(self._rows_max if row_limit is None else row_limit, self._export_rows_max)
         is_own = row_limit == rows
         async with self._asked(
-            form, sql, params, timeout_s, rows, is_own_limit=is_own, is_admin=is_admin
+            form,
+            sql,
+            params,
+            timeout_s,
+            rows,
+            is_own_limit=is_own,
+            log_of=log_of,
+            dialect=dialect,
         ) as stream:
             yield stream
 
@@ -427,7 +407,7 @@ class SqlQuerier:
         *,
         bytes_max: int | None = None,
         is_own_limit: bool = False,
-        is_admin: bool = False,
+        log_of: str = NOBODY,
         dialect: str = "",
     ) -> AsyncIterator[QueryStream]:
         limit_s = min(timeout_s or self._timeout_s, self._timeout_s)
@@ -443,7 +423,7 @@ class SqlQuerier:
                 bytes_max,
                 form,
                 is_own_limit,
-                is_admin,
+                log_of,
                 {},
                 dialect,
             )

@@ -79,8 +79,8 @@ class QueryRequest:
     """How rows are encoded: `json`, `ndjson`, `csv`, `parquet`, `arrow`, or as `postgres/encode.py` has it."""
     is_own_limit: bool
     """Whether whoever asked chose `row_limit`."""
-    is_admin: bool
-    """Whether it may read tables that only admins read."""
+    log_of: str
+    """Whose rows it may read of tables that only admins read, as `own_rows.py` has it."""
     newest: Mapping[str, str]
     """Files of rows that are kept, by table."""
     dialect: str = ""
@@ -278,7 +278,7 @@ def _answer(
         if asked.form == "postgres-describe":
             from gpuwarden_collector.postgres.encode import description
 
-            found = runner.describe(asked.number, asked.sql, asked.params)
+            found = runner.describe(asked.number, asked.sql, asked.params, asked.log_of)
             header = {"truncated": False, "rows": 0, "names": [], "types": []}
             return {"kind": "end", **header}, description(found)
         truncated = runner.run(
@@ -288,7 +288,7 @@ def _answer(
             asked.params,
             asked.row_limit,
             asked.newest,
-            is_admin=asked.is_admin,
+            log_of=asked.log_of,
             dialect=asked.dialect,
         )
         header, last = sending.ended(truncated=truncated)

@@ -225,22 +225,51 @@ async def begun(address: Address, sql: str) -> tuple[asyncio.StreamReader, async
 
 
 @pytest.mark.slow
-async def test_who_does_not_take_rows_is_closed_and_holds_none(
+async def test_who_does_not_take_rows_is_closed_and_keeps_nobody_waiting(
     start: Any, data_dir: Path, eventually: Any
 ) -> None:
-    many = "SELECT repeat('x', 10000) FROM range(5000)"
+    many = "COPY (SELECT repeat('x', 10000) FROM range(500000)) TO STDOUT"
+    async with start() as collector, limited(collector, data_dir, send_s=4) as (server, address):
+        _, writer = await begun(address, many)
+        await eventually(lambda: len(collector.querier._busy) == 1)
+        assert await answered(address) == (1,)
+        await eventually(lambda: not collector.querier._busy)
+        assert server.known == 0
+        assert server.held_bytes == 0
+        writer.close()
+
+
+async def test_beginnings_of_cursors_are_bounded_for_all_clients_together(
+    start: Any, data_dir: Path
+) -> None:
+    few = "CURSOR FOR SELECT repeat('x', 1000) FROM range(100)"
     async with (
         start() as collector,
-        limited(collector, data_dir, send_s=4, held_bytes_max=60_000_000) as (server, address),
+        limited(collector, data_dir, held_bytes_max=250_000) as (server, address),
+        await connected(address, autocommit=False) as one,
+        await connected(address, autocommit=False) as other,
     ):
-        _, writer = await begun(address, many)
-        await eventually(lambda: server.held_bytes > 40_000_000)
+        await one.execute(f"DECLARE a {few}")
+        await one.execute(f"DECLARE b {few}")
         with pytest.raises(psycopg.errors.OutOfMemory, match="wait to be taken"):
-            async with await connected(address) as connection:
-                await connection.execute(many)
-        assert await answered(address) == (1,)
-        await eventually(lambda: server.held_bytes == 0)
-        writer.close()
+            await other.execute(f"DECLARE c {few}")
+        await one.rollback()
+        assert server.held_bytes == 0
+        await other.rollback()
+        await other.execute(f"DECLARE c {few}")
+
+
+async def test_a_cursor_that_is_left_does_not_keep_its_process(start: Any, data_dir: Path) -> None:
+    limits = {"query_idle_s": 0.3, "idle_s": 30}
+    async with start() as collector, limited(collector, data_dir, **limits) as (server, address):
+        async with await connected(address, autocommit=False) as connection:
+            await connection.execute("DECLARE c CURSOR FOR SELECT * FROM range(1000000)")
+            assert len(collector.querier._busy) == 1
+            await asyncio.sleep(0.6)
+            with pytest.raises(psycopg.Error, match="not taken"):
+                await connection.execute("FETCH 1 FROM c")
+        assert not collector.querier._busy
+        assert server.held_bytes == 0
 
 
 async def test_who_leaves_rows_waiting_is_closed(start: Any, data_dir: Path) -> None:

@@ -28,6 +28,7 @@ from gpuwarden.clock import Clock, from_ms, to_ms
 from gpuwarden.doctor import FAIL, OK, WARN, Check, check_life, check_unit, size_text
 from gpuwarden.lifecycle import StartError
 from gpuwarden.wire import error_sentence
+from gpuwarden_agent.collect.kubernetes.directory import pod_directory
 from gpuwarden_agent.collect.nvidia.timing import CallReport, quantile
 from gpuwarden_agent.events.kinds import span
 from gpuwarden_agent.once import call_all
@@ -173,6 +174,7 @@ def check_host(
     checks = [
         *((check(root) for check in _OF_LINUX) if sys.platform == "linux" else ()),
         _check_pod_resources(root),
+        _check_pod_names(settings, clock),
         _check_state_dir(settings),
         _check_spool(settings, clock),
         check_unit("service", "agent"),
@@ -271,6 +273,24 @@ def _check_pod_resources(root: Path) -> Check | None:
         WARN,
         f"{path} may not be opened: GPUs that a pod has and does not use are not seen",
         "run the agent as root, or give its user the socket (setfacl -m u:gpuwarden:rw)",
+    )
+
+
+def _check_pod_names(settings: AgentSettings, clock: Clock) -> Check | None:
+    try:
+        directory = pod_directory(settings.pod_source, clock)
+    except ValueError as error:
+        return Check("pod_names", FAIL, str(error), "set it to a host, or host:port")
+    if directory is None:
+        return None
+    directory.refresh()
+    if not directory.failed:
+        return Check("pod_names", OK, "owners and labels of pods are known")
+    return Check(
+        "pod_names",
+        WARN,
+        "; ".join(directory.failed),
+        'rows have namespace and pod alone; docs/kubernetes.md has the rights, kubernetes = "off" asks nobody',
     )
 
 

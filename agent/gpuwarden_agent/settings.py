@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden.settings import setting
+from gpuwarden_agent.collect.kubernetes.pods import SERVICE_ACCOUNT, PodLabelNames, PodSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,32 @@ class AgentSettings:
     )
     commands: bool = setting(
         True, "Whether command lines of GPU processes are sent, secrets removed."
+    )
+    kubernetes: str = setting(
+        "auto",
+        "Who tells owners and labels of pods, where the agent has a service account; auto: the kubelet, else "
+        "the API server.",
+        choices=("auto", "kubelet", "api", "off"),
+    )
+    kubelet: str | None = setting(
+        None, "Host of the kubelet, or host:port; none: this node, port 10250."
+    )
+    kubelet_verify: bool = setting(
+        True, "Whether the kubelet's certificate must be of the cluster's authority."
+    )
+    kubernetes_api: str | None = setting(
+        None, "Host of the API server, or host:port; none: as a pod's environment says."
+    )
+    service_account: Path = setting(
+        SERVICE_ACCOUNT, "Folder of the service account's token and ca.crt."
+    )
+    pod_user_labels: tuple[str, ...] = setting(
+        ("user", "owner", "hub.jupyter.org/username"),
+        "Labels or annotations of a pod that name its user; the first that it has.",
+    )
+    pod_team_labels: tuple[str, ...] = setting(
+        ("team", "kueue.x-k8s.io/queue-name", "volcano.sh/queue-name"),
+        "Labels or annotations of a pod that name its team; the first that it has.",
     )
     interval_s: float = setting(
         1.0, "Seconds between ticks, aligned to the wall clock.", least=0.1, most=60
@@ -85,6 +112,19 @@ class AgentSettings:
     def node_name(self) -> str:
         """The name of this node in every row."""
         return self.node or socket.gethostname()
+
+    @property
+    def pod_source(self) -> PodSource:
+        """Where names of pods come from."""
+        return PodSource(
+            ask=self.kubernetes,
+            node=self.node_name,
+            kubelet=self.kubelet,
+            kubelet_verify=self.kubelet_verify,
+            api=self.kubernetes_api,
+            service_account=self.service_account,
+            names=PodLabelNames(self.pod_user_labels, self.pod_team_labels),
+        )
 
     @property
     def interval_ms(self) -> int:

@@ -286,7 +286,12 @@ def sources_of(settings: "AgentSettings") -> Sources:
 
         return Sources(*replayed(settings))
     if settings.backend != "simulator":
-        found = discover(settings.backend, node=settings.node_name, commands=settings.commands)
+        found = discover(
+            settings.backend,
+            node=settings.node_name,
+            commands=settings.commands,
+            pods=settings.pod_source,
+        )
         return Sources(found.all_probes(settings.state_dir), found.message, found.rediscover)
     from gpuwarden_simulator import SimulatedNode, load_script
 

@@ -52,7 +52,7 @@ SELECT "user", round(sum(gpu_hours), 1) AS gpu_hours, round(100 * sum(busy_hours
     round(sum(usd), 2) AS usd, round(sum(energy_kwh), 1) AS kwh
 FROM gpu_usage WHERE ts > $since::TIMESTAMP GROUP BY "user" ORDER BY gpu_hours DESC, "user";
 
--- usage-by-team: GPU hours and what they cost, by team (a label of nodes)
+-- usage-by-team: GPU hours and what they cost, by team (a label of pods or nodes)
 -- $since 7d: how far back
 SELECT team, round(sum(gpu_hours), 1) AS gpu_hours, round(100 * sum(busy_hours) / sum(gpu_hours), 1) AS busy_percent,
     round(sum(usd), 2) AS usd, round(sum(energy_kwh), 1) AS kwh

@@ -93,6 +93,7 @@ HOST_SAMPLES = Table(
     (TS, NODE, SIMULATED, *_columns(METRICS["host_samples"])),
 )
 
+WORKLOAD = "Kind/name of what the pod belongs to: Deployment/llm, PyTorchJob/bert, RayCluster/tune."
 PROCESS_SAMPLES = Table(
     "process_samples",
     "GPU process (with its process tree) and ten seconds",
@@ -105,10 +106,11 @@ PROCESS_SAMPLES = Table(
         SIMULATED,
         Column("pid", Type.INT64, "Process id on the node.", required=True),
         Column("process_name", Type.STRING, "Name of the executable, without arguments."),
-        Column("username", Type.STRING, "Owner of the process."),
+        Column("username", Type.STRING, "Owner of the process, or whom its pod's labels name."),
         Column("slurm_job_id", Type.STRING, "Slurm job that the process belongs to."),
         Column("container_id", Type.STRING, "Container that the process runs in."),
         Column("pod", Type.STRING, "Kubernetes namespace/pod that the process runs in."),
+        Column("workload", Type.STRING, WORKLOAD),
         Column(
             "rendezvous",
             Type.STRING,
@@ -142,10 +144,14 @@ ALLOCATION_SAMPLES = Table(
         SIMULATED,
         Column("scheduler", Type.STRING, "slurm or kubernetes.", required=True),
         Column("owner", Type.STRING, "Slurm job id, or namespace/pod/container.", required=True),
-        Column("username", Type.STRING, "Owner of the Slurm job."),
+        Column("username", Type.STRING, "Owner of the Slurm job, or whom the pod's labels name."),
         Column("slurm_job_id", Type.STRING, "Slurm job that has the GPU."),
         Column("pod", Type.STRING, "Kubernetes namespace/pod that has the GPU."),
         Column("container", Type.STRING, "Name of the container in the pod."),
+        Column("namespace", Type.STRING, "Kubernetes namespace of the pod."),
+        Column("workload", Type.STRING, WORKLOAD),
+        Column("team", Type.STRING, "Team that the pod's labels name."),
+        Column("pod_labels", Type.STRING, "JSON object of the pod's labels."),
         Column("processes", Type.INT32, "Processes on the GPU, of anyone; 0: none holds it."),
     ),
 )
@@ -222,7 +228,11 @@ NODES = Table(
             Type.STRING,
             "Source of GPU readings: nvml, amdgpu, amdgpu+nvml, simulator, replay or none.",
         ),
-        Column("labels", Type.STRING, "JSON object of the labels set by the operator."),
+        Column(
+            "labels",
+            Type.STRING,
+            "JSON object of the labels that the cluster gives it, and of those set by the operator, which win.",
+        ),
         Column("kernel", Type.STRING, "Kernel release."),
         Column("os", Type.STRING, "Operating system, from os-release."),
         Column("cpu_model", Type.STRING, "CPU model."),

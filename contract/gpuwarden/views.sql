@@ -65,17 +65,18 @@ WHERE i.state = 'open';
 
 -- Who holds each GPU now: by processes of the last 30 seconds, or because a scheduler has given it out.
 CREATE OR REPLACE VIEW gpu_holders_now AS
-SELECT h.node, h.gpu, h.gpu_uuid, g.model, max(h.username) AS "user", h.job, max(h.scheduler) AS scheduler,
+SELECT h.node, h.gpu, h.gpu_uuid, g.model, max(h.username) AS "user", h.job, max(h.workload) AS workload,
+    max(h.scheduler) AS scheduler,
     count(h.pid) AS processes, sum(h.gpu_memory_bytes)::BIGINT AS gpu_memory_bytes, min(h.started_at) AS started_at,
     any_value(g.usd_per_hour) AS usd_per_hour, bool_or(h.simulated) AS simulated
 FROM (
-    SELECT node, gpu, gpu_uuid, username, coalesce(slurm_job_id, pod) AS job, NULL AS scheduler, pid, gpu_memory_bytes,
-        started_at, simulated
+    SELECT node, gpu, gpu_uuid, username, coalesce(slurm_job_id, pod) AS job, workload, NULL AS scheduler, pid,
+        gpu_memory_bytes, started_at, simulated
     FROM process_samples
     WHERE ts > now()::TIMESTAMP - INTERVAL 30 SECOND AND process_type IS DISTINCT FROM 'graphics'
     QUALIFY ts = max(ts) OVER (PARTITION BY gpu_uuid)
     UNION ALL
-    SELECT node, gpu, gpu_uuid, username, coalesce(slurm_job_id, pod), scheduler, NULL, NULL, NULL, simulated
+    SELECT node, gpu, gpu_uuid, username, coalesce(slurm_job_id, pod), workload, scheduler, NULL, NULL, NULL, simulated
     FROM allocation_samples
     WHERE ts > now()::TIMESTAMP - INTERVAL 30 SECOND
     QUALIFY ts = max(ts) OVER (PARTITION BY gpu_uuid)

@@ -121,7 +121,7 @@ _TABLE = Table(
         *_BY,
         GPU,
         Column("model", _TEXT, "Name as the driver gives it."),
-        Column("team", _TEXT, "Label `team` of the node."),
+        Column("team", _TEXT, "Team that the pod's labels name, else label `team` of the node."),
         SIMULATED,
         Column("seconds", Type.FLOAT64, "Time with that label and owner.", required=True),
         Column("usd", Type.FLOAT64, "What it cost at the price of then; NULL: no price."),
@@ -296,7 +296,7 @@ def _held_sql(scope: WasteScope) -> str:
 
 def _given_sql(scope: WasteScope) -> str:
     """Whom a scheduler had given each GPU to, by minute."""
-    owner = "{'username': username, 'slurm_job_id': slurm_job_id, 'pod': pod}"
+    owner = "{'username': username, 'slurm_job_id': slurm_job_id, 'pod': pod, 'team': team}"
     return (
         "SELECT coalesce(whole, gpu_uuid) AS gpu_uuid, date_trunc('minute', ts) AS ts, "
         f"arg_max({owner}, (a.ts, owner)) AS receiver, bool_or(processes > 0) AS has_process "
@@ -405,6 +405,7 @@ _FACTS: tuple[dict[str, str], ...] = (
         "username": "coalesce(holder.username, receiver.username)",
         "slurm_job_id": "coalesce(holder.slurm_job_id, receiver.slurm_job_id)",
         "pod": "coalesce(holder.pod, receiver.pod)",
+        "pod_team": "if(coalesce(holder.pod, receiver.pod) = receiver.pod, receiver.team, NULL)",
     },
     {
         "total_s": "(idle_s + busy_s + unknown_s)::DOUBLE",
@@ -490,7 +491,7 @@ def _hours_sql(scope: WasteScope) -> str:
     window = "minute" if scope.by_minute else "hour"
     return (
         f"SELECT date_trunc('{window}', ts) AS ts, node, gpu_uuid, username, slurm_job_id, pod, "
-        "any_value(gpu) AS gpu, any_value(model) AS model, bool_or(simulated) AS simulated, "
+        "any_value(pod_team) AS pod_team, any_value(gpu) AS gpu, any_value(model) AS model, bool_or(simulated) AS simulated, "
         "any_value(usd_per_hour) AS price, any_value(usd_per_kwh) AS tariff, "
         f"any_value(co2_g_per_kwh) AS carbon, {', '.join(sums)} "
         f"FROM claimed WHERE {scope.nodes} GROUP BY 1, 2, 3, 4, 5, 6"
@@ -503,7 +504,7 @@ def _rows_sql(scope: WasteScope) -> str:
     )
     return (
         "SELECT ts, node, gpu_uuid, v.label AS label, username, slurm_job_id, pod, gpu, model, "
-        "try_cast(n.labels AS JSON) ->> 'team' AS team, h.simulated AS simulated, "
+        "coalesce(pod_team, try_cast(n.labels AS JSON) ->> 'team') AS team, h.simulated AS simulated, "
         "v.ms / 1000 AS seconds, v.ms / 3.6e6 * price AS usd, v.kwh AS energy_kwh, "
         "v.kwh * tariff AS energy_usd, v.kwh * carbon / 1000 AS co2_kg "
         f"FROM (SELECT *, unnest([{values}]) AS v FROM hours WHERE {scope.chosen}) h "

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import trustme
+from tests.agent.collect.kubernetes.fake_cluster import Account, answer_of, served
 
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.doctor import FAIL, OK, WARN, Check
@@ -177,6 +178,22 @@ def test_kubelets_socket_is_looked_at_only_where_there_is_one(
     with socket.socket(socket.AF_UNIX) as kubelet:
         kubelet.bind("kubelet.sock")
         assert checks_of(root)["pod_resources"].status == OK
+
+
+def test_names_of_pods_are_asked_for_where_there_is_a_service_account(tmp_path: Path) -> None:
+    root = make_root(tmp_path, capabilities=NONE)
+    account = Account(tmp_path / "account")
+    asked = {"service_account": account.folder, "kubernetes": "kubelet"}
+    with served(account) as kubelet:
+        kubelet.answers["/pods"] = answer_of([])
+        check = checks_of(root, kubelet=kubelet.address, **asked)["pod_names"]
+        assert check.status == OK
+        kubelet.token = "another"
+        check = checks_of(root, kubelet=kubelet.address, **asked)["pod_names"]
+    assert check.status == WARN
+    assert "token is refused" in check.finding
+    assert checks_of(root, kubelet="https://n1", **asked)["pod_names"].status == FAIL
+    assert "pod_names" not in checks_of(root)
 
 
 def test_a_folder_that_cannot_be_written_or_is_too_small_is_told(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def processes(span: range = range(60), **more: Any) -> list[Row]:
     ]
 
 
-def allocations(**more: Any) -> list[Row]:
+def allocations(span: range = range(60), **more: Any) -> list[Row]:
     return [
         {
             "ts": HOUR + m * MINUTE,
@@ -103,7 +103,7 @@ def allocations(**more: Any) -> list[Row]:
             "slurm_job_id": "77",
             **more,
         }
-        for m in range(60)
+        for m in span
     ]
 
 
@@ -145,6 +145,15 @@ def diagnosis(bottleneck: str, begin_m: float = 0, end_m: float | None = None, *
         "simulated": False,
         **more,
     }
+
+
+TEAM_NODE: Row = {
+    "node": "n1",
+    "agent_id": "a",
+    "boot_id": "b",
+    "labels": '{"team": "vision"}',
+    "simulated": False,
+}
 
 
 def put(database: MemoryDatabase, **tables: list[Row]) -> None:
@@ -253,15 +262,7 @@ def test_time_belongs_to_whom_the_largest_process_is_of_else_the_job(
             ),
         ],
         allocation_samples=allocations(),
-        nodes=[
-            {
-                "node": "n1",
-                "agent_id": "a",
-                "boot_id": "b",
-                "labels": '{"team": "vision"}',
-                "simulated": False,
-            }
-        ],
+        nodes=[TEAM_NODE],
     )
     found = {(r["username"], r["slurm_job_id"], r["label"]): r for r in rows(database)}
     assert {key: row["seconds"] for key, row in found.items()} == {
@@ -273,6 +274,19 @@ def test_time_belongs_to_whom_the_largest_process_is_of_else_the_job(
         ("bob", "77", "busy"): 600,
     }
     assert {row["team"] for row in found.values()} == {"vision"}
+
+
+def test_the_team_of_a_pod_goes_before_the_nodes(database: MemoryDatabase) -> None:
+    given = {"owner": "ml/a/main", "scheduler": "kubernetes", "slurm_job_id": None, "pod": "ml/a"}
+    put(
+        database,
+        gpu_1m=minutes(60, 0),
+        allocation_samples=[{**row, **given, "team": "ml"} for row in allocations(range(30))],
+        process_1m=processes(range(30, 60), slurm_job_id=None, pod="ml/b"),
+        nodes=[TEAM_NODE],
+    )
+    found = {(row["pod"], row["team"]): row["seconds"] for row in rows(database)}
+    assert found == {("ml/a", "ml"): 1800, ("ml/b", "vision"): 1800}
 
 
 def test_dollars_and_energy_follow_the_time(database: MemoryDatabase) -> None:

@@ -4,9 +4,10 @@
 """
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.lifecycle import StartError
@@ -15,6 +16,7 @@ from gpuwarden_agent.collect.amd.processes import amd_process_probe
 from gpuwarden_agent.collect.call_timeout import within
 from gpuwarden_agent.collect.host.infiniband import infiniband_probe
 from gpuwarden_agent.collect.host.node import HostProbe
+from gpuwarden_agent.collect.kubernetes.pods import PodSource
 from gpuwarden_agent.collect.nvidia.device import open_driver
 from gpuwarden_agent.collect.nvidia.discovery import MODULE, Makers, NvidiaHost, Signs, read_signs
 from gpuwarden_agent.collect.nvidia.events import DriverState, NvmlProbe
@@ -28,10 +30,14 @@ from gpuwarden_agent.collect.nvidia.nvml import (
 )
 from gpuwarden_agent.collect.processes.trees import ProcessProbe
 from gpuwarden_agent.collect.schedulers.allocations import allocation_probe
+from gpuwarden_agent.collect.schedulers.gpu_names import GpuNames
 from gpuwarden_agent.collect.shared_state import SharedState
 from gpuwarden_agent.events.kernel_log import DEVICE, kmsg_probe
 from gpuwarden_agent.events.xid_ledger import XidLedger
 from gpuwarden_agent.probe import Probe, Value
+
+if TYPE_CHECKING:
+    from gpuwarden_agent.collect.kubernetes.directory import PodDirectory
 
 DRIVER_LIMIT_S = 60.0
 """Eight GPUs without persistence mode take half of it to wake up."""
@@ -114,8 +120,8 @@ class Discovery:
         return [*found, *self._beside(found), *self._log_probe(self.nvidia.is_there)]
 
     def _beside(self, probes: Sequence[Probe]) -> list[Probe]:
-        """The probe of allocations, with the first NVIDIA GPU."""
-        has_gpu = any(isinstance(probe, GpuProbe) for probe in probes)
+        """The probe of allocations, with the first GPU."""
+        has_gpu = any(isinstance(probe, GpuProbe | AmdGpuProbe) for probe in probes)
         return [self.allocations.pop()] if has_gpu and self.allocations else []
 
     def _log_probe(self, has_driver: bool) -> list[Probe]:
@@ -135,12 +141,23 @@ class _Amd:
     node: str
     sys: Path
     commands: bool
+    pods: "PodDirectory | None"
+    shared: SharedState
+    gpus: list[AmdGpuProbe] = field(default_factory=list)
 
     def probes(self, first: int, clock: Clock) -> list[Probe]:
-        """One for each GPU, whose indices begin at `first`, and one for their processes."""
-        gpus = [AmdGpuProbe(card, first + n, clock, self.node) for n, card in enumerate(self.cards)]
-        processes = amd_process_probe(gpus, clock, self.sys, commands=self.commands)
-        return [*gpus, *([processes] if processes else [])]
+        """One for each GPU, whose indices begin at `first`, and one for their processes. To be called once."""
+        self.gpus.extend(
+            AmdGpuProbe(card, first + n, clock, self.node) for n, card in enumerate(self.cards)
+        )
+        processes = amd_process_probe(
+            self.gpus, clock, self.sys, commands=self.commands, shared=self.shared, pods=self.pods
+        )
+        return [*self.gpus, *([processes] if processes else [])]
+
+    def bus_ids(self) -> Mapping[str, tuple[int, str]]:
+        """Index and UUID by PCI bus id, of GPUs that were awake once."""
+        return {g.pci_bus_id.lower(): (g.gpu, g.gpu_uuid) for g in self.gpus if g.gpu_uuid}
 
     @property
     def counted(self) -> str:
@@ -157,6 +174,7 @@ def discover(
     sys: Path = SYS,
     signs: Callable[[], Signs] = read_signs,
     commands: bool = True,
+    pods: PodSource | None = None,
 ) -> Discovery:
     """The probes of this host.
 
@@ -165,15 +183,17 @@ def discover(
     GPU is opened here, each is by its probe's first call; but loading NVIDIA's driver can take
     seconds. Blocks for at most `limit_s`. `node` (default: the hostname) is part of the identity of
     AMD GPUs without a unique id. `signs`: what the kernel shows of NVIDIA's driver.
-    `commands`: command lines of GPU processes are told.
+    `commands`: command lines of GPU processes are told. `pods`: where names of pods come from.
     """
     clock = clock or SystemClock()
+    directory = _pod_directory(pods, clock)
     if backend == "none":
         host = HostProbe(clock)
         return Discovery((host,), f"host metrics only{_without(host)}", 0, "none")
     cards = find_cards(sys) if backend == "auto" else []
     version = driver_version(sys) if cards else None
-    amd = _Amd(cards, version, node or socket.gethostname(), sys, commands)
+    name = node or socket.gethostname()
+    amd = _Amd(cards, version, name, sys, commands, directory, SharedState())
     try:
         found = within(limit_s, lambda: _asked(open_driver), "open driver")
     except TimeoutError as error:
@@ -181,6 +201,18 @@ def discover(
     if isinstance(found, NvmlUnavailable) and backend == "nvml":
         raise StartError(f"backend nvml: {found.reason}")
     return _Found(clock, open_driver, amd, signs, commands=commands).discovery(found)
+
+
+def _pod_directory(source: PodSource | None, clock: Clock) -> "PodDirectory | None":
+    """None outside of Kubernetes, which then costs no memory either. Raises StartError."""
+    if source is None or source.ask == "off" or not source.service_account.is_dir():
+        return None
+    from gpuwarden_agent.collect.kubernetes.directory import pod_directory
+
+    try:
+        return pod_directory(source, clock)
+    except ValueError as error:
+        raise StartError(str(error)) from error
 
 
 def _asked(
@@ -208,14 +240,14 @@ class _Found:
         commands: bool,
     ) -> None:
         self._clock, self._amd = clock, amd
-        self._shared = SharedState()
+        self._shared, self._pods = amd.shared, amd.pods
         self._bus_ids: dict[str, tuple[int, str]] = {}
         self._ledger = XidLedger(has_log=DEVICE.exists())
         state = DriverState()
         self._makers = Makers(
             gpu=lambda device: GpuProbe(device, clock, bus_ids=self._bus_ids),
             processes=lambda devices: ProcessProbe(
-                devices, clock, commands=commands, shared=self._shared
+                devices, clock, commands=commands, shared=self._shared, pods=self._pods
             ),
             nvml=lambda: NvmlProbe(state, self._ledger, clock),
         )
@@ -272,7 +304,12 @@ class _Found:
         )
 
     def _made(self, discovery: Discovery, host: NvidiaHost) -> Discovery:
-        allocations = allocation_probe(self._bus_ids, self._clock, self._shared)
+        allocations = allocation_probe(
+            GpuNames(self._bus_ids, others=self._amd.bus_ids),
+            self._clock,
+            self._shared,
+            pods=self._pods,
+        )
         return replace(
             discovery,
             nvidia=host,

@@ -67,16 +67,20 @@ class Inventory:
         """The node's row: real facts go before simulated ones, the agent's own before both."""
         row: Row = {"gpus": len(self._gpus()) or None}
         readings = [self._described.get(p.name, {}) for p in sorted(self.probes, key=_is_real)]
+        labels: dict[str, str] = {}
         for reading in readings:
             for facts in reading.get("nodes", ()):
                 row |= {name: value for name, value in facts.items() if value is not None}
+                labels |= json.loads(str(facts.get("labels") or "{}"))
         return row | {
             "node": self.agent.node,
             "agent_id": self.agent.agent_id,
             "boot_id": self.agent.boot_id,
             "agent_version": self.agent.agent_version,
             "backend": backend_of(self.probes),
-            "labels": json.dumps(dict(self.agent.labels), sort_keys=True, ensure_ascii=False),
+            "labels": json.dumps(
+                labels | dict(self.agent.labels), sort_keys=True, ensure_ascii=False
+            ),
             "simulated": is_simulated(self.probes),
         }
 

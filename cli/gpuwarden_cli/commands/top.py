@@ -76,7 +76,12 @@ def _local(args: argparse.Namespace) -> RowSource:
         probes, message = probes_of(settings)
     else:
         # Not the kernel's log, whose position belongs to the agent that may run here.
-        found = discover(settings.backend, node=settings.node_name, commands=settings.commands)
+        found = discover(
+            settings.backend,
+            node=settings.node_name,
+            commands=settings.commands,
+            pods=settings.pod_source,
+        )
         probes, message = list(found.probes), found.message
     name = f"{settings.node_name} (this host): {message}"
     return LocalSource(probes, settings.node_name, name, SystemClock())

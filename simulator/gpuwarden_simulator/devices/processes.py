@@ -91,6 +91,7 @@ def process_row(
     if not is_amd(device.model):
         row["sm_util_percent"] = float(round(gpu.util_percent))
     if job.pod:
+        row["workload"] = _workload(job.pod)
         row["cgroup_cpu_limit_cores"] = float(cpus_allowed)
         row["cgroup_cpu_throttled_seconds_total"] = 0.0
     if workers:
@@ -130,5 +131,12 @@ def allocation_row(device: SimulatedGpu, job: Job, processes: int) -> Row | None
     if job.pod:
         container = job.process_name
         kubernetes: Row = {"scheduler": "kubernetes", "owner": f"{job.pod}/{container}"}
-        return row | kubernetes | {"pod": job.pod, "container": container}
+        namespace = job.pod.partition("/")[0]
+        names: Row = {"namespace": namespace, "workload": _workload(job.pod), "team": namespace}
+        return row | kubernetes | names | {"pod": job.pod, "container": container}
     return None
+
+
+def _workload(pod: str) -> str:
+    """Simulated pods are those of a Deployment, whose name theirs begin with."""
+    return f"Deployment/{pod.partition('/')[2].rpartition('-')[0]}"

@@ -37,6 +37,14 @@ def test_the_nodes_row_is_whole_with_the_agents_own_facts(inventory: Inventory) 
     assert row["labels"] == '{"rack": "12"}'
 
 
+def test_labels_of_the_cluster_are_the_nodes_too_and_the_operators_win(
+    inventory: Inventory,
+) -> None:
+    inventory.described("gpu0", {"nodes": [{"labels": '{"rack": "r7", "zone": "a"}'}]})
+    (row,) = [row for table, row in inventory.take_changes(0) if table == "nodes"]
+    assert row["labels"] == '{"rack": "12", "zone": "a"}'
+
+
 def test_only_what_changed_is_told_again(inventory: Inventory) -> None:
     inventory.described("gpu0", {"gpus": [gpu("GPU-0", serial="1"), gpu("GPU-1")]})
     assert [t for t, _ in inventory.take_changes(0)] == ["nodes", "gpus", "gpus"]

@@ -9,6 +9,7 @@ through this driver: their processes are not seen. Numbers are those of the host
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.amd import sysfs as parse
@@ -16,14 +17,24 @@ from gpuwarden_agent.collect.amd.gpu import AmdGpuProbe
 from gpuwarden_agent.collect.files import DeviceFiles, listed
 from gpuwarden_agent.collect.nvidia.processes import HeldGpu
 from gpuwarden_agent.collect.processes.trees import ProcessProbe
+from gpuwarden_agent.collect.shared_state import SharedState
 from gpuwarden_agent.probe import ProbeError
+
+if TYPE_CHECKING:
+    from gpuwarden_agent.collect.kubernetes.directory import PodDirectory
 
 KFD = "class/kfd/kfd"
 NAME = "amd_processes"
 
 
 def amd_process_probe(
-    gpus: Sequence[AmdGpuProbe], clock: Clock, sys: Path, *, commands: bool
+    gpus: Sequence[AmdGpuProbe],
+    clock: Clock,
+    sys: Path,
+    *,
+    commands: bool,
+    shared: SharedState | None = None,
+    pods: "PodDirectory | None" = None,
 ) -> ProcessProbe | None:
     """The probe of the processes on those GPUs that the compute driver serves; None where it serves
     none. `commands`: command lines are told.
@@ -31,7 +42,9 @@ def amd_process_probe(
     sources = [source for gpu in gpus if (source := AmdProcesses(gpu, sys)).is_served()]
     if not sources:
         return None
-    return ProcessProbe((), clock, commands=commands, others=sources, name=NAME)
+    return ProcessProbe(
+        (), clock, commands=commands, others=sources, name=NAME, shared=shared, pods=pods
+    )
 
 
 class AmdProcesses:

@@ -9,10 +9,11 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.coerce import coerce
+from gpuwarden_agent.collect.kubernetes.pods import uid_of_cgroup
 from gpuwarden_agent.collect.nvidia.nvml import NvmlCalls, NvmlError
 from gpuwarden_agent.collect.nvidia.processes import GpuProcesses, HeldGpu
 from gpuwarden_agent.collect.processes.cgroup import CgroupFs, CgroupLimits, main_path
@@ -31,6 +32,9 @@ from gpuwarden_agent.collect.processes.table import ProcessTable, children_of
 from gpuwarden_agent.collect.processes.tracker import ProcessTracker
 from gpuwarden_agent.collect.shared_state import SharedReading, SharedState
 from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
+
+if TYPE_CHECKING:
+    from gpuwarden_agent.collect.kubernetes.directory import PodDirectory
 
 log = logging.getLogger(__name__)
 
@@ -85,9 +89,10 @@ class ProcessProbe:
         shared: SharedState | None = None,
         others: Sequence[ProcessSource] = (),
         name: str = "processes",
+        pods: "PodDirectory | None" = None,
     ) -> None:
         """`are_pids_ours`: the driver's pids are those of `proc`; None: find out. `commands`: tell
-        command lines. `others`: GPUs that are not NVIDIA's.
+        command lines. `others`: GPUs that are not NVIDIA's. `pods`: None where nobody names them.
         """
         self.name = name
         self.failed: Counter[str] = Counter()
@@ -101,6 +106,7 @@ class ProcessProbe:
         self._commands = commands
         self._cgroups = cgroups or CgroupFs()
         self._shared = shared or SharedState()
+        self._pods = pods
         self._last: TreeReading | None = None
         self._trackers: dict[Identity, ProcessTracker] = {}
 
@@ -123,13 +129,26 @@ class ProcessProbe:
         for device, held in answers:
             for process in held or ():
                 values = driver_columns(device.index, process) | features.get(process.pid, {})
-                if values.pop("is_in_kubernetes", False) and values.get("pod") is None:
-                    values["pod"] = self._shared.only_pod_on(process.gpu_uuid, now_s)
+                if values.pop("is_in_kubernetes", False):
+                    values |= self._of_pod(values, process.gpu_uuid, now_s)
                 rows.append(coerce("process_samples", values))
         return {"process_samples": rows}
 
     def close(self) -> None:
         """Nothing to give back."""
+
+    def _of_pod(self, values: dict[str, Value], gpu_uuid: str, now_s: float) -> dict[str, Value]:
+        """Columns of a process in a pod. Its control group names the pod for certain."""
+        uid = uid_of_cgroup(str(values.get("cgroup") or ""))
+        named = self._pods.by_uid(uid) if self._pods is not None else None
+        if named is None:
+            pod = values.get("pod") or self._shared.only_pod_on(gpu_uuid, now_s)
+            named = self._pods.by_pod(str(pod)) if pod and self._pods is not None else None
+            if named is None:
+                return {"pod": pod}
+        # The user of a container is root, or a number that means nothing on the host.
+        user = named.user or values.get("username")
+        return {"pod": named.pod, "workload": named.workload, "username": user}
 
     def _held(self, gpu: ProcessSource, patience: float) -> Sequence[HeldGpu] | None:
         """Processes of a GPU; None where it does not tell. What is wrong with the GPU as such its

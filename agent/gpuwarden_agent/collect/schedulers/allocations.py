@@ -4,10 +4,12 @@ Kubernetes tells them by the kubelet's socket, Slurm by what it leaves on the no
 out and has no process is waste that no process table shows.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.coerce import coerce
@@ -24,10 +26,14 @@ from gpuwarden_agent.collect.schedulers.kubelet import (
 )
 from gpuwarden_agent.collect.schedulers.slurm import JobGpus, SlurmJobs
 from gpuwarden_agent.collect.shared_state import SharedReading, SharedState
-from gpuwarden_agent.probe import ProbeError, Reading, Row
+from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
 
-VENDOR = "nvidia.com/"
-"""Resources of GPUs and MIG devices in Kubernetes: nvidia.com/gpu, nvidia.com/mig-1g.10gb."""
+if TYPE_CHECKING:
+    from gpuwarden_agent.collect.kubernetes.directory import PodDirectory
+
+VENDORS = ("nvidia.com/", "amd.com/", "gpu.nvidia.com", "gpu.amd.com")
+"""Resources of GPUs and MIG devices in Kubernetes (nvidia.com/gpu, nvidia.com/mig-1g.10gb), and drivers of
+resource claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +50,9 @@ class Allocation:
 
 
 def of_pods(containers: Sequence[ContainerDevices]) -> Iterator[Allocation]:
-    """What the kubelet gave out of NVIDIA's devices."""
+    """What the kubelet gave out of NVIDIA's and AMD's devices."""
     for given in containers:
-        if given.resource.startswith(VENDOR):
+        if given.resource.startswith(VENDORS):
             pod = f"{given.namespace}/{given.pod}"
             for device in given.ids:
                 yield Allocation(
@@ -83,9 +89,10 @@ class AllocationProbe:
         *,
         kubelet: Path | None = None,
         jobs: SlurmJobs | None = None,
+        pods: "PodDirectory | None" = None,
         name_of: Callable[[int], str] = user_name,
     ) -> None:
-        """`kubelet`, `jobs`: None where the node has no such scheduler."""
+        """`kubelet`, `jobs`: None where the node has no such scheduler; `pods`: where nobody names them."""
         self.failed: Counter[str] = Counter()
         """What could not be told, by reason."""
         self._names = names
@@ -93,10 +100,13 @@ class AllocationProbe:
         self._shared = shared
         self._kubelet = kubelet
         self._jobs = jobs
+        self._pods = pods
         self._name_of = name_of
 
     def describe(self) -> Reading:
-        return {}
+        """Labels that the cluster gives the node."""
+        labels = self._pods.node_labels if self._pods is not None else None
+        return {} if labels is None else {"nodes": [{"labels": json.dumps(dict(labels))}]}
 
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         found, errors = self._ask()
@@ -124,15 +134,32 @@ class AllocationProbe:
                 "slurm_job_id": given.slurm_job_id,
                 "pod": given.pod,
                 "container": given.container,
+                **self._named(given.pod),
                 "processes": self._shared.processes_on(uuid, now_s),
             }
             # A shared GPU may be given to one container several times over.
             rows[uuid, given.owner] = coerce("allocation_samples", values)
         self._shared.pods = SharedReading(now_s, {uuid: frozenset(p) for uuid, p in pods.items()})
+        if self._pods is not None:
+            self._pods.refresh_soon()
         return {"allocation_samples": list(rows.values())}
 
     def close(self) -> None:
         """Nothing to give back."""
+
+    def _named(self, pod: str | None) -> dict[str, Value]:
+        """Columns that a pod's labels and owner fill."""
+        if pod is None:
+            return {}
+        columns: dict[str, Value] = {"namespace": pod.partition("/")[0]}
+        if self._pods is not None and (named := self._pods.by_pod(pod)) is not None:
+            columns |= {
+                "workload": named.workload,
+                "username": named.user,
+                "team": named.team,
+                "pod_labels": named.labels,
+            }
+        return columns
 
     def _ask(self) -> tuple[list[Allocation], list[str]]:
         """What the schedulers gave out, and why something of it is not known."""
@@ -165,22 +192,24 @@ def is_there(path: Path) -> bool:
 
 
 def allocation_probe(
-    bus_ids: Mapping[str, tuple[int, str]],
+    names: GpuNames,
     clock: Clock,
     shared: SharedState,
     *,
+    pods: "PodDirectory | None" = None,
     kubelet: Path = SOCKET,
     slurm_folders: Sequence[Path] = slurm.INSTALLED,
 ) -> AllocationProbe | None:
     """The probe of this host; None where neither Kubernetes nor Slurm is installed."""
     has_kubelet = is_there(kubelet.parent)
     has_slurm = any(map(is_there, slurm_folders))
-    if not has_kubelet and not has_slurm:
+    if not has_kubelet and not has_slurm and pods is None:
         return None
     return AllocationProbe(
-        GpuNames(bus_ids),
+        names,
         clock,
         shared,
         kubelet=kubelet if has_kubelet else None,
         jobs=SlurmJobs(CgroupFs().mounts, ProcFs()) if has_slurm else None,
+        pods=pods,
     )

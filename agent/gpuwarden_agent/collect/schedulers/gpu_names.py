@@ -1,7 +1,7 @@
-"""Maps schedulers' names of a GPU to UUIDs: UUID, replica of one, number of its device file."""
+"""Maps schedulers' names of a GPU to UUIDs: UUID, replica of one, number of its device file, PCI bus id."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gpuwarden_agent.collect.files import read_text
@@ -12,7 +12,8 @@ DRIVER = Path("/proc/driver/nvidia")
 _HEX = "[0-9a-fA-F]"
 _UUID = re.compile(rf"((?:GPU|MIG)-{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}})(?:::.*)?")
 _OLD_MIG = re.compile(rf"MIG-GPU-{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}/\d+/\d+")
-_FILE = re.compile(r"(?:/dev/)?(?:nvidia)?(\d+)(?:/(?:vgpu|gi)\d+)?")
+_FILE = re.compile(r"(?:/dev/)?(?:nvidia|gpu-)?(\d+)(?:/(?:vgpu|gi)\d+)?")
+_BUS = re.compile(rf"{_HEX}{{4,8}}:{_HEX}{{2}}:{_HEX}{{2}}\.{_HEX}")
 _MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.MULTILINE)
 
 Gpu = tuple[int | None, str]
@@ -22,14 +23,27 @@ Gpu = tuple[int | None, str]
 class GpuNames:
     """Finds GPUs by what others call them."""
 
-    def __init__(self, bus_ids: Mapping[str, tuple[int, str]], driver: Path = DRIVER) -> None:
-        """`bus_ids`: index and UUID by PCI bus id; may grow while GPUs are opened."""
+    def __init__(
+        self,
+        bus_ids: Mapping[str, tuple[int, str]],
+        driver: Path = DRIVER,
+        *,
+        others: Callable[[], Mapping[str, tuple[int, str]]] = dict,
+    ) -> None:
+        """`bus_ids`: index and UUID by PCI bus id; may grow while GPUs are opened. `others`: the same of
+        GPUs that are not NVIDIA's.
+        """
+        self._others = others
         self._bus_ids = bus_ids
         self._driver = driver
         self._minors: dict[str, int] = {}
 
     def find(self, name: str) -> Gpu | None:
-        """GPU-..., GPU-...::2 (a replica), MIG-..., 3, nvidia3, nvidia3/vgpu1; None: none of ours."""
+        """GPU-..., GPU-...::2 (a replica), MIG-..., 3, nvidia3, nvidia3/vgpu1, gpu-3 (of a resource claim),
+        0000:03:00.0 (AMD); None: none of ours.
+        """
+        if _BUS.fullmatch(name):
+            return self._others().get(name.lower()) or self._gpus().get(name.lower())
         if (file := _FILE.fullmatch(name)) is not None:
             return self._by_minor(int(file.group(1)))
         if _OLD_MIG.fullmatch(name):

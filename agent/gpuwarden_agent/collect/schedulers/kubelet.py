@@ -34,9 +34,9 @@ class ContainerDevices:
     pod: str
     container: str
     resource: str
-    """As in a pod's limits: nvidia.com/gpu."""
+    """As in a pod's limits: nvidia.com/gpu; of a resource claim its driver: gpu.nvidia.com."""
     ids: tuple[str, ...]
-    """As the device plugin named them."""
+    """As the device plugin, or the driver, named them."""
 
 
 def parse_list(answer: bytes) -> list[ContainerDevices]:
@@ -45,15 +45,15 @@ def parse_list(answer: bytes) -> list[ContainerDevices]:
     for pod in submessages(answer, 1):
         name, namespace = string(pod, 1), string(pod, 2)
         for container in submessages(pod, 3):
+            of = (namespace, name, string(container, 1))
             found += [
-                ContainerDevices(
-                    namespace,
-                    name,
-                    string(container, 1),
-                    string(given, 1),
-                    tuple(strings(given, 2)),
-                )
+                ContainerDevices(*of, string(given, 1), tuple(strings(given, 2)))
                 for given in submessages(container, 2)
+            ]
+            found += [
+                ContainerDevices(*of, string(claimed, 2), (string(claimed, 4),))
+                for claim in submessages(container, 5)
+                for claimed in submessages(claim, 4)
             ]
     return found
 

@@ -1,6 +1,6 @@
 """A kubelet's pod-resources socket: a real gRPC server with real Protocol Buffers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +24,17 @@ _FIELDS = {
         ("name", 1, _STRING, ""),
         ("devices", 2, _MESSAGE, "ContainerDevices"),
         ("cpu_ids", 3, _INT64, "*"),
+        ("dynamic_resources", 5, _MESSAGE, "DynamicResource"),
+    ],
+    "DynamicResource": [
+        ("claim_name", 2, _STRING, ""),
+        ("claim_namespace", 3, _STRING, ""),
+        ("claim_resources", 4, _MESSAGE, "ClaimResource"),
+    ],
+    "ClaimResource": [
+        ("driver_name", 2, _STRING, ""),
+        ("pool_name", 3, _STRING, ""),
+        ("device_name", 4, _STRING, ""),
     ],
     "PodResources": [
         ("name", 1, _STRING, ""),
@@ -32,7 +43,10 @@ _FIELDS = {
     ],
     "ListPodResourcesResponse": [("pod_resources", 1, _MESSAGE, "PodResources")],
 }
-_REPEATED = {"nodes", "device_ids", "devices", "cpu_ids", "containers", "pod_resources"}
+_REPEATED = {
+    "nodes", "device_ids", "devices", "cpu_ids", "containers", "pod_resources", "dynamic_resources",
+    "claim_resources",
+}  # fmt: skip
 
 
 def _response_class() -> Any:
@@ -56,12 +70,20 @@ def _response_class() -> Any:
 _Response = _response_class()
 
 
-def encoded(given: Sequence[ContainerDevices]) -> bytes:
-    """A ListPodResourcesResponse, with fields in it that nobody asked for."""
+def encoded(given: Sequence[ContainerDevices], claims: Collection[str] = ()) -> bytes:
+    """A ListPodResourcesResponse, with fields in it that nobody asked for. `claims`: resources that are
+    drivers of resource claims."""
     answer = _Response()
     for devices in given:
         pod = answer.pod_resources.add(name=devices.pod, namespace=devices.namespace)
         container = pod.containers.add(name=devices.container, cpu_ids=[0, 1, 300])
+        if devices.resource in claims:
+            claim = container.dynamic_resources.add(claim_name="c", claim_namespace="n")
+            for name in devices.ids:
+                claim.claim_resources.add(
+                    driver_name=devices.resource, pool_name="n1", device_name=name
+                )
+            continue
         made = container.devices.add(resource_name=devices.resource, device_ids=devices.ids)
         made.topology.nodes.add(ID=1)
     return bytes(answer.SerializeToString())

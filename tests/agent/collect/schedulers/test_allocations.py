@@ -53,7 +53,7 @@ def test_what_pods_have_is_told_whether_they_use_it_or_not(tmp_path: Path) -> No
     path = tmp_path / "kubelet.sock"
     with kubelet(path, lambda context: encoded(given)):
         rows = rows_of(probe_of(shared, kubelet=path))
-    common = {"scheduler": "kubernetes", "container": "main"}
+    common = {"scheduler": "kubernetes", "container": "main", "namespace": "research"}
     assert rows == [
         common
         | {
@@ -128,7 +128,7 @@ def test_a_host_without_schedulers_has_no_such_probe(
     if installed:
         (tmp_path / installed).mkdir()
     probe = allocation_probe(
-        BUS_IDS,
+        GpuNames(BUS_IDS),
         SystemClock(),
         SharedState(),
         kubelet=tmp_path / "pods" / "kubelet.sock",
@@ -156,7 +156,7 @@ def test_a_kubelet_that_may_not_be_looked_at_is_told_of(tmp_path: Path) -> None:
     os.seteuid(65534)
     try:
         probe = allocation_probe(
-            BUS_IDS, SystemClock(), SharedState(), kubelet=path, slurm_folders=[]
+            GpuNames(BUS_IDS), SystemClock(), SharedState(), kubelet=path, slurm_folders=[]
         )
         assert probe is not None
         with pytest.raises(ProbeError, match="kubelet.sock: Permission denied"):

@@ -68,6 +68,27 @@ def fleet(querier):
 
 
 @pytest.mark.timeout(120)
+async def hides_a_line(page, url: str) -> None:
+    """With the mouse, and back with a key."""
+    expect = playwright.expect
+    await page.goto(url)
+    chart = page.locator("#charts figure", has=page.locator("figcaption button")).first
+    line, others = chart.locator("figcaption button").first, chart.locator("figcaption button")
+    plot = chart.locator(".plot")
+    await expect(line).to_have_attribute("aria-pressed", "true")
+    before = "GPU utilization: GPU 0 from 90 % to 90 %; GPU 1 from 60 % to 60 %"
+    await expect(plot).to_have_attribute("aria-label", before)
+    await line.click()
+    await expect(line).to_have_attribute("aria-pressed", "false")
+    alone = "GPU utilization: GPU 1 from 60 % to 60 %"
+    await expect(plot).to_have_attribute("aria-label", alone)
+    await page.keyboard.press("Enter")
+    await expect(plot).to_have_attribute("aria-label", before)
+    await others.last.click(modifiers=["Shift"])
+    await expect(line).to_have_attribute("aria-pressed", "false")
+    await expect(others.last).to_have_attribute("aria-pressed", "true")
+
+
 async def test_a_gpu_its_node_job_and_user_are_shown_with_what_is_wrong(fleet) -> None:
     said: list[str] = []
     expect = playwright.expect
@@ -121,6 +142,7 @@ async def test_a_gpu_its_node_job_and_user_are_shown_with_what_is_wrong(fleet) -
         await expect(page.locator("main")).to_contain_text("1.0 hours ($3.00) were wasted")
         await page.click("th a:text('energy')")
         await expect(page.locator("th[aria-sort]").first).to_have_text("energy")
+        await hides_a_line(page, f"{url}/nodes/n1")
         wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         for path in ("/nodes/n1", "/usage?by=job", "/jobs/7", "/gpus/GPU-0"):
             await page.goto(url + path)

@@ -203,16 +203,25 @@ export class Plot {
     pen.restore();
   }
 
+  /** What is there stays, so that a button keeps the focus. */
   drawCaption() {
-    const title = document.createElement("b");
-    title.textContent = this.title;
-    const entries = this.entries(this.columnAtCursor()).map(([text, classes]) => {
-      const entry = document.createElement("span");
+    const entries = [[this.title, ""], ...this.entries(this.columnAtCursor())];
+    entries.forEach(([text, classes, isShown], number) => {
+      const tag = isShown !== undefined ? "button" : number ? "span" : "b";
+      let entry = this.caption.children[number];
+      if (entry?.localName !== tag) {
+        const made = document.createElement(tag);
+        if (entry) entry.replaceWith(made);
+        else this.caption.append(made);
+        entry = made;
+      }
+      if (entry.textContent !== text) entry.textContent = text;
       entry.className = classes;
-      entry.textContent = text;
-      return entry;
+      if (tag !== "button") return;
+      [entry.type, entry.title] = ["button", "Hide or show; with Shift: this one alone"];
+      entry.setAttribute("aria-pressed", isShown);
     });
-    this.caption.replaceChildren(title, ...entries);
+    while (this.caption.children.length > entries.length) this.caption.lastChild.remove();
   }
 
   columnAtCursor() {
@@ -340,12 +349,34 @@ export class Plot {
 
 /** Lines. */
 export class Chart extends Plot {
+  constructor(element, shared, title) {
+    super(element, shared, title);
+    this.hidden = new Set();
+    this.caption.addEventListener("click", (event) => {
+      const button = event.target.closest("button");
+      if (button) this.choose(this.data.lines[[...this.caption.querySelectorAll("button")].indexOf(button)].name, event.shiftKey);
+    });
+  }
+
+  /** Hide or show a line; `alone`: hide all others, or show them again. */
+  choose(name, alone) {
+    const others = this.data.lines.map((line) => line.name).filter((one) => one !== name);
+    if (alone) this.hidden = new Set(others.every((one) => this.hidden.has(one)) ? [] : others);
+    else if (!this.hidden.delete(name)) this.hidden.add(name);
+    this.set(this.data);
+  }
+
+  get shown() {
+    const shown = this.data.lines.filter((line) => !this.hidden.has(line.name));
+    return shown.length ? shown : this.data.lines;
+  }
+
   /** `lines`: {name, unit, least, mean, greatest}; `strips`: {name, held} or {name, runs} of [column, columns, label];
    * `marks`: {begin_ms, end_ms, severity, text}; `compare`: as lines, with `kind` band or dash, drawn behind them. */
   set({ begin, step, columns, lines, strips = [], marks = [], compare = [], threshold = null, thresholdName = "threshold" }) {
     this.data = { begin, step, columns, lines, strips, marks, compare, threshold, thresholdName };
     const unit = lines[0]?.unit ?? "";
-    const values = [...lines, ...compare].flatMap((line) => [...line.least, ...line.greatest]).filter((value) => value !== null);
+    const values = [...this.shown, ...compare].flatMap((line) => [...line.least, ...line.greatest]).filter((value) => value !== null);
     if (threshold !== null) values.push(threshold);
     let least = values.length ? Math.min(...extremes(values)) : 0;
     let greatest = values.length ? Math.max(...extremes(values)) : 1;
@@ -353,7 +384,7 @@ export class Chart extends Plot {
     else if (least >= 0 && (least < greatest * 0.6 || greatest - least < greatest * 0.1)) least = 0;
     if (least === greatest) greatest = least + 1;
     this.range = { least, greatest, unit };
-    const shown = lines.filter((line) => line.mean.some((value) => value !== null));
+    const shown = this.shown.filter((line) => line.mean.some((value) => value !== null));
     this.box.setAttribute(
       "aria-label",
       shown.length
@@ -381,7 +412,10 @@ export class Chart extends Plot {
     this.drawTimes(pen, colour, () => {
       this.drawMarks(pen, colour);
       for (const line of this.data.compare) this.drawCompared(pen, line, colour);
-      this.data.lines.forEach((line, number) => this.drawLine(pen, line, colour(`--line-${number % COLOURS}`)));
+      const { shown } = this;
+      this.data.lines.forEach((line, number) => {
+        if (shown.includes(line)) this.drawLine(pen, line, colour(`--line-${number % COLOURS}`));
+      });
       this.drawStrips(pen, colour);
       if (this.data.threshold === null) return;
       pen.strokeStyle = colour("--critical");
@@ -471,10 +505,12 @@ export class Chart extends Plot {
     const { lines, strips, compare, marks } = this.data;
     const of = (line, column) => `${line.name} ${readable(line.mean[column], line.unit)}`;
     const spread = (line) => at !== null && line.mean[at] !== null && line.least[at] !== line.greatest[at];
+    const { shown } = this;
     const found = lines.slice(0, 16).map((line, number) => {
       const value = at === null ? `${line.name} ${readable(last(line.mean), line.unit)}` : of(line, at);
       const range = spread(line) ? ` (${readable(line.least[at], line.unit)} to ${readable(line.greatest[at], line.unit)})` : "";
-      return [value + range, `legend line-${number % COLOURS}`];
+      const whole = at === null && lines.length <= 2 ? inAll(line) : "";
+      return [value + range + whole, `legend line-${number % COLOURS}`, lines.length > 1 ? shown.includes(line) : undefined];
     });
     if (lines.length > 16) found.push([`and ${lines.length - 16} more`, "soft"]);
     for (const line of compare) {
@@ -522,6 +558,15 @@ function* chunks(values) {
 
 function extremes(values) {
   return [...chunks(values)].flatMap((part) => [Math.min(...part), Math.max(...part)]);
+}
+
+/** What a line says of the whole span. */
+function inAll(line) {
+  const means = line.mean.filter((value) => value !== null);
+  const [least, greatest] = [few(line.least, Math.min), few(line.greatest, Math.max)];
+  if (least === greatest) return "";
+  const mean = means.reduce((sum, value) => sum + value, 0) / means.length;
+  return ` (mean ${readable(mean, line.unit)}, ${readable(least, line.unit)} to ${readable(greatest, line.unit)})`;
 }
 
 function few(values, choose) {

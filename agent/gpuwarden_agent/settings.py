@@ -98,6 +98,10 @@ class AgentSettings:
     exporter_names: tuple[str, ...] = setting(
         ("own",), "Name sets of the Prometheus exporter: own, dcgm (to 4.8), dcgm49 (since 4.9)."
     )
+    slurm_controller: bool = setting(
+        False,
+        "Whether this agent asks Slurm's controller (squeue, sinfo) for the cluster: one does.",
+    )
     log_level: str = setting(
         "info", "Least level that is logged.", choices=("debug", "info", "warning", "error")
     )

@@ -125,6 +125,7 @@ def parser() -> CommandParser:
     _add_rules(commands)
     _add_why(commands)
     _add_report(commands)
+    _add_slurm(commands)
     _add_top(commands)
     _add_mcp(commands)
     _add_import(commands)
@@ -537,7 +538,7 @@ def _add_mcp(commands: "Commands[CommandParser]") -> None:
 def _add_report(commands: "Commands[CommandParser]") -> None:
     from gpuwarden_cli.commands import report
 
-    group = _group(commands, "report", "report waste, efficiency and energy")
+    group = _group(commands, "report", "report waste, efficiency, energy, and what a job used")
     for name, run, text in (
         ("waste", report.waste, "GPU hours by use, and what was wasted"),
         (
@@ -551,6 +552,18 @@ def _add_report(commands: "Commands[CommandParser]") -> None:
         report.add_flags(made)
         _add_format(made)
         _add_url(made)
+    text = "what a job used of CPUs, memory and GPUs on each node, and what to change"
+    made = _command(group, "job", report.job, text)
+    made.add_argument("job", metavar="JOB", help="a Slurm job id, or a pod as namespace/name")
+    made.add_argument("--format", choices=("table", "json"), default="table", help="default table")
+    _add_url(made)
+
+
+def _add_slurm(commands: "Commands[CommandParser]") -> None:
+    from gpuwarden_cli.commands import slurm
+
+    group = _group(commands, "slurm", "tie a Slurm node to gpuwarden, and summarize ended jobs")
+    slurm.add_commands(group, _command, _add_format)
 
 
 def _add_notify(commands: "Commands[CommandParser]") -> None:

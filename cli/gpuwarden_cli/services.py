@@ -280,6 +280,7 @@ def sources_of(settings: "AgentSettings") -> Sources:
     """What the settings ask for. Raises StartError."""
     from gpuwarden.models import model_named
     from gpuwarden_agent.collect.discovery import discover
+    from gpuwarden_agent.collect.schedulers.slurm_probes import slurm_probes
 
     if settings.backend == "replay":
         from gpuwarden_cli.commands.recordings import replayed
@@ -292,7 +293,9 @@ def sources_of(settings: "AgentSettings") -> Sources:
             commands=settings.commands,
             pods=settings.pod_source,
         )
-        return Sources(found.all_probes(settings.state_dir), found.message, found.rediscover)
+        probes = found.all_probes(settings.state_dir)
+        slurm = slurm_probes(found.bus_ids, SystemClock(), controller=settings.slurm_controller)
+        return Sources([*probes, *slurm], found.message, found.rediscover)
     from gpuwarden_simulator import SimulatedNode, load_script
 
     try:
@@ -304,7 +307,8 @@ def sources_of(settings: "AgentSettings") -> Sources:
     script = load_script(path, {name: gpus}, model).get(name, ()) if path else ()
     node = SimulatedNode(name, gpus, model, settings.simulate_seed, host=False, script=script)
     message = f"{settings.simulate_gpus} simulated {model.name} GPUs"
-    return Sources([*discover("none").probes, node], message)
+    slurm = slurm_probes(node.bus_ids(), SystemClock(), controller=settings.slurm_controller)
+    return Sources([*discover("none").probes, node, *slurm], message)
 
 
 def run_agent(settings: "AgentSettings", load: "Callable[[], AgentSettings]") -> int:

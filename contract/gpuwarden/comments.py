@@ -39,6 +39,16 @@ _OF_VIEWS: Mapping[str, Mapping[str, str]] = {
         "error": "Counter of link_samples, without _total.",
         "errors": "What it gained, resets left out.",
     },
+    "slurm_jobs": {
+        "user": "Owner of the job.",
+        "cpus": "CPUs of the job on all its nodes.",
+        "gpus": "GPUs of the job on all its nodes.",
+        "gpu_uuids": "GPUs of the job, separated by commas, as far as its nodes tell.",
+        "state": "Slurm's own where the controller tells, else running or ended.",
+        "cpu_seconds": "CPU time of the job on all its nodes, as far as they tell.",
+        "memory_peak_bytes": "The most memory that it has used on one node.",
+    },
+    "slurm_nodes": {"told_by": "Node whose agent asked the controller."},
     "node_labels": {"label": "Name of the label.", "value": "Value of the label."},
     "incident_costs": {"incident": "Id of the incident."},
 }

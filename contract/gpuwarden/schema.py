@@ -156,6 +156,73 @@ ALLOCATION_SAMPLES = Table(
     ),
 )
 
+SLURM_JOB_SAMPLES = Table(
+    "slurm_job_samples",
+    "Slurm job on a node, ten seconds, start and end; and change that the controller tells of",
+    ("slurm_job_id", "node", "ts"),
+    (
+        TS,
+        NODE,
+        SIMULATED,
+        Column(
+            "source",
+            Type.STRING,
+            "Who says it: node (prolog, epilog, control groups) or controller (squeue).",
+            required=True,
+        ),
+        Column("slurm_job_id", Type.STRING, "Slurm job.", required=True),
+        Column("array_job_id", Type.STRING, "Array that it is of; NULL: none."),
+        Column("array_task_id", Type.STRING, "Its number in the array."),
+        Column("job_name", Type.STRING, "Name of the job."),
+        Column("username", Type.STRING, "Owner of the job."),
+        Column("account", Type.STRING, "Account that it is charged to."),
+        Column("partition", Type.STRING, "Partition that it runs in."),
+        Column("qos", Type.STRING, "Quality of service."),
+        Column("reservation", Type.STRING, "Reservation that it runs in."),
+        Column(
+            "state",
+            Type.STRING,
+            "running or ended; of the controller Slurm's own: running, completed, failed, timeout...",
+        ),
+        Column("node_list", Type.STRING, "Nodes of the job, as Slurm writes them: gpu[1-4]."),
+        Column("nodes", Type.INT32, "Nodes of the job."),
+        Column("cpus", Type.INT32, "CPUs of the job: on this node, or of the controller in all."),
+        Column("gpus", Type.INT32, "GPUs of the job: on this node, or of the controller in all."),
+        Column("gpu_uuids", Type.STRING, "GPUs of the job on this node, separated by commas."),
+        Column("time_limit_seconds", Type.INT64, "Time limit; NULL: none, or unknown."),
+        Column("submitted_at", Type.TIMESTAMP, "When it was submitted."),
+        Column("started_at", Type.TIMESTAMP, "When it was started."),
+        Column("ended_at", Type.TIMESTAMP, "When it ended; NULL: it runs."),
+        Column("exit_code", Type.INT32, "Exit code of the job; 128 and more: a signal."),
+        Column("cpu_seconds_total", Type.FLOAT64, "CPU time of the job on this node."),
+        Column("memory_used_bytes", Type.INT64, "Memory of the job on this node."),
+        Column("memory_peak_bytes", Type.INT64, "The most memory that it has used on this node."),
+        Column("memory_limit_bytes", Type.INT64, "Memory that Slurm gave the job on this node."),
+    ),
+)
+
+SLURM_NODE_SAMPLES = Table(
+    "slurm_node_samples",
+    "node of Slurm and change of its state, and hour",
+    ("slurm_node", "ts"),
+    (
+        TS,
+        NODE,
+        SIMULATED,
+        Column("slurm_node", Type.STRING, "Name of the node in Slurm.", required=True),
+        Column(
+            "state",
+            Type.STRING,
+            "As sinfo says it: idle, mixed, draining, drained, down...",
+            required=True,
+        ),
+        Column("partitions", Type.STRING, "Its partitions, separated by commas."),
+        Column("reason", Type.STRING, "Why it is drained or down."),
+        Column("reason_user", Type.STRING, "Who said so."),
+        Column("reason_at", Type.TIMESTAMP, "When that was said."),
+    ),
+)
+
 INFINIBAND_SAMPLES = Table(
     "infiniband_samples",
     "InfiniBand or RoCE port and ten seconds",
@@ -322,6 +389,8 @@ WIRE_TABLES: dict[str, Table] = {
         INFINIBAND_SAMPLES,
         PROCESS_SAMPLES,
         ALLOCATION_SAMPLES,
+        SLURM_JOB_SAMPLES,
+        SLURM_NODE_SAMPLES,
         COVERAGE,
         EVENTS,
         NODES,

@@ -84,6 +84,48 @@ FROM (
 LEFT JOIN gpus g USING (gpu_uuid)
 GROUP BY h.node, h.gpu, h.gpu_uuid, g.model, h.job, if(h.job IS NULL, h.username, NULL);
 
+-- Slurm's jobs, each once: what its nodes and the controller last said of its last run.
+CREATE OR REPLACE VIEW slurm_jobs AS
+SELECT
+    slurm_job_id, any_value(array_job_id) AS array_job_id, any_value(array_task_id) AS array_task_id,
+    arg_max(job_name, told_at) AS job_name, arg_max("user", told_at) AS "user", arg_max(account, told_at) AS account,
+    arg_max("partition", told_at) AS "partition", arg_max(qos, told_at) AS qos, arg_max(reservation, told_at) AS reservation,
+    coalesce(any_value(state) FILTER (is_controller), if(bool_and(ended_at IS NOT NULL), 'ended', 'running')) AS state,
+    coalesce(arg_max(node_list, told_at), string_agg(node, ',' ORDER BY node) FILTER (NOT is_controller)) AS node_list,
+    coalesce(any_value(nodes) FILTER (is_controller), (count(*) FILTER (NOT is_controller))::INTEGER) AS nodes,
+    coalesce(any_value(cpus) FILTER (is_controller), (sum(cpus) FILTER (NOT is_controller))::INTEGER) AS cpus,
+    coalesce(any_value(gpus) FILTER (is_controller), (sum(gpus) FILTER (NOT is_controller))::INTEGER) AS gpus,
+    string_agg(gpu_uuids, ',' ORDER BY node) AS gpu_uuids, any_value(time_limit_seconds) AS time_limit_seconds,
+    any_value(submitted_at) AS submitted_at,
+    coalesce(min(started_at) FILTER (NOT is_controller), max(started_at)) AS started_at,
+    if(bool_and(ended_at IS NOT NULL) OR bool_or(is_controller AND ended_at IS NOT NULL),
+        coalesce(max(ended_at) FILTER (NOT is_controller), max(ended_at)), NULL) AS ended_at,
+    any_value(exit_code) AS exit_code, sum(cpu_seconds) AS cpu_seconds, max(memory_peak_bytes) AS memory_peak_bytes,
+    bool_or(simulated) AS simulated
+FROM (
+    SELECT slurm_job_id, source = 'controller' AS is_controller, node, max(ts) AS told_at, max(started_at) AS started_at,
+        if(max(ended_at) >= max(started_at), max(ended_at), NULL) AS ended_at, arg_max(array_job_id, ts) AS array_job_id,
+        arg_max(array_task_id, ts) AS array_task_id, arg_max(job_name, ts) AS job_name, arg_max(username, ts) AS "user",
+        arg_max(account, ts) AS account, arg_max("partition", ts) AS "partition", arg_max(qos, ts) AS qos,
+        arg_max(reservation, ts) AS reservation, arg_max(state, ts) AS state, arg_max(node_list, ts) AS node_list,
+        arg_max(nodes, ts) AS nodes, arg_max(cpus, ts) AS cpus, arg_max(gpus, ts) AS gpus,
+        arg_max(gpu_uuids, ts) AS gpu_uuids, arg_max(time_limit_seconds, ts) AS time_limit_seconds,
+        arg_max(submitted_at, ts) AS submitted_at, arg_max(exit_code, ts) AS exit_code,
+        max(cpu_seconds_total) AS cpu_seconds, max(memory_peak_bytes) AS memory_peak_bytes, bool_or(simulated) AS simulated
+    FROM slurm_job_samples
+    GROUP BY slurm_job_id, source = 'controller', node
+    -- One that was requeued may run elsewhere: what was said of the run before is over.
+    QUALIFY coalesce(max(started_at) >= max(max(started_at)) OVER (PARTITION BY slurm_job_id) - INTERVAL 1 MINUTE, true)
+)
+GROUP BY slurm_job_id;
+
+-- The newest state of every node of Slurm that the controller told of in the last three hours.
+CREATE OR REPLACE VIEW slurm_nodes AS
+SELECT * EXCLUDE (node), node AS told_by
+FROM slurm_node_samples
+WHERE ts > now()::TIMESTAMP - INTERVAL 3 HOUR
+QUALIFY row_number() OVER (PARTITION BY slurm_node ORDER BY ts DESC) = 1;
+
 -- What the error counters of each link gained in each hour of the last day, where they gained anything.
 CREATE OR REPLACE VIEW link_errors AS
 WITH moved AS (

@@ -12,6 +12,7 @@ BY: Mapping[str, str] = {
     "user": '"user"',
     "node": "node",
     "job": "job",
+    "account": "(SELECT any_value(account) FROM slurm_jobs j WHERE j.slurm_job_id = job)",
     "team": "team",
     "model": "model",
     "gpu": "format('{} GPU {}', node, coalesce(gpu::VARCHAR, gpu_uuid))",

@@ -122,6 +122,13 @@ class SimulatedNode:
         ]
         return {"nodes": [node], "gpus": gpus}
 
+    def bus_ids(self) -> dict[str, tuple[int, str]]:
+        """Index and UUID of its GPUs by PCI bus id, as a scheduler's names of them need."""
+        rows = [device.describe() for device in self._devices]
+        return {
+            str(row["pci_bus_id"]): (int(str(row["gpu"])), str(row["gpu_uuid"])) for row in rows
+        }
+
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         """The samples of a tick; none while the node reboots. Raises ValueError when time does not
         go forward.

@@ -36,6 +36,20 @@ def test_every_table_comes_back_as_it_was_sent(wire: Any) -> None:
             "port": 1,
             "state": "active",
         },
+        "slurm_job_samples": {
+            "ts": wire.now,
+            "node": "n1",
+            "simulated": False,
+            "source": "node",
+            "slurm_job_id": "7",
+        },
+        "slurm_node_samples": {
+            "ts": wire.now,
+            "node": "n1",
+            "simulated": False,
+            "slurm_node": "gpu1",
+            "state": "idle",
+        },
         "allocation_samples": {
             **wire.gpu_row(),
             "scheduler": "slurm",

@@ -45,6 +45,8 @@ def test_a_new_folder_gets_all_tables_and_views(tmp_path: Path) -> None:
         "gpu_health_now",
         "gpu_holders_now",
         "gpu_usage",
+        "slurm_jobs",
+        "slurm_nodes",
         "link_errors",
         "node_labels",
         "links_now",

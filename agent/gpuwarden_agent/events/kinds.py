@@ -61,6 +61,8 @@ KINDS: dict[str, str] = {
     "spool_failed": "critical",
     "spool_recovered": "info",
     "spool_set_aside": "critical",
+    "slurm_node_out": "warning",
+    "slurm_node_back": "info",
 }
 """Kind to its usual severity."""
 

@@ -293,6 +293,12 @@ def gpu_named(name: str, url: str | None) -> dict[str, Any]:
     return one_row(sql, {"gpu": name}, url, nothing)
 
 
+_SLURM = """
+SELECT account, qos, "partition", reservation, state, node_list, time_limit_seconds, started_at, ended_at
+FROM slurm_jobs WHERE slurm_job_id = $job
+"""
+
+
 def jobs_show(args: argparse.Namespace) -> int:
     """`gpuwarden jobs show JOB`."""
     params = {"job": args.job, "since": since_param(args.since)}
@@ -300,6 +306,7 @@ def jobs_show(args: argparse.Namespace) -> int:
     head = one_row(f"SELECT * FROM ({JOBS}) WHERE job = $job", params, args.url, nothing)
     of = "job = $job"
     parts = [
+        ("slurm", _SLURM),
         ("gpus now", HOLDERS_OF(f"h.{of}")),
         ("diagnosis", VERDICTS_OF("job IN ($job, 'Slurm job ' || $job)")),
         ("alerts", ALERTS_OF("fingerprint IN (SELECT fingerprint FROM alerts_now WHERE gpu_uuid IN "

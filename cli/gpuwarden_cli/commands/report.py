@@ -1,9 +1,11 @@
-"""Shows where the GPU hours went, on one screen: `gpuwarden report waste|efficiency|energy`.
+"""Shows where the GPU hours went, on one screen: `gpuwarden report waste|efficiency|energy|job`.
 
-`gpuwarden.waste_report` has the SQL.
+`gpuwarden.waste_report` and `gpuwarden.job_report` have the SQL.
 """
 
 import argparse
+import asyncio
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 from gpuwarden.clock import SystemClock
 from gpuwarden.waste_report import BY, NOBODY, asked_sql, energy_report_sql, waste_report_sql
 from gpuwarden_cli.output import render, terminal_width
-from gpuwarden_client.http import ask, timestamp_param
+from gpuwarden_client.http import CallError, ask, timestamp_param
 
 TOTAL = "total"
 
@@ -63,6 +65,24 @@ def efficiency(args: argparse.Namespace) -> int:
 def energy(args: argparse.Namespace) -> int:
     """Energy, what it cost, and its carbon dioxide."""
     return _report(args, energy_report_sql(args.by), _shown_energy)
+
+
+def job(args: argparse.Namespace) -> int:
+    """What one job used, and what its owner might change."""
+    from gpuwarden.job_report import read
+    from gpuwarden.job_summary import record, screen
+    from gpuwarden_cli.remote_querier import RemoteQuerier
+
+    found = asyncio.run(read(RemoteQuerier(args.url), args.job, SystemClock().now()))
+    if found is None:
+        raise CallError(
+            f"there is no job {args.job}: `gpuwarden jobs list --state all` has their names"
+        )
+    if args.format == "json":
+        print(json.dumps(record(found), indent=2, ensure_ascii=False, default=str))
+    else:
+        print(screen(found), end="")
+    return 0
 
 
 def _report(args: argparse.Namespace, query: str, shown: Any) -> int:

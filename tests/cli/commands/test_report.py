@@ -210,3 +210,90 @@ def test_a_fleet_without_rows_is_said(report: Report) -> None:
 def test_a_span_that_is_none_is_refused(capsys: Any, since: str) -> None:
     assert main(["report", "waste", "--since", since]) == 2
     assert f"--since {since} is" in capsys.readouterr().err
+
+
+def minutes_ago(minutes: float) -> datetime:
+    return NOW - timedelta(minutes=minutes)
+
+
+def job_rows() -> dict[str, list[Row]]:
+    """Job 55 of ada had two GPUs of n1 for a quarter of an hour; one of them did nothing."""
+    about = {"node": "n1", "simulated": False}
+    job = {
+        **about,
+        "source": "node",
+        "slurm_job_id": "55",
+        "username": "ada",
+        "account": "physics",
+        "started_at": minutes_ago(20),
+    }
+    of_controller = {
+        "ts": minutes_ago(4),
+        "source": "controller",
+        "qos": "high",
+        "state": "completed",
+        "ended_at": minutes_ago(5),
+    }
+    used = {"cpu_seconds_total": 1800.0, "memory_used_bytes": 2**30, "memory_limit_bytes": 2**34}
+    return {
+        "gpus": [
+            {"gpu_uuid": uuid, "node": "n1", "gpu": n, "model": "NVIDIA H100", "memory_total_bytes": 80 * 2**30, "simulated": False}
+            for n, uuid in enumerate(("GPU-a", "GPU-b"))
+        ],
+        "slurm_job_samples": [
+            {**job, "ts": minutes_ago(20), "state": "running", "cpus": 4, "gpus": 2, "gpu_uuids": "GPU-a,GPU-b"},
+            {**job, **used, "ts": minutes_ago(5), "state": "ended", "cpus": 4, "gpus": 2, "gpu_uuids": "GPU-a,GPU-b", "ended_at": minutes_ago(5), "exit_code": 0},
+            {**job, **of_controller},
+        ],
+        "gpu_samples": [
+            {**about, "ts": minutes_ago(at), "gpu": n, "gpu_uuid": uuid, "util_percent": util, "memory_used_bytes": memory}
+            for at in (25, 15, 10, 1)
+            for n, (uuid, util, memory) in enumerate((("GPU-a", 80.0, 20 * 2**30), ("GPU-b", 0.0, 0)))
+        ],
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("fresh_now")
+def test_a_job_of_slurm_has_a_report(report: Report) -> None:
+    (code, screen), (_, document), (_, accounts) = report(
+        "job 55",
+        "job 55 --format json",
+        "waste --by account --format csv",
+        waste_1h=HOURS,
+        **job_rows(),
+    )
+    assert code == 0
+    for line in (
+        "ada/physics",
+        "COMPLETED",
+        "Run time: 0:15:00",
+        "0:30:00 of CPU time of 4 CPUs (50%)",
+        "1.0 GiB of 16.0 GiB (6%)",
+        "GPU 0        80.0 %, memory 20.0 GiB of 80.0 GiB",
+        "GPU 1         0.0 %",
+    ):
+        assert line in screen, screen
+    assert "1 of 2 GPUs were never used. Ask for 1" in " ".join(screen.split())
+    found = json.loads(document)
+    assert found["shares"] == {"cpu": 0.5, "memory": 0.0625, "gpu": 0.4, "gpu_memory": 0.125}
+    assert found["facts"]["qos"] == "high" and found["summary"]["gpus"] == 2
+    assert [line.split(",")[0] for line in accounts.splitlines()[1:]] == ["(none)", "physics"]
+
+
+@pytest.mark.usefixtures("fresh_now")
+def test_a_job_that_only_its_processes_tell_of(report: Report) -> None:
+    rows = [
+        {"ts": minutes_ago(at), "node": "n1", "gpu": 0, "gpu_uuid": "GPU-a", "simulated": False, "pid": 7, "username": "bob", "pod": "ml/train",
+         "cpu_percent": 150.0, "rss_bytes": 2**30}
+        for at in (3, 2, 1)
+    ]  # fmt: skip
+    gpus = job_rows()["gpu_samples"]
+    ((code, screen),) = report(
+        "job ml/train", process_samples=rows, gpu_samples=gpus, gpus=job_rows()["gpus"]
+    )
+    assert code == 0 and "bob" in screen and "GPU 0" in screen and "1.0 GiB" in screen
+
+
+def test_a_job_that_nobody_knows_is_said(report: Report, capsys: Any) -> None:
+    ((code, _),) = report("job 4711", waste_1h=HOURS)
+    assert code == 2

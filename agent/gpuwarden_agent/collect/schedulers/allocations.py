@@ -25,6 +25,8 @@ from gpuwarden_agent.collect.schedulers.kubelet import (
     list_devices,
 )
 from gpuwarden_agent.collect.schedulers.slurm import JobGpus, SlurmJobs
+from gpuwarden_agent.collect.schedulers.slurm_jobs import gpus_of
+from gpuwarden_agent.collect.schedulers.slurm_notes import SlurmNotes
 from gpuwarden_agent.collect.shared_state import SharedReading, SharedState
 from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
 
@@ -70,6 +72,20 @@ def of_jobs(jobs: Sequence[JobGpus], name_of: Callable[[int], str]) -> Iterator[
         username = None if job.uid is None else name_of(job.uid)
         for device in job.gpus:
             yield Allocation("slurm", device, job.job, username, slurm_job_id=job.job)
+
+
+def noted_jobs(notes: SlurmNotes) -> Callable[[], Sequence[JobGpus]]:
+    """Jobs that run, as their prologs noted them; none where the notes cannot be read."""
+
+    def look() -> Sequence[JobGpus]:
+        try:
+            found = notes.look()
+        except OSError:
+            return ()  # the probe of jobs tells of it
+        running = (note for note in found.values() if note.ended_ms is None)
+        return [JobGpus(n.job, n.number("SLURM_JOB_UID"), gpus_of(n)) for n in running]
+
+    return look
 
 
 class AllocationProbe:
@@ -210,6 +226,8 @@ def allocation_probe(
         clock,
         shared,
         kubelet=kubelet if has_kubelet else None,
-        jobs=SlurmJobs(CgroupFs().mounts, ProcFs()) if has_slurm else None,
+        jobs=SlurmJobs(CgroupFs().mounts, ProcFs(), noted_jobs(SlurmNotes()))
+        if has_slurm
+        else None,
         pods=pods,
     )

@@ -3,19 +3,20 @@
 Neither squeue nor scontrol is called: they load the controller, once a node. A job is a folder of the
 control groups. Its GPUs come, best first, from
 
+- what the prolog of `gpuwarden slurm install` noted (`slurm_notes.py`);
 - the device group of version 1, where the node denies all devices that are not listed;
 - the environment of its processes: SLURM_STEP_GPUS of the steps, which slurmstepd sets on each node;
   SLURM_JOB_GPUS only of the batch or interactive step, because srun carries it to other nodes, where
   the numbers mean nothing.
 
-Both are numbers of device files (/dev/nvidia3), not of CUDA. A job with neither (an allocation in which
+All are numbers of device files (/dev/nvidia3), not of CUDA. A job with none (an allocation in which
 no step has run yet) has no GPUs that can be told. Reading the environment of other users' processes
 needs CAP_SYS_PTRACE.
 """
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -138,17 +139,27 @@ def _folders(folder: str) -> list[str]:
 class SlurmJobs:
     """The jobs of this node."""
 
-    def __init__(self, mounts: Mapping[str, CgroupMount], proc: ProcFs) -> None:
+    def __init__(
+        self,
+        mounts: Mapping[str, CgroupMount],
+        proc: ProcFs,
+        noted: Callable[[], Sequence[JobGpus]] = tuple,
+    ) -> None:
+        """`noted`: jobs of which the prolog noted the GPUs, which need no other source."""
         self._mounts = mounts
         self._proc = proc
+        self._noted = noted
         self.unreadable = 0
         """Jobs at the latest look of which no process's environment may be read."""
 
     def look(self) -> list[JobGpus]:
         """Jobs whose GPUs can be told."""
         self.unreadable = 0
-        jobs = (self._job(folder) for folder in job_folders(self._mounts))
-        return [job for job in jobs if job.gpus]
+        noted = {job.job: job for job in self._noted()}
+        jobs = [
+            self._job(folder) for folder in job_folders(self._mounts) if folder.job not in noted
+        ]
+        return [job for job in (*noted.values(), *jobs) if job.gpus]
 
     def _job(self, job: JobFolder) -> JobGpus:
         allowed = devices_allowed(read_text(f"{job.folder}/devices.list"))

@@ -86,6 +86,22 @@ class AppriseService:
         )
 
 
+def send_text(url: str, address: str | None, title: str, body: str) -> str | None:
+    """Send a text of its own kind to an address, `{owner}` in it replaced; why it was not taken, without
+    any secret; None: it was."""
+    if OWNER in url and address is None:
+        return "its owner has no address"
+    place = url.replace(OWNER, quote(address or "", safe="@"))
+    service = _opened(place)
+    if service is None:
+        return f"with the owner {address!r} apprise does not understand the address"
+    result = service.notify(title=title, body=body, body_format="text", timeout=TIMEOUT_S)
+    if result:
+        return None
+    said = [entry.message for entry in result.logs() if entry.level in ("WARNING", "ERROR")]
+    return shortened(without(" ".join(said) or "apprise could not send", url, place))
+
+
 def problem_of(url: str) -> str | None:
     """What is wrong with an address, without showing it; None: nothing that can be seen from here."""
     if _opened(url.replace(OWNER, "someone")) is not None:

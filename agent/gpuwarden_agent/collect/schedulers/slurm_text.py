@@ -1,0 +1,213 @@
+"""Parses what squeue and sinfo print with formats of our own, the same from Slurm 20.11 on. Pure functions.
+
+One line a job or a node and partition, fields separated by "|", what people may write freely last. Times are
+UTC: the caller sets TZ.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from gpuwarden.clock import to_ms
+
+_BEGUN = (
+    "RUNNING,SUSPENDED,STOPPED,COMPLETING,COMPLETED,CANCELLED,FAILED,TIMEOUT,NODE_FAIL,PREEMPTED,BOOT_FAIL,"
+    "DEADLINE,OUT_OF_MEMORY"
+)
+SQUEUE = (
+    "squeue",
+    "--noheader",
+    "--all",
+    "--array",
+    "--format=%A|%F|%K|%u|%a|%P|%q|%v|%T|%D|%C|%b|%l|%V|%S|%e|%N|%j",
+    f"--states={_BEGUN}",
+)
+"""Jobs that have begun; those that ended stay for MinJobAge (five minutes by default)."""
+SINFO = ("sinfo", "--noheader", "--all", "--Node", "--format=%N|%T|%R|%u|%H|%E")
+
+_JOB_FIELDS = 18
+_NODE_FIELDS = 6
+_LIVE = frozenset({"running", "suspended", "stopped", "completing", "configuring", "resizing"})
+_NOTHING = frozenset({"", "(null)", "N/A", "NONE", "None", "none", "Unknown", "n/a"})
+_LIMIT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(?:(\d+):)?(\d+)")
+_GPUS = re.compile(
+    r"(?:^|,)(?:gres[:/])?gpu(?::(?!\d+(?:[,(]|$))[^:=,()]+)?(?:[:=](\d+))?(?=[,(]|$)"
+)
+_STATE_FLAGS = "*~#!%$@^-+"
+"""Marks that sinfo puts behind a state: not responding, powered down, in maintenance..."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobLine:
+    """A job as the controller has it; None: not told."""
+
+    job: str
+    array_job: str | None
+    array_task: str | None
+    name: str | None
+    username: str | None
+    account: str | None
+    partition: str | None
+    qos: str | None
+    reservation: str | None
+    state: str
+    node_list: str | None
+    nodes: int | None
+    cpus: int | None
+    gpus: int | None
+    time_limit_s: int | None
+    submitted_ms: int | None
+    started_ms: int | None
+    ended_ms: int | None
+    """None: it runs; what squeue says then is when it will be stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """A node as the controller has it."""
+
+    node: str
+    state: str
+    partitions: tuple[str, ...]
+    reason: str | None
+    reason_user: str | None
+    reason_ms: int | None
+
+
+def parse_jobs(text: str) -> tuple[list[JobLine], int]:
+    """squeue's answer, and how many of its lines are not understood."""
+    made = [_job(line) for line in text.splitlines() if line.strip()]
+    jobs = [job for job in made if job is not None]
+    return jobs, len(made) - len(jobs)
+
+
+def _job(line: str) -> JobLine | None:
+    fields = line.strip().split("|", _JOB_FIELDS - 1)
+    if len(fields) < _JOB_FIELDS or not fields[0].isdigit():
+        return None
+    (job, array, task, user, account, partition, qos, reservation, state) = fields[:9]
+    (nodes, cpus, gres, limit, submitted, started, ended, node_list, name) = fields[9:]
+    state = state.lower()
+    is_array = _told(task) is not None
+    count = _number(nodes)
+    per_node = gpus_in(gres)
+    return JobLine(
+        job=job,
+        array_job=array if is_array else None,
+        array_task=task if is_array else None,
+        name=_told(name),
+        username=_told(user),
+        account=_told(account),
+        partition=_told(partition),
+        qos=_told(qos),
+        reservation=_told(reservation),
+        state=state,
+        node_list=_told(node_list),
+        nodes=count,
+        cpus=_number(cpus),
+        gpus=None if per_node is None or count is None else per_node * count,
+        time_limit_s=limit_s(limit),
+        submitted_ms=instant_ms(submitted),
+        started_ms=instant_ms(started),
+        ended_ms=None if state in _LIVE else instant_ms(ended),
+    )
+
+
+def parse_nodes(text: str) -> tuple[list[NodeLine], int]:
+    """sinfo's answer, each node once, and how many of its lines are not understood."""
+    found: dict[str, NodeLine] = {}
+    bad = 0
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        fields = line.strip().split("|", _NODE_FIELDS - 1)
+        if len(fields) < _NODE_FIELDS or not fields[0]:
+            bad += 1
+            continue
+        node, state, partition, user, at, reason = fields
+        before = found[node].partitions if node in found else ()
+        is_told = _told(reason) is not None
+        found[node] = NodeLine(
+            node=node,
+            state=state.rstrip(_STATE_FLAGS).lower(),
+            partitions=tuple(dict.fromkeys([*before, partition])),
+            reason=_told(reason),
+            reason_user=re.sub(r"\(\d+\)$", "", user) if is_told and _told(user) else None,
+            reason_ms=instant_ms(at) if is_told else None,
+        )
+    return list(found.values()), bad
+
+
+def gpus_in(gres: str) -> int | None:
+    """GPUs of "gres:gpu:h100:4", "gres/gpu=2", "gpu:2,shard:1"; None where it tells of none."""
+    if _told(gres) is None:
+        return None
+    counts = [int(count or 1) for count in _GPUS.findall(gres)]
+    return sum(counts) if counts else None
+
+
+def limit_s(text: str) -> int | None:
+    """A time limit: "30", "30:00", "1:00:00", "2-00:00:00"; None for UNLIMITED and others."""
+    found = _LIMIT.fullmatch(text.strip())
+    if found is None:
+        return None
+    days, *parts = found.groups()
+    known = [int(part) for part in parts if part is not None]
+    if days is not None or len(known) == 3:
+        # Days before hours: what follows the "-" begins with hours.
+        hours, minutes, seconds = (known + [0, 0])[:3]
+    elif len(known) == 2:
+        hours, (minutes, seconds) = 0, known
+    else:
+        hours, minutes, seconds = 0, known[0], 0
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def instant_ms(text: str) -> int | None:
+    """ "2026-11-23T08:50:00" in UTC as milliseconds since the epoch; None for "N/A" and others."""
+    if _told(text) is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
+    return to_ms(at.replace(tzinfo=UTC))
+
+
+def hosts_of(node_list: str) -> Iterator[str]:
+    """Names of "gpu[1-2,07],login": gpu1, gpu2, gpu07, login. What is not of that form is one name."""
+    for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)?", node_list):
+        found = re.fullmatch(r"([^\[]*)\[([0-9,-]+)\](.*)", part)
+        if found is None:
+            yield part
+            continue
+        head, ranges, tail = found.groups()
+        for span in ranges.split(","):
+            begin, _, end = span.partition("-")
+            if not begin.isdigit() or (end and not end.isdigit()):
+                continue
+            for at in range(int(begin), int(end or begin) + 1):
+                yield f"{head}{at:0{len(begin)}d}{tail}"
+
+
+def _told(text: str) -> str | None:
+    text = text.strip()
+    return None if text in _NOTHING else text
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.strip().isdigit() else None
+
+
+def changed(
+    before: Sequence[NodeLine], after: Sequence[NodeLine]
+) -> list[tuple[NodeLine | None, NodeLine]]:
+    """Nodes whose state or reason is another, with what they were."""
+    known = {one.node: one for one in before}
+    return [
+        (known.get(one.node), one)
+        for one in after
+        if one.node not in known
+        or (known[one.node].state, known[one.node].reason) != (one.state, one.reason)
+    ]

@@ -1,0 +1,223 @@
+"""`gpuwarden slurm install|uninstall|status`: prolog and epilog of a node, and what they lack.
+
+`slurm summarize` is in `gpuwarden_cli.slurm.summarize`.
+"""
+
+import argparse
+import grp
+import json
+import os
+import shutil
+import stat
+import subprocess
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.doctor import FAIL, OK, WARN, Check, worst
+from gpuwarden.lifecycle import StartError
+from gpuwarden_cli.output import render, terminal_width
+from gpuwarden_cli.slurm import summarize
+from gpuwarden_cli.slurm.install import (
+    CONFIGS,
+    NOTES,
+    SlurmFile,
+    SlurmHost,
+    missing_files,
+    missing_lines,
+    parse_config,
+    wanted_files,
+)
+
+PING_TIMEOUT_S = 10.0
+GROUP = "gpuwarden"
+
+
+def add_commands(group: Any, command: Any, add_format: Any) -> None:
+    """Add the commands to the parser."""
+    made = command(
+        group, "install", _install, "write prolog and epilog of a Slurm node, and show the lines of slurm.conf",
+        "The scripts note each job's start and end for the agent. They wait for nobody and never fail a job.",
+    )  # fmt: skip
+    made.add_argument("--dry-run", action="store_true", help="show the steps, change nothing")
+    made = command(group, "uninstall", _uninstall, "remove what `slurm install` wrote")
+    made.add_argument("--dry-run", action="store_true", help="show the steps, change nothing")
+    made = command(
+        group, "status", _status, "check scripts, slurm.conf and notes of this node",
+        "Exits with 1 if something is missing.",
+    )  # fmt: skip
+    add_format(made)
+    summarize.add_command(group, command)
+
+
+def seen_host(root: Path = Path("/"), config: str | None = None) -> SlurmHost:
+    """What is on this host; `config`: its slurm.conf, else where it usually is."""
+    named = config or os.environ.get("SLURM_CONF")
+    path = next(
+        (p for p in ([named] if named else CONFIGS) if (root / p.lstrip("/")).is_file()), None
+    )
+    text = (root / path.lstrip("/")).read_text(errors="replace") if path else ""
+    host = SlurmHost(path, parse_config(text))
+    found = {}
+    for file in wanted_files(host):
+        with suppress(OSError):
+            found[file.path] = (root / file.path.lstrip("/")).read_text(errors="replace")
+    return SlurmHost(path, host.config, found, (root / NOTES.lstrip("/")).is_dir())
+
+
+def _install(args: argparse.Namespace) -> int:
+    host = seen_host()
+    files = missing_files(host)
+    for file in files:
+        print(f"write  {file.path} ({file.mode:04o})")
+        if not args.dry_run:
+            _write(file)
+    if not host.has_notes:
+        print(f"make   {NOTES} (2750 root:{GROUP})")
+        if not args.dry_run:
+            _make_notes(Path(NOTES))
+    if not files and host.has_notes:
+        print("nothing to do: the scripts are as they should be")
+    lines = missing_lines(host)
+    if lines:
+        print(f"\nslurm.conf ({host.config_path or 'not found here'}) of all nodes needs:\n")
+        print("\n".join(lines))
+        print("\nthen: scontrol reconfigure, and systemctl restart gpuwarden-agent")
+    return 0
+
+
+def _write(file: SlurmFile) -> None:
+    path = Path(file.path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_name(f".{path.name}.new")
+        scratch.write_text(file.text)
+        scratch.chmod(file.mode)
+        scratch.replace(path)
+    except OSError as error:
+        raise StartError(f"{file.path}: {error.strerror}; run it as root") from error
+
+
+def _make_notes(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o750)
+        shutil.chown(folder, group=GROUP)
+        folder.chmod(0o2750)
+    except LookupError as error:
+        folder.rmdir()
+        raise StartError(f"there is no group {GROUP}: install the agent first") from error
+    except OSError as error:
+        raise StartError(f"{folder}: {error.strerror}; run it as root") from error
+
+
+def _uninstall(args: argparse.Namespace) -> int:
+    host = seen_host()
+    for path in host.files:
+        print(f"remove {path}")
+        if not args.dry_run:
+            try:
+                Path(path).unlink()
+            except OSError as error:
+                raise StartError(f"{path}: {error.strerror}; run it as root") from error
+    if host.has_notes:
+        print(f"remove {NOTES}")
+        if not args.dry_run:
+            shutil.rmtree(NOTES, ignore_errors=True)
+    if not host.files and not host.has_notes:
+        print("nothing to do: nothing of it is here")
+    return 0
+
+
+def _status(args: argparse.Namespace) -> int:
+    checks = examine(seen_host(), Path(NOTES))
+    if args.format == "json":
+        print(json.dumps({"checks": [asdict(check) for check in checks]}, indent=2))
+    else:
+        cells = [
+            [
+                check.name,
+                check.status,
+                check.finding + (f"; {check.remedy}" if check.remedy else ""),
+            ]
+            for check in checks
+        ]
+        width = terminal_width() if args.format == "table" else None
+        print(render(["check", "status", "finding"], cells, args.format, width=width), end="")
+    return 1 if worst(checks) == FAIL else 0
+
+
+def examine(host: SlurmHost, notes: Path) -> list[Check]:
+    """What is as it should be on this node, and what is not."""
+    checks = []
+    if host.config_path is None:
+        checks.append(Check("slurm.conf", WARN, "not found here", "set SLURM_CONF to its path"))
+    lines = missing_lines(host) if host.config_path else []
+    if lines:
+        checks.append(
+            Check(
+                "slurm.conf",
+                FAIL,
+                f"{host.config_path} lacks: {'; '.join(lines)}",
+                "add it on all nodes, then scontrol reconfigure",
+            )
+        )
+    elif host.config_path:
+        checks.append(Check("slurm.conf", OK, f"{host.config_path} runs both scripts", ""))
+    missing = [file.path for file in missing_files(host)]
+    if missing:
+        checks.append(
+            Check(
+                "scripts",
+                FAIL,
+                f"missing or others: {', '.join(missing)}",
+                "gpuwarden slurm install",
+            )
+        )
+    else:
+        checks.append(Check("scripts", OK, "prolog and epilog are this version's", ""))
+    checks.append(_notes_check(notes))
+    checks.append(_controller_check())
+    return checks
+
+
+def _notes_check(notes: Path) -> Check:
+    try:
+        found = notes.stat()
+        names = os.listdir(notes)
+    except OSError as error:
+        return Check(
+            "notes", FAIL, f"{notes}: {error.strerror}", "gpuwarden slurm install, as root"
+        )
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return Check(
+            "notes", FAIL, f"{notes}: others than root may write there", f"chmod 2750 {notes}"
+        )
+    try:
+        group = grp.getgrgid(found.st_gid).gr_name
+    except KeyError:
+        group = str(found.st_gid)
+    if group != GROUP:
+        return Check(
+            "notes",
+            FAIL,
+            f"{notes} is of group {group}: the agent may not read it",
+            f"chgrp {GROUP} {notes}",
+        )
+    ended = {name.removesuffix(".end") for name in names if name.endswith(".end")}
+    running = {name for name in names if name.isdigit()} - ended
+    return Check("notes", OK, f"{len(running)} jobs run, {len(ended)} ended lately", "")
+
+
+def _controller_check() -> Check:
+    command = shutil.which("scontrol")
+    if command is None:
+        return Check("controller", WARN, "scontrol is not here", "")
+    try:
+        done = subprocess.run(
+            [command, "ping"], capture_output=True, text=True, timeout=PING_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Check("controller", WARN, f"no answer within {PING_TIMEOUT_S:g} s", "")
+    said = " ".join((done.stdout or done.stderr).split())
+    return Check("controller", OK if " UP" in said else WARN, said, "")

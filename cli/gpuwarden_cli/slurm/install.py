@@ -1,0 +1,113 @@
+"""Plans what ties a node to Slurm: a pure function of its slurm.conf and what is there.
+
+slurm.conf itself is never changed: the same file is on every node of a cluster. What it lacks is said, as
+lines to add.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from importlib.resources import files
+from pathlib import PurePosixPath
+
+NOTES = "/run/gpuwarden-slurm"
+TMPFILES = "/etc/tmpfiles.d/gpuwarden-slurm.conf"
+TMPFILES_TEXT = f"""\
+# What Slurm's prolog and epilog note for the agent: only root writes, only the agent's group reads.
+d {NOTES} 2750 root gpuwarden -
+"""
+SCRIPT = "60-gpuwarden.sh"
+PARTS = ("Prolog", "Epilog")
+CONFIGS = (
+    "/etc/slurm/slurm.conf",
+    "/run/slurm/conf/slurm.conf",
+    "/var/spool/slurmd/conf-cache/slurm.conf",
+    "/etc/slurm-llnl/slurm.conf",
+    "/usr/local/etc/slurm.conf",
+)
+"""Where a node has its slurm.conf: packages, then copies of a controller that hands it out."""
+
+_LINE = re.compile(r"^\s*(\w+)\s*=\s*(.*?)\s*$")
+_ALLOC = frozenset({"alloc", "contain", "nohold", "x11"})
+"""PrologFlags with which the prolog runs on every node when the job gets it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmHost:
+    """What is on the host."""
+
+    config_path: str | None
+    """Its slurm.conf; None: none was found."""
+    config: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Values by name in lower case."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Text by path, of files that an install writes."""
+    has_notes: bool = False
+    """The folder of notes is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmFile:
+    """A file to write."""
+
+    path: str
+    text: str
+    mode: int
+
+
+def parse_config(text: str) -> dict[str, list[str]]:
+    """Values of slurm.conf by name in lower case; a line that ends with a backslash goes on."""
+    found: dict[str, list[str]] = {}
+    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+        if (told := _LINE.match(re.sub(r"(?<!\\)#.*", "", line))) is not None:
+            found.setdefault(told.group(1).lower(), []).append(told.group(2).strip('"'))
+    return found
+
+
+def script_text(part: str) -> str:
+    """The script that runs at a job's start or end."""
+    return (files("gpuwarden_cli.slurm") / f"{part.lower()}.sh").read_text()
+
+
+def script_path(part: str, host: SlurmHost) -> str:
+    """Where it goes: the folder that slurm.conf names with a pattern, else one beside slurm.conf."""
+    for value in host.config.get(part.lower(), ()):
+        folder, _, pattern = value.rpartition("/")
+        if folder and "*" in pattern and fnmatch(SCRIPT, pattern):
+            return f"{folder}/{SCRIPT}"
+    folder = "/etc/slurm"
+    if host.config_path is not None and host.config_path.startswith("/etc/"):
+        folder = str(PurePosixPath(host.config_path).parent)
+    return f"{folder}/{part.lower()}.d/{SCRIPT}"
+
+
+def wanted_files(host: SlurmHost) -> list[SlurmFile]:
+    """What an install leaves on the host."""
+    scripts = [SlurmFile(script_path(part, host), script_text(part), 0o755) for part in PARTS]
+    return [*scripts, SlurmFile(TMPFILES, TMPFILES_TEXT, 0o644)]
+
+
+def missing_files(host: SlurmHost) -> list[SlurmFile]:
+    """Those that are not there, or are others."""
+    return [file for file in wanted_files(host) if host.files.get(file.path) != file.text]
+
+
+def missing_lines(host: SlurmHost) -> list[str]:
+    """What is to be changed in slurm.conf, one line each; what cannot be a line says what to do."""
+    lines = []
+    for part in PARTS:
+        path = script_path(part, host)
+        values = [value for value in host.config.get(part.lower(), ()) if value.lower() != "(null)"]
+        if any(value == path or fnmatch(path, value) for value in values):
+            continue
+        if values:
+            lines.append(f"# {values[0]} is the {part} already: add the line `{path}` to it")
+        else:
+            lines.append(f"{part}={PurePosixPath(path).parent}/*")
+    flags = [
+        flag for value in host.config.get("prologflags", ()) for flag in value.split(",") if flag
+    ]
+    if not _ALLOC & {flag.strip().lower() for flag in flags}:
+        lines.append(f"PrologFlags={','.join([*flags, 'Alloc'])}")
+    return lines

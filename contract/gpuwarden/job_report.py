@@ -1,0 +1,246 @@
+"""Reads what a job used of CPU, memory and GPUs, per node, for command, comment and mail: the same figures in all.
+
+`read` asks; everything else here is pure. What nobody measured is None.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from gpuwarden.query import Querier
+
+DETAIL = timedelta(minutes=30)
+"""Jobs that ran longer are read from minutes, not from samples."""
+LOOK_BACK = timedelta(days=30)
+"""How far back a job is looked for that Slurm's notes do not tell of."""
+
+_SLURM_JOB = "SELECT * FROM slurm_jobs WHERE slurm_job_id = $job"
+_SEEN_JOB = """
+SELECT $job AS slurm_job_id, max(username) AS "user", min(ts) AS started_at, max(ts) AS seen_at,
+    string_agg(DISTINCT node, ',') AS node_list, count(DISTINCT node) AS nodes, count(DISTINCT gpu_uuid) AS gpus,
+    string_agg(DISTINCT gpu_uuid, ',') AS gpu_uuids, bool_or(simulated) AS simulated
+FROM (
+    SELECT ts, node, gpu_uuid, username, simulated FROM process_1m
+    WHERE coalesce(slurm_job_id, pod) = $job AND ts > $since::TIMESTAMP
+    UNION ALL SELECT ts, node, gpu_uuid, username, simulated FROM process_samples
+    WHERE coalesce(slurm_job_id, pod) = $job AND ts > now()::TIMESTAMP - INTERVAL 10 MINUTE
+)
+HAVING count(*) > 0
+"""
+_GPUS = """
+SELECT coalesce(u.node, g.node) AS node, g.gpu, a.gpu_uuid, g.model, g.memory_total_bytes, u.util_percent,
+    u.util_percent_max, u.memory_used_bytes, u.power_watts
+FROM (SELECT unnest(string_split($uuids, ',')) AS gpu_uuid) a
+LEFT JOIN gpus g USING (gpu_uuid)
+LEFT JOIN (
+    SELECT gpu_uuid, any_value(node) AS node, {figures}
+    FROM {table} WHERE ts >= $begin::TIMESTAMP AND ts <= $end::TIMESTAMP GROUP BY gpu_uuid
+) u USING (gpu_uuid)
+ORDER BY ALL
+"""
+_FROM_SAMPLES = _GPUS.format(
+    table="gpu_samples",
+    figures="avg(util_percent) AS util_percent, max(util_percent) AS util_percent_max,"
+    " max(memory_used_bytes) AS memory_used_bytes, avg(power_watts) AS power_watts",
+)
+_FROM_MINUTES = _GPUS.format(
+    table="gpu_1m",
+    figures="sum(util_percent_avg * samples) / sum(samples) FILTER (util_percent_avg IS NOT NULL) AS util_percent,"
+    " max(util_percent_max) AS util_percent_max, max(memory_used_bytes_max) AS memory_used_bytes,"
+    " avg(power_watts_avg) AS power_watts",
+)
+_NODES = """
+SELECT node, max(cpus) AS cpus, max(cpu_seconds_total) AS cpu_seconds,
+    max(greatest(memory_peak_bytes, memory_used_bytes)) AS memory_used_bytes, max(memory_limit_bytes) AS memory_limit_bytes
+FROM slurm_job_samples
+WHERE slurm_job_id = $job AND source = 'node' AND ts >= $begin::TIMESTAMP GROUP BY node ORDER BY node
+"""
+_TREES = """
+SELECT node, sum(cores) / count(DISTINCT ts) AS cores, max(rss) AS memory_used_bytes
+FROM (
+    SELECT node, ts, sum(cpu) / 100 AS cores, sum(rss) AS rss FROM (
+        SELECT node, ts, pid, max(cpu_percent) AS cpu, max(rss_bytes) AS rss FROM process_samples
+        WHERE coalesce(slurm_job_id, pod) = $job AND ts >= $begin::TIMESTAMP AND ts <= $end::TIMESTAMP
+        GROUP BY node, ts, pid
+    ) GROUP BY node, ts
+)
+GROUP BY node
+"""
+_MONEY = """
+SELECT sum(gpu_hours) AS gpu_hours, sum(usd) AS usd, sum(usd) FILTER (is_waste) AS wasted_usd
+FROM waste WHERE job = $job AND ts >= $begin::TIMESTAMP - INTERVAL 1 HOUR AND ts <= $end::TIMESTAMP
+"""
+_VERDICTS = """
+SELECT bottleneck, arg_max(summary, seen_at) AS summary, arg_max(advice, seen_at) AS advice,
+    sum(date_diff('second', began_at, coalesce(ended_at, seen_at))) AS seconds
+FROM diagnoses
+WHERE job IN ($job, 'Slurm job ' || $job, 'pod ' || $job) AND kind = 'job'
+    AND seen_at >= $begin::TIMESTAMP AND began_at <= $end::TIMESTAMP
+GROUP BY bottleneck ORDER BY seconds DESC, bottleneck LIMIT 3
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class JobGpu:
+    """A GPU of the job, while the job had it."""
+
+    gpu: int | None
+    gpu_uuid: str
+    model: str | None = None
+    util_percent: float | None = None
+    util_percent_max: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    power_watts: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobNode:
+    """A node of the job."""
+
+    node: str
+    gpus: tuple[JobGpu, ...] = ()
+    cpus: int | None = None
+    cpu_seconds: float | None = None
+    memory_used_bytes: int | None = None
+    """The most that the job used at a time."""
+    memory_limit_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobVerdict:
+    """What held the job up, and for how long."""
+
+    bottleneck: str
+    summary: str
+    advice: str | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """A job and what it used."""
+
+    job: str
+    facts: Mapping[str, Any]
+    """Columns of `slurm_jobs`; fewer where Slurm does not tell of the job."""
+    begin: datetime
+    end: datetime
+    """When it ended; of one that runs, when it was asked for."""
+    nodes: tuple[JobNode, ...]
+    verdicts: tuple[JobVerdict, ...] = ()
+    gpu_hours: float | None = None
+    usd: float | None = None
+    wasted_usd: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long it ran."""
+        return max(0.0, (self.end - self.begin).total_seconds())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self.facts.get("ended_at") is not None
+
+    @property
+    def gpus(self) -> tuple[JobGpu, ...]:
+        """Of all nodes."""
+        return tuple(gpu for node in self.nodes for gpu in node.gpus)
+
+    @property
+    def cpu_share(self) -> float | None:
+        """CPU time used, as a share of the CPUs that it had; None where a node does not tell."""
+        used = [node.cpu_seconds for node in self.nodes]
+        cpus = [node.cpus for node in self.nodes]
+        if not self.nodes or not self.seconds or None in used or None in cpus:
+            return None
+        had = sum(c for c in cpus if c is not None) * self.seconds
+        return sum(u for u in used if u is not None) / had if had else None
+
+    @property
+    def memory_share(self) -> float | None:
+        """Peak of the memory, as a share of what it was given; None where a node does not tell."""
+        pairs = [(node.memory_used_bytes, node.memory_limit_bytes) for node in self.nodes]
+        known = [(used, limit) for used, limit in pairs if used is not None and limit]
+        return sum(u for u, _ in known) / sum(limit for _, limit in known) if known else None
+
+    @property
+    def gpu_share(self) -> float | None:
+        """Utilization of its GPUs, 0 to 1, those alone that were measured."""
+        known = [gpu.util_percent for gpu in self.gpus if gpu.util_percent is not None]
+        return sum(known) / len(known) / 100 if known else None
+
+    @property
+    def gpu_memory_share(self) -> float | None:
+        """Peak of the GPUs' memory, as a share of what they have."""
+        known = [
+            (gpu.memory_used_bytes, gpu.memory_total_bytes)
+            for gpu in self.gpus
+            if gpu.memory_used_bytes is not None and gpu.memory_total_bytes
+        ]
+        return sum(u for u, _ in known) / sum(t for _, t in known) if known else None
+
+
+async def read(querier: Querier, job: str, now: datetime) -> JobReport | None:
+    """The job of that name (a Slurm job's id, or namespace/pod); None where there is none. Raises QueryError."""
+    found = (await querier.query(_SLURM_JOB, {"job": job})).records()
+    if not found or found[0]["started_at"] is None:
+        since = {"job": job, "since": now - LOOK_BACK}
+        found = (await querier.query(_SEEN_JOB, since)).records()
+    if not found:
+        return None
+    facts = found[0]
+    begin = facts["started_at"]
+    end = max(begin, facts.get("ended_at") or facts.get("seen_at") or now)
+    params = {"job": job, "begin": begin, "end": end}
+    uuids = {"begin": begin, "end": end, "uuids": facts["gpu_uuids"] or ""}
+    tables = [_FROM_MINUTES] if end - begin > DETAIL else [_FROM_SAMPLES, _FROM_MINUTES]
+    gpus: list[dict[str, Any]] = []
+    for sql in tables if facts["gpu_uuids"] else ():
+        gpus = (await querier.query(sql, uuids)).records()
+        if any(row["util_percent"] is not None for row in gpus):
+            break
+    noted = (await querier.query(_NODES, {"job": job, "begin": begin})).records()
+    trees = (await querier.query(_TREES, params)).records()
+    money = (await querier.query(_MONEY, params)).records()
+    verdicts = (await querier.query(_VERDICTS, params)).records()
+    return JobReport(
+        job, facts, begin, end, nodes_of(gpus, noted, trees, (end - begin).total_seconds()),
+        tuple(JobVerdict(r["bottleneck"], r["summary"], r["advice"], r["seconds"]) for r in verdicts),
+        **money[0],
+    )  # fmt: skip
+
+
+def nodes_of(
+    gpus: Sequence[Mapping[str, Any]],
+    noted: Sequence[Mapping[str, Any]],
+    trees: Sequence[Mapping[str, Any]],
+    seconds: float,
+) -> tuple[JobNode, ...]:
+    """Each node's part. What the control group of the job says counts before the sum of its GPU processes."""
+    cgroups = {row["node"]: row for row in noted}
+    processes = {row["node"]: row for row in trees}
+    names = {row["node"] for row in gpus if row["node"] is not None}
+    made = []
+    for name in sorted(names | set(cgroups) | set(processes)):
+        own, tree = cgroups.get(name, {}), processes.get(name, {})
+        cores = tree.get("cores")
+        cpu_seconds = own.get("cpu_seconds")
+        memory = own.get("memory_used_bytes")
+        made.append(
+            JobNode(
+                name,
+                tuple(
+                    JobGpu(**{f: row[f] for f in JobGpu.__dataclass_fields__})
+                    for row in gpus
+                    if row["node"] == name
+                ),
+                own.get("cpus"),
+                cores * seconds if cpu_seconds is None and cores is not None else cpu_seconds,
+                tree.get("memory_used_bytes") if memory is None else memory,
+                own.get("memory_limit_bytes"),
+            )
+        )
+    return tuple(made)

@@ -348,6 +348,16 @@ GPUS = Table(
         Column("pcie_width_max", Type.INT16, "PCIe lanes of GPU and slot."),
         Column("nvlinks", Type.INT16, "NVLinks that the GPU has."),
         Column("numa_node", Type.INT16, "NUMA node of the GPU."),
+        Column(
+            "memory_numa_node",
+            Type.INT16,
+            "NUMA node that the GPU's own memory is (Grace): memory of the host has it in it.",
+        ),
+        Column(
+            "addressing_mode",
+            Type.STRING,
+            "How the GPU reaches memory of the CPU: none, hmm (by software), ats (by hardware, Grace).",
+        ),
         Column("mig_mode", Type.BOOL, "MIG switched on."),
         Column("parent_gpu_uuid", Type.STRING, "GPU that a MIG device is part of."),
         Column("part_number", Type.STRING, "Part number of the board."),

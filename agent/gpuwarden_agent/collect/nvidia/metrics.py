@@ -285,6 +285,7 @@ PSTATE_UNKNOWN = 32
 AFFINITY_WORDS = 32
 """Room for the CPUs of nvmlDeviceGetCpuAffinity: 2048 of them."""
 
+ADDRESSING_MODES = {0: "none", 1: "hmm", 2: "ats"}
 COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive_process"}
 GENERATIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
 """nvmlNvlinkVersion_t (1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0, 6.0) to the generation."""
@@ -435,6 +436,8 @@ CALLS: dict[str, tuple[Call, ...]] = {
         _threshold("temperature_memory_max_celsius", pynvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX, "memory_max_celsius"),
         _call("sm_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", SM),
         _call("memory_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", MEM),
+        _call("memory_numa_node", "nvmlDeviceGetNumaNodeId", value=lambda node: node if node >= 0 else None),
+        _call("addressing_mode", "nvmlDeviceGetAddressingMode", value=ADDRESSING_MODES.get),
         _call("pcie_generation_max", "nvmlDeviceGetMaxPcieLinkGeneration"),
         _call("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth"),
         _call("memory_total_bytes", "nvmlDeviceGetMemoryInfo", pynvml.nvmlMemory_v2, reading="memory_v2", plain=memory, value=lambda m: m.total_bytes),

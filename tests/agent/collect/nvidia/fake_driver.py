@@ -105,6 +105,8 @@ H100_IDLE: dict[str, Any] = {
     "common_ancestor": {"0000:00:0a.0": 40},
     "ecc_modes": (True, True),
     "compute_mode": 0,
+    "memory_numa_node": UNSUPPORTED,
+    "addressing_mode": 1,
     "is_gsp_enabled": True,
     "gsp_version": "590.48.01",
     "mig_devices_max": 7,

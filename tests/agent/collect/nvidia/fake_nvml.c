@@ -1,7 +1,7 @@
 /* A libnvidia-ml.so.1 with two GPUs, the second of which is dead: what the real binding is run on
  * where there is no driver. Structures are laid out as nvml.h documents them. FAKE_NVML_INIT sets
  * the return code of nvmlInit_v2, FAKE_NVML_BOARD what the first GPU is: h100 (default), mig (an H100
- * cut into four), a100, geforce or b200. With OLD_DRIVER defined, calls of newer drivers do not
+ * cut into four), a100, geforce, b200, gh200 or gb10. With OLD_DRIVER defined, calls of newer drivers do not
  * exist. */
 #include <stdint.h>
 #include <stdlib.h>
@@ -78,6 +78,7 @@ int nvmlDeviceGetPciInfo_v3(void *h, pci_t *out) {
     return SUCCESS;
 }
 int nvmlDeviceGetMemoryInfo(void *h, memory_t *out) {
+    if (is("gb10")) return NOT_SUPPORTED;
     out->total = 100 * MIB; out->free = 60 * MIB; out->used = 40 * MIB;
     return SUCCESS;
 }
@@ -111,6 +112,12 @@ GIVES(nvmlDeviceGetGpuInstanceId, part(h)->gpu_instance)
 GIVES(nvmlDeviceGetComputeInstanceId, part(h)->compute_instance)
 GIVES(nvmlDeviceGetPersistenceMode, 1)
 GIVES(nvmlDeviceGetComputeMode, 3)
+int nvmlDeviceGetNumaNodeId(void *h, int *out) { *out = 1; return is("gh200") ? SUCCESS : NOT_SUPPORTED; }
+int nvmlDeviceGetAddressingMode(void *h, versioned_t *out) {
+    if (out->version != (sizeof *out | 1u << 24)) return INVALID_ARGUMENT;
+    out->value = is("gh200") || is("gb10") ? 2 : 1;
+    return SUCCESS;
+}
 GIVES(nvmlDeviceGetArchitecture, is("geforce") ? 6 : is("a100") ? 7 : is("b200") ? 10 : 9)
 GIVES_TWO(nvmlDeviceGetCudaComputeCapability, 9, 0)
 int nvmlDeviceGetGspFirmwareVersion(void *h, char *out) { strcpy(out, "590.48.01"); return SUCCESS; }
@@ -276,6 +283,7 @@ int nvmlGpmMetricsGet(metrics_t *io) {
 }
 int nvmlDeviceGetMemoryInfo_v2(void *h, memory_v2_t *out) {
     if (out->version != (sizeof *out | 2u << 24)) return INVALID_ARGUMENT;
+    if (is("gb10")) return NOT_SUPPORTED;
     if (part(h)) {
         out->total = part(h)->mib * MIB; out->reserved = 0; out->free = out->total - 9 * MIB; out->used = 9 * MIB;
         return SUCCESS;

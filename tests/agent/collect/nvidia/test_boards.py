@@ -1,4 +1,4 @@
-"""The binding's calls with the driver's real structures, for boards of five kinds."""
+"""The binding's calls with the driver's real structures, for boards of seven kinds."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +62,20 @@ def test_an_h100_gives_its_details(read: Read) -> None:
         "pcie_correctable_errors_total": 173,
         "nvlinks_active": 3,
     }
+
+
+def test_memory_that_the_cpu_reaches_too_is_told_from_memory_that_is_shared(read: Read) -> None:
+    """A GH200's own memory is a NUMA node of the host; a GB10 has none of its own, and NVML tells of none."""
+    grace, shared = read("gh200"), read("gb10")
+    assert one(grace["gpus"])["memory_numa_node"] == 1
+    assert {one(tables["gpus"])["addressing_mode"] for tables in (grace, shared)} == {"ats"}
+    assert one(grace["gpu_samples"])["memory_total_bytes"] == 100 * MIB
+    assert not [
+        name for name in one(shared["gpus"]) if name.startswith("memory_") and "bytes" in name
+    ]
+    row = one(shared["gpu_samples"])
+    assert not {"memory_total_bytes", "memory_used_bytes", "memory_free_bytes"} & row.keys()
+    assert row["util_percent"] == 97
 
 
 def test_an_h100_gives_its_health(read: Read) -> None:

@@ -82,6 +82,7 @@ def test_an_h100_is_described(clock: ManualClock, tmp_path: Path) -> None:
         "ecc_mode_pending": True,
         "persistence_mode": True,
         "compute_mode": "default",
+        "addressing_mode": "hmm",
         "gsp_firmware_version": "590.48.01",
     }
 
@@ -92,7 +93,14 @@ def test_all_boards_together_fill_every_column(clock: ManualClock) -> None:
         reader = inventory(FakeDevice(answers, fields), clock, {OTHER: (1, "GPU-1")})
         filled |= reader.read({}, []).keys()
     stamped = {"node", "simulated"}
-    elsewhere = {"mig_instance", "parent_gpu_uuid", "nvlinks", "mig_mode", "numa_node"}
+    elsewhere = {
+        "mig_instance",
+        "parent_gpu_uuid",
+        "nvlinks",
+        "mig_mode",
+        "numa_node",
+        "memory_numa_node",
+    }
     memory = {"temperature_memory_max_celsius"}
     assert set(WIRE_TABLES["gpus"].names) - filled == stamped | elsewhere | memory
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from gpuwarden import __version__
+from gpuwarden.host_authorities import use_host_authorities
 from gpuwarden.lifecycle import StartError
 from gpuwarden.settings import SettingsError
 from gpuwarden_cli.commands import alerts, incidents, sql
@@ -52,6 +53,7 @@ Commands = argparse._SubParsersAction
 def main(argv: list[str] | None = None) -> int:
     """Run a command line; the result is the exit code."""
     args = parser().parse_args(argv)
+    use_host_authorities()
     try:
         return int(args.run(args))
     except ModuleNotFoundError as error:

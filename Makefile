@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TORCH_PYTHON ?= $(CURDIR)/$(BIN)/python
 PARTS := contract agent simulator collector rules dashboards client cli
 
-.PHONY: help up test test-all test-systemd bench-diagnosis check fix setup lock docs wheel bundle deb release clean
+.PHONY: help up test test-all test-systemd test-bundles bench-diagnosis check fix setup lock docs wheel bundle deb rpm release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')"
@@ -19,13 +19,16 @@ PYTEST := $(BIN)/pytest --maxprocesses 4 --dist worksteal
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 
 test: setup check ## what to run before a commit: lint, types and the tests that are not slow; ARGS="tests/agent" for some
-	$(PYTEST) --numprocesses $(WORKERS) -m "not slow and not systemd" $(ARGS)
+	$(PYTEST) --numprocesses $(WORKERS) -m "not slow and not systemd and not bundles" $(ARGS)
 
 test-all: test ## the slow tests too: crashes, whole runs, several collectors with PostgreSQL and S3
-	$(PYTEST) --numprocesses auto -m "slow and not systemd" $(ARGS)
+	$(PYTEST) --numprocesses auto -m "slow and not systemd and not bundles" $(ARGS)
 
 test-systemd: setup ## install, break, upgrade and remove both parts on a Debian that boots in a container (root)
 	$(BIN)/pytest -m systemd tests/systemd $(ARGS)
+
+test-bundles: setup ## from install to alert on Debian 11 and 12 without Python, from bundle, .deb and RPM (root; 5 minutes more the first time, which builds Python)
+	$(BIN)/pytest -m bundles tests/systemd $(ARGS)
 
 bench-diagnosis: setup ## record real training loops on this machine (root, quiet, 50 minutes a seed) and judge the diagnosis; TORCH_PYTHON has PyTorch, ARGS="--seeds 1,2,3"
 	$(BIN)/python -m bench.diagnosis.record --python $(TORCH_PYTHON) $(ARGS)
@@ -64,14 +67,14 @@ endef
 export IMPORT_ALL
 
 # pyarrow has no smaller wheel; 70 of its 165 MB nobody loads: tests, headers, copies, the clients of Flight and S3.
-UNUSED := tests include includes src *.pyx *.pxi *flight* *s3fs* libarrow_s3* libarrow_python*.so libarrow_python*.so.*.*.*
+UNUSED := release/unused.txt
 
-.venv/.run-stamp: requirements.lock pyproject.toml
+.venv/.run-stamp: requirements.lock pyproject.toml release/unused.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "gpuwarden needs Python 3.11 or newer, and $(PYTHON) is %s: set PYTHON=/path/to/python3.11" % sys.version.split()[0])'
 	@$(PYTHON) -m venv .venv || { echo "make: $(PYTHON) cannot create a virtual environment (Debian: apt install python3-venv)"; exit 1; }
 	$(INSTALL) --no-compile --require-hashes --requirement requirements.lock
 	$(INSTALL) --no-build-isolation --no-deps --editable .
-	@cd .venv/lib/python3*/site-packages/pyarrow && rm -rf $(UNUSED)
+	@unused=$$(cat $(UNUSED)) && cd .venv/lib/python3*/site-packages && rm -rf $$unused
 	@$(BIN)/python -m pip uninstall --quiet --yes setuptools pip
 	@$(BIN)/python -c "$$IMPORT_ALL"
 	@touch $@
@@ -96,14 +99,17 @@ docs: setup ## regenerate the generated pages under docs/
 wheel: setup ## build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation
 
-bundle: setup ## build the offline bundles of a GPU host and a collector host into dist/
-	$(BIN)/python release/bundle.py
+bundle: setup ## build the offline bundles of a GPU host and a collector host into dist/ (root; the first time builds Python, 5 minutes); ARGS="--host-python" carries none
+	$(BIN)/python release/bundle.py $(ARGS)
 
 deb: bundle ## build the Debian packages into dist/
-	$(BIN)/python release/deb.py dist/*.pyz
+	$(BIN)/python release/deb.py dist/*.run
 
-release: setup ## build wheel, bundles, Debian packages and SHA256SUMS into dist/, the same bytes each time
-	$(BIN)/python release/release.py
+rpm: bundle ## build the RPMs into dist/ (rpmbuild)
+	$(BIN)/python release/rpm.py dist/*.run
+
+release: setup ## build wheel, bundles, packages and SHA256SUMS into dist/, the same bytes each time
+	$(BIN)/python release/release.py $(ARGS)
 
 clean: ## remove the virtual environment and caches
 	rm -rf .venv dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

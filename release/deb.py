@@ -9,15 +9,19 @@ import email.utils
 import gzip
 import hashlib
 import os
-import platform
 import re
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
-import bundle
+import packages
+from archive import source_date_epoch
+from bundle import manifest_of
+from interpreter import ARCHITECTURES
+from paths import ROOT
 
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+GLIBC = ".".join(map(str, packages.GLIBC))
 DESCRIPTIONS = {
     "agent": "samples the GPUs of this host and ships them to a collector",
     "collector": "keeps GPU samples in SQL, with rules and a page",
@@ -28,9 +32,9 @@ POSTINST = """\
 set -e
 if [ "$1" = configure ]; then
     if [ -d /run/systemd/system ]; then
-        python3 /usr/share/{package}/{file} install
+        {run} /usr/share/{package}/{file} install
     else
-        echo "{package}: no systemd runs here; /usr/share/{package}/{file} install when it does"
+        echo "{package}: no systemd runs here; {run} /usr/share/{package}/{file} install when it does"
     fi
 fi
 """
@@ -39,7 +43,7 @@ PRERM = """\
 #!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-    python3 /usr/share/{package}/{file} uninstall
+    {run} /usr/share/{package}/{file} uninstall
 fi
 """
 
@@ -82,19 +86,19 @@ OVERRIDES = """\
 """
 
 
-def deb(part: str, archive: Path, out: Path) -> Path:
+def deb(archive: Path, out: Path) -> Path:
     """Write the package of a bundle into `out`."""
-    package = f"gpuwarden-{part}"
-    version = archive.name.removeprefix(f"{package}-").rsplit("-", 2)[0]
-    architecture = ARCHITECTURES[platform.machine()]
-    path = out / f"{package}_{debian_version(version)}_{architecture}.deb"
+    manifest = manifest_of(archive)
+    version = debian_version(manifest["version"])
+    architecture = ARCHITECTURES[manifest["machine"]]
+    path = out / f"gpuwarden-{manifest['part']}_{version}_{architecture}.deb"
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch, "root")
-        _stage(root, part, archive, debian_version(version), architecture)
-        epoch = bundle.source_date_epoch()
+        _stage(root, archive, manifest, version, architecture)
+        epoch = source_date_epoch()
         for file in [root, *root.rglob("*")]:
             os.utime(file, (epoch, epoch), follow_symlinks=False)
-        # Wheels are compressed already: the least that Debian's policy asks for.
+        # The bundle is compressed already: the least that Debian's policy asks for.
         argv = [
             "dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", str(root), str(path)
         ]  # fmt: skip
@@ -103,21 +107,32 @@ def deb(part: str, archive: Path, out: Path) -> Path:
     return path
 
 
+def words_of(archive: Path, manifest: dict[str, Any]) -> dict[str, str]:
+    """What the scripts of packages, Debian's and others, say of their bundle."""
+    part = manifest["part"]
+    return {
+        "package": f"gpuwarden-{part}",
+        "file": f"gpuwarden-{part}{archive.suffix}",
+        "run": "sh" if manifest["carried"] else "python3",
+        "state": "/var/lib/gpuwarden-agent" if part == "agent" else "/var/lib/gpuwarden",
+        "settings": f"/etc/gpuwarden/{part}.toml",
+    }
+
+
 def debian_version(version: str) -> str:
     """Debian sorts what follows ~ before nothing, and ~~ before ~, as it must be for what is not final."""
     return re.sub(r"(a|b|rc)(?=\d)", r"~\1", version.replace(".dev", "~~dev"))
 
 
-def _stage(root: Path, part: str, archive: Path, version: str, architecture: str) -> None:
-    package = f"gpuwarden-{part}"
-    python = archive.name.rsplit("-", 2)[1].removeprefix("cp3")
-    words = {
-        "package": package,
-        "file": f"{package}.pyz",
-        "state": "/var/lib/gpuwarden-agent" if part == "agent" else "/var/lib/gpuwarden",
-        "settings": f"/etc/gpuwarden/{part}.toml",
-    }
-    date = email.utils.formatdate(bundle.source_date_epoch())
+def _stage(
+    root: Path, archive: Path, manifest: dict[str, Any], version: str, architecture: str
+) -> None:
+    part, package, words = (
+        manifest["part"],
+        f"gpuwarden-{manifest['part']}",
+        words_of(archive, manifest),
+    )
+    date = email.utils.formatdate(source_date_epoch())
     changelog = CHANGELOG.format(package=package, version=version, maintainer=MAINTAINER, date=date)
     share, doc = root / "usr/share" / package, root / "usr/share/doc" / package
     files = {
@@ -140,10 +155,10 @@ def _stage(root: Path, part: str, archive: Path, version: str, architecture: str
         f"Package: {package}\nVersion: {version}\nArchitecture: {architecture}\n"
         f"Maintainer: {MAINTAINER}\nSection: admin\nPriority: optional\n"
         f"Installed-Size: {size_kib}\nPre-Depends: systemd (>= 247)\n"
-        f"Depends: python3 (>= 3.{python}), python3 (<< 3.{int(python) + 1})\n"
+        f"Depends: {_depends(manifest)}\n"
         "Homepage: https://pypi.org/project/gpuwarden/\n"
         f"Description: gpuwarden {part}: {DESCRIPTIONS[part]}\n"
-        " It has a virtual environment of its own under /opt/gpuwarden. Settings are in\n"
+        " It has Python packages of its own under /opt/gpuwarden. Settings are in\n"
         " /etc/gpuwarden, data under /var/lib; removing the package keeps both.\n"
     )
     files[root / "DEBIAN/control"] = (control.encode(), 0o644)
@@ -156,14 +171,21 @@ def _stage(root: Path, part: str, archive: Path, version: str, architecture: str
             folder.chmod(0o755)
 
 
+def _depends(manifest: dict[str, Any]) -> str:
+    if manifest["carried"]:
+        return f"libc6 (>= {GLIBC})"
+    major, minor = manifest["python"].split(".")
+    return f"python3 (>= {major}.{minor}), python3 (<< {major}.{int(minor) + 1})"
+
+
 def main() -> None:
     """Make packages of bundles from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bundles", nargs="+", type=Path, help="files that bundle.py made")
-    parser.add_argument("--out", type=Path, default=bundle.ROOT / "dist")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist")
     args = parser.parse_args()
     for archive in args.bundles:
-        print(deb(archive.name.split("-")[1], archive, args.out))
+        print(deb(archive, args.out))
 
 
 if __name__ == "__main__":

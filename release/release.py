@@ -1,4 +1,4 @@
-"""Makes a release: the wheel, both bundles, both Debian packages, and SHA256SUMS of them.
+"""Makes a release: the wheel, both bundles, their packages for Debian and Red Hat, and SHA256SUMS of them.
 
 The same tree gives the same bytes, so that anyone can check that a release is what the source says.
 """
@@ -11,19 +11,27 @@ from pathlib import Path
 
 import bundle
 import deb
+import rpm
+from interpreter import VERSION, Interpreter
+from packages import EXTRAS, HERE, Target, needed
 
 SUMS = "SHA256SUMS"
 
 
-def release(out: Path, *, lock: Path | None = None) -> list[Path]:
+def release(out: Path, carried: Interpreter | None, *, lock: Path | None = None) -> list[Path]:
     """Write all files of a release into `out`, which gets nothing until all are made."""
+    target = Target(VERSION, carried.machine) if carried else HERE
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out) as scratch:
         made = [bundle.build_wheel(Path(scratch))]
-        for part in bundle.EXTRAS:
-            wheels = bundle.needed(part, lock=lock)
-            archive = bundle.bundle(part, made[0], wheels, Path(scratch))
-            made += [archive, deb.deb(part, archive, Path(scratch))]
+        for part in EXTRAS:
+            wheels = needed(part, target, lock=lock)
+            archive = bundle.bundle(part, made[0], wheels, Path(scratch), carried)
+            made += [archive, deb.deb(archive, Path(scratch))]
+            if reason := rpm.why_not():
+                print(f"no RPM of {archive.name}: {reason}")
+            else:
+                made.append(rpm.rpm(archive, Path(scratch)))
         (Path(scratch) / SUMS).write_text(sums(made))
         return [path.rename(out / path.name) for path in [*made, Path(scratch) / SUMS]]
 
@@ -38,10 +46,10 @@ def sums(paths: Iterable[Path]) -> str:
 def main() -> None:
     """Make a release from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=bundle.ROOT / "dist")
-    parser.add_argument("--lock", type=Path, help="default requirements-dev.lock")
+    bundle.add_flags(parser)
     args = parser.parse_args()
-    for path in release(args.out, lock=args.lock):
+    carried = bundle.carried_for(args.machine, host_python=args.host_python)
+    for path in release(args.out, carried, lock=args.lock):
         print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 

@@ -30,7 +30,9 @@ class Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = Parser(prog=Path(sys.argv[0]).name, epilog=EPILOG)
+    archive = Path(sys.argv[0])
+    name = "gpuwarden-installer" if archive.is_dir() else f"sh {archive.name}"
+    top = Parser(prog=name, epilog=EPILOG)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     made = commands.add_parser("install", help="install or upgrade, start, and say what it sees")
     made.add_argument(
@@ -114,22 +116,25 @@ def planned(args: argparse.Namespace, archive: Path, manifest: dict[str, Any]) -
 
 
 def check_python(manifest: dict[str, Any]) -> None:
-    """Raises Refused where the wheels are for another Python or machine."""
+    """Raises Refused where the packages are for another Python or machine."""
     wanted = (manifest["python"], manifest["machine"])
     here = (f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine())
-    if here != wanted:
-        raise Refused(
-            f"this bundle is for Python {wanted[0]} on {wanted[1]}, and this is Python {here[0]} on"
-            f" {here[1]}: run it with python{wanted[0]}, or take the bundle for yours"
-        )
+    if here == wanted:
+        return
+    if manifest["carried"]:
+        raise Refused("this bundle has a Python of its own: run it with sh")
+    raise Refused(
+        f"this bundle is for Python {wanted[0]} on {wanted[1]}, and this is Python {here[0]} on"
+        f" {here[1]}: run it with python{wanted[0]}, or take the bundle for yours"
+    )
 
 
 def read_bundle(archive: Path, manifest: dict[str, Any]) -> Bundle:
-    """The bundle's texts. Raises Refused where a wheel is not the one that was packed."""
+    """The bundle's texts. Raises Refused where an archive is not the one that was packed."""
     with zipfile.ZipFile(archive) as bundle:
-        for name, digest in manifest["wheels"].items():
+        for name, digest in manifest["archives"].items():
             try:
-                found = hashlib.sha256(bundle.read(f"wheels/{name}")).hexdigest()
+                found = hashlib.sha256(bundle.read(name)).hexdigest()
             except (KeyError, zipfile.BadZipFile):
                 found = "none"
             if found != digest:
@@ -138,7 +143,10 @@ def read_bundle(archive: Path, manifest: dict[str, Any]) -> Bundle:
             name: bundle.read(f"host/{name}").decode()
             for name in ("unit", "settings", "sysusers", "tmpfiles")
         }
-    return Bundle(manifest["part"], manifest["version"], manifest["digest"], **texts)
+    return Bundle(
+        manifest["part"], manifest["version"], manifest["digest"], **texts,
+        unpacked_bytes=manifest["bytes"],
+    )  # fmt: skip
 
 
 def settings_from(args: argparse.Namespace) -> dict[str, str]:

@@ -3,12 +3,12 @@
 import contextlib
 import fcntl
 import grp
+import json
 import os
 import pwd
 import shutil
 import subprocess
-import sys
-import tempfile
+import tarfile
 import venv
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -18,6 +18,21 @@ from gpuwarden_installer import plan
 from gpuwarden_installer.plan import InstalledState, Link, Refused, Remove, Run, Step, Unpack, Write
 
 LOCK = Path("/run/gpuwarden-installer.lock")
+COMMANDS = {
+    # Isolated: PYTHONPATH and PYTHONHOME of a user are for another Python.
+    "gpuwarden": """\
+#!{folder}/bin/python3 -I
+import sys
+
+from gpuwarden_cli.main import main
+
+sys.exit(main())
+""",
+    "gpuwarden-installer": """\
+#!/bin/sh
+exec {folder}/bin/python3 -IB {folder}/installer "$@"
+""",
+}
 MARK = ".complete"
 """A file with the version; written last, so a folder without it was not completed."""
 
@@ -61,7 +76,15 @@ def _look(part: str) -> InstalledState:
         has_other_part=Path(plan.unit_of(other)).exists(),
         is_enabled=_is_unit("is-enabled", part),
         is_active=_is_unit("is-active", part),
+        free_bytes=_free_bytes(Path(plan.OPT)),
     )
+
+
+def _free_bytes(folder: Path) -> int:
+    while not folder.exists():
+        folder = folder.parent
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
 
 
 def _has_user() -> bool:
@@ -142,49 +165,34 @@ def _remove(path: Path) -> None:
 
 
 def unpack(archive: Path, folder: Path, version: str) -> None:
-    """Make the virtual environment `folder` of the wheels in `archive`."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # Without pip: Debian has it in a package of its own, and nobody is to add to this environment.
-    venv.EnvBuilder(with_pip=False, symlinks=True).create(folder)
-    with tempfile.TemporaryDirectory() as scratch:
-        with zipfile.ZipFile(archive) as bundle:
-            names = [name for name in bundle.namelist() if name.startswith("wheels/")]
-            bundle.extractall(scratch, names)
-            _keep_installer(bundle, folder / "installer")
-        for wheel in sorted(Path(scratch, "wheels").iterdir()):
-            install_wheel(wheel, folder)
-    compiling = [str(folder / "bin/python"), "-m", "compileall", "-q", "-j", "0"]
-    # What packages bring for testing themselves is never imported, and is a third of it.
-    compiling += ["-x", "/tests/", str(folder)]
+    """Make `folder` of the archives in the bundle: Python, packages, commands."""
+    with zipfile.ZipFile(archive) as bundle:
+        manifest = json.loads(bundle.read("manifest.json"))
+        folder.mkdir(parents=True)
+        if manifest["carried"]:
+            _extract(bundle, "python.tar.xz", folder)
+        else:
+            # Without pip: Debian has it in a package of its own, and nobody is to add to this environment.
+            venv.EnvBuilder(with_pip=False, symlinks=True).create(folder)
+        site = folder / "lib" / f"python{manifest['python']}" / "site-packages"
+        for name in ("packages.tar.xz", "gpuwarden.tar.xz"):
+            _extract(bundle, name, site)
+        # The installer without the archives stays on the host, to roll back and uninstall.
+        own = ("__main__.py", "manifest.json", "gpuwarden_installer/")
+        bundle.extractall(
+            folder / "installer", [name for name in bundle.namelist() if name.startswith(own)]
+        )
+    for name, text in COMMANDS.items():
+        command = folder / "bin" / name
+        command.write_text(text.format(folder=folder))
+        command.chmod(0o755)
+    compiling = [str(folder / "bin/python3"), "-I", "-m", "compileall", "-q", "-j", "0"]
+    compiling += [str(folder)]
     subprocess.run(compiling, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     (folder / MARK).write_text(f"{version}\n")
 
 
-def install_wheel(wheel: Path, folder: Path) -> None:
-    """Lay out one wheel, which must be what its own record says."""
-    from installer import install
-    from installer.destinations import SchemeDictionaryDestination
-    from installer.exceptions import InstallerError
-    from installer.sources import WheelFile
-
-    site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
-    schemes = {
-        "purelib": str(site),
-        "platlib": str(site),
-        "scripts": str(folder / "bin"),
-        "headers": str(folder / "include"),
-        "data": str(folder),
-    }
-    destination = SchemeDictionaryDestination(schemes, str(folder / "bin/python"), "posix")
-    try:
-        with WheelFile.open(wheel) as source:
-            source.validate_record()
-            install(source, destination, {"INSTALLER": b"gpuwarden"})
-    except (InstallerError, zipfile.BadZipFile) as error:
-        raise Failed(f"{wheel.name}: {error}: the bundle is damaged, fetch it again") from error
-
-
-def _keep_installer(bundle: zipfile.ZipFile, folder: Path) -> None:
-    """The installer without wheels stays on the host, to roll back and uninstall."""
-    own = ("__main__.py", "manifest.json", "gpuwarden_installer/")
-    bundle.extractall(folder, [name for name in bundle.namelist() if name.startswith(own)])
+def _extract(bundle: zipfile.ZipFile, name: str, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with bundle.open(name) as held, tarfile.open(fileobj=held, mode="r|xz") as tar:
+        tar.extractall(folder)

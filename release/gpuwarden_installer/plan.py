@@ -37,10 +37,11 @@ class Bundle:
     """The part's example: every setting, each as a comment."""
     sysusers: str
     tmpfiles: str
+    unpacked_bytes: int
 
     @property
     def folder(self) -> str:
-        """Where its virtual environment goes."""
+        """Where Python and packages go."""
         return f"{OPT}/{self.part}-{self.version}-{self.digest[:8]}"
 
 
@@ -62,13 +63,15 @@ class InstalledState:
     """Text by path, of files that an install writes."""
     links: Mapping[str, str] = field(default_factory=dict)
     folders: Mapping[str, str] = field(default_factory=dict)
-    """Version by folder, of this part's environments that are complete."""
+    """Version by folder, of those of this part that are complete."""
     unfinished: tuple[str, ...] = ()
     """Folders of this part that an install has begun and not completed."""
     has_user: bool = False
     has_other_part: bool = False
     is_enabled: bool = False
     is_active: bool = False
+    free_bytes: int | None = None
+    """Below /opt; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Unpack:
-    """A virtual environment with every wheel of the bundle."""
+    """A folder with Python and every package of the bundle."""
 
     folder: str
 
@@ -131,6 +134,7 @@ Step = Write | Run | Unpack | Link | Remove
 def install_steps(bundle: Bundle, wish: Wish, seen: InstalledState) -> list[Step]:
     """What makes the host run this bundle. Raises Refused."""
     _check_downgrade(bundle, wish, seen)
+    _check_room(bundle, seen)
     steps = [*_account(bundle, seen), *_environment(bundle, seen), *_settings(bundle, wish, seen)]
     if wish.enroll and not _is_enrolled(bundle.part, seen):
         steps.append(Run((f"{bundle.folder}/bin/gpuwarden", "enroll", *wish.enroll)))
@@ -204,6 +208,17 @@ def _check_downgrade(bundle: Bundle, wish: Wish, seen: InstalledState) -> None:
             f"{bundle.part} {current} is installed and this is {bundle.version}: an older version may"
             " not read what a newer one stored; --allow-downgrade tries it"
         )
+
+
+def _check_room(bundle: Bundle, seen: InstalledState) -> None:
+    # What is compiled at the install is a part of it again.
+    needed = bundle.unpacked_bytes * 3 // 2
+    if bundle.folder in seen.folders or seen.free_bytes is None or needed <= seen.free_bytes:
+        return
+    raise Refused(
+        f"{OPT} needs {needed // 1_000_000} MB and its file system has"
+        f" {seen.free_bytes // 1_000_000} MB free: make room"
+    )
 
 
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:(\.dev|a|b|rc)(\d+))?")

@@ -1,169 +1,190 @@
-"""Bundles hold what the lock says, as the same bytes each time."""
+"""A bundle is one file that checks itself, brings its Python, and is the same bytes each time."""
 
-import base64
 import hashlib
-import importlib.metadata
 import json
-import re
+import os
+import platform
+import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
+import archive
 import bundle
 import pytest
-from installer.sources import WheelFile
-from packaging.utils import canonicalize_name
+from packages import HERE
+from paths import ROOT
+from tests.release.wheels import carried_python, make_wheel, own_wheel
 
-LOCK = """\
-aiohttp==3.14.5 \\
-    --hash=sha256:aa \\
-    --hash=sha256:bb
-    # via gpuwarden (pyproject.toml)
-numpy==2.4.6 ; python_full_version < '3' \\
-    --hash=sha256:cc
-    # via pandas
-numpy==2.5.5 ; python_full_version >= '3' \\
-    --hash=sha256:dd
-    # via pandas
-"""
+MACHINE = platform.machine()
+SAYS = "echo carried >&2"
 
 
-def test_a_gpu_host_gets_no_database_and_a_collector_gets_its_extensions() -> None:
-    agent, collector = (bundle.closure(bundle.EXTRAS[part]) for part in ("agent", "collector"))
-    assert "nanoarrow" in agent and "backports-zstd" in agent & collector and "yarl" in agent
-    assert not [n for n in agent if n.startswith("duckdb") or n in {"numpy", "pandas", "pyarrow"}]
-    assert {"duckdb", "duckdb-extension-httpfs", "duckdb-extension-ducklake"} <= collector
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setattr(bundle, "CACHE", tmp_path / "cache")
+    return tmp_path / "cache"
 
 
-@pytest.mark.parametrize(
-    ("extras", "packages"),
-    [
-        (bundle.EXTRAS["agent"], ("gpuwarden", "gpuwarden_agent")),
-        (bundle.EXTRAS["agent"], ("gpuwarden_simulator",)),
-        (
-            bundle.EXTRAS["collector"],
-            ("gpuwarden", "gpuwarden_collector", "gpuwarden_rules", "gpuwarden_dashboards"),
-        ),
-        (
-            bundle.EXTRAS["agent"] + bundle.EXTRAS["collector"],
-            ("gpuwarden_cli", "gpuwarden_client"),
-        ),
-    ],
-)
-def test_what_is_imported_is_in_the_bundle(extras, packages) -> None:
-    """A package that only the tests bring would be missing on a host."""
-    code = (
-        # Arrow imports pandas where it is installed, and does without.
-        "import sys; from gpuwarden_collector.footprint import keep_small; keep_small()\n"
-        "before = {*sys.modules}\n"
-        "import importlib, pkgutil\n"
-        f"for package in map(importlib.import_module, {packages!r}):\n"
-        "    for found in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
-        "        importlib.import_module(found.name)\n"
-        "print(*{name.partition('.')[0] for name in {*sys.modules} - before})"
+@pytest.fixture
+def runnable(cache, tmp_path) -> Path:
+    """A bundle of the agent; its Python is that of this process, behind a script."""
+    if shutil.which("xz") is None or shutil.which("tar") is None:
+        pytest.skip("xz or tar is not installed")
+    other = make_wheel(tmp_path, "one", {"one.py": ""})
+    return bundle.bundle("agent", own_wheel(tmp_path), [other], tmp_path, carried_python(MACHINE))
+
+
+def run(path: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    (path.parent / "scratch").mkdir(exist_ok=True)
+    env = os.environ | {"TMPDIR": str(path.parent / "scratch")} | environ
+    return subprocess.run(
+        ["sh", path, *words], capture_output=True, text=True, check=False, env=env
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    known = importlib.metadata.packages_distributions()
-    used = {canonicalize_name(d) for top in done.stdout.split() for d in known.get(top, ())}
-    # Commands that are extras say how to get them. psutil reads hosts other than Linux, which no bundle is for.
-    asked_for = bundle.closure(("mcp", "top")) | {"gpuwarden", "psutil"}
-    assert used - bundle.closure(extras) - asked_for == set()
 
 
-def test_the_lock_is_read_by_name_with_the_marker_that_holds_here() -> None:
-    found = bundle.locked({"numpy", "aiohttp"}, LOCK)
-    assert list(found) == ["aiohttp", "numpy"]
-    assert found["aiohttp"].splitlines()[1:] == ["    --hash=sha256:aa \\", "    --hash=sha256:bb"]
-    assert "sha256:dd" in found["numpy"] and "sha256:cc" not in found["numpy"]
-    with pytest.raises(SystemExit, match=r"lacks duckdb: run `make lock`"):
-        bundle.locked({"duckdb"}, LOCK)
-
-
-def test_the_lock_has_every_package_of_every_bundle() -> None:
-    for extras in bundle.EXTRAS.values():
-        bundle.locked(bundle.closure(extras), bundle.LOCK.read_text())
-
-
-def test_what_runs_is_a_part_of_what_development_installs_and_of_the_same_versions() -> None:
-    """`make up` and `make test` share an environment: the second adds, and changes nothing."""
-    lock = (bundle.ROOT / "requirements.lock").read_text()
-    names = bundle.closure(("agent", "collector"))
-    runs, development = (
-        {name: re.sub(" ;[^\\\\]*", " ", pin) for name, pin in bundle.locked(names, text).items()}
-        for text in (lock, bundle.LOCK.read_text())
-    )
-    assert runs == development
-    for name in ("moto", "mypy", "pandas", "pytest", "duckdb-extension-httpfs"):
-        with pytest.raises(SystemExit, match="lacks"):
-            bundle.locked({name}, lock)
+def left(path: Path) -> list[str]:
+    return os.listdir(path.parent / "scratch")
 
 
 def test_the_same_entries_are_the_same_bytes_and_run(tmp_path) -> None:
     entries = {"b.py": b"WORD = 'runs'\n", "__main__.py": b"import b; print(b.WORD)\n"}
-    first, second = tmp_path / "first.pyz", tmp_path / "second.pyz"
-    bundle.write_archive(first, entries)
-    bundle.write_archive(second, dict(reversed(entries.items())))
-    assert first.read_bytes() == second.read_bytes()
-    done = subprocess.run([sys.executable, first], capture_output=True, text=True, check=True)
+    first, second = (bundle.zipped(e, 0) for e in (entries, dict(reversed(entries.items()))))
+    assert first == second
+    (tmp_path / "x").write_bytes(b"#!/bin/sh\n" + bundle.zipped(entries, 10))
+    done = subprocess.run(
+        [sys.executable, tmp_path / "x"], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "runs\n"
 
 
 def test_the_instant_of_the_files_is_source_date_epoch(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    bundle.write_archive(tmp_path / "x.pyz", {"a": b""})
-    with zipfile.ZipFile(tmp_path / "x.pyz") as archive:
-        assert archive.getinfo("a").date_time == (2023, 11, 14, 22, 13, 20)
+    (tmp_path / "x.zip").write_bytes(bundle.zipped({"a": b""}, 0))
+    with zipfile.ZipFile(tmp_path / "x.zip") as made:
+        assert made.getinfo("a").date_time == (2023, 11, 14, 22, 13, 20)
 
 
-def own_wheel(folder: Path) -> Path:
-    """A wheel as ours is: two packages, with the record that an installer checks."""
-    info = "gpuwarden-1.2.3.dist-info"
-    files = {
-        "gpuwarden/a.py": b"A = 1\n",
-        "gpuwarden_simulator/b.py": b"B = 2\n",
-        f"{info}/METADATA": b"Metadata-Version: 2.1\nName: gpuwarden\nVersion: 1.2.3\n",
-        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(f"{name},sha256={digest(data)},{len(data)}\n" for name, data in files.items())
-    path = folder / "gpuwarden-1.2.3-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as made:
-        for name, data in (
-            files | {f"{info}/RECORD": f"{record}{info}/RECORD,,\n".encode()}
-        ).items():
-            made.writestr(name, data)
-    return path
+def test_an_archive_is_the_same_bytes_whenever_and_by_whomever_it_was_laid_out(tmp_path) -> None:
+    packed = []
+    for number, umask in enumerate((0o022, 0o077)):
+        before = os.umask(umask)
+        try:
+            folder = tmp_path / str(number)
+            (folder / "b").mkdir(parents=True)
+            for name in ("b/one", "a") if number else ("a", "b/one"):
+                (folder / name).write_text(name)
+                os.utime(folder / name, (number, number))
+            (folder / "link").symlink_to("a")
+        finally:
+            os.umask(before)
+        packed.append(archive.pack(folder, "x86_64"))
+    assert packed[0] == packed[1]
+    (tmp_path / "x").write_bytes(packed[0])
+    with tarfile.open(tmp_path / "x") as tar:
+        assert tar.getnames() == ["a", "b", "b/one", "link"]
+        assert tar.getmember("link").linkname == "a"
 
 
-def digest(data: bytes) -> str:
-    found = hashlib.sha256(data).digest()
-    return base64.urlsafe_b64encode(found).rstrip(b"=").decode()
+def test_a_bundle_for_the_python_of_the_host_is_a_zip_file_alone(cache, tmp_path) -> None:
+    other = make_wheel(tmp_path, "one", {"one.py": ""})
+    path = bundle.bundle("agent", own_wheel(tmp_path), [other], tmp_path)
+    tag = f"cp{HERE.python.replace('.', '')}-{MACHINE}"
+    assert path.name == f"gpuwarden-agent-1.2.3-{tag}.pyz"
+    with zipfile.ZipFile(path) as made:
+        names = set(made.namelist())
+        unit = made.read("host/unit").decode()
+        manifest = json.loads(made.read("manifest.json"))
+        for name, digest in manifest["archives"].items():
+            assert hashlib.sha256(made.read(name)).hexdigest() == digest
+    assert manifest["carried"] is None
+    assert manifest["wheels"] == {other.name: hashlib.sha256(other.read_bytes()).hexdigest()}
+    assert {"__main__.py", "gpuwarden_installer/plan.py", "packages.tar.xz"} <= names
+    assert not {"python.tar.xz", "unpack"} & names
+    assert unit == (ROOT / "systemd/gpuwarden-agent.service").read_text()
 
 
-@pytest.mark.parametrize(("part", "has_simulator"), [("agent", False), ("collector", True)])
-def test_a_gpu_host_gets_our_wheel_without_the_simulator(tmp_path, part, has_simulator) -> None:
-    path = bundle.bundle(part, own_wheel(tmp_path), [], tmp_path)
-    with zipfile.ZipFile(path) as archive:
-        archive.extract("wheels/gpuwarden-1.2.3-py3-none-any.whl", tmp_path / "out")
-    (inner,) = (tmp_path / "out" / "wheels").iterdir()
-    with WheelFile.open(inner) as source:
-        source.validate_record()
-    with zipfile.ZipFile(inner) as wheel:
-        names = set(wheel.namelist())
-    assert "gpuwarden/a.py" in names
-    assert ("gpuwarden_simulator/b.py" in names) is has_simulator
+def test_a_bundle_runs_the_python_that_it_carries_and_leaves_nothing(runnable) -> None:
+    assert runnable.name == f"gpuwarden-agent-1.2.3-{MACHINE}.run"
+    done = run(runnable, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: sh {runnable.name}")
+    assert left(runnable) == []
+    assert run(runnable, "instal").returncode == 2
+    assert left(runnable) == []
 
 
-def test_a_bundle_has_the_wheels_the_installer_and_the_files_of_the_host(tmp_path) -> None:
-    own, other = own_wheel(tmp_path), tmp_path / "one-1.0-py3-none-any.whl"
-    other.write_bytes(b"one")
-    path = bundle.bundle("agent", own, [other], tmp_path)
-    assert path.name.startswith("gpuwarden-agent-1.2.3-cp3") and path.name.endswith(".pyz")
-    with zipfile.ZipFile(path) as archive:
-        names = set(archive.namelist())
-        manifest = json.loads(archive.read("manifest.json"))
-        unit = archive.read("host/unit").decode()
-    assert manifest["wheels"]["one-1.0-py3-none-any.whl"] == hashlib.sha256(b"one").hexdigest()
-    assert {"__main__.py", "gpuwarden_installer/plan.py", "installer/__init__.py"} <= names
-    assert unit == (Path(bundle.ROOT) / "systemd/gpuwarden-agent.service").read_text()
+def test_a_bundle_runs_from_any_path_and_by_its_own_name(runnable, tmp_path) -> None:
+    folder = tmp_path / "a folder's"
+    folder.mkdir()
+    moved = shutil.copy(runnable, folder / "my file.run")
+    done = subprocess.run([moved, "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("share", [0.999, 0.5, 0.02])
+def test_a_bundle_that_is_cut_short_says_so_and_runs_nothing(runnable, share) -> None:
+    data = runnable.read_bytes()
+    runnable.write_bytes(data[: int(len(data) * share)])
+    done = run(runnable, "install")
+    assert done.returncode != 0 and left(runnable) == []
+    if share > 0.1:  # else the script itself is cut
+        assert done.stderr.endswith("is not whole: fetch it again\n")
+        assert done.stderr.count("\n") == 1
+
+
+def test_a_bundle_with_one_other_byte_says_so_and_runs_nothing(runnable) -> None:
+    data = runnable.read_bytes()
+    start = data.index(b'\nmain "$@"\n') + 12
+    for at in (start, (start + len(data)) // 2, len(data) - 1):
+        runnable.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        done = run(runnable, "install")
+        assert (done.returncode, left(runnable)) == (1, [])
+        assert done.stderr.endswith(f"{runnable} is damaged: fetch it again\n"), at
+
+
+def made_with(tmp_path: Path, machine: str = MACHINE, **parts: str | bytes) -> Path:
+    carried = carried_python(machine, **parts)  # type: ignore[arg-type]
+    return bundle.bundle("agent", own_wheel(tmp_path), [], tmp_path, carried)
+
+
+def test_a_bundle_for_another_machine_says_so(cache, tmp_path) -> None:
+    done = run(made_with(tmp_path, "pdp11"), "install")
+    assert done.stderr.endswith(f"this bundle is for pdp11, and this is {MACHINE}\n")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+
+
+def test_a_folder_without_room_or_programs_is_passed_over_for_the_next(cache, tmp_path) -> None:
+    picky = b"""#!/bin/sh
+case $1 in *scratch/*) echo "bin/python3: No space left on device" >&2; exit 1 ;; esac
+exec tar -xJf - -C "$1"
+"""
+    path = made_with(tmp_path, unpack=picky)
+    done = run(path, "--help")
+    assert (done.returncode, done.stderr, left(path)) == (0, "", [])
+
+
+def test_where_no_folder_will_do_it_says_why_of_each(cache, tmp_path) -> None:
+    path = made_with(tmp_path, unpack=b"#!/bin/sh\necho 'no room' >&2\nexit 1\n")
+    done = run(path, "install")
+    assert done.returncode == 1 and left(path) == []
+    assert done.stderr.count("\n") == 1
+    assert f"{tmp_path}/scratch: no room" in done.stderr and "name one as TMPDIR" in done.stderr
+
+
+def test_a_host_whose_libraries_are_too_old_is_told_what_is_needed(cache, tmp_path) -> None:
+    path = made_with(tmp_path, script="echo 'version GLIBC_2.30 not found' >&2; exit 1")
+    done = run(path, "install")
+    assert done.stderr == (
+        "gpuwarden installer: this host needs glibc 2.31 or newer: version GLIBC_2.30 not found\n"
+    )
+    assert (done.returncode, left(path)) == (1, [])
+
+
+def test_packages_are_packed_once_for_the_same_wheels(cache, tmp_path, monkeypatch) -> None:
+    wheels = [make_wheel(tmp_path, "one", {"one.py": ""})]
+    first = bundle._packages(wheels, MACHINE)
+    monkeypatch.setattr(archive, "pack", lambda *_: pytest.fail("packed again"))
+    assert bundle._packages(wheels, MACHINE) == first

@@ -13,14 +13,13 @@ import bundle
 import pytest
 from gpuwarden_installer import command
 from gpuwarden_installer.plan import Refused
+from tests.release.wheels import own_wheel
 
 
 @pytest.fixture
-def archive(tmp_path) -> Path:
-    own = tmp_path / "gpuwarden-1.2.3-py3-none-any.whl"
-    with zipfile.ZipFile(own, "w") as wheel:  # never laid out here
-        wheel.writestr("a-module.py", b"")
-    return bundle.bundle("agent", own, [], tmp_path)
+def archive(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setattr(bundle, "CACHE", tmp_path / "cache")
+    return bundle.bundle("agent", own_wheel(tmp_path), [], tmp_path)
 
 
 def run(archive: Path, *words: str) -> tuple[int, str]:
@@ -59,6 +58,8 @@ def test_a_bundle_for_another_python_or_machine_is_refused(archive) -> None:
     for wrong in ({"python": "3.99"}, {"machine": "pdp11"}):
         with pytest.raises(Refused, match=r"this bundle is for Python 3\.\d+ on \w+, and this is"):
             command.check_python(manifest | wrong)
+    with pytest.raises(Refused, match="has a Python of its own: run it with sh"):
+        command.check_python(manifest | {"python": "3.99", "carried": {"python": "3.99.1"}})
 
 
 def test_a_damaged_bundle_is_refused_before_anything_is_done(archive, tmp_path) -> None:
@@ -67,7 +68,9 @@ def test_a_damaged_bundle_is_refused_before_anything_is_done(archive, tmp_path) 
     assert read.folder == f"/opt/gpuwarden/agent-1.2.3-{manifest['digest'][:8]}"
     data = archive.read_bytes()
     damaged = tmp_path / "damaged.pyz"
-    damaged.write_bytes(data.replace(b"a-module", b"A-module"))
+    with zipfile.ZipFile(archive) as made:
+        packed = made.read("gpuwarden.tar.xz")
+    damaged.write_bytes(data.replace(packed, packed[:-1] + b"?"))
     with pytest.raises(Refused, match="is damaged: fetch the bundle again"):
         command.read_bundle(damaged, manifest)
 

@@ -1,51 +1,66 @@
 """The Debian package is what Debian's tools accept, and the same bytes for the same bundle."""
 
+import platform
 import shutil
 import subprocess
 from pathlib import Path
 
+import bundle
 import deb
 import pytest
-
-NAME = "gpuwarden-agent-1.2.3rc1-cp311-x86_64.pyz"
+from tests.release.wheels import carried_python, own_wheel
 
 
 @pytest.fixture
-def package(tmp_path) -> Path:
+def archive(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setattr(bundle, "CACHE", tmp_path / "cache")
+    carried = carried_python(platform.machine())
+    return bundle.bundle("agent", own_wheel(tmp_path), [], tmp_path, carried)
+
+
+@pytest.fixture
+def package(archive, tmp_path) -> Path:
     for tool in ("dpkg-deb", "dpkg"):
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed")
-    (tmp_path / NAME).write_bytes(b"#!/usr/bin/env python3\nprint('bundle')\n")
-    return deb.deb("agent", tmp_path / NAME, tmp_path)
+    return deb.deb(archive, tmp_path)
 
 
 def told(*argv: str | Path) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
 
-def test_it_says_what_it_is_and_which_python_it_needs(package) -> None:
-    assert package.name.startswith("gpuwarden-agent_1.2.3~rc1_")
+def test_it_says_what_it_is_and_needs_no_python(package) -> None:
+    assert package.name.startswith("gpuwarden-agent_1.2.3_")
     fields = told("dpkg-deb", "--field", package, "Package", "Version", "Depends")
-    assert fields == (
-        "Package: gpuwarden-agent\nVersion: 1.2.3~rc1\nDepends: python3 (>= 3.11), python3 (<< 3.12)\n"
-    )
+    assert fields == "Package: gpuwarden-agent\nVersion: 1.2.3\nDepends: libc6 (>= 2.31)\n"
 
 
-def test_two_builds_are_the_same_bytes(package, tmp_path) -> None:
+def test_that_of_a_bundle_without_python_says_which_it_needs(package, tmp_path) -> None:
+    plain = deb.deb(bundle.bundle("agent", own_wheel(tmp_path), [], tmp_path), tmp_path)
+    needed = told("dpkg-deb", "--field", plain, "Depends")
+    here = bundle.HERE.python
+    assert needed.startswith(f"python3 (>= {here}), python3 (<< 3.")
+    told("dpkg-deb", "--raw-extract", plain, tmp_path / "x")
+    text = (tmp_path / "x/DEBIAN/postinst").read_text()
+    assert "python3 /usr/share/gpuwarden-agent/gpuwarden-agent.pyz install" in text
+
+
+def test_two_builds_are_the_same_bytes(archive, package, tmp_path) -> None:
     (tmp_path / "again").mkdir()
-    again = deb.deb("agent", tmp_path / NAME, tmp_path / "again")
+    again = deb.deb(archive, tmp_path / "again")
     assert again.read_bytes() == package.read_bytes()
 
 
-def test_its_scripts_are_shell_and_run_the_bundle_that_it_holds(package, tmp_path) -> None:
+def test_its_scripts_are_shell_and_run_the_bundle_that_it_holds(archive, package, tmp_path) -> None:
     told("dpkg-deb", "--raw-extract", package, tmp_path / "x")
     for script in ("postinst", "prerm", "postrm"):
         told("sh", "-n", tmp_path / "x/DEBIAN" / script)
-    held = tmp_path / "x/usr/share/gpuwarden-agent/gpuwarden-agent.pyz"
-    assert held.read_bytes() == (tmp_path / NAME).read_bytes()
+    held = tmp_path / "x/usr/share/gpuwarden-agent/gpuwarden-agent.run"
+    assert held.read_bytes() == archive.read_bytes()
     for script in ("postinst", "prerm"):
         text = (tmp_path / "x/DEBIAN" / script).read_text()
-        assert "/usr/share/gpuwarden-agent/gpuwarden-agent.pyz" in text
+        assert "sh /usr/share/gpuwarden-agent/gpuwarden-agent.run" in text
 
 
 def test_lintian_has_nothing_to_say(package) -> None:

@@ -1,70 +1,38 @@
-"""Steps carried out on real files: whole or not at all, and a damaged wheel is never laid out."""
+"""Steps carried out on real files: whole or not at all."""
 
-import base64
-import hashlib
 import subprocess
-import zipfile
 from pathlib import Path
 
 import bundle
 import pytest
 from gpuwarden_installer import host
 from gpuwarden_installer.plan import Link, Refused, Remove, Run, Write
-
-WHEEL = "one-1.0-py3-none-any.whl"
-MODULE = "def main():\n    print('runs')\n"
-
-
-def wheel(folder: Path, *, text: str = MODULE) -> Path:
-    """A wheel with one module and one command; its record is that of MODULE."""
-    info = "one-1.0.dist-info"
-    files = {
-        "one.py": MODULE,
-        f"{info}/METADATA": "Metadata-Version: 2.1\nName: one\nVersion: 1.0\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/entry_points.txt": "[console_scripts]\none = one:main\n",
-    }
-    record = "".join(f"{n},sha256={digest(t)},{len(t)}\n" for n, t in files.items())
-    files |= {"one.py": text, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}
-    path = folder / WHEEL
-    with zipfile.ZipFile(path, "w") as made:
-        for name, content in files.items():
-            made.writestr(name, content)
-    return path
-
-
-def digest(text: str) -> str:
-    found = hashlib.sha256(text.encode()).digest()
-    return base64.urlsafe_b64encode(found).rstrip(b"=").decode()
+from tests.release.wheels import own_wheel
 
 
 @pytest.fixture
-def archive(tmp_path) -> Path:
-    """A bundle with one small wheel."""
-    own = tmp_path / "gpuwarden-1.2.3-py3-none-any.whl"
-    own.write_bytes(wheel(tmp_path).read_bytes())
-    path = tmp_path / "bundle.pyz"
-    entries = {f"wheels/{WHEEL}": wheel(tmp_path).read_bytes(), "manifest.json": b"{}"}
-    bundle.write_archive(path, entries | {"gpuwarden_installer/plan.py": b""})
-    return path
+def archive(tmp_path, monkeypatch) -> Path:
+    """A bundle of a small gpuwarden."""
+    monkeypatch.setattr(bundle, "CACHE", tmp_path / "cache")
+    return bundle.bundle("agent", own_wheel(tmp_path), [], tmp_path)
 
 
-def test_an_environment_is_made_without_pip_and_its_commands_run(archive, tmp_path) -> None:
+def test_a_folder_is_made_without_pip_and_its_commands_run(archive, tmp_path) -> None:
     folder = tmp_path / "opt" / "agent-1.2.3"
     host.unpack(archive, folder, "1.2.3")
-    done = subprocess.run([folder / "bin/one"], capture_output=True, text=True, check=True)
-    assert done.stdout == "runs\n"
+    for environ in ({}, {"PYTHONPATH": "/nowhere", "PYTHONHOME": "/nowhere"}):
+        done = subprocess.run(
+            [folder / "bin/gpuwarden"], capture_output=True, text=True, check=True, env=environ
+        )
+        assert done.stdout == "runs\n"
     assert (folder / host.MARK).read_text() == "1.2.3\n"
     assert not list(folder.rglob("pip*"))
     assert (folder / "installer/gpuwarden_installer/plan.py").exists()
-    assert not (folder / "installer/wheels").exists()
-
-
-def test_a_wheel_that_is_not_what_its_record_says_is_refused(tmp_path) -> None:
-    bad = wheel(tmp_path, text=MODULE.replace("runs", "ruin"))
-    with pytest.raises(host.Failed, match=f"{WHEEL}: .*the bundle is damaged, fetch it again"):
-        host.install_wheel(bad, tmp_path / "env")
-    assert not list((tmp_path / "env").rglob("one.py"))
+    assert not list((folder / "installer").rglob("*.xz"))
+    help_text = subprocess.run(
+        [folder / "bin/gpuwarden-installer", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    assert help_text.startswith("usage: gpuwarden-installer ")
 
 
 def test_links_change_over_and_what_is_removed_is_gone(archive, tmp_path, capsys) -> None:

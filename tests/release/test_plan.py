@@ -23,7 +23,7 @@ RESTART = Run(("systemctl", "restart", "gpuwarden-agent.service"))
 
 
 def bundle(version: str = "1.2.0", digest: str = "0123456789abcdef") -> Bundle:
-    return Bundle("agent", version, digest, "unit", EXAMPLE, "users", "files")
+    return Bundle("agent", version, digest, "unit", EXAMPLE, "users", "files", 60_000_000)
 
 
 def applied(seen: InstalledState, steps: list[plan.Step], version: str) -> InstalledState:
@@ -61,6 +61,13 @@ def installed(*bundles: Bundle) -> InstalledState:
 
 def test_a_second_install_has_nothing_to_do() -> None:
     assert plan.install_steps(bundle(), Wish(), installed(bundle())) == []
+
+
+def test_a_file_system_without_room_is_refused_before_anything_is_done() -> None:
+    with pytest.raises(Refused, match=r"/opt/gpuwarden needs 90 MB and .* has 89 MB free"):
+        plan.install_steps(bundle(), Wish(), InstalledState(free_bytes=89_999_999))
+    assert plan.install_steps(bundle(), Wish(), InstalledState(free_bytes=90_000_000))
+    assert plan.install_steps(bundle(), Wish(), replace(installed(bundle()), free_bytes=0)) == []
 
 
 @given(st.data())

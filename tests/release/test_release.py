@@ -9,6 +9,8 @@ import bundle
 import deb
 import pytest
 import release
+import rpm
+from tests.release.wheels import carried_python, make_wheel
 
 
 def test_the_sums_are_those_that_sha256sum_checks(tmp_path) -> None:
@@ -25,9 +27,10 @@ def test_the_sums_are_those_that_sha256sum_checks(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_two_builds_of_one_tree_have_the_same_sums(tmp_path: Path) -> None:
+def test_two_builds_of_one_tree_have_the_same_sums(tmp_path: Path, monkeypatch) -> None:
     """Of trees that were checked out at other times, in other folders, in another order, by another umask."""
     sums = []
+    other = make_wheel(tmp_path, "other", {"other.py": ""})
     for number, umask in enumerate((0o022, 0o077)):
         tree, out = tmp_path / f"tree{number}", tmp_path / f"out{number}"
         before = os.umask(umask)
@@ -35,12 +38,14 @@ def test_two_builds_of_one_tree_have_the_same_sums(tmp_path: Path) -> None:
             copied(tree, at_s=1_700_000_000 + number * 86_400, is_backwards=bool(number))
             out.mkdir()
             made = [bundle.build_wheel(out, tree)]
-            other = out.parent / "other-1.0-py3-none-any.whl"
-            other.write_bytes(b"another package")
+            monkeypatch.setattr(bundle, "CACHE", tmp_path / f"cache{number}")
             for part in bundle.EXTRAS:
-                made.append(bundle.bundle(part, made[0], [other], out))
+                archive = bundle.bundle(part, made[0], [other], out, carried_python("x86_64"))
+                made.append(archive)
                 if shutil.which("dpkg-deb"):
-                    made.append(deb.deb(part, made[-1], out))
+                    made.append(deb.deb(archive, out))
+                if rpm.why_not() is None:
+                    made.append(rpm.rpm(archive, out))
         finally:
             os.umask(before)
         sums.append(release.sums(made))

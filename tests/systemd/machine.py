@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-SUITE = "bookworm"
-PACKAGES = "systemd,systemd-sysv,python3,procps,iproute2"
-BASE = Path("/var/cache/gpuwarden-test") / f"{SUITE}-{PACKAGES.replace(',', '-')}"
+PACKAGES = ("systemd", "systemd-sysv", "procps", "iproute2")
+BASES = Path("/var/cache/gpuwarden-test")
 TOOLS = ("debootstrap", "systemd-nspawn", "nsenter", "mount", "umount", "dpkg-deb")
 REBOOTED = 133
 """How systemd-nspawn --keep-unit ends when the container wants to boot again."""
@@ -31,13 +30,15 @@ def why_not() -> str | None:
     return f"needs {', '.join(missing)}" if missing else None
 
 
-def base() -> Path:
-    """The root file system that machines start from."""
-    if not BASE.is_dir():
-        BASE.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=BASE.parent) as scratch:
+def base(suite: str, packages: tuple[str, ...]) -> Path:
+    """The root file system that machines of this kind start from."""
+    made = BASES / "-".join((suite, *packages))
+    if not made.is_dir():
+        BASES.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=BASES) as scratch:
             root = Path(scratch, "root")
-            argv = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(root)]
+            include = f"--include={','.join(packages)}"
+            argv = ["debootstrap", "--variant=minbase", include, suite, str(root)]
             done = subprocess.run(argv, capture_output=True, text=True, check=False)
             if done.returncode:
                 pytest.skip(
@@ -45,8 +46,8 @@ def base() -> Path:
                 )
             for archive in root.glob("var/cache/apt/archives/*.deb"):
                 archive.unlink()
-            root.rename(BASE)
-    return BASE
+            root.rename(made)
+    return made
 
 
 class Machine:
@@ -139,13 +140,14 @@ class Machine:
 
 
 @contextlib.contextmanager
-def machine() -> Iterator[Machine]:
-    """A booted machine for as long as the block runs."""
+def machine(suite: str = "bookworm", *, has_python: bool = False) -> Iterator[Machine]:
+    """A booted Debian, with no Python unless it is asked for, for as long as the block runs."""
+    lower = base(suite, (*PACKAGES, "python3") if has_python else PACKAGES)
     with tempfile.TemporaryDirectory(prefix="gpuwarden-machine-", dir="/var/tmp") as name:
         folder = Path(name)
         for part in ("upper", "work", "root"):
             (folder / part).mkdir()
-        options = f"lowerdir={base()},upperdir={folder}/upper,workdir={folder}/work"
+        options = f"lowerdir={lower},upperdir={folder}/upper,workdir={folder}/work"
         root = str(folder / "root")
         subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, root], check=True)
         (folder / "root/etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")

@@ -4,6 +4,7 @@ The steps build on each other, in the order of the file. `make test-systemd` run
 """
 
 import json
+import platform
 import re
 import shutil
 from collections.abc import Iterator
@@ -11,7 +12,10 @@ from pathlib import Path
 
 import bundle
 import deb
+import interpreter
 import pytest
+from packages import EXTRAS, HERE, Target, needed
+from paths import ROOT
 
 from gpuwarden_collector.query.sandbox import landlock_version
 
@@ -39,6 +43,12 @@ TREE = (
 )
 
 
+PYTHON = interpreter.cached(platform.machine())
+"""What bundles carry. Building it takes minutes: `make test-bundles` does, and then it is here too."""
+SUFFIX, RUN = (".run", "sh") if PYTHON else (".pyz", "python3")
+INSTALLER = "bin/gpuwarden-installer"
+
+
 def version_here() -> str:
     from gpuwarden import __version__
 
@@ -48,10 +58,13 @@ def version_here() -> str:
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory) -> dict[tuple[str, str], Path]:
     """Bundles of this version and of one before it, by part and version."""
+    if PYTHON is None:
+        print("no Python was built for bundles (make test-bundles does): Debian's own is tried")
+    target = Target(interpreter.VERSION, platform.machine()) if PYTHON else HERE
     out = tmp_path_factory.mktemp("bundles")
     old_tree = tmp_path_factory.mktemp("old")
     for name in (*bundle.PACKAGES, "pyproject.toml", "README.md", "LICENSE"):
-        source = bundle.ROOT / name
+        source = ROOT / name
         copy = shutil.copytree if source.is_dir() else shutil.copy
         copy(source, old_tree / name)
     for name in ("pyproject.toml", "contract/gpuwarden/__init__.py"):
@@ -62,8 +75,8 @@ def bundles(tmp_path_factory) -> dict[tuple[str, str], Path]:
         # The container has no GPU: the agent has simulated ones, which bundles else leave out.
         patch.setattr(bundle, "LEFT_OUT", dict.fromkeys(bundle.LEFT_OUT, ()))
         return {
-            (part, version): bundle.bundle(part, wheel, bundle.needed(part), out)
-            for part in bundle.EXTRAS
+            (part, version): bundle.bundle(part, wheel, needed(part, target), out, PYTHON)
+            for part in EXTRAS
             for version, wheel in wheels.items()
         }
 
@@ -72,7 +85,7 @@ def bundles(tmp_path_factory) -> dict[tuple[str, str], Path]:
 def debian(bundles) -> Iterator[Machine]:
     if reason := why_not():
         pytest.skip(reason)
-    with machine() as made:
+    with machine(has_python=PYTHON is None) as made:
         yield made
         print(made.journal())
 
@@ -86,7 +99,7 @@ def install(debian, bundles):
         target = debian.root / "root" / path.name
         if not target.exists():
             shutil.copy(path, target)
-        return debian.run(f"{env} python3 /root/{path.name} {words}", check=check)
+        return debian.run(f"{env} {RUN} /root/{path.name} {words}", check=check)
 
     return run
 
@@ -199,17 +212,17 @@ def test_a_killed_agent_comes_back_and_what_it_sealed_is_there_once(debian) -> N
 
 def test_a_sampler_that_hangs_has_the_agent_restarted(debian) -> None:
     drop_in = "/run/systemd/system/gpuwarden-agent.service.d"
-    (debian.root / "opt/hang").mkdir()
-    (debian.root / "opt/hang/sitecustomize.py").write_text(HANG)
+    (site,) = debian.run("echo /opt/gpuwarden/agent-*/lib/python3*/site-packages").split()
+    (debian.root / site.lstrip("/") / "sitecustomize.py").write_text(HANG)
     debian.run(
-        f"mkdir -p {drop_in} && printf '[Service]\\nEnvironment=PYTHONPATH=/opt/hang\\nWatchdogSec=4\\n'"
+        f"mkdir -p {drop_in} && printf '[Service]\\nWatchdogSec=4\\n'"
         f" > {drop_in}/hang.conf && systemctl daemon-reload && systemctl restart gpuwarden-agent"
     )
     before = samples(debian)
     restarts = int(shown(debian, "agent", "NRestarts"))
     debian.run("touch /run/hang")
     debian.wait(f"test $(systemctl show -P NRestarts gpuwarden-agent) -gt {restarts}")
-    debian.run(f"rm -r /run/hang {drop_in} && systemctl daemon-reload && systemctl restart gpuwarden-agent")  # fmt: skip
+    debian.run(f"rm -r /run/hang {drop_in} {site}/sitecustomize.py && systemctl daemon-reload && systemctl restart gpuwarden-agent")  # fmt: skip
     assert "Watchdog timeout" in debian.run("journalctl -u gpuwarden-agent --no-pager")
     wait_for_more(debian, before)
 
@@ -282,13 +295,13 @@ def test_a_downgrade_is_refused_in_one_line(debian, install) -> None:
 
 
 def test_a_rollback_brings_the_version_before(debian) -> None:
-    debian.run("python3 /opt/gpuwarden/agent/installer rollback")
+    debian.run(f"/opt/gpuwarden/agent/{INSTALLER} rollback")
     assert OLD in debian.run("/opt/gpuwarden/agent/bin/gpuwarden --version")
     wait_for_more(debian, samples(debian))
 
 
 def test_an_uninstall_leaves_data_and_settings(debian) -> None:
-    debian.run("python3 /opt/gpuwarden/agent/installer uninstall")
+    debian.run(f"/opt/gpuwarden/agent/{INSTALLER} uninstall")
     debian.run("systemctl is-active gpuwarden-agent && exit 1; test ! -e /opt/gpuwarden/agent")
     debian.run("test -s /etc/gpuwarden/agent.toml && test -d /var/lib/gpuwarden-agent")
 
@@ -304,20 +317,20 @@ def test_a_host_that_does_not_reach_the_collector_installs_and_spools(debian, in
     debian.wait_for(lambda: ask(debian, reached)[0]["first"] is not None, "spooled samples")
     spooled = ask(debian, f"select count(*) AS rows from gpu_samples where ts > '{installed_at}' and ts <= TIMESTAMP '{installed_at}' + INTERVAL 2 SECOND")  # fmt: skip
     assert spooled[0]["rows"] >= 2
-    debian.run("python3 /opt/gpuwarden/agent/installer uninstall")
+    debian.run(f"/opt/gpuwarden/agent/{INSTALLER} uninstall")
 
 
 def test_the_installer_is_for_root_alone_and_says_so(debian, install) -> None:
     debian.run("chmod 0755 /root")
     for part in ("collector", "agent"):
-        name = f"gpuwarden-{part}-{version_here()}-*.pyz"
+        name = f"gpuwarden-{part}-{version_here()}-*{SUFFIX}"
         for words in ("install", "install --dry-run", "uninstall --dry-run"):
-            said = debian.run(f"runuser -u nobody -- python3 /root/{name} {words}", check=False)
+            said = debian.run(f"runuser -u nobody -- {RUN} /root/{name} {words}", check=False)
             assert "sudo" in said and said.count("\n") == 1, said
 
 
 def test_the_package_installs_and_removes_the_same(debian, bundles, tmp_path) -> None:
-    path = deb.deb("agent", bundles["agent", version_here()], tmp_path)
+    path = deb.deb(bundles["agent", version_here()], tmp_path)
     shutil.copy(path, debian.root / "root")
     before = samples(debian)
     debian.run(f"dpkg -i /root/{path.name}")
@@ -328,7 +341,7 @@ def test_the_package_installs_and_removes_the_same(debian, bundles, tmp_path) ->
 
 
 def test_a_purge_leaves_nothing(debian) -> None:
-    debian.run("python3 /opt/gpuwarden/collector/installer uninstall --purge")
+    debian.run(f"/opt/gpuwarden/collector/{INSTALLER} uninstall --purge")
     left = debian.run("find / -xdev -path /proc -prune -o -path /sys -prune -o -name '*gpuwarden*' -print | grep -v ^/root/ || true")  # fmt: skip
     assert left == "/run/gpuwarden-installer.lock\n" or left == ""
     debian.run("! getent passwd gpuwarden")

@@ -22,11 +22,15 @@ from gpuwarden_cli.slurm import summarize
 from gpuwarden_cli.slurm.install import (
     CONFIGS,
     NOTES,
+    PARTS,
+    STUB,
     SlurmFile,
     SlurmHost,
     missing_files,
     missing_lines,
+    needed_stubs,
     parse_config,
+    script_path,
     wanted_files,
 )
 
@@ -63,7 +67,18 @@ def seen_host(root: Path = Path("/"), config: str | None = None) -> SlurmHost:
     for file in wanted_files(host):
         with suppress(OSError):
             found[file.path] = (root / file.path.lstrip("/")).read_text(errors="replace")
-    return SlurmHost(path, host.config, found, (root / NOTES.lstrip("/")).is_dir())
+    alone = {part for part in PARTS if not _others(root, host, part)}
+    has_notes = (root / NOTES.lstrip("/")).is_dir()
+    return SlurmHost(path, host.config, found, has_notes, frozenset(alone))
+
+
+def _others(root: Path, host: SlurmHost, part: str) -> set[Path]:
+    """Scripts that slurm.conf names beside ours."""
+    patterns = [
+        value.lstrip("/") for value in host.config.get(part.lower(), ()) if value[:1] == "/"
+    ]
+    found = {path for pattern in patterns for path in root.glob(pattern)}
+    return found - {root / script_path(part, host).lstrip("/")}
 
 
 def _install(args: argparse.Namespace) -> int:
@@ -113,7 +128,14 @@ def _make_notes(folder: Path) -> None:
 
 def _uninstall(args: argparse.Namespace) -> int:
     host = seen_host()
-    for path in host.files:
+    stubs = {file.path: file for file in needed_stubs(host)}
+    for path, text in host.files.items():
+        if path in stubs:
+            if text != STUB:
+                print(f"write  {path}: from now on it does nothing")
+                if not args.dry_run:
+                    _write(stubs[path])
+            continue
         print(f"remove {path}")
         if not args.dry_run:
             try:
@@ -124,7 +146,12 @@ def _uninstall(args: argparse.Namespace) -> int:
         print(f"remove {NOTES}")
         if not args.dry_run:
             shutil.rmtree(NOTES, ignore_errors=True)
-    if not host.files and not host.has_notes:
+    if stubs:
+        print(
+            f"\n{host.config_path} still names {', '.join(stubs)}, and Slurm fails every job where it finds"
+            " nothing: take the lines out on all nodes, then scontrol reconfigure, then uninstall again"
+        )
+    elif not host.files and not host.has_notes:
         print("nothing to do: nothing of it is here")
     return 0
 

@@ -19,6 +19,11 @@ d {NOTES} 2750 root gpuwarden -
 """
 SCRIPT = "60-gpuwarden.sh"
 PARTS = ("Prolog", "Epilog")
+STUB = """\
+#!/bin/sh
+# Does nothing. slurm.conf names this place, and Slurm fails every job of a node where nothing is there.
+exit 0
+"""
 CONFIGS = (
     "/etc/slurm/slurm.conf",
     "/run/slurm/conf/slurm.conf",
@@ -45,6 +50,8 @@ class SlurmHost:
     """Text by path, of files that an install writes."""
     has_notes: bool = False
     """The folder of notes is there."""
+    alone: frozenset[str] = frozenset()
+    """Parts of which slurm.conf names no script but ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +95,22 @@ def wanted_files(host: SlurmHost) -> list[SlurmFile]:
     return [*scripts, SlurmFile(TMPFILES, TMPFILES_TEXT, 0o644)]
 
 
+def names(value: str, path: str) -> bool:
+    """Whether a value of Prolog or Epilog stands for that script."""
+    return value == path or fnmatch(path, value)
+
+
+def needed_stubs(host: SlurmHost) -> list[SlurmFile]:
+    """What has to take the place of scripts that go while slurm.conf names nothing else."""
+    return [
+        SlurmFile(path, STUB, 0o755)
+        for part in PARTS
+        if part in host.alone
+        and (path := script_path(part, host)) in host.files
+        and any(names(value, path) for value in host.config.get(part.lower(), ()))
+    ]
+
+
 def missing_files(host: SlurmHost) -> list[SlurmFile]:
     """Those that are not there, or are others."""
     return [file for file in wanted_files(host) if host.files.get(file.path) != file.text]
@@ -99,7 +122,7 @@ def missing_lines(host: SlurmHost) -> list[str]:
     for part in PARTS:
         path = script_path(part, host)
         values = [value for value in host.config.get(part.lower(), ()) if value.lower() != "(null)"]
-        if any(value == path or fnmatch(path, value) for value in values):
+        if any(names(value, path) for value in values):
             continue
         if values:
             lines.append(f"# {values[0]} is the {part} already: add the line `{path}` to it")

@@ -12,6 +12,7 @@ from gpuwarden_cli.slurm.install import (
     SlurmHost,
     missing_files,
     missing_lines,
+    needed_stubs,
     parse_config,
     script_path,
     script_text,
@@ -83,6 +84,24 @@ def test_status_names_what_is_missing_until_nothing_is(tmp_path: Path) -> None:
     assert missing_files(seen) == [] and missing_lines(seen) == []
     found = {check.name: check for check in examine(seen, tmp_path / "notes")}
     assert [found[name].status for name in ("slurm.conf", "scripts")] == ["ok", "ok"]
+
+
+def test_a_prolog_that_slurm_conf_alone_names_is_left_as_one_that_does_nothing(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "etc/slurm").mkdir(parents=True)
+    (tmp_path / "etc/slurm/slurm.conf").write_text(ALL)
+    for part in ("prolog", "epilog"):
+        (tmp_path / f"etc/slurm/{part}.d").mkdir()
+        (tmp_path / f"etc/slurm/{part}.d/{SCRIPT}").write_text("ours")
+    (tmp_path / "etc/slurm/epilog.d/site.sh").write_text("#!/bin/sh\n")
+    stubs = needed_stubs(seen_host(tmp_path, "/etc/slurm/slurm.conf"))
+    assert [file.path for file in stubs] == [f"/etc/slurm/prolog.d/{SCRIPT}"], (
+        "the site has an epilog of its own"
+    )
+    assert subprocess.run(["sh", "-c", stubs[0].text], check=False).returncode == 0
+    (tmp_path / "etc/slurm/slurm.conf").write_text("ClusterName=x\n")
+    assert needed_stubs(seen_host(tmp_path, "/etc/slurm/slurm.conf")) == []
 
 
 def test_a_folder_that_others_write_to_is_named(tmp_path: Path) -> None:

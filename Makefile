@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TORCH_PYTHON ?= $(CURDIR)/$(BIN)/python
 PARTS := contract agent simulator collector rules dashboards client cli
 
-.PHONY: help up test test-all test-systemd test-bundles bench-diagnosis check fix setup lock docs wheel bundle deb rpm release clean
+.PHONY: help up test test-all test-systemd test-bundles test-images test-deploy bench-diagnosis check fix setup lock docs wheel bundle deb rpm release images manifests clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')"
@@ -18,17 +18,26 @@ PYTEST := $(BIN)/pytest --maxprocesses 4 --dist worksteal
 # Quick tests wait for processes and clocks half of their time.
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 
+# Each of the others has a target of its own.
+HERE := not systemd and not bundles and not images
+
 test: setup check ## what to run before a commit: lint, types and the tests that are not slow; ARGS="tests/agent" for some
-	$(PYTEST) --numprocesses $(WORKERS) -m "not slow and not systemd and not bundles" $(ARGS)
+	$(PYTEST) --numprocesses $(WORKERS) -m "not slow and $(HERE)" $(ARGS)
 
 test-all: test ## the slow tests too: crashes, whole runs, several collectors with PostgreSQL and S3
-	$(PYTEST) --numprocesses auto -m "slow and not systemd and not bundles" $(ARGS)
+	$(PYTEST) --numprocesses auto -m "slow and $(HERE)" $(ARGS)
 
 test-systemd: setup ## install, break, upgrade and remove both parts on a Debian that boots in a container (root)
 	$(BIN)/pytest -m systemd tests/systemd $(ARGS)
 
 test-bundles: setup ## from install to alert on Debian 11 and 12 without Python, from bundle, .deb and RPM (root; 5 minutes more the first time, which builds Python)
 	$(BIN)/pytest -m bundles tests/systemd $(ARGS)
+
+test-images: setup ## build the container images and run them with podman and runc: kill, restart, nothing lost (root, 4 minutes)
+	$(BIN)/pytest -m images tests/deploy $(ARGS)
+
+test-deploy: .venv/.deploy-stamp ## render, lint and validate the Helm chart (350 MB of packages)
+	$(BIN)/pytest tests/deploy $(ARGS)
 
 bench-diagnosis: setup ## record real training loops on this machine (root, quiet, 50 minutes a seed) and judge the diagnosis; TORCH_PYTHON has PyTorch, ARGS="--seeds 1,2,3"
 	$(BIN)/python -m bench.diagnosis.record --python $(TORCH_PYTHON) $(ARGS)
@@ -84,6 +93,11 @@ UNUSED := release/unused.txt
 	$(INSTALL) --require-hashes --requirement requirements-dev.lock
 	@touch $@
 
+# A chart's renderer and Kubernetes' schemas: what only who changes deploy/ needs.
+.venv/.deploy-stamp: .venv/.dev-stamp requirements-deploy.lock
+	$(INSTALL) --require-hashes --requirement requirements-deploy.lock
+	@touch $@
+
 RESOLVE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url pyproject.toml
 
@@ -92,6 +106,7 @@ lock: setup ## resolve pyproject.toml again: requirements.lock to run, requireme
 	$(RESOLVE) --group setup --extra dev --output-file requirements-dev.lock
 	$(RESOLVE) --group setup --extra simulator --extra collector --constraint requirements-dev.lock \
 		--output-file requirements.lock
+	$(RESOLVE) --extra deploy --constraint requirements-dev.lock --output-file requirements-deploy.lock
 
 docs: setup ## regenerate the generated pages under docs/
 	$(BIN)/python -m docs.generate
@@ -110,6 +125,12 @@ rpm: bundle ## build the RPMs into dist/ (rpmbuild)
 
 release: setup ## build wheel, bundles, packages and SHA256SUMS into dist/, the same bytes each time
 	$(BIN)/python release/release.py $(ARGS)
+
+images: setup ## build the container images of agent and collector into dist/, without a daemon or root (Debian 12)
+	$(BIN)/python release/images.py $(ARGS)
+
+manifests: .venv/.deploy-stamp ## render the chart into deploy/kubernetes/
+	$(BIN)/python -m deploy.render
 
 clean: ## remove the virtual environment and caches
 	rm -rf .venv dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

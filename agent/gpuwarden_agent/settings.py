@@ -53,6 +53,10 @@ class AgentSettings:
     service_account: Path = setting(
         SERVICE_ACCOUNT, "Folder of the service account's token and ca.crt."
     )
+    kubernetes_parents: bool = setting(
+        False,
+        "Whether the API server is asked what Jobs and RayClusters belong to: CronJob, RayJob.",
+    )
     pod_user_labels: tuple[str, ...] = setting(
         ("user", "owner", "hub.jupyter.org/username"),
         "Labels or annotations of a pod that name its user; the first that it has.",
@@ -127,6 +131,7 @@ class AgentSettings:
             kubelet_verify=self.kubelet_verify,
             api=self.kubernetes_api,
             service_account=self.service_account,
+            parents=self.kubernetes_parents,
             names=PodLabelNames(self.pod_user_labels, self.pod_team_labels),
         )
 

@@ -71,7 +71,7 @@ class Inventory:
         for reading in readings:
             for facts in reading.get("nodes", ()):
                 row |= {name: value for name, value in facts.items() if value is not None}
-                labels |= json.loads(str(facts.get("labels") or "{}"))
+                labels |= _labels_of(facts.get("labels"))
         return row | {
             "node": self.agent.node,
             "agent_id": self.agent.agent_id,
@@ -83,6 +83,15 @@ class Inventory:
             ),
             "simulated": is_simulated(self.probes),
         }
+
+
+def _labels_of(text: Value) -> dict[str, str]:
+    """Labels as a probe tells them; a recording without identity has no JSON there."""
+    try:
+        found = json.loads(text) if isinstance(text, str) else None
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def backend_of(probes: Sequence[Probe]) -> str:

@@ -43,6 +43,9 @@ def test_labels_of_the_cluster_are_the_nodes_too_and_the_operators_win(
     inventory.described("gpu0", {"nodes": [{"labels": '{"rack": "r7", "zone": "a"}'}]})
     (row,) = [row for table, row in inventory.take_changes(0) if table == "nodes"]
     assert row["labels"] == '{"rack": "12", "zone": "a"}'
+    inventory.described("gpu0", {"nodes": [{"labels": "labels-1"}]})
+    (row,) = [row for table, row in inventory.take_changes(0) if table == "nodes"]
+    assert row["labels"] == '{"rack": "12"}'
 
 
 def test_only_what_changed_is_told_again(inventory: Inventory) -> None:

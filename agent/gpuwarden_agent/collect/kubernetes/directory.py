@@ -11,7 +11,9 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 from urllib.parse import quote
 
 from gpuwarden.clock import Clock
@@ -28,13 +30,20 @@ from gpuwarden_agent.collect.kubernetes.pods import (
     PodNames,
     PodSource,
     parse_labels,
+    parse_parent,
     parse_pods,
 )
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 METADATA_ONLY = "application/json;as={};g=meta.k8s.io;v=v1"
 """The API server then leaves out what pods run and with which environment."""
+PARENTS = {
+    "Job": "/apis/batch/v1/namespaces/{}/jobs",
+    "RayCluster": "/apis/ray.io/v1/namespaces/{}/rayclusters",
+}
+"""Kinds that are mostly made by another: a CronJob, a RayJob."""
 NEW_POD_EVERY_S = 10.0
 """How often a pod that is not known yet may make us ask."""
 AGAIN_AFTER_S = 300.0
@@ -78,8 +87,11 @@ class PodDirectory:
         *,
         kubelet: KubernetesClient | None = None,
         api: KubernetesClient | None = None,
+        parents: bool = False,
     ) -> None:
-        """`kubelet`, `api`: None where it is not to be asked."""
+        """`kubelet`, `api`: None where it is not to be asked. `parents`: ask what Jobs belong to."""
+        self._asks_parents = parents and api is not None
+        self._parents: dict[tuple[str, str], str] = {}
         self.failed: Counter[str] = Counter()
         """What could not be learned, by reason."""
         self._clock, self._names, self._node = clock, names, node
@@ -133,7 +145,7 @@ class PodDirectory:
             wanted = list(self._wanted)
             pods = self._pods()
             if pods is not None:
-                self._take(pods)
+                self._take(self._with_parents(pods) if self._asks_parents else pods)
             labels = self._told("node", self._node_labels)
             self._labels = self._labels if labels is None else labels
             known = {*self._by_uid, *self._by_pod}
@@ -176,15 +188,38 @@ class PodDirectory:
                 raise
         return self._api.get(selected, accept)
 
+    def _with_parents(self, pods: Mapping[str, PodNames]) -> Mapping[str, PodNames]:
+        """The pods with what their Jobs and RayClusters belong to, each asked for once."""
+        wanted = {(p.namespace, p.workload) for p in pods.values() if p.workload is not None}
+        self._parents = {key: self._parents[key] for key in wanted & self._parents.keys()}
+        for namespace, workload in sorted(wanted - self._parents.keys()):
+            kind, _, name = workload.partition("/")
+            if kind not in PARENTS:
+                continue
+            path = f"{PARENTS[kind].format(quote(namespace, safe=''))}/{quote(name, safe='')}"
+            parent = self._told("owners", partial(self._parent, path, workload))
+            if parent is None:
+                break  # who refuses one refuses all
+            self._parents[namespace, workload] = parent
+        return {
+            uid: replace(
+                pod, workload=self._parents.get((pod.namespace, pod.workload or ""), pod.workload)
+            )
+            for uid, pod in pods.items()
+        }
+
+    def _parent(self, path: str, workload: str) -> str:
+        assert self._api is not None
+        answer = self._api.get(path, METADATA_ONLY.format("PartialObjectMetadata"))
+        return parse_parent(answer) or workload
+
     def _node_labels(self) -> Mapping[str, str] | None:
         if self._api is None:
             return None
         path = f"/api/v1/nodes/{quote(self._node, safe='')}"
         return parse_labels(self._api.get(path, METADATA_ONLY.format("PartialObjectMetadata")))
 
-    def _told(
-        self, what: str, ask: Callable[[], Mapping[str, str] | None]
-    ) -> Mapping[str, str] | None:
+    def _told(self, what: str, ask: Callable[[], T]) -> T | None:
         try:
             found = ask()
         except (KubernetesError, ValueError, RecursionError) as error:
@@ -250,7 +285,9 @@ def pod_directory(
         api = KubernetesClient(server, account, clock.monotonic)
     if kubelet is None and api is None:
         raise ValueError("kubernetes_api: set it: the environment names no API server")
-    return PodDirectory(clock, source.names, source.node, kubelet=kubelet, api=api)
+    return PodDirectory(
+        clock, source.names, source.node, kubelet=kubelet, api=api, parents=source.parents
+    )
 
 
 def _server(setting: str, text: str, default_port: int) -> Server:

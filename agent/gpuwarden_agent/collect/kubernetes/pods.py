@@ -75,6 +75,8 @@ class PodSource:
     kubelet_verify: bool = True
     api: str | None = None
     service_account: Path = SERVICE_ACCOUNT
+    parents: bool = False
+    """Ask the API server what a Job or a RayCluster belongs to."""
     names: PodLabelNames = field(default_factory=PodLabelNames)
 
 
@@ -120,9 +122,7 @@ def workload_of(metadata: Mapping[str, Any]) -> str | None:
     for label, kind in _NAMED_BY_LABEL:
         if labels.get(label):
             return f"{kind}/{labels[label]}"
-    owners = metadata.get("ownerReferences")
-    refs = [ref for ref in owners if isinstance(ref, dict)] if isinstance(owners, list) else []
-    owner = next((ref for ref in refs if ref.get("controller") is True), refs[0] if refs else {})
+    owner = _owner(metadata)
     kind, name = _text(owner, "kind"), _text(owner, "name")
     if not kind or not name or kind == "Node":
         return None
@@ -133,6 +133,24 @@ def workload_of(metadata: Mapping[str, Any]) -> str | None:
     if kind == "Job" and _text(owner, "apiVersion").startswith(_VOLCANO):
         kind = "VolcanoJob"
     return f"{kind}/{name}"
+
+
+def parse_parent(answer: bytes) -> str | None:
+    """Kind/name of what an object belongs to; None: nothing. Raises ValueError when it is no object."""
+    found = json.loads(answer)
+    metadata = found.get("metadata") if isinstance(found, dict) else None
+    if isinstance(metadata, dict):
+        owner = _owner(metadata)
+        kind, name = _text(owner, "kind"), _text(owner, "name")
+        return f"{kind}/{name}" if kind and name else None
+    raise ValueError("no object")
+
+
+def _owner(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The controller, else the first owner; empty: none."""
+    owners = metadata.get("ownerReferences")
+    refs = [ref for ref in owners if isinstance(ref, dict)] if isinstance(owners, list) else []
+    return next((ref for ref in refs if ref.get("controller") is True), refs[0] if refs else {})
 
 
 def _pod(metadata: Mapping[str, Any], names: PodLabelNames) -> PodNames | None:

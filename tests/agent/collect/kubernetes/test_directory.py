@@ -68,7 +68,7 @@ def made(account: Account, kubelet: ClusterServer, api: ClusterServer, clock: Ma
         source = PodSource(
             ask=ask,
             node="gpu-7",
-            **{"kubelet": kubelet.address, "api": api.address} | more,
+            **({"kubelet": kubelet.address, "api": api.address} | more),
             service_account=account.folder,
             names=PodLabelNames(("user",), ("team",)),
         )
@@ -182,6 +182,43 @@ def test_a_certificate_of_somebody_else_gets_no_token(
         trusting = made("kubelet", kubelet=stranger.address, kubelet_verify=False)
         trusting.refresh()
         assert answered(trusting)
+
+
+JOB = "/apis/batch/v1/namespaces/research/jobs/nightly-1"
+
+
+def test_what_a_job_belongs_to_is_asked_for_once(
+    made: Any, kubelet: ClusterServer, api: ClusterServer, clock: ManualClock
+) -> None:
+    job = pod("nightly-1-x", ownerReferences=[owner("Job", "nightly-1", "batch/v1")])
+    alone = pod("alone-x", uid="1" * 32, ownerReferences=[owner("Job", "alone", "batch/v1")])
+    kubelet.answers["/pods"] = answer_of([job, alone])
+    nightly = {"metadata": {"ownerReferences": [owner("CronJob", "nightly", "batch/v1")]}}
+    api.answers[JOB] = json.dumps(nightly).encode()
+    api.answers[JOB.replace("nightly-1", "alone")] = b'{"metadata": {}}'
+    directory = made(parents=True)
+    for _ in range(2):
+        directory.refresh()
+        clock.advance(AGAIN_AFTER_S)
+    found = [directory.by_pod(f"research/{name}").workload for name in ("nightly-1-x", "alone-x")]
+    assert found == ["CronJob/nightly", "Job/alone"]
+    assert [path for path, _ in api.requests].count(JOB) == 1
+
+
+def test_without_the_right_to_jobs_they_stay_jobs(
+    made: Any, kubelet: ClusterServer, api: ClusterServer
+) -> None:
+    jobs = [
+        pod(name, uid=str(n) * 32, ownerReferences=[owner("Job", name, "batch/v1")])
+        for n, name in enumerate(("a", "b"))
+    ]
+    kubelet.answers["/pods"] = answer_of(jobs)
+    api.fault = lambda path: (403, b"") if "/jobs/" in path else None
+    directory = made(parents=True)
+    directory.refresh()
+    assert directory.by_pod("research/a").workload == "Job/a"
+    assert len([path for path, _ in api.requests if "/jobs/" in path]) == 1
+    assert directory.node_labels == {"rack": "r7"}
 
 
 def test_an_answer_that_is_too_long_is_none(

@@ -25,14 +25,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import bundle
+from archive import source_date_epoch
+from bundle import build_wheel
 from installer import install
 from installer.destinations import SchemeDictionaryDestination
 from installer.sources import WheelFile
+from packages import EXTRAS, LEFT_OUT, UNUSED, needed
+from paths import CACHE as CACHE_HOME
+from paths import ROOT
 
-IMAGES = bundle.ROOT / "deploy" / "images"
+IMAGES = ROOT / "deploy" / "images"
 LOCK = IMAGES / "debian.lock"
-CACHE = bundle.CACHE.parent / "debian"
+CACHE = CACHE_HOME / "debian"
 HOME = Path("opt/gpuwarden")
 PYTHON = "python3.11"
 USER = 65532
@@ -46,9 +50,6 @@ NOT_NEEDED = (
     "usr/share/menu", "usr/share/perl5", "usr/sbin", "etc/default", "etc/dpkg", "usr/share/pixmaps",
     "usr/share/applications", "usr/lib/python3.11/pydoc_data", "usr/lib/python3.11/lib2to3",
 )  # fmt: skip
-UNUSED_OF_PYARROW = ("tests", "include", "includes", "src", "*.pyx", "*.pxi", "*flight*", "*s3fs*",
-                     "libarrow_s3*", "libarrow_python*.so", "libarrow_python*.so.*.*.*")  # fmt: skip
-"""What the Makefile leaves out, too."""
 _LINE = re.compile(r"([a-z0-9][a-z0-9+.-]+) (\S+) ([0-9a-f]{64})")
 
 
@@ -160,8 +161,8 @@ def lay_debian(packages: Iterable[DebianPackage], root: Path) -> None:
     compile_all(root, "usr/lib/python3.11")
 
 
-def lay_wheels(wheels: Iterable[Path], root: Path) -> None:
-    """Lay wheels out in the virtual environment of the image."""
+def lay_wheels(wheels: Iterable[Path], root: Path, left_out: Iterable[str] = ()) -> None:
+    """Lay wheels out in the virtual environment of the image, less packages that are `left_out`."""
     site = HOME / "lib" / PYTHON / "site-packages"
     folders = {"purelib": site, "platlib": site, "scripts": HOME / "bin", "data": HOME}
     schemes = {name: f"/{path}" for name, path in folders.items()}
@@ -175,18 +176,15 @@ def lay_wheels(wheels: Iterable[Path], root: Path) -> None:
         with WheelFile.open(wheel) as source:
             source.validate_record()
             install(source, destination, {"INSTALLER": b"gpuwarden"})
-    for pattern in UNUSED_OF_PYARROW:
-        for path in (root / site / "pyarrow").glob(pattern):
+    for pattern in (*UNUSED, *left_out):
+        for path in (root / site).glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     compile_all(root, str(HOME))
 
 
 def lay_own(part: str, wheel: Path, root: Path) -> None:
     """Lay out gpuwarden's own wheel, and what starts it."""
-    with tempfile.TemporaryDirectory() as scratch:
-        own = Path(scratch, wheel.name)
-        own.write_bytes(bundle.without(wheel, bundle.LEFT_OUT[part]))
-        lay_wheels([own], root)
+    lay_wheels([wheel], root, LEFT_OUT[part])
     home = root / HOME
     (home / "bin/python").symlink_to(f"/usr/bin/{PYTHON}")
     _write(home / "pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\n")
@@ -227,7 +225,7 @@ def layer(root: Path, owned: Iterable[str] = ()) -> tuple[bytes, str]:
             entry = archive.gettarinfo(str(path), name)
             entry.uid = entry.gid = USER if name in mine else 0
             entry.uname = entry.gname = ""
-            entry.mtime = bundle.source_date_epoch()
+            entry.mtime = source_date_epoch()
             entry.mode = _mode(entry, name)
             if entry.islnk():  # as a file of its own: which of the names came first is chance
                 entry.type, entry.linkname, entry.size = tarfile.REGTYPE, "", path.stat().st_size
@@ -281,7 +279,7 @@ def config_of(part: str, version: str, diffs: list[str]) -> dict[str, Any]:
 
 def labels_of(part: str, version: str, created: str) -> dict[str, str]:
     """Labels, which are the manifest's annotations too."""
-    project = tomllib.loads((bundle.ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     of = {
         "title": TITLES[part],
         "description": project["description"],
@@ -295,7 +293,7 @@ def labels_of(part: str, version: str, created: str) -> dict[str, str]:
 
 
 def _instant() -> str:
-    at = datetime.datetime.fromtimestamp(bundle.source_date_epoch(), datetime.UTC)
+    at = datetime.datetime.fromtimestamp(source_date_epoch(), datetime.UTC)
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -341,7 +339,7 @@ def _tar_of(files: Mapping[str, bytes]) -> Iterator[bytes]:
             entry = tarfile.TarInfo(name)
             entry.size, entry.mtime, entry.mode = (
                 len(files[name]),
-                bundle.source_date_epoch(),
+                source_date_epoch(),
                 0o644,
             )
             tar.addfile(entry, io.BytesIO(files[name]))
@@ -374,8 +372,8 @@ def image(part: str, wheel: Path, wheels: Iterable[Path], out: Path) -> Path:
 def main() -> None:
     """Make images from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", default=[*bundle.EXTRAS], help="agent, collector; both")
-    parser.add_argument("--out", type=Path, default=bundle.ROOT / "dist")
+    parser.add_argument("parts", nargs="*", default=[*EXTRAS], help="agent, collector; both")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--update", action="store_true", help="lock Debian's newest packages first")
     args = parser.parse_args()
     if platform.machine() not in MACHINES:
@@ -385,9 +383,9 @@ def main() -> None:
         heading = "".join(x for x in LOCK.read_text().splitlines(True) if x.startswith("#"))
         LOCK.write_text(heading + "".join(f"{package}\n" for package in newest(names)))
     with tempfile.TemporaryDirectory() as scratch:
-        wheel = bundle.build_wheel(Path(scratch))
+        wheel = build_wheel(Path(scratch))
         for part in args.parts:
-            path = image(part, wheel, bundle.needed(part), args.out)
+            path = image(part, wheel, needed(part), args.out)
             print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 

@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TORCH_PYTHON ?= $(CURDIR)/$(BIN)/python
 PARTS := contract agent simulator collector rules dashboards client cli
 
-.PHONY: help up test test-all test-systemd test-bundles test-images test-deploy bench-diagnosis check fix setup lock docs wheel bundle deb rpm release images manifests clean
+.PHONY: help up test test-all test-systemd test-bundles test-images test-deploy test-slurm bench-diagnosis check fix setup lock docs wheel bundle deb rpm release images manifests clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')"
@@ -38,6 +38,9 @@ test-images: setup ## build the container images and run them with podman and ru
 
 test-deploy: .venv/.deploy-stamp ## render, lint and validate the Helm chart (350 MB of packages)
 	$(BIN)/pytest tests/deploy $(ARGS)
+
+test-slurm: setup ## run jobs on a real Slurm of Debian's packages: rows, comments, and scripts that never fail one (root)
+	$(BIN)/pytest -m slurm tests/slurm $(ARGS)
 
 bench-diagnosis: setup ## record real training loops on this machine (root, quiet, 50 minutes a seed) and judge the diagnosis; TORCH_PYTHON has PyTorch, ARGS="--seeds 1,2,3"
 	$(BIN)/python -m bench.diagnosis.record --python $(TORCH_PYTHON) $(ARGS)

@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TORCH_PYTHON ?= $(CURDIR)/$(BIN)/python
 PARTS := contract agent simulator collector rules dashboards client cli
 
-.PHONY: help up test test-all test-systemd test-bundles test-images test-deploy test-slurm bench-diagnosis check fix setup lock docs wheel bundle deb rpm release images manifests clean
+.PHONY: help up test test-all test-systemd test-bundles test-images test-deploy test-slurm test-ansible bench-diagnosis check fix setup lock docs wheel bundle deb rpm release images manifests clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')"
@@ -41,6 +41,15 @@ test-deploy: .venv/.deploy-stamp ## render, lint and validate the Helm chart (35
 
 test-slurm: setup ## run jobs on a real Slurm of Debian's packages: rows, comments, and scripts that never fail one (root)
 	$(BIN)/pytest -m slurm tests/slurm $(ARGS)
+
+ANSIBLE := .venv-ansible
+test-ansible: setup $(ANSIBLE)/.stamp ## lint role and cloud-init, and apply them to a Debian that boots in a container (root)
+	PATH="$(CURDIR)/$(ANSIBLE)/bin:$$PATH" $(BIN)/pytest -m ansible tests/ansible $(ARGS)
+
+$(ANSIBLE)/.stamp: tests/ansible/requirements.txt
+	@$(PYTHON) -m venv $(ANSIBLE)
+	$(ANSIBLE)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
 
 bench-diagnosis: setup ## record real training loops on this machine (root, quiet, 50 minutes a seed) and judge the diagnosis; TORCH_PYTHON has PyTorch, ARGS="--seeds 1,2,3"
 	$(BIN)/python -m bench.diagnosis.record --python $(TORCH_PYTHON) $(ARGS)

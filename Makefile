@@ -126,7 +126,7 @@ docs: setup ## regenerate the generated pages under docs/
 wheel: setup ## build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation
 
-bundle: setup ## build the offline bundles of a GPU host and a collector host into dist/ (root; the first time builds Python, 5 minutes); ARGS="--host-python" carries none
+bundle: setup ## build the offline bundles of a GPU host and a collector host into dist/ (root; the first time builds Python and packs, 10 minutes); ARGS="--host-python" carries none
 	$(BIN)/python release/bundle.py $(ARGS)
 
 deb: bundle ## build the Debian packages into dist/

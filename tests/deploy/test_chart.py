@@ -222,6 +222,12 @@ def test_every_variable_of_ours_is_a_setting(manifests: list[dict[str, Any]]) ->
     assert {"GPUWARDEN_AGENT_KUBELET", "GPUWARDEN_COLLECTOR_TLS_CERT"} <= used
 
 
+def test_no_service_of_the_namespace_becomes_a_setting(manifests: list[dict[str, Any]]) -> None:
+    for kind in ("DaemonSet", "StatefulSet"):
+        for one in named(manifests, kind):
+            assert one["spec"]["template"]["spec"]["enableServiceLinks"] is False
+
+
 def test_selectors_find_the_pods(manifests: list[dict[str, Any]]) -> None:
     labels = [
         one["spec"]["template"]["metadata"]["labels"]

@@ -196,9 +196,7 @@ def test_the_manifests_containers_ship_over_tls_with_a_token(
         os.chown(folders[name], 65532, 65532)
     init = ["collector", "init", "--name=gpuwarden.gpuwarden.svc", f"--dir={folders['tls']}",
             f"--data-dir={tmp_path}"]  # fmt: skip
-    subprocess.run([sys.executable, "-m", "gpuwarden_cli.main", *init], check=True, env={
-        "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("contract", "collector", "cli"))
-    })  # fmt: skip
+    subprocess.run([str(Path(sys.executable).with_name("gpuwarden")), *init], check=True)
     (folders["tls"] / "server.pem").rename(folders["tls"] / "tls.crt")
     (folders["tls"] / "server.key").rename(folders["tls"] / "tls.key")
     for path in folders["tls"].iterdir():

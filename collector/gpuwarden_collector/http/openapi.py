@@ -36,9 +36,9 @@ _ERRORS: Mapping[int, str] = {
     504: "It took too long.",
 }
 _TEXT_SCHEMA: Mapping[str, Any] = {"type": "string"}
-_INSTANT: Mapping[str, Any] = {"type": "integer", "description": "Milliseconds since 1970."}
-_SPAN = ("gpu_uuid", "node", "begin", "end", "columns", "job", "metrics")
-_INTEGERS = frozenset({"begin", "end", "columns", "last", "active_at"})
+_INSTANT: Mapping[str, Any] = {
+    "type": "integer", "minimum": 0, "maximum": 253_402_300_799_000, "description": "Milliseconds since 1970.",
+}  # fmt: skip
 _PARAMETER: Mapping[str, Any] = {
     "anyOf": [
         {"type": ["string", "number", "boolean", "null"]},
@@ -53,8 +53,68 @@ _PARAMETER: Mapping[str, Any] = {
 }
 
 
-def _object(required: Sequence[str], **properties: Any) -> dict[str, Any]:
+def _object(required: Sequence[str], /, **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(required)}
+
+
+@dataclass(frozen=True, slots=True)
+class QueryParameter:
+    """One of a query."""
+
+    name: str
+    schema: Mapping[str, Any]
+    is_required: bool = False
+
+
+def _one_of(name: str, *words: str) -> QueryParameter:
+    return QueryParameter(name, {"type": "string", "enum": list(words)})
+
+
+def _integer(name: str, least: int, most: int | None = None) -> QueryParameter:
+    schema = {"type": "integer", "minimum": least} | ({} if most is None else {"maximum": most})
+    return QueryParameter(name, schema)
+
+
+def _texts(name: str, least: int, most: int) -> QueryParameter:
+    """One that is repeated."""
+    items = {"type": "array", "items": _TEXT_SCHEMA, "minItems": least, "maxItems": most}
+    return QueryParameter(name, items, is_required=least > 0)
+
+
+_AT = ("begin", "end")
+_SPAN: tuple[str | QueryParameter, ...] = (
+    "gpu_uuid", "node", *(QueryParameter(name, _INSTANT) for name in _AT), _integer("columns", 1, 4_000), "job", "metrics",
+)  # fmt: skip
+_EPISODE = QueryParameter("active_at", _INSTANT)
+_COLOUR = _one_of(
+    "colour", "util_percent", "sm_active_percent", "power_watts", "temperature_margin_celsius", "memory_percent",
+    "usd_wasted_per_hour", "state",
+)  # fmt: skip
+_PERIODS = ("24h", "7d", "30d", "365d")
+_SORT = _one_of(
+    "sort",
+    "usd",
+    "gpu_hours",
+    "used",
+    "wasted_hours",
+    "wasted_usd",
+    "wasted_share",
+    "energy_kwh",
+    "name",
+)
+_USAGE: tuple[str | QueryParameter, ...] = (_one_of("since", *_PERIODS), *_AT, _SORT)
+_OF_ALERTS: tuple[str | QueryParameter, ...] = (
+    _one_of("since", "1h", *_PERIODS),
+    "node",
+    "rule",
+    "gpu",
+    "user",
+    "job",
+    "severity",
+)
+_PLACE: tuple[str | QueryParameter, ...] = (
+    _integer("last", 0), *(QueryParameter(name, _INSTANT) for name in _AT), "metrics", _one_of("compare", "week", "node", "job"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +125,14 @@ class Endpoint:
     answers: tuple[str, ...] = (_JSON,)
     """Media types."""
     status: int = 200
-    query: tuple[str, ...] = ()
+    query: tuple[str | QueryParameter, ...] = ()
     bodies: Mapping[str, Mapping[str, Any]] | None = None
     """Schema by media type."""
     errors: tuple[int, ...] = ()
+    answer: Mapping[str, Any] | None = None
+    """Schema of what it answers as JSON."""
+    error: Mapping[str, Any] | None = None
+    """Schema of its errors where it is another than that of all."""
 
 
 _SQL = _object(
@@ -77,6 +141,37 @@ _SQL = _object(
     params={"type": ["object", "null"], "additionalProperties": _PARAMETER},
     row_limit={"type": ["integer", "null"], "minimum": 0},
 ) | {"additionalProperties": False}
+_ROWS = _object(
+    ["columns", "rows", "truncated", "elapsed_s"],
+    columns={
+        "type": "array",
+        "items": _object(["name", "type"], name=_TEXT_SCHEMA, type=_TEXT_SCHEMA),
+    },
+    rows={"type": "array", "items": {"type": "array"}},
+    truncated={"type": "boolean"},
+    elapsed_s={"type": "number"},
+)
+_OR_NULL: Mapping[str, Any] = {"type": ["string", "null"]}
+_QUERIES = _object(
+    ["queries"],
+    queries={
+        "type": "array",
+        "items": _object(
+            ["name", "sql", "author", "saved_at", "mine"],
+            name=_TEXT_SCHEMA, sql=_TEXT_SCHEMA, author=_OR_NULL, saved_at=_TEXT_SCHEMA, mine={"type": "boolean"},
+        ),
+    },
+)  # fmt: skip
+_TOKEN = _object(
+    ["required"],
+    required={"type": "boolean"}, id=_TEXT_SCHEMA, scope=_TEXT_SCHEMA, node=_OR_NULL, expires_at=_OR_NULL,
+)  # fmt: skip
+_RPC_ERROR = {
+    "oneOf": [
+        {"$ref": "#/components/schemas/Error"},
+        _object(["jsonrpc", "error"], jsonrpc=_TEXT_SCHEMA, error={"type": "object"}),
+    ]
+}
 _NAMED = {"name": {"type": "string", "minLength": 1, "maxLength": 80}}
 _SILENCE = _object(
     ["author"],
@@ -86,14 +181,17 @@ _SILENCE = _object(
     comment=_TEXT_SCHEMA,
     starts_at=_TEXT_SCHEMA,
     ends_at=_TEXT_SCHEMA,
-) | {"description": "Matchers or fingerprint; `for` or `ends_at`."}
+    **{"for": _TEXT_SCHEMA},
+) | {"description": "Matchers or fingerprint; `for` or `ends_at`.", "additionalProperties": False}
 
 
-def _page(summary: str, *query: str, errors: tuple[int, ...] = (400, 404, 503)) -> Endpoint:
+def _page(
+    summary: str, *query: str | QueryParameter, errors: tuple[int, ...] = (400, 404, 503)
+) -> Endpoint:
     return Endpoint(summary, (_HTML,), query=query, errors=errors)
 
 
-def _data(summary: str, *query: str) -> Endpoint:
+def _data(summary: str, *query: str | QueryParameter) -> Endpoint:
     return Endpoint(summary, query=query, errors=(400, 404, 503))
 
 
@@ -104,13 +202,13 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ),
     ("POST", "/v1/sql"): Endpoint(
         "Runs one read-only query.", (_JSON, NDJSON_TYPE, "text/csv", ARROW_TYPE, PARQUET_TYPE),
-        bodies={_JSON: _SQL, _TEXT: _TEXT_SCHEMA}, errors=(400, 413, 429, 503, 504),
+        bodies={_JSON: _SQL, _TEXT: _TEXT_SCHEMA}, errors=(400, 413, 429, 503, 504), answer=_ROWS,
     ),
     ("POST", "/mcp"): Endpoint(
         "A message of the Model Context Protocol.", bodies={_JSON: _object(["jsonrpc"], jsonrpc=_TEXT_SCHEMA)},
-        errors=(400, 405, 406, 413, 415, 501),
+        errors=(400, 405, 406, 413, 415, 501), error=_RPC_ERROR,
     ),
-    ("GET", "/v1/queries"): Endpoint("Saved queries.", errors=(503,)),
+    ("GET", "/v1/queries"): Endpoint("Saved queries.", errors=(503,), answer=_QUERIES),
     ("POST", "/v1/queries"): Endpoint(
         "Saves a query.", status=201, errors=(400, 409, 413, 415, 503),
         bodies={_JSON: _object(["name", "sql"], sql=_TEXT_SCHEMA, **_NAMED)},
@@ -120,7 +218,7 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
         "Registers the token that a node has made.", status=201, errors=(400, 409, 413, 415, 503),
         bodies={_JSON: _object(["node", "id", "sha256"], node=_TEXT_SCHEMA, id=_TEXT_SCHEMA, sha256=_TEXT_SCHEMA)},
     ),
-    ("GET", "/v1/token"): Endpoint("The caller's token."),
+    ("GET", "/v1/token"): Endpoint("The caller's token.", answer=_TOKEN),
     ("GET", "/v1/ca"): Endpoint(
         "The certificate of the collector's authority.", ("application/x-pem-file",), errors=(404,)
     ),
@@ -129,11 +227,11 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("GET", "/v1/rules/{name}"): Endpoint("A rule with its text.", errors=(404, 503)),
     ("POST", "/v1/rules/reload"): Endpoint("Reads rules and routing again.", errors=(422, 503)),
     ("GET", "/v1/alerts/{fingerprint}/explanation"): Endpoint(
-        "Why an alert fires.", query=("active_at",), errors=(400, 404, 503)
+        "Why an alert fires.", query=(_EPISODE,), errors=(400, 404, 503)
     ),
     ("GET", "/v1/silences"): Endpoint("Silences and acknowledgements.", errors=(503,)),
     ("GET", "/v1/silences/preview"): Endpoint(
-        "What a silence would cover.", query=("matcher",), errors=(400, 503)
+        "What a silence would cover.", query=(_texts("matcher", 1, 20),), errors=(400, 503)
     ),
     ("POST", "/v1/silences"): Endpoint(
         "Makes a silence.", status=201, bodies={_JSON: _SILENCE}, errors=(400, 404, 413, 415, 503)
@@ -141,7 +239,9 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("DELETE", "/v1/silences/{id}"): Endpoint("Ends a silence.", (), 204, errors=(404, 503)),
     ("POST", "/v1/backtests"): Endpoint(
         "Begins a backtest.", status=201, errors=(400, 404, 409, 413, 415, 503),
-        bodies={_JSON: _object(["rule"], rule=_TEXT_SCHEMA, since=_TEXT_SCHEMA)},
+        bodies={
+            _JSON: _object(["rule"], rule=_TEXT_SCHEMA, since=_TEXT_SCHEMA) | {"additionalProperties": False}
+        },
     ),
     ("GET", "/v1/backtests"): Endpoint("The backtest that runs.", errors=(503,)),
     ("GET", "/v1/backtests/{id}"): Endpoint("A backtest.", errors=(404, 503)),
@@ -153,35 +253,47 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("GET", "/readyz"): Endpoint("Whether batches can be stored.", errors=(503,)),
     ("GET", "/metrics"): Endpoint("The collector about itself, for Prometheus.", (_TEXT,)),
     ("GET", "/v1/schema"): _data("Tables and views with meanings."),
-    ("GET", "/v1/map"): _data("Reading and state of every GPU.", "colour"),
+    ("GET", "/v1/map"): _data("Reading and state of every GPU.", _COLOUR),
     ("GET", "/v1/map/names"): _data("Which GPUs those are."),
-    ("GET", "/v1/map/nodes"): _data("Power, CPU and memory of nodes.", "node"),
+    ("GET", "/v1/map/nodes"): _data("Power, CPU and memory of nodes.", _texts("node", 1, 100)),
     ("GET", "/v1/fleet"): _data("Totals, and the gravest incidents and alerts."),
-    ("GET", "/v1/fleet/past"): _data("The last hours of the fleet.", "by"),
+    ("GET", "/v1/fleet/past"): _data(
+        "The last hours of the fleet.", QueryParameter("by", {"type": "string", "maxLength": 100})
+    ),
     ("GET", "/v1/fleet/week"): _data("What seven days of waste cost."),
     ("GET", "/v1/search"): _data("Nodes, GPUs, users and jobs by name.", "q"),
     ("GET", "/v1/series"): _data("Metrics over a span.", *_SPAN),
     ("GET", "/v1/timeline"): _data("What happened over a span.", *_SPAN),
     ("GET", "/v1/health"): _data("Errors and repairs over a span.", *_SPAN),
     ("GET", "/v1/coverage"): _data("What was read and missed over a span.", *_SPAN),
-    ("GET", "/v1/topology"): _data("How the GPUs of a node are connected.", "node", "end"),
-    ("GET", "/"): _page("The fleet.", "colour", "group", "filter"),
-    ("GET", "/nodes/{node}"): _page("A node.", "gpu", "last", "begin", "end", "metrics", "compare"),
-    ("GET", "/gpus/{gpu_uuid}"): _page("A GPU.", "last", "begin", "end", "metrics", "compare"),
+    ("GET", "/v1/topology"): _data(
+        "How the GPUs of a node are connected.",
+        QueryParameter("node", {"type": "string", "minLength": 1}, is_required=True), QueryParameter("end", _INSTANT),
+    ),
+    ("GET", "/"): _page("The fleet.", _COLOUR, "group", "filter"),
+    ("GET", "/nodes/{node}"): _page("A node.", "gpu", *_PLACE),
+    ("GET", "/gpus/{gpu_uuid}"): _page("A GPU.", *_PLACE),
     ("GET", "/incidents"): _page(
-        "Incidents.", "state", "since", "node", "rule", "gpu", "user", "job", "severity"
+        "Incidents.", _one_of("state", "open", "acknowledged", "silenced", "ended"), *_OF_ALERTS
     ),
     ("GET", "/incidents/{id}"): _page("An incident."),
-    ("GET", "/alerts"): _page("Alerts.", "state", "since", "node", "rule", "gpu", "user", "job", "severity"),
-    ("GET", "/alerts/{fingerprint}"): _page("An alert.", "active_at"),
-    ("GET", "/silences"): _page("Silences.", "matcher"),
+    ("GET", "/alerts"): _page(
+        "Alerts.", _one_of("state", "firing", "acknowledged", "silenced", "pending", "ended"), *_OF_ALERTS
+    ),
+    ("GET", "/alerts/{fingerprint}"): _page("An alert.", _EPISODE),
+    ("GET", "/silences"): _page("Silences.", _texts("matcher", 0, 20)),
     ("GET", "/rules"): _page("Rules."),
     ("GET", "/rules/{name}"): _page("A rule.", "backtest"),
-    ("GET", "/usage"): _page("Usage.", "by", "since", "begin", "end", "sort"),
-    ("GET", "/jobs/{name}"): _page("A job.", "since", "begin", "end"),
-    ("GET", "/users/{name}"): _page("A user.", "since", "begin", "end", "sort"),
-    ("GET", "/waste"): _page("The waste report.", "by", "since", "begin", "end"),
-    ("GET", "/collector"): _page("The collector and its agents.", "state", "filter"),
+    ("GET", "/usage"): _page("Usage.", _one_of("by", "user", "team", "job", "node", "model"), *_USAGE),
+    ("GET", "/jobs/{name}"): _page("A job.", *_USAGE),
+    ("GET", "/users/{name}"): _page("A user.", *_USAGE),
+    ("GET", "/waste"): _page(
+        "The waste report.", _one_of("by", "user", "node", "job", "team", "model", "gpu"), _one_of("since", *_PERIODS)
+    ),
+    ("GET", "/collector"): _page(
+        "The collector and its agents.",
+        _one_of("state", "all", "silent", "behind", "gaps", "losses", "old"), "filter",
+    ),
     ("GET", "/sql"): _page("SQL.", "q"),
     ("GET", "/login"): _page("Asks for a token.", "next", "why"),
     ("POST", "/login"): Endpoint(
@@ -231,20 +343,28 @@ def _operation(method: str, path: str, endpoint: Endpoint) -> dict[str, Any]:
     need = need_of(method, path)
     done: dict[str, Any] = {"description": "Done."}
     if endpoint.answers:
-        done["content"] = {media_type: {} for media_type in endpoint.answers}
+        said = {} if endpoint.answer is None else {"schema": endpoint.answer}
+        done["content"] = {kind: said if kind == _JSON else {} for kind in endpoint.answers}
     responses: dict[str, Any] = {str(endpoint.status): done}
     errors = {*endpoint.errors, 403, *(() if need is Anyone else (401,))}
     kinds = [_JSON] if _HTML not in endpoint.answers else [_JSON, _HTML, _TEXT]
     for status in sorted(errors):
-        schema = {"$ref": "#/components/schemas/Error"}
+        schema = endpoint.error or {"$ref": "#/components/schemas/Error"}
         responses[str(status)] = {
             "description": _ERRORS.get(status, "Refused."),
             "content": {kind: {"schema": schema} if kind == _JSON else {} for kind in kinds},
         }
-    named = [_parameter(name, "path") for name in re.findall(r"\{(\w+)\}", path)]
+    named = [
+        _described(QueryParameter(name, _TEXT_SCHEMA, True), "path")
+        for name in re.findall(r"\{(\w+)\}", path)
+    ]
+    query = (
+        one if isinstance(one, QueryParameter) else QueryParameter(one, _TEXT_SCHEMA)
+        for one in endpoint.query
+    )
     operation: dict[str, Any] = {
         "summary": endpoint.summary,
-        "parameters": [*named, *(_parameter(name, "query") for name in endpoint.query)],
+        "parameters": [*named, *(_described(one, "query") for one in query)],
         "responses": responses,
         "security": [] if need is Anyone else [{"token": []}],
         "x-scope": "any" if need in (Anyone, Holder) else str(need),
@@ -255,9 +375,8 @@ def _operation(method: str, path: str, endpoint: Endpoint) -> dict[str, Any]:
     return operation
 
 
-def _parameter(name: str, place: str) -> dict[str, Any]:
-    schema = _INSTANT if name in _INTEGERS else _TEXT_SCHEMA
-    return {"name": name, "in": place, "required": place == "path", "schema": schema}
+def _described(one: QueryParameter, place: str) -> dict[str, Any]:
+    return {"name": one.name, "in": place, "required": one.is_required, "schema": one.schema}
 
 
 def openapi_routes(served: Iterable[tuple[str, str]]) -> Iterable[web.AbstractRouteDef]:

@@ -188,6 +188,23 @@ def test_json_says_whether_rows_were_cut(database: Database) -> None:
     }
 
 
+def test_csv_has_plain_values_and_others_as_they_are(database: Database) -> None:
+    rows = rows_of(
+        database,
+        """SELECT * FROM (VALUES
+            (1::TINYINT, 1.0::DOUBLE, 0.1::FLOAT, 'a,b"c', TIMESTAMP '2026-01-02 03:04:05.6789', true, [1, 2]),
+            (NULL, 'nan', '-inf'::FLOAT, '', TIMESTAMP '1969-12-31 23:59:59.9999', NULL, []),
+            (3, -2.5, 1e30::FLOAT, E'l\nx', NULL, false, NULL))""",
+    )
+    assert encoded("csv", rows, 0).decode().partition("\r\n")[2] == (
+        '1,1.0,0.1,"a,b""c",2026-01-02T03:04:05.678Z,true,"[1,2]"\r\n'
+        ",,,,1969-12-31T23:59:59.999Z,,[]\r\n"
+        '3,-2.5,1e+30,"l\nx",,false,\r\n'
+    )
+    nothing = rows_of(database, "SELECT NULL AS a UNION ALL SELECT ''")
+    assert encoded("csv", nothing, 0) == b'a\r\n""\r\n""\r\n'
+
+
 def test_csv_is_what_a_csv_reader_reads(database: Database) -> None:
     rows = rows_of(database, 'SELECT \'a,"b"\n\' AS "x,y", NULL AS n, true AS t, [1, 2] AS l')
     read = list(csv.reader(io.StringIO(encoded("csv", rows, 0).decode(), newline="")))

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from gpuwarden.query import QueryError
 from gpuwarden_collector.postgres import messages, types
 from gpuwarden_collector.postgres.types import ColumnType
-from gpuwarden_collector.query.encode import json_column
+from gpuwarden_collector.query.encode import joined, json_column
 from gpuwarden_collector.query.execute import Description
 from gpuwarden_collector.query.formats import Encoder, Ending
 
@@ -87,7 +87,7 @@ class _Rows:
             parts += [_fixed(lengths.astype(">i4")), cells.fill_null(b"")]
         heads = np.empty(chunk.num_rows, _HEAD)
         heads["kind"], heads["size"], heads["columns"] = b"D", sizes, len(self._types)
-        return _joined(_fixed(heads), *parts)
+        return joined(_fixed(heads), *parts)
 
     def end(self, ending: Ending) -> bytes:
         """As of Encoder: who asked says whether rows were cut."""
@@ -117,7 +117,7 @@ class _Copy:
             parts += [cells, b"\t"]
         heads = np.empty(chunk.num_rows, _COPY_HEAD)
         heads["kind"], heads["size"] = b"d", sizes
-        return _joined(_fixed(heads), *parts[:-1], b"\n")
+        return joined(_fixed(heads), *parts[:-1], b"\n")
 
     def end(self, ending: Ending) -> bytes:
         """As of Encoder: who asked says whether rows were cut."""
@@ -141,13 +141,6 @@ def _fixed(values: Any) -> Any:
     ends = np.arange(0, (len(values) + 1) * width, width, dtype=np.int32)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(values.tobytes())]
     return pa.Array.from_buffers(pa.binary(), len(values), buffers)
-
-
-def _joined(*parts: Any) -> bytes:
-    """Arrays of bytes without NULL, one value of each after the other."""
-    rows = pc.binary_join_element_wise(*parts, b"")
-    ends = np.frombuffer(rows.buffers()[1], np.int32)[rows.offset :]
-    return bytes(memoryview(rows.buffers()[2])[ends[0] : ends[len(rows)]])
 
 
 def _copied(cells: Any) -> Any:

@@ -14,13 +14,12 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from gpuwarden.query import TRUNCATED, QueryError
+from gpuwarden_collector.query.csv_rows import csv_rows
 from gpuwarden_collector.query.encode import (
     ResultRows,
-    csv_cell,
     json_bytes,
     json_column,
     parquet_column,
-    python_rows,
 )
 
 _CHUNK_ROWS = 2_048
@@ -142,9 +141,7 @@ class _Csv:
         return _csv([self._names])
 
     def rows(self, data: Any) -> bytes:
-        chunks = _chunks(data)
-        rows = (row for c in chunks for row in python_rows(ResultRows(c, self._types, False)))
-        return _csv([csv_cell(cell) for cell in row] for row in rows)
+        return b"".join(csv_rows(chunk, self._types) for chunk in _chunks(data))
 
     def end(self, ending: Ending) -> bytes:
         if not ending.truncated or ending.is_own_limit:

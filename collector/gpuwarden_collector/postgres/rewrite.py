@@ -31,6 +31,9 @@ int2vector oidvector pg_node_tree sql_identifier character_data yes_or_no aclite
 _TEXTS = frozenset(_TEXT_NAMES.split())
 _PLAIN_COLLATIONS = frozenset({"default", "pg_catalog.default", "c", "pg_catalog.c", "posix"})
 _NUMBERS = frozenset({"xid", "cid", "cardinal_number", "oid"})
+_READ_AS = {"to_timestamp": "TIMESTAMP", "to_date": "DATE"}
+_PLAIN_TIMES = frozenset({"YYYY-MM-DD", "YYYY-MM-DD HH24:MI:SS", "YYYY-MM-DD HH24:MI:SS.US"})
+"""Formats of times that are read by a cast, as Superset has them."""
 _OTHER_NAMES = {
     "~": "regexp_matches",
     "regexp_full_match": "regexp_matches",
@@ -124,7 +127,11 @@ def _replace_children(statement: Node) -> bool:
 
 def _is_of_catalog(replaced: Node) -> bool:
     """Whether what was replaced is PostgreSQL's alone: a collation or a list may be in any query."""
-    return replaced.get("type") != "COLLATE" and replaced.get("function_name") != "unnest"
+    is_anywhere = replaced.get("type") == "COLLATE" or replaced.get("function_name") in (
+        "unnest",
+        *_READ_AS,
+    )
+    return not is_anywhere
 
 
 def _children(node: Any) -> Iterator[tuple[tuple[Any, Any], Node]]:
@@ -147,6 +154,8 @@ def _replacement(node: Node) -> Node | None:
         return _constant("gpuwarden", node["alias"] or name) if is_role else None
     if node.get("function_name") == "unnest" and (items := _literal_array(node)) is not None:
         return {**node, "children": [_call("list_value", *items)]}
+    if node.get("function_name") in _READ_AS and len(node["children"]) == 2:
+        return _time_read(node)
     if node.get("type") != "OPERATOR_CAST":
         return None
     name = _type_name(node["cast_type"])
@@ -161,6 +170,16 @@ def _replacement(node: Node) -> Node | None:
     made = _call(f"own_{_NAMED[name]}_{'oid' if is_oid else 'name'}", child)
     made["alias"] = node.get("alias") or ""
     return made
+
+
+def _time_read(node: Node) -> Node | None:
+    """`to_timestamp(text, format)` as a cast; None: of another format."""
+    text, form = node["children"]
+    if form.get("class") != "CONSTANT" or form["value"].get("value") not in _PLAIN_TIMES:
+        return None
+    kind = {"id": _READ_AS[node["function_name"]], "type_info": None}
+    cast: Node = {"class": "CAST", "type": "OPERATOR_CAST", "cast_type": kind, "try_cast": False}
+    return {**cast, "alias": node["alias"], "query_location": 0, "child": text}
 
 
 def _literal_array(unnest: Node) -> list[Node] | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import asyncpg
 import pandas as pd
+import psycopg
 import pytest
 import sqlalchemy as sa
 
@@ -176,6 +177,20 @@ SELECT extract(epoch from ts) >= 1772366400 AND extract(epoch from ts) <= 177237
     gpu_samples LIMIT 1;
 SELECT DISTINCT node AS __text, node AS __value FROM gpu_samples;
 """
+SUPERSET = """
+-- Its charts and time filters on PostgreSQL, as its engine writes them (it lists tables through SQLAlchemy).
+SELECT DATE_TRUNC('minute', ts) AS __timestamp, node AS node, AVG(util_percent) AS "AVG(util_percent)"
+    FROM main.gpu_samples WHERE ts >= TO_TIMESTAMP('2026-03-01 12:00:00.000000', 'YYYY-MM-DD HH24:MI:SS.US')
+    AND ts < TO_TIMESTAMP('2026-03-01 13:00:00.000000', 'YYYY-MM-DD HH24:MI:SS.US')
+    GROUP BY DATE_TRUNC('minute', ts), node ORDER BY "AVG(util_percent)" DESC LIMIT 10000;
+SELECT DATE_TRUNC('minute', ts) + INTERVAL '15 seconds' * FLOOR(EXTRACT(SECOND FROM ts) / 15) AS __timestamp,
+    COUNT(*) AS count FROM main.gpu_samples GROUP BY 1 ORDER BY count DESC LIMIT 10000;
+SELECT COUNT(*) FROM main.gpu_samples WHERE ts::DATE >= TO_DATE('2026-03-01', 'YYYY-MM-DD');
+SELECT datname FROM pg_database WHERE datistemplate = false;
+SELECT * FROM (SELECT node, gpu FROM gpus) AS virtual_table LIMIT 1000 OFFSET 0;
+SELECT node FROM main.gpu_samples WHERE node ILIKE '%n1%' GROUP BY node ORDER BY node LIMIT 1000;
+EXPLAIN SELECT count(*) FROM main.gpus;
+"""
 OTHERS = """
 -- The drivers of Java, .NET and Python, and the tools that use them, once they have connected.
 SET extra_float_digits = 3;
@@ -205,12 +220,20 @@ SELECT relname FROM pg_catalog.pg_class WHERE relkind = ANY('{r,v}') AND relname
 
 def test_queries_of_other_clients_are_answered(connect: Any) -> None:
     connection, failures = connect(), []
-    for sql in map(attrgetter("sql"), split(GRAFANA + OTHERS)):
+    for sql in map(attrgetter("sql"), split(GRAFANA + SUPERSET + OTHERS)):
         try:
             connection.execute(sql, prepare=True)
         except Exception as error:  # noqa: BLE001  whatever it is, the next one is tried
             failures.append((sql, str(error)))
     assert not failures
+
+
+def test_times_that_are_read_by_a_format_are_those_times(connect: Any) -> None:
+    sql = "SELECT count(*) FROM gpu_samples WHERE ts >= TO_TIMESTAMP('2026-03-01 12:00:08.500000', '{}')"
+    connection = connect()
+    assert connection.execute(sql.format("YYYY-MM-DD HH24:MI:SS.US")).fetchall() == [(8,)]
+    with pytest.raises(psycopg.Error, match="to_timestamp"):
+        connection.execute(sql.format("DD.MM.YYYY"))
 
 
 def test_only_public_tables_are_shown(connect: Any) -> None:

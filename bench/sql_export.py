@@ -1,6 +1,9 @@
 """Exports many rows over HTTP, beside DuckDB that reads the same Parquet files: rate and memory.
 
-    python -m bench.sql_export [--rows 10000000] [--form arrow] [--runs 3]
+    python -m bench.sql_export [--rows 10000000] [--form arrow csv command cursor copy] [--runs 3]
+
+`command` is `gpuwarden sql --format csv` to a file; `cursor` and `copy` are a server-side cursor and COPY of
+psycopg, over PostgreSQL's protocol.
 
 A store is filled with hours of samples, and a collector is run over it. The client is the Python client in
 a process of its own, which keeps no batch; DuckDB reads the files in another, first with one thread as a
@@ -10,6 +13,7 @@ more than when it began (PSS), looked at ten times a second: of the client, and 
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -25,8 +29,11 @@ from bench.sql import fill
 from bench.store import ours
 
 import gpuwarden
+from gpuwarden_collector.storage.address import CATALOGUE, FOLDER
+from gpuwarden_collector.storage.extensions import load_extension
 
 SQL = "SELECT ts, node, gpu, gpu_uuid, util_percent, power_watts, temperature_celsius FROM {}"
+POSTGRES_PORT = 15_432
 _GPUS = 100
 _LOOK_S = 0.1
 
@@ -65,6 +72,9 @@ def export(url: str, rows: int, form: str) -> dict[str, Any]:
             found.add(batch)
         assert query.is_truncated is False
         return found.document(time.perf_counter() - began_s)
+    if form in OTHERS:
+        OTHERS[form](url, sql, found)
+        return found.document(time.perf_counter() - began_s)
     document = {"sql": sql, "row_limit": rows}
     accept = {"csv": "text/csv", "ndjson": "application/x-ndjson", "json": "application/json",
               "parquet": "application/vnd.apache.parquet"}[form]  # fmt: skip
@@ -77,13 +87,69 @@ def export(url: str, rows: int, form: str) -> dict[str, Any]:
     return {**found.document(time.perf_counter() - began_s), "bytes": size}
 
 
+def by_command(url: str, sql: str, found: Sums) -> None:
+    """With `gpuwarden sql` in this process, whose output is a file."""
+    from gpuwarden_cli.main import main as command
+
+    with tempfile.TemporaryFile() as file:
+        kept = os.dup(1)
+        os.dup2(file.fileno(), 1)
+        assert command(["sql", sql, "--format", "csv", "--url", url]) == 0
+        os.dup2(kept, 1)
+        file.seek(0)
+        next(file)  # the header
+        for line in file:
+            fields = line.split(b",")
+            found.rows += 1
+            for at, field in enumerate((4, 5, 2)):
+                found.sums[at] += float(fields[field])
+
+
+def _connected() -> Any:
+    import psycopg
+
+    return psycopg.connect(host="127.0.0.1", port=POSTGRES_PORT, user="bench", dbname="gpuwarden")
+
+
+def by_cursor(_url: str, sql: str, found: Sums) -> None:
+    """A server-side cursor."""
+    with _connected() as connection, connection.cursor(name="rows") as cursor:
+        cursor.itersize = 10_000
+        for row in cursor.execute(sql):
+            found.rows += 1
+            for at, field in enumerate((4, 5, 2)):
+                found.sums[at] += row[field]
+
+
+def by_copy(_url: str, sql: str, found: Sums) -> None:
+    """As psql's \\copy."""
+    with (
+        _connected() as connection,
+        connection.cursor() as cursor,
+        cursor.copy(f"COPY ({sql}) TO STDOUT") as copy,
+    ):
+        for line in copy:
+            fields = bytes(line).split(b"\t")
+            found.rows += 1
+            for at, field in enumerate((4, 5, 2)):
+                found.sums[at] += float(fields[field])
+
+
+OTHERS = {"command": by_command, "cursor": by_cursor, "copy": by_copy}
+
+
 def direct(folder: str, threads: int) -> dict[str, Any]:
     """The same rows from the Parquet files."""
     import duckdb
 
     found = Sums()
     connection = duckdb.connect(config={"threads": threads})
-    there = [str(path) for path in Path(folder).rglob("*.parquet") if "gpu_samples" in path.parts]
+    load_extension(connection, "ducklake")
+    load_extension(connection, "sqlite_scanner")
+    catalogue = Path(folder) / FOLDER / CATALOGUE
+    connection.execute(f"ATTACH 'ducklake:sqlite:{catalogue}' AS fleet (READ_ONLY)")
+    listed = "SELECT data_file FROM ducklake_list_files('fleet', 'gpu_samples')"
+    there = [path for (path,) in connection.execute(listed).fetchall()]
     assert there, f"no Parquet files of gpu_samples in {folder}"
     files = f"read_parquet({there})"
     print("begun", flush=True)
@@ -139,7 +205,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--form", default="arrow")
+    parser.add_argument("--form", nargs="+", default=["arrow"])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("way", nargs="*", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -152,19 +218,21 @@ def main() -> None:
             _compare(args.rows, args.form, args.runs)
 
 
-def _compare(rows: int, form: str, runs: int) -> None:
+def _compare(rows: int, forms: list[str], runs: int) -> None:
     with tempfile.TemporaryDirectory(prefix="gpuwarden-bench-") as name:
         folder = Path(name)
         hours = max(1, round(rows / _GPUS / 3600))
         fill(folder, _GPUS, hours / 24)
         rows = _GPUS * 3600 * hours
-        with ours.collector(folder, query_timeout_s=300, query_export_rows_max=rows) as child:
+        with ours.collector(
+            folder, query_timeout_s=300, query_export_rows_max=rows, postgres_port=POSTGRES_PORT
+        ) as child:
             child.query("SELECT 1")
             _wait_idle(child)
             ways = {
                 "DuckDB, 1 thread": ["direct", name, "1"],
                 "DuckDB, 2 threads": ["direct", name, "2"],
-                f"gpuwarden, {form}": ["export", child.url, str(rows), form],
+                **{f"gpuwarden, {form}": ["export", child.url, str(rows), form] for form in forms},
             }
             print(f"{rows:,} rows\n{'':20} {'rows/s':>12} {'MiB client':>11} {'MiB collector':>14}")
             known: Any = None

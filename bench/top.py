@@ -18,10 +18,11 @@ import sys
 import tempfile
 import termios
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 VIEWS = ("nodes", "GPUs", "processes", "jobs", "alerts")
-FIRST_S = 4.0
+FIRST_S = 2.5
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 COMMAND = "import sys; from gpuwarden_cli.main import main; sys.exit(main())"
 
@@ -74,7 +75,10 @@ class Terminal:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if select.select([self._fd], [], [], left)[0]:
-                self.written += len(os.read(self._fd, 65536))
+                try:
+                    self.written += len(os.read(self._fd, 65536))
+                except OSError:  # it has ended
+                    return
 
     def press(self, keys: str) -> None:
         """Type."""
@@ -129,7 +133,11 @@ def main() -> None:
                 str(nodes),
                 "--stored",
             ]
-            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            with (
+                subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server,
+                ExitStack() as stack,
+            ):
+                stack.callback(server.terminate)  # else its end is waited for, should this fail
                 assert server.stdout is not None
                 url = f"http://127.0.0.1:{server.stdout.readline().strip()}"
                 time.sleep(3)
@@ -140,7 +148,6 @@ def main() -> None:
                 for size in args.size:
                     columns, rows = (int(part) for part in size.split("x"))
                     measure(url, server.pid, columns, rows, args.seconds)
-                server.terminate()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,11 @@ from bench.dashboards.fill import FleetSize, alerts, inventory, rollups, sample_
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.schema import UPSERTED
+from gpuwarden_collector.http.bodies import BodyReader
+from gpuwarden_collector.http.sql import SqlEndpoint
 from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.ops.query_log import QueryLog
+from gpuwarden_collector.query.fair_queue import QueryQueue
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.stored import RUNNING_LOOK_S, label_running, take_stored
 from gpuwarden_collector.query.worker import WorkerSettings
@@ -54,6 +58,13 @@ def fill(database: Database, size: FleetSize, now: datetime) -> None:
                     cursor.execute(f"INSERT INTO lake.main.{table} BY NAME {select}")
 
 
+class Nowhere:
+    """A writer of what nobody reads."""
+
+    async def write(self, changes: Changes) -> None:
+        """Drop it."""
+
+
 class Samples:
     """Rows of this second, made by a DuckDB of their own."""
 
@@ -79,14 +90,18 @@ async def serve(folder: Path, nodes: int, *, is_stored: bool = False) -> None:
     newest = database.spill_dir / "newest"
     latest = LatestRows(newest, clock)
     worker = WorkerSettings(folder, database.address, LIMITS, database.spill_dir, 0, newest)
-    running = RunningWaste(newest, clock)
-    querier = SqlQuerier(worker, Stats(), clock, latest=latest, running=running)
-    labels = SqlQuerier(worker, Stats(), clock, queries_max=1)
+    running, stats = RunningWaste(newest, clock), Stats()
+    querier = SqlQuerier(worker, stats, clock, latest=latest, running=running)
+    labels = SqlQuerier(worker, stats, clock, queries_max=1)
     samples = Samples(size)
     await take_stored(latest, querier)
     await label_running(running, labels)
     app = web.Application()
-    app.add_routes(routes(querier, clock))
+    bodies = BodyReader(in_flight_bytes_max=2**24, timeout_s=10)
+    query_log = QueryLog("bench", Nowhere(), clock)  # type: ignore[arg-type]
+    queue = QueryQueue(2)
+    sql = SqlEndpoint(querier, bodies, stats, queue=queue, query_log=query_log, send_s=30)
+    app.add_routes([*routes(querier, clock), *sql.routes()])
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

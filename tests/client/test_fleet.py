@@ -115,6 +115,8 @@ async def test_a_question_that_cannot_be_answered_says_why(fleet: AsyncFleet) ->
         await fleet.sql("SELECT * FROM range(2)").one()
     with pytest.raises(CallError, match="by = tema is not known; it is one of user, node"):
         fleet.waste(by="tema")
+    with pytest.raises(CallError, match="since = 999999999d is longer ago than there are years"):
+        fleet.waste(since="999999999d")
     with pytest.raises(CallError, match="no collector answers at http://127.0.0.1:9"):
         gpuwarden.connect("http://127.0.0.1:9").sql("SELECT 1").rows()
     with pytest.raises(CallError, match="url = localhost is not a URL"):

@@ -108,7 +108,7 @@ _WASTED = _right("usd_wasted", "wasted", 7, as_usd)
 
 COLUMNS: Mapping[TopView, Sequence[ShownColumn]] = {
     TopView.NODES: (
-        ShownColumn("node", "node", 14, grows=True),
+        ShownColumn("node", "node", 14, most=36, grows=True),
         ShownColumn("state", "state", 8, level=_of_state),
         _right("gpus", "GPUs", 4),
         _right("idle", "idle", 4),
@@ -122,7 +122,7 @@ COLUMNS: Mapping[TopView, Sequence[ShownColumn]] = {
         _right("cpu_percent", "CPU%", 4, from_width=96),
         _right("host_memory_percent", "RAM%", 4, from_width=96),
         ShownColumn("model", "model", 22, from_width=130),
-        ShownColumn("labels", "labels", 30, from_width=160),
+        ShownColumn("labels", "labels", 30, from_width=160, most=60),
     ),
     TopView.GPUS: (
         ShownColumn("place", "node/GPU", 14, grows=True),
@@ -138,7 +138,7 @@ COLUMNS: Mapping[TopView, Sequence[ShownColumn]] = {
         _right("sm_clock_mhz", "MHz", 5, from_width=110),
         ShownColumn("alert", "alert", 18, from_width=120, most=30, level=_of_alerts),
         ShownColumn("model", "model", 24, from_width=140),
-        ShownColumn("process", "process", 16, from_width=160),
+        ShownColumn("process", "process", 16, from_width=160, most=40),
     ),
     TopView.PROCESSES: (
         ShownColumn("place", "node/GPU", 14, most=24),
@@ -152,7 +152,7 @@ COLUMNS: Mapping[TopView, Sequence[ShownColumn]] = {
         ShownColumn("command", "command", 10, grows=True),
     ),
     TopView.JOBS: (
-        ShownColumn("job", "job", 16, grows=True),
+        ShownColumn("job", "job", 16, most=36, grows=True),
         ShownColumn("user", "user", 10, most=16),
         _right("gpus", "GPUs", 5),
         _right("nodes", "nodes", 5),
@@ -162,7 +162,7 @@ COLUMNS: Mapping[TopView, Sequence[ShownColumn]] = {
         _USD,
         _WASTED,
         ShownColumn("finding", "held up by", 18, from_width=100),
-        ShownColumn("where", "where", 30, from_width=140),
+        ShownColumn("where", "where", 30, from_width=140, most=80),
     ),
     TopView.ALERTS: (
         ShownColumn("severity", "severity", 8, level=_of_severity),

@@ -183,8 +183,13 @@ class JobReport:
         return sum(u for u, _ in known) / sum(t for _, t in known) if known else None
 
 
-async def read(querier: Querier, job: str, now: datetime) -> JobReport | None:
-    """The job of that name (a Slurm job's id, or namespace/pod); None where there is none. Raises QueryError."""
+async def read(
+    querier: Querier, job: str, now: datetime, *, short_s: float = 0
+) -> JobReport | None:
+    """The job of that name (a Slurm job's id, or namespace/pod); None where there is none. Raises QueryError.
+
+    Of one that ran for less than `short_s` no figures are read.
+    """
     found = (await querier.query(_SLURM_JOB, {"job": job})).records()
     if not found or found[0]["started_at"] is None:
         since = {"job": job, "since": now - LOOK_BACK}
@@ -194,6 +199,8 @@ async def read(querier: Querier, job: str, now: datetime) -> JobReport | None:
     facts = found[0]
     begin = facts["started_at"]
     end = max(begin, facts.get("ended_at") or facts.get("seen_at") or now)
+    if (end - begin).total_seconds() < short_s:
+        return JobReport(job, facts, begin, end, ())
     params = {"job": job, "begin": begin, "end": end}
     uuids = {"begin": begin, "end": end, "uuids": facts["gpu_uuids"] or ""}
     tables = [_FROM_MINUTES] if end - begin > DETAIL else [_FROM_SAMPLES, _FROM_MINUTES]

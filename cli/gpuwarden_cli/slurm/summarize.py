@@ -16,7 +16,7 @@ from typing import Any
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.job_report import JobReport, read
-from gpuwarden.job_summary import comment, screen
+from gpuwarden.job_summary import SHORT_S, comment, screen
 from gpuwarden.lifecycle import StartError
 from gpuwarden.query import QueryError
 from gpuwarden_client.http import CallError
@@ -201,7 +201,9 @@ def done_once(
             continue
         count += 1
         say(f"job {job}: {text[:40]}{'...' if len(text) > 40 else ''}")
-        if mail is not None and (problem := mail(report)) is not None:
+        if mail is None or report.seconds < SHORT_S:
+            continue
+        if (problem := mail(report)) is not None:
             say(f"job {job}: not mailed: {problem}")
     return count
 
@@ -243,7 +245,7 @@ def run(args: argparse.Namespace) -> int:
         done_once(
             ended,
             comments,
-            lambda job: asyncio.run(read(querier, job, clock.now())),
+            lambda job: asyncio.run(read(querier, job, clock.now(), short_s=SHORT_S)),
             writer,
             mail,
             print,

@@ -11,6 +11,8 @@ import pytest
 from tests.collector.made_up_store import LIMITS, put
 
 from gpuwarden.clock import SystemClock
+from gpuwarden.job_report import read
+from gpuwarden.query import Result
 from gpuwarden_cli.commands.report import BY
 from gpuwarden_cli.main import main
 from gpuwarden_collector.daemon import running
@@ -297,3 +299,18 @@ def test_a_job_that_only_its_processes_tell_of(report: Report) -> None:
 def test_a_job_that_nobody_knows_is_said(report: Report, capsys: Any) -> None:
     ((code, _),) = report("job 4711", waste_1h=HOURS)
     assert code == 2
+
+
+async def test_no_figures_are_read_of_a_job_that_was_short() -> None:
+    asked = []
+
+    class Querier:
+        async def query(self, sql: str, params: Any = None, **_: Any) -> Result:
+            asked.append(sql)
+            names = ["slurm_job_id", "started_at", "ended_at", "gpu_uuids"]
+            begin = datetime(2026, 11, 23, 8, tzinfo=UTC)
+            return Result(names, [], [("7", begin, begin + timedelta(seconds=59), "GPU-a")])
+
+    found = await read(Querier(), "7", datetime(2026, 11, 23, 9, tzinfo=UTC), short_s=60)
+    assert found is not None and found.seconds == 59 and found.nodes == ()
+    assert len(asked) == 1

@@ -25,23 +25,27 @@ TOOLS = ("debootstrap", "unshare", "nsenter", "mount", "umount")
 REPOSITORY = Path(__file__).parents[2]
 PARTS = ("contract", "agent", "simulator", "collector", "rules", "dashboards", "client", "cli")
 HOST = "gpunode"
+CGROUPS = Path("/sys/fs/cgroup")
+HAS_CGROUPS = (CGROUPS / "memory/cgroup.procs").exists()
+"""Control groups of version 1, where this host has them: then Slurm measures and constrains its jobs by them."""
 
 SLURM_CONF = f"""\
 ClusterName=test
 SlurmctldHost={HOST}(127.0.0.1)
 SlurmUser=slurm
 AuthType=auth/munge
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+ProctrackType=proctrack/{"cgroup" if HAS_CGROUPS else "linuxproc"}
+TaskPlugin=task/{"cgroup" if HAS_CGROUPS else "none"}
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+SelectTypeParameters=CR_Core_Memory
+DefMemPerNode=200
 GresTypes=gpu
 SlurmdParameters=config_overrides
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
 AccountingStorageTRES=gres/gpu
 AccountingStorageEnforce=associations,qos
-JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherType=jobacct_gather/{"cgroup" if HAS_CGROUPS else "linux"}
 StateSaveLocation=/var/spool/slurmctld
 SlurmdSpoolDir=/var/spool/slurmd
 SlurmctldPidFile=/run/slurmctld.pid
@@ -140,7 +144,9 @@ class Cluster:
         (etc / "slurm/gres.conf").write_text(
             f"NodeName={HOST} Name=gpu Type=h100 File=/dev/fakegpu[0-3]\n"
         )
-        (etc / "slurm/cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
+        (etc / "slurm/cgroup.conf").write_text(
+            "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainRAMSpace=yes\n"
+        )
         (self.root / "up.sh").write_text(UP)
         (self.root / "repository").mkdir()
         site = ":".join(f"/repository/{part}" for part in PARTS)
@@ -165,7 +171,7 @@ class Cluster:
         mounts = (
             f"mount --make-rprivate / && mount --bind -o ro {REPOSITORY} {self.root}/repository &&"
             f" mount --bind -o ro {Path(pytest.__file__).parents[1]} {self.root}/site &&"
-            f" mount -t proc proc {self.root}/proc && exec chroot {self.root} bash /up.sh"
+            f" mount -t proc proc {self.root}/proc && mount --rbind /sys {self.root}/sys && exec chroot {self.root} bash /up.sh"
         )
         with (self._folder / "console").open("ab") as console:
             self._process = subprocess.Popen(
@@ -179,6 +185,9 @@ class Cluster:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(30)
+        for folder in sorted(CGROUPS.glob(f"*/slurm_{HOST}/**/"), reverse=True):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
     def argv(self, script: str, user: str | None = None) -> list[str]:
         """A command of this host that runs a shell script in the cluster."""

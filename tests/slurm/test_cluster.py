@@ -16,7 +16,7 @@ import pytest
 from gpuwarden.job_summary import parse_comment
 from gpuwarden_agent.collect.schedulers.slurm_text import SINFO, SQUEUE, parse_jobs, parse_nodes
 
-from .cluster import Cluster, cluster, why_not
+from .cluster import HAS_CGROUPS, Cluster, cluster, why_not
 
 pytestmark = [pytest.mark.slurm, pytest.mark.systemd, pytest.mark.timeout(300)]
 
@@ -217,15 +217,20 @@ def test_drain_and_resume_are_rows_and_events(slurm: Cluster, agent: Agent) -> N
 
 
 def test_ended_jobs_get_a_comment_and_have_a_report(slurm: Cluster, agent: Agent) -> None:
-    job = submit(slurm, "sleep 62", "--gres=gpu:2 -t 5 -J a-minute")
+    work = 'timeout 12 sh -c "while :; do :; done"; sleep 50'
+    job = submit(slurm, work, "--gres=gpu:2 --mem=300M -t 5 -J a-minute")
     slurm.wait_for(lambda: bool(job_of(slurm, job).get("ended_at")), "the end", 90)
     time.sleep(21)
-    said = slurm.run("gpuwarden slurm summarize")
+    said = slurm.run("gpuwarden slurm summarize", timeout_s=150)
     assert f"job {job}: " in said
     text = slurm.run(f"sacct -X -n -P -j {job} -o AdminComment").strip()
     figures = parse_comment(text)
     assert figures is not None and figures["gpus"] == 2 and 60 <= figures["total_time"] <= 70
-    assert len(figures["nodes"]["gpunode"]["gpu_utilization"]) == 2
+    node = figures["nodes"]["gpunode"]
+    assert len(node["gpu_utilization"]) == 2
+    if HAS_CGROUPS:
+        assert 2 < node["total_time"] < 20 and node["total_memory"] == 300 * 2**20
+        assert 0 < node["used_memory"] < 100 * 2**20
     assert "job" not in slurm.run("gpuwarden slurm summarize"), "each once"
     screen = slurm.run(f"gpuwarden report job {job}")
     assert "a-minute" in screen and "ada/physics" in screen and "GPU 1" in screen

@@ -94,6 +94,13 @@ find . -name __pycache__ -prune -exec rm -rf {} +
 find . -name tests -prune -exec rm -rf {} +
 $STRIP --strip-unneeded /out/python/lib/*.so.* /out/python/bin/python3.13
 
+# The terms of all that is in it; those of Python lie in its library.
+mkdir /out/python/licenses
+cp /src/openssl/tree/LICENSE.txt /out/python/licenses/openssl
+for name in zlib1g libffi7 libbz2-1.0 liblzma5 libstdc++6; do
+    cp -L "/usr/share/doc/$name/copyright" "/out/python/licenses/$name"
+done
+
 $CC $flags -Wall -Wextra -Werror -o /out/unpack /src/unpack.c "/usr/lib/$host/liblzma.a"
 $STRIP /out/unpack
 dpkg-query --show --showformat='${Package}=${Version}\n' zlib1g-dev libffi-dev libbz2-dev liblzma-dev libstdc++6 |

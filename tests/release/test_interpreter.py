@@ -148,6 +148,13 @@ def test_it_has_all_modules_and_runs_from_any_folder(built, tmp_path) -> None:
     assert built.about["sqlite"].startswith(f"{sqlite}-")
 
 
+def test_the_terms_of_all_that_is_in_it_are_too(built, tmp_path) -> None:
+    unpacked(built, tmp_path / "python", built.python)
+    found = {path.name for path in (tmp_path / "python/licenses").iterdir() if path.stat().st_size}
+    assert found == {"libbz2-1.0", "libffi7", "liblzma5", "libstdc++6", "openssl", "zlib1g"}
+    assert (tmp_path / "python/lib/python3.13/LICENSE.txt").exists()
+
+
 def test_no_path_of_the_build_is_in_it(built, tmp_path) -> None:
     unpacked(built, tmp_path / "python", built.python)
     program = (tmp_path / "python/bin/python3.13").read_bytes()

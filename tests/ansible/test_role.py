@@ -12,16 +12,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import bundle
 import pytest
 import yaml
 from tests.systemd.machine import Machine, machine, why_not
+from tests.systemd.two_versions import OLD, two_versions, version_here
 
 pytestmark = [pytest.mark.ansible, pytest.mark.systemd, pytest.mark.timeout(900)]
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ANSIBLE = DEPLOY / "ansible"
-OLD = "0.0.9"
 CLOUD_INIT = DEPLOY / "cloud-init/agent.yaml"
 SSH = """\
 #!/bin/sh
@@ -38,42 +37,17 @@ def needs(*tools: str) -> None:
         pytest.skip(f"needs {', '.join(missing)}")
 
 
-def version_here() -> str:
-    from gpuwarden import __version__
-
-    return __version__
-
-
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
-    """Bundles of the agent of this version and of one before it, and the collector's."""
-    out, old_tree = tmp_path_factory.mktemp("bundles"), tmp_path_factory.mktemp("old")
-    for name in (*bundle.PACKAGES, "pyproject.toml", "README.md", "LICENSE"):
-        source = bundle.ROOT / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, old_tree / name)
-    for name in ("pyproject.toml", "contract/gpuwarden/__init__.py"):
-        path = old_tree / name
-        path.write_text(path.read_text().replace(f'"{version_here()}"', f'"{OLD}"'))
-    new, old = bundle.build_wheel(out), bundle.build_wheel(out, old_tree)
-    wanted = {
-        ("agent", OLD): old,
-        ("agent", version_here()): new,
-        ("collector", version_here()): new,
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        # The container has no GPU: the agent has simulated ones, which bundles else leave out.
-        patch.setattr(bundle, "LEFT_OUT", dict.fromkeys(bundle.LEFT_OUT, ()))
-        return {
-            key: bundle.bundle(key[0], wheel, bundle.needed(key[0]), out)
-            for key, wheel in wanted.items()
-        }
+    """By part and version."""
+    return two_versions(tmp_path_factory.mktemp("bundles"), tmp_path_factory.mktemp("old"))
 
 
 @pytest.fixture(scope="module")
 def debian() -> Iterator[Machine]:
     if reason := why_not():
         pytest.skip(reason)
-    with machine() as made:
+    with machine(has_python=True) as made:
         yield made
         print(made.journal())
 

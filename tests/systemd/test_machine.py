@@ -4,26 +4,21 @@ The steps build on each other, in the order of the file. `make test-systemd` run
 """
 
 import json
-import platform
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import bundle
 import deb
-import interpreter
 import pytest
-from packages import EXTRAS, HERE, Target, needed
-from paths import ROOT
 
 from gpuwarden_collector.query.sandbox import landlock_version
 
 from .machine import Machine, machine, why_not
+from .two_versions import OLD, PYTHON, two_versions, version_here
 
 pytestmark = [pytest.mark.systemd, pytest.mark.timeout(600)]
 
-OLD = "0.0.9"
 HANG = """\
 import asyncio, os
 from gpuwarden_agent.sampling.sampler import Sampler
@@ -43,42 +38,14 @@ TREE = (
 )
 
 
-PYTHON = interpreter.cached(platform.machine())
-"""What bundles carry. Building it takes minutes: `make test-bundles` does, and then it is here too."""
 SUFFIX, RUN = (".run", "sh") if PYTHON else (".pyz", "python3")
 INSTALLER = "bin/gpuwarden-installer"
-
-
-def version_here() -> str:
-    from gpuwarden import __version__
-
-    return __version__
 
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory) -> dict[tuple[str, str], Path]:
     """Bundles of this version and of one before it, by part and version."""
-    if PYTHON is None:
-        print("no Python was built for bundles (make test-bundles does): Debian's own is tried")
-    target = Target(interpreter.VERSION, platform.machine()) if PYTHON else HERE
-    out = tmp_path_factory.mktemp("bundles")
-    old_tree = tmp_path_factory.mktemp("old")
-    for name in (*bundle.PACKAGES, "pyproject.toml", "README.md", "LICENSE"):
-        source = ROOT / name
-        copy = shutil.copytree if source.is_dir() else shutil.copy
-        copy(source, old_tree / name)
-    for name in ("pyproject.toml", "contract/gpuwarden/__init__.py"):
-        path = old_tree / name
-        path.write_text(path.read_text().replace(f'"{version_here()}"', f'"{OLD}"'))
-    wheels = {version_here(): bundle.build_wheel(out), OLD: bundle.build_wheel(out, old_tree)}
-    with pytest.MonkeyPatch.context() as patch:
-        # The container has no GPU: the agent has simulated ones, which bundles else leave out.
-        patch.setattr(bundle, "LEFT_OUT", dict.fromkeys(bundle.LEFT_OUT, ()))
-        return {
-            (part, version): bundle.bundle(part, wheel, needed(part, target), out, PYTHON)
-            for part in EXTRAS
-            for version, wheel in wheels.items()
-        }
+    return two_versions(tmp_path_factory.mktemp("bundles"), tmp_path_factory.mktemp("old"))
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,8 @@ SETTLED_S = 20
 """A job's last rows come a few seconds after its end."""
 TIMEOUT_S = 30.0
 """For one of Slurm's commands."""
+COMMENTS = ("-n", "-P", "-o", "JobIDRaw,AdminComment")
+"""What sacct prints, for `parse_comments`."""
 ENDED = "CD,F,TO,CA,NF,OOM,DL,PR,BF"
 _JOBS = """
 SELECT slurm_job_id FROM slurm_job_samples
@@ -134,22 +136,11 @@ class CommentWriter:
         return text
 
     def _set(self, job: str, text: str) -> None:
-        self.run(
-            (
-                "sacctmgr",
-                "-i",
-                "-Q",
-                "modify",
-                "job",
-                "where",
-                f"jobid={job}",
-                "set",
-                f"AdminComment={text}",
-            )
-        )
+        change = ("modify", "job", "where", f"jobid={job}", "set", f"AdminComment={text}")
+        self.run(("sacctmgr", "-i", "-Q", *change))
 
     def _get(self, job: str) -> str:
-        said = self.run(("sacct", "-X", "-n", "-P", "-j", job, "-o", "JobIDRaw,AdminComment"))
+        said = self.run(("sacct", "-X", "-j", job, *COMMENTS))
         return parse_comments(said).get(job, "")
 
 
@@ -220,23 +211,8 @@ def run(args: argparse.Namespace) -> int:
         params = {"since_s": args.since, "settled_s": SETTLED_S}
         ended = [row[0] for row in ask(_JOBS, params, url=args.url).rows]
         since = f"now-{args.since + 600}seconds"
-        listed = run_slurm(
-            (
-                "sacct",
-                "-a",
-                "-X",
-                "-n",
-                "-P",
-                "-S",
-                since,
-                "-E",
-                "now",
-                "-s",
-                ENDED,
-                "-o",
-                "JobIDRaw,AdminComment",
-            )
-        )
+        which = ("-a", "-X", "-S", since, "-E", "now", "-s", ENDED)
+        listed = run_slurm(("sacct", *which, *COMMENTS))
         comments = parse_comments(listed)
         if args.dry_run:
             for job in ended:

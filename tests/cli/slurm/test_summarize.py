@@ -38,7 +38,8 @@ class Accounting:
 
     def __call__(self, argv: Sequence[str]) -> str:
         if argv[0] == "sacct":
-            return f"{argv[5]}|{self.comments.get(argv[5], '')}\n"
+            asked = argv[argv.index("-j") + 1]
+            return f"{asked}|{self.comments.get(asked, '')}\n"
         self.writes += 1
         job, text = argv[6].removeprefix("jobid="), argv[8].removeprefix("AdminComment=")
         if job == "13":

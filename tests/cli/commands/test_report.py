@@ -120,6 +120,7 @@ NAMES = {
     "user": ["(none)", "bob", "ada"],
     "node": ["n1"],
     "job": ["(none)", "ml/train", "55"],
+    "account": ["(none)"],
     "team": ["(none)", "vision"],
     "model": ["NVIDIA H100"],
     "gpu": ["n1 GPU 0", "n1 GPU 1"],
@@ -127,7 +128,7 @@ NAMES = {
 
 
 @pytest.mark.slow
-def test_it_can_be_by_any_of_six(report: Report) -> None:
+def test_it_can_be_by_each_of_them(report: Report) -> None:
     assert list(NAMES) == list(BY)
     commands = [f"waste --by {by} --format json" for by in BY]
     for by, (code, out) in zip(BY, report(*commands, waste_1h=HOURS), strict=True):

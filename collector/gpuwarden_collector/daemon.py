@@ -168,6 +168,8 @@ async def running(
         app = _application(api, [*own, *query_routes(frames.state, clock), *routes(querier)])
         url = await _listen(stack, settings, app, access, _http_log(stats))
         postgres = await _listen_postgres(stack, settings, querier, access, stats, *turns)
+        # First of all: whoever waits for an answer would keep the server from its end.
+        stack.push_async_callback(querier.close)
         log.info("collector listens", extra={"url": url, "data": str(settings.data_dir)})
         alerts = SqlAlertStore(writer, rules_querier, clock)
         with _ending_with(kept.ended):

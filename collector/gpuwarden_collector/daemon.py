@@ -153,14 +153,9 @@ async def running(
             "health": health.document,
         }
         await stack.enter_async_context(control.serving(settings.data_dir, commands))
+        guard = access.middleware
         api = Api(
-            ingest,
-            stats,
-            clock,
-            levels,
-            more_metrics=more_metrics,
-            pacing=pacing,
-            guard=access.middleware,
+            ingest, stats, clock, levels, more_metrics=more_metrics, pacing=pacing, guard=guard
         )
         turns = _turns(settings, kept, clock)
         sql = _sql_endpoint(settings, querier, bodies, stats, *turns)

@@ -6,7 +6,7 @@ the rest is written by the collector. Views are in `views.sql` beside this file,
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gpuwarden.collector_samples import COLLECTOR_SAMPLES
@@ -710,6 +710,14 @@ def views_sql() -> str:
     from importlib.resources import files  # with archives and temporary files, for collectors alone
 
     return f"{view_sql()}\n{(files('gpuwarden') / 'views.sql').read_text()}"
+
+
+def view_words() -> Iterator[tuple[str, frozenset[str]]]:
+    """Name of each public view, in their order, and the words of its definition: what it may read is among them."""
+    for statement in views_sql().split(";"):
+        words = re.findall(r"\w+", re.sub(r"--.*", "", statement))
+        if "VIEW" in words:
+            yield words[words.index("VIEW") + 1], frozenset(words)
 
 
 class View(NamedTuple):

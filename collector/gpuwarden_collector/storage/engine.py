@@ -8,7 +8,6 @@ are copies in memory that `refresh` keeps level with the state file.
 
 import logging
 import os
-import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,7 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from gpuwarden.comments import column_comments, table_comments
-from gpuwarden.schema import TABLES, UPSERTED, create_sql, stored_columns, views_sql
+from gpuwarden.schema import TABLES, UPSERTED, create_sql, stored_columns, view_words, views_sql
 from gpuwarden_collector.footprint import free_memory
 from gpuwarden_collector.storage import lake
 from gpuwarden_collector.storage.address import LakeAddress
@@ -421,13 +420,10 @@ def hot_table(name: str) -> str:
 def _sources() -> dict[str, frozenset[str]]:
     """Tables behind the lake that each public table or view may read."""
     found = {name: frozenset({name} - UPSERTED) for name in TABLES}
-    for statement in views_sql().split(";"):
-        words = re.findall(r"\w+", re.sub(r"--.*", "", statement))
-        if "VIEW" in words:
-            # More names than it reads do no harm, as one of a column that is a table's too.
-            name = words[words.index("VIEW") + 1]
-            read = (found[word] for word in words if word in found)
-            found[name] = frozenset[str]().union(*read)
+    for name, words in view_words():
+        # More names than it reads do no harm, as one of a column that is a table's too.
+        read = (found[word] for word in words if word in found)
+        found[name] = frozenset[str]().union(*read)
     return found
 
 

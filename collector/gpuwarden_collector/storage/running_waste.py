@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.clock import Clock
-from gpuwarden.schema import views_sql
+from gpuwarden.schema import view_words
 from gpuwarden.waste import COUNTED_MINUTES
 from gpuwarden_collector.storage.arrow_files import ArrowFiles
 
@@ -29,10 +29,9 @@ Bounds = tuple[datetime, datetime]
 
 def _readers() -> frozenset[str]:
     found = {"waste"}
-    for statement in views_sql().split(";"):
-        words = re.findall(r"\w+", re.sub(r"--.*", "", statement))
-        if "VIEW" in words and found & set(words):
-            found.add(words[words.index("VIEW") + 1])
+    for name, words in view_words():
+        if found & words:
+            found.add(name)
     return frozenset(found)
 
 

@@ -17,10 +17,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.systemd.machine import base
 
 SUITE = "bookworm"
-PACKAGES = "slurm-wlm,slurmdbd,munge,mariadb-server,python3,procps,iproute2,kmod"
-BASE = Path("/var/cache/gpuwarden-test") / f"{SUITE}-slurm"
+PACKAGES = (
+    "slurm-wlm", "slurmdbd", "munge", "mariadb-server", "python3", "procps", "iproute2", "kmod",
+)  # fmt: skip
 TOOLS = ("debootstrap", "unshare", "nsenter", "mount", "umount")
 REPOSITORY = Path(__file__).parents[2]
 PARTS = ("contract", "agent", "simulator", "collector", "rules", "dashboards", "client", "cli")
@@ -108,23 +110,6 @@ def why_not() -> str | None:
         return "needs Python 3.11, which the cluster's Debian has"
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     return f"needs {', '.join(missing)}" if missing else None
-
-
-def base() -> Path:
-    """The root file system that clusters start from."""
-    if not BASE.is_dir():
-        BASE.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=BASE.parent) as scratch:
-            root = Path(scratch, "root")
-            argv = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(root)]
-            done = subprocess.run(argv, capture_output=True, text=True, check=False)
-            if done.returncode:
-                last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-                pytest.skip(f"debootstrap: {last}")
-            for archive in root.glob("var/cache/apt/archives/*.deb"):
-                archive.unlink()
-            root.rename(BASE)
-    return BASE
 
 
 class Cluster:
@@ -265,7 +250,7 @@ def cluster() -> Iterator[Cluster]:
         folder = Path(name)
         for part in ("upper", "work", "root"):
             (folder / part).mkdir()
-        options = f"lowerdir={base()},upperdir={folder}/upper,workdir={folder}/work"
+        options = f"lowerdir={base(SUITE, PACKAGES)},upperdir={folder}/upper,workdir={folder}/work"
         root = str(folder / "root")
         subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, root], check=True)
         made = Cluster(folder)

@@ -120,7 +120,7 @@ def test_every_endpoint_is_documented() -> None:
         *("rules/gpuwarden_rules/http", "dashboards/gpuwarden_dashboards"),
     )
     source = "".join(p.read_text() for folder in folders for p in (ROOT / folder).rglob("*.py"))
-    routes = re.findall(r"web\.(get|post|delete)\((\"[^\"]+\"|\w+)", source)
+    routes = re.findall(r"web\.(get|post|put|delete)\((\"[^\"]+\"|\w+)", source)
     assert len(routes) >= 5
     paths = {"INGEST_PATH": INGEST_PATH, "PATH": ASSETS_PATH}
     paths |= {"LOGIN_PATH": LOGIN_PATH, "LOGOUT_PATH": LOGOUT_PATH}

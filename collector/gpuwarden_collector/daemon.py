@@ -27,6 +27,7 @@ from gpuwarden_collector.diagnosis_store import SqlDiagnosisStore
 from gpuwarden_collector.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.http.app import Api
 from gpuwarden_collector.http.bodies import BodyReader
+from gpuwarden_collector.http.copies import copy_routes
 from gpuwarden_collector.http.nodes import node_routes
 from gpuwarden_collector.http.openapi import openapi_routes
 from gpuwarden_collector.http.saved_queries import query_routes
@@ -63,6 +64,7 @@ from gpuwarden_collector.storage.process import DISK_LOOK_S, StorageSettings
 from gpuwarden_collector.storage.retention import Tier
 from gpuwarden_collector.storage.running_waste import RunningWaste
 from gpuwarden_collector.storage.seal import SealPolicy
+from gpuwarden_collector.storage.second_copy import CopyFolder, SecondCopy, Standby
 from gpuwarden_collector.storage.segment_log import SegmentLog
 from gpuwarden_collector.storage.supervisor import LOOK_S as STORAGE_LOOK_S
 from gpuwarden_collector.storage.supervisor import StorageProcess
@@ -112,6 +114,8 @@ class Collector:
     """Takes tokens and certificate anew; it does so by itself within seconds, too."""
     take_prices: Callable[[], Awaitable[str | None]]
     """Reads the prices file anew; what is wrong with it, and then the old prices go on."""
+    seal: Callable[[], Awaitable[int]]
+    """Moves to the lake what is hot; rows."""
     postgres: tuple[str, int] | None
     """Address and port for PostgreSQL's clients; None: they are not served."""
 
@@ -159,7 +163,8 @@ async def running(
         )
         turns = _turns(settings, kept, clock)
         sql = _sql_endpoint(settings, querier, bodies, stats, *turns)
-        own = (*access.routes, *sql.routes(), *node_routes(writer))
+        copies = copy_routes(CopyFolder(settings.data_dir), bodies, lambda: disk.refusal)
+        own = (*access.routes, *sql.routes(), *node_routes(writer), *copies)
         app = _application(api, [*own, *query_routes(frames.state, clock), *routes(querier)])
         url = await _listen(stack, settings, app, access, _http_log(stats))
         postgres = await _listen_postgres(stack, settings, querier, access, stats, *turns)
@@ -181,6 +186,7 @@ async def running(
                 endpoints_of(app),
                 access.reload,
                 partial(_take_prices, settings, writer),
+                kept.storage.seal,
                 postgres,
             )
     log.info("collector stopped", extra={"batches": stats.batches, "rows": stats.rows_total})
@@ -214,7 +220,8 @@ async def _keeping(
     frames, spill_dir = _frames(stack, settings)
     storage = await _storage(stack, settings, address, spill_dir, stats, clock)
     known = await _first_segment(stack, settings, frames, storage, address, prices, clock)
-    writer = _writer(settings, frames, known, stats, clock, prices)
+    copy = _second_copy(stack, settings, frames, clock)
+    writer = _writer(settings, frames, known, stats, clock, prices, copy)
     ended = writer.start()
     stack.push_async_callback(_stop_writer, writer)
     timetable = await _timetable(stack, access)
@@ -259,6 +266,7 @@ def _writer(
     stats: Stats,
     clock: Clock,
     prices: PriceBook,
+    copy: Callable[[], None],
 ) -> Writer:
     return Writer(
         frames,
@@ -268,7 +276,20 @@ def _writer(
         commit_interval_s=settings.commit_interval_s,
         queue_bytes_max=settings.queue_bytes_max,
         prices=prices,
+        copy=copy,
     )
+
+
+def _second_copy(
+    stack: AsyncExitStack, settings: CollectorSettings, frames: SegmentLog, clock: Clock
+) -> Callable[[], None]:
+    """Has the standby hold what is in the segments. Raises StartError."""
+    if settings.standby_url is None:
+        return lambda: None
+    standby = Standby(settings.standby_url, settings.standby_token_file, settings.standby_tls_ca)
+    second = SecondCopy(settings.data_dir, frames.state.collector, standby, clock)
+    stack.callback(second.close)
+    return lambda: second.bring_up_to_date(frames.segment_number, frames.end)
 
 
 async def _timetable(stack: AsyncExitStack, access: AccessControl) -> Timetable:

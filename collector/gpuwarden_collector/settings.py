@@ -113,6 +113,17 @@ class CollectorSettings:
         "Free space below which no batch is taken; below twice it the oldest samples go.",
         least=0,
     )
+    standby_url: str | None = setting(
+        None,
+        "Collector that keeps a second copy of segments: batches are acknowledged when it has them too; none: no"
+        " second copy.",
+    )
+    standby_token_file: Path | None = setting(
+        None, "File of the token, scope copy, that the standby asks for."
+    )
+    standby_tls_ca: Path | None = setting(
+        None, "PEM file of the authority of the standby's certificate; none: the system's."
+    )
     ts_past_max_s: float = setting(
         14 * 86_400.0, "Oldest sample that is admitted, counted back from now.", least=60
     )

@@ -45,6 +45,8 @@ class Scope(StrEnum):
     """All of it, and to change what alerts do."""
     ENROLL = "enroll"
     """To have a node's own token taken up, and nothing else."""
+    COPY = "copy"
+    """To keep second copies of a collector's segments here, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 import duckdb
 import pytest
-from tests.end_to_end.conftest import Process, free_port
+from tests.end_to_end.conftest import COMMAND, Process, free_port
 
 from gpuwarden_collector.storage.extensions import load_extension
 
@@ -162,7 +162,7 @@ class Host:
         self.folder.mkdir()
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._env = env
+        self._env = dict(env)
         self.process: Process | None = None
 
     def start(self, *, is_waited_for: bool = True) -> None:
@@ -172,6 +172,19 @@ class Host:
         )  # fmt: skip
         if is_waited_for:
             self.wait_ready()
+
+    def set(self, setting: str, value: str) -> None:
+        """Of its collector, from the next start on."""
+        self._env[f"GPUWARDEN_COLLECTOR_{setting.upper()}"] = value
+
+    def command(self, *words: str) -> str:
+        """What a command of its collector prints."""
+        done = subprocess.run(
+            [str(COMMAND), *words, "--data-dir", str(self.folder / "store")],
+            env=self._env, capture_output=True, text=True, check=False, timeout=DEADLINE_S,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def wait_ready(self) -> None:
         process = self.process

@@ -1,6 +1,7 @@
 """Collectors of one lake, as processes that are killed: nothing lost, nothing twice."""
 
 import asyncio
+import shutil
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable
@@ -22,6 +23,7 @@ from gpuwarden_agent.ship.transport import open_transport
 from gpuwarden_agent.worker import Worker
 from gpuwarden_client.http import CallError, ask
 from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
+from gpuwarden_collector.storage.second_copy import CopyFolder
 
 Hosts = Callable[..., list[Host]]
 START = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
@@ -208,6 +210,31 @@ async def shipping(number: int, to: list[Host]) -> AsyncIterator[tuple[Spool, as
         task = group.create_task(shipper.run())
         yield spool, sealed
         task.cancel()
+
+
+def test_a_lost_disk_loses_nothing_that_the_standby_has(
+    hosts: Hosts, plain_client: Callable[[], Any]
+) -> None:
+    """A's agent goes on at the standby, with the batch whose answer it did not see."""
+    a, standby = hosts("a", "standby")
+    standby.start()
+    a.set("standby_url", standby.url)
+    a.set("seal_interval_s", "3600")
+    a.start()
+    for sequence in range(1, 6):
+        assert send(a, sequence) == 204
+    a.kill()
+    shutil.rmtree(a.folder / "store")
+    assert send(standby, 5, again=True) == 204
+    assert send(standby, 6) == 204
+    client = plain_client()
+    wait_for(lambda: in_lake(client) == of(2), "the standby has sealed its own", standby.process)
+    (identity,) = CopyFolder(standby.folder / "store").collectors()
+    assert standby.command("collector", "recover") == f"{identity}\n"
+    assert "are in the lake now" in standby.command("collector", "recover", identity)
+    wait_for(lambda: in_lake(client) == of(6), lambda: told(client), standby.process)
+    assert counted(standby) == of(6)
+    assert standby.command("collector", "recover") == "there are no second copies here\n"
 
 
 def test_a_catalogue_that_goes_away_costs_nothing_but_time(

@@ -54,6 +54,12 @@ def add_commands(
     made = command(group, "restore", _restore, "restore the store from a backup")
     made.add_argument("source", type=Path, metavar="SRC", help="a folder that `backup` made")
     _add_store(made)
+    made = command(
+        group, "recover", _recover, "seal the second copies of a collector that is lost",
+        "Run it on the standby's host as the collector's user; without COLLECTOR it lists the copies.",
+    )  # fmt: skip
+    made.add_argument("collector", nargs="?", metavar="COLLECTOR", help="its identity")
+    _add_store(made)
     made = command(group, "maintain", _maintain, "run the store's maintenance now")
     _add_store(made)
 
@@ -145,6 +151,27 @@ def _restore(args: argparse.Namespace) -> int:
         report = restore(args.source.absolute(), store, bar.tell)
     _say_facts(report)
     print(f"restored and checked: {store}")
+    return 0
+
+
+def _recover(args: argparse.Namespace) -> int:
+    import asyncio
+
+    from gpuwarden.clock import SystemClock
+    from gpuwarden.lifecycle import StartError
+    from gpuwarden_collector.recovery import recover
+    from gpuwarden_collector.storage.second_copy import CopyFolder
+
+    settings = collector_settings(args)
+    if args.collector is None:
+        try:
+            found = CopyFolder(settings.data_dir).collectors()
+        except OSError as error:
+            raise StartError(f"{settings.data_dir}: {error.strerror}") from error
+        print("\n".join(found) or "there are no second copies here")
+        return 0
+    rows = asyncio.run(recover(settings, args.collector, SystemClock()))
+    print(f"{rows:,} rows of collector {args.collector} are in the lake now")
     return 0
 
 

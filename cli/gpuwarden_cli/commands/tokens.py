@@ -27,7 +27,7 @@ def add_commands(
     """Add the commands to the parser."""
     made = command(group, "create", _create, "create a token and show it once")
     made.add_argument(
-        "--scope", required=True, choices=("ingest", "read", "admin"), help="what it allows"
+        "--scope", required=True, choices=("ingest", "read", "admin", "copy"), help="what it allows"
     )
     whose = made.add_mutually_exclusive_group()
     whose.add_argument("--node", metavar="NAME", help="the node whose rows it may send (ingest)")

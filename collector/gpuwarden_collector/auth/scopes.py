@@ -85,6 +85,8 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/v1/backtests/{id}"): Scope.READ,
     ("DELETE", "/v1/backtests/{id}"): Scope.READ,
     ("DELETE", "/v1/nodes/{node}"): Scope.ADMIN,
+    ("GET", "/v1/copies/{collector}"): Scope.COPY,
+    ("PUT", "/v1/copies/{collector}/{segment}"): Scope.COPY,
 }
 
 

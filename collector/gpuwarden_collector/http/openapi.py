@@ -249,6 +249,18 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("DELETE", "/v1/nodes/{node}"): Endpoint(
         "Takes a silent node as one that has left.", (), 204, errors=(404, 409, 503)
     ),
+    ("GET", "/v1/copies/{collector}"): Endpoint(
+        "What of a collector's segments is copied here.", errors=(409, 503)
+    ),
+    ("PUT", "/v1/copies/{collector}/{segment}"): Endpoint(
+        "Appends to the copy of a segment.", (), 204,
+        bodies={"application/octet-stream": {"type": "string", "format": "binary"}},
+        query=(
+            QueryParameter("offset", {"type": "integer", "minimum": 0, "maximum": 10**15 - 1}, True),
+            QueryParameter("oldest", {"type": "integer", "minimum": 0, "maximum": 10**15 - 1}, True),
+        ),
+        errors=(400, 409, 413, 429, 503),
+    ),
     ("GET", "/healthz"): Endpoint("Whether the process answers."),
     ("GET", "/readyz"): Endpoint("Whether batches can be stored.", errors=(503,)),
     ("GET", "/metrics"): Endpoint("The collector about itself, for Prometheus.", (_TEXT,)),

@@ -134,7 +134,9 @@ class Writer:
         commit_interval_s: float = 0.05,
         queue_bytes_max: int = 256 * 1024 * 1024,
         prices: PriceBook | None = None,
+        copy: Callable[[], None] = lambda: None,
     ) -> None:
+        """`copy`: has what is stored in a second place too. Raises StoreUnavailableError."""
         self._log = log
         self._known = known
         self._stats = stats
@@ -142,6 +144,7 @@ class Writer:
         self._interval_s = commit_interval_s
         self._queue_bytes_max = queue_bytes_max
         self._prices = prices or PriceBook()
+        self._copy = copy
         self._condition = threading.Condition()
         self._batches: deque[_Waiting] = deque()
         self._calls: deque[_Call] = deque()
@@ -338,16 +341,26 @@ class Writer:
             if not planned.is_empty:
                 self._commit(planned.changes)
         except StoreUnavailableError as error:
-            self._set_failing(str(error))
-            self._on_loop(self._count_failure)
-            return [RetryLater(f"the store cannot take it now: {error}", _RETRY_AFTER_S)] * len(
-                batches
-            )
-        self._set_failing(None)
+            return self._put_off([None] * len(batches), error)
         apply(self._known, planned)
         self._on_loop(self._count, planned, now)
         self._progress_at = self._clock.monotonic()
+        try:
+            # Also for what was stored before: its copy may have failed then.
+            self._copy()
+        except StoreUnavailableError as error:
+            return self._put_off(planned.outcomes, error)
+        self._set_failing(None)
         return planned.outcomes
+
+    def _put_off(
+        self, outcomes: Sequence[Outcome | None], error: StoreUnavailableError
+    ) -> list[Outcome]:
+        """What is neither stored for good nor refused is to be sent again."""
+        self._set_failing(str(error))
+        self._on_loop(self._count_failure)
+        later = RetryLater(f"the store cannot take it now: {error}", _RETRY_AFTER_S)
+        return [later if o is None or isinstance(o, Stored) else o for o in outcomes]
 
     def _plan(self, batches: Sequence[Batch], now: datetime) -> CommitPlan:
         """Raises RowsRefusedError whatever the batches bring out: planning changes nothing, so what they

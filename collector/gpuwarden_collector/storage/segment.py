@@ -31,6 +31,7 @@ from typing import Any
 import google_crc32c
 import pyarrow as pa
 
+from gpuwarden.files import sync_folder
 from gpuwarden.schema import TABLES, UPSERTED, stored_columns
 from gpuwarden_collector.ingest.decode import arrow_schema
 
@@ -179,7 +180,7 @@ class SegmentWriter:
             _write_all(self._file, [header], 0)
             os.fsync(self._file)
             unfinished.rename(self.path)
-            _sync_folder(folder)
+            sync_folder(folder)
         except OSError:
             os.close(self._file)
             # What is there would be in the way of the next try.
@@ -349,14 +350,6 @@ def _write_all(file: int, parts: Sequence[Any], position: int) -> None:
             written -= len(waiting.pop(0))
         if waiting and written:
             waiting[0] = waiting[0][written:]
-
-
-def _sync_folder(folder: Path) -> None:
-    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def _padded(size: int) -> int:

@@ -90,6 +90,11 @@ class SegmentLog:
         """Segments and the state file on disk."""
         return hot_bytes(self.state.path.parent)
 
+    @property
+    def end(self) -> int:
+        """Where the last frame of the segment that is written ends; 0: there is none."""
+        return self._segment.end if self._segment is not None else 0
+
     def begin(self, sealed: int) -> None:
         """Begin the first segment. `sealed`: the newest that the lake holds. Raises OSError.
 

@@ -158,7 +158,13 @@ def fill(
             cursor.execute(f"CREATE TEMP TABLE filled AS {rest}")
             filled_s = time.perf_counter() - began_s
             began_s, cpu_s = time.perf_counter(), time.process_time()
-            seal(cursor, database.collector, segment, {"gpu_samples": "SELECT * FROM filled"})
+            seal(
+                cursor,
+                database.lake_root,
+                database.collector,
+                segment,
+                {"gpu_samples": "SELECT * FROM filled"},
+            )
             took_s = time.perf_counter() - began_s
             used_s = time.process_time() - cpu_s
         with database.state.writing() as writing:

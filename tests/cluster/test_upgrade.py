@@ -48,7 +48,7 @@ def test_newer_collectors_add_what_is_missing_while_the_older_goes_on(
             "SELECT TIMESTAMP '2026-01-01' AS ts, 'n' AS node, false AS simulated, "
             "'agent_start' AS kind, 'info' AS severity, 'hello' AS message"
         )
-        assert seal(cursor, older.collector, 1, {"events": hello}) == {"events": 1}
+        assert seal(cursor, older.lake_root, older.collector, 1, {"events": hello}) == {"events": 1}
     for newer in opened:
         assert asked(newer, "SELECT message, details FROM events") == [("hello", None)]
         newer.close()

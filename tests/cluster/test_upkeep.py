@@ -49,8 +49,8 @@ def test_days_are_dropped_files_merged_and_what_is_over_deleted(
         gone = [DropDay(part, Reason.AGE) for part in lake.parts if part.day == FIRST]
         assert maintain.drop(cursor, gone, later) == 2 * ROWS
         assert counted(database) == (40, date(2026, 1, 2))
-        maintain.flush(cursor)
-        maintain.merge(cursor, "gpu_samples")
+        maintain.flush(cursor, database.lake_root)
+        maintain.merge(cursor, database.lake_root, "gpu_samples")
         maintain.expire(cursor, later)
         lake = maintain.read_lake(cursor, database.lake_root)
         assert [(p.day.day, p.rows, p.small_files) for p in lake.parts] == [(2, 40, 1)]

@@ -33,7 +33,8 @@ def move(database: Database, segment: int, collector: str | None = None) -> dict
     """Copy a segment's rows to the lake; rows by table."""
     with database.maintaining(TABLE_NAMES, after=segment - 1, until=segment) as cursor:
         sources = {name: f"SELECT * FROM {hot_table(name)}" for name in TABLE_NAMES}
-        return seal(cursor, collector or database.collector, segment, sources)
+        root = database.lake_root
+        return seal(cursor, root, collector or database.collector, segment, sources)
 
 
 def move_all(database: Database) -> None:

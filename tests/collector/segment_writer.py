@@ -45,7 +45,7 @@ def keep_sealing(database: Database, is_over: threading.Event) -> None:
         for segment in database.frozen:
             with database.maintaining([NAME], until=segment) as cursor:
                 source = {NAME: f"SELECT * FROM {hot_table(NAME)}"}
-                seal(cursor, database.collector, segment, source)
+                seal(cursor, database.lake_root, database.collector, segment, source)
             database.drop(segment)
         is_over.wait(0.01)
 

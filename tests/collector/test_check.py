@@ -15,9 +15,10 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden.query import QueryError
 from gpuwarden_collector.query.execute import Reading
 from gpuwarden_collector.storage.address import CATALOGUE, FILES, FOLDER
-from gpuwarden_collector.storage.check import ASIDE, CheckReport, check
+from gpuwarden_collector.storage.check import CheckReport, check
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.lake_files import ASIDE
 from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
 from gpuwarden_collector.storage.segment import read_header, segment_path
 from gpuwarden_collector.storage.segment_log import held

@@ -64,7 +64,8 @@ class Peers:
             if find_spans(cursor, collector, doubtful, *bounds):
                 sources = {name: once_sql(name, hot_table(name)) for name in names}
             note = partial(note_doubtful, cursor, collector, segment, doubtful)
-            sealed = seal(cursor, collector, segment, sources, note)
+            root = self.database.lake_root
+            sealed = seal(cursor, root, collector, segment, sources, note)
         return int(hot[0]) - sum(sealed.values()) if sealed else 0
 
     def in_lake(self) -> tuple[int, ...]:

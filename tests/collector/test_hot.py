@@ -124,7 +124,13 @@ def test_another_programs_duckdb_has_the_sealed_rows_and_holds_up_no_seal(
         put(database, "gpu_samples", f"{ROW} FROM range({rows}) r(n)")
         segment = database.freeze()
         with database.maintaining(["gpu_samples"], until=segment) as cursor:
-            seal(cursor, database.collector, segment, {"gpu_samples": "FROM hot_gpu_samples"})
+            seal(
+                cursor,
+                database.lake_root,
+                database.collector,
+                segment,
+                {"gpu_samples": "FROM hot_gpu_samples"},
+            )
         database.drop(segment)
 
     sealed(2_000)
@@ -155,7 +161,13 @@ def test_a_reader_keeps_what_it_sees_when_segments_go(database: Database) -> Non
         assert cursor.execute("SELECT count(ts) FROM gpu_samples").fetchone() == (CHUNK_ROWS,)
         segment = database.freeze()
         with database.maintaining(["gpu_samples"], until=segment) as other:
-            seal(other, database.collector, segment, {"gpu_samples": "FROM hot_gpu_samples"})
+            seal(
+                other,
+                database.lake_root,
+                database.collector,
+                segment,
+                {"gpu_samples": "FROM hot_gpu_samples"},
+            )
         database.drop(segment)
         again = cursor.execute("SELECT count(ts), count(DISTINCT ts) FROM gpu_samples").fetchone()
         assert again == (CHUNK_ROWS, CHUNK_ROWS)

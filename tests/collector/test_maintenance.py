@@ -15,11 +15,10 @@ from gpuwarden_collector.ingest.writer import Writer, load_known
 from gpuwarden_collector.ops.disk import Budget, DiskMonitor, folder_bytes
 from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.storage import lake_maintenance as maintain
-from gpuwarden_collector.storage.address import FILES, FOLDER
+from gpuwarden_collector.storage.address import FILES, FOLDER, METADATA
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.errors import StoreUnavailableError
-from gpuwarden_collector.storage.lake import METADATA
 from gpuwarden_collector.storage.lake_maintenance import Lake, Leaving
 from gpuwarden_collector.storage.maintenance import (
     CleanUp,

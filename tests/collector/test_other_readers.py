@@ -36,7 +36,7 @@ def test_another_process_reads_what_is_sealed_while_the_store_is_open(tmp_path: 
         segment = database.freeze()
         with database.maintaining(["gpu_samples"], until=segment) as cursor:
             source = {"gpu_samples": f"SELECT * FROM {hot_table('gpu_samples')}"}
-            lake.seal(cursor, database.collector, segment, source)
+            lake.seal(cursor, database.lake_root, database.collector, segment, source)
         database.append(frame("n2", [60.0]))
         assert read(sql_of_the_page(tmp_path)) == "[('n1', 30.0)]"
     finally:

@@ -1,6 +1,7 @@
 """Samples move to the lake whole and once, whoever reads or dies meanwhile."""
 
 import asyncio
+import os
 import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -25,6 +26,7 @@ from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.lake import seal
+from gpuwarden_collector.storage.lake_files import ASIDE
 from gpuwarden_collector.storage.seal import (
     DropSegments,
     Freeze,
@@ -34,6 +36,8 @@ from gpuwarden_collector.storage.seal import (
     SealPolicy,
     next_step,
 )
+from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
+from gpuwarden_collector.storage.segment import segment_path
 
 POLICY = SealPolicy(interval_s=600, bytes_max=100_000)
 
@@ -208,6 +212,26 @@ async def test_a_seal_that_fails_changes_nothing_and_is_taken_again(
     assert database.frozen == []
 
 
+@pytest.mark.parametrize("is_cut", [True, False], ids=["cut off", "missing"])
+async def test_a_segment_is_kept_whose_sealed_rows_are_lost(
+    run: Run, database: Database, data_dir: Path, wire: Any, *, is_cut: bool
+) -> None:
+    put(database, wire, range(100))
+    segment = database.freeze()
+    move(database, segment)
+    (file,) = files(data_dir)
+    if is_cut:
+        os.truncate(file, 0)
+    else:
+        file.unlink()
+    content = segment_path(data_dir / SEGMENTS, segment).read_bytes()
+    async with run() as sealer:
+        await sealer.run_once()
+    assert database.frozen == []
+    (kept,) = (data_dir / ASIDE).iterdir()
+    assert kept.read_bytes() == content
+
+
 async def test_a_seal_is_ended_when_the_collector_stops(
     run: Run, database: Database, wire: Any
 ) -> None:
@@ -244,7 +268,14 @@ async def test_a_kill_after_any_step_loses_and_doubles_nothing(
             move(database, 1)
         if step == "half sealed":
             with pytest.raises(StoreUnavailableError), database.maintaining() as cursor:
-                seal(cursor, database.collector, 1, {"gpu_samples": "FROM gpu_samples"}, fail)
+                seal(
+                    cursor,
+                    database.lake_root,
+                    database.collector,
+                    1,
+                    {"gpu_samples": "FROM gpu_samples"},
+                    fail,
+                )
         if step == "dropped":
             database.drop(1)
         killed = Path(shutil.copytree(data_dir, data_dir / "killed"))

@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 FOLDER = "lake"
 CATALOGUE = "catalog.sqlite"
 FILES = "data"
+METADATA = "__ducklake_metadata_lake"
+"""DuckLake's name of the attached catalogue."""
 
 _POSTGRES = "postgres:"
 _SQLITE = "sqlite:"

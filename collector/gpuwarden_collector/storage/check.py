@@ -15,18 +15,16 @@ import pyarrow as pa
 
 from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.ingest.deduplicate import from_text
-from gpuwarden_collector.storage.address import CATALOGUE, FILES, FOLDER
+from gpuwarden_collector.storage.address import CATALOGUE, FILES, FOLDER, METADATA
 from gpuwarden_collector.storage.errors import one_line
 from gpuwarden_collector.storage.extensions import load_extension
 from gpuwarden_collector.storage.hot import Segment, end_of
-from gpuwarden_collector.storage.lake import METADATA, sealed_segment
-from gpuwarden_collector.storage.lake_files import LakeFile, live_files, sync
+from gpuwarden_collector.storage.lake import sealed_segment
+from gpuwarden_collector.storage.lake_files import LakeFile, live_files, set_aside
 from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
 from gpuwarden_collector.storage.segment import SegmentError, segment_numbers, segment_path
 from gpuwarden_collector.storage.segment_log import held
 from gpuwarden_collector.storage.state import FILE_NAME, SCHEMA_VERSION
-
-ASIDE = "lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,17 +306,6 @@ def _lost_catalogue(data_dir: Path, what: str, files: int) -> Problem:
         f" {files} Parquet files keep their rows, but no query sees them",
         repair,
     )
-
-
-def set_aside(data_dir: Path, path: Path) -> Path:
-    """Move a file or folder to `lost/`, under a name of its own; where it is then."""
-    folder = data_dir / ASIDE
-    folder.mkdir(exist_ok=True)
-    stamp = f"{path.stat().st_mtime_ns:x}"
-    target = folder / f"{path.name}.{stamp}"
-    path.rename(target)
-    sync([folder, path.parent])
-    return target
 
 
 def _row(connection: sqlite3.Connection, sql: str) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import duckdb
 
+from gpuwarden.files import sync_folder
 from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.storage import lake, spill
 from gpuwarden_collector.storage.address import LakeAddress, local_address
@@ -25,6 +26,7 @@ from gpuwarden_collector.storage.engine import Engine, EngineLimits
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.storage.hot import Damage, Tail, read_tail
 from gpuwarden_collector.storage.joined_rows import remove_joined
+from gpuwarden_collector.storage.lake_files import set_aside
 from gpuwarden_collector.storage.segment import (
     FOLDER,
     Frame,
@@ -120,6 +122,14 @@ class Store:
             remove_joined(self._folder, until)
         with self.state.writing() as writing:
             writing.forget_doubtful(until)
+
+    def set_aside(self, until: int) -> list[Path]:
+        """Move segments up to a number to `lost/`; where they are then. Raises StoreUnavailableError."""
+        paths = [segment_path(self._folder, n) for n in self.frozen if n <= until]
+        try:
+            return [set_aside(self.data_dir, path) for path in paths]
+        except OSError as error:
+            raise StoreUnavailableError(f"{error.filename}: {error.strerror}") from error
 
     def join_hot(self) -> int:
         """Write files of rows behind the lake that all processes can map, for who has the turn; how many.
@@ -323,6 +333,7 @@ def make_data_dir(data_dir: Path) -> None:
     """Make the folder of a store if need be. Raises StartError."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
+        sync_folder(data_dir.absolute().parent)
     except OSError as error:
         raise StartError(
             f"data folder {data_dir}: {error.strerror}: choose another with --data"

@@ -16,22 +16,28 @@ from pathlib import Path
 
 import duckdb
 
+from gpuwarden.files import sync_folder
 from gpuwarden.lifecycle import StartError
 from gpuwarden.schema import TABLES, UPSERTED, column_sql, stored_columns
 from gpuwarden.table import Table
-from gpuwarden_collector.storage.address import FOLDER, LakeAddress, S3Keys
+from gpuwarden_collector.storage.address import FOLDER, METADATA, LakeAddress, S3Keys
 from gpuwarden_collector.storage.extensions import load_extension
+from gpuwarden_collector.storage.lake_files import (
+    LakeFile,
+    durable_transaction,
+    is_remote,
+    live_files,
+)
 from gpuwarden_collector.storage.resent import LAKE_SQL
-from gpuwarden_collector.storage.transaction import transaction
-
-METADATA = "__ducklake_metadata_lake"
-"""DuckLake's name of the attached catalogue."""
+from gpuwarden_collector.storage.transaction import translating
 
 SEALED_TABLES = tuple(name for name in TABLES if name not in UPSERTED)
 """Tables whose rows move to the lake: all that are only ever appended to."""
 
 
 _BUSY_MS = 20_000
+_SEAL = "seal"
+"""Message of the commits that seal; their author is the collector, `extra_info` the segment."""
 TRIES_MAX = 8
 """Most tries to make or change the tables of a lake that another collector changes at that moment."""
 
@@ -79,6 +85,8 @@ def _make_folders(address: LakeAddress) -> None:
         Path(address.catalog).parent.mkdir(parents=True, exist_ok=True)
         if not address.is_remote:
             _refuse_lost_catalogue(address)
+        for folder in (Path(address.catalog).parent, Path(address.catalog).parent.parent):
+            sync_folder(folder)
 
 
 def _refuse_lost_catalogue(address: LakeAddress) -> None:
@@ -204,6 +212,7 @@ def files(cursor: duckdb.DuckDBPyConnection, table: str, folder: str) -> list[Sa
 
 def seal(
     cursor: duckdb.DuckDBPyConnection,
+    root: str,
     collector: str,
     segment: int,
     sources: Mapping[str, str],
@@ -211,12 +220,12 @@ def seal(
 ) -> dict[str, int]:
     """Copy rows into the lake, all tables in one transaction, and that it holds `segment`; rows by table.
 
-    `sources`: SELECT of the rows of each table that has any. `note` is called before the end, in the
+    `root`: the folder or prefix of its files. `sources`: SELECT of the rows of each table that has any. `note` is called before the end, in the
     transaction; it may raise StoreUnavailableError. A segment that is sealed already changes nothing.
     Raises StoreUnavailableError or RowsRefusedError, and then has changed nothing.
     """
     rows: dict[str, int] = {}
-    with transaction(cursor):
+    with durable_transaction(cursor, root):
         if sealed_segment(cursor, collector) >= segment:
             return rows
         for name, source in sources.items():
@@ -227,7 +236,36 @@ def seal(
             [collector, segment],
         )
         note()
+        cursor.execute(
+            f"CALL ducklake_set_commit_message('lake', {_text(collector)}, '{_SEAL}',"
+            f" extra_info => '{segment}')"
+        )
     return rows
+
+
+def damaged_file(
+    cursor: duckdb.DuckDBPyConnection, root: str, collector: str, until: int
+) -> LakeFile | None:
+    """A file missing or cut off of those that sealed segments up to `until`, as far as the lake remembers which
+    they are (SNAPSHOTS_KEPT); None: there is none. Raises StoreUnavailableError."""
+    if is_remote(root):
+        return None
+    with translating():
+        snapshots = cursor.execute(
+            f"SELECT snapshot_id FROM {METADATA}.ducklake_snapshot_changes WHERE author = $1 "
+            f"AND commit_message = '{_SEAL}' AND try_cast(commit_extra_info AS BIGINT) <= $2 "
+            "ORDER BY snapshot_id DESC LIMIT 100",
+            [collector, until],
+        ).fetchall()
+        files = live_files(cursor, root, of=[snapshot for (snapshot,) in snapshots])
+    for file in files:
+        try:
+            size = Path(file.path).stat().st_size
+        except OSError:
+            return file
+        if size != file.bytes:
+            return file
+    return None
 
 
 def _create(connection: duckdb.DuckDBPyConnection) -> None:

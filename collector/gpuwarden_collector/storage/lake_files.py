@@ -1,18 +1,28 @@
-"""The files that the lake's catalogue names, and how they get onto the disk for good.
+"""Finds the files that the lake's catalogue names, and has them on disk before it names them.
 
-DuckDB calls fsync for the catalogue's log but not for Parquet files (seen with strace, DuckDB 1.5.5):
-before the rows that a file holds go from anywhere else, the file itself must be synced.
+DuckDB calls fsync for the catalogue's log but not for Parquet files (seen with strace, DuckDB 1.5.5): all that
+writes files does it in a `durable_transaction`.
 """
 
+import errno
 import os
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
 
-from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
-from gpuwarden_collector.storage.lake import METADATA
+from gpuwarden.files import sync_folder
+from gpuwarden_collector.storage.address import METADATA
+from gpuwarden_collector.storage.errors import StoreUnavailableError
+from gpuwarden_collector.storage.transaction import transaction
+
+ASIDE = "lost"
+"""Folder in the data folder for what must go and may be needed."""
+_MAGIC = b"PAR1"
+_LEAST_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +41,10 @@ class LakeFile:
 
 
 def live_files(
-    connection: duckdb.DuckDBPyConnection, root: str, *, after: int = -1
+    connection: duckdb.DuckDBPyConnection, root: str, *, of: Sequence[int] | None = None
 ) -> list[LakeFile]:
-    """The files of the newest snapshot with an id above `after`. `root`: the folder or prefix of
-    the lake's files. Raises duckdb.Error."""
+    """The files of the newest snapshot. `root`: the folder or prefix of the lake's files; `of`: only those that
+    these snapshots have added. Raises duckdb.Error."""
     rows = connection.execute(
         f"""
         SELECT f.id, t.table_name, s.path, s.path_is_relative, t.path, t.path_is_relative,
@@ -45,18 +55,18 @@ def live_files(
              WHERE x.data_file_id = f.id AND NOT f.is_deletes)
         FROM (
             SELECT data_file_id AS id, table_id, path, path_is_relative, record_count,
-                file_size_bytes, false AS is_deletes
+                file_size_bytes, false AS is_deletes, begin_snapshot
             FROM {METADATA}.ducklake_data_file WHERE end_snapshot IS NULL
             UNION ALL
             SELECT delete_file_id, table_id, path, path_is_relative, delete_count,
-                file_size_bytes, true
+                file_size_bytes, true, begin_snapshot
             FROM {METADATA}.ducklake_delete_file WHERE end_snapshot IS NULL
         ) f
         JOIN {METADATA}.ducklake_table t ON t.table_id = f.table_id AND t.end_snapshot IS NULL
         JOIN {METADATA}.ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
-        WHERE f.id > $1 ORDER BY f.id
+        WHERE $1 IS NULL OR f.begin_snapshot IN (SELECT unnest($1::BIGINT[])) ORDER BY f.id
         """,
-        [after],
+        [of],
     ).fetchall()
     return [
         LakeFile(r[0], r[1], _joined(root, (r[2:4], r[4:6], r[6:8])), r[8], r[9], r[11], r[10])
@@ -64,38 +74,69 @@ def live_files(
     ]
 
 
-def sync_files(cursor: duckdb.DuckDBPyConnection, root: str, after: int) -> int:
-    """Have the disk take files with an id above `after`, and their folders; the newest id.
+def set_aside(data_dir: Path, path: Path) -> Path:
+    """Move a file or folder to `lost/`, under a name of its own; where it is then. Raises OSError."""
+    folder = data_dir / ASIDE
+    folder.mkdir(exist_ok=True)
+    target = folder / f"{path.name}.{path.stat().st_mtime_ns:x}"
+    path.rename(target)
+    for changed in (folder, path.parent, data_dir):
+        sync_folder(changed)
+    return target
 
-    An object store has what it has answered for. Raises StoreUnavailableError.
+
+@contextmanager
+def durable_transaction(cursor: duckdb.DuckDBPyConnection, root: str) -> Iterator[None]:
+    """As `transaction`; the files that it writes below `root` are on disk, and were read back, before COMMIT.
+
+    An object store has what it has answered for. Raises StoreUnavailableError, RowsRefusedError.
     """
-    if is_remote(root):
-        return after
-    try:
-        files = live_files(cursor, root, after=after)
-    except duckdb.Error as error:
-        raise StoreUnavailableError(one_line(error)) from error
-    paths = [Path(file.path) for file in files]
-    folders = {up for path in paths for up in path.parents if up.is_relative_to(root)}
-    try:
-        sync(paths)
-        sync(sorted(folders))
-    except OSError as error:
-        raise StoreUnavailableError(f"{error.filename}: {error.strerror}") from error
-    return max((file.id for file in files), default=after)
+    with transaction(cursor):
+        before = {} if is_remote(root) else _names(root)
+        yield
+        if is_remote(root):
+            return
+        try:
+            _make_durable(before, _names(root))
+        except OSError as error:
+            where = error.filename or root
+            raise StoreUnavailableError(f"{where}: {error.strerror or error}") from error
 
 
-def sync(paths: Iterable[Path]) -> None:
-    """fsync files and folders; what is gone needs none. Raises OSError."""
-    for path in paths:
-        try:
-            number = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            continue
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
+def _names(root: str) -> dict[str, frozenset[str]]:
+    """What is in each folder."""
+    found = os.walk(root)
+    return {folder: frozenset((*folders, *files)) for folder, folders, files in found}
+
+
+def _make_durable(before: Mapping[str, frozenset[str]], now: Mapping[str, frozenset[str]]) -> None:
+    """Have the disk take what came in between, and read it back. Raises OSError."""
+    came = {folder: names - before.get(folder, frozenset()) for folder, names in now.items()}
+    changed = sorted((folder for folder, names in came.items() if names), key=len, reverse=True)
+    # From the bottom up: a name points at what is there.
+    for folder in changed:
+        for name in came[folder]:
+            if name.endswith(".parquet"):
+                _sync_and_read_back(Path(folder, name))
+        sync_folder(Path(folder))
+
+
+def _sync_and_read_back(path: Path) -> None:
+    """Of a Parquet file; what is read comes from the disk. Raises OSError."""
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return  # another collector has deleted what it did not commit
+    try:
+        os.fsync(number)
+        size = os.fstat(number).st_size
+        if sys.platform == "linux":
+            os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
+        is_whole = size >= _LEAST_BYTES and os.pread(number, 4, 0) == _MAGIC
+        if not is_whole or os.pread(number, 4, size - 4) != _MAGIC:
+            raise OSError(errno.EIO, "what was written reads back as something else", str(path))
+    finally:
+        os.close(number)
 
 
 def is_remote(root: str) -> bool:

@@ -17,7 +17,9 @@ from typing import Any
 
 import duckdb
 
-from gpuwarden_collector.storage.lake import METADATA, SEALED_TABLES
+from gpuwarden_collector.storage.address import METADATA
+from gpuwarden_collector.storage.lake import SEALED_TABLES
+from gpuwarden_collector.storage.lake_files import durable_transaction
 from gpuwarden_collector.storage.retention import DropDay, LakeDay
 from gpuwarden_collector.storage.transaction import transaction, translating
 
@@ -156,9 +158,9 @@ def _note(cursor: duckdb.DuckDBPyConnection, chosen: Sequence[DropDay], now: dat
     )
 
 
-def flush(cursor: duckdb.DuckDBPyConnection) -> None:
+def flush(cursor: duckdb.DuckDBPyConnection, root: str) -> None:
     """Write rows that stand in the catalogue itself, as few as they are, to files."""
-    with translating():
+    with durable_transaction(cursor, root):
         inlined = cursor.execute(
             f"SELECT t.table_name, i.table_name FROM {METADATA}.ducklake_inlined_data_tables i "
             f"JOIN {METADATA}.ducklake_table t "
@@ -170,9 +172,9 @@ def flush(cursor: duckdb.DuckDBPyConnection) -> None:
                 cursor.execute(f"CALL ducklake_flush_inlined_data('lake', table_name => '{name}')")
 
 
-def merge(cursor: duckdb.DuckDBPyConnection, table: str) -> int:
+def merge(cursor: duckdb.DuckDBPyConnection, root: str, table: str) -> int:
     """Make one file of each day's small ones, sorted by the table's key; how many it took."""
-    with translating():
+    with durable_transaction(cursor, root):
         rows = cursor.execute(
             f"CALL ducklake_merge_adjacent_files('lake', '{table}', "
             f"max_file_size => {SMALL_FILE_BYTES})"

@@ -19,7 +19,7 @@ from gpuwarden_collector.ops.metrics import StorageStats
 from gpuwarden_collector.storage import lake_maintenance as maintain
 from gpuwarden_collector.storage.database import Store
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
-from gpuwarden_collector.storage.lake_files import is_remote, sync_files
+from gpuwarden_collector.storage.lake_files import is_remote
 from gpuwarden_collector.storage.lake_maintenance import Lake
 from gpuwarden_collector.storage.retention import (
     DropDay,
@@ -255,7 +255,6 @@ class Maintainer:
         self._distrusted_until_s: float | None = None
         self._looked_s: float | None = None
         self._is_stopping = False
-        self._synced = -1
 
     async def look_at_disk(self) -> None:
         """Read free space and decide whether batches are taken; for a scheduler."""
@@ -377,6 +376,7 @@ class Maintainer:
 
     def _do(self, task: Task, now: datetime) -> dict[str, int]:
         """Do it, in a thread; what to say about it."""
+        root = self._database.lake_root
         with self._database.maintaining() as cursor:
             match task:
                 case DropDays(going):
@@ -384,17 +384,15 @@ class Maintainer:
                 case Expire(before):
                     maintain.expire(cursor, before)
                 case CleanUp(before):
-                    # Files that replaced what goes now must be on disk for good before it goes.
-                    self._synced = sync_files(cursor, self._database.lake_root, self._synced)
                     deleted = maintain.clean_up(cursor, before)
-                    maintain.remove_empty_folders(self._database.lake_root, now.date())
+                    maintain.remove_empty_folders(root, now.date())
                     # What has left no longer counts as leaving: the free space must be today's.
                     self._disk.look(is_thorough=True)
                     return {"files": deleted} if deleted else {}
                 case Flush():
-                    maintain.flush(cursor)
+                    maintain.flush(cursor, root)
                 case Merge(table):
-                    return {"files": maintain.merge(cursor, table)}
+                    return {"files": maintain.merge(cursor, root, table)}
                 case DeleteOrphans(before):
                     deleted = maintain.delete_orphans(cursor, before)
                     return {"files": deleted} if deleted else {}

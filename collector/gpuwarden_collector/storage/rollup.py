@@ -20,9 +20,9 @@ from gpuwarden.clock import EPOCH
 from gpuwarden.rollups import LOOKBACK_MINUTES, ROLLUPS, Rollup
 from gpuwarden.schema import ALLOCATION_SAMPLES
 from gpuwarden.waste import FORGOTTEN_AFTER_DAYS, WASTE_1H
+from gpuwarden_collector.storage.address import METADATA
 from gpuwarden_collector.storage.engine import hot_table
-from gpuwarden_collector.storage.lake import METADATA
-from gpuwarden_collector.storage.lake_files import sync_files
+from gpuwarden_collector.storage.lake_files import durable_transaction
 from gpuwarden_collector.storage.minutes import (
     COVERAGE_COLUMNS,
     columns_of,
@@ -32,7 +32,7 @@ from gpuwarden_collector.storage.minutes import (
 )
 from gpuwarden_collector.storage.rollup_sql import WindowSpan, between, rollup_sql
 from gpuwarden_collector.storage.segment import SCHEMAS
-from gpuwarden_collector.storage.transaction import transaction, translating
+from gpuwarden_collector.storage.transaction import translating
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -186,13 +186,8 @@ def mend(
             [whole_from, progress.minutes_until],
         )
         windows = _one(cursor, "SELECT count(*) FROM units")
-        newest = _one(
-            cursor,
-            f"SELECT next_file_id - 1 FROM {METADATA}.ducklake_snapshot "
-            "ORDER BY snapshot_id DESC LIMIT 1",
-        )
     for rollup in _MINUTES:
-        _replace(cursor, rollup)
+        _replace(cursor, rollup, lake_root)
     with translating():
         _make_units(
             cursor,
@@ -200,8 +195,7 @@ def mend(
             [progress.hours_until],
         )
     for rollup in _HOURS:
-        _replace(cursor, rollup)
-    sync_files(cursor, lake_root, newest)
+        _replace(cursor, rollup, lake_root)
     return Mended(windows, left)
 
 
@@ -238,7 +232,7 @@ def _make_units(cursor: duckdb.DuckDBPyConnection, select: str, parameters: list
     cursor.execute("ALTER TABLE new_units RENAME TO units")
 
 
-def _replace(cursor: duckdb.DuckDBPyConnection, rollup: Rollup) -> None:
+def _replace(cursor: duckdb.DuckDBPyConnection, rollup: Rollup, lake_root: str) -> None:
     """Compute the units again, in the lake."""
     name = rollup.table.name
     with translating():
@@ -246,7 +240,7 @@ def _replace(cursor: duckdb.DuckDBPyConnection, rollup: Rollup) -> None:
     if begin is None:
         return
     end += timedelta(seconds=rollup.window_s)
-    with transaction(cursor):
+    with durable_transaction(cursor, lake_root):
         rows = _computed(cursor, rollup, [WindowSpan(begin, end, units="units")])
         cursor.register("computed", rows)
         cursor.execute(

@@ -18,8 +18,7 @@ from gpuwarden_collector.storage.commit import Changes
 from gpuwarden_collector.storage.database import Store
 from gpuwarden_collector.storage.engine import hot_table
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
-from gpuwarden_collector.storage.lake import seal
-from gpuwarden_collector.storage.lake_files import sync_files
+from gpuwarden_collector.storage.lake import damaged_file, seal
 from gpuwarden_collector.storage.resent import find_spans, note_doubtful, once_sql, seals_elsewhere
 from gpuwarden_collector.storage.rollup import ROLLUP_TABLES, doubles
 from gpuwarden_collector.storage.segment import TABLE_NAMES
@@ -112,7 +111,6 @@ class Sealer:
         """Held while the lake is written; what else writes it takes its turn."""
         self.is_late_waiting = False
         """Whether rollups wait for hot rows to be in the lake."""
-        self._synced = -1
         self._seals_elsewhere = 0
         self._is_stopping = False
         self._frozen_at_s = clock.monotonic()
@@ -145,7 +143,7 @@ class Sealer:
                     case Seal(segment):
                         sealed_rows += await self._seal(segment)
                     case DropSegments(until):
-                        await asyncio.to_thread(self._sync)
+                        await asyncio.to_thread(self._keep_lost, until)
                         await self._note_doubles(until)
                         await asyncio.to_thread(self._database.drop, until)
                         self.is_late_waiting = False
@@ -193,10 +191,22 @@ class Sealer:
             self._seals_elsewhere = seals
             return sealed, is_news and bool(self._database.state.doubtful().num_rows)
 
-    def _sync(self) -> None:
-        # Until the files are on disk for good, the rows must not go from the segments.
+    def _keep_lost(self, until: int) -> None:
+        """Set aside segments whose rows are not in the lake any more, instead of deleting them.
+
+        The lake's files are on disk before it names them; a disk may lose them, or a person, all the same.
+        """
+        root, collector = self._database.lake_root, self._database.collector
         with self._database.maintaining() as cursor:
-            self._synced = sync_files(cursor, self._database.lake_root, self._synced)
+            damaged = damaged_file(cursor, root, collector, until)
+        if damaged is None:
+            return
+        kept = self._database.set_aside(until)
+        self._stats.seal_failures += 1
+        log.error(
+            "segments are kept, as a file with their rows is missing or cut off: restore it from a backup",
+            extra={"file": damaged.path, "segments": ", ".join(map(str, kept))},
+        )
 
     async def _note_doubles(self, until: int) -> None:
         """Have what two collectors rolled up be rolled up again. Before its segment goes, so that a kill
@@ -225,13 +235,14 @@ class Sealer:
 
     def _copy(self, segment: int) -> dict[str, int]:
         coordination, collector = self._database.coordination, self._database.collector
+        root = self._database.lake_root
         with self._database.maintaining() as cursor:
             tables = self._database.hot_rows(cursor, TABLE_NAMES, until=segment)
             self._count_damage()
             counts = {n: tables[n].num_rows for n in TABLE_NAMES}
             sources = {n: f"SELECT * FROM {hot_table(n)}" for n, rows in counts.items() if rows}
             if not coordination.is_shared:
-                return seal(cursor, collector, segment, sources)
+                return seal(cursor, root, collector, segment, sources)
             doubtful = self._database.state.doubtful(segment)
             with coordination.sealing(is_exclusive=bool(doubtful.num_rows)) as turn:
                 bounds = self._bounds(cursor, sources)
@@ -242,7 +253,7 @@ class Sealer:
                     note_doubtful(cursor, collector, segment, doubtful)
                     turn.check()
 
-                sealed = seal(cursor, collector, segment, sources, note)
+                sealed = seal(cursor, root, collector, segment, sources, note)
             self._count_doubles(sum(counts.values()) - sum(sealed.values()) if sealed else 0)
             return sealed
 

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from gpuwarden.files import sync_folder
 from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.hot import Tail, read_tail
@@ -56,6 +57,7 @@ class SegmentLog:
         self._segment: SegmentWriter | None = None
         try:
             self._folder.mkdir(exist_ok=True)
+            sync_folder(data_dir)
             remove_joined(self._folder)
             numbers = segment_numbers(self._folder)
             # With another identity what the lake holds of these segments would not be known.

@@ -235,13 +235,23 @@ async def _keeping(
     rules_querier = make(settings.rule_processes, None)
     timetable.every(RUNNING_LOOK_S, partial(label_running, running, rules_querier))
     if latest is not None:
-        frames.follow(latest.add)
+        _follow(frames, latest, stats)
         timetable.every(LATEST_S, partial(take_stored, latest, rules_querier))
     await storage.begin(writer)
     stack.push_async_callback(storage.stop)
     timetable.every(STORAGE_LOOK_S, storage.look)
     disk = _disk(timetable, settings, spill_dir, (storage, querier, rules_querier))
     return _Kept(frames, writer, ended, storage, querier, rules_querier, timetable, disk)
+
+
+def _follow(frames: SegmentLog, latest: LatestRows, stats: Stats) -> None:
+    """Keep the newest rows; where that fails they are read from the store again."""
+
+    def start_again(error: Exception) -> None:
+        stats.faults.note("newest_rows", error)
+        latest.restart()
+
+    frames.follow(latest.add, start_again)
 
 
 async def _watch_itself(timetable: Timetable, health: Health) -> None:

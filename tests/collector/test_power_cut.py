@@ -3,6 +3,7 @@
 Only what was synced is on the image: the file system writes nothing back by itself within the test.
 """
 
+import errno
 import os
 import shutil
 import subprocess
@@ -21,7 +22,10 @@ from gpuwarden_collector.storage import lake_maintenance as maintain
 from gpuwarden_collector.storage.check import check
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.rollup import SOURCES, Progress, mend
+from gpuwarden_collector.storage.segment import BatchKey
+from gpuwarden_collector.storage.segment_log import SegmentLog
 
 pytestmark = [
     pytest.mark.slow,
@@ -178,3 +182,49 @@ def test_windows_that_were_computed_again_are_there(disk: LoopDisk, wire: Any) -
     with opened(found) as database:
         assert counted(database, "gpu_1m") == rows
     assert check(found).problems == []
+
+
+def killed_at_fdatasync(folder: Path, changes: Changes, *, error: OSError | None = None) -> None:
+    """Another process writes a frame that does not get to the disk; it is killed there, or goes on after `error`."""
+    child = os.fork()
+    if child:
+        assert os.waitpid(child, 0)[1] == 0
+        return
+
+    def fdatasync(number: int) -> None:
+        if error is None:
+            os._exit(0)
+        raise error
+
+    try:
+        log = SegmentLog(folder)
+        log.begin(0)
+        os.fdatasync = fdatasync
+        with pytest.raises(StoreUnavailableError):
+            commit(log, changes)
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+@pytest.mark.parametrize(
+    "error", [None, OSError(errno.EIO, "Input/output error")], ids=["kill", "EIO"]
+)
+def test_a_frame_that_was_found_is_on_disk_before_it_counts_as_stored(
+    error: OSError | None, disk: LoopDisk, wire: Any
+) -> None:
+    """The batch comes again and is answered as stored: it was in the page cache alone."""
+    folder = disk.path / "store"
+    with opened(folder) as database:
+        put(database, wire, 0)
+    rows = wire.table("gpu_samples", wire.gpu_rows(4, [9_000]))
+    key = BatchKey("", "agent", "boot", 7, 0)
+    killed_at_fdatasync(folder, Changes(appended={"gpu_samples": rows}, batches=[key]), error=error)
+    for _ in range(2):  # a second start finds the frame where the first has put it
+        with opened(folder) as database:
+            assert counted(database) == (ROWS + 4, ROWS + 4)
+            assert database.tail.batches == [key]
+            image = disk.after_a_power_cut() / "store"
+        with opened(image) as database:
+            assert counted(database) == (ROWS + 4, ROWS + 4)
+            assert database.tail.batches == [key]

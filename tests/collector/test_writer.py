@@ -162,6 +162,45 @@ async def test_on_a_full_disk_batches_wait_at_the_agent_and_nothing_is_lost_or_d
     ]
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        "gpuwarden_collector.ingest.writer.plan",
+        "gpuwarden_collector.storage.segment._frame_parts",
+        "gpuwarden_collector.storage.commit._stored",
+    ],
+)
+async def test_want_of_memory_puts_batches_off_and_stores_them_once(
+    where: str, run: Run, wire: Any, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise pa.ArrowMemoryError("no memory")
+
+    batches = [batch(wire, 1), batch(wire, 2)]
+    async with run() as writer:
+        with monkeypatch.context() as patched:
+            patched.setattr(where, fail)
+            outcomes = await asyncio.gather(*map(writer.store, batches))
+            assert [type(outcome) for outcome in outcomes] == [RetryLater] * 2
+        assert await asyncio.gather(*map(writer.store, batches)) == [Stored()] * 2
+    assert counted(database) == (2, 2)
+
+
+async def test_a_frame_is_stored_once_whatever_becomes_of_who_follows_it(
+    run: Run, wire: Any, database: Database, data_dir: Path
+) -> None:
+    def fail(tables: Any) -> None:
+        raise MemoryError
+
+    failures: list[Exception] = []
+    database._log.follow(fail, failures.append)
+    async with run() as writer:
+        batches = [batch(wire, n) for n in range(1, 9)]
+        assert await asyncio.gather(*map(writer.store, batches)) == [Stored()] * 8
+    assert counted(database) == (8, 8)
+    assert {type(failure) for failure in failures} == {MemoryError}
+
+
 async def test_last_seen_is_written_every_ten_seconds_and_at_the_end(
     run: Run, wire: Any, database: Database, clock: ManualClock
 ) -> None:

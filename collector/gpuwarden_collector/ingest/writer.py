@@ -56,6 +56,7 @@ _HEARD_INTERVAL_S = 10.0
 _EXPIRY_INTERVAL_S = 3_600.0
 _RETRY_AFTER_S = 5
 _LEDGER_ROWS = 10_000
+_NO_MEMORY = "the collector has no memory for it: give it more"
 
 
 class QueueFull(Exception):  # noqa: N818  an expected outcome, named like queue.Full
@@ -363,10 +364,12 @@ class Writer:
         return [later if o is None or isinstance(o, Stored) else o for o in outcomes]
 
     def _plan(self, batches: Sequence[Batch], now: datetime) -> CommitPlan:
-        """Raises RowsRefusedError whatever the batches bring out: planning changes nothing, so what they
-        are is all that can be at fault, and a batch that ended the thread would be sent again."""
+        """Raises RowsRefusedError whatever the batches bring out but want of memory: planning changes nothing,
+        so what they are is all that can be at fault, and a batch that ended the thread would be sent again."""
         try:
             return plan(self._known, batches, self._prices, now)
+        except MemoryError as error:
+            raise StoreUnavailableError(_NO_MEMORY) from error
         except Exception as error:
             raise RowsRefusedError(_failed_on(error)) from error
 
@@ -398,6 +401,8 @@ class Writer:
             commit(self._log, changes)
         except (StoreUnavailableError, RowsRefusedError):
             raise
+        except MemoryError as error:
+            raise StoreUnavailableError(_NO_MEMORY) from error
         except Exception as error:
             # What of it was written is told by the next start; the batches are refused.
             raise RowsRefusedError(_failed_on(error)) from error

@@ -81,6 +81,8 @@ def _stored(name: str, rows: Any) -> Any:
     would not take."""
     try:
         stored = rows.select(SCHEMAS[name].names).cast(SCHEMAS[name])
+    except MemoryError:
+        raise  # of Arrow's own kind too: not the rows' fault
     except (pa.ArrowException, KeyError) as error:
         raise RowsRefusedError(f"{name}: {error}") from error
     for column in stored_columns(TABLES[name]):

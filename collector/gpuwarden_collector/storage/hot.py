@@ -28,6 +28,7 @@ from gpuwarden_collector.storage.joined_rows import (
 from gpuwarden_collector.storage.segment import (
     SCHEMAS,
     BatchKey,
+    Frame,
     ReadFrame,
     SegmentHeader,
     frames_of,
@@ -429,6 +430,24 @@ def read_tail(folder: Path, after: int) -> Tail:
             progress |= frame.progress or {}
         end = segment.end
     return Tail(batches, progress or None, end)
+
+
+def last_frame(folder: Path, number: int) -> tuple[int, Frame] | None:
+    """Where the last frame of a segment that nobody writes begins, and what it holds, in today's columns; None:
+    it has none. Raises SegmentError, OSError."""
+    segment = Segment(folder, number)
+    last = None
+    for frame in segment.new_frames(is_abandoned=True):
+        last = frame
+    if last is None:
+        return None
+    pieces: dict[str, list[Any]] = {}
+    for name, start, size in ((m.table, m.start, m.size) for m in last.messages):
+        batch = pa.ipc.read_record_batch(last.body.slice(start, size), segment.header.schemas[name])
+        if name in SCHEMAS:
+            pieces.setdefault(name, []).append(_conformed(batch, SCHEMAS[name]))
+    tables = {name: pa.Table.from_batches(batches) for name, batches in pieces.items()}
+    return last.start, Frame(tables, last.batches, last.progress)
 
 
 def _conformed(batch: Any, schema: Any) -> Any:

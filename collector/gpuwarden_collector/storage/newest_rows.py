@@ -112,6 +112,11 @@ class LatestRows:
             if name in self._tables and rows.num_rows:
                 self._tables[name].add(rows)
 
+    def restart(self) -> None:
+        """Forget all, after `add` has failed: `missing` names every view again."""
+        for table in self._tables.values():
+            table.restart()
+
     def missing(self) -> list[Kept]:
         """Views for which `take_stored` is still to be called."""
         return [table.kept for table in self._tables.values() if not table.is_whole]
@@ -151,17 +156,22 @@ class _Latest:
 
     def __init__(self, kept: Kept, stem: Path, clock: Clock) -> None:
         self.kept = kept
-        self.is_whole = False
-        """Whether rows of older runs are among them."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._rows: Any = SCHEMAS[kept.table].empty_table().combine_chunks()
-        self._places: dict[str, int] = {}
-        self._added: list[Any] = []
-        self._added_rows = 0
-        self._forgotten_at = clock.now()
         self._files = ArrowFiles(stem)
-        self._is_changed = True
+        self.restart()
+
+    def restart(self) -> None:
+        """Have no rows."""
+        with self._lock:
+            self.is_whole = False
+            """Whether rows of older runs are among them."""
+            self._rows: Any = SCHEMAS[self.kept.table].empty_table().combine_chunks()
+            self._places: dict[str, int] = {}
+            self._added: list[Any] = []
+            self._added_rows = 0
+            self._forgotten_at = self._clock.now()
+            self._is_changed = True
 
     @property
     def published(self) -> Path | None:

@@ -159,12 +159,17 @@ def numbers_in(names: Iterable[str]) -> list[int]:
 
 
 class SegmentWriter:
-    """The segment that is written. After an OSError it takes nothing more: begin the next one."""
+    """The segment that is written. After an error it takes nothing more: begin the next one."""
 
     def __init__(
-        self, folder: Path, number: int, previous_end: int | None, collector: str = ""
+        self,
+        folder: Path,
+        number: int,
+        previous_end: int | None,
+        collector: str = "",
+        first: Frame | None = None,
     ) -> None:
-        """Creates the file and has it on disk, its name included. Raises OSError."""
+        """Creates the file, with a `first` frame, and has it on disk, its name included. Raises OSError."""
         self.number = number
         self.path = segment_path(folder, number)
         self._salt = secrets.randbits(32)
@@ -177,7 +182,8 @@ class SegmentWriter:
             unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640
         )
         try:
-            _write_all(self._file, [header], 0)
+            parts, size = ([], 0) if first is None else _frame_parts(first, self._salt)
+            _write_all(self._file, [header, *parts], 0)
             os.fsync(self._file)
             unfinished.rename(self.path)
             sync_folder(folder)
@@ -187,8 +193,8 @@ class SegmentWriter:
             for path in (unfinished, self.path):
                 path.unlink(missing_ok=True)
             raise
-        self.end = len(header)
-        self._begin = self.end
+        self._begin = len(header)
+        self.end = self._begin + size
 
     @property
     def frame_bytes(self) -> int:
@@ -196,7 +202,7 @@ class SegmentWriter:
         return self.end - self._begin
 
     def append(self, frame: Frame) -> None:
-        """Write a frame and have it on disk. Raises OSError, and then this file ends at `end`."""
+        """Write a frame and have it on disk. Raises OSError or MemoryError, and then this file ends at `end`."""
         parts, size = _frame_parts(frame, self._salt)
         _write_all(self._file, parts, self.end)
         if sys.platform == "linux":

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from gpuwarden.files import sync_folder
 from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.storage.errors import StoreUnavailableError
-from gpuwarden_collector.storage.hot import Tail, read_tail
+from gpuwarden_collector.storage.hot import Tail, last_frame, read_tail
 from gpuwarden_collector.storage.joined_rows import remove_joined
 from gpuwarden_collector.storage.segment import (
     FOLDER,
@@ -28,6 +28,8 @@ from gpuwarden_collector.storage.segment import (
 from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 
 LOCK_NAME = "lock"
+
+Follower = Callable[[Mapping[str, Any]], None]
 
 
 class FrameLog(Protocol):
@@ -52,7 +54,8 @@ class SegmentLog:
         """Holds the folder and opens the state file. Raises StartError, sqlite3.Error, SegmentError,
         StoreUnavailableError, OSError."""
         self._folder = data_dir / FOLDER
-        self._follower: Callable[[Mapping[str, Any]], None] = lambda tables: None
+        self._follower: Follower = lambda tables: None
+        self._on_follower_failure: Callable[[Exception], None] = lambda error: None
         self._lock = _lock(data_dir)
         self._segment: SegmentWriter | None = None
         try:
@@ -71,8 +74,11 @@ class SegmentLog:
             self.last_number = max([0, *numbers, int(self.state.meta("ledger_until"))])
             """The highest number that a segment here has, or had."""
             self._previous_end: int | None = None
+            self._last: tuple[int, Frame] | None = None
+            """Begin and content of the newest frame that was found."""
             if self.last_number in numbers:
                 self._previous_end = read_tail(self._folder, self.last_number - 1).end
+                self._last = last_frame(self._folder, self.last_number)
         except BaseException:
             os.close(self._lock)
             raise
@@ -100,15 +106,28 @@ class SegmentLog:
     def begin(self, sealed: int) -> None:
         """Begin the first segment. `sealed`: the newest that the lake holds. Raises OSError.
 
-        Never writes a number that the lake has: it would be taken for sealed.
+        Never writes a number that the lake has: it would be taken for sealed. The newest frame that was found may
+        never have reached the disk, as its writer was killed before fdatasync or that failed: it is written anew,
+        into the first segment of this run, and the old one ends before it. Those before it did: each was on disk
+        before the next was written.
         """
+        if sealed >= self.last_number:
+            self._last = None
         if sealed > self.last_number:
             self.last_number, self._previous_end = sealed, None
-        self._begin()
+        if self._last is None:
+            self._begin()
+            return
+        self._previous_end, frame = self._last
+        with self.state.writing() as writing:
+            writing.move_doubtful(self.last_number, self.last_number + 1, frame.batches)
+        self._begin(frame)
+        self._last = None
 
-    def follow(self, follower: Callable[[Mapping[str, Any]], None]) -> None:
-        """Have it called with the tables of each frame that is on disk from now on."""
-        self._follower = follower
+    def follow(self, follower: Follower, on_failure: Callable[[Exception], None]) -> None:
+        """Have it called with the tables of each frame that is on disk from now on. What it raises goes to
+        `on_failure` and nowhere else: the frame is stored."""
+        self._follower, self._on_follower_failure = follower, on_failure
 
     def append(self, frame: Frame) -> None:
         """Write a frame, on disk when it returns. Raises StoreUnavailableError."""
@@ -117,14 +136,17 @@ class SegmentLog:
                 self._begin()
             assert self._segment is not None
             self._segment.append(frame)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self._end()
-            raise StoreUnavailableError(
-                f"{segment_path(self._folder, self.last_number)}: {error.strerror or error}"
-            ) from error
+            why = error.strerror or error if isinstance(error, OSError) else "no memory"
+            path = segment_path(self._folder, self.last_number)
+            raise StoreUnavailableError(f"{path}: {why}") from error
         if frame.progress is not None:
             self._progress = {**self._progress, **instants(frame.progress)}
-        self._follower(frame.tables)
+        try:
+            self._follower(frame.tables)
+        except Exception as error:  # noqa: BLE001  an error here would have the frame written again
+            self._on_follower_failure(error)
 
     def freeze(self) -> int:
         """Begin a new segment; the number of the one that was written. Raises StoreUnavailableError."""
@@ -148,9 +170,9 @@ class SegmentLog:
         self.state.close()
         os.close(self._lock)
 
-    def _begin(self) -> None:
+    def _begin(self, first: Frame | None = None) -> None:
         self._segment = SegmentWriter(
-            self._folder, self.last_number + 1, self._previous_end, self.state.collector
+            self._folder, self.last_number + 1, self._previous_end, self.state.collector, first
         )
         self.last_number += 1
 

@@ -26,7 +26,7 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden.metrics import Type
 from gpuwarden.schema import TABLES, UPSERTED, stored_columns
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
-from gpuwarden_collector.storage.segment import SCHEMAS
+from gpuwarden_collector.storage.segment import SCHEMAS, BatchKey
 
 FILE_NAME = "state.sqlite"
 SCHEMA_VERSION = 3
@@ -348,6 +348,13 @@ class Writing:
         self._connection.executemany(
             "INSERT INTO doubtful VALUES (?, ?, ?, ?, ?, ?, ?)",
             ((segment, *row) for row in _plain_rows(rows.select(DOUBTFUL_SCHEMA.names))),
+        )
+
+    def move_doubtful(self, segment: int, to: int, batches: Iterable[BatchKey]) -> None:
+        """Batches of a segment that are in another one now."""
+        self._connection.executemany(
+            "UPDATE doubtful SET segment = ? WHERE segment = ? AND agent_id = ? AND boot_id = ? AND sequence = ?",
+            ((to, segment, b.agent_id, b.boot_id, b.sequence) for b in batches),
         )
 
     def forget_doubtful(self, segment: int) -> None:

@@ -57,6 +57,8 @@ class Counters:
     """Requests made: a batch sent twice counts twice."""
     batches_acknowledged: int = 0
     batches_refused: int = 0
+    refused_dropped: int = 0
+    """Of them, those that were deleted, as refused ones took too much room."""
     batches_dropped: int = 0
     """Batches that a full spool gave up, oldest first."""
     bytes_sealed: int = 0

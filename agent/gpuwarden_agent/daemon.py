@@ -329,8 +329,9 @@ class _Agent:
         def write(number: int) -> None:
             self._recorder.record(
                 "batches_refused",
-                f"the collector refused {number} batches, the last one with {reason}",
-                details={"batches": number},
+                f"the collector refused {number} batches, the last one with {reason};"
+                " `gpuwarden agent refused` lists them and sends them again",
+                details={"batches": number, "deleted": self.counters.refused_dropped},
             )
 
         self._recorder.count("refused", 1, every_s=REFUSED_REPORTED_EVERY_S, write=write)

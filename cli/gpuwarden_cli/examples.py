@@ -17,6 +17,7 @@ EXAMPLES: dict[str, str] = {
     "collector backup": "gpuwarden collector backup /backup/gpuwarden-monday",
     "collector restore": "gpuwarden collector restore /backup/gpuwarden-monday --data-dir /var/lib/gpuwarden",
     "collector maintain": "gpuwarden collector maintain",
+    "agent refused": "gpuwarden agent refused --resend",
     "collector recover": "gpuwarden collector recover 5f0c3c52-3a58-4d3c-9e2f-52f4a1b3c7d1",
     "simulate": "gpuwarden simulate --nodes 10 --gpus-per-node 8 --duration 600",
     "sql": 'gpuwarden sql "SELECT node, gpu, util_percent FROM gpus_now" --format csv',

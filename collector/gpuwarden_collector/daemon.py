@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -42,6 +43,8 @@ from gpuwarden_collector.ingest.receive import Ingest
 from gpuwarden_collector.ingest.repricing import reprice
 from gpuwarden_collector.ingest.writer import Writer, WriterStopped, load_known
 from gpuwarden_collector.ops import control_socket as control
+from gpuwarden_collector.ops.clock_check import LOOK_S as CLOCK_LOOK_S
+from gpuwarden_collector.ops.clock_check import ClockCheck, kernel_synchronised
 from gpuwarden_collector.ops.disk import Budget, DiskMonitor
 from gpuwarden_collector.ops.health import SAMPLE_S, Duties, Health
 from gpuwarden_collector.ops.metrics import Levels, Stats
@@ -144,10 +147,11 @@ async def running(
         rules_querier = kept.rules_querier
         bodies = BodyReader(settings.body_bytes_in_flight_max, settings.body_timeout_s)
         decode_pool = _decode_pool(stack, settings, clock, stats)
-        ingest = Ingest(writer, bodies, decode_pool, stats, clock, lambda: disk.refusal)
+        no_room, clock_check = (lambda: disk.refusal), kept.clock_check
+        ingest = Ingest(writer, bodies, decode_pool, stats, clock, no_room, clock_check)
         pacing = Pacing(clock, stats.acknowledge_seconds)
         kept.timetable.every(PACING_LOOK_S, pacing.look)
-        levels = partial(_levels, writer, bodies, frames, disk, access, pacing)
+        levels = partial(_levels, writer, bodies, frames, disk, access, pacing, clock_check)
         identity, budget = frames.state.collector, disk.budget
         health = Health(identity, writer, stats, clock, rules_querier, levels, budget, duties)
         await _watch_itself(kept.timetable, health)
@@ -163,7 +167,7 @@ async def running(
         )
         turns = _turns(settings, kept, clock)
         sql = _sql_endpoint(settings, querier, bodies, stats, *turns)
-        copies = copy_routes(CopyFolder(settings.data_dir), bodies, lambda: disk.refusal)
+        copies = copy_routes(CopyFolder(settings.data_dir), bodies, no_room)
         own = (*access.routes, *sql.routes(), *node_routes(writer), *copies)
         app = _application(api, [*own, *query_routes(frames.state, clock), *routes(querier)])
         url = await _listen(stack, settings, app, access, _http_log(stats))
@@ -205,6 +209,7 @@ class _Kept:
     rules_querier: SqlQuerier
     timetable: Timetable
     disk: DiskMonitor
+    clock_check: ClockCheck
 
 
 async def _keeping(
@@ -220,8 +225,9 @@ async def _keeping(
     frames, spill_dir = _frames(stack, settings)
     storage = await _storage(stack, settings, address, spill_dir, stats, clock)
     known = await _first_segment(stack, settings, frames, storage, address, prices, clock)
+    clock_check = _clock_check(frames, clock)
     copy = _second_copy(stack, settings, frames, clock)
-    writer = _writer(settings, frames, known, stats, clock, prices, copy)
+    writer = _writer(settings, frames, known, stats, clock, prices, copy, clock_check)
     ended = writer.start()
     stack.push_async_callback(_stop_writer, writer)
     timetable = await _timetable(stack, access)
@@ -240,8 +246,20 @@ async def _keeping(
     await storage.begin(writer)
     stack.push_async_callback(storage.stop)
     timetable.every(STORAGE_LOOK_S, storage.look)
+
+    async def look_at_clock() -> None:
+        before = clock_check.reason
+        clock_check.look()
+        storage.trust_clock(is_trusted=clock_check.reason is None)
+        if clock_check.reason != before:
+            said = clock_check.reason or "the clocks of agents and collector agree again"
+            log.log(logging.ERROR if clock_check.reason else logging.WARNING, said)
+
+    timetable.every(CLOCK_LOOK_S, look_at_clock)
     disk = _disk(timetable, settings, spill_dir, (storage, querier, rules_querier))
-    return _Kept(frames, writer, ended, storage, querier, rules_querier, timetable, disk)
+    return _Kept(
+        frames, writer, ended, storage, querier, rules_querier, timetable, disk, clock_check
+    )
 
 
 def _follow(frames: SegmentLog, latest: LatestRows, stats: Stats) -> None:
@@ -277,6 +295,7 @@ def _writer(
     clock: Clock,
     prices: PriceBook,
     copy: Callable[[], None],
+    clock_check: ClockCheck,
 ) -> Writer:
     return Writer(
         frames,
@@ -287,7 +306,14 @@ def _writer(
         queue_bytes_max=settings.queue_bytes_max,
         prices=prices,
         copy=copy,
+        trusts_clock=lambda: clock_check.reason is None,
     )
+
+
+def _clock_check(frames: SegmentLog, clock: Clock) -> ClockCheck:
+    heard = (row["last_seen_at"] for row in frames.state.rows("nodes"))
+    newest = max((at for at in heard if at is not None), default=None)
+    return ClockCheck(clock, newest and newest.replace(tzinfo=UTC), kernel_synchronised)
 
 
 def _second_copy(
@@ -526,6 +552,7 @@ def _levels(
     disk: DiskMonitor,
     access: AccessControl,
     pacing: Pacing,
+    clock_check: ClockCheck,
 ) -> Levels:
     return Levels(
         queue_bytes=writer.queue_bytes,
@@ -535,6 +562,7 @@ def _levels(
         is_alive=writer.is_alive(),
         is_failing=writer.is_failing(),
         disk=disk.usage,
+        clock_doubt=clock_check.reason,
         disk_refusal=disk.refusal,
         certificate_ends_at=access.certificate_ends_at,
         authority_ends_at=access.authority_ends_at,

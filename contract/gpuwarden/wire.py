@@ -10,6 +10,7 @@
     Gpuwarden-Oldest-Sequence: 4709            optional: nothing older will be sent again
     Gpuwarden-Sent-Before: 1                   only if it may have been sent before, to anyone, and
                                                nobody has said that it is not stored
+    Gpuwarden-Now: 1767225600000               optional: the agent's clock, milliseconds since 1970
     Gpuwarden-Import: 1                        only if its rows are history that was read from files
 
     body: one or more Arrow IPC streams, one after another, each with `gpuwarden.table` in its
@@ -49,6 +50,7 @@ SEQUENCE_HEADER = "Gpuwarden-Sequence"
 OLDEST_HEADER = "Gpuwarden-Oldest-Sequence"
 SENT_BEFORE_HEADER = "Gpuwarden-Sent-Before"
 IMPORT_HEADER = "Gpuwarden-Import"
+NOW_HEADER = "Gpuwarden-Now"
 BATCH_SECONDS_HEADER = "Gpuwarden-Batch-Seconds"
 
 BATCH_SECONDS_MAX = 30
@@ -125,6 +127,11 @@ def batch_id_of(headers: Mapping[str, str]) -> BatchId:
         headers.get(SENT_BEFORE_HEADER, "0") != "0",
         headers.get(IMPORT_HEADER, "0") != "0",
     )
+
+
+def now_ms_of(headers: Mapping[str, str]) -> int | None:
+    """What the sender's clock says, in milliseconds since 1970; None: it does not say. Raises WireError."""
+    return _number(headers, NOW_HEADER) if NOW_HEADER in headers else None
 
 
 def batch_seconds_of(value: str | None) -> int:

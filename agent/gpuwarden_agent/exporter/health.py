@@ -60,6 +60,11 @@ COUNTS = (
         "Batches that the collector has made durable.",
     ),
     Count("batches_refused", "batches_refused_total", "Batches that the collector refused."),
+    Count(
+        "refused_dropped",
+        "refused_batches_dropped_total",
+        "Refused batches that were deleted for want of room.",
+    ),
     Count("batches_dropped", "batches_dropped_total", "Batches that a full spool gave up."),
     Count("bytes_sealed", "sealed_bytes_total", "Bytes of the batches put into the spool."),
     Count("spool_batches", "spool_batches", "Batches that wait for the collector.", kind="gauge"),

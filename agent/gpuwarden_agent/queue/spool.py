@@ -3,7 +3,8 @@
 Format, version 1: one SQLite file `spool.sqlite` (WAL, synchronous=NORMAL) in the state folder.
 
     batches  sequence (1, 2, 3 ...), boot_id and created_ms of the sealing, rows, body as sent
-    refused  the newest batches that the collector refused, with its reason, for a look later
+    refused  batches that the collector refused for good, with its reason, set aside to be looked at or sent
+             again by a person: `gpuwarden agent refused`
     meta     agent_id, made with the file; last_ts_ms, the newest tick that is sealed;
              stopped_cleanly, there only between a clean stop and the next start; boot_id, the
              one under which the agent last ran
@@ -13,7 +14,9 @@ Invariants
 - A batch that `put` has returned survives kill -9; a power cut may take the last few, never the
   file. It leaves by `acknowledge`, by `refuse`, or as the oldest when the spool is full, and then
   the caller is told.
-- Bodies take at most `bytes_max`, except that the newest batch is always kept.
+- Bodies take at most `bytes_max`, except that the newest batch is always kept; those of refused batches an
+  eighth of it besides, the oldest go first and are counted.
+- Another process may move batches between the two tables: `put` notices.
 - One agent a folder: a lock on `agent.lock` beside the file says so.
 - A file that SQLite cannot read is set aside under a new name, never deleted.
 - A full disk keeps batches from coming in, never from leaving: `spool.reserve` holds the room that
@@ -36,8 +39,8 @@ from gpuwarden.wire import BatchId, batch_id_of, headers_of
 from gpuwarden_agent.queue.reserve import RESERVE_BYTES, Reserve
 
 FORMAT_VERSION = 1
-REFUSED_MAX = 20
-REFUSED_BODY_BYTES_MAX = 1024**2
+REFUSED_SHARE = 8
+"""Refused batches may take this part of `bytes_max`."""
 FILE_NAME = "spool.sqlite"
 LOCK_NAME = "agent.lock"
 RESERVE_NAME = "spool.reserve"
@@ -60,7 +63,7 @@ CREATE TABLE IF NOT EXISTS refused (
     refused_ms INTEGER NOT NULL,
     rows INTEGER NOT NULL,
     reason TEXT NOT NULL,
-    body BLOB
+    body BLOB NOT NULL
 );
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 PRAGMA user_version = {FORMAT_VERSION};
@@ -83,6 +86,18 @@ class SealedBatch:
     body: bytes
     oldest_sequence: int
     """Smallest sequence of the same boot that still waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedBatch:
+    """A batch that the collector refused."""
+
+    sequence: int
+    created_ms: int
+    refused_ms: int
+    rows: int
+    bytes: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +153,9 @@ class Spool:
             self._inode = None if path is None else path.stat().st_ino
             self.agent_id, self.last_run = self._begin_run()
             self.count, self.size_bytes = self._measured()
+            self._changed_elsewhere = self._data_version()
+            self.refused_dropped = 0
+            """Refused batches that went in this run, as they took too much room."""
             self.last_sequence = self._last_sequence()
             """Newest sequence that was given before this run; 0: none."""
         except SpoolError as error:
@@ -161,6 +179,10 @@ class Spool:
                 " free, or it is read-only"
             )
         self._check_in_place()
+        with self._reading():
+            if (version := self._data_version()) != self._changed_elsewhere:
+                self._changed_elsewhere = version
+                self.count, self.size_bytes = self._measured()
         with self._transaction():
             cursor = self._db.execute(
                 "INSERT INTO batches (boot_id, created_ms, rows, body) VALUES (?, ?, ?, ?)",
@@ -194,28 +216,33 @@ class Spool:
         return self._left(self._with_room(lambda: self._delete(sequence)))
 
     def refuse(self, sequence: int, reason: str) -> bool:
-        """The collector will never take it: keep it among the refused. Raises SpoolError."""
+        """The collector will never take it: set it aside. Raises SpoolError."""
+        gone = 0
 
         def move() -> int | None:
+            nonlocal gone
             self._db.execute(
-                "INSERT OR REPLACE INTO refused SELECT sequence, boot_id, created_ms, ?, rows, ?,"
-                " CASE WHEN length(body) <= ? THEN body END FROM batches WHERE sequence = ?",
-                (to_ms(self._clock.now()), reason, REFUSED_BODY_BYTES_MAX, sequence),
+                "INSERT OR REPLACE INTO refused SELECT sequence, boot_id, created_ms, ?, rows, ?, body"
+                " FROM batches WHERE sequence = ?",
+                (to_ms(self._clock.now()), reason, sequence),
             )
-            self._db.execute(
-                "DELETE FROM refused WHERE sequence NOT IN"
-                " (SELECT sequence FROM refused ORDER BY refused_ms DESC, sequence DESC LIMIT ?)",
-                (REFUSED_MAX,),
-            )
+            # The newest is kept however large it is.
+            gone = self._db.execute(
+                "DELETE FROM refused WHERE sequence IN (SELECT sequence FROM (SELECT sequence,"
+                " sum(length(body)) OVER newer AS bytes, row_number() OVER newer AS place FROM refused"
+                " WINDOW newer AS (ORDER BY refused_ms DESC, sequence DESC)) WHERE bytes > ? AND place > 1)",
+                (self.bytes_max // REFUSED_SHARE,),
+            ).rowcount
             return self._delete(sequence)
 
-        return self._left(self._with_room(move))
+        left = self._left(self._with_room(move))
+        self.refused_dropped += gone
+        return left
 
-    def refused(self) -> list[tuple[int, str]]:
-        """Sequence and reason of the refused batches that are kept, oldest first."""
+    def refused(self) -> list[RefusedBatch]:
+        """Those that are set aside, oldest first. Raises SpoolError."""
         with self._reading():
-            rows = self._db.execute("SELECT sequence, reason FROM refused ORDER BY sequence")
-            return [(int(sequence), str(reason)) for sequence, reason in rows]
+            return _refused(self._db)
 
     def close(self) -> None:
         """Close file and lock after the call that runs; a second close does nothing."""
@@ -266,6 +293,10 @@ class Spool:
             stopped_cleanly="stopped_cleanly" in meta,
             same_boot=meta.get("boot_id") == self.boot_id,
         )
+
+    def _data_version(self) -> int:
+        """Another one when another connection has changed the file."""
+        return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def _measured(self) -> tuple[int, int]:
         query = "SELECT count(*), coalesce(sum(length(body)), 0) FROM batches"
@@ -378,6 +409,50 @@ def open_spool(state_dir: Path, *, bytes_max: int, clock: Clock, boot: str | Non
     except OSError as error:
         raise _unwritable(state_dir, error) from error
     return Spool(state_dir / FILE_NAME, bytes_max=bytes_max, clock=clock, boot=boot)
+
+
+def refused_in(state_dir: Path) -> list[RefusedBatch]:
+    """The refused batches of an agent, which may run. Raises StartError."""
+    with _beside(state_dir) as db:
+        return _refused(db)
+
+
+def settle_refused(state_dir: Path, sequences: Collection[int], *, is_resent: bool) -> int:
+    """Have refused batches sent again, as new ones, or delete them; how many. The agent may run.
+
+    Raises StartError, and then has changed nothing.
+    """
+    marks = ",".join("?" * len(sequences))
+    with _beside(state_dir) as db, transaction(db):
+        if is_resent:
+            db.execute(
+                "INSERT INTO batches (boot_id, created_ms, rows, body) SELECT boot_id, created_ms, rows, body"
+                f" FROM refused WHERE sequence IN ({marks}) ORDER BY sequence",
+                (*sequences,),
+            )
+        return db.execute(
+            f"DELETE FROM refused WHERE sequence IN ({marks})", (*sequences,)
+        ).rowcount
+
+
+@contextlib.contextmanager
+def _beside(state_dir: Path) -> Iterator[sqlite3.Connection]:
+    """The file of an agent that may run. Raises StartError."""
+    path = state_dir / FILE_NAME
+    if not path.exists():
+        raise StartError(f"{path} is not there: name the agent's folder with --state-dir")
+    try:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as db:
+            yield db
+    except sqlite3.Error as error:
+        raise StartError(f"{path}: {error}: run this as the agent's user") from error
+
+
+def _refused(db: sqlite3.Connection) -> list[RefusedBatch]:
+    rows = db.execute(
+        "SELECT sequence, created_ms, refused_ms, rows, length(body), reason FROM refused ORDER BY sequence"
+    )
+    return [RefusedBatch(*row) for row in rows]
 
 
 class _CorruptError(Exception):

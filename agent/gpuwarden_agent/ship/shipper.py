@@ -20,12 +20,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import assert_never
 
-from gpuwarden.clock import Clock
+from gpuwarden.clock import Clock, to_ms
 from gpuwarden.lifecycle import until
 from gpuwarden.wire import (
     BATCH_SECONDS_HEADER,
     CONTENT_TYPE,
     INGEST_PATH,
+    NOW_HEADER,
     SENT_BEFORE_HEADER,
     BatchId,
     batch_seconds_of,
@@ -360,6 +361,7 @@ class Shipper:
         headers = headers_of(identity) | {
             "Content-Type": CONTENT_TYPE,
             "Content-Encoding": "zstd",
+            NOW_HEADER: str(to_ms(self._clock.now())),
         }
         try:
             answer = await self._transports[place].post(
@@ -391,6 +393,7 @@ class Shipper:
                 self._arrive(place)
                 await self._worker.submit(self._spool.refuse, batch.sequence, reason)
                 self._counters.batches_refused += 1
+                self._counters.refused_dropped = self._spool.refused_dropped
                 self._counters.last_error = f"batch {batch.sequence} refused: {reason}"
                 self._succeed(batch, place)
                 self._on_refused(reason)

@@ -1,4 +1,4 @@
-"""`gpuwarden agent run|once|doctor|config`, and `record` of `recordings.py`."""
+"""`gpuwarden agent run|once|doctor|config|refused`, and `record` of `recordings.py`."""
 
 import argparse
 import json
@@ -39,6 +39,17 @@ def add_commands(
         _add_settings(made)
         if name != "run":
             add_format(made)
+    made = command(
+        group, "refused", _refused, "list batches that the collector refused; send them again or delete them",
+        "The agent may run: it sends them within seconds. Run it as the agent's user.",
+    )  # fmt: skip
+    made.add_argument("sequences", nargs="*", type=int, metavar="SEQUENCE", help="default: all")
+    action = made.add_mutually_exclusive_group()
+    action.add_argument("--resend", action="store_true", help="have the agent send them again")
+    action.add_argument("--delete", action="store_true", help="delete them")
+    made.add_argument("--config", metavar="FILE", help="TOML file of settings")
+    made.add_argument("--state-dir", metavar="DIR", help="folder of the agent's spool")
+    add_format(made)
     made = command(group, "record", _record, "record the probes' readings to a file for replay")
     add_flags(made)
     _add_settings(made)
@@ -70,6 +81,32 @@ def _loaded(args: argparse.Namespace) -> "Loaded[AgentSettings]":
             {**loaded.sources, "collector_url": "environment GPUWARDEN_URL"},
         )
     return loaded
+
+
+def _refused(args: argparse.Namespace) -> int:
+    from gpuwarden_agent.queue.spool import refused_in, settle_refused
+
+    state_dir = _loaded(args).settings.state_dir
+    found = refused_in(state_dir)
+    chosen = [b for b in found if not args.sequences or b.sequence in args.sequences]
+    if args.resend or args.delete:
+        count = settle_refused(state_dir, [b.sequence for b in chosen], is_resent=args.resend)
+        print(f"{count} batches {'wait to be sent again' if args.resend else 'deleted'}")
+        return 0
+    columns = ["sequence", "sealed_at", "refused_at", "rows", "bytes", "reason"]
+    rows = [
+        [
+            b.sequence,
+            iso_text(from_ms(b.created_ms)),
+            iso_text(from_ms(b.refused_ms)),
+            b.rows,
+            b.bytes,
+            b.reason,
+        ]
+        for b in chosen
+    ]
+    print(render(columns, rows, args.format))
+    return 1 if chosen else 0
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from gpuwarden_collector.http.bodies import Busy
 from gpuwarden_collector.ingest.commit_plan import Rejected, RetryLater, Stored
 from gpuwarden_collector.ingest.decode import RefusedBody
 from gpuwarden_collector.ingest.pacing import Pacing
-from gpuwarden_collector.ingest.receive import NO_ROOM_RETRY_AFTER_S, Ingest
+from gpuwarden_collector.ingest.receive import CLOCK_RETRY_AFTER_S, NO_ROOM_RETRY_AFTER_S, Ingest
 from gpuwarden_collector.ops.metrics import Levels, Stats
 
 log = logging.getLogger(__name__)
@@ -93,6 +93,8 @@ class Api:
             return error_response(503, "the writer makes no progress", 5)
         if levels.is_failing:
             return error_response(503, "the store takes no batches; see the collector's log", 5)
+        if levels.clock_doubt is not None:
+            return error_response(503, levels.clock_doubt, CLOCK_RETRY_AFTER_S)
         if levels.disk_refusal is not None:
             return error_response(503, levels.disk_refusal, NO_ROOM_RETRY_AFTER_S)
         return web.json_response({"status": "ready"})

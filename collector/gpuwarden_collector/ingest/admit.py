@@ -63,7 +63,7 @@ def checked(tables: Mapping[str, Any], admitted: Window) -> dict[str, Any] | Ref
         for column, values in zip(table.columns, data.columns, strict=True):
             reason = _wrong_column(table, column, values, admitted)
             if reason:
-                return RefusedBody(422, reason)
+                return RefusedBody(422, reason, column.type is Type.TIMESTAMP)
         if name in _SAMPLE_TABLES and (key := _key_twice(table, data)):
             return RefusedBody(422, key)
     return combined

@@ -56,6 +56,8 @@ class RefusedBody:
 
     status: int
     reason: str
+    is_about_time: bool = False
+    """Whether it is about when the rows were made, so that a clock may be wrong instead."""
 
 
 @dataclass(frozen=True, slots=True)

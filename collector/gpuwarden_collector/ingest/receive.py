@@ -5,20 +5,23 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from gpuwarden.clock import Clock
+from gpuwarden.clock import Clock, to_ms
 from gpuwarden.wire import (
     AGENT_HEADER,
     BODY_BYTES_MAX,
     BOOT_HEADER,
     CONTENT_TYPE,
     IMPORT_HEADER,
+    NOW_HEADER,
     OLDEST_HEADER,
     SENT_BEFORE_HEADER,
     SEQUENCE_HEADER,
     VERSION_HEADER,
+    BatchId,
     WireError,
     WireVersionError,
     batch_id_of,
+    now_ms_of,
 )
 from gpuwarden_collector.auth.gate import node_of, sender_of
 from gpuwarden_collector.http.bodies import BodyReader, Busy
@@ -26,11 +29,13 @@ from gpuwarden_collector.ingest.commit_plan import Batch, Outcome, Stored
 from gpuwarden_collector.ingest.decode import Decoded, RefusedBody
 from gpuwarden_collector.ingest.decode_pool import Body, DecodePool
 from gpuwarden_collector.ingest.writer import QueueFull, Writer, WriterStopped
+from gpuwarden_collector.ops.clock_check import WRONG_S, ClockCheck
 from gpuwarden_collector.ops.metrics import Stats
 
 log = logging.getLogger(__name__)
 
 NO_ROOM_RETRY_AFTER_S = 30
+CLOCK_RETRY_AFTER_S = 30
 
 _ONCE = (
     VERSION_HEADER,
@@ -40,6 +45,7 @@ _ONCE = (
     OLDEST_HEADER,
     SENT_BEFORE_HEADER,
     IMPORT_HEADER,
+    NOW_HEADER,
     "Content-Type",
     "Content-Encoding",
 )
@@ -56,6 +62,7 @@ class Ingest:
         stats: Stats,
         clock: Clock,
         no_room: Callable[[], str | None] = lambda: None,
+        clock_check: ClockCheck | None = None,
     ) -> None:
         self._writer = writer
         self._bodies = bodies
@@ -63,6 +70,7 @@ class Ingest:
         self._stats = stats
         self._clock = clock
         self._no_room = no_room
+        self._clock_check = clock_check
         self._named_columns: set[tuple[str, str]] = set()
 
     async def take(self, request: web.Request) -> Outcome | RefusedBody | Busy:
@@ -75,6 +83,7 @@ class Ingest:
             return RefusedBody(400, f"header {twice[0]} stands more than once")
         try:
             batch_id = batch_id_of(request.headers)
+            ahead_s = self._ahead_s(request, batch_id)
         except WireVersionError as error:
             return RefusedBody(426, str(error))
         except WireError as error:
@@ -83,6 +92,8 @@ class Ingest:
             return RefusedBody(
                 415, f"Content-Type must be {CONTENT_TYPE}, not {request.content_type}"
             )
+        if self._clock_check is not None and (doubt := self._clock_check.reason):
+            return Busy(doubt, CLOCK_RETRY_AFTER_S, 503)
         body = await self._bodies.read(request, BODY_BYTES_MAX)
         if not isinstance(body, bytes):
             return body
@@ -97,6 +108,12 @@ class Ingest:
             self._bodies.release(body_bytes)
         if isinstance(decoded, RefusedBody):
             self._stats.denied["node"] += decoded.status == 403
+            if decoded.is_about_time and abs(ahead_s) > WRONG_S:
+                apart = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'}"
+                reason = (
+                    f"this host's clock is {apart} the collector's: set it right ({decoded.reason})"
+                )
+                return Busy(reason, CLOCK_RETRY_AFTER_S, 503)
             return decoded
         self._name_unknown(decoded)
         try:
@@ -110,6 +127,16 @@ class Ingest:
         if isinstance(outcome, Stored):
             self._stats.acknowledge_seconds.observe(self._clock.monotonic() - started)
         return outcome
+
+    def _ahead_s(self, request: web.Request, batch: BatchId) -> float:
+        """How far the sender's clock is ahead of ours; 0: it does not say. Raises WireError."""
+        now_ms = now_ms_of(request.headers)
+        if now_ms is None:
+            return 0.0
+        ahead_s = (now_ms - to_ms(self._clock.now())) / 1000
+        if self._clock_check is not None and not batch.is_import:
+            self._clock_check.note(batch.agent_id, ahead_s)
+        return ahead_s
 
     def _name_unknown(self, decoded: Decoded) -> None:
         self._stats.unknown_columns.update({table for table, _ in decoded.unknown_columns})

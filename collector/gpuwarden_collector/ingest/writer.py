@@ -136,8 +136,10 @@ class Writer:
         queue_bytes_max: int = 256 * 1024 * 1024,
         prices: PriceBook | None = None,
         copy: Callable[[], None] = lambda: None,
+        trusts_clock: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`copy`: has what is stored in a second place too. Raises StoreUnavailableError."""
+        """`copy`: has what is stored in a second place too. Raises StoreUnavailableError. `trusts_clock`: whether
+        entries of the ledger may expire."""
         self._log = log
         self._known = known
         self._stats = stats
@@ -146,6 +148,7 @@ class Writer:
         self._queue_bytes_max = queue_bytes_max
         self._prices = prices or PriceBook()
         self._copy = copy
+        self._trusts_clock = trusts_clock
         self._condition = threading.Condition()
         self._batches: deque[_Waiting] = deque()
         self._calls: deque[_Call] = deque()
@@ -458,6 +461,8 @@ class Writer:
                 keys.clear()
 
     def _expire_ledger(self) -> None:
+        if not self._trusts_clock():
+            return
         now = self._clock.now()
         forget_gone(self._known, now)
         gone = expired(self._known, now)

@@ -115,6 +115,11 @@ def _levels(stats: Stats, levels: Levels) -> Iterator[Metric]:
         ("asked_batch_seconds", "Batch length asked of agents; 0: none.", levels.batch_s),
         ("store_failing", "1 while commits fail, as on a full disk.", levels.is_failing),
         ("writer_alive", "1 while the writer makes progress.", levels.is_alive),
+        (
+            "clock_doubtful",
+            "1 while batches are refused as its own clock is wrong.",
+            levels.clock_doubt is not None,
+        ),
         ("disk_full", "1 while batches are refused for want of room.", is_full),
     ):
         yield _gauge(name, meaning, level)

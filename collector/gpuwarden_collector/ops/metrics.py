@@ -143,6 +143,8 @@ class Levels:
     is_alive: bool
     is_failing: bool
     disk: Usage | None = None
+    clock_doubt: str | None = None
+    """Why the collector's own clock is not to be trusted."""
     disk_refusal: str | None = None
     """Why no batch is taken for want of room."""
     certificate_ends_at: datetime | None = None

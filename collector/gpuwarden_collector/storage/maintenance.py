@@ -239,9 +239,11 @@ class Maintainer:
         *,
         seal: Callable[[], Awaitable[None]] = _nothing,
         leads: Callable[[], bool] = lambda: True,
+        trusts_clock: Callable[[], bool] = lambda: True,
     ) -> None:
         """`turn`: held by whoever writes the lake. `seal`: moves to the lake what is hot. `leads`:
-        whether it is this collector that maintains the lake, where others share it; it may block."""
+        whether it is this collector that maintains the lake, where others share it; it may block.
+        `trusts_clock`: whether the wall clock may be right (`clock_check.py`)."""
         self._database = database
         self._stats = stats
         self._clock = clock
@@ -250,6 +252,7 @@ class Maintainer:
         self._turn = turn
         self._seal = seal
         self._leads = leads
+        self._trusts_clock = trusts_clock
         self._diary = Diary()
         self._clock_seen = (clock.now(), clock.monotonic())
         self._distrusted_until_s: float | None = None
@@ -431,7 +434,8 @@ class Maintainer:
                 "the wall clock was set; nothing is dropped by age for a day",
                 extra={"from": str(seen), "to": str(now)},
             )
-        return self._distrusted_until_s is None or now_s >= self._distrusted_until_s
+        is_over = self._distrusted_until_s is None or now_s >= self._distrusted_until_s
+        return is_over and self._trusts_clock()
 
     async def _forget_alerts(self) -> None:
         now_s = self._clock.monotonic()

@@ -99,11 +99,13 @@ class Upkeep:
         self.peer: Peer | None = None
         self._store: Store | None = None
         self._memory = Memory()
+        self._is_clock_trusted = True
         self.handlers: Mapping[str, Handler] = {
             "open": self._open,
             "begin": self._begin,
             "stats": self._told_stats,
             "limit_spill": self._limit_spill,
+            "trust_clock": self._trust_clock,
             "seal": self._seal,
             "backup": self._backup,
             "maintain": self._maintain,
@@ -139,6 +141,7 @@ class Upkeep:
             sealer.turn,
             seal=lambda: sealer.seal_due(is_forced=True),
             leads=store.coordination.is_leader,
+            trusts_clock=lambda: self._is_clock_trusted,
         )
         roller = Roller(store, writer, stats, clock, sealer)
         self._copier = Copier(store, clock, sealer.turn)
@@ -164,6 +167,9 @@ class Upkeep:
 
     async def _told_stats(self) -> StorageStats:
         return self._stats
+
+    async def _trust_clock(self, is_trusted: bool) -> None:
+        self._is_clock_trusted = is_trusted
 
     async def _limit_spill(self, bytes_max: int) -> None:
         """Told every few seconds, also before the store is open."""

@@ -108,6 +108,11 @@ class StorageProcess:
         if self._peer is not None:
             self._peer.tell("limit_spill", bytes_max)
 
+    def trust_clock(self, *, is_trusted: bool) -> None:
+        """Whether it may drop by age."""
+        if self._peer is not None:
+            self._peer.tell("trust_clock", is_trusted)
+
     async def stop(self) -> None:
         """End it in good order."""
         self._is_stopping = True

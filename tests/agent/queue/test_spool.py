@@ -23,7 +23,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.queue.reserve import RESERVE_BYTES
-from gpuwarden_agent.queue.spool import REFUSED_MAX, Spool, SpoolError, open_spool
+from gpuwarden_agent.queue.spool import (
+    REFUSED_SHARE,
+    Spool,
+    SpoolError,
+    open_spool,
+    refused_in,
+    settle_refused,
+)
 
 BYTES_MAX = 1000
 
@@ -91,15 +98,37 @@ def test_the_oldest_sequence_is_that_of_the_same_boot(tmp_path: Path) -> None:
     ]
 
 
-def test_refused_batches_are_kept_for_a_look_the_newest_few(tmp_path: Path) -> None:
-    spool = opened(tmp_path)
-    for number in range(REFUSED_MAX + 5):
-        sequence = spool.put(b"a", 1).sequence
+def test_refused_batches_are_set_aside_within_a_bound_the_oldest_go(tmp_path: Path) -> None:
+    spool = opened(tmp_path, bytes_max=80 * REFUSED_SHARE)
+    for number in range(10):
+        sequence = spool.put(b"a" * 20, 1).sequence
         assert spool.refuse(sequence, f"400: reason {number}")
     assert spool.count == 0
-    kept = spool.refused()
-    assert len(kept) == REFUSED_MAX
-    assert kept[-1] == (REFUSED_MAX + 5, f"400: reason {REFUSED_MAX + 4}")
+    assert [(b.sequence, b.reason) for b in spool.refused()] == [
+        (number + 1, f"400: reason {number}") for number in range(6, 10)
+    ]
+    assert spool.refused_dropped == 6
+    assert spool.refuse(spool.put(b"a" * 1_000, 1).sequence, "413")
+    assert [b.bytes for b in spool.refused()] == [1_000]  # the newest is kept however large
+
+
+def test_refused_batches_are_sent_again_as_new_ones_while_the_agent_runs(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    bodies = [b"a", b"b", b"c"]
+    for body in bodies:
+        spool.refuse(spool.put(body, 1).sequence, "422: too old")
+    assert [b.sequence for b in refused_in(tmp_path)] == [1, 2, 3]
+    assert settle_refused(tmp_path, [1, 3, 99], is_resent=True) == 2
+    assert settle_refused(tmp_path, [2], is_resent=False) == 1
+    assert refused_in(tmp_path) == []
+    spool.put(b"d", 1)
+    assert spool.count == 3
+    assert [(b.sequence, b.body) for b in spool.oldest(9)] == [(4, b"a"), (5, b"c"), (6, b"d")]
+
+
+def test_a_folder_without_a_spool_is_said(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="--state-dir"):
+        refused_in(tmp_path)
 
 
 def test_the_agent_keeps_its_identity_and_knows_how_it_ended(tmp_path: Path) -> None:

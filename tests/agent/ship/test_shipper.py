@@ -231,7 +231,7 @@ async def test_a_refused_batch_is_set_apart_and_the_next_ones_go_on(
         await until_true(rig.is_done)
     assert len(stub_collector.stored) == 1
     assert rig.refused == ["400: scripted 400"]
-    assert [reason for _, reason in rig.spool.refused()] == ["400: scripted 400"]
+    assert [batch.reason for batch in rig.spool.refused()] == ["400: scripted 400"]
     assert rig.counters.batches_refused == 1
 
 

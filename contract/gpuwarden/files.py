@@ -45,6 +45,18 @@ def sync_folder(path: Path) -> None:
         os.close(number)
 
 
+def sync_tree(path: Path) -> None:
+    """Have a folder, and all that is in it, on disk. Raises OSError."""
+    for folder, _, names in os.walk(path, topdown=False):
+        for name in names:
+            number = os.open(os.path.join(folder, name), os.O_RDONLY)
+            try:
+                os.fsync(number)
+            finally:
+                os.close(number)
+        sync_folder(Path(folder))
+
+
 def mark_of(path: Path) -> Mark | None:
     """What changes when the file does; None: there is none, or it cannot be seen."""
     try:

@@ -1,6 +1,7 @@
 """The lake keeps itself: what is old goes, small files become one, and a kill undoes nothing."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -316,6 +317,31 @@ async def test_a_full_disk_costs_the_oldest_days_and_gets_their_room_soon(
         await store.maintainer.run_once()
         assert len(store.files()) == 2
         assert len(store.days()) == 2, "what was on its way counted"
+
+
+async def test_no_day_goes_for_room_that_other_names_hold(
+    opened: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A backup on the same file system has hard links to the files."""
+    async with opened() as store:
+        await store.seal([0, 1, 2])
+        await store.maintainer.run_once()
+        links = tmp_path / "backup"
+        links.mkdir()
+        for file in store.files():
+            (links / file.name).hardlink_to(file)
+        store.fill()
+        store.disk.look(is_thorough=True)
+        await store.maintainer.run_once()
+        await store.maintainer.run_once()
+        assert len(store.days()) == 3
+        assert store.stats.dropped_rows == {}
+        assert store.stats.pinned_bytes == sum(file.stat().st_size for file in store.files())
+        assert caplog.text.count("other names hold their files") == 1
+        shutil.rmtree(links)
+        await store.maintainer.run_once()
+        assert len(store.days()) == 2
+        assert store.stats.pinned_bytes == 0
 
 
 async def test_room_is_first_sought_in_segments(opened: Open, real_clock: ManualClock) -> None:

@@ -18,7 +18,9 @@ import pytest
 from tests.collector.made_up_store import LIMITS, asked, move
 from tests.collector.made_up_store import put as made_up
 
+from gpuwarden.clock import SystemClock
 from gpuwarden_collector.storage import lake_maintenance as maintain
+from gpuwarden_collector.storage.backup import backup, restore
 from gpuwarden_collector.storage.check import check
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
@@ -228,3 +230,18 @@ def test_a_frame_that_was_found_is_on_disk_before_it_counts_as_stored(
         with opened(image) as database:
             assert counted(database) == (ROWS + 4, ROWS + 4)
             assert database.tail.batches == [key]
+
+
+def test_a_backup_and_what_was_restored_from_it_are_there_when_the_command_has_ended(
+    disk: LoopDisk, wire: Any
+) -> None:
+    with opened(disk.path / "store") as database:
+        put(database, wire, 0)
+        database.drop(sealed(database))
+        put(database, wire, 1_000)
+    backup(disk.path / "store", disk.path / "backup", SystemClock())
+    found = disk.after_a_power_cut() / "backup"
+    assert check(found).problems == []
+    restore(disk.path / "backup", disk.path / "restored")
+    with opened(disk.after_a_power_cut() / "restored") as database:
+        assert counted(database) == (2 * ROWS, 2 * ROWS)

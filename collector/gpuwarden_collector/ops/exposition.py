@@ -113,6 +113,11 @@ def _levels(stats: Stats, levels: Levels) -> Iterator[Metric]:
         ("body_in_flight_bytes", "Request bodies in memory.", levels.body_bytes_in_flight),
         ("database_bytes", "Segments and state file on disk.", levels.database_bytes),
         ("asked_batch_seconds", "Batch length asked of agents; 0: none.", levels.batch_s),
+        (
+            "pinned_bytes",
+            "Of days not dropped for room as other names hold their files.",
+            stats.pinned_bytes,
+        ),
         ("store_failing", "1 while commits fail, as on a full disk.", levels.is_failing),
         ("writer_alive", "1 while the writer makes progress.", levels.is_alive),
         (

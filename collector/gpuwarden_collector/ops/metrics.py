@@ -68,6 +68,8 @@ class StorageStats:
     rollup_failures: int = 0
     dropped_rows: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Rows that retention let go of, by table and reason."""
+    pinned_bytes: int = 0
+    """Of days that room is short for and whose files would stay on the disk if they were dropped."""
     maintenance_tasks: Counter[str] = field(default_factory=Counter)
     maintenance_seconds: defaultdict[str, float] = field(
         default_factory=partial(defaultdict, float)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.clock import Clock
+from gpuwarden.files import sync_folder, sync_tree
 from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.ops.control_socket import NAME, ask
 from gpuwarden_collector.ops.disk import free_bytes, size_text
@@ -43,6 +44,10 @@ class Copier:
         self._database = database
         self._clock = clock
         self._turn = turn
+
+    def remove_staged(self) -> None:
+        """Remove copies that nobody took, as at a start: their names hold files that were dropped."""
+        shutil.rmtree(self._database.data_dir / FOLDER / STAGING, ignore_errors=True)
 
     async def copy(self) -> dict[str, Any]:
         """Where the copy is, or why there is none; for the control socket."""
@@ -114,12 +119,16 @@ def restore(source: Path, data_dir: Path, step: Step = lambda text: None) -> Che
         data_dir.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)
         _copy_store(source, partial)
+        sync_tree(partial)
         # The state file comes last: without it there is no store.
         for folder in (FOLDER, SEGMENTS):
             (partial / folder).rename(data_dir / folder)
+        sync_folder(data_dir)
         for path in sorted(partial.glob(f"{FILE_NAME}*"), reverse=True):
             path.rename(data_dir / path.name)
         partial.rmdir()
+        sync_folder(data_dir)
+        sync_folder(data_dir.absolute().parent)
     except OSError as error:
         raise BackupError(f"{error.filename}: {error.strerror}") from error
     step("checking the store")
@@ -148,8 +157,10 @@ def _take(staged: Path, destination: Path) -> None:
     except OSError:
         partial = destination.with_name(f"{destination.name}.partial")
         shutil.copytree(staged, partial)
+        sync_tree(partial)
         partial.rename(destination)
         shutil.rmtree(staged, ignore_errors=True)
+    sync_folder(destination.absolute().parent)
 
 
 def _copy_store(source: Path, target: Path) -> None:

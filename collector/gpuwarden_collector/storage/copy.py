@@ -14,6 +14,7 @@ from pathlib import Path
 
 import duckdb
 
+from gpuwarden.files import sync_tree
 from gpuwarden_collector.storage.address import CATALOGUE, FILES, FOLDER
 from gpuwarden_collector.storage.database import Store
 from gpuwarden_collector.storage.errors import StoreUnavailableError, translated
@@ -58,6 +59,7 @@ def snapshot(database: Store, name: str) -> Path:
             if number > sealed:
                 shutil.copy2(segment_path(folder, number), segment_path(staging / SEGMENTS, number))
         database.state.backup(staging / FILE_NAME)
+        sync_tree(staging)
     except BaseException as error:
         shutil.rmtree(staging, ignore_errors=True)
         if isinstance(error, duckdb.Error):

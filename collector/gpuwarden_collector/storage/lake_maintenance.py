@@ -8,9 +8,10 @@ whole: the files' last snapshot is set. DuckLake's own DELETE reads and sorts ev
 to the lake's tables, never to both.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import duckdb
 
 from gpuwarden_collector.storage.address import METADATA
 from gpuwarden_collector.storage.lake import SEALED_TABLES
-from gpuwarden_collector.storage.lake_files import durable_transaction
+from gpuwarden_collector.storage.lake_files import durable_transaction, live_files
 from gpuwarden_collector.storage.retention import DropDay, LakeDay
 from gpuwarden_collector.storage.transaction import transaction, translating
 
@@ -102,6 +103,26 @@ def read_lake(cursor: duckdb.DuckDBPyConnection, root: str) -> Lake:
     sizes = [_size(Path(root, path) if relative else Path(path)) for path, relative, _ in scheduled]
     since = min((at for _, _, at in scheduled), default=None)
     return Lake(parts, Leaving(held, len(scheduled), sum(sizes), since), oldest)
+
+
+def pinned(
+    cursor: duckdb.DuckDBPyConnection, root: str, parts: Sequence[LakeDay]
+) -> tuple[LakeDay, ...]:
+    """The days with what of them would stay on the disk if they were dropped. Raises StoreUnavailableError."""
+    held: Counter[tuple[str, str]] = Counter()
+    with translating():
+        files = live_files(cursor, root)
+    for file in files:
+        if file.newest is not None and _links(Path(file.path)) > 1:
+            held[file.table, file.newest[:10]] += file.bytes
+    return tuple(replace(p, pinned_bytes=held[p.table, p.day.isoformat()]) for p in parts)
+
+
+def _links(path: Path) -> int:
+    try:
+        return path.stat().st_nlink
+    except OSError:
+        return 0
 
 
 def drop(cursor: duckdb.DuckDBPyConnection, chosen: Sequence[DropDay], now: datetime) -> int:

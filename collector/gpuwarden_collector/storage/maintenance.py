@@ -7,7 +7,7 @@ at any point leaves nothing but the same task to do. Sealing and maintenance tak
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any
@@ -358,10 +358,11 @@ class Maintainer:
         return task
 
     async def _state(self) -> MaintenanceState:
-        lake, sealed = await asyncio.to_thread(self._read)
-        self._stats.lake = lake
         # Dropping what is elsewhere makes no room here.
         is_here = not is_remote(self._database.lake_root)
+        lake, sealed = await asyncio.to_thread(self._read, is_short=self._disk.is_short and is_here)
+        self._stats.lake = lake
+        self._tell_pinned(lake)
         return MaintenanceState(
             lake,
             self._disk.excess(lake.leaving.bytes) if is_here else Excess(),
@@ -370,12 +371,23 @@ class Maintainer:
             is_whole=self._database.oldest_segment <= sealed + 1,
         )
 
-    def _read(self) -> tuple[Lake, int]:
+    def _read(self, *, is_short: bool) -> tuple[Lake, int]:
+        root = self._database.lake_root
         with self._database.maintaining() as cursor:
-            return (
-                maintain.read_lake(cursor, self._database.lake_root),
-                self._database.sealed(cursor),
+            lake = maintain.read_lake(cursor, root)
+            if is_short:
+                lake = replace(lake, parts=maintain.pinned(cursor, root, lake.parts))
+            return lake, self._database.sealed(cursor)
+
+    def _tell_pinned(self, lake: Lake) -> None:
+        pinned_bytes = sum(part.pinned_bytes for part in lake.parts)
+        if pinned_bytes and not self._stats.pinned_bytes:
+            log.error(
+                "room is short, and dropping days would not free it: other names hold their files, such as a backup"
+                " on the same file system; move that elsewhere, or make room",
+                extra={"held": size_text(pinned_bytes)},
             )
+        self._stats.pinned_bytes = pinned_bytes
 
     def _do(self, task: Task, now: datetime) -> dict[str, int]:
         """Do it, in a thread; what to say about it."""

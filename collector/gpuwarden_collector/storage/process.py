@@ -145,6 +145,7 @@ class Upkeep:
         )
         roller = Roller(store, writer, stats, clock, sealer)
         self._copier = Copier(store, clock, sealer.turn)
+        await asyncio.to_thread(self._copier.remove_staged)
         await self._stack.enter_async_context(timetable.running())
         for one in (sealer, maintainer, roller):
             self._stack.push_async_callback(one.stop)

@@ -1,7 +1,8 @@
 """Decides what the lake lets go of: what is older than it is kept, and what there is no room for.
 
 The unit is a day of a table. By age each tier has its own time. For room whole days go, all tables
-of a tier together: samples first, oldest first; rollups after the last sample; events last.
+of a tier together: samples first, oldest first; rollups after the last sample; events last. None goes whose files
+would stay on the disk all the same.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,6 +47,9 @@ class LakeDay:
     files: int = 1
     small_files: int = 0
     """Of them, those so small that merging them pays."""
+    pinned_bytes: int = 0
+    """Of `bytes`, those that stay on the disk when the day is dropped: other names hold the files (hard links, as of
+    a backup on the same file system). Counted only while room is short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +107,12 @@ def _for_room(parts: list[LakeDay], freed_bytes: int, excess: Excess) -> list[La
         if freed_bytes >= wanted:
             continue
         day = list(group)
+        pinned = sum(part.pinned_bytes for part in day)
+        gain = sum(part.bytes for part in day) - pinned
+        if pinned and gain <= 0:
+            break  # dropping it would only lose it, and later days would go before it
         going += day
-        freed_bytes += sum(part.bytes for part in day)
+        freed_bytes += gain
     return going
 
 

@@ -151,7 +151,7 @@ async def running(
         ingest = Ingest(writer, bodies, decode_pool, stats, clock, no_room, clock_check)
         pacing = Pacing(clock, stats.acknowledge_seconds)
         kept.timetable.every(PACING_LOOK_S, pacing.look)
-        levels = partial(_levels, writer, bodies, frames, disk, access, pacing, clock_check)
+        levels = partial(_levels, kept, bodies, access, pacing)
         identity, budget = frames.state.collector, disk.budget
         health = Health(identity, writer, stats, clock, rules_querier, levels, budget, duties)
         await _watch_itself(kept.timetable, health)
@@ -545,25 +545,18 @@ def _kept(settings: CollectorSettings) -> maintenance.MaintenancePolicy:
     return maintenance.MaintenancePolicy(days, settings.query_timeout_s + settings.query_send_s)
 
 
-def _levels(
-    writer: Writer,
-    bodies: BodyReader,
-    frames: SegmentLog,
-    disk: DiskMonitor,
-    access: AccessControl,
-    pacing: Pacing,
-    clock_check: ClockCheck,
-) -> Levels:
+def _levels(kept: _Kept, bodies: BodyReader, access: AccessControl, pacing: Pacing) -> Levels:
     return Levels(
-        queue_bytes=writer.queue_bytes,
+        queue_bytes=kept.writer.queue_bytes,
         body_bytes_in_flight=bodies.in_flight_bytes,
-        database_bytes=frames.size_bytes,
+        database_bytes=kept.frames.size_bytes,
         batch_s=pacing.batch_s,
-        is_alive=writer.is_alive(),
-        is_failing=writer.is_failing(),
-        disk=disk.usage,
-        clock_doubt=clock_check.reason,
-        disk_refusal=disk.refusal,
+        is_alive=kept.writer.is_alive(),
+        is_failing=kept.writer.is_failing(),
+        disk=kept.disk.usage,
+        storage_trouble=kept.storage.trouble,
+        clock_doubt=kept.clock_check.reason,
+        disk_refusal=kept.disk.refusal,
         certificate_ends_at=access.certificate_ends_at,
         authority_ends_at=access.authority_ends_at,
     )

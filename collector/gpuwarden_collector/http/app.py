@@ -93,6 +93,8 @@ class Api:
             return error_response(503, "the writer makes no progress", 5)
         if levels.is_failing:
             return error_response(503, "the store takes no batches; see the collector's log", 5)
+        if levels.storage_trouble is not None:
+            return error_response(503, levels.storage_trouble, NO_ROOM_RETRY_AFTER_S)
         if levels.clock_doubt is not None:
             return error_response(503, levels.clock_doubt, CLOCK_RETRY_AFTER_S)
         if levels.disk_refusal is not None:

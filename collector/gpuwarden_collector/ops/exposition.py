@@ -125,6 +125,11 @@ def _levels(stats: Stats, levels: Levels) -> Iterator[Metric]:
             "1 while batches are refused as its own clock is wrong.",
             levels.clock_doubt is not None,
         ),
+        (
+            "storage_stalled",
+            "1 while rows do not move to the lake.",
+            levels.storage_trouble is not None,
+        ),
         ("disk_full", "1 while batches are refused for want of room.", is_full),
     ):
         yield _gauge(name, meaning, level)

@@ -58,6 +58,8 @@ class StorageStats:
     """Rows removed because another collector of the lake has sealed them."""
     lost_segment_bytes: int = 0
     """Bytes of segments that were damaged when they were to move to the lake."""
+    seal_looks: int = 0
+    """Times that it was looked what is to move to the lake."""
     rolled_rows: Counter[str] = field(default_factory=Counter)
     """Rows of new windows, by rollup table."""
     mended_windows: int = 0
@@ -145,6 +147,8 @@ class Levels:
     is_alive: bool
     is_failing: bool
     disk: Usage | None = None
+    storage_trouble: str | None = None
+    """Why rows do not move to the lake."""
     clock_doubt: str | None = None
     """Why the collector's own clock is not to be trusted."""
     disk_refusal: str | None = None

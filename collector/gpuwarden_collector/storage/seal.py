@@ -131,7 +131,9 @@ class Sealer:
             while True:
                 if self._is_stopping:
                     return sealed_rows
-                match await self._next_step(is_forced=is_forced):
+                step = await self._next_step(is_forced=is_forced)
+                self._stats.seal_looks += 1
+                match step:
                     case None:
                         return sealed_rows
                     case Freeze():

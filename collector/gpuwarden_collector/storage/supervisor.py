@@ -27,7 +27,18 @@ END_S = 5.0
 """Most time that a killed one may take to be gone."""
 STOP_S = 20.0
 """Most time that it gets to end what it does."""
+ANSWER_S = 30.0
+"""Most time that it may take to give its counters: who takes longer is stopped, or stuck, and is replaced."""
+OPEN_S = 300.0
+"""Most time that it may take to open the store."""
+STALLED_S = 900.0
+"""So long without a look at what is to move to the lake, rows pile up in segments."""
 _AGAIN_S_MAX = 60.0
+
+
+def again_after_s(failures: int) -> float:
+    """Least time between two starts, after so many in a row of which nothing came."""
+    return min(_AGAIN_S_MAX, 2.0 ** min(failures, 10) - 1.0)
 
 
 class StorageProcess:
@@ -43,9 +54,26 @@ class StorageProcess:
         self._handle: ProcessHandle | None = None
         self.pid = 0
         self._seen = StorageStats()
-        self._starts = 0
+        self._failures = 0
+        """Starts in a row that have not come to a look at the store."""
         self._started_s = 0.0
+        self._is_open = False
+        self._looked_s = asyncio.get_running_loop().time()
+        """When it was last seen to have looked at what is to move to the lake."""
+        self._answer_s = ANSWER_S
         self._is_stopping = False
+
+    @property
+    def trouble(self) -> str | None:
+        """Why rows do not move to the lake, in a sentence; None: they do."""
+        idle_s = asyncio.get_running_loop().time() - self._looked_s
+        if not self._is_open and idle_s > self._answer_s:
+            return (
+                f"the storage process does not start since {idle_s:.0f} s; see the collector's log"
+            )
+        if idle_s > STALLED_S:
+            return f"rows have not moved to the lake for {idle_s / 60:.0f} min; see the collector's log"
+        return None
 
     async def start(self) -> int:
         """Start it; the newest segment that the lake holds. Raises StartError."""
@@ -64,10 +92,12 @@ class StorageProcess:
         peer = self._peer = Peer(channel, {**handlers, "log": self._log})
         self._group.create_task(peer.run(), name="storage process")
         self._seen = StorageStats()
-        self._starts += 1
         self._started_s = loop.time()
         try:
-            sealed: int = await peer.call("open", self._settings)
+            async with asyncio.timeout(OPEN_S):
+                sealed: int = await peer.call("open", self._settings)
+        except TimeoutError as error:
+            raise StartError(f"the store was not opened within {OPEN_S:.0f} s") from error
         except (ChannelError, RemoteError) as error:
             raise StartError(f"the storage process ended: {error}") from error
         return sealed
@@ -75,17 +105,26 @@ class StorageProcess:
     async def begin(self, writer: UpkeepWriter) -> None:
         """Let it do its work."""
         self._writer = writer
-        await self._call("begin")
+        await self._ask("begin")
+        self._is_open = True
 
     async def look(self) -> None:
-        """Read its counters; start it anew if it has ended."""
+        """Read its counters; start it anew if it has ended, does not answer or is not open."""
         if self._is_stopping or self._peer is None:
             return
-        try:
-            now: StorageStats = await self._call("stats")
-        except StoreUnavailableError:
+        if not self._is_open:
             await self._restart()
             return
+        try:
+            async with asyncio.timeout(self._answer_s):
+                now: StorageStats = await self._call("stats")
+        except (StoreUnavailableError, TimeoutError) as error:
+            if not self._is_stopping:
+                await self._restart("it does not answer" if isinstance(error, TimeoutError) else "")
+            return
+        if now.seal_looks != self._seen.seal_looks:
+            self._looked_s = asyncio.get_running_loop().time()
+            self._failures = 0
         self._stats.add(self._seen, now)
         self._seen = now
 
@@ -118,23 +157,28 @@ class StorageProcess:
         self._is_stopping = True
         try:
             async with asyncio.timeout(STOP_S):
-                await self._call("stop")
+                await self._ask("stop")
         except (TimeoutError, StoreUnavailableError):
             log.error("the storage process did not end in time; what it did is undone")
         self._end()
 
-    async def _restart(self) -> None:
+    async def _restart(self, why: str = "") -> None:
+        """What is not open when this ends is started again by a later look."""
+        self._is_open = False
         self._end()
-        loop = asyncio.get_running_loop()
-        wait_s = min(_AGAIN_S_MAX, float(self._starts))
-        if loop.time() - self._started_s < wait_s:
+        if asyncio.get_running_loop().time() - self._started_s < again_after_s(self._failures):
             return
+        self._failures += 1
         self._stats.storage_restarts += 1
-        log.error("the storage process has ended; it is started again", extra={"pid": self.pid})
+        extra = {"pid": self.pid, "why": why or "it has ended"}
+        log.error("the storage process is started again", extra=extra)
         try:
             await self.start()
-            await self._call("begin")
+            await self._ask("begin")
+            self._is_open = True
         except (StartError, StoreUnavailableError) as error:
+            self._is_open = False
+            self._end()
             log.error("the storage process does not start", extra={"reason": str(error)})
 
     def _end(self) -> None:
@@ -147,6 +191,12 @@ class StorageProcess:
             self._handle = None
 
     async def _call(self, name: str, *arguments: Any) -> Any:
+        """As `_ask`, once it does its work."""
+        if not self._is_open:
+            raise StoreUnavailableError("the storage process is being started")
+        return await self._ask(name, *arguments)
+
+    async def _ask(self, name: str, *arguments: Any) -> Any:
         """Raises StoreUnavailableError when it has ended, and what it raises of the store's errors."""
         if self._peer is None:
             raise StoreUnavailableError("the storage process was not started")

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.collector.made_up_store import put
 
 from gpuwarden.clock import ManualClock
@@ -32,6 +34,7 @@ from gpuwarden_collector.storage.maintenance import (
     MaintenancePolicy,
     MaintenanceState,
     Merge,
+    Rewrite,
     key_of,
     name_of,
     next_task,
@@ -133,7 +136,10 @@ def test_what_failed_does_not_hold_up_the_rest() -> None:
 
 
 def test_each_task_has_a_name() -> None:
-    named = (DropDays(()), Expire(NOW), CleanUp(NOW), Flush(), Merge("x"), DeleteOrphans(NOW))
+    named = (
+        *(DropDays(()), Expire(NOW), CleanUp(NOW), Flush(), Merge("x"), Rewrite("x")),
+        DeleteOrphans(NOW),
+    )
     assert len({name_of(task) for task in named}) == len(named)
 
 
@@ -284,6 +290,40 @@ async def test_a_day_that_is_over_becomes_one_sorted_file(
         with store.database.maintaining() as cursor:
             keys = cursor.execute(f"SELECT gpu_uuid, ts FROM '{file}'").fetchall()
         assert keys == sorted(keys)
+
+
+async def test_files_with_deleted_rows_become_one_as_well(
+    opened: Open, real_clock: ManualClock
+) -> None:
+    """Windows that late rows came for are replaced: rows of their files are deleted."""
+    async with opened() as store:
+        for _ in range(3):
+            await store.seal([1])
+        with store.database.maintaining() as cursor:
+            cursor.execute("DELETE FROM lake.main.gpu_samples WHERE gpu_uuid = 'GPU-1'")
+            lake = maintain.read_lake(cursor, store.database.lake_root)
+        assert lake.mended_files == {"gpu_samples": 3}
+        over = day(real_clock, 1)
+        real_clock.advance(3_600)  # maybe past midnight
+        done = await store.maintainer.run_once()
+        assert Rewrite("gpu_samples") in done
+        assert store.days() == {over: 450}
+        with store.database.maintaining() as cursor:
+            lake = maintain.read_lake(cursor, store.database.lake_root)
+        assert [part.files for part in lake.parts if part.table == "gpu_samples"] == [1]
+        assert lake.mended_files == {}
+
+
+@given(st.lists(st.integers(1, 20 << 20), max_size=60), st.integers(1, 200))
+def test_no_day_is_merged_with_more_than_the_bound_but_for_the_smallest_files(
+    sizes: list[int], times: int
+) -> None:
+    files = [(NOW.date(), size) for size in sizes] * times
+    below = maintain.merged_below(files)
+    taken = sum(size for _, size in files if size < below)
+    assert taken <= maintain.MERGE_BYTES_MAX or below == 1 << 20
+    if below < maintain.SMALL_FILE_BYTES:
+        assert sum(size for _, size in files if size < 2 * below) > maintain.MERGE_BYTES_MAX
 
 
 async def test_dropped_files_leave_the_disk_when_nobody_can_read_them(

@@ -90,13 +90,20 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Write a table's files anew without their deleted rows."""
+
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteOrphans:
     """Delete files that the catalogue does not know."""
 
     before: datetime
 
 
-Task = DropDays | Expire | CleanUp | Flush | Merge | DeleteOrphans
+Task = DropDays | Expire | CleanUp | Flush | Merge | Rewrite | DeleteOrphans
 
 
 def name_of(task: Task) -> str:
@@ -112,6 +119,8 @@ def name_of(task: Task) -> str:
             return "flush"
         case Merge():
             return "merge"
+        case Rewrite():
+            return "rewrite"
         case DeleteOrphans():
             return "delete_orphans"
 
@@ -168,7 +177,8 @@ def next_task(
 
 def key_of(task: Task) -> str:
     """What the diary knows the task by."""
-    return f"merge {task.table}" if isinstance(task, Merge) else name_of(task)
+    name = name_of(task)
+    return f"{name} {task.table}" if isinstance(task, Merge | Rewrite) else name
 
 
 def _due(
@@ -189,6 +199,9 @@ def _due(
         yield CleanUp(now - files_kept)
     if diary.is_due("flush", DAILY_S, now_s):
         yield Flush()
+    for table in sorted(state.lake.mended_files):
+        if diary.is_due(f"rewrite {table}", DAILY_S, now_s):
+            yield Rewrite(table)
     today_since = (now - DAY_IS_OVER_AFTER).date()
     for table in sorted({p.table for p in parts if p.day < today_since and p.small_files > 1}):
         if diary.is_due(f"merge {table}", MERGE_EVERY_S, now_s):
@@ -343,7 +356,9 @@ class Maintainer:
                 self._failed(name, key, str(error))
             return task
         ended_s = self._clock.monotonic()
-        self._diary.done_s[key] = ended_s
+        # Of a merge there may be more: seals go between, and it goes on until it finds nothing.
+        if not (isinstance(task, Merge) and told.get("files")):
+            self._diary.done_s[key] = ended_s
         self._diary.put_off_s.pop(key, None)
         self._stats.maintenance_seconds[name] += ended_s - now_s
         self._stats.maintenance_tasks[name] += 1
@@ -408,6 +423,8 @@ class Maintainer:
                     maintain.flush(cursor, root)
                 case Merge(table):
                     return {"files": maintain.merge(cursor, root, table)}
+                case Rewrite(table):
+                    return {"files": maintain.rewrite(cursor, root, table)}
                 case DeleteOrphans(before):
                     deleted = maintain.delete_orphans(cursor, before)
                     return {"files": deleted} if deleted else {}

@@ -52,6 +52,7 @@ def test_days_are_dropped_files_merged_and_what_is_over_deleted(
         maintain.flush(cursor, database.lake_root)
         maintain.merge(cursor, database.lake_root, "gpu_samples")
         maintain.expire(cursor, later)
+        assert maintain.forget_seals(cursor, later) == 1
         lake = maintain.read_lake(cursor, database.lake_root)
         assert [(p.day.day, p.rows, p.small_files) for p in lake.parts] == [(2, 40, 1)]
         assert maintain.clean_up(cursor, later) == 4

@@ -22,6 +22,7 @@ from gpuwarden_collector.storage.address import FILES, FOLDER, METADATA
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.errors import StoreUnavailableError
+from gpuwarden_collector.storage.lake import seal, sealed_segment
 from gpuwarden_collector.storage.lake_maintenance import Lake, Leaving
 from gpuwarden_collector.storage.maintenance import (
     CleanUp,
@@ -324,6 +325,24 @@ def test_no_day_is_merged_with_more_than_the_bound_but_for_the_smallest_files(
     assert taken <= maintain.MERGE_BYTES_MAX or below == 1 << 20
     if below < maintain.SMALL_FILE_BYTES:
         assert sum(size for _, size in files if size < 2 * below) > maintain.MERGE_BYTES_MAX
+
+
+def test_of_each_collector_the_newest_seal_is_remembered(database: Database) -> None:
+    """The table is read by each query: it must not grow with the age of the store."""
+    for collector in ("one", "other"):
+        for segment in range(1, 21):
+            with database.maintaining() as cursor:
+                seal(cursor, database.lake_root, collector, segment, {})
+    later = datetime.now(UTC) + timedelta(seconds=1)
+    with database.maintaining() as cursor:
+        assert maintain.forget_seals(cursor, later - timedelta(hours=1)) == 0
+        assert maintain.forget_seals(cursor, later) == 38
+        assert maintain.forget_seals(cursor, later) == 0
+        found = cursor.execute("SELECT collector, segment FROM lake.main.collectors ORDER BY 1")
+        assert found.fetchall() == [("one", 20), ("other", 20)]
+        assert [sealed_segment(cursor, name) for name in ("one", "other")] == [20, 20]
+        seal(cursor, database.lake_root, "one", 21, {})
+        assert sealed_segment(cursor, "one") == 21
 
 
 async def test_dropped_files_leave_the_disk_when_nobody_can_read_them(

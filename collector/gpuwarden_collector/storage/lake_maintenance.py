@@ -262,6 +262,31 @@ def expire(cursor: duckdb.DuckDBPyConnection, before: datetime) -> None:
         )
 
 
+def forget_seals(cursor: duckdb.DuckDBPyConnection, before: datetime) -> int:
+    """Forget seals before that but the newest of each collector, which alone says what is sealed; how many.
+
+    A row a seal would be read by each query and every look of the sealer, for ever. No query that runs may be as old
+    as `before`: it would find its collector without any. The rows stand in the catalogue itself and are never
+    flushed. Raises StoreUnavailableError.
+    """
+    with transaction(cursor):
+        inlined = cursor.execute(
+            f"SELECT i.table_name FROM {METADATA}.ducklake_inlined_data_tables i "
+            f"JOIN {METADATA}.ducklake_table t USING (table_id) "
+            "WHERE t.table_name = 'collectors' AND t.end_snapshot IS NULL"
+        ).fetchall()
+        gone = 0
+        for (name,) in inlined:
+            rows = f'{METADATA}."{name}"'
+            count = cursor.execute(
+                f"DELETE FROM {rows} WHERE sealed_at::TIMESTAMP < $1 AND (collector, segment) NOT IN "
+                f"(SELECT (collector, max(segment)) FROM {rows} GROUP BY collector)",
+                [before.replace(tzinfo=None)],
+            ).fetchone()
+            gone += int(count[0]) if count else 0
+    return gone
+
+
 def clean_up(cursor: duckdb.DuckDBPyConnection, before: datetime) -> int:
     """Delete files that were scheduled before that; how many."""
     with translating():

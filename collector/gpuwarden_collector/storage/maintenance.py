@@ -413,6 +413,7 @@ class Maintainer:
                     return {"rows": maintain.drop(cursor, going, now)}
                 case Expire(before):
                     maintain.expire(cursor, before)
+                    maintain.forget_seals(cursor, now - FILES_KEPT)
                 case CleanUp(before):
                     deleted = maintain.clean_up(cursor, before)
                     maintain.remove_empty_folders(root, now.date())

@@ -538,6 +538,7 @@ def _worker(settings: CollectorSettings, address: LakeAddress, spill_dir: Path) 
 def _kept(settings: CollectorSettings) -> maintenance.MaintenancePolicy:
     days = {
         Tier.SAMPLES: settings.keep_samples_days,
+        Tier.QUERIES: settings.keep_query_log_days,
         Tier.MINUTES: settings.keep_minutes_days,
         Tier.HOURS: settings.keep_hours_days,
         Tier.EVENTS: settings.keep_events_days,

@@ -105,6 +105,7 @@ class CollectorSettings:
     keep_minutes_days: int = setting(90, "Days that rollups by the minute are kept.", least=1)
     keep_hours_days: int = setting(730, "Days that rollups by the hour are kept.", least=1)
     keep_events_days: int = setting(365, "Days that events and past alerts are kept.", least=1)
+    keep_query_log_days: int = setting(30, "Days that the query log is kept.", least=1)
     disk_bytes_max: int = setting(
         0, "Most bytes in the data folder: the oldest days go before it; 0: no such limit.", least=0
     )

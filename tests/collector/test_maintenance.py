@@ -44,7 +44,8 @@ from gpuwarden_collector.storage.retention import Excess, LakeDay, Reason, Tier
 from gpuwarden_collector.storage.seal import Sealer, SealPolicy
 
 POLICY = MaintenancePolicy(
-    {Tier.SAMPLES: 14, Tier.MINUTES: 90, Tier.HOURS: 730, Tier.EVENTS: 365}, query_timeout_s=30
+    {Tier.SAMPLES: 14, Tier.QUERIES: 30, Tier.MINUTES: 90, Tier.HOURS: 730, Tier.EVENTS: 365},
+    query_timeout_s=30,
 )
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 NAIVE = NOW.replace(tzinfo=None)

@@ -18,7 +18,7 @@ from gpuwarden_collector.storage.retention import (
 )
 
 TODAY = date(2026, 3, 31)
-KEPT = {Tier.SAMPLES: 14, Tier.MINUTES: 90, Tier.HOURS: 730, Tier.EVENTS: 365}
+KEPT = {Tier.SAMPLES: 14, Tier.QUERIES: 30, Tier.MINUTES: 90, Tier.HOURS: 730, Tier.EVENTS: 365}
 TABLES = ("gpu_samples", "host_samples", "gpu_1m", "gpu_1h", "events")
 
 
@@ -38,6 +38,7 @@ def dropped(*parts: LakeDay, today: date | None = TODAY, excess: Excess | None =
     [
         ("gpu_samples", Tier.SAMPLES),
         ("coverage", Tier.SAMPLES),
+        ("query_log", Tier.QUERIES),
         ("host_1m", Tier.MINUTES),
         ("gpu_1h", Tier.HOURS),
         ("events", Tier.EVENTS),

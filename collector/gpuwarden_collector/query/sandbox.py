@@ -1,4 +1,4 @@
-"""Confines a query process by the kernel: no files but its own, no network, no other programs.
+"""Confines a query process by the kernel: no files but its own, no network, no other processes.
 
 SQL is judged before it runs and DuckDB itself keeps to the lake's folder; this is for a fault in either.
 It cannot be taken back, and holds for all threads and processes that come after. A kernel without it
@@ -44,7 +44,10 @@ _SCOPES = 0b11
 
 _FILTER_MODE = 2
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | errno.EACCES
-_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_ABSENT = 0x00050000 | errno.ENOSYS
+_LOAD, _EQUAL, _AT_LEAST, _HAS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
+"""Where `struct seccomp_data` has them; of an argument the lower half, which is all that these calls read."""
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 _OF_OTHER_ABI = 0x40000000
 """From here on, numbers are of x86's third interface."""
@@ -73,7 +76,13 @@ _REFUSED = {
     "finit_module": (313, 273),
     "keyctl": (250, 219),
 }
+_FORKS = (57, 58)
+"""`fork` and `vfork`, which only x86_64 has; the C library calls `clone`."""
 _SOCKET = (41, 198)
+_CLONE, _CLONE3 = (56, 220), (435, 435)
+_CLONE_THREAD = 0x00010000
+_SIGNALS = {"tgkill": (234, 131), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240)}
+"""Allowed towards the process itself: the C library aborts and signals threads by them."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -173,21 +182,36 @@ def _refuse_calls(*, network: bool) -> bool:
     architecture, column = _ARCHITECTURES.get(machine(), (0, 0))
     if not architecture:
         return False
-    numbers = [found[column] for found in _REFUSED.values()]
+    refused = [found[column] for found in _REFUSED.values()]
+    if column == 0:
+        refused += _FORKS
     if not network:
-        numbers.append(_SOCKET[column])
-    count = len(numbers)
-    # A jump says how many steps to pass over. The last but one allows, the last refuses.
+        refused.append(_SOCKET[column])
+    # Of each step: its name where others go to it, what it does, where to if it holds and if not; "": on.
     steps = [
-        (_LOAD, 0, 0, 4),  # the architecture
-        (_EQUAL, 0, count + 3, architecture),
-        (_LOAD, 0, 0, 0),  # the number
-        (_AT_LEAST, count + 1, 0, _OF_OTHER_ABI),
-        *((_EQUAL, count - at, 0, number) for at, number in enumerate(numbers)),
-        (_RETURN, 0, 0, _ALLOW),
-        (_RETURN, 0, 0, _REFUSE),
+        ("", _LOAD, "", "", _ARCHITECTURE_AT),
+        ("", _EQUAL, "", "refuse", architecture),
+        ("", _LOAD, "", "", _NUMBER_AT),
+        ("", _AT_LEAST, "refuse", "", _OF_OTHER_ABI),
+        *(("", _EQUAL, "refuse", "", number) for number in refused),
+        *(("", _EQUAL, "of itself", "", found[column]) for found in _SIGNALS.values()),
+        ("", _EQUAL, "thread", "", _CLONE[column]),
+        # Its flags are in memory, which no filter reads. The C library then calls `clone`.
+        ("", _EQUAL, "absent", "allow", _CLONE3[column]),
+        ("of itself", _LOAD, "", "", _FIRST_ARGUMENT_AT),
+        ("", _EQUAL, "allow", "refuse", os.getpid()),
+        ("thread", _LOAD, "", "", _FIRST_ARGUMENT_AT),
+        ("", _HAS, "allow", "refuse", _CLONE_THREAD),
+        ("allow", _RETURN, "", "", _ALLOW),
+        ("refuse", _RETURN, "", "", _REFUSE),
+        ("absent", _RETURN, "", "", _ABSENT),
     ]
-    code = b"".join(struct.pack("=HBBI", *step) for step in steps)
+    places = {name: at for at, (name, *_) in enumerate(steps) if name}
+    code = b"".join(
+        # A jump says how many steps to pass over.
+        struct.pack("=HBBI", does, *(places[to] - at - 1 if to else 0 for to in (yes, no)), value)
+        for at, (_, does, yes, no, value) in enumerate(steps)
+    )
     held = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(held))
     return int(_libc.prctl(_PR_SET_SECCOMP, _FILTER_MODE, program, 0, 0)) == 0

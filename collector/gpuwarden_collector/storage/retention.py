@@ -1,7 +1,8 @@
 """Decides what the lake lets go of: what is older than it is kept, and what there is no room for.
 
 The unit is a day of a table. By age each tier has its own time. For room whole days go, all tables
-of a tier together: samples first, oldest first; rollups after the last sample; events last. None goes whose files
+of a tier together: samples first, oldest first; the query log after the last sample, so that who asks
+much takes nobody's history; then rollups; events last. None goes whose files
 would stay on the disk all the same.
 """
 
@@ -15,20 +16,23 @@ from gpuwarden.query_log import QUERY_LOG
 
 ROLLUPS_BY_MINUTE = frozenset({"gpu_1m", "host_1m", "process_1m"})
 ROLLUPS_BY_HOUR = frozenset({"gpu_1h", "waste_1h"})
-EVENTS = frozenset({"events", QUERY_LOG.name})
+EVENTS = frozenset({"events"})
 
 
 class Tier(IntEnum):
     """What a table is, in the order in which it goes when there is no room."""
 
     SAMPLES = 0
-    MINUTES = 1
-    HOURS = 2
-    EVENTS = 3
+    QUERIES = 1
+    MINUTES = 2
+    HOURS = 3
+    EVENTS = 4
 
 
 def tier_of(table: str) -> Tier:
     """The tier of a table of the lake."""
+    if table == QUERY_LOG.name:
+        return Tier.QUERIES
     if table in ROLLUPS_BY_MINUTE:
         return Tier.MINUTES
     if table in ROLLUPS_BY_HOUR:

@@ -138,6 +138,17 @@ def test_a_restart_in_another_boot_passes_and_so_does_what_was_left_of_the_boot_
     assert not name.told
 
 
+def test_a_backlog_of_the_boot_before_does_not_keep_out_the_boot_that_runs(name: Name) -> None:
+    """As after a power cut of the whole site: agents and collector come back, and spools are full."""
+    name.now += 60 * SECOND
+    for _ in range(20):
+        name.now += 2 * SECOND
+        left = name.batch("a", "1", ago=50 * SECOND + (name.now - name.wire.now))
+        outcomes = name.say(name.batch("a", "2"), left)
+        assert [type(o) for o in outcomes] == [STORED, STORED]
+    assert not name.told
+
+
 def test_two_machines_of_one_image_do_not_have_the_name_in_turns(name: Name) -> None:
     """The agent's identity was copied too; the boots are two."""
     found: dict[str, list[Any]] = {"1": [], "2": []}

@@ -10,6 +10,7 @@ Format, version 1: one SQLite file `spool.sqlite` (WAL, synchronous=NORMAL) in t
              one under which the agent last ran
 
 Invariants
+- The agent's identity is on disk before it is used.
 - A sequence is given once in the life of the file, also after its batch is gone (AUTOINCREMENT).
 - A batch that `put` has returned survives kill -9; a power cut may take the last few, never the
   file. It leaves by `acknowledge`, by `refuse`, or as the oldest when the spool is full, and then
@@ -33,6 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden.clock import Clock, to_ms
+from gpuwarden.files import sync_folder
 from gpuwarden.lifecycle import StartError, boot_id
 from gpuwarden.sqlite_file import move_aside, transaction
 from gpuwarden.wire import BatchId, batch_id_of, headers_of
@@ -288,6 +290,13 @@ class Spool:
             self._set("agent_id", agent_id)
             self._set("boot_id", self.boot_id)
             self._db.execute("DELETE FROM meta WHERE key = 'stopped_cleanly'")
+        if "agent_id" not in meta and self._path is not None:
+            # After a power cut another identity would be taken for a second machine of this name.
+            self._checkpoint()
+            try:
+                sync_folder(self._path.parent)
+            except OSError as error:
+                raise SpoolError(f"{self._path.parent}: {error.strerror}") from error
         return agent_id, LastRun(
             last_ts_ms=None if last_ts_ms is None else int(last_ts_ms),
             stopped_cleanly="stopped_cleanly" in meta,

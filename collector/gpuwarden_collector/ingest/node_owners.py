@@ -1,7 +1,7 @@
 """Decides which agent may send as a node: pure, from batches and what is known to what becomes of each.
 
 A name belongs to one agent in one boot of its machine. The same agent in another boot has it at once, as
-after a restart. Another agent, such as one of a machine that was installed anew, has it once the first
+after a restart, with the first rows of a later time: what its spool kept of an earlier boot claims nothing. Another agent, such as one of a machine that was installed anew, has it once the first
 has stopped in order or has been silent for a while; until then its batches are to be sent again. Where
 both go on, there are two machines with one name: batches of the second are refused with a sentence, and
 an event names both. What the earlier one kept of the time before it lost the name is stored.
@@ -114,7 +114,8 @@ class NodeClaims:
                 heard_at=self.now, sender=sender, peer=peer, has_stopped=False
             )
             return None
-        if agent in owner.earlier and newest_ms() <= owner.since_ms:
+        is_same = agent.agent_id == owner.agent.agent_id
+        if (is_same or agent in owner.earlier) and newest_ms() <= owner.since_ms:
             return None
         if self._is_free(owner, agent, sender):
             earlier = (*(a for a in owner.earlier if a != agent), owner.agent)[-_OTHERS_MAX:]

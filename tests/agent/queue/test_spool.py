@@ -380,6 +380,19 @@ def _put_for_ever(folder: Path, pipe: Connection) -> None:
         pipe.send(spool.put(b"x" * 5000, 1).sequence)
 
 
+def test_a_power_cut_leaves_the_agent_its_identity(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    spool.put(b"a", 1)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    shutil.copy(
+        tmp_path / "spool.sqlite", kept
+    )  # and nothing of the log, which is not synced at each batch
+    agent_id = spool.agent_id
+    spool.close()
+    assert opened(kept, boot="boot-2").agent_id == agent_id
+
+
 def test_what_was_put_survives_kill_9(tmp_path: Path) -> None:
     here, there = multiprocessing.Pipe()
     child = multiprocessing.get_context("spawn").Process(

@@ -56,7 +56,7 @@ def test_days_are_dropped_files_merged_and_what_is_over_deleted(
         lake = maintain.read_lake(cursor, database.lake_root)
         assert [(p.day.day, p.rows, p.small_files) for p in lake.parts] == [(2, 40, 1)]
         assert maintain.clean_up(cursor, later) == 4
-        assert maintain.delete_orphans(cursor, later) == 0
+        assert maintain.remove_orphans(cursor, database.lake_root, tmp_path, later) == 0
     assert counted(database) == (40, date(2026, 1, 2))
     seal_days(database, 3)
     assert counted(database) == (40 + 3 * ROWS, FIRST)

@@ -23,6 +23,7 @@ from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.lake import seal, sealed_segment
+from gpuwarden_collector.storage.lake_files import ASIDE
 from gpuwarden_collector.storage.lake_maintenance import Lake, Leaving
 from gpuwarden_collector.storage.maintenance import (
     CleanUp,
@@ -489,6 +490,11 @@ async def test_files_of_an_unfinished_seal_go_after_a_day(
         real_clock.advance(86_400 + 60)
         await store.maintainer.run_once()
         assert store.files() == [file]
+        (kept,) = (store.database.data_dir / ASIDE).iterdir()
+        assert kept.read_bytes() == file.read_bytes(), "it may be of a catalogue that was put back"
+        real_clock.advance(31 * 86_400)
+        await store.maintainer.run_once()
+        assert not kept.exists()
 
 
 async def test_past_alerts_go_by_age(opened: Open, real_clock: ManualClock) -> None:

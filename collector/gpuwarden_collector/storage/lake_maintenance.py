@@ -20,7 +20,13 @@ import duckdb
 
 from gpuwarden_collector.storage.address import METADATA
 from gpuwarden_collector.storage.lake import SEALED_TABLES
-from gpuwarden_collector.storage.lake_files import durable_transaction, live_files
+from gpuwarden_collector.storage.lake_files import (
+    ASIDE,
+    durable_transaction,
+    is_remote,
+    live_files,
+    set_aside,
+)
 from gpuwarden_collector.storage.retention import DropDay, LakeDay
 from gpuwarden_collector.storage.transaction import transaction, translating
 
@@ -297,14 +303,38 @@ def clean_up(cursor: duckdb.DuckDBPyConnection, before: datetime) -> int:
     return len(rows)
 
 
-def delete_orphans(cursor: duckdb.DuckDBPyConnection, before: datetime) -> int:
-    """Delete files that the catalogue does not know, left by a kill, last changed before that."""
+def remove_orphans(
+    cursor: duckdb.DuckDBPyConnection, root: str, data_dir: Path, before: datetime
+) -> int:
+    """Set aside files that the catalogue does not know, last changed before that; how many. Those in an object store
+    are deleted.
+
+    A kill leaves such files, and so does a catalogue that was put back from a backup: then they hold rows that are
+    nowhere else. Raises StoreUnavailableError, OSError.
+    """
+    is_here = not is_remote(root)
     with translating():
         rows = cursor.execute(
-            "CALL ducklake_delete_orphaned_files('lake', older_than => $1::TIMESTAMP)",
-            [before.replace(tzinfo=None)],
+            "CALL ducklake_delete_orphaned_files('lake', dry_run => $1, older_than => $2::TIMESTAMP)",
+            [is_here, before.replace(tzinfo=None)],
         ).fetchall()
+    if is_here:
+        for (path,) in rows:
+            set_aside(data_dir, Path(path))
     return len(rows)
+
+
+def forget_set_aside(data_dir: Path, before: datetime) -> int:
+    """Delete Parquet files that were set aside before that; how many. Raises OSError."""
+    old = [
+        path
+        for path in (data_dir / ASIDE).glob("*.parquet.*")
+        # Its name was changed then, its content long before.
+        if path.stat().st_ctime < before.timestamp()
+    ]
+    for path in old:
+        path.unlink()
+    return len(old)
 
 
 def remove_empty_folders(root: str, before: date) -> None:

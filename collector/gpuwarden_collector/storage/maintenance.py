@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 SNAPSHOTS_KEPT = timedelta(hours=24)
 FILES_KEPT = timedelta(hours=1)
 """How long a file outlives its last snapshot: longer than any query takes."""
+SET_ASIDE_KEPT = timedelta(days=30)
 ORPHANS_KEPT = timedelta(hours=24)
 """Least age of a file without a catalogue's entry, which somebody may be about to enter."""
 DAY_IS_OVER_AFTER = timedelta(minutes=30)
@@ -427,8 +428,11 @@ class Maintainer:
                 case Rewrite(table):
                     return {"files": maintain.rewrite(cursor, root, table)}
                 case DeleteOrphans(before):
-                    deleted = maintain.delete_orphans(cursor, before)
-                    return {"files": deleted} if deleted else {}
+                    data_dir = self._database.data_dir
+                    moved = maintain.remove_orphans(cursor, root, data_dir, before)
+                    forgotten = maintain.forget_set_aside(data_dir, now - SET_ASIDE_KEPT)
+                    found = {"files": moved, "forgotten": forgotten}
+                    return {name: count for name, count in found.items() if count}
         return {}
 
     def _tell_dropped(self, task: DropDays) -> None:

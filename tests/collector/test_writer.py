@@ -1,6 +1,8 @@
 """The writer commits groups, answers each batch, and outlives full disks and bad batches."""
 
 import asyncio
+import errno
+import os
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -199,6 +201,29 @@ async def test_a_frame_is_stored_once_whatever_becomes_of_who_follows_it(
         assert await asyncio.gather(*map(writer.store, batches)) == [Stored()] * 8
     assert counted(database) == (8, 8)
     assert {type(failure) for failure in failures} == {MemoryError}
+
+
+async def test_a_batch_whose_sync_failed_is_stored_once_though_the_ledger_was_saved_since(
+    run: Run, wire: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start finds its frame in the page cache and stores it."""
+
+    def fail(file: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    async with run() as writer:
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "fdatasync", fail)
+            assert isinstance(await writer.store(batch(wire, 1)), RetryLater)
+        await writer.save()
+        killed = Path(shutil.copytree(data_dir, tmp_path / "killed"))
+    again = Database.open(killed, LIMITS)
+    try:
+        async with run(again) as writer:
+            assert await writer.store(batch(wire, 1)) == Stored(is_duplicate=True)
+        assert counted(again) == (1, 1)
+    finally:
+        again.close()
 
 
 async def test_last_seen_is_written_every_ten_seconds_and_at_the_end(

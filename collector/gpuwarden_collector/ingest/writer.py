@@ -419,7 +419,8 @@ class Writer:
         keys, self._known.unsaved = self._known.unsaved, set()
         forgotten = [key for key in keys if self._known.ledger.get(key) is None]
         progress = {n: at for n, at in self._log.progress.items() if n != "closed_until"}
-        until = self._log.segment_number - 1
+        # The newest one may hold a frame that failed, which the next start stores.
+        until = self._log.last_number - 1
         return Unsaved(until, ledger_rows(self._known, keys), forgotten, progress)
 
     def _give_back(self, unsaved: Unsaved) -> None:

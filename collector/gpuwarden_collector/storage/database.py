@@ -316,6 +316,11 @@ class Database(Store):
         """As SegmentLog has it."""
         return self._log.segment_number
 
+    @property
+    def last_number(self) -> int:
+        """As SegmentLog has it."""
+        return self._log.last_number
+
     def append(self, frame: Frame) -> None:
         """As SegmentLog has it."""
         self._log.append(frame)

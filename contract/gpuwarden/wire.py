@@ -5,7 +5,8 @@
     Content-Encoding: zstd                     (or none)
     Gpuwarden-Wire-Version: 1
     Gpuwarden-Agent-Id: 5f0c...                identity of the agent's spool, made with it
-    Gpuwarden-Boot-Id: 8d3e...                 the kernel's boot id when the batch was sealed
+    Gpuwarden-Boot-Id: 8d3e....5b21...         the kernel's boot id when the batch was sealed, a dot, and a
+                                               nonce of the opening of the spool that sealed it
     Gpuwarden-Sequence: 4711                   1, 2, 3 ... for this agent, never reused
     Gpuwarden-Oldest-Sequence: 4709            optional: nothing older will be sent again
     Gpuwarden-Sent-Before: 1                   only if it may have been sent before, to anyone, and
@@ -66,6 +67,7 @@ class BatchId:
 
     agent_id: str
     boot_id: str
+    """As `sealed_under` makes it."""
     sequence: int
     oldest_sequence: int = 0
     """No batch of this agent and boot below it will be sent (again); 0: not said."""
@@ -75,6 +77,11 @@ class BatchId:
     """Whether its rows are history: they may be of any age since 1970, do not say that anybody is
     there now, and what is known of nodes and GPUs counts for more than what they say."""
 
+    @property
+    def kernel_boot_id(self) -> str:
+        """The boot of the machine, whichever opening of the spool sealed the batch."""
+        return self.boot_id.partition(".")[0]
+
 
 class WireError(ValueError):
     """The request does not follow the wire format; the message names what is wrong."""
@@ -82,6 +89,15 @@ class WireError(ValueError):
 
 class WireVersionError(WireError):
     """It follows another version of it: nothing is wrong with the batch, which is to be kept."""
+
+
+def sealed_under(kernel_boot_id: str, nonce: str) -> str:
+    """The boot id of batches that one opening of a spool seals.
+
+    A spool that was set back within a boot, as by a machine's snapshot, gives numbers a second time: its
+    next opening makes other identities of them.
+    """
+    return f"{kernel_boot_id}.{nonce}"
 
 
 def headers_of(batch: BatchId) -> dict[str, str]:

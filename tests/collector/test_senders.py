@@ -107,7 +107,9 @@ def test_invented_agents_and_boots_of_a_node_take_up_its_own_share_alone(
         (outcome,) = collected.send((A, f"agent{number}", "boot", 1))
         assert isinstance(outcome, Stored if number < NODE_KEYS_MAX else RetryLater)
     assert isinstance(outcome, RetryLater)
-    assert "64 agents and boots of node a are known, which is the most" in outcome.reason
+    assert (
+        f"{NODE_KEYS_MAX} agents and boots of node a are known, which is the most" in outcome.reason
+    )
     assert outcome.retry_after_s > 0
     assert collected.send((B, "agent", "boot", 1)) == [Stored()]
     assert collected.send((A, "agent0", "boot", 2)) == [Stored()]
@@ -177,6 +179,18 @@ def test_a_ledger_that_nobody_in_particular_has_filled_makes_room(
     assert isinstance(collected.send((B, "agent", "boot", 1))[0], RetryLater)
     collected.now += FORGET_AFTER
     assert collected.send((B, "agent", "boot", 1)) == [Stored()]
+
+
+def test_a_full_ledger_makes_room_of_what_the_sender_itself_has_not_named_for_long(
+    wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "LEDGER_KEYS_MAX", 2)
+    collected = Collected(wire)
+    assert collected.send((A, "agent", "boot.1", 1), (B, "agent", "boot.1", 1)) == [Stored()] * 2
+    assert isinstance(collected.send((A, "agent", "boot.2", 1))[0], RetryLater)
+    collected.now += FORGET_AFTER
+    assert collected.send((A, "agent", "boot.2", 1)) == [Stored()]
+    assert collected.send((B, "agent", "boot.1", 1)) == [Stored(is_duplicate=True)]
 
 
 SENT = st.lists(

@@ -2,7 +2,8 @@
 
 Format, version 1: one SQLite file `spool.sqlite` (WAL, synchronous=NORMAL) in the state folder.
 
-    batches  sequence (1, 2, 3 ...), boot_id and created_ms of the sealing, rows, body as sent
+    batches  sequence (1, 2, 3 ...), boot_id (with the opening's nonce) and created_ms of the sealing, rows,
+             body as sent
     refused  batches that the collector refused for good, with its reason, set aside to be looked at or sent
              again by a person: `gpuwarden agent refused`
     meta     agent_id, made with the file; last_ts_ms, the newest tick that is sealed;
@@ -11,7 +12,9 @@ Format, version 1: one SQLite file `spool.sqlite` (WAL, synchronous=NORMAL) in t
 
 Invariants
 - The agent's identity is on disk before it is used.
-- A sequence is given once in the life of the file, also after its batch is gone (AUTOINCREMENT).
+- A sequence is given once in the life of the file, also after its batch is gone (AUTOINCREMENT). A file
+  that was set back (snapshot, power cut) gives it again, under the nonce of another opening; a batch keeps
+  the nonce under which it was sealed.
 - A batch that `put` has returned survives kill -9; a power cut may take the last few, never the
   file. It leaves by `acknowledge`, by `refuse`, or as the oldest when the spool is full, and then
   the caller is told.
@@ -37,7 +40,7 @@ from gpuwarden.clock import Clock, to_ms
 from gpuwarden.files import sync_folder
 from gpuwarden.lifecycle import StartError, boot_id
 from gpuwarden.sqlite_file import move_aside, transaction
-from gpuwarden.wire import BatchId, batch_id_of, headers_of
+from gpuwarden.wire import BatchId, batch_id_of, headers_of, sealed_under
 from gpuwarden_agent.queue.reserve import RESERVE_BYTES, Reserve
 
 FORMAT_VERSION = 1
@@ -87,7 +90,7 @@ class SealedBatch:
     rows: int
     body: bytes
     oldest_sequence: int
-    """Smallest sequence of the same boot that still waits."""
+    """Smallest sequence of the same boot and opening that still waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,7 @@ class Spool:
         self.bytes_max = bytes_max
         self._clock = clock
         self.boot_id = boot or boot_id()
+        self._sealed_under = sealed_under(self.boot_id, _nonce())
         # SQLite's own locking does not cover a close beside a running query: that is a crash of
         # the process, and a call whose caller was cancelled goes on in its thread.
         self._turn = threading.Lock()
@@ -188,7 +192,7 @@ class Spool:
         with self._transaction():
             cursor = self._db.execute(
                 "INSERT INTO batches (boot_id, created_ms, rows, body) VALUES (?, ?, ?, ?)",
-                (self.boot_id, to_ms(self._clock.now()), rows, body),
+                (self._sealed_under, to_ms(self._clock.now()), rows, body),
             )
             sequence = cursor.lastrowid
             assert sequence is not None
@@ -435,9 +439,10 @@ def settle_refused(state_dir: Path, sequences: Collection[int], *, is_resent: bo
     with _beside(state_dir) as db, transaction(db):
         if is_resent:
             db.execute(
-                "INSERT INTO batches (boot_id, created_ms, rows, body) SELECT boot_id, created_ms, rows, body"
+                "INSERT INTO batches (boot_id, created_ms, rows, body)"
+                " SELECT substr(boot_id, 1, instr(boot_id || '.', '.') - 1) || ?, created_ms, rows, body"
                 f" FROM refused WHERE sequence IN ({marks}) ORDER BY sequence",
-                (*sequences,),
+                (sealed_under("", _nonce()), *sequences),
             )
         return db.execute(
             f"DELETE FROM refused WHERE sequence IN ({marks})", (*sequences,)
@@ -462,6 +467,10 @@ def _refused(db: sqlite3.Connection) -> list[RefusedBatch]:
         "SELECT sequence, created_ms, refused_ms, rows, length(body), reason FROM refused ORDER BY sequence"
     )
     return [RefusedBatch(*row) for row in rows]
+
+
+def _nonce() -> str:
+    return os.urandom(8).hex()
 
 
 class _CorruptError(Exception):

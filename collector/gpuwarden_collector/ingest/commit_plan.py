@@ -300,7 +300,7 @@ def _own(
 ) -> tuple[RetryLater | Rejected | None, Batch]:
     """What stands against a batch whose nodes are another agent's, or the batch without those of several."""
     against: list[Claimed] = []
-    agent = NodeAgent(batch.id.agent_id, batch.id.boot_id)
+    agent = NodeAgent(batch.id.agent_id, batch.id.kernel_boot_id)
     for node in sorted(nodes):
         found = claims.judge(
             node,

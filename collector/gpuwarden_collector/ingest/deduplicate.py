@@ -1,6 +1,6 @@
 """Remembers which batches are stored already: pure bookkeeping behind exactly-once ingest.
 
-For each (sender, agent, boot) it keeps a floor, below which nothing will be sent again, and the
+For each (sender, agent, boot with its spool's opening) it keeps a floor, below which nothing will be sent again, and the
 sequences at or above it that are stored, as ranges. Ranges close up as sequences arrive and vanish as
 the floor rises, so a healthy agent costs one short row however long it runs.
 
@@ -21,8 +21,9 @@ they are final comes near."""
 
 LEDGER_KEYS_MAX = 500_000
 """Most entries; a fleet of 100,000 nodes that all restart five times in 60 days."""
-NODE_KEYS_MAX = 64
-"""Most agents and boots of a token that is bound to a node."""
+NODE_KEYS_MAX = 256
+"""Most agents and boots of a token that is bound to a node. Each start of an agent counts: one that ends
+after each batch, and is started again 5 s later, has its batches wait from the 256th on."""
 TOKEN_KEYS_MAX = LEDGER_KEYS_MAX // 2
 """Most of a token for any node, which a whole fleet may share."""
 FORGET_AFTER = timedelta(hours=1)
@@ -200,7 +201,7 @@ class Draft:
             count, whose, giving = self._total, "", NOBODY
         else:
             return None
-        if self._forget_of(giving):
+        if self._forget_of(giving) or (giving != sender and self._forget_of(sender)):
             return None
         return (
             f"{count} agents and boots{whose} are known, which is the most, and each has sent within"

@@ -22,9 +22,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.lifecycle import StartError
+from gpuwarden.wire import BatchId
 from gpuwarden_agent.queue.reserve import RESERVE_BYTES
 from gpuwarden_agent.queue.spool import (
     REFUSED_SHARE,
+    SealedBatch,
     Spool,
     SpoolError,
     open_spool,
@@ -40,15 +42,47 @@ def opened(folder: Path, *, boot: str = "boot-1", bytes_max: int = BYTES_MAX) ->
     return open_spool(folder, bytes_max=bytes_max, clock=clock, boot=boot)
 
 
+def boot_of(batch: SealedBatch) -> str:
+    return BatchId("agent", batch.boot_id, batch.sequence).kernel_boot_id
+
+
 def test_batches_come_out_oldest_first_with_what_was_put(tmp_path: Path) -> None:
     spool = opened(tmp_path)
     assert [spool.put(body, 3).sequence for body in (b"a", b"bb")] == [1, 2]
     first, second = spool.oldest(5)
-    assert (first.sequence, first.body, first.rows, first.boot_id) == (1, b"a", 3, "boot-1")
+    assert (first.sequence, first.body, first.rows, boot_of(first)) == (1, b"a", 3, "boot-1")
     assert (second.sequence, second.oldest_sequence) == (2, 1)
     assert spool.newest(1)[0].sequence == 2
     assert spool.oldest(5, skip=[1])[0].sequence == 2
     assert (spool.count, spool.size_bytes) == (2, 3)
+
+
+def test_a_spool_that_was_set_back_within_a_boot_gives_no_identity_twice(tmp_path: Path) -> None:
+    spool = opened(tmp_path / "spool")
+    spool.put(b"waits", 1)
+    spool.close()
+    shutil.copytree(tmp_path / "spool", tmp_path / "snapshot")
+    identities = set()
+    for folder, body in (("spool", b"lost"), ("snapshot", b"new")):
+        spool = opened(tmp_path / folder)
+        sequence = spool.put(body, 1).sequence
+        assert sequence == 2
+        waits, fresh = spool.oldest(9)
+        assert (waits.body, waits.oldest_sequence, fresh.oldest_sequence) == (b"waits", 1, 2)
+        identities |= {(spool.agent_id, b.boot_id, b.sequence) for b in (waits, fresh)}
+        spool.close()
+    assert len(identities) == 3, "what waited keeps its identity, each new batch has its own"
+
+
+def test_a_refused_batch_that_is_sent_again_has_an_identity_of_its_own(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    spool.put(b"a", 1)
+    [before] = spool.oldest()
+    spool.refuse(1, "no")
+    assert settle_refused(tmp_path, [1], is_resent=True) == 1
+    [after] = spool.oldest()
+    assert boot_of(after) == boot_of(before) == "boot-1"
+    assert after.boot_id != before.boot_id
 
 
 def test_a_sequence_is_never_used_again_after_its_batch_is_gone(tmp_path: Path) -> None:
@@ -91,7 +125,7 @@ def test_the_oldest_sequence_is_that_of_the_same_boot(tmp_path: Path) -> None:
     spool = opened(tmp_path, boot="boot-2")
     spool.put(b"b", 1)
     spool.put(b"c", 1)
-    assert [(b.boot_id, b.oldest_sequence) for b in spool.oldest(9)] == [
+    assert [(boot_of(b), b.oldest_sequence) for b in spool.oldest(9)] == [
         ("boot-1", 1),
         ("boot-2", 2),
         ("boot-2", 2),

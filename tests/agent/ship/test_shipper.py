@@ -167,7 +167,7 @@ async def test_batches_are_sent_with_their_identity_and_forgotten(
     assert headers["Content-Encoding"] == "zstd"
     assert headers["Gpuwarden-Wire-Version"] == "1"
     assert headers["Gpuwarden-Agent-Id"] == rig.spool.agent_id
-    assert headers["Gpuwarden-Boot-Id"] == "boot-1"
+    assert headers["Gpuwarden-Boot-Id"].startswith("boot-1.")
     assert headers["Gpuwarden-Oldest-Sequence"] == "1"
     assert rig.counters.batches_acknowledged == 3
 

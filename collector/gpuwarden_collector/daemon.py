@@ -556,6 +556,7 @@ def _levels(kept: _Kept, bodies: BodyReader, access: AccessControl, pacing: Paci
         is_failing=kept.writer.is_failing(),
         disk=kept.disk.usage,
         storage_trouble=kept.storage.trouble,
+        rollup_lag_s=kept.storage.rollup_lag_s,
         clock_doubt=kept.clock_check.reason,
         disk_refusal=kept.disk.refusal,
         certificate_ends_at=access.certificate_ends_at,

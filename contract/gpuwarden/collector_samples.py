@@ -42,6 +42,16 @@ COLLECTOR_SAMPLES = Table(
             "disk_used_bytes", Type.INT64, "Bytes in the data folder, but for what queries spill."
         ),
         Column("refusal", Type.STRING, "Why no batch is taken; NULL: they are."),
+        Column(
+            "storage_trouble",
+            Type.STRING,
+            "Why rows do not move to the lake or are not rolled up; NULL: they are.",
+        ),
+        Column(
+            "rollup_lag_seconds",
+            Type.FLOAT64,
+            "Age of the end of the newest minute that is rolled up; NULL: none is.",
+        ),
         Column("certificate_ends_at", Type.TIMESTAMP, "End of its certificate; NULL: no TLS."),
         Column(
             "authority_ends_at",

@@ -139,6 +139,9 @@ def _levels(stats: Stats, levels: Levels) -> Iterator[Metric]:
     ):
         if ends_at is not None:
             yield _gauge(f"{name}_ends_timestamp_seconds", meaning, ends_at.timestamp())
+    if levels.rollup_lag_s is not None:
+        meaning = "Age of the newest minute that is rolled up."
+        yield _gauge("rollup_lag_seconds", meaning, levels.rollup_lag_s)
     if stats.ingest_lag_seconds is not None:
         meaning = "Age of the newest row of the last stored batch."
         yield _gauge("ingest_lag_seconds", meaning, stats.ingest_lag_seconds)

@@ -129,6 +129,8 @@ class Health:
             "disk_free_bytes_min": self._budget.free_bytes_min,
             "disk_used_bytes": disk.used_bytes if disk else None,
             "refusal": levels.disk_refusal,
+            "storage_trouble": levels.storage_trouble,
+            "rollup_lag_seconds": levels.rollup_lag_s,
             "certificate_ends_at": naive(levels.certificate_ends_at),
             "authority_ends_at": naive(levels.authority_ends_at),
             "rules": duties.rules,

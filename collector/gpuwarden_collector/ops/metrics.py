@@ -60,6 +60,8 @@ class StorageStats:
     """Bytes of segments that were damaged when they were to move to the lake."""
     seal_looks: int = 0
     """Times that it was looked what is to move to the lake."""
+    rolled_until: datetime | None = None
+    """The end of the newest minute that is rolled up, naive UTC; None: none is."""
     rolled_rows: Counter[str] = field(default_factory=Counter)
     """Rows of new windows, by rollup table."""
     mended_windows: int = 0
@@ -148,7 +150,9 @@ class Levels:
     is_failing: bool
     disk: Usage | None = None
     storage_trouble: str | None = None
-    """Why rows do not move to the lake."""
+    """Why rows do not move to the lake, or are not rolled up."""
+    rollup_lag_s: float | None = None
+    """Age of the end of the newest minute that is rolled up."""
     clock_doubt: str | None = None
     """Why the collector's own clock is not to be trusted."""
     disk_refusal: str | None = None

@@ -155,6 +155,7 @@ class Roller:
     async def _step(self) -> bool:
         """Take a step; False when there is none to take."""
         progress = await asyncio.to_thread(self._progress)
+        self._stats.rolled_until = progress.minutes_until
         step = next_step(progress, self._announced, self._mend_number, self._clock.now())
         began_s = self._clock.monotonic()
         match step:

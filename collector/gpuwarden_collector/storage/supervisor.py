@@ -6,6 +6,7 @@ While it is away batches are stored as ever; segments wait to be sealed.
 import asyncio
 import logging
 import socket
+from datetime import UTC
 from functools import partial
 from typing import Any
 
@@ -33,12 +34,44 @@ OPEN_S = 300.0
 """Most time that it may take to open the store."""
 STALLED_S = 900.0
 """So long without a look at what is to move to the lake, rows pile up in segments."""
+STUCK_S = 7_200.0
+"""So long without a look, and a step never ends: no copy may take longer than half of it. The process is
+replaced; what it did is undone, and done again."""
+ROLLUPS_LATE_S = 900.0
+"""Age of the newest minute that is rolled up from which rollups must get on."""
 _AGAIN_S_MAX = 60.0
 
 
 def again_after_s(failures: int) -> float:
     """Least time between two starts, after so many in a row of which nothing came."""
     return min(_AGAIN_S_MAX, 2.0 ** min(failures, 10) - 1.0)
+
+
+def replaced_for(idle_s: float, *, is_answering: bool) -> str | None:
+    """Why a process that was started is to be replaced; None: it works. `idle_s`: since its last look at
+    what is to move to the lake, or since its start."""
+    if not is_answering:
+        return "it does not answer"
+    if idle_s > STUCK_S:
+        return f"a step has not ended for {idle_s / 60:.0f} min"
+    return None
+
+
+def trouble_of(
+    idle_s: float, rollup_lag_s: float | None, rollup_idle_s: float, *, is_open: bool
+) -> str | None:
+    """Why rows do not move to the lake or are not rolled up, in a sentence; None: they are.
+
+    Rollups that are late after an outage and get on are no trouble. `rollup_idle_s`: since they got on.
+    """
+    if not is_open and idle_s > ANSWER_S:
+        return f"the storage process does not start since {idle_s:.0f} s; see the collector's log"
+    if idle_s > STALLED_S:
+        return f"rows have not moved to the lake for {idle_s / 60:.0f} min; see the collector's log"
+    is_late = rollup_lag_s is not None and rollup_lag_s > ROLLUPS_LATE_S
+    if is_late and rollup_idle_s > STALLED_S:
+        return f"rollups have not got on for {rollup_idle_s / 60:.0f} min; see the collector's log"
+    return None
 
 
 class StorageProcess:
@@ -60,20 +93,28 @@ class StorageProcess:
         self._is_open = False
         self._looked_s = asyncio.get_running_loop().time()
         """When it was last seen to have looked at what is to move to the lake."""
-        self._answer_s = ANSWER_S
+        self._rolled_s = self._looked_s
+        """When rollups were last seen to have got on."""
         self._is_stopping = False
 
     @property
     def trouble(self) -> str | None:
         """Why rows do not move to the lake, in a sentence; None: they do."""
-        idle_s = asyncio.get_running_loop().time() - self._looked_s
-        if not self._is_open and idle_s > self._answer_s:
-            return (
-                f"the storage process does not start since {idle_s:.0f} s; see the collector's log"
-            )
-        if idle_s > STALLED_S:
-            return f"rows have not moved to the lake for {idle_s / 60:.0f} min; see the collector's log"
-        return None
+        now_s = asyncio.get_running_loop().time()
+        return trouble_of(
+            now_s - self._looked_s,
+            self.rollup_lag_s,
+            now_s - self._rolled_s,
+            is_open=self._is_open,
+        )
+
+    @property
+    def rollup_lag_s(self) -> float | None:
+        """Age of the end of the newest minute that is rolled up; None: there is none yet."""
+        until = self._stats.rolled_until
+        if until is None:
+            return None
+        return max(0.0, (self._settings.clock.now() - until.replace(tzinfo=UTC)).total_seconds())
 
     async def start(self) -> int:
         """Start it; the newest segment that the lake holds. Raises StartError."""
@@ -115,16 +156,29 @@ class StorageProcess:
         if not self._is_open:
             await self._restart()
             return
+        loop = asyncio.get_running_loop()
+        is_answering = True
         try:
-            async with asyncio.timeout(self._answer_s):
-                now: StorageStats = await self._call("stats")
-        except (StoreUnavailableError, TimeoutError) as error:
+            async with asyncio.timeout(ANSWER_S):
+                self._take(await self._call("stats"))
+        except TimeoutError:
+            is_answering = False
+        except StoreUnavailableError:
             if not self._is_stopping:
-                await self._restart("it does not answer" if isinstance(error, TimeoutError) else "")
+                await self._restart("it has ended")
             return
+        idle_s = loop.time() - max(self._looked_s, self._started_s)
+        why = replaced_for(idle_s, is_answering=is_answering)
+        if why is not None and not self._is_stopping:
+            await self._restart(why)
+
+    def _take(self, now: StorageStats) -> None:
+        now_s = asyncio.get_running_loop().time()
         if now.seal_looks != self._seen.seal_looks:
-            self._looked_s = asyncio.get_running_loop().time()
+            self._looked_s = now_s
             self._failures = 0
+        if now.rolled_until != self._stats.rolled_until:
+            self._rolled_s = now_s
         self._stats.add(self._seen, now)
         self._seen = now
 
@@ -160,35 +214,39 @@ class StorageProcess:
                 await self._ask("stop")
         except (TimeoutError, StoreUnavailableError):
             log.error("the storage process did not end in time; what it did is undone")
-        self._end()
+        await self._end()
 
-    async def _restart(self, why: str = "") -> None:
+    async def _restart(self, why: str = "it did not start") -> None:
         """What is not open when this ends is started again by a later look."""
         self._is_open = False
-        self._end()
+        await self._end()
         if asyncio.get_running_loop().time() - self._started_s < again_after_s(self._failures):
             return
         self._failures += 1
         self._stats.storage_restarts += 1
-        extra = {"pid": self.pid, "why": why or "it has ended"}
+        extra = {"pid": self.pid, "why": why}
         log.error("the storage process is started again", extra=extra)
         try:
             await self.start()
-            await self._ask("begin")
+            async with asyncio.timeout(OPEN_S):
+                await self._ask("begin")
             self._is_open = True
-        except (StartError, StoreUnavailableError) as error:
+        except (StartError, StoreUnavailableError, TimeoutError) as error:
             self._is_open = False
-            self._end()
+            await self._end()
             log.error("the storage process does not start", extra={"reason": str(error)})
 
-    def _end(self) -> None:
+    async def _end(self) -> None:
         if self._peer is not None:
             self._peer.close()
-        if self._handle is not None:
-            self._handle.kill()
-            self._handle.wait_ended(END_S)
-            self._handle.close()
-            self._handle = None
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.kill()
+            try:
+                # Not on the event loop: it may be in the kernel, waiting for a disk.
+                await asyncio.to_thread(handle.wait_ended, END_S)
+            finally:
+                handle.close()
 
     async def _call(self, name: str, *arguments: Any) -> Any:
         """As `_ask`, once it does its work."""

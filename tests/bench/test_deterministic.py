@@ -24,7 +24,7 @@ from gpuwarden_collector.storage.transaction import transaction
 
 RATES = Rates() * 2
 WORLD_STEPS = 3_000
-STEPS_MAX = 60_000
+STEPS_MAX = 400_000
 """Within which each defect is found."""
 
 

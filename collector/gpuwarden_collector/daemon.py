@@ -108,7 +108,7 @@ class Collector:
     diagnoses: DiagnosisStore
     stats: Stats
     is_alive: Callable[[], bool]
-    """Whether the writer makes progress: what feeds the watchdog."""
+    """Whether batches are decoded and written: what feeds the watchdog."""
     queue_bytes: Callable[[], int]
     """Decoded bytes that wait for the writer."""
     endpoints: Sequence[tuple[str, str]]
@@ -151,7 +151,7 @@ async def running(
         ingest = Ingest(writer, bodies, decode_pool, stats, clock, no_room, clock_check)
         pacing = Pacing(clock, stats.acknowledge_seconds)
         kept.timetable.every(PACING_LOOK_S, pacing.look)
-        levels = partial(_levels, kept, bodies, access, pacing)
+        levels = partial(_levels, kept, bodies, decode_pool, access, pacing)
         identity, budget = frames.state.collector, disk.budget
         health = Health(identity, writer, stats, clock, rules_querier, levels, budget, duties)
         await _watch_itself(kept.timetable, health)
@@ -185,7 +185,7 @@ async def running(
                 SqlIncidentStore(writer, rules_querier),
                 SqlDiagnosisStore(writer, rules_querier),
                 stats,
-                writer.is_alive,
+                lambda: writer.is_alive() and decode_pool.is_alive,
                 lambda: writer.queue_bytes,
                 endpoints_of(app),
                 access.reload,
@@ -404,7 +404,7 @@ def _decode_pool(
         clock,
         ts_past_max_s=settings.ts_past_max_s,
         ts_future_max_s=settings.ts_future_max_s,
-        faults=stats.faults,
+        stats=stats,
     )
     stack.callback(decode_pool.close)
     return decode_pool
@@ -546,13 +546,20 @@ def _kept(settings: CollectorSettings) -> maintenance.MaintenancePolicy:
     return maintenance.MaintenancePolicy(days, settings.query_timeout_s + settings.query_send_s)
 
 
-def _levels(kept: _Kept, bodies: BodyReader, access: AccessControl, pacing: Pacing) -> Levels:
+def _levels(
+    kept: _Kept,
+    bodies: BodyReader,
+    decode_pool: DecodePool,
+    access: AccessControl,
+    pacing: Pacing,
+) -> Levels:
     return Levels(
         queue_bytes=kept.writer.queue_bytes,
         body_bytes_in_flight=bodies.in_flight_bytes,
         database_bytes=kept.frames.size_bytes,
         batch_s=pacing.batch_s,
         is_alive=kept.writer.is_alive(),
+        is_decoding=decode_pool.is_alive,
         is_failing=kept.writer.is_failing(),
         disk=kept.disk.usage,
         storage_trouble=kept.storage.trouble,

@@ -1,6 +1,7 @@
 """Bodies decoded together get the answers that each would get alone."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from gpuwarden_collector.ingest.coalesce import Openings
 from gpuwarden_collector.ingest.decode import Decoded, RefusedBody
 from gpuwarden_collector.ingest.decode_pool import Body, DecodePool, admit
 from gpuwarden_collector.ops.faults import Faults
+from gpuwarden_collector.ops.metrics import Stats
 
 
 def bodies_of(wire: Any) -> list[Body]:
@@ -192,3 +194,75 @@ def test_an_integer_that_no_float_is_equal_to_is_refused_with_its_column(
     assert isinstance(results[1], RefusedBody)
     assert "gpu_samples.memory_used_bytes: 1 rows are outside" in results[1].reason
     assert not faults.counts
+
+
+async def test_a_thread_that_hangs_costs_nobody_a_batch_and_is_replaced(
+    wire: Any, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, eventually: Any
+) -> None:
+    """What hangs is to be sent again, by itself, and not at all while it hangs by itself; others are decoded."""
+    may_go = threading.Event()
+    real, content_of = intake_module.DECODE_S, intake_module.content_of
+    poison = b"poison"
+
+    def hanging(content: bytes, encoding: str) -> Any:
+        if content == poison:
+            may_go.wait(60)
+        return content_of(content, encoding)
+
+    monkeypatch.setattr(intake_module, "content_of", hanging)
+    monkeypatch.setattr(intake_module, "DECODE_S", 0.3)
+    stats = Stats()
+    pool = DecodePool(clock, ts_past_max_s=3600, ts_future_max_s=300, stats=stats)
+    good = Body(wire.stream("gpu_samples", [wire.gpu_row()]), "")
+    bad = Body(poison, "")
+    try:
+        async with asyncio.timeout(30):
+            results = await asyncio.gather(*(pool.admit(body) for body in (good, bad, good)))
+            assert [r.status for r in results if isinstance(r, RefusedBody)] == [503] * 3
+            monkeypatch.setattr(intake_module, "DECODE_S", real)
+            assert isinstance(await pool.admit(good), Decoded)  # again, in a group of its own
+            monkeypatch.setattr(intake_module, "DECODE_S", 0.3)
+            for _ in range(3):
+                refused = await pool.admit(bad)
+                assert isinstance(refused, RefusedBody) and refused.status == 503
+            assert (stats.decode_hangs, pool.hung, pool.is_alive) == (2, 2, True)
+            monkeypatch.setattr(intake_module, "DECODE_S", real)
+            results = await asyncio.gather(*(pool.admit(body) for body in (good, bad, good)))
+            assert [type(r) for r in results] == [Decoded, RefusedBody, Decoded]
+            may_go.set()
+            await eventually(lambda: pool.hung == 0)
+            late = await pool.admit(bad)
+            assert isinstance(late, RefusedBody) and late.status == 400
+    finally:
+        may_go.set()
+        pool.close()
+
+
+async def test_where_every_thread_hangs_all_is_to_be_sent_again_and_the_collector_not_ready(
+    start: Any, wire: Any, post: Any, session: Any, monkeypatch: pytest.MonkeyPatch, eventually: Any
+) -> None:
+    may_go = threading.Event()
+    content_of = intake_module.content_of
+
+    def hanging(content: bytes, encoding: str) -> Any:
+        if content.startswith(b"poison"):
+            may_go.wait(60)
+        return content_of(content, encoding)
+
+    monkeypatch.setattr(intake_module, "content_of", hanging)
+    async with start() as collector:
+        with monkeypatch.context() as hurried:
+            hurried.setattr(intake_module, "DECODE_S", 0.2)
+            for sequence in range(1, intake_module.HUNG_MAX + 1):
+                status, said, headers = await post(collector.url, b"poison%d" % sequence, sequence)
+                assert (status, headers.get("Retry-After")) == (503, "5"), said
+        body = wire.zstd(wire.stream("gpu_samples", [wire.gpu_row()]))
+        try:
+            assert not collector.is_alive()
+            assert (await post(collector.url, body, 100))[0] == 503
+            async with session.get(f"{collector.url}/readyz") as ready:
+                assert (ready.status, "not decoded" in await ready.text()) == (503, True)
+        finally:
+            may_go.set()
+        await eventually(collector.is_alive)
+        assert (await post(collector.url, body, 100))[0] == 204

@@ -91,6 +91,8 @@ class Api:
         levels = self._levels()
         if not levels.is_alive:
             return error_response(503, "the writer makes no progress", 5)
+        if not levels.is_decoding:
+            return error_response(503, "batches are not decoded; see the collector's log", 5)
         if levels.is_failing:
             return error_response(503, "the store takes no batches; see the collector's log", 5)
         if levels.storage_trouble is not None:

@@ -4,12 +4,20 @@ Looking at forty columns of forty rows costs as much as looking at forty columns
 so the bodies that arrived meanwhile are read and checked together, and their rows stay in the same
 tables on the way to the store. Only if that finds fault is each decoded and checked by itself, so
 one wrong batch never decides about another.
+
+No thread can be ended: one that does not come back in time is left to itself and counted, another takes
+its place, and its bodies are to be sent again. What hung among others is then decoded by itself; what hung
+by itself is not tried again while that thread is still at it.
 """
 
 import asyncio
+import hashlib
+import logging
+import queue
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -29,9 +37,15 @@ from gpuwarden_collector.ingest.decode import (
     first_line,
 )
 from gpuwarden_collector.ops.faults import Faults
+from gpuwarden_collector.ops.metrics import Stats
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+DECODE_S = 8.0
+"""Most time that a thread may take for what it decodes together: less than agents wait for an answer."""
+HUNG_MAX = 8
+"""So many threads that do not come back, and nothing more is decoded: the process is to be replaced."""
 DECODES_MAX = 2
 """Threads that decode; each may hold several times `DECODED_BYTES_MAX`."""
 _TOGETHER_BYTES_MAX = 2 * 1024 * 1024
@@ -226,7 +240,50 @@ class _Group:
         return found
 
 
-_Waiting = tuple[Body, "asyncio.Future[Decoded | RefusedBody]"]
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    body: Body
+    answer: "asyncio.Future[Decoded | RefusedBody]"
+
+    def settle(self, result: Decoded | RefusedBody) -> None:
+        if not self.answer.done():  # or the request was cancelled meanwhile
+            self.answer.set_result(result)
+
+
+class _DecodeThread:
+    """Does one thing at a time. Daemonic: a process does not wait at its end for one that hangs."""
+
+    def __init__(self) -> None:
+        """Raises RuntimeError: there can be no more threads."""
+        self._works: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="decode", daemon=True).start()
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Have it do that next."""
+        self._works.put(work)
+
+    def end(self) -> None:
+        """Have it end when it has done what it does."""
+        self._works.put(None)
+
+    def _run(self) -> None:
+        while (work := self._works.get()) is not None:
+            work()
+
+
+@dataclass(slots=True, eq=False)
+class _Decoding:
+    """What a thread decodes together."""
+
+    taken: Sequence[_Waiting]
+    thread: _DecodeThread
+    deadline: asyncio.TimerHandle | None = None
+    digests: frozenset[bytes] = frozenset()
+    """Of its bodies, once it is late."""
+
+    @property
+    def is_late(self) -> bool:
+        return bool(self.digests)
 
 
 class DecodePool:
@@ -238,10 +295,11 @@ class DecodePool:
         *,
         ts_past_max_s: float,
         ts_future_max_s: float,
-        faults: Faults | None = None,
+        stats: Stats | None = None,
     ) -> None:
         self._clock = clock
-        self._faults = faults or Faults()
+        self._stats = stats or Stats()
+        self._faults = self._stats.faults
         self._ts_past_max_s = ts_past_max_s
         self._ts_future_max_s = ts_future_max_s
         self._waiting: deque[_Waiting] = deque()
@@ -249,20 +307,35 @@ class DecodePool:
         self._gather_s = _GATHER_S_MIN
         self._timer: asyncio.TimerHandle | None = None
         self._running = 0
+        self._idle: list[_DecodeThread] = []
         self._openings = Openings()
-        self._threads = ThreadPoolExecutor(DECODES_MAX, "decode")
+        self._is_closed = False
+        self._hung: set[_Decoding] = set()
+
+    @property
+    def hung(self) -> int:
+        """Threads that have still not come back."""
+        return len(self._hung)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether bodies can be decoded."""
+        return self.hung < HUNG_MAX
 
     async def admit(self, body: Body) -> Decoded | RefusedBody:
         """The decoded batch, or why it is refused."""
         answer: asyncio.Future[Decoded | RefusedBody] = asyncio.get_running_loop().create_future()
-        self._waiting.append((body, answer))
+        self._waiting.append(_Waiting(body, answer))
         self._waiting_bytes += len(body.content)
         self._start_soon()
         return await answer
 
     def close(self) -> None:
         """End the threads; what runs is finished first."""
-        self._threads.shutdown(wait=False)
+        self._is_closed = True
+        for thread in self._idle:
+            thread.end()
+        self._idle.clear()
 
     def _start_soon(self) -> None:
         if self._waiting_bytes >= _TOGETHER_BYTES_MAX:
@@ -276,43 +349,105 @@ class DecodePool:
             self._timer = None
         while self._waiting and self._running < DECODES_MAX:
             taken = self._take()
-            admitted = window(self._clock.now(), self._ts_past_max_s, self._ts_future_max_s)
-            if taken[0][0].is_import:
-                admitted = Window(0, admitted.most_ms)
-            self._running += 1
-            bodies = [body for body, _ in taken]
-            job = asyncio.get_running_loop().run_in_executor(
-                self._threads, admit, bodies, admitted, self._openings, self._faults
-            )
-            job.add_done_callback(partial(self._finish, taken))
+            if taken:
+                self._decode(taken)
 
     def _take(self) -> list[_Waiting]:
-        taken = [self._waiting.popleft()]
-        size_bytes = len(taken[0][0].content)
-        while self._waiting and size_bytes < _TOGETHER_BYTES_MAX:
+        first = self._waiting.popleft()
+        taken, size_bytes = [first], len(first.body.content)
+        suspects = self._suspects(first.body)
+        if not self.is_alive or any(len(late.taken) == 1 for late in suspects):
+            first.settle(RefusedBody(503, _HANGS))
+            taken = []
+        while taken and not suspects and self._waiting and size_bytes < _TOGETHER_BYTES_MAX:
             # One window is for all that are looked at together.
-            if self._waiting[0][0].is_import != taken[0][0].is_import:
+            if self._waiting[0].body.is_import != first.body.is_import:
+                break
+            if self._suspects(self._waiting[0].body):
                 break
             taken.append(self._waiting.popleft())
-            size_bytes += len(taken[-1][0].content)
+            size_bytes += len(taken[-1].body.content)
         self._waiting_bytes -= size_bytes
         self._gather_s = min(_GATHER_S_MAX, _GATHER_S_MIN + _GATHER_S_PER_BODY * len(taken))
         return taken
 
-    def _finish(
-        self, taken: Sequence[_Waiting], job: "asyncio.Future[list[Decoded | RefusedBody]]"
-    ) -> None:
+    def _suspects(self, body: Body) -> list[_Decoding]:
+        """What hangs and has this body."""
+        if not self._hung:
+            return []
+        digest = _digest(body)
+        return [late for late in self._hung if digest in late.digests]
+
+    def _decode(self, taken: Sequence[_Waiting]) -> None:
+        admitted = window(self._clock.now(), self._ts_past_max_s, self._ts_future_max_s)
+        if taken[0].body.is_import:
+            admitted = Window(0, admitted.most_ms)
+        try:
+            thread = self._idle.pop() if self._idle else _DecodeThread()
+        except RuntimeError as error:
+            self._faults.note("decode", error)
+            for waiting in taken:
+                waiting.settle(RefusedBody(503, f"the collector has no thread for it: {error}"))
+            return
+        decoding, loop = _Decoding(taken, thread), asyncio.get_running_loop()
+
+        def work() -> None:
+            found: list[Decoded | RefusedBody] | BaseException
+            try:
+                bodies = [waiting.body for waiting in taken]
+                found = admit(bodies, admitted, self._openings, self._faults)
+            except BaseException as error:  # noqa: BLE001  raised by whoever waits
+                found = error
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(self._finish, decoding, found)
+
+        self._running += 1
+        decoding.deadline = loop.call_later(DECODE_S, self._give_up, decoding)
+        thread.do(work)
+
+    def _give_up(self, decoding: _Decoding) -> None:
         self._running -= 1
-        if fault := job.exception():
-            for _, answer in taken:
-                if not answer.done():
-                    answer.set_exception(fault)
-        else:
-            results = job.result()
-            for (_, answer), result in zip(taken, results, strict=False):
-                if not answer.done():  # or the request was cancelled meanwhile
-                    answer.set_result(result)
-            again = taken[len(results) :]
-            self._waiting.extendleft(reversed(again))
-            self._waiting_bytes += sum(len(body.content) for body, _ in again)
+        self._stats.decode_hangs += 1
+        decoding.digests = frozenset(_digest(waiting.body) for waiting in decoding.taken)
+        self._hung.add(decoding)
+        decoding.thread.end()
+        log.error(
+            "a thread that decodes batches does not come back; they are to be sent again",
+            extra={"batches": len(decoding.taken), "hung": self.hung, "after_s": DECODE_S},
+        )
+        for waiting in decoding.taken:
+            waiting.settle(RefusedBody(503, _HANGS))
         self._start_soon()
+
+    def _finish(
+        self, decoding: _Decoding, found: "list[Decoded | RefusedBody] | BaseException"
+    ) -> None:
+        if decoding.is_late:
+            self._hung.discard(decoding)
+            return
+        self._running -= 1
+        if decoding.deadline is not None:
+            decoding.deadline.cancel()
+        if self._is_closed:
+            decoding.thread.end()
+        else:
+            self._idle.append(decoding.thread)
+        taken = decoding.taken
+        if isinstance(found, BaseException):
+            for waiting in taken:
+                if not waiting.answer.done():
+                    waiting.answer.set_exception(found)
+        else:
+            for waiting, result in zip(taken, found, strict=False):
+                waiting.settle(result)
+            again = taken[len(found) :]
+            self._waiting.extendleft(reversed(again))
+            self._waiting_bytes += sum(len(waiting.body.content) for waiting in again)
+        self._start_soon()
+
+
+_HANGS = "the batch was not decoded in time; the collector's log has more"
+
+
+def _digest(body: Body) -> bytes:
+    return hashlib.blake2b(body.content, digest_size=16).digest()

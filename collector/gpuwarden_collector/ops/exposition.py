@@ -76,6 +76,7 @@ def _counters(stats: Stats) -> Iterator[Metric]:
         ("mended_windows", "Windows rolled up again.", stats.mended_windows),
         ("unmended_windows", "Late windows left as they are.", stats.unmended_windows),
         ("storage_restarts", "Storage processes replaced.", stats.storage_restarts),
+        ("decode_hangs", "Threads that decode replaced.", stats.decode_hangs),
         ("request_failures", "Requests answered 500.", stats.request_failures),
         ("malformed_requests", "Requests that are not HTTP.", stats.malformed_requests),
     ):

@@ -126,6 +126,8 @@ class Stats(StorageStats):
     query_errors: Counter[str] = field(default_factory=Counter)
     storage_restarts: int = 0
     """Times that the storage process has ended and was started again."""
+    decode_hangs: int = 0
+    """Times that a thread that decodes did not come back in time and was replaced."""
     request_failures: int = 0
     denied: Counter[str] = field(default_factory=Counter)
     """Requests that were not let in, by reason."""
@@ -148,6 +150,8 @@ class Levels:
     database_bytes: int
     is_alive: bool
     is_failing: bool
+    is_decoding: bool = True
+    """Whether there are threads that decode."""
     disk: Usage | None = None
     storage_trouble: str | None = None
     """Why rows do not move to the lake, or are not rolled up."""

@@ -117,19 +117,19 @@ async def collecting(
         more_metrics=lambda: _figures(reloader, diagnoser, notifications, clock),
         duties=partial(_duties, lambda: reloader, notifications),
     ) as collector:
-        stop_rules, querier = asyncio.Event(), collector.rules_querier
+        stop_rules, beside = asyncio.Event(), collector.beside
         engine = _engine_of(rule_set, collector, clock, changed)
         also = (notifications.reload, collector.take_prices)
         reloader = RuleReloader(engine, settings.rules_dirs, also)
         incidents = _incidents_of(engine, collector, clock, notifications.wake)
-        diagnoser = Diagnoser(querier, collector.diagnoses, clock)
+        diagnoser = Diagnoser(beside, collector.diagnoses, clock)
         backtester = Backtester(collector.querier, clock)  # people wait for it, rules do not
         async with asyncio.TaskGroup() as group:
             group.create_task(engine.run(stop_rules), name="rules")
             group.create_task(diagnoser.run(stop_rules), name="diagnosis")
             group.create_task(incidents.run(stop_rules), name="incidents")
             group.create_task(backtester.run(stop_rules), name="backtests")
-            group.create_task(notifications.run(incidents, querier, stop_rules), name="notify")
+            group.create_task(notifications.run(incidents, beside, stop_rules), name="notify")
             group.create_task(assistants.run(stop_rules), name="assistants")
             reloading = group.create_task(
                 reloader.reload_whenever(reload or asyncio.Event()), name="reload"
@@ -167,6 +167,7 @@ def _engine_of(
         collector.rules_querier,
         collector.alerts,
         clock,
+        beside=collector.beside,
         overrides=rule_set.overrides,
         on_change=on_change,
     )

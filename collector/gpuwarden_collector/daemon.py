@@ -50,6 +50,7 @@ from gpuwarden_collector.ops.health import SAMPLE_S, Duties, Health
 from gpuwarden_collector.ops.metrics import Levels, Stats
 from gpuwarden_collector.ops.query_log import FLUSH_S, QueryLog
 from gpuwarden_collector.query.fair_queue import SPARE, QueryQueue
+from gpuwarden_collector.query.forkserver import QUERY, RULES
 from gpuwarden_collector.query.limits import limits as memory_limits
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.stored import LOOK_S as LATEST_S
@@ -102,7 +103,9 @@ class Collector:
     """Where it listens, such as http://127.0.0.1:8750."""
     querier: Querier
     rules_querier: Querier
-    """For rules, which must not wait until people's queries are done."""
+    """For rules alone: they must not wait until anything else is done."""
+    beside: Querier
+    """For what nobody waits for: in people's processes, where people go first."""
     alerts: AlertStore
     incidents: IncidentStore
     diagnoses: DiagnosisStore
@@ -153,7 +156,7 @@ async def running(
         kept.timetable.every(PACING_LOOK_S, pacing.look)
         levels = partial(_levels, kept, bodies, decode_pool, access, pacing)
         identity, budget = frames.state.collector, disk.budget
-        health = Health(identity, writer, stats, clock, rules_querier, levels, budget, duties)
+        health = Health(identity, writer, stats, clock, querier, levels, budget, duties)
         await _watch_itself(kept.timetable, health)
         commands: dict[str, control.Command] = {
             "backup": kept.storage.backup,
@@ -161,10 +164,8 @@ async def running(
             "health": health.document,
         }
         await stack.enter_async_context(control.serving(settings.data_dir, commands))
-        guard = access.middleware
-        api = Api(
-            ingest, stats, clock, levels, more_metrics=more_metrics, pacing=pacing, guard=guard
-        )
+        make_api = partial(Api, more_metrics=more_metrics, pacing=pacing, guard=access.middleware)
+        api = make_api(ingest, stats, clock, levels)
         turns = _turns(settings, kept, clock)
         sql = _sql_endpoint(settings, querier, bodies, stats, *turns)
         copies = copy_routes(CopyFolder(settings.data_dir), bodies, no_room)
@@ -181,6 +182,7 @@ async def running(
                 url,
                 querier,
                 rules_querier,
+                querier.beside,
                 alerts,
                 SqlIncidentStore(writer, rules_querier),
                 SqlDiagnosisStore(writer, rules_querier),
@@ -238,11 +240,11 @@ async def _keeping(
     make = partial(_querier, stack, settings, worker, stats, clock, latest)
     querier = make(settings.query_processes + SPARE, running)
     # What alerts cost is counted from their rows, not from what was kept some time ago.
-    rules_querier = make(settings.rule_processes, None)
-    timetable.every(RUNNING_LOOK_S, partial(label_running, running, rules_querier))
+    rules_querier = make(settings.rule_processes, None, RULES)
+    timetable.every(RUNNING_LOOK_S, partial(label_running, running, querier.beside))
     if latest is not None:
         _follow(frames, latest, stats)
-        timetable.every(LATEST_S, partial(take_stored, latest, rules_querier))
+        timetable.every(LATEST_S, partial(take_stored, latest, querier.beside))
     await storage.begin(writer)
     stack.push_async_callback(storage.stop)
     timetable.every(STORAGE_LOOK_S, storage.look)
@@ -353,6 +355,7 @@ def _querier(
     latest: LatestRows | None,
     queries_max: int,
     running: RunningWaste | None,
+    kind: bytes = QUERY,
 ) -> SqlQuerier:
     querier = SqlQuerier(
         worker,
@@ -365,6 +368,7 @@ def _querier(
         take_s=settings.query_send_s,
         latest=latest,
         running=running,
+        kind=kind,
     )
     stack.push_async_callback(querier.close)
     return querier

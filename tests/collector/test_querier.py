@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,7 @@ from tests.collector.made_up_store import move
 from gpuwarden.clock import SystemClock
 from gpuwarden.query import QueryError, QueryTimeoutError
 from gpuwarden_collector.ops.metrics import Stats
-from gpuwarden_collector.query.forkserver import ForkServer
+from gpuwarden_collector.query.forkserver import QUERY, RULES, STORAGE, ForkServer, spawn
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.worker import WorkerSettings
 from gpuwarden_collector.storage.commit import Changes, commit
@@ -115,6 +116,40 @@ async def test_queries_beyond_the_slots_wait_for_one(querier: SqlQuerier) -> Non
             raise ZeroDivisionError  # cancels the two
     assert failed.group_contains(ZeroDivisionError)
     assert (await querier.query("SELECT 1")).rows == [(1,)]
+
+
+async def test_queries_beside_leave_a_process_to_those_that_are_waited_for(
+    querier: SqlQuerier,
+) -> None:
+    with pytest.raises(ExceptionGroup) as failed:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(4):
+                group.create_task(querier.beside.query(ENDLESS))
+            async with asyncio.timeout(15):
+                for _ in range(3):
+                    assert (await querier.query("SELECT 1")).rows == [(1,)]
+            raise ZeroDivisionError  # cancels the others
+    assert failed.group_contains(ZeroDivisionError)
+    assert (await querier.beside.query("SELECT 1")).rows == [(1,)]
+
+
+async def test_rules_get_a_core_before_the_storage_process_and_that_before_people(
+    worker_settings: WorkerSettings,
+) -> None:
+    nices = []
+    for kind in (RULES, QUERY):
+        opened = SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=1, kind=kind)
+        await opened.query("SELECT 1")
+        nices += [psutil.Process(pid).nice() for pid in opened.pids]
+        await opened.close()
+    ours, theirs = socket.socketpair()
+    with ours:
+        storage = psutil.Process(spawn(theirs.detach(), STORAGE))
+        async with asyncio.timeout(20):
+            while storage.name() != "gpuwarden-store":  # noqa: ASYNC110  nobody says so
+                await asyncio.sleep(0.01)
+        nices.insert(1, storage.nice())
+    assert os.getpriority(os.PRIO_PROCESS, 0) < nices[0] < nices[1] < nices[2]
 
 
 async def _failure(querier: SqlQuerier, sql: str) -> QueryError:

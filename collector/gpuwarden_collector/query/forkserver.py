@@ -27,11 +27,12 @@ from gpuwarden_collector.query.sandbox import end_with_parent
 
 ANSWER_S = 30.0
 """Most time that it may take to start and to fork."""
-QUERY, STORAGE = b"q", b"s"
+QUERY, RULES, STORAGE = b"q", b"r", b"s"
 """Kinds of processes, as they are asked for."""
-_NAMES = {QUERY: "gpuwarden-query", STORAGE: "gpuwarden-store"}
-_NICE = {QUERY: 10, STORAGE: 5}
-"""Added to what the process that acknowledges samples has, so that it gets a core before these do."""
+_NAMES = {QUERY: "gpuwarden-query", RULES: "gpuwarden-query", STORAGE: "gpuwarden-store"}
+_NICE = {RULES: 2, STORAGE: 5, QUERY: 10}
+"""Added to what the process that acknowledges samples has, so that it gets a core before these do: then
+queries of rules, what moves rows to the lake, and last what people ask."""
 _ENVIRONMENT = {
     # Threads and arenas made before a fork would be of no use, and count against the limit of memory.
     "OPENBLAS_NUM_THREADS": "1",
@@ -120,9 +121,10 @@ _server = ForkServer()
 atexit.register(_server.stop)
 
 
-def spawn(end: int) -> int:
-    """Fork a query process by the fork server of this process. As `ForkServer.spawn`."""
-    return _server.spawn(end, QUERY)
+def spawn(end: int, kind: bytes = QUERY) -> int:
+    """Fork a query process, for people or for RULES, by the fork server of this process. As
+    `ForkServer.spawn`."""
+    return _server.spawn(end, kind)
 
 
 def spawn_storage(end: int) -> int:
@@ -179,7 +181,7 @@ def main() -> None:
     # Where the kernel groups processes by session, niceness counts only within a session, and this is one
     # of its own (sched(7), autogroup).
     with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(_NICE[STORAGE]))
+        Path("/proc/self/autogroup").write_text(str(_NICE[RULES]))
     keep_small()
     # Only now: whoever imports this module to reach the process does not need them.
     import pyarrow.compute
@@ -188,7 +190,8 @@ def main() -> None:
     from gpuwarden_collector.query import worker
     from gpuwarden_collector.storage import process as storage_process
 
-    serve(control, {QUERY: worker.work, STORAGE: storage_process.work})
+    works = {QUERY: worker.work, RULES: worker.work, STORAGE: storage_process.work}
+    serve(control, works)
     os.killpg(0, signal.SIGKILL)
 
 

@@ -15,7 +15,7 @@ import shutil
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -29,9 +29,10 @@ from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.query.channel import Channel, ChannelError, packed
 from gpuwarden_collector.query.encode import ResultRows, decoded, python_rows
 from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
-from gpuwarden_collector.query.forkserver import spawn
+from gpuwarden_collector.query.forkserver import QUERY, spawn
 from gpuwarden_collector.query.own_rows import NOBODY
 from gpuwarden_collector.query.process_handle import ProcessHandle
+from gpuwarden_collector.query.turns import Rank, Turns
 from gpuwarden_collector.query.worker import QueryRequest, WorkerSettings
 from gpuwarden_collector.storage.newest_rows import LatestRows, named_views
 from gpuwarden_collector.storage.running_waste import RunningWaste
@@ -68,12 +69,12 @@ class QueryProcess:
         """Whether it has a query that it has not answered."""
 
     @classmethod
-    async def started(cls, settings: WorkerSettings) -> "QueryProcess":
-        """A process that has opened the store. Raises QueryError."""
+    async def started(cls, settings: WorkerSettings, kind: bytes = QUERY) -> "QueryProcess":
+        """A process that has opened the store, of a kind of the fork server. Raises QueryError."""
         ours, theirs = socket.socketpair()
         try:
             # The thread closes the other end, also where nobody waits for it any more.
-            pid = await asyncio.to_thread(spawn, theirs.detach())
+            pid = await asyncio.to_thread(spawn, theirs.detach(), kind)
             handle = ProcessHandle(pid)
         except OSError as error:
             ours.close()
@@ -299,11 +300,13 @@ class SqlQuerier:
         take_s: float = 60.0,
         latest: LatestRows | None = None,
         running: RunningWaste | None = None,
+        kind: bytes = QUERY,
     ) -> None:
         """`settings`: its processes spill to folders within `settings.spill`. `rows_max`: of those that are
         held, and of streams where nobody says how many, who can ask for `export_rows_max`. `take_s`: most
         time that a stream waits to be taken. `latest`: the newest rows, which queries of views of such may
-        be answered from; `running`: likewise the waste of the hours that run."""
+        be answered from; `running`: likewise the waste of the hours that run. `kind`: of its processes, as the
+        fork server has it."""
         self._settings = settings
         self._stats = stats
         self._clock = clock
@@ -314,7 +317,8 @@ class SqlQuerier:
         self._take_s = take_s
         self._latest = latest
         self._running = running
-        self._slots = asyncio.Semaphore(queries_max)
+        self._kind = kind
+        self._turns = Turns(queries_max)
         self._idle: list[QueryProcess] = []
         self._busy: set[QueryProcess] = set()
         self._numbers = itertools.count(1)
@@ -330,6 +334,12 @@ class SqlQuerier:
         """Ids of its processes."""
         return sorted(p.pid for p in (*self._idle, *self._busy))
 
+    @property
+    def beside(self) -> "QuerierBeside":
+        """For queries that nobody waits for: all others go first, and where there is more than one process
+        these never have all."""
+        return QuerierBeside(self)
+
     def limit_spill(self, bytes_max: int) -> None:
         """Let its processes spill no more than that in all, from their next queries on."""
         # In whole MiB, as a process is told of every change.
@@ -342,8 +352,9 @@ class SqlQuerier:
         *,
         timeout_s: float | None = None,
         row_limit: int | None = None,
+        rank: Rank = Rank.FIRST,
     ) -> Result:
-        rows = await self.arrow(sql, params, timeout_s=timeout_s, row_limit=row_limit)
+        rows = await self.arrow(sql, params, timeout_s=timeout_s, row_limit=row_limit, rank=rank)
         return await asyncio.to_thread(_result, rows)
 
     async def arrow(
@@ -353,11 +364,12 @@ class SqlQuerier:
         *,
         timeout_s: float | None = None,
         row_limit: int | None = None,
+        rank: Rank = Rank.FIRST,
     ) -> ResultRows:
         """As `query`, as an Arrow table."""
         limit = self._rows_max if row_limit is None else min(row_limit, self._rows_max)
         async with self._asked(
-            "arrow", sql, params, timeout_s, limit, bytes_max=RESULT_BYTES_MAX
+            "arrow", sql, params, timeout_s, limit, bytes_max=RESULT_BYTES_MAX, rank=rank
         ) as stream:
             parts = [part async for part in stream]
         body = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -409,6 +421,7 @@ class SqlQuerier:
         is_own_limit: bool = False,
         log_of: str = NOBODY,
         dialect: str = "",
+        rank: Rank = Rank.FIRST,
     ) -> AsyncIterator[QueryStream]:
         limit_s = min(timeout_s or self._timeout_s, self._timeout_s)
         started = self._clock.monotonic()
@@ -427,7 +440,7 @@ class SqlQuerier:
                 {},
                 dialect,
             )
-            async with self._begun(limit_s, asked) as stream:
+            async with self._begun(limit_s, asked, rank) as stream:
                 yield stream
         except QueryTimeoutError:
             self._stats.query_errors["timeout"] += 1
@@ -439,11 +452,13 @@ class SqlQuerier:
             self._stats.query_seconds.observe(self._clock.monotonic() - started)
 
     @asynccontextmanager
-    async def _begun(self, limit_s: float, asked: QueryRequest) -> AsyncIterator[QueryStream]:
+    async def _begun(
+        self, limit_s: float, asked: QueryRequest, rank: Rank
+    ) -> AsyncIterator[QueryStream]:
         """The answer, whose first part is there; its process is another's once all parts are."""
         try:
             async with asyncio.timeout(limit_s):
-                await self._slots.acquire()
+                await self._turns.take(rank)
         except TimeoutError as error:
             raise QueryTimeoutError(
                 f"no query could start within {limit_s:g} s: {self._queries_max} run already"
@@ -451,7 +466,7 @@ class SqlQuerier:
         try:
             process = await self._taken()
         except BaseException:
-            self._slots.release()
+            self._turns.give_back(rank)
             raise
         loop = asyncio.get_running_loop()
         # Whoever forgets the stream must not keep the process, nor what the lake keeps for its transaction.
@@ -461,7 +476,7 @@ class SqlQuerier:
             limit_s,
             self._take_s,
             partial(self._ended, asked),
-            partial(self._give_back, process),
+            partial(self._give_back, process, rank),
         )
         try:
             newest = await self._newest(asked.sql)
@@ -514,7 +529,7 @@ class SqlQuerier:
             raise QueryError(self._refusal[1])
         spill = self._settings.spill / f"{os.getpid()}-{id(self):x}-{next(self._numbers)}"
         try:
-            process = await QueryProcess.started(replace(self._settings, spill=spill))
+            process = await QueryProcess.started(replace(self._settings, spill=spill), self._kind)
         except QueryError as error:
             log.warning("no query process", extra={"reason": str(error)})
             self._refusal = asyncio.get_running_loop().time() + REFUSE_S, str(error)
@@ -526,12 +541,12 @@ class SqlQuerier:
             log.info("query processes are confined by the kernel", extra={"confined_by": said})
         return process
 
-    def _give_back(self, process: QueryProcess) -> None:
+    def _give_back(self, process: QueryProcess, rank: Rank) -> None:
         """Keep a process for the next query, or end it; the next query has its slot then."""
         if not (process.is_spent or process.is_asked or self._is_closed):
             self._busy.discard(process)
             self._idle.append(process)
-            self._slots.release()
+            self._turns.give_back(rank)
             loop = asyncio.get_running_loop()
             loop.call_later(IDLE_S, self._retire, process, process.asked_number)
             return
@@ -539,7 +554,7 @@ class SqlQuerier:
 
         def ended(task: "asyncio.Task[None]") -> None:
             self._busy.discard(process)
-            self._slots.release()
+            self._turns.give_back(rank)
 
         ending.add_done_callback(ended)
 
@@ -561,6 +576,29 @@ class SqlQuerier:
         processes = (*self._idle, *self._busy)
         await asyncio.gather(*(process.end() for process in processes), *self._ending)
         self._idle.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class QuerierBeside:
+    """See `SqlQuerier.beside`."""
+
+    querier: SqlQuerier
+
+    async def query(
+        self,
+        sql: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+        row_limit: int | None = None,
+    ) -> Result:
+        return await self.querier.query(
+            sql, params, timeout_s=timeout_s, row_limit=row_limit, rank=Rank.BESIDE
+        )
+
+    async def arrow(self, sql: str) -> ResultRows:
+        """As `query`, as an Arrow table."""
+        return await self.querier.arrow(sql, rank=Rank.BESIDE)
 
 
 def _bindable(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuwarden.query import QueryError
 from gpuwarden.waste import bounds_sql, running_sql
-from gpuwarden_collector.query.querier import SqlQuerier
+from gpuwarden_collector.query.querier import QuerierBeside
 from gpuwarden_collector.storage.newest_rows import Kept, LatestRows, newest_part_sql
 from gpuwarden_collector.storage.running_waste import Bounds, RunningWaste
 
@@ -18,7 +18,7 @@ RUNNING_LOOK_S = 15.0
 _PARTS_MAX = 4_096
 
 
-async def take_stored(latest: LatestRows, querier: SqlQuerier) -> None:
+async def take_stored(latest: LatestRows, querier: QuerierBeside) -> None:
     """Have `latest` take over what is missing; what cannot be read now is left for the next call."""
     for kept in latest.missing():
         try:
@@ -29,7 +29,7 @@ async def take_stored(latest: LatestRows, querier: SqlQuerier) -> None:
             log.debug("newest rows not read", extra={"view": kept.view, "reason": str(error)})
 
 
-async def _take(latest: LatestRows, querier: SqlQuerier, kept: Kept, parts: int) -> bool:
+async def _take(latest: LatestRows, querier: QuerierBeside, kept: Kept, parts: int) -> bool:
     """In so many queries; False: they must be more. Raises QueryError."""
     asked = [newest_part_sql(kept, part, parts) for part in range(parts)]
     found = await _answers(querier, asked)
@@ -39,7 +39,7 @@ async def _take(latest: LatestRows, querier: SqlQuerier, kept: Kept, parts: int)
     return True
 
 
-async def label_running(running: RunningWaste, querier: SqlQuerier) -> None:
+async def label_running(running: RunningWaste, querier: QuerierBeside) -> None:
     """Have `running` take over rows if they are due; what cannot be read now is left for the next call."""
     try:
         row = (await querier.query(bounds_sql())).records()[0]
@@ -60,7 +60,7 @@ def _running(bounds: Bounds, parts: int) -> list[str]:
     return [running_sql(*bounds, f"hash(node) % {parts} = {part}") for part in range(parts)]
 
 
-async def _answers(querier: SqlQuerier, parts: Sequence[str]) -> list[Any] | None:
+async def _answers(querier: QuerierBeside, parts: Sequence[str]) -> list[Any] | None:
     """Arrow tables, one a query, as answers are bounded; None: there must be more. Raises QueryError."""
     found = []
     for sql in parts:

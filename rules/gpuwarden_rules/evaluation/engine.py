@@ -28,7 +28,14 @@ from gpuwarden_rules.evaluation.concurrency import CONCURRENT_MAX, EvaluationSlo
 from gpuwarden_rules.evaluation.muting import reasons
 from gpuwarden_rules.evaluation.rule_failing import failing_rows, failing_rule
 from gpuwarden_rules.evaluation.runtime import RuleRuntime
-from gpuwarden_rules.evaluation.state import FLAP_WINDOW, RowsError, Transition, restored, step
+from gpuwarden_rules.evaluation.state import (
+    FLAP_WINDOW,
+    RowsError,
+    RuleState,
+    Transition,
+    restored,
+    step,
+)
 from gpuwarden_rules.evaluation.statistics import RuleStatistics
 
 log = logging.getLogger(__name__)
@@ -47,8 +54,7 @@ SILENCE_REFRESH_S = 5.0
 """How often it is asked which nodes are silent: agents send as often."""
 WARM_UP_EVALUATIONS_MAX = 12
 WARM_UP_S_MAX = 30.0
-WARM_UP_WAIT_S_MAX = 60.0
-"""Longest that a rule waits for its turn to be replayed; then it starts without its past."""
+"""Longest that a rule's past is replayed; then it starts without it."""
 SAVE_TIMEOUT_S = 10.0
 START_TRIES = 12
 START_RETRY_S = 2.0
@@ -68,9 +74,12 @@ class RuleEngine:
         store: AlertStore,
         clock: Clock,
         *,
+        beside: Querier | None = None,
         overrides: Sequence[Override] = (),
         on_change: Callable[[Alert], None] | None = None,
     ) -> None:
+        """`beside`: for what no evaluation waits for; None: `querier`."""
+        self._beside = beside or querier
         self._runtimes = {rule.name: _runtime_of(rule, overrides) for rule in rules}
         self._failing = RuleRuntime(failing_rule())
         self._querier = querier
@@ -85,7 +94,7 @@ class RuleEngine:
         self._timer: schedule.EvaluationSchedule | None = None
         self._changing = asyncio.Lock()
         self._refreshing = asyncio.Lock()
-        self._warming = asyncio.Lock()
+        self._unreplayed: asyncio.Queue[tuple[RuleRuntime, datetime]] = asyncio.Queue()
         self._locations = Locations()
         self._absent: Mapping[fleet.Required, str] = {}
         self._refreshed_at: float | None = None
@@ -132,9 +141,11 @@ class RuleEngine:
         await self.start()
         async with asyncio.TaskGroup() as tasks, schedule.running() as running:
             self._tasks, self._timer = tasks, running
+            replaying = tasks.create_task(self._replay_all(), name="replay of rules")
             for runtime in sorted(self._runtimes.values(), key=_urgency):
                 self._begin(runtime)
             await stop.wait()
+            replaying.cancel()
             async with self._changing:
                 self._tasks = self._timer = None
                 await self._end(list(self._runtimes.values()))
@@ -227,6 +238,8 @@ class RuleEngine:
             if runtime.stats.cannot_run:
                 return []
             now = self._now()
+            if runtime.past is not None:
+                runtime.take_past(runtime.past, now)
             try:
                 await self._refresh_silent(runtime, now)
                 transitions = await self._advance(runtime, now, self._silent)
@@ -247,36 +260,36 @@ class RuleEngine:
         """What a rule's SQL returns at an instant, overrides applied. Raises as the query does."""
         runtime = self._runtimes[name]
         await self._refresh_fleet(runtime)
-        return await self._rows(runtime, at)
+        return await self._rows(runtime, at, self._querier)
 
     async def warm_up(self, name: str) -> None:
         """Replay a rule over its last `for` and `keep_firing_for`, so that what has held all along
-        fires at the first evaluation. What the store knows is left as it is.
-
-        What it finds is told and saved by the next `evaluate`.
+        fires at the next evaluation, which tells and saves it. What the store knows is left as it is.
         """
-        known = self._runtimes[name]
+        runtime = self._runtimes[name]
+        if runtime.rule.for_s > 0:
+            runtime.take_past(await self._replayed(runtime), self._now())
+
+    async def _replayed(self, known: RuleRuntime) -> RuleState:
+        """What a replay of a rule's past finds; nothing where it fails."""
         rule = known.rule
         runtime = RuleRuntime(rule, known.overrides)
         span_s = rule.for_s + rule.keep_firing_for_s
-        if rule.for_s <= 0:
-            return
         count = min(WARM_UP_EVALUATIONS_MAX, math.ceil(span_s / rule.interval_s))
         now = self._now()
         try:
             async with asyncio.timeout(WARM_UP_S_MAX):
                 await self._refresh_fleet(runtime)
                 if fleet.cannot_run(rule, self._absent):
-                    return
+                    return RuleState()
                 for back in range(count, 0, -1):
-                    await self._advance(runtime, now - timedelta(seconds=span_s * back / count))
+                    at = now - timedelta(seconds=span_s * back / count)
+                    await self._advance(runtime, at, querier=self._beside)
         except Exception as error:  # noqa: BLE001 - a rule without a past is a rule that starts now
             reason = str(error).partition("\n")[0] or type(error).__name__
-            log.info("rule starts without its history", extra={"rule": name, "reason": reason})
-            return
-        fresh = {key: alert for key, alert in runtime.state.items() if key not in known.state}
-        known.state = replace(known.state, alerts={**known.state.alerts, **fresh})
-        known.mark([Transition(alert, None) for alert in fresh.values()], now)
+            log.info("rule starts without its history", extra={"rule": rule.name, "reason": reason})
+            return RuleState()
+        return runtime.state
 
     async def close(self) -> None:
         """Save all alerts as they are, so that whoever takes them up goes on from here."""
@@ -322,33 +335,31 @@ class RuleEngine:
                 task.cancel()
 
     async def _keep_evaluating(self, runtime: RuleRuntime) -> None:
-        await self._replay(runtime)
+        runtime.is_replayed = is_asked = runtime.rule.for_s <= 0
         while not runtime.is_over:
             runtime.due.clear()
             async with self._slots.of(runtime):
                 if not runtime.is_over:
                     await self.evaluate(runtime.rule.name)
+            if not is_asked:
+                is_asked = True
+                self._unreplayed.put_nowait((runtime, self._now()))
             rest_s = REST_FACTOR * (runtime.stats.last_seconds or 0.0)
             if rest_s > runtime.rule.interval_s:
                 await _until(runtime, rest_s)
             await runtime.due.wait()
 
-    async def _replay(self, runtime: RuleRuntime) -> None:
-        """Warm a rule up in its turn: a start with many rules leaves a slot for those without a past."""
-        if runtime.rule.for_s <= 0:
-            return
-        try:
-            async with asyncio.timeout(WARM_UP_WAIT_S_MAX):
-                await self._warming.acquire()
-        except TimeoutError:
-            log.info("rule starts without its history", extra={"rule": runtime.rule.name})
-            return
-        try:
-            async with self._slots.slow:
-                if not runtime.is_over:
-                    await self.warm_up(runtime.rule.name)
-        finally:
-            self._warming.release()
+    async def _replay_all(self) -> None:
+        """Replay rules one after the other, each once it has been evaluated: what holds now comes first."""
+        while True:
+            runtime, evaluated_at = await self._unreplayed.get()
+            waited = self._now() - evaluated_at
+            is_late = waited >= timedelta(
+                seconds=runtime.rule.for_s
+            )  # what holds has fired by itself
+            is_wanted = not (runtime.is_over or is_late)
+            runtime.past = await self._replayed(runtime) if is_wanted else RuleState()
+            runtime.due.set()
 
     async def _refresh_fleet(self, runtime: RuleRuntime) -> None:
         """Learn what the fleet reports and where its GPUs are, where the rule needs it and that was
@@ -385,12 +396,17 @@ class RuleEngine:
             self._silent_at = now_s
 
     async def _advance(
-        self, runtime: RuleRuntime, now: datetime, silent: frozenset[str] = frozenset()
+        self,
+        runtime: RuleRuntime,
+        now: datetime,
+        silent: frozenset[str] = frozenset(),
+        *,
+        querier: Querier | None = None,
     ) -> list[Transition]:
         """One step of a rule's state. Raises what the query or the rows raise."""
-        rule = runtime.rule
-        rows = await self._rows(runtime, now)
-        accounts = await accounts_of(rule, rows, runtime.state, self._querier, now)
+        rule, querier = runtime.rule, querier or self._querier
+        rows = await self._rows(runtime, now, querier)
+        accounts = await accounts_of(rule, rows, runtime.state, querier, now)
         if len(rows) <= INLINE_ROWS_MAX:
             runtime.state, transitions = step(runtime.state, rows, rule, now, silent, accounts)
         else:
@@ -399,20 +415,26 @@ class RuleEngine:
                 self._threads, lambda: step(runtime.state, rows, rule, now, silent, accounts)
             )
         # What a page shows of them must not be behind what reports say.
-        known = (alert for key in accounts if (alert := runtime.state.get(key)))
+        known = (
+            alert
+            for key in accounts
+            if key not in runtime.held and (alert := runtime.state.get(key))
+        )
         runtime.unsaved |= {(alert.fingerprint, alert.active_at): alert for alert in known}
         return transitions
 
-    async def _rows(self, runtime: RuleRuntime, now: datetime) -> list[dict[str, Any]]:
+    async def _rows(
+        self, runtime: RuleRuntime, now: datetime, querier: Querier
+    ) -> list[dict[str, Any]]:
         """What the rule's SQL returns, each part of the fleet with the parameters it has."""
         if not runtime.overrides:
-            return await self._query(runtime.rule, now)
+            return await self._query(runtime.rule, now, querier)
         plan = runtime.plan(self._locations)
-        return await plan.rows(lambda rule: self._query(rule, now))
+        return await plan.rows(lambda rule: self._query(rule, now, querier))
 
-    async def _query(self, rule: Rule, now: datetime) -> list[dict[str, Any]]:
+    async def _query(self, rule: Rule, now: datetime, querier: Querier) -> list[dict[str, Any]]:
         async with asyncio.timeout(QUERY_TIMEOUT_S + 5):
-            result = await self._querier.query(
+            result = await querier.query(
                 rule.sql, rule.bindings(now), timeout_s=QUERY_TIMEOUT_S, row_limit=ROWS_MAX
             )
         if result.truncated:

@@ -36,6 +36,13 @@ class RuleRuntime:
     is_over: bool = False
     """The rule is gone, or the engine stops."""
     task: asyncio.Task[None] | None = None
+    is_replayed: bool = True
+    """False until its past is known, or known not to be had: what is pending since the start may have begun
+    long before."""
+    past: RuleState | None = None
+    """What a replay of its past has found, for the next evaluation to take up."""
+    held: set[str] = field(default_factory=set)
+    """Pending alerts that are neither saved nor told until then, as they may get another beginning."""
     _plan: tuple[Locations, OverridePlan] | None = None
 
     def plan(self, places: Locations) -> OverridePlan:
@@ -52,6 +59,13 @@ class RuleRuntime:
         """Mark what has to be told and saved: every change of state, and saves long ago."""
         for transition in transitions:
             alert = transition.alert
+            if not self.is_replayed and alert.state is AlertState.PENDING:
+                self.held.add(alert.fingerprint)
+                continue
+            if alert.fingerprint in self.held:
+                self.held.discard(alert.fingerprint)
+                if alert.fired_at is None:
+                    continue  # nobody has heard of it
             self.unnotified.append(alert)
             self.unsaved[alert.fingerprint, alert.active_at] = alert
             if alert.state is AlertState.RESOLVED:
@@ -66,6 +80,19 @@ class RuleRuntime:
                 self.unsaved[key, alert.active_at] = alert
         self._drop()
 
+    def take_past(self, past: RuleState, now: datetime) -> None:
+        """Let what a replay found be pending or firing since then. What the store knew is left as it is."""
+        held, self.held, self.past, self.is_replayed = self.held, set(), None, True
+        earlier = {
+            key: alert
+            for key, alert in past.items()
+            if (known := self.state.get(key)) is None
+            or (key in held and alert.active_at < known.active_at)
+        }
+        self.state = replace(self.state, alerts={**self.state.alerts, **earlier})
+        fresh = [alert for key, alert in self.state.items() if key in earlier or key in held]
+        self.mark([Transition(alert, None) for alert in fresh], now)
+
     def mute(self, reasons: Mapping[str, str]) -> None:
         """Say of each alert why it notifies nobody, and mark those for which that is new."""
         changed = {
@@ -75,7 +102,9 @@ class RuleRuntime:
         }
         if changed:
             self.state = replace(self.state, alerts={**self.state.alerts, **changed})
-            self.unsaved |= {(key, alert.active_at): alert for key, alert in changed.items()}
+            self.unsaved |= {
+                (key, a.active_at): a for key, a in changed.items() if key not in self.held
+            }
             self.unnotified = [
                 now if (now := changed.get(a.fingerprint)) and now.active_at == a.active_at else a
                 for a in self.unnotified

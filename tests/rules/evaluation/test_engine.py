@@ -173,6 +173,57 @@ async def test_a_replay_leaves_alone_what_the_store_knows(database, store, clock
     assert [alert.active_at for alert in engine.alerts] == [clock.now()]
 
 
+async def test_all_rules_are_evaluated_before_the_past_of_any_is_asked_for(
+    database, store, clock
+) -> None:
+    """And what a replay finds is as if it had come first."""
+    for seconds in range(0, 1200, 30):
+        hold(database, clock.now() - timedelta(seconds=seconds))
+    hold(database, clock.now(), node="just-now")
+    told: list[Alert] = []
+    asked: list[str] = []
+    is_open = asyncio.Event()
+
+    class Past:
+        async def query(self, sql, params=None, **limits) -> Result:
+            asked.append(sql)
+            await is_open.wait()
+            return await database.query(sql, params, **limits)
+
+    rules = [rule_of("hot", hold="5m"), rule_of("cold", hold="5m")]
+    engine = RuleEngine(rules, database, store, clock, beside=Past(), on_change=told.append)
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(engine.run(stop))
+        await reached(lambda: bool(asked))
+        assert all(figures.evaluations for figures in engine.stats.values())
+        assert (engine.stats["hot"].pending, told, store.kept) == (2, [], {})
+        is_open.set()
+        await reached(lambda: len(told) == 3)
+        stop.set()
+    found = [(a.labels["node"], a.state) for a in told]
+    assert sorted(found[:2]) == [("just-now", PENDING), ("n1", PENDING)]
+    assert found[2] == ("n1", FIRING)
+    assert {(node, state) for (_, _), a in store.kept.items() for node, state in [(a.labels["node"], a.state)]} == {
+        ("n1", FIRING), ("just-now", PENDING),
+    }  # fmt: skip
+
+
+async def test_a_pending_alert_that_goes_before_its_past_is_known_was_never_there(
+    database, store, clock
+) -> None:
+    told: list[Alert] = []
+    engine = RuleEngine([rule_of(hold="5m")], database, store, clock, on_change=told.append)
+    await engine.start()
+    (runtime,) = engine._all[:1]
+    runtime.is_replayed = False
+    hold(database, clock.now())
+    await engine.evaluate("hot")
+    clock.advance(120)
+    await engine.evaluate("hot")
+    assert (engine.alerts, told, store.kept) == ([], [], {})
+
+
 async def test_a_replay_is_bounded(store, clock) -> None:
     querier = Scripted()
     engine = RuleEngine([rule_of(hold="1d", keep="7d")], querier, store, clock)

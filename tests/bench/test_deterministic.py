@@ -126,7 +126,7 @@ def _clock_is_right(patch: pytest.MonkeyPatch) -> None:
         self.reason = None
 
     patch.setattr(ClockCheck, "look", look)
-    patch.setattr(Ingest, "_ahead_s", lambda self, request, batch: 0.0)
+    patch.setattr(Ingest, "_ahead_s", lambda self, request: 0.0)
 
 
 def _any_answer_acknowledges(patch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,11 @@ GOOD = st.floats(-WRONG_S, WRONG_S)
 BAD = st.one_of(st.floats(-1e9, -WRONG_S - 1), st.floats(WRONG_S + 1, 1e9))
 
 
+def each_of_its_own(offsets: Sequence[float]) -> list[list[float]]:
+    """Offsets of agents that each have a token of their own."""
+    return [[offset] for offset in offsets]
+
+
 @given(
     st.lists(GOOD, min_size=1),
     st.lists(BAD),
@@ -33,7 +38,8 @@ def test_with_most_agents_the_clock_is_right_whatever_was_stored(
     good: list[float], bad: list[float], behind_s: float, is_synchronised: bool | None
 ) -> None:
     bad = bad[: len(good) - 1]
-    assert doubt(ClockEvidence([*bad, *good], behind_s, is_synchronised)) is None
+    evidence = ClockEvidence(each_of_its_own([*bad, *good]), behind_s, is_synchronised)
+    assert doubt(evidence) is None
 
 
 @given(
@@ -46,7 +52,7 @@ def test_against_most_of_several_agents_it_is_wrong(
     good: list[float], bad: list[float], behind_s: float, is_synchronised: bool | None
 ) -> None:
     good = good[: len(bad) - 1]
-    found = doubt(ClockEvidence([*good, *bad], behind_s, is_synchronised))
+    found = doubt(ClockEvidence(each_of_its_own([*good, *bad]), behind_s, is_synchronised))
     assert found is not None
     assert f"{len(bad)} of {len(bad) + len(good)} agents: set it right" in found
 
@@ -67,8 +73,16 @@ def test_against_most_of_several_agents_it_is_wrong(
 def test_what_is_doubted_with_few_agents(
     offsets: Sequence[float], behind_s: float, is_synchronised: bool | None, words: str | None
 ) -> None:
-    found = doubt(ClockEvidence(offsets, behind_s, is_synchronised))
+    found = doubt(ClockEvidence(each_of_its_own(offsets), behind_s, is_synchronised))
     assert found is None if words is None else words in (found or "")
+
+
+@given(st.lists(GOOD, min_size=4), st.lists(BAD), st.sampled_from([None, True, False]))
+def test_agents_of_one_sender_do_not_outvote_those_of_four(
+    good: list[float], invented: list[float], is_synchronised: bool | None
+) -> None:
+    offsets = [*each_of_its_own(good), invented]
+    assert doubt(ClockEvidence(offsets, 0.0, is_synchronised)) is None
 
 
 class OffsetClock(SystemClock):

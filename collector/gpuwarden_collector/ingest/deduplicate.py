@@ -105,6 +105,11 @@ def token_sender(name: str) -> str:
     return _TOKEN + name
 
 
+def is_of_node(sender: str) -> bool:
+    """Whether the sender may speak of one node alone."""
+    return sender.startswith(_NODE)
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
     """What is stored of one sender, agent and boot, and when it was last heard of."""
@@ -233,7 +238,7 @@ class Draft:
 
 def share_of(sender: str) -> int:
     """Most entries of a sender."""
-    if sender.startswith(_NODE):
+    if is_of_node(sender):
         return NODE_KEYS_MAX
     return TOKEN_KEYS_MAX if sender.startswith(_TOKEN) else LEDGER_KEYS_MAX
 

@@ -83,7 +83,7 @@ class Ingest:
             return RefusedBody(400, f"header {twice[0]} stands more than once")
         try:
             batch_id = batch_id_of(request.headers)
-            ahead_s = self._ahead_s(request, batch_id)
+            ahead_s = self._ahead_s(request)
         except WireVersionError as error:
             return RefusedBody(426, str(error))
         except WireError as error:
@@ -92,8 +92,6 @@ class Ingest:
             return RefusedBody(
                 415, f"Content-Type must be {CONTENT_TYPE}, not {request.content_type}"
             )
-        if self._clock_check is not None and (doubt := self._clock_check.reason):
-            return Busy(doubt, CLOCK_RETRY_AFTER_S, 503)
         body = await self._bodies.read(request, BODY_BYTES_MAX)
         if not isinstance(body, bytes):
             return body
@@ -106,14 +104,14 @@ class Ingest:
             del body
         finally:
             self._bodies.release(body_bytes)
-        if isinstance(decoded, RefusedBody):
+        if isinstance(decoded, RefusedBody) and not decoded.is_about_time:
             self._stats.denied["node"] += decoded.status == 403
-            if decoded.is_about_time and abs(ahead_s) > WRONG_S:
-                apart = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'}"
-                reason = (
-                    f"this host's clock is {apart} the collector's: set it right ({decoded.reason})"
-                )
-                return Busy(reason, CLOCK_RETRY_AFTER_S, 503)
+            return decoded
+        # Only now: who cannot send a batch that would be admitted has no say about clocks.
+        doubt = self._doubt(request, batch_id, ahead_s)
+        if wait := _clock_wait(decoded, ahead_s, doubt):
+            return Busy(wait, CLOCK_RETRY_AFTER_S, 503)
+        if isinstance(decoded, RefusedBody):
             return decoded
         self._name_unknown(decoded)
         try:
@@ -128,15 +126,18 @@ class Ingest:
             self._stats.acknowledge_seconds.observe(self._clock.monotonic() - started)
         return outcome
 
-    def _ahead_s(self, request: web.Request, batch: BatchId) -> float:
-        """How far the sender's clock is ahead of ours; 0: it does not say. Raises WireError."""
+    def _ahead_s(self, request: web.Request) -> float | None:
+        """How far the sender's clock is ahead of ours; None: it does not say. Raises WireError."""
         now_ms = now_ms_of(request.headers)
-        if now_ms is None:
-            return 0.0
-        ahead_s = (now_ms - to_ms(self._clock.now())) / 1000
-        if self._clock_check is not None and not batch.is_import:
-            self._clock_check.note(batch.agent_id, ahead_s)
-        return ahead_s
+        return None if now_ms is None else (now_ms - to_ms(self._clock.now())) / 1000
+
+    def _doubt(self, request: web.Request, batch: BatchId, ahead_s: float | None) -> str | None:
+        """Why our own clock is not to be trusted, with what the sender's says counted; None: it is."""
+        if self._clock_check is None:
+            return None
+        if ahead_s is not None and not batch.is_import:
+            self._clock_check.note(sender_of(request), batch.agent_id, ahead_s)
+        return self._clock_check.reason
 
     def _name_unknown(self, decoded: Decoded) -> None:
         self._stats.unknown_columns.update({table for table, _ in decoded.unknown_columns})
@@ -149,3 +150,21 @@ class Ingest:
                 "columns that this collector does not know are left out; a newer agent sends them",
                 extra={"columns": names},
             )
+
+
+def _clock_wait(
+    decoded: Decoded | RefusedBody, ahead_s: float | None, doubt: str | None
+) -> str | None:
+    """Why a batch has to wait until a clock was set right; None: it does not, or `decoded` says why it is refused.
+
+    `ahead_s`: how far its sender's clock is ahead of the collector's; None: not known. `doubt`: why the collector's
+    is not to be trusted.
+    """
+    refused = decoded if isinstance(decoded, RefusedBody) else None
+    is_apart = ahead_s is not None and abs(ahead_s) > WRONG_S
+    if doubt is not None and (is_apart or refused):
+        return doubt
+    if ahead_s is None or not is_apart or refused is None:
+        return None
+    apart = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'}"
+    return f"this host's clock is {apart} the collector's: set it right ({refused.reason})"

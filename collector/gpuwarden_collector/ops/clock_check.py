@@ -1,7 +1,11 @@
 """Judges the collector's own clock, by what agents say of theirs and by what was stored before.
 
 A wrong clock of the collector would refuse every batch as too old or in the future, and drop rows by a wrong age.
-While it is doubtful batches get 503, which agents wait out, and nothing is dropped by age.
+While it is doubtful, batches of agents that do not agree with it get 503, which they wait out, and nothing is dropped
+by age.
+
+Who an agent is it says itself, so that the holder of a token may invent many: those of one token for any node count
+as few, and those of a node's token as one.
 """
 
 import ctypes
@@ -14,6 +18,7 @@ from datetime import datetime, timedelta
 
 from gpuwarden.clock import Clock
 from gpuwarden.wire import AHEAD_S_MAX
+from gpuwarden_collector.ingest.deduplicate import is_of_node
 
 WRONG_S = float(AHEAD_S_MAX)
 """So far apart, one of two clocks is wrong."""
@@ -21,15 +26,17 @@ MOST_OF = 3
 """So many agents that agree with each other and not with the collector are right."""
 LOOK_S = 5.0
 _RECENT_S = 600.0
-_AGENTS_MAX = 4_096
+_SENDERS_MAX = 4_096
+_AGENTS_MAX = 256
+"""Most agents of a token for any node that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockEvidence:
     """What there is to judge by."""
 
-    offsets_s: Sequence[float]
-    """How far each agent of the last minutes is ahead of the collector's clock."""
+    offsets_s: Sequence[Sequence[float]]
+    """How far agents of the last minutes are ahead of the collector's clock, those of each sender together."""
     behind_s: float
     """How far the collector's clock is behind the newest time at which it heard of an agent; negative: it is not."""
     is_synchronised: bool | None
@@ -38,23 +45,32 @@ class ClockEvidence:
 
 def doubt(evidence: ClockEvidence) -> str | None:
     """Why the clock is not to be trusted, in a sentence; None: it is."""
-    offsets = evidence.offsets_s
-    wrong = [offset for offset in offsets if abs(offset) > WRONG_S]
+    agents = [offset for of_sender in evidence.offsets_s for offset in of_sender]
+    wrong = [offset for offset in agents if _is_wrong(offset)]
+    share = _share(evidence.offsets_s, _is_wrong)
     hint = (
         ""
         if evidence.is_synchronised is not False
         else "; the kernel says that it is not synchronised"
     )
-    if len(wrong) * 2 > len(offsets) and (
-        len(wrong) >= MOST_OF or evidence.is_synchronised is False
-    ):
+    if share > 0.5 and (len(wrong) >= MOST_OF or evidence.is_synchronised is False):
         apart = _apart(-statistics.median(wrong))
-        return f"the collector's clock is {apart} those of {len(wrong)} of {len(offsets)} agents: set it right{hint}"
-    agree = len(offsets) > len(wrong) * 2
+        return f"the collector's clock is {apart} those of {len(wrong)} of {len(agents)} agents: set it right{hint}"
+    agree = bool(agents) and share < 0.5
     if evidence.behind_s > WRONG_S and not agree and evidence.is_synchronised is not True:
         apart = _apart(-evidence.behind_s)
         return f"the collector's clock is {apart} the newest time that it has stored: set it right{hint}"
     return None
+
+
+def _is_wrong(offset_s: float) -> bool:
+    return abs(offset_s) > WRONG_S
+
+
+def _share(offsets_s: Sequence[Sequence[float]], holds: Callable[[float], bool]) -> float:
+    """The share of agents for which it holds; those of one sender count as MOST_OF at most."""
+    voices = [(min(len(o), MOST_OF), sum(map(holds, o)) / len(o)) for o in offsets_s if o]
+    return sum(v * part for v, part in voices) / sum(v for v, _ in voices) if voices else 0.0
 
 
 def _apart(offset_s: float) -> str:
@@ -74,29 +90,36 @@ class ClockCheck:
         self._clock = clock
         self._newest = newest
         self._is_synchronised = is_synchronised
-        self._offsets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """Seconds ahead, and the monotonic time, by agent."""
+        self._said: OrderedDict[str, OrderedDict[str, tuple[float, float]]] = OrderedDict()
+        """Seconds ahead, and the monotonic time, by sender and agent; who was heard of last comes last."""
         self.reason: str | None = None
         """Why the clock is not to be trusted; None: it is."""
         self.look()
 
-    def note(self, agent_id: str, ahead_s: float) -> None:
-        """What an agent's request says of its clock."""
-        is_news = agent_id not in self._offsets
-        self._offsets[agent_id] = (ahead_s, self._clock.monotonic())
-        self._offsets.move_to_end(agent_id)
-        while len(self._offsets) > _AGENTS_MAX:
-            self._offsets.popitem(last=False)
+    def note(self, sender: str, agent_id: str, ahead_s: float) -> None:
+        """What an agent's request says of its clock; `sender`: who was let in (`deduplicate.py`)."""
+        of_sender = self._said.setdefault(sender, OrderedDict())
+        is_news = agent_id not in of_sender
+        of_sender[agent_id] = (ahead_s, self._clock.monotonic())
+        of_sender.move_to_end(agent_id)
+        self._said.move_to_end(sender)
+        if len(of_sender) > (1 if is_of_node(sender) else _AGENTS_MAX):
+            of_sender.popitem(last=False)
+        if len(self._said) > _SENDERS_MAX:
+            self._said.popitem(last=False)
         # The first to come decide at once; later ones change what is looked at every few seconds.
-        if is_news and len(self._offsets) <= 2 * MOST_OF:
+        if is_news and len(self._said) + len(of_sender) <= 2 * MOST_OF:
             self.look()
 
     def look(self) -> None:
         """Judge anew."""
         least_s = self._clock.monotonic() - _RECENT_S
-        while self._offsets and next(iter(self._offsets.values()))[1] < least_s:
-            self._offsets.popitem(last=False)
-        offsets = [ahead_s for ahead_s, _ in self._offsets.values()]
+        for sender, of_sender in list(self._said.items()):
+            while of_sender and next(iter(of_sender.values()))[1] < least_s:
+                of_sender.popitem(last=False)
+            if not of_sender:
+                del self._said[sender]
+        offsets = [[ahead_s for ahead_s, _ in said.values()] for said in self._said.values()]
         behind = self._newest - self._clock.now() if self._newest else timedelta(0)
         self.reason = doubt(ClockEvidence(offsets, behind.total_seconds(), self._is_synchronised()))
 

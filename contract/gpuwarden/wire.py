@@ -59,6 +59,7 @@ BATCH_SECONDS_MAX = 30
 
 _IDENTITY = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _NUMBER = re.compile(r"[0-9]{1,18}\Z")
+_NOW_MS_MAX = 253_402_300_799_999
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,12 @@ def batch_id_of(headers: Mapping[str, str]) -> BatchId:
 
 def now_ms_of(headers: Mapping[str, str]) -> int | None:
     """What the sender's clock says, in milliseconds since 1970; None: it does not say. Raises WireError."""
-    return _number(headers, NOW_HEADER) if NOW_HEADER in headers else None
+    value = headers.get(NOW_HEADER)
+    if value is None:
+        return None
+    if not _NUMBER.match(value) or int(value) > _NOW_MS_MAX:
+        raise WireError(f"{NOW_HEADER} must be milliseconds since 1970, before the year 10000")
+    return int(value)
 
 
 def batch_seconds_of(value: str | None) -> int:

@@ -85,6 +85,17 @@ def test_agents_of_one_sender_do_not_outvote_those_of_four(
     assert doubt(ClockEvidence(offsets, 0.0, is_synchronised)) is None
 
 
+@given(
+    st.lists(st.floats(-1e20, 1e20), min_size=1),
+    st.floats(-1e20, 1e20),
+    st.sampled_from([None, True, False]),
+)
+def test_what_is_said_of_any_clock_can_be_said(
+    offsets: list[float], behind_s: float, is_synchronised: bool | None
+) -> None:
+    doubt(ClockEvidence(each_of_its_own(offsets), behind_s, is_synchronised))
+
+
 class OffsetClock(SystemClock):
     """The machine's clock, wrong by so much."""
 

@@ -1,9 +1,12 @@
 """Identity of a batch in request headers."""
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwarden.clock import EPOCH, to_ms
 from gpuwarden.wire import (
     BATCH_SECONDS_MAX,
     BatchId,
@@ -11,6 +14,7 @@ from gpuwarden.wire import (
     batch_id_of,
     batch_seconds_of,
     headers_of,
+    now_ms_of,
 )
 
 GOOD = headers_of(BatchId("agent-1", "boot-1", 7, 5))
@@ -42,6 +46,20 @@ def test_what_is_wrong_is_named(change, message) -> None:
     headers = {k: v for k, v in (GOOD | change).items() if v is not None}
     with pytest.raises(WireError, match=message):
         batch_id_of(headers)
+
+
+@pytest.mark.parametrize("value", ["9" * 18, "253402300800000", "-1", "12.5", "", "1" * 19])
+def test_a_clock_that_shows_no_time_of_a_calendar_is_refused(value: str) -> None:
+    with pytest.raises(
+        WireError, match=r"Gpuwarden-Now must be milliseconds since 1970, before .*10000"
+    ):
+        now_ms_of({"Gpuwarden-Now": value})
+
+
+@pytest.mark.parametrize("now", [EPOCH, datetime.max.replace(tzinfo=UTC)])
+def test_any_other_is_read(now: datetime) -> None:
+    assert now_ms_of({"Gpuwarden-Now": str(to_ms(now))}) == to_ms(now)
+    assert now_ms_of({}) is None
 
 
 def test_history_says_that_it_is() -> None:

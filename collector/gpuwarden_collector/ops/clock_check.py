@@ -25,6 +25,8 @@ WRONG_S = float(AHEAD_S_MAX)
 MOST_OF = 3
 """So many agents that agree with each other and not with the collector are right."""
 LOOK_S = 5.0
+_SAID_S_MAX = 1e12
+"""More seconds than a clock that shows a date can be wrong by."""
 _RECENT_S = 600.0
 _SENDERS_MAX = 4_096
 _AGENTS_MAX = 256
@@ -74,7 +76,7 @@ def _share(offsets_s: Sequence[Sequence[float]], holds: Callable[[float], bool])
 
 
 def _apart(offset_s: float) -> str:
-    return f"{timedelta(seconds=round(abs(offset_s)))} {'ahead of' if offset_s > 0 else 'behind'}"
+    return f"{timedelta(seconds=round(min(abs(offset_s), _SAID_S_MAX)))} {'ahead of' if offset_s > 0 else 'behind'}"
 
 
 class ClockCheck:

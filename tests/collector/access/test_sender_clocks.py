@@ -97,3 +97,17 @@ async def test_while_the_clock_is_doubted_batches_of_agents_that_agree_with_it_a
         status, text = await send(collector.url, own["n1"], "n1", -7_200.0)
         assert (status, "2:00:00 ahead of those of 4 of 4 agents" in text) == (503, True), text
         assert (await send(collector.url, own["n5"], "n5", 0.1))[0] == 204
+
+
+async def test_a_clock_of_no_calendar_is_refused_and_breaks_nothing(
+    start: Any, grant: Any, wire: Any, post: Any, bearer: Any, send: Any
+) -> None:
+    token = grant(Scope.INGEST)
+    body = wire.zstd(wire.stream("gpu_samples", [wire.gpu_row()]))
+    async with start(require_tokens=True) as collector:
+        for number in range(1, 5):
+            headers = bearer(token) | {NOW_HEADER: "9" * 18}
+            agent = f"agent-{number}"
+            status, text, _ = await post(collector.url, body, number, agent=agent, headers=headers)
+            assert (status, "milliseconds since 1970" in text) == (400, True), text
+        assert (await send(collector.url, token, "n1", 0.1))[0] == 204

@@ -21,6 +21,8 @@ from tests.collector.made_up_store import move
 from gpuwarden.clock import SystemClock
 from gpuwarden.query import QueryError, QueryTimeoutError
 from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.query import forkserver
+from gpuwarden_collector.query import querier as querier_module
 from gpuwarden_collector.query.forkserver import QUERY, RULES, STORAGE, ForkServer, spawn
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.worker import WorkerSettings
@@ -152,9 +154,9 @@ async def test_rules_get_a_core_before_the_storage_process_and_that_before_peopl
     assert os.getpriority(os.PRIO_PROCESS, 0) < nices[0] < nices[1] < nices[2]
 
 
-async def _failure(querier: SqlQuerier, sql: str) -> QueryError:
+async def _failure(querier: SqlQuerier, sql: str, timeout_s: float | None = None) -> QueryError:
     with pytest.raises(QueryError) as failed:
-        await querier.query(sql)
+        await querier.query(sql, timeout_s=timeout_s)
     return failed.value
 
 
@@ -384,6 +386,54 @@ async def test_the_process_that_forks_may_be_killed_at_any_time(
 
 
 @pytest.mark.slow
+async def test_a_process_that_is_stopped_costs_no_query(
+    worker_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither one that answers queries nor the one that forks them."""
+    monkeypatch.setattr(querier_module, "TAKEN_S", 2.0)
+    monkeypatch.setattr(forkserver, "FORK_S", 2.0)
+    server, stats = ForkServer(), Stats()
+    monkeypatch.setattr(querier_module, "spawn", server.spawn)
+    querier = SqlQuerier(worker_settings, stats, SystemClock(), timeout_s=20)
+    try:
+        async with asyncio.timeout(40):
+            assert (await querier.query("SELECT 1")).rows == [(1,)]
+            (pid,) = querier.pids
+            await _stopped(pid)
+            assert (await querier.query("SELECT 2")).rows == [(2,)]
+            await _gone(pid)
+            assert stats.query_restarts == 1
+            (pid,), forking = querier.pids, server.pid
+            assert forking is not None
+            await _stopped(forking)
+            assert (await querier.query("SELECT 3")).rows == [(3,)]  # it is not needed yet
+            await _stopped(pid)
+            asked = (querier.query(f"SELECT {number}") for number in range(4))
+            assert [r.rows for r in await asyncio.gather(*asked)] == [[(n,)] for n in range(4)]
+            assert server.pid != forking
+            await _gone(forking)
+            await _gone(pid)
+    finally:
+        await querier.close()
+        server.stop()
+
+
+@pytest.mark.slow
+async def test_a_process_that_is_stopped_while_it_answers_is_ended_when_its_time_is_over(
+    querier: SqlQuerier,
+) -> None:
+    assert (await querier.query("SELECT 1")).rows == [(1,)]
+    (pid,) = querier.pids
+    asked = asyncio.ensure_future(_failure(querier, ENDLESS, timeout_s=3))
+    await asyncio.sleep(0.5)
+    await _stopped(pid)
+    async with asyncio.timeout(30):
+        assert isinstance(await asked, QueryTimeoutError)
+        await _gone(pid)
+        assert (await querier.query("SELECT 1")).rows == [(1,)]
+
+
+@pytest.mark.slow
 async def test_a_pool_never_has_more_processes_than_it_may(querier: SqlQuerier) -> None:
     before = set(_query_processes())
     most = 0
@@ -497,6 +547,15 @@ def _query_processes() -> list[int]:
 async def _either(querier: SqlQuerier, sql: str) -> None:
     with contextlib.suppress(QueryError):
         await querier.query(sql, timeout_s=3)
+
+
+async def _stopped(pid: int) -> None:
+    """Stop all threads of a process."""
+    os.kill(pid, signal.SIGSTOP)
+    async with asyncio.timeout(20):
+        for stat in Path(f"/proc/{pid}/task").glob("*/stat"):  # noqa: ASYNC240
+            while stat.read_text().rpartition(")")[2].split()[0] != "T":  # noqa: ASYNC110  as in _gone
+                await asyncio.sleep(0.01)
 
 
 async def _gone(pid: int) -> None:

@@ -75,6 +75,7 @@ def _counters(stats: Stats) -> Iterator[Metric]:
         ("rollup_failures", "Steps of rolling up that failed.", stats.rollup_failures),
         ("mended_windows", "Windows rolled up again.", stats.mended_windows),
         ("unmended_windows", "Late windows left as they are.", stats.unmended_windows),
+        ("query_restarts", "Query processes that took no query, replaced.", stats.query_restarts),
         ("storage_restarts", "Storage processes replaced.", stats.storage_restarts),
         ("decode_hangs", "Threads that decode replaced.", stats.decode_hangs),
         ("request_failures", "Requests answered 500.", stats.request_failures),

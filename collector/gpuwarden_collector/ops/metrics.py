@@ -124,6 +124,8 @@ class Stats(StorageStats):
     """The same of the groups of batches stored since the collector's last sample of itself."""
     query_seconds: Histogram = field(default_factory=Histogram)
     query_errors: Counter[str] = field(default_factory=Counter)
+    query_restarts: int = 0
+    """Times that a query process had ended or did not answer when it was to take a query, and was replaced."""
     storage_restarts: int = 0
     """Times that the storage process has ended and was started again."""
     decode_hangs: int = 0

@@ -25,8 +25,12 @@ from pathlib import Path
 from gpuwarden_collector.footprint import keep_small
 from gpuwarden_collector.query.sandbox import end_with_parent
 
-ANSWER_S = 30.0
-"""Most time that it may take to start and to fork."""
+START_S = 30.0
+"""Most time that it may take to start and to fork for the first time."""
+FORK_S = 5.0
+"""Most time that it may take to fork from then on: who takes longer is stopped, or stuck, and is replaced."""
+END_S = 5.0
+"""Most time that it is waited for when it was killed."""
 QUERY, RULES, STORAGE = b"q", b"r", b"s"
 """Kinds of processes, as they are asked for."""
 _NAMES = {QUERY: "gpuwarden-query", RULES: "gpuwarden-query", STORAGE: "gpuwarden-store"}
@@ -50,6 +54,7 @@ class ForkServer:
         self._module = module
         self._lock = threading.Lock()
         self._sock: socket.socket | None = None
+        self._has_forked = False
         self._process: subprocess.Popen[bytes] | None = None
 
     def spawn(self, end: int, kind: bytes = QUERY) -> int:
@@ -81,10 +86,12 @@ class ForkServer:
         return None if self._process is None else self._process.pid
 
     def _forked(self, sock: socket.socket, end: int, kind: bytes) -> int:
+        sock.settimeout(FORK_S if self._has_forked else START_S)
         socket.send_fds(sock, [kind], [end])
         answer = sock.recv(8)
         if len(answer) != 8:
             raise ConnectionError("the process that forks query processes has ended")
+        self._has_forked = True
         return int.from_bytes(answer, "little")
 
     def _start(self) -> socket.socket:
@@ -103,8 +110,7 @@ class ForkServer:
                 },
                 start_new_session=True,  # Ctrl-C is for whoever started it, who then ends it
             )
-        ours.settimeout(ANSWER_S)
-        self._sock = ours
+        self._sock, self._has_forked = ours, False
         return ours
 
     def _stop(self) -> None:
@@ -113,7 +119,10 @@ class ForkServer:
             self._sock = None
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            with contextlib.suppress(
+                subprocess.TimeoutExpired
+            ):  # it is in the kernel, as for a disk
+                self._process.wait(END_S)
             self._process = None
 
 

@@ -40,7 +40,9 @@ from gpuwarden_collector.storage.running_waste import RunningWaste
 log = logging.getLogger(__name__)
 
 START_S = 30.0
-"""Most time that a query process may take to open the store."""
+"""Most time until there is a query process that has opened the store."""
+TAKEN_S = 5.0
+"""Most time that a process may take to say that it has a query: who takes longer is stopped, or stuck."""
 INTERRUPT_S = 1.0
 """Time that an interrupted query gets to end before its process is killed."""
 END_S = 10.0
@@ -71,6 +73,14 @@ class QueryProcess:
     @classmethod
     async def started(cls, settings: WorkerSettings, kind: bytes = QUERY) -> "QueryProcess":
         """A process that has opened the store, of a kind of the fork server. Raises QueryError."""
+        try:
+            async with asyncio.timeout(START_S):
+                return await cls._opened(settings, kind)
+        except TimeoutError as error:
+            raise QueryError(f"no query process could be started within {START_S:g} s") from error
+
+    @classmethod
+    async def _opened(cls, settings: WorkerSettings, kind: bytes) -> "QueryProcess":
         ours, theirs = socket.socketpair()
         try:
             # The thread closes the other end, also where nobody waits for it any more.
@@ -86,12 +96,11 @@ class QueryProcess:
         _, channel = await asyncio.get_running_loop().create_connection(Channel, sock=ours)
         process = cls(handle, channel, settings.spill)
         try:
-            async with asyncio.timeout(START_S):
-                process._send({}, pickle.dumps(settings))
-                header, _ = await channel.receive()
+            process._send({}, pickle.dumps(settings))
+            header, _ = await channel.receive()
             if header["kind"] != "ready":
                 raise QueryError(f"the store cannot be read now: {header.get('reason')}")
-        except (ChannelError, TimeoutError) as error:
+        except ChannelError as error:
             await process.end()
             raise QueryError("a query process ended before it had opened the store") from error
         except BaseException:
@@ -105,11 +114,19 @@ class QueryProcess:
         """Whether it is not to be used again."""
         return self._is_spent or self._channel.is_closed
 
-    def ask(self, asked: QueryRequest) -> None:
-        """Have it run a query. Whoever does not take the whole answer calls `end_query`."""
+    async def ask(self, asked: QueryRequest) -> bool:
+        """Have it run a query; False: it does not take it, and was killed. Whoever does not take the whole
+        answer calls `end_query`."""
         self.asked_number = asked.number
         self.is_asked = True
         self._send({"kind": "query"}, pickle.dumps(asked))
+        try:
+            async with asyncio.timeout(TAKEN_S):
+                await self.receive()
+        except (TimeoutError, ChannelError):
+            self.kill()
+            return False
+        return True
 
     async def end_query(self) -> None:
         """End what runs: by an interrupt, or with the process if that does not help."""
@@ -142,7 +159,7 @@ class QueryProcess:
             header, body = await self._channel.receive()
             if header.get("number") == self.asked_number:
                 break
-        if header["kind"] != "part":
+        if header["kind"] not in ("taken", "part"):
             self.is_asked = False
             self._is_spent = self._is_spent or bool(header.get("is_spent"))
         return header, body
@@ -464,7 +481,7 @@ class SqlQuerier:
                 f"no query could start within {limit_s:g} s: {self._queries_max} run already"
             ) from error
         try:
-            process = await self._taken()
+            process = await self._taken_by(asked)
         except BaseException:
             self._turns.give_back(rank)
             raise
@@ -479,8 +496,6 @@ class SqlQuerier:
             partial(self._give_back, process, rank),
         )
         try:
-            newest = await self._newest(asked.sql)
-            process.ask(replace(asked, newest=newest))
             await stream.begin()
             yield stream
         finally:
@@ -508,20 +523,30 @@ class SqlQuerier:
             files = await asyncio.to_thread(self._latest.publish, views)
         return {**running, **files}
 
-    async def _taken(self) -> QueryProcess:
-        """A process for one query, for who has a slot. Raises QueryError."""
-        while self._idle:
-            process = self._idle.pop()
-            if not process.is_spent:
-                self._busy.add(process)
+    async def _taken_by(self, asked: QueryRequest) -> QueryProcess:
+        """A process that has the query, for who has a slot. Raises QueryError."""
+        while True:
+            while self._idle and self._idle[-1].is_spent:
+                await self._idle.pop().end()  # it was killed, or the process that forked it was
+            is_new = not self._idle
+            process = await self._started() if is_new else self._idle.pop()
+            self._busy.add(process)
+            has_taken = False
+            try:
+                if self._is_closed:
+                    raise QueryTimeoutError(_STOPS)
+                newest = await self._newest(asked.sql)
+                has_taken = await process.ask(replace(asked, newest=newest))
+            finally:
+                if not has_taken:
+                    await asyncio.shield(self._end_soon(process))
+                    self._busy.discard(process)
+            if has_taken:
                 return process
-            await process.end()  # it was killed, or the process that forked it was
-        process = await self._started()
-        if self._is_closed:
-            await process.end()
-            raise QueryTimeoutError(_STOPS)
-        self._busy.add(process)
-        return process
+            self._stats.query_restarts += 1
+            log.warning("a query process did not take its query; another is asked")
+            if is_new:
+                raise QueryError("query processes do not answer; see the collector's log")
 
     async def _started(self) -> QueryProcess:
         now_s = asyncio.get_running_loop().time()

@@ -196,7 +196,10 @@ def _listen(
             if header["kind"] == "interrupt":
                 runner.interrupt(header["number"])
             else:
-                waiting.put(pickle.loads(body))
+                asked: QueryRequest = pickle.loads(body)
+                # Nothing else is sent now: the answer before it is there, and its own begins after this.
+                send(sock, {"number": asked.number, "kind": "taken"})
+                waiting.put(asked)
     except (ChannelError, OSError):
         os._exit(0)  # whatever runs
 

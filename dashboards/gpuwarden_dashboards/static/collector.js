@@ -20,6 +20,7 @@ const SHOWN = [
   ["rollup_failures_total", "roll-ups that failed"],
   ["maintenance_failures_total", "tasks that failed"],
   ["storage_restarts_total", "storage processes replaced"],
+  ["query_restarts_total", "query processes replaced"],
   ["decode_hangs_total", "decoding threads replaced"],
   ["faults_total", "unexpected exceptions"],
   ["database_bytes", "segments and state file"],

@@ -1,6 +1,7 @@
 """A wrong clock of the collector, or of an agent, has batches wait; none is refused for good."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
@@ -44,17 +45,36 @@ def test_with_most_agents_the_clock_is_right_whatever_was_stored(
 
 @given(
     st.lists(GOOD),
-    st.lists(BAD, min_size=3),
+    BAD,
+    st.lists(st.floats(0, WRONG_S - 1), min_size=3),
     st.floats(-1e9, 1e9),
     st.sampled_from([None, True, False]),
 )
-def test_against_most_of_several_agents_it_is_wrong(
-    good: list[float], bad: list[float], behind_s: float, is_synchronised: bool | None
+def test_against_most_of_several_agents_that_agree_it_is_wrong(
+    good: list[float],
+    there: float,
+    apart: list[float],
+    behind_s: float,
+    is_synchronised: bool | None,
 ) -> None:
+    bad = [there + math.copysign(offset, there) for offset in apart]
     good = good[: len(bad) - 1]
-    found = doubt(ClockEvidence(each_of_its_own([*good, *bad]), behind_s, is_synchronised))
+    evidence = ClockEvidence(each_of_its_own([*good, *bad]), behind_s, is_synchronised)
+    found = doubt(evidence)
     assert found is not None
     assert f"{len(bad)} of {len(bad) + len(good)} agents: set it right" in found
+
+
+@given(
+    st.lists(GOOD, max_size=1),
+    st.sets(st.integers(-1_000_000, 1_000_000).filter(bool), min_size=2),
+    st.sampled_from([None, True, False]),
+)
+def test_agents_that_do_not_agree_with_each_other_outvote_nobody(
+    good: list[float], scattered: set[int], is_synchronised: bool | None
+) -> None:
+    offsets = [*good, *(number * 3 * WRONG_S for number in scattered)]
+    assert doubt(ClockEvidence(each_of_its_own(offsets), 0.0, is_synchronised)) is None
 
 
 @pytest.mark.parametrize(

@@ -48,17 +48,24 @@ class ClockEvidence:
 def doubt(evidence: ClockEvidence) -> str | None:
     """Why the clock is not to be trusted, in a sentence; None: it is."""
     agents = [offset for of_sender in evidence.offsets_s for offset in of_sender]
-    wrong = [offset for offset in agents if _is_wrong(offset)]
-    share = _share(evidence.offsets_s, _is_wrong)
+    middle_s = _median(evidence.offsets_s)
+
+    def is_against(offset: float) -> bool:
+        # Clocks that are each wrong in its own way say nothing of the collector's.
+        return _is_wrong(offset) and not _is_wrong(offset - middle_s)
+
+    against = [offset for offset in agents if is_against(offset)]
     hint = (
         ""
         if evidence.is_synchronised is not False
         else "; the kernel says that it is not synchronised"
     )
-    if share > 0.5 and (len(wrong) >= MOST_OF or evidence.is_synchronised is False):
-        apart = _apart(-statistics.median(wrong))
-        return f"the collector's clock is {apart} those of {len(wrong)} of {len(agents)} agents: set it right{hint}"
-    agree = bool(agents) and share < 0.5
+    if _share(evidence.offsets_s, is_against) > 0.5 and (
+        len(against) >= MOST_OF or evidence.is_synchronised is False
+    ):
+        apart = _apart(-statistics.median(against))
+        return f"the collector's clock is {apart} those of {len(against)} of {len(agents)} agents: set it right{hint}"
+    agree = bool(agents) and _share(evidence.offsets_s, _is_wrong) < 0.5
     if evidence.behind_s > WRONG_S and not agree and evidence.is_synchronised is not True:
         apart = _apart(-evidence.behind_s)
         return f"the collector's clock is {apart} the newest time that it has stored: set it right{hint}"
@@ -70,9 +77,26 @@ def _is_wrong(offset_s: float) -> bool:
 
 
 def _share(offsets_s: Sequence[Sequence[float]], holds: Callable[[float], bool]) -> float:
-    """The share of agents for which it holds; those of one sender count as MOST_OF at most."""
-    voices = [(min(len(o), MOST_OF), sum(map(holds, o)) / len(o)) for o in offsets_s if o]
-    return sum(v * part for v, part in voices) / sum(v for v, _ in voices) if voices else 0.0
+    """The share of agents for which it holds, by weight."""
+    weighed = _weighed(offsets_s)
+    total = sum(weight for _, weight in weighed)
+    return sum(weight for offset, weight in weighed if holds(offset)) / total if weighed else 0.0
+
+
+def _median(offsets_s: Sequence[Sequence[float]]) -> float:
+    """What half of the agents, by weight, are at most ahead."""
+    weighed = sorted(_weighed(offsets_s))
+    half, below = sum(weight for _, weight in weighed) / 2, 0.0
+    for offset, weight in weighed:
+        below += weight
+        if below >= half:
+            return offset
+    return 0.0
+
+
+def _weighed(offsets_s: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
+    """Each agent's word with its weight: those of one sender count as MOST_OF at most."""
+    return [(offset, min(len(said), MOST_OF) / len(said)) for said in offsets_s for offset in said]
 
 
 def _apart(offset_s: float) -> str:

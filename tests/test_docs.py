@@ -17,6 +17,7 @@ from gpuwarden.schema import TABLES
 from gpuwarden.wire import INGEST_PATH
 from gpuwarden.xids import XIDS
 from gpuwarden_agent.exporter.names import NAME_SETS, PREFIXES, names_of
+from gpuwarden_collector.ops.readiness import READY_CHECKS
 from gpuwarden_dashboards.assets import PATH as ASSETS_PATH
 
 ROOT = Path(__file__).parent.parent
@@ -129,6 +130,15 @@ def test_every_endpoint_is_documented() -> None:
         for verb, path in routes
     ]
     assert [e for e in endpoints if f"### {e}\n" not in (ROOT / "docs/api.md").read_text()] == []
+
+
+def test_every_check_of_readiness_is_documented() -> None:
+    said = re.findall(r"^- `(\w+)`: (.+)$", _section("docs/api.md", "GET /readyz"), re.MULTILINE)
+    assert said == [(check.name, check.meaning) for check in READY_CHECKS]
+
+
+def _section(path: str, heading: str) -> str:
+    return (ROOT / path).read_text().partition(f"### {heading}\n")[2].partition("\n### ")[0]
 
 
 def test_no_page_is_left_of_a_rule_that_is_gone() -> None:

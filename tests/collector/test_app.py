@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -16,6 +17,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 from tests.each import each
 
+from gpuwarden.doctor import FAIL
 from gpuwarden.query import NDJSON_TYPE, QueryError
 from gpuwarden.wire import (
     BODY_BYTES_MAX,
@@ -27,7 +29,9 @@ from gpuwarden.wire import (
     headers_of,
 )
 from gpuwarden_collector.http.sql_request import Form
+from gpuwarden_collector.ops.doctor import examine
 from gpuwarden_collector.query.fair_queue import WAITING_MAX
+from gpuwarden_collector.settings import CollectorSettings
 
 ENDLESS = b"SELECT count(*) FROM range(1000000000) a, range(1000000000) b"
 
@@ -230,7 +234,13 @@ async def test_an_error_has_its_place_and_what_was_likely_meant(
 
 
 async def test_a_collector_whose_writer_is_stuck_is_healthy_but_not_ready(
-    start: Any, session: Any, wire: Any, post: Any, stuck_clock: Any, eventually: Any
+    start: Any,
+    session: Any,
+    wire: Any,
+    post: Any,
+    stuck_clock: Any,
+    eventually: Any,
+    data_dir: Path,
 ) -> None:
     async def statuses(url: str) -> list[int]:
         answers = [await session.get(url + path) for path in ("/healthz", "/readyz")]
@@ -244,6 +254,12 @@ async def test_a_collector_whose_writer_is_stuck_is_healthy_but_not_ready(
         await eventually(stuck_clock.is_stuck.is_set)
         stuck_clock.advance(60)
         assert await statuses(collector.url) == [200, 503]
+        settings = CollectorSettings(data_dir=data_dir, port=0)
+        checks = await asyncio.to_thread(examine, settings, stuck_clock, None)
+        (found,) = (check for check in checks if check.name == "collector")
+        async with session.get(collector.url + "/readyz") as answer:
+            said = await answer.json()
+        assert (found.status, found.finding, said["checks"]) == (FAIL, said["error"], ["writer"])
         stuck_clock.may_go.set()
     assert sent.result()[0] == 204
 

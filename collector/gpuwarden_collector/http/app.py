@@ -4,7 +4,7 @@ Every error is answered with `{"error": "one sentence", "status": n}`.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, assert_never
 
 from aiohttp import web
@@ -15,8 +15,9 @@ from gpuwarden_collector.http.bodies import Busy
 from gpuwarden_collector.ingest.commit_plan import Rejected, RetryLater, Stored
 from gpuwarden_collector.ingest.decode import RefusedBody
 from gpuwarden_collector.ingest.pacing import Pacing
-from gpuwarden_collector.ingest.receive import CLOCK_RETRY_AFTER_S, NO_ROOM_RETRY_AFTER_S, Ingest
+from gpuwarden_collector.ingest.receive import Ingest
 from gpuwarden_collector.ops.metrics import Levels, Stats
+from gpuwarden_collector.ops.readiness import not_ready
 
 log = logging.getLogger(__name__)
 
@@ -88,19 +89,9 @@ class Api:
 
     async def readyz(self, request: web.Request) -> web.Response:
         """GET /readyz: batches are being stored."""
-        levels = self._levels()
-        if not levels.is_alive:
-            return error_response(503, "the writer makes no progress", 5)
-        if not levels.is_decoding:
-            return error_response(503, "batches are not decoded; see the collector's log", 5)
-        if levels.is_failing:
-            return error_response(503, "the store takes no batches; see the collector's log", 5)
-        if levels.storage_trouble is not None:
-            return error_response(503, levels.storage_trouble, NO_ROOM_RETRY_AFTER_S)
-        if levels.clock_doubt is not None:
-            return error_response(503, levels.clock_doubt, CLOCK_RETRY_AFTER_S)
-        if levels.disk_refusal is not None:
-            return error_response(503, levels.disk_refusal, NO_ROOM_RETRY_AFTER_S)
+        found = not_ready(self._levels())
+        for check, reason in found.items():
+            return error_response(503, reason, check.retry_after_s, tuple(c.name for c in found))
         return web.json_response({"status": "ready"})
 
     async def metrics(self, request: web.Request) -> web.Response:
@@ -138,10 +129,13 @@ def _asking(batch_s: int) -> dict[str, str]:
     return {BATCH_SECONDS_HEADER: str(batch_s)} if batch_s else {}
 
 
-def error_response(status: int, reason: str, retry_after_s: int | None = None) -> web.Response:
-    """The one shape of errors."""
+def error_response(
+    status: int, reason: str, retry_after_s: int | None = None, checks: Sequence[str] = ()
+) -> web.Response:
+    """The one shape of errors. `checks`: names of those that failed."""
     headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
-    return web.json_response({"error": reason, "status": status}, status=status, headers=headers)
+    said = {"error": reason, "status": status, **({"checks": list(checks)} if checks else {})}
+    return web.json_response(said, status=status, headers=headers)
 
 
 def closing(request: web.Request, answer: web.Response) -> web.Response:

@@ -87,11 +87,10 @@ def _check_running(settings: CollectorSettings, asked: CollectorReply) -> Check:
     if document is None:
         finding = f"no collector runs on {where}; agents keep their batches"
         return Check(name, FAIL, finding, "systemctl start gpuwarden-collector")
-    if not document["is_alive"]:
-        return Check(name, FAIL, "its writer makes no progress", f"read its log, then {_RESTART}")
-    if document["is_failing"]:
-        finding = "its store takes no batches; agents keep them"
-        return Check(name, FAIL, finding, "journalctl -u gpuwarden-collector")
+    # Room is the disk's check; an older collector says nothing here.
+    reasons = [r for check, r in document.get("not_ready", {}).items() if check != "room"]
+    if reasons:
+        return Check(name, FAIL, "; ".join(reasons), "journalctl -u gpuwarden-collector -p err")
     return Check(name, OK, f"runs on {where} and stores batches")
 
 
@@ -119,7 +118,7 @@ def _check_http(settings: CollectorSettings) -> Check | None:
         return None
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(settings.host, settings.host)
     scheme = "http" if settings.tls_cert is None else "https"
-    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}/readyz"
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}/healthz"
     # Nothing is shown to it but this request, so its certificate need not be believed.
     context = ssl._create_unverified_context() if scheme == "https" else None
     handlers = [urllib.request.ProxyHandler({})]

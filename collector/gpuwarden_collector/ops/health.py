@@ -21,6 +21,7 @@ from gpuwarden_collector.ingest.decode import arrow_schema
 from gpuwarden_collector.ingest.writer import Writer, WriterStopped
 from gpuwarden_collector.ops.disk import Budget
 from gpuwarden_collector.ops.metrics import Levels, Stats
+from gpuwarden_collector.ops.readiness import not_ready
 from gpuwarden_collector.storage.commit import Changes, naive
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.storage.state import SCHEMA_VERSION
@@ -145,8 +146,7 @@ class Health:
         return {
             "version": __version__,
             "schema_version": SCHEMA_VERSION,
-            "is_alive": levels.is_alive,
-            "is_failing": levels.is_failing,
+            "not_ready": {check.name: reason for check, reason in not_ready(levels).items()},
             "disk_bytes_max": self._budget.bytes_max,
             "sample": {name: _plain(value) for name, value in self.row(now).items()},
             **{name: await self._asked(sql, now) for name, sql in QUESTIONS.items()},

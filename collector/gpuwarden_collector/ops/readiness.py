@@ -1,0 +1,68 @@
+"""Says whether batches can be stored, and why not: the one list for /readyz, the doctor and docs/api.md; pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuwarden_collector.ingest.receive import CLOCK_RETRY_AFTER_S, NO_ROOM_RETRY_AFTER_S
+from gpuwarden_collector.ops.metrics import Levels
+
+SOON_S = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyCheck:
+    """One thing without which batches are not stored for good."""
+
+    name: str
+    meaning: str
+    """What it sees, for the docs."""
+    reason: Callable[[Levels], str | None]
+    """Why it fails, in a sentence; None: it does not."""
+    retry_after_s: int = SOON_S
+
+
+READY_CHECKS = (
+    ReadyCheck(
+        "writer",
+        "the writer makes progress",
+        lambda levels: None if levels.is_alive else "the writer makes no progress",
+    ),
+    ReadyCheck(
+        "decode",
+        "there are threads that decode batches",
+        lambda levels: (
+            None if levels.is_decoding else "batches are not decoded; see the collector's log"
+        ),
+    ),
+    ReadyCheck(
+        "commit",
+        "the last commit did not fail, or long ago",
+        lambda levels: (
+            "the store takes no batches; see the collector's log" if levels.is_failing else None
+        ),
+    ),
+    ReadyCheck(
+        "storage",
+        "rows move to the lake and are rolled up",
+        lambda levels: levels.storage_trouble,
+        NO_ROOM_RETRY_AFTER_S,
+    ),
+    ReadyCheck(
+        "clock",
+        "the collector does not doubt its clock",
+        lambda levels: levels.clock_doubt,
+        CLOCK_RETRY_AFTER_S,
+    ),
+    ReadyCheck(
+        "room",
+        "there is [room](store.md#room)",
+        lambda levels: levels.disk_refusal,
+        NO_ROOM_RETRY_AFTER_S,
+    ),
+)
+
+
+def not_ready(levels: Levels) -> dict[ReadyCheck, str]:
+    """The checks that fail, in their order, and why."""
+    found = {check: check.reason(levels) for check in READY_CHECKS}
+    return {check: reason for check, reason in found.items() if reason is not None}

@@ -301,7 +301,11 @@ def _add_alerts(commands: "Commands[CommandParser]") -> None:
         default="active",
         help="default active: firing, pending",
     )
-    made.add_argument("--exit-code", action="store_true", help="exit with 1 if an alert fires")
+    made.add_argument(
+        "--exit-code",
+        action="store_true",
+        help="exit with 1 if an alert fires, or rules have not run yet",
+    )
     _add_filters(made)
     _add_format(made)
     _add_url(made)
@@ -397,7 +401,11 @@ def _add_incidents(commands: "Commands[CommandParser]") -> None:
     made.add_argument(
         "--state", choices=incidents.INCIDENT_STATES, default="open", help="default open"
     )
-    made.add_argument("--exit-code", action="store_true", help="exit with 1 if an incident is open")
+    made.add_argument(
+        "--exit-code",
+        action="store_true",
+        help="exit with 1 if an incident is open, or rules have not run yet",
+    )
     _add_filters(made)
     _add_format(made)
     _add_url(made)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwarden import lifecycle, logs
 from gpuwarden.clock import Clock, SystemClock
+from gpuwarden.judgement import NOT_STARTED, Judgement, JudgementState
 from gpuwarden.settings import SettingsError, changed
 from gpuwarden_cli.output import counted
 from gpuwarden_cli.progress import progress
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from gpuwarden_collector.daemon import Collector
     from gpuwarden_collector.ops.health import Duties
     from gpuwarden_collector.settings import CollectorSettings
+    from gpuwarden_rules.backtest.run import Backtester
     from gpuwarden_rules.definition.rule_set import RuleSet
     from gpuwarden_rules.diagnosis.service import Diagnoser
     from gpuwarden_rules.evaluation.engine import RuleEngine
@@ -89,41 +91,35 @@ async def collecting(
 
     rule_set = rule_set_of(settings.rules_dirs)
     notifications = Notifications(settings.notify_file, settings.data_dir, clock)
-    reloader: RuleReloader | None = None
-    diagnoser: Diagnoser | None = None
-    incidents: IncidentService | None = None
-    backtester: Backtester | None = None
-    assistants = McpEndpoint(clock)
-
-    def wake() -> None:
-        if incidents:
-            incidents.wake()
+    parts = _Parts()
+    assistants = McpEndpoint(clock, parts.judgement)
 
     def changed(alert: "Alert") -> None:
-        wake()
+        parts.wake()
         on_change(alert)
 
     def routes(querier: "Querier") -> "list[AbstractRouteDef]":
-        return [
-            *page_routes(querier, clock),
-            *assistants.routes(querier),
-            *rules_routes.routes(lambda: reloader, querier, clock, lambda: backtester, wake),
-        ]
+        of_rules = rules_routes.routes(
+            lambda: parts.reloader, querier, clock, lambda: parts.backtester, parts.wake
+        )
+        pages = page_routes(querier, clock, parts.judgement)
+        return [*pages, *assistants.routes(querier), *of_rules]
 
     async with running(
         settings,
         clock,
         routes=routes,
-        more_metrics=lambda: _figures(reloader, diagnoser, notifications, clock),
-        duties=partial(_duties, lambda: reloader, notifications),
+        more_metrics=lambda: _figures(parts, notifications, clock),
+        duties=partial(_duties, parts, notifications),
     ) as collector:
         stop_rules, beside = asyncio.Event(), collector.beside
         engine = _engine_of(rule_set, collector, clock, changed)
         also = (notifications.reload, collector.take_prices)
-        reloader = RuleReloader(engine, settings.rules_dirs, also)
-        incidents = _incidents_of(engine, collector, clock, notifications.wake)
-        diagnoser = Diagnoser(beside, collector.diagnoses, clock)
-        backtester = Backtester(collector.querier, clock)  # people wait for it, rules do not
+        reloader = parts.reloader = RuleReloader(engine, settings.rules_dirs, also)
+        incidents = parts.incidents = _incidents_of(engine, collector, clock, notifications.wake)
+        diagnoser = parts.diagnoser = Diagnoser(beside, collector.diagnoses, clock)
+        # People wait for it, rules do not.
+        backtester = parts.backtester = Backtester(collector.querier, clock)
         async with asyncio.TaskGroup() as group:
             group.create_task(engine.run(stop_rules), name="rules")
             group.create_task(diagnoser.run(stop_rules), name="diagnosis")
@@ -141,17 +137,31 @@ async def collecting(
                 stop_rules.set()
 
 
-def _figures(
-    reloader: "RuleReloader | None",
-    diagnoser: "Diagnoser | None",
-    notifications: "Notifications",
-    clock: Clock,
-) -> str:
+@dataclass(slots=True)
+class _Parts:
+    """What runs beside the collector, once it has started."""
+
+    reloader: "RuleReloader | None" = None
+    diagnoser: "Diagnoser | None" = None
+    incidents: "IncidentService | None" = None
+    backtester: "Backtester | None" = None
+
+    def wake(self) -> None:
+        """Have incidents look at alerts."""
+        if self.incidents:
+            self.incidents.wake()
+
+    def judgement(self) -> Judgement:
+        """How far the rules have judged the fleet."""
+        return self.reloader.engine.judgement if self.reloader else NOT_STARTED
+
+
+def _figures(parts: _Parts, notifications: "Notifications", clock: Clock) -> str:
     """What /metrics has of rules, diagnosis and notifications."""
     from gpuwarden_rules.exposition import exposition
 
-    stats = reloader.engine.stats if reloader else {}
-    return exposition(stats, clock.now(), diagnoser) + notifications.figures()
+    stats = parts.reloader.engine.stats if parts.reloader else {}
+    return exposition(stats, clock.now(), parts.diagnoser) + notifications.figures()
 
 
 def _engine_of(
@@ -168,6 +178,7 @@ def _engine_of(
         collector.alerts,
         clock,
         beside=collector.beside,
+        lag_s=lambda: collector.stats.ingest_lag_seconds,
         overrides=rule_set.overrides,
         on_change=on_change,
     )
@@ -188,17 +199,20 @@ def _incidents_of(
     )
 
 
-def _duties(
-    reloader: "Callable[[], RuleReloader | None]", notifications: "Notifications"
-) -> "Duties":
+def _duties(parts: _Parts, notifications: "Notifications") -> "Duties":
     """What rules and notifications are up to, for the collector's account of itself."""
     from gpuwarden_collector.ops.health import Duties
 
-    kept = reloader()
+    kept = parts.reloader
     rules = kept.engine.stats if kept else {}
     failing = tuple(name for name, figures in rules.items() if figures.failing_since)
+    judgement = parts.judgement()
     return Duties(
-        len(rules) if kept else None, failing, notifications.failing(), notifications.waiting()
+        len(rules) if kept else None,
+        failing,
+        notifications.failing(),
+        notifications.waiting(),
+        None if judgement.state is JudgementState.YES else judgement.sentence,
     )
 
 

@@ -11,6 +11,7 @@ from gpuwarden_dashboards.pages.collector import CollectorPage
 from gpuwarden_dashboards.pages.fleet import FleetPage
 from gpuwarden_dashboards.pages.incidents import IncidentPages
 from gpuwarden_dashboards.pages.login import LoginPage
+from gpuwarden_dashboards.pages.page import JudgementOf, judged
 from gpuwarden_dashboards.pages.place import PlacePages
 from gpuwarden_dashboards.pages.rules import RulePages
 from gpuwarden_dashboards.pages.sql import SqlPage
@@ -19,18 +20,20 @@ from gpuwarden_dashboards.pages.waste import WastePage
 from gpuwarden_dashboards.templates import Templates
 
 
-def routes(querier: Querier, clock: Clock) -> Iterable[web.AbstractRouteDef]:
+def routes(
+    querier: Querier, clock: Clock, judgement: JudgementOf = judged
+) -> Iterable[web.AbstractRouteDef]:
     """Pages, assets and their data."""
     assets = load_assets()
     templates = Templates(assets)
     return [
         web.get(PATH, assets.serve),
-        *FleetPage(templates, querier, clock).routes(),
+        *FleetPage(templates, querier, clock, judgement).routes(),
         *PlacePages(templates, querier, clock).routes(),
         *UsagePages(templates, querier, clock).routes(),
         *WastePage(templates, querier, clock).routes(),
         *CollectorPage(templates, querier, clock).routes(),
-        *IncidentPages(templates, querier, clock).routes(),
+        *IncidentPages(templates, querier, clock, judgement).routes(),
         *RulePages(templates, querier, clock).routes(),
         *SqlPage(templates, querier).routes(),
         *LoginPage(templates).routes(),

@@ -47,6 +47,7 @@ def test_a_collector_that_is_well_has_nothing_to_mend() -> None:
         (sample(queue_bytes=SETTINGS.queue_bytes_max), "lag", WARN, "wait for the writer"),
         (sample(rules=None), "rules", WARN, "none runs"),
         (sample(rules_failing="gpu_lost"), "rules", FAIL, "gpu_lost"),
+        ({"unjudged": "Not judged yet, since 12:00."}, "rules", WARN, "Not judged yet"),
         (sample(receivers_failing="chat, mail"), "notify", FAIL, "chat, mail took no message"),
         (sample(messages_waiting=101), "notify", WARN, "101 messages wait"),
         (sample(messages_waiting=None), "notify", OK, "nobody is told"),

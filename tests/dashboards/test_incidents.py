@@ -7,6 +7,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from gpuwarden.clock import SystemClock
+from gpuwarden.judgement import Judgement, JudgementState
 from gpuwarden_dashboards.routes import routes
 
 EVIL = "<script>alert(1)</script>"
@@ -104,6 +105,26 @@ async def test_incidents_are_listed_by_stage_filtered_and_ordered_by_consequence
         assert ('item-lost"' in found, 'item-idle"' in found) == (True, False), chosen
     assert "matches the filter" in await get(client, "/incidents?node=%3Cscript%3Ealert")
     assert "state must be one of" in await get(client, "/incidents?state=no", 400)
+
+
+async def test_lists_say_that_rules_have_not_run_instead_of_that_nothing_fires(querier) -> None:
+    app = web.Application()
+    found = Judgement(JudgementState.NOT_YET, datetime(2026, 1, 1, 12, tzinfo=UTC), 60, 3)
+    app.add_routes(routes(querier, SystemClock(), lambda: found))
+    async with TestClient(TestServer(app)) as client:
+        for path in ("/incidents", "/alerts"):
+            page = await get(client, path)
+            assert "3 of 60 rules have run" in page
+            assert "Nothing is" not in page
+            over = await get(client, f"{path}?state=ended")
+            assert "Nothing ended" in over
+            assert "3 of 60 rules" not in over
+        fleet = await (await client.get("/v1/fleet")).json()
+        assert fleet["unjudged"] == found.sentence
+        found = Judgement(JudgementState.YES, None, 60, 60)
+        page = await get(client, "/incidents")
+        assert "Nothing is open" in page
+        assert "rules have run" not in page
 
 
 async def test_an_incident_says_what_follows_what_happened_and_what_can_be_done(client) -> None:

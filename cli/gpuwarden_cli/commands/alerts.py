@@ -3,11 +3,13 @@
 import argparse
 import getpass
 import re
+import sys
 from typing import Any
 from urllib.parse import quote
 
 from gpuwarden.alert import ALERT_FILTERS, PLACE_SQL, USD_SO_FAR_SQL, WORST_FIRST
 from gpuwarden.durations import readable
+from gpuwarden_cli.judged import unjudged_at
 from gpuwarden_cli.output import counted, render, terminal_width
 from gpuwarden_client.http import CallError, ask, call
 
@@ -45,7 +47,7 @@ NAMED_MAX = 5
 
 
 def alerts_list(args: argparse.Namespace) -> int:
-    """`gpuwarden alerts list`; with --exit-code 1 when one is firing."""
+    """`gpuwarden alerts list`; with --exit-code 1 when one is firing, or nobody knows."""
     conditions = {
         "active": "state IN ('firing', 'pending')",
         # What was pending and went away again was never anybody's business.
@@ -56,17 +58,25 @@ def alerts_list(args: argparse.Namespace) -> int:
     condition = conditions.get(args.state, f"state = '{args.state}'")
     answer = ask(_ALERTS.format(condition=" AND ".join([condition, *chosen])), params, url=args.url)
     states = [row[answer.columns.index("state")] for row in answer.rows]
+    unjudged = warned(args.url) if args.state in ("active", "firing", "pending") else None
     if args.format != "table":
         print(for_programs(answer.columns, answer.rows, args.format), end="")
     elif answer.rows:
         print(people(answer.columns, answer.rows, "id severity shown rule place age cost summary"))
         if "firing" in states:
             print(f"acknowledge one: gpuwarden alerts ack {answer.rows[states.index('firing')][0]}")
-    else:
+    elif unjudged is None:
         asked = "".join(f", {name} {value}" for name, value in params.items())
         never = "No alert was ever active" if args.state == "all" else f"No alert is {args.state}"
         print(f"{never}{asked}.")
-    return 1 if args.exit_code and "firing" in states else 0
+    return 1 if args.exit_code and ("firing" in states or unjudged) else 0
+
+
+def warned(url: str | None) -> str | None:
+    """Say where the rules have not judged the fleet, on stderr: a list may lack what fires."""
+    if unjudged := unjudged_at(url):
+        print(unjudged, file=sys.stderr)
+    return unjudged
 
 
 def chosen_by(args: argparse.Namespace) -> tuple[list[str], dict[str, str]]:

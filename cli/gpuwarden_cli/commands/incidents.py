@@ -12,6 +12,7 @@ from gpuwarden_cli.commands.alerts import (
     for_programs,
     people,
     until_text,
+    warned,
 )
 from gpuwarden_cli.output import render
 from gpuwarden_client.http import CallError, ask
@@ -49,13 +50,14 @@ ORDER BY m.ended_at IS NOT NULL, m.cause IS NOT NULL, {WORST_FIRST}, node, gpu
 
 
 def incidents_list(args: argparse.Namespace) -> int:
-    """`gpuwarden incidents list`; with --exit-code 1 when one is open."""
+    """`gpuwarden incidents list`; with --exit-code 1 when one is open, or nobody knows."""
     condition = "true" if args.state == "all" else f"state = '{args.state}'"
     chosen, params = chosen_by(args)
     if chosen:
         condition += " AND" + OF_ALERTS_SQL.format(condition=" AND ".join(chosen))
     answer = ask(INCIDENTS_SQL.format(condition=condition), params, url=args.url)
     is_open = any(row[answer.columns.index("state")] == "open" for row in answer.rows)
+    unjudged = warned(args.url) if args.state == "open" else None
     if args.format != "table":
         print(for_programs(answer.columns, answer.rows, args.format), end="")
     elif answer.rows:
@@ -66,11 +68,11 @@ def incidents_list(args: argparse.Namespace) -> int:
             print(
                 f"what it is made of: gpuwarden incidents show {one}; acknowledge: incidents ack {one}"
             )
-    else:
+    elif unjudged is None:
         asked = "".join(f", {name} {value}" for name, value in params.items())
         never = "There was no incident" if args.state == "all" else f"No incident is {args.state}"
         print(f"{never}{asked}.")
-    return 1 if args.exit_code and is_open else 0
+    return 1 if args.exit_code and (is_open or unjudged) else 0
 
 
 def incidents_show(args: argparse.Namespace) -> int:

@@ -2,11 +2,13 @@
 
 import argparse
 import asyncio
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
+from gpuwarden_cli.judged import unjudged_at
 from gpuwarden_cli.remote_querier import RemoteQuerier
 from gpuwarden_client.http import CollectorEndpoint
 
@@ -28,6 +30,7 @@ async def _serve(url: str | None) -> None:
     from gpuwarden_cli.mcp.server import server_of
     from gpuwarden_cli.mcp.tools import FleetTools
 
-    server: Any = server_of(FleetTools(RemoteQuerier(url), SystemClock()))
+    unjudged = partial(asyncio.to_thread, unjudged_at, url)
+    server: Any = server_of(FleetTools(RemoteQuerier(url), SystemClock(), unjudged))
     async with stdio_server() as (reader, writer):
         await server.run(reader, writer, server.create_initialization_options())

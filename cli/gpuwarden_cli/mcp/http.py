@@ -6,13 +6,14 @@ loaded by the first request, so that a collector that no assistant asks does not
 
 import asyncio
 import logging
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from gpuwarden.clock import Clock
+from gpuwarden.judgement import Judgement, unjudged
 from gpuwarden.query import Querier
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ log = logging.getLogger(__name__)
 class McpEndpoint:
     """The endpoint, and the library's task behind it: `run` must run while requests come."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, judgement: Callable[[], Judgement] | None = None) -> None:
         self._clock = clock
+        self._judgement = judgement
         self._querier: Querier | None = None
         self._wanted = asyncio.Event()
         self._manager: asyncio.Future[StreamableHTTPSessionManager | None] = asyncio.Future()
@@ -52,7 +54,8 @@ class McpEndpoint:
         await self._wanted.wait()
         assert self._querier is not None, "a request came, so there are routes"
         try:
-            manager = await asyncio.to_thread(_manager_of, self._querier, self._clock)
+            asked = self._querier, self._clock, self._judgement
+            manager = await asyncio.to_thread(_manager_of, *asked)
         except ImportError as error:
             log.error("mcp cannot be loaded", extra={"why": str(error)})
             self._manager.set_result(None)
@@ -80,17 +83,22 @@ def _missing() -> web.Response:
     return web.json_response({"error": MISSING, "status": 501}, status=501)
 
 
-def _manager_of(querier: Querier, clock: Clock) -> "StreamableHTTPSessionManager":
+def _manager_of(
+    querier: Querier, clock: Clock, judgement: Callable[[], Judgement] | None
+) -> "StreamableHTTPSessionManager":
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
     from gpuwarden_cli.mcp.server import server_of
     from gpuwarden_cli.mcp.tools import FleetTools
 
+    async def unjudged_now() -> str | None:
+        return None if judgement is None else unjudged(judgement().document())
+
     # It tells every message at this level, with what is in it.
     logging.getLogger("mcp").setLevel(logging.WARNING)
     # Host and Origin were judged by the gate, before this.
     return StreamableHTTPSessionManager(
-        server_of(FleetTools(querier, clock)),
+        server_of(FleetTools(querier, clock, unjudged_now)),
         json_response=True,
         stateless=True,
         max_request_body_size=BODY_BYTES_MAX,

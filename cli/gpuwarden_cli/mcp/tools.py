@@ -58,9 +58,16 @@ class Tool:
 class FleetTools:
     """The tools of one collector."""
 
-    def __init__(self, querier: Querier, clock: Clock) -> None:
+    def __init__(
+        self,
+        querier: Querier,
+        clock: Clock,
+        unjudged: Callable[[], Awaitable[str | None]] | None = None,
+    ) -> None:
+        """`unjudged`: why that no incident is open means nothing now."""
         self._querier = querier
         self._clock = clock
+        self._unjudged = unjudged
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
         """What a tool answers. Raises ValueError of one line, QueryError among them, and what the querier raises."""
@@ -114,7 +121,9 @@ class FleetTools:
         found = (
             await self._querier.query(INCIDENTS_SQL.format(condition=condition), params)
         ).records()
-        return {"state": state, **records_shown(found, given["limit"])}
+        unjudged = await self._unjudged() if self._unjudged else None
+        more = {"not_judged": unjudged} if unjudged else {}
+        return {"state": state, **more, **records_shown(found, given["limit"])}
 
     async def why(self, given: Mapping[str, Any]) -> Answer:
         """Verdicts on a GPU, job or node, measured now, and what fires on it."""

@@ -5,13 +5,15 @@ reads samples, too. So who holds the GPUs on the screen is asked beside it, as s
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gpuwarden.alert import PLACE_SQL, WORST_FIRST
 from gpuwarden.clock import SystemClock
 from gpuwarden.query import Querier, QueryError
 from gpuwarden_agent.worker import Worker
+from gpuwarden_cli.judged import unjudged_at
 from gpuwarden_cli.remote_querier import RemoteQuerier
 from gpuwarden_cli.top.request import (
     HISTORY_S,
@@ -35,6 +37,8 @@ HOLDER_COLUMNS = ("user", "job", "process")
 HOLDERS_S = 10.0
 """Processes are read so often."""
 HOLDERS_MAX = 5_000
+JUDGED_S = 2.0
+"""Whether the fleet is judged is asked so often."""
 _JOB = "coalesce(slurm_job_id, pod)"
 _RECENT = "ts > now()::TIMESTAMP - INTERVAL 30 SECOND"
 _READINGS = """{'model': i.model, 'memory_used_bytes': n.memory_used_bytes,
@@ -264,14 +268,29 @@ FROM (SELECT 1) LEFT JOIN page ON true ORDER BY line_
 _Past = tuple[Mapping[str, Sequence[float | None]], Sequence[Row], Row]
 
 
-class CollectorSource:
-    """A collector as a source; `querier` for tests."""
+async def _known() -> str | None:
+    return None
 
-    def __init__(self, url: str | None, querier: Querier | None = None) -> None:
+
+class CollectorSource:
+    """A collector as a source; `querier` and `unjudged` for tests."""
+
+    def __init__(
+        self,
+        url: str | None,
+        querier: Querier | None = None,
+        unjudged: Callable[[], Awaitable[str | None]] | None = None,
+    ) -> None:
         """Raises CallError for an address or a token that is wrong."""
         self._endpoint = CollectorEndpoint.of(url)
         # A thread that a person who quits does not wait for.
-        self._querier = querier or RemoteQuerier(url, Worker("collector").submit)
+        worker = Worker("collector")
+        self._querier = querier or RemoteQuerier(url, worker.submit)
+        self._unjudged = unjudged or (
+            _known if querier else partial(worker.submit, unjudged_at, url)
+        )
+        self._judged: tuple[str | None, float] = (None, 0.0)
+        """What was said last of whether the fleet is judged, and until when that is good."""
         self._clock = SystemClock()
         self._holders: dict[str, tuple[Row, float]] = {}
         """Who holds a GPU that was on the screen, and when that was asked."""
@@ -317,7 +336,14 @@ class CollectorSource:
             totals = (await self._querier.query(_TOTALS, timeout_s=TIMEOUT_S)).rows[0][0]
         elif request.view is TopView.GPUS and not has_holders(request):
             rows = await self._with_holders(rows)
-        return RowsAnswer(json.loads(totals), rows, records[0]["count_"])
+        return RowsAnswer(await self._totals(totals), rows, records[0]["count_"])
+
+    async def _totals(self, text: str) -> Row:
+        """Totals, with why that no alert fires means nothing now."""
+        now_s = self._clock.monotonic()
+        if now_s >= self._judged[1]:
+            self._judged = await self._unjudged(), now_s + JUDGED_S
+        return {**json.loads(text), "unjudged": self._judged[0]}
 
     async def _with_holders(self, rows: Sequence[Row]) -> list[Row]:
         """The rows with who holds each GPU, asked again where that is old."""
@@ -334,7 +360,7 @@ class CollectorSource:
     async def _gpu(self, request: GpuRequest) -> GpuAnswer:
         now = await self._querier.query(_GPU_NOW, {"gpu": request.gpu_uuid}, timeout_s=TIMEOUT_S)
         (record,) = now.records()
-        totals = json.loads(record["totals"])
+        totals = await self._totals(record["totals"])
         if record["gpu"] is None:
             return GpuAnswer(totals, None)
         series, processes, holder = await self._past(request)

@@ -145,6 +145,8 @@ def _money(totals: Row) -> Line:
         grave = f" ({critical:,} critical)" if critical else ""
         style = "bad" if critical else "warn" if alerts else ""
         parts.append(TextSpan(f"  {_counted(alerts, 'alert')}{grave}", style))
+        if totals.get("unjudged"):
+            parts.append(TextSpan(", not judged", "warn"))
     if totals.get("simulated"):
         parts.append(TextSpan("  simulated", "dim"))
     return tuple(parts)
@@ -213,7 +215,10 @@ def _nothing(state: State) -> str:
     what = f"no {page.view.value}"
     if page.view is page.view.ALERTS and not page.text:
         needs = (state.totals or {}).get("alerts") is None
-        return "alerts need a collector" if needs else "no alert fires"
+        unjudged = (state.totals or {}).get("unjudged")
+        return clean(
+            "alerts need a collector" if needs else str(unjudged) if unjudged else "no alert fires"
+        )
     of = f" of {page.node or page.job}" if page.node or page.job else ""
     return clean(f"{what}{of}{f' with {page.text!r} in a name' if page.text else ''}")
 
@@ -266,7 +271,8 @@ def _gpu_lines(state: State) -> list[Line]:
     if (state.totals or {}).get("alerts") is None:
         lines.append((TextSpan("  alerts need a collector"),))
     elif not gpu.alerts:
-        lines.append((TextSpan("  none fires"),))
+        unjudged = (state.totals or {}).get("unjudged")
+        lines.append((TextSpan(clean(f"  {unjudged or 'none fires'}")),))
     for alert in gpu.alerts:
         cost = "" if alert.get("usd") is None else f", ${as_usd(alert['usd'])} so far"
         age = "" if alert.get("age_s") is None else f" for {as_age(alert['age_s'])}"

@@ -71,6 +71,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/v1/queries"): Scope.READ,
     ("POST", "/v1/queries"): Scope.READ,  # their number and size are bounded
     ("DELETE", "/v1/queries/{name}"): Scope.READ,  # their own; an admin any
+    ("GET", "/v1/judgement"): Scope.READ,
     ("GET", "/v1/rules"): Scope.READ,
     ("GET", "/v1/rules/{name}"): Scope.READ,
     ("POST", "/v1/rules/reload"): Scope.ADMIN,

@@ -75,6 +75,8 @@ class Duties:
     """Whose last message failed."""
     messages_waiting: int | None = None
     """None: nobody is told of anything."""
+    unjudged: str | None = None
+    """Why that nothing fires means nothing now, in a sentence; None: the rules have judged the fleet."""
 
 
 class Health:
@@ -148,6 +150,7 @@ class Health:
             "schema_version": SCHEMA_VERSION,
             "not_ready": {check.name: reason for check, reason in not_ready(levels).items()},
             "disk_bytes_max": self._budget.bytes_max,
+            "unjudged": self._duties().unjudged,
             "sample": {name: _plain(value) for name, value in self.row(now).items()},
             **{name: await self._asked(sql, now) for name, sql in QUESTIONS.items()},
         }

@@ -35,7 +35,7 @@ def findings(document: Mapping[str, Any], settings: CollectorSettings) -> Iterat
             )
         else:
             yield judge(rows)
-    yield _rules(document["sample"])
+    yield _rules(document["sample"], document.get("unjudged"))
     yield _notifications(document["sample"])
 
 
@@ -119,12 +119,14 @@ def _clock(rows: list[Mapping[str, Any]]) -> Check:
     return Check("clock", WARN, finding, "run chrony or ntpd on both")
 
 
-def _rules(sample: Mapping[str, Any]) -> Check:
+def _rules(sample: Mapping[str, Any], unjudged: str | None) -> Check:
     if sample["rules"] is None:
         return Check("rules", WARN, "none runs yet", "journalctl -u gpuwarden-collector")
     if sample["rules_failing"]:
         finding = f"of {sample['rules']} these fail: {sample['rules_failing']}"
         return Check("rules", FAIL, finding, "gpuwarden rules list, then gpuwarden rules check")
+    if unjudged is not None:
+        return Check("rules", WARN, unjudged.removesuffix("."), "journalctl -u gpuwarden-collector")
     return Check("rules", OK, f"{sample['rules']} run")
 
 

@@ -12,7 +12,7 @@ from aiohttp import web
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.query import Querier
 from gpuwarden_dashboards.answers import answering, data, html
-from gpuwarden_dashboards.pages.page import Page
+from gpuwarden_dashboards.pages.page import JudgementOf, Page, judged
 from gpuwarden_dashboards.read.fleet_past import LARGE_GPUS, read_past, read_week
 from gpuwarden_dashboards.read.fleetmap import (
     COLOURS,
@@ -39,8 +39,10 @@ _LABEL = re.compile(r'[^"\\\x00-\x1f]{0,100}')
 class FleetPage(Page):
     """GET / and the data of its map, lists and lines."""
 
-    def __init__(self, templates: Templates, querier: Querier, clock: Clock) -> None:
-        super().__init__(templates, querier, clock)
+    def __init__(
+        self, templates: Templates, querier: Querier, clock: Clock, judgement: JudgementOf = judged
+    ) -> None:
+        super().__init__(templates, querier, clock, judgement)
         self._shared = SharedAnswers(clock)
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
@@ -79,7 +81,8 @@ class FleetPage(Page):
     async def _fleet(self, request: web.Request) -> web.Response:
         async def make() -> dict[str, Any]:
             trouble, totals = await read_fleet(self._querier, self._clock.now())
-            return {**asdict(trouble), "totals": totals, "page": self._templates.version}
+            more = {"totals": totals, "unjudged": self._unjudged, "page": self._templates.version}
+            return {**asdict(trouble), **more}
 
         return await self._answer(request, "fleet", LIVE_S, make)
 

@@ -51,7 +51,7 @@ class IncidentPages(Page):
         ]
         return self._templates.render(
             "incidents.html", listed=listed, tabs=tabs, path=path, filters=ALERT_FILTERS, sinces=SINCE,
-            severities=list(reversed(Severity)), at="/incidents",
+            severities=list(reversed(Severity)), unjudged=self._unjudged, at="/incidents",
         )  # fmt: skip
 
     def render_one(self, episode: Episode, kind: str) -> str:

@@ -1,14 +1,38 @@
 """Holds what every page with data has: templates, and where and when it reads."""
 
+from collections.abc import Callable
+
 from gpuwarden.clock import Clock
+from gpuwarden.judgement import Judgement, JudgementState
 from gpuwarden.query import Querier
 from gpuwarden_dashboards.templates import Templates
+
+JudgementOf = Callable[[], Judgement]
+"""Gives how far the rules have judged the fleet now."""
+
+
+def judged() -> Judgement:
+    """That of a fleet without rules."""
+    return Judgement(JudgementState.YES, None, 0, 0)
 
 
 class Page:
     """A page, or a few of one kind."""
 
-    def __init__(self, templates: Templates, querier: Querier, clock: Clock) -> None:
+    def __init__(
+        self,
+        templates: Templates,
+        querier: Querier,
+        clock: Clock,
+        judgement: JudgementOf = judged,
+    ) -> None:
         self._templates = templates
         self._querier = querier
         self._clock = clock
+        self._judgement = judgement
+
+    @property
+    def _unjudged(self) -> str | None:
+        """Why that nothing fires means nothing now; None: the rules have judged the fleet."""
+        judgement = self._judgement()
+        return None if judgement.state is JudgementState.YES else judgement.sentence

@@ -35,6 +35,7 @@ let grouping = here.get("group") ?? "";
 let listed = NODES_STEP;
 let offsetMs = 0;
 let totals = null;
+let unjudged = null;
 let week = null;
 let past = new Map();
 let details = new Map();
@@ -227,10 +228,10 @@ async function lookAtFleet() {
   if (!data) return;
   if (data.page !== version) location.reload();
   offsetMs = data.now - Date.now();
-  totals = data.totals;
-  document.title = `${data.incidents[0] ? `${data.incidents[0].total} open · ` : data.alerts[0] ? `${data.alerts[0].total} firing · ` : ""}gpuwarden`;
+  ({ totals, unjudged } = data);
+  document.title = `${data.incidents[0] ? `${data.incidents[0].total} open · ` : data.alerts[0] ? `${data.alerts[0].total} firing · ` : unjudged ? "not judged · " : ""}gpuwarden`;
   $("as-of").textContent = `as of ${new Date(data.now).toISOString().slice(0, 19).replace("T", " ")} UTC ·`;
-  showTotals($("totals"), totals, past.get(""), narrow);
+  showTotals($("totals"), totals, past.get(""), unjudged, narrow);
   showTrouble($("trouble"), data);
   if (week) showWaste($("waste"), week, totals);
 }
@@ -249,7 +250,7 @@ async function lookBack() {
   week = fresh ?? week;
   keys.forEach((key, number) => lines[number] && past.set(key, lines[number]));
   if (week) showWaste($("waste"), week, totals);
-  if (totals) showTotals($("totals"), totals, past.get(""), narrow);
+  if (totals) showTotals($("totals"), totals, past.get(""), unjudged, narrow);
   show();
 }
 

@@ -10,8 +10,9 @@ export function linkTo(kind, name) {
   return PAGES[kind] ? PAGES[kind] + encodeURIComponent(name).replaceAll("%2F", "/") : null;
 }
 
-/** Tiles. `past`: the fleet's lines or null; `onFilter(text)` narrows the map. */
-export function showTotals(box, totals, past, onFilter) {
+/** Tiles. `past`: the fleet's lines or null; `unjudged`: why no alert means nothing now, or null; `onFilter(text)`
+ * narrows the map. */
+export function showTotals(box, totals, past, unjudged, onFilter) {
   const share = (count) => (totals.reporting ? `${Math.round((100 * count) / totals.reporting)} %` : "");
   const lines = past?.groups[""];
   const hours = past ? Math.round((past.columns * past.step_s) / 3600) : 0;
@@ -23,7 +24,7 @@ export function showTotals(box, totals, past, onFilter) {
     [reading(totals.util_percent, "percent"), "utilization, mean", line("util_percent", "Utilization", { greatest: 100 })],
     [totals.idle.toLocaleString("en"), `idle, ${share(totals.idle)}`, line("idle", "Idle GPUs", {}), "state=idle"],
     [totals.throttled.toLocaleString("en"), "throttled by heat or power", null, "state=throttled", totals.throttled ? "bad" : ""],
-    [totals.alerting.toLocaleString("en"), "GPUs with an alert", null, "state=alerting", totals.alerting ? "bad" : ""],
+    [unjudged && !totals.alerting ? "–" : totals.alerting.toLocaleString("en"), unjudged ? "GPUs with an alert: not all judged" : "GPUs with an alert", null, "state=alerting", totals.alerting || unjudged ? "bad" : ""],
     [reading(totals.power_watts, "watts"), "drawn by GPUs", line("power_watts", "Power", {})],
     [isPriced ? `${usd(totals.usd_wasted_per_hour ?? 0)}/h` : "no prices", isPriced ? `wasted now, of ${usd(totals.usd_per_hour)}/h` : "set them to see what waste costs", null, null],
   ];
@@ -55,8 +56,8 @@ function trouble(record, href, now) {
     make("div.soft", {}, make("span.level", {}, record.severity), ` · ${record.place ?? record.node ?? "fleet"}${record.gpu === null || record.gpu === undefined ? "" : ` GPU ${record.gpu}`} · for ${duration(now - record.began_at)}`));
 }
 
-/** Incidents, and alerts in none of them. */
-export function showTrouble(box, { now, incidents, alerts }) {
+/** Incidents, and alerts in none of them. `unjudged`: why there may be others, or null. */
+export function showTrouble(box, { now, incidents, alerts, unjudged }) {
   const rows = [
     ...incidents.map((one) => trouble(one, `/incidents/${encodeURIComponent(one.id)}`, now)),
     ...alerts.slice(0, Math.max(0, 5 - incidents.length)).map((one) => trouble(one, `/alerts/${encodeURIComponent(one.fingerprint)}`, now)),
@@ -69,7 +70,8 @@ export function showTrouble(box, { now, incidents, alerts }) {
   ].filter(Boolean);
   put(box,
     make("h2", {}, open ? `${counted(open, "open incident")}` : single ? counted(single, "alert") : "What is wrong"),
-    rows.length ? make("ul.plain-list", {}, rows) : make("p.well", {}, "Nothing is firing."),
+    unjudged ? make("p.unjudged", { role: "status" }, unjudged) : null,
+    rows.length ? make("ul.plain-list", {}, rows) : unjudged ? null : make("p.well", {}, "Nothing is firing."),
     more.length ? make("p.soft", {}, more[0], more[1] ? [" · ", more[1]] : null) : null);
 }
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from gpuwarden.alert import Alert, AlertState, AlertStore, Severity
 from gpuwarden.clock import Clock, from_ms, to_ms
+from gpuwarden.judgement import Judgement
 from gpuwarden.query import Querier, QueryError
 from gpuwarden.silence import Silence
 from gpuwarden_rules.definition.language import Rule
@@ -25,6 +26,7 @@ from gpuwarden_rules.definition.overrides import Locations, Override
 from gpuwarden_rules.evaluation import fleet, schedule
 from gpuwarden_rules.evaluation.accounts import accounts_of
 from gpuwarden_rules.evaluation.concurrency import CONCURRENT_MAX, EvaluationSlots
+from gpuwarden_rules.evaluation.judging import RuleRun, is_fresh, judgement_of
 from gpuwarden_rules.evaluation.muting import reasons
 from gpuwarden_rules.evaluation.rule_failing import failing_rows, failing_rule
 from gpuwarden_rules.evaluation.runtime import RuleRuntime
@@ -75,10 +77,13 @@ class RuleEngine:
         clock: Clock,
         *,
         beside: Querier | None = None,
+        lag_s: Callable[[], float | None] = lambda: 0.0,
         overrides: Sequence[Override] = (),
         on_change: Callable[[Alert], None] | None = None,
     ) -> None:
-        """`beside`: for what no evaluation waits for; None: `querier`."""
+        """`beside`: for what no evaluation waits for; None: `querier`. `lag_s`: age of the newest row when it
+        was stored; None: none was since the start."""
+        self._lag_s = lag_s
         self._beside = beside or querier
         self._runtimes = {rule.name: _runtime_of(rule, overrides) for rule in rules}
         self._failing = RuleRuntime(failing_rule())
@@ -126,6 +131,19 @@ class RuleEngine:
     def is_running(self) -> bool:
         """Whether `alerts` is true: those of the store have been taken up, and it has not stopped."""
         return self._tasks is not None
+
+    @property
+    def judgement(self) -> Judgement:
+        """How far the rules have judged the fleet."""
+        runs = {
+            name: RuleRun(
+                runtime.rule.interval_s,
+                runtime.begun_at or self._started_at,
+                runtime.stats.judged_at,
+            )
+            for name, runtime in self._runtimes.items()
+        }
+        return judgement_of(runs, self._clock.now())
 
     @property
     def silences(self) -> Sequence[Silence]:
@@ -203,6 +221,7 @@ class RuleEngine:
             for name, rule in named.items():
                 runtime = before.get(name) or _runtime_of(rule, overrides)
                 is_new = name not in before
+                runtime.begun_at = runtime.begun_at or (self._clock.now() if is_new else None)
                 interval_s = runtime.rule.interval_s
                 runtime.become(rule, _concerning(rule, overrides))
                 self._runtimes[name] = runtime
@@ -231,11 +250,13 @@ class RuleEngine:
         """Evaluate one rule now; failures are counted and logged, never raised."""
         runtime = self._runtimes[name]
         started, began_at = self._clock.monotonic(), self._clock.now()
+        tells_of_now = is_fresh(self._lag_s(), began_at - self._started_at)
         transitions: list[Transition] = []
         try:
             await self._refresh_fleet(runtime)
             runtime.stats.cannot_run = fleet.cannot_run(runtime.rule, self._absent)
             if runtime.stats.cannot_run:
+                runtime.stats.judged_at = began_at if tells_of_now else runtime.stats.judged_at
                 return []
             now = self._now()
             if runtime.past is not None:
@@ -247,6 +268,7 @@ class RuleEngine:
                 runtime.stats.failing_since = runtime.stats.failing_since or began_at
                 raise
             runtime.stats.failing_since = None
+            runtime.stats.judged_at = began_at if tells_of_now else runtime.stats.judged_at
             await self._publish(runtime, transitions, now)
         except Exception as error:  # noqa: BLE001 - one rule's failure must not stop the others
             runtime.failed(error)

@@ -35,6 +35,8 @@ class RuleRuntime:
     due: asyncio.Event = field(default_factory=asyncio.Event)
     is_over: bool = False
     """The rule is gone, or the engine stops."""
+    begun_at: datetime | None = None
+    """Since when it is among the rules that run."""
     task: asyncio.Task[None] | None = None
     is_replayed: bool = True
     """False until its past is known, or known not to be had: what is pending since the start may have begun

@@ -16,6 +16,8 @@ class RuleStatistics:
     last_error: str | None = None
     """Why the last evaluation failed, or its alerts could not be saved; None: it succeeded."""
     last_success_at: datetime | None = None
+    judged_at: datetime | None = None
+    """Begin of the newest evaluation that succeeded on fresh data."""
     failing_since: datetime | None = None
     """First of the evaluations in a row that failed."""
     slow_since: datetime | None = None

@@ -1,13 +1,15 @@
-"""HTTP routes of the rules: `/v1/rules`, `/v1/silences`, explanations of alerts. docs/api.md is the full text."""
+"""HTTP routes of the rules: `/v1/rules`, `/v1/judgement`, `/v1/silences`, explanations of alerts. docs/api.md is the full text."""
 
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 
 from gpuwarden.clock import Clock, from_ms
+from gpuwarden.judgement import NOT_STARTED
 from gpuwarden.query import Querier, QueryError
 from gpuwarden_rules.backtest.explain import Explanation, explanation
 from gpuwarden_rules.backtest.run import Backtester
@@ -40,7 +42,8 @@ def routes(
         return handle
 
     async def list_rules(_request: web.Request, reloader: RuleReloader) -> web.Response:
-        found = answer({"rules": described(reloader.engine)})
+        judgement = reloader.engine.judgement.document()
+        found = answer({"rules": described(reloader.engine), "judgement": judgement})
         found.enable_compression()
         return found
 
@@ -76,6 +79,7 @@ def routes(
         return answer(_explained(found))
 
     return [
+        web.get("/v1/judgement", partial(_judge, reloader)),
         web.get("/v1/alerts/{fingerprint}/explanation", guarded(explain)),
         web.get("/v1/rules", guarded(list_rules)),
         web.get("/v1/rules/{name}", guarded(show_rule)),
@@ -83,6 +87,13 @@ def routes(
         *silences.routes(guarded, clock, on_silence),
         *backtests.routes(backtester, guarded),
     ]
+
+
+async def _judge(
+    reloader: Callable[[], RuleReloader | None], _request: web.Request
+) -> web.Response:
+    found = reloader()
+    return answer((found.engine.judgement if found else NOT_STARTED).document())
 
 
 def _explained(found: Explanation) -> dict[str, Any]:

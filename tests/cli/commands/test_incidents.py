@@ -65,6 +65,7 @@ def fleet(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryDatabase]:
 
     for module in (alerts, incidents):
         monkeypatch.setattr(module, "ask", ask)
+    monkeypatch.setattr(alerts, "unjudged_at", lambda _url: None)
     muted = "silenced until 18:00 UTC by alice"
     job = '{"job": "4711", "host": "c1"}'
     rows = [
@@ -201,3 +202,17 @@ def test_an_incident_is_acknowledged_by_its_roots(fleet, capsys, answering) -> N
     assert main(["incidents", "ack", "2b2b", "--for", "2h", "--author", "bob"]) == 0
     assert [(found["fingerprint"], found["for"]) for found in asked] == [("aaaaaaaa00000000", "2h")]
     assert capsys.readouterr().out == "acknowledged until 2026-01-01 14:00 UTC\n"
+
+
+def test_rules_that_have_not_run_are_said_instead_of_nothing(fleet, monkeypatch, capsys) -> None:
+    unjudged = "Not judged yet, since 12:00: 3 of 60 rules have run on fresh data."
+    monkeypatch.setattr(alerts, "unjudged_at", lambda _url: unjudged)
+    for command in (["alerts", "list"], ["incidents", "list"]):
+        assert main([*command, "--user", "bob", "--exit-code"]) == 1
+        assert capsys.readouterr() == ("", f"{unjudged}\n")
+        assert main(command) == 0
+        said = capsys.readouterr()
+        assert ("gpu_idle_held" in said.out, said.err) == (True, f"{unjudged}\n")
+        state = ["--state", "resolved", "--user", "bob"]
+        assert main([*command, *state]) == 0
+        assert capsys.readouterr().err == ""

@@ -105,6 +105,20 @@ async def rows_of(database: MemoryDatabase, view: TopView, **more: Any) -> RowsA
     return found
 
 
+async def test_totals_say_where_the_rules_have_not_judged(fleet) -> None:
+    said: list[str | None] = ["Not judged yet.", None]
+
+    async def unjudged() -> str | None:
+        return said.pop(0)
+
+    source = CollectorSource(None, fleet, unjudged)
+    for _ in range(2):  # the second within the time for which the first is good
+        answer = await source.ask(RowsRequest(TopView.ALERTS, 0, 10))
+        assert isinstance(answer, RowsAnswer)
+        assert answer.totals["unjudged"] == "Not judged yet."
+    assert said == [None]
+
+
 async def test_totals_come_with_every_view_also_with_one_that_has_no_rows(
     fleet: MemoryDatabase,
 ) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gpuwarden.alert import Alert, AlertState
 from gpuwarden.clock import Clock, ManualClock
+from gpuwarden.judgement import JudgementState
 from gpuwarden.query import QueryError, QueryTimeoutError, Result
 from gpuwarden_rules.definition.language import Rule, parse
 from gpuwarden_rules.evaluation import engine as engine_module
@@ -262,6 +263,24 @@ async def test_a_failed_evaluation_changes_nothing(failure, store, clock, caplog
     assert [record.getMessage() for record in caplog.records] == ["rule fails", "rule works again"]
     assert engine.stats["hot"].last_error is None
     assert engine.stats["hot"].evaluations == 4
+
+
+async def test_a_rule_has_judged_once_it_succeeded_on_fresh_data(store, clock) -> None:
+    lag: list[float | None] = [None]
+    querier = Scripted([], QueryError("away"), [], [])
+    engine = RuleEngine([rule_of()], querier, store, clock, lag_s=lambda: lag[0])
+    await engine.start()
+    for now in (None, 5.0, 400.0, 5.0):  # nothing came; it fails; a backlog; fresh
+        assert engine.judgement.state is JudgementState.NOT_YET
+        lag[0] = now
+        await engine.evaluate("hot")
+        clock.advance(10)
+    assert (engine.judgement.state, engine.judgement.rules) == (JudgementState.YES, 1)
+    clock.advance(3600)
+    assert engine.judgement.state is JudgementState.STALE
+    await engine.reload([rule_of(), rule_of("new")])
+    await engine.evaluate("hot")
+    assert engine.judgement.since == clock.now()  # since the new one came
 
 
 async def test_too_many_rows_fail_the_evaluation(database, store, clock, monkeypatch) -> None:

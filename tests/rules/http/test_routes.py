@@ -77,6 +77,17 @@ async def test_rules_are_listed_with_their_state_and_figures(
     assert rule["last_success_at"] == "2026-01-01T12:00:00.000Z"
 
 
+async def test_it_is_said_whether_the_rules_have_judged(
+    client, engine, database, clock, store
+) -> None:
+    found = await (await client.get("/v1/judgement")).json()
+    assert (found["state"], found["judged"], found["waiting"]) == ("not_judged", 0, ["down"])
+    assert (await (await client.get("/v1/rules")).json())["judgement"] == found
+    await fire(engine, database, clock, store)
+    found = await (await client.get("/v1/judgement")).json()
+    assert (found["state"], found["since"], found["judged"]) == ("judged", None, 1)
+
+
 async def test_a_reload_takes_what_is_right_and_says_what_is_wrong(
     client, engine, tmp_path
 ) -> None:

@@ -6,7 +6,7 @@
 from pathlib import Path
 
 import pytest
-from bench.diagnosis.judge import JudgementState, load_all, verdicts
+from bench.diagnosis.judge import Judged, load_all, verdicts
 from bench.diagnosis.recordings import LOSSES, Recording
 from bench.diagnosis.report import macro_f1
 from bench.diagnosis.scenarios import SCENARIOS
@@ -33,7 +33,7 @@ def recordings(every_recording: list[Recording]) -> list[Recording]:
     return [recording for recording in every_recording if not recording.run.is_loaded]
 
 
-def wrong(several: list[JudgementState]) -> list[str]:
+def wrong(several: list[Judged]) -> list[str]:
     return [f"{v.run.name} {v.scenario.name}: {v.said.value}" for v in several if v.is_wrong]
 
 

@@ -278,7 +278,7 @@ class Collector:
             stats,
             self.clock,
             commit_interval_s=0.0,
-            trusts_clock=lambda: self.clock_check.reason is None,
+            trusts_clock=lambda: self.clock_check.is_trusted,
         )
         self.writer.start()
         self.ingest = Ingest(

@@ -245,6 +245,7 @@ async def _keeping(
     if latest is not None:
         _follow(frames, latest, stats)
         timetable.every(LATEST_S, partial(take_stored, latest, querier.beside))
+    storage.trust_clock(clock_check.confirmed_s)
     await storage.begin(writer)
     stack.push_async_callback(storage.stop)
     timetable.every(STORAGE_LOOK_S, storage.look)
@@ -252,7 +253,7 @@ async def _keeping(
     async def look_at_clock() -> None:
         before = clock_check.reason
         clock_check.look()
-        storage.trust_clock(is_trusted=clock_check.reason is None)
+        storage.trust_clock(clock_check.confirmed_s)
         if clock_check.reason != before:
             said = clock_check.reason or "the clocks of agents and collector agree again"
             log.log(logging.ERROR if clock_check.reason else logging.WARNING, said)
@@ -308,7 +309,7 @@ def _writer(
         queue_bytes_max=settings.queue_bytes_max,
         prices=prices,
         copy=copy,
-        trusts_clock=lambda: clock_check.reason is None,
+        trusts_clock=lambda: clock_check.is_trusted,
     )
 
 

@@ -2,22 +2,30 @@
 
 import asyncio
 import math
+import os
+import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.clock import Clock, SystemClock
+from gpuwarden.alert import Alert, AlertState, Severity
+from gpuwarden.clock import Clock, ManualClock, SystemClock, to_ms
+from gpuwarden.wire import NOW_HEADER
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.queue.spool import Spool
 from gpuwarden_agent.ship.shipper import Shipper
 from gpuwarden_agent.ship.transport import open_transport
 from gpuwarden_agent.worker import Worker
-from gpuwarden_collector.ops.clock_check import WRONG_S, ClockEvidence, doubt
+from gpuwarden_collector.ingest.deduplicate import token_sender
+from gpuwarden_collector.ops.clock_check import WRONG_S, ClockCheck, ClockEvidence, doubt
+from gpuwarden_collector.ops.control_socket import ask
 
 BATCHES = 200
 GOOD = st.floats(-WRONG_S, WRONG_S)
@@ -114,6 +122,73 @@ def test_what_is_said_of_any_clock_can_be_said(
     offsets: list[float], behind_s: float, is_synchronised: bool | None
 ) -> None:
     doubt(ClockEvidence(each_of_its_own(offsets), behind_s, is_synchronised))
+
+
+class Judged:
+    """A check of a clock that is moved by hand."""
+
+    def __init__(self, newest: datetime | None = None) -> None:
+        self.clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
+        self.kernel: bool | None = None
+        self.check = ClockCheck(self.clock, newest, lambda: self.kernel)
+
+    def hear(self, agents: int, ahead_s: float) -> None:
+        for number in range(agents):
+            self.check.note(token_sender(f"t{number}"), "agent", ahead_s)
+        self.check.look()
+
+    @property
+    def verdict(self) -> tuple[bool, bool]:
+        """Whether it is doubted and whether it is trusted, judged now."""
+        self.check.look()
+        return self.check.reason is not None, self.check.is_trusted
+
+
+def test_a_clock_is_trusted_once_an_agent_or_the_kernel_has_confirmed_it() -> None:
+    by_agent, by_kernel, by_few = Judged(), Judged(), Judged()
+    assert by_agent.verdict == by_kernel.verdict == (False, False)
+    by_agent.hear(1, 2.0)
+    assert by_agent.verdict == (False, True)
+    by_kernel.kernel = True
+    assert by_kernel.verdict == (False, True)
+    by_few.hear(2, 7_200.0)
+    assert by_few.verdict == (False, False), "two do not outweigh it, nor do they confirm it"
+
+
+def test_it_stays_trusted_without_agents_until_it_is_set() -> None:
+    judged = Judged()
+    judged.hear(1, 0.0)
+    judged.clock.advance(86_400)
+    assert judged.verdict == (False, True)
+    judged.clock.step(WRONG_S + 1)
+    assert not judged.check.is_trusted, "before anybody has looked"
+    assert judged.verdict == (False, False)
+    judged.clock.step(-2)
+    assert judged.verdict == (False, True), "it was set back"
+    judged.clock.step(3_600)
+    judged.hear(1, 0.0)
+    assert judged.verdict == (False, True), "an agent says that it was right to set it"
+
+
+def test_what_agents_said_counts_when_the_clock_was_set_since() -> None:
+    judged = Judged()
+    judged.hear(3, 7_200.0)
+    assert judged.verdict == (True, False)
+    judged.clock.advance(60)
+    judged.clock.step(7_200)
+    assert judged.verdict == (False, True)
+    judged.clock.step(-86_400)
+    assert judged.verdict == (True, False)
+
+
+def test_what_was_confirmed_and_then_doubted_is_to_be_confirmed_again() -> None:
+    judged = Judged()
+    judged.kernel = True
+    judged.hear(3, 7_200.0)
+    assert judged.verdict == (True, False)
+    judged.kernel = None
+    judged.clock.advance(3_600)
+    assert judged.verdict == (False, False), "whoever doubted it is gone"
 
 
 class OffsetClock(SystemClock):
@@ -218,3 +293,93 @@ async def test_an_agent_whose_clock_is_ahead_keeps_its_batches_and_hears_why(
         assert len(refused) == 2
         assert "in the future" in refused[0]
     assert len(spool.refused()) == 2
+
+
+YEAR_S = 400 * 86_400.0
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but agents confirms the clock; it is judged, and the ledger looked through, all the time."""
+    monkeypatch.setattr("gpuwarden_collector.daemon.kernel_synchronised", lambda: None)
+    monkeypatch.setattr("gpuwarden_collector.daemon.CLOCK_LOOK_S", 0.01)
+    monkeypatch.setattr("gpuwarden_collector.ingest.writer._EXPIRY_INTERVAL_S", 0.0)
+
+
+def resolved(wire: Any) -> Alert:
+    return Alert(
+        fingerprint="f1",
+        rule="GpuHot",
+        severity=Severity.WARNING,
+        state=AlertState.RESOLVED,
+        labels={},
+        summary="It was hot.",
+        remedy="",
+        value=None,
+        usd_per_hour=None,
+        began_at=wire.now,
+        active_at=wire.now,
+        fired_at=wire.now,
+        seen_at=wire.now,
+        resolved_at=wire.now,
+        simulated=True,
+    )
+
+
+async def maintained(data_dir: Path) -> None:
+    async with asyncio.timeout(20):
+        # Whoever is being started is asked again.
+        while "tasks" not in (await asyncio.to_thread(ask, data_dir, "maintain", 10.0) or {}):
+            pass
+
+
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("is_confirmed", [False, True])
+async def test_nothing_is_dropped_by_the_age_that_a_clock_says_before_it_is_confirmed(
+    is_confirmed: bool,
+    start: Any,
+    wire: Any,
+    post: Any,
+    clock: Any,
+    data_dir: Path,
+) -> None:
+    body = wire.zstd(wire.stream("gpu_samples", wire.gpu_rows(1, [0])))
+    events = wire.zstd(wire.stream("events", []))
+    async with start() as collector:
+        assert (await post(collector.url, body))[0] == 204
+        await collector.seal()
+        await collector.alerts.save([resolved(wire)])
+    clock.step(YEAR_S)
+    async with start(ts_past_max_s=2 * YEAR_S) as collector:
+        now = {NOW_HEADER: str(to_ms(clock.now()))} if is_confirmed else {}
+        for number in (1, 2):  # the second after the clock was judged
+            agent = f"agent-2-{number}"
+            assert (await post(collector.url, events, 1, agent=agent, headers=now))[0] == 204
+            await asyncio.sleep(0.2)
+        await maintained(data_dir)
+        kept = await collector.alerts.resolved_since(wire.now - timedelta(seconds=1))
+        assert len(kept) == (0 if is_confirmed else 1)
+        assert (await post(collector.url, body))[0] == 204
+        assert collector.stats.duplicates == (0 if is_confirmed else 1)
+
+
+@pytest.mark.usefixtures("forgetful")
+async def test_a_storage_process_that_is_replaced_trusts_the_clock_no_more_than_the_collector(
+    start: Any,
+    wire: Any,
+    clock: Any,
+    data_dir: Path,
+    eventually: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gpuwarden_collector.daemon.CLOCK_LOOK_S", 1e6)
+    async with start() as collector:
+        await collector.alerts.save([resolved(wire)])
+    clock.step(YEAR_S)
+    async with start() as collector:
+        below = psutil.Process().children(recursive=True)
+        (process,) = [p.pid for p in below if p.name() == "gpuwarden-store"]
+        os.kill(process, signal.SIGKILL)
+        await eventually(lambda: collector.stats.storage_restarts == 1)
+        await maintained(data_dir)
+        assert await collector.alerts.resolved_since(wire.now - timedelta(seconds=1))

@@ -97,7 +97,11 @@ def test_files_that_may_be_what_the_lake_lacks_stay() -> None:
 def test_days_go_first() -> None:
     going = tasks(state(part(20), part(0)))[0]
     assert [(d.part, d.reason) for d in going.drops] == [(part(20), Reason.AGE)]
-    assert DropDays not in map(type, tasks(state(part(20), part(0), is_clock_trusted=False)))
+
+
+def test_nothing_goes_by_age_while_nobody_has_confirmed_the_clock() -> None:
+    found = tasks(state(part(20), part(0), is_clock_trusted=False))
+    assert {DropDays, DeleteOrphans}.isdisjoint(map(type, found))
 
 
 def test_a_day_that_is_over_is_merged_and_today_is_not() -> None:

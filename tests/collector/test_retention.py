@@ -12,7 +12,6 @@ from gpuwarden_collector.storage.retention import (
     Reason,
     Tier,
     drops,
-    is_step,
     oldest_days,
     tier_of,
 )
@@ -129,13 +128,3 @@ def test_without_excess_nothing_that_is_young_goes(parts: list[LakeDay]) -> None
 def test_the_oldest_day_of_each_table() -> None:
     parts = [part("gpu_samples", 1), part("gpu_samples", 3), part("events", 0)]
     assert oldest_days(parts) == {"gpu_samples": TODAY - timedelta(days=3), "events": TODAY}
-
-
-@pytest.mark.parametrize(
-    ("wall_s", "passed_s", "stepped"),
-    [(60, 60, False), (3_600, 60, False), (3_661, 60, True), (-3_601, 0, True), (9e6, 9e6, False)],
-)
-def test_a_set_clock_is_told_from_a_slewed_one(
-    wall_s: float, passed_s: float, stepped: bool
-) -> None:
-    assert is_step(timedelta(seconds=wall_s), passed_s) is stepped

@@ -1,8 +1,8 @@
 """Judges the collector's own clock, by what agents say of theirs and by what was stored before.
 
 A wrong clock of the collector would refuse every batch as too old or in the future, and drop rows by a wrong age.
-While it is doubtful, batches of agents that do not agree with it get 503, which they wait out, and nothing is dropped
-by age.
+While it is doubtful, batches of agents that do not agree with it get 503, which they wait out. Nothing is dropped by age before
+agents or the kernel have confirmed it, after each start and whenever it was set.
 
 Who an agent is it says itself, so that the holder of a token may invent many: those of one token for any node count
 as few, and those of a node's token as one.
@@ -65,11 +65,33 @@ def doubt(evidence: ClockEvidence) -> str | None:
     ):
         apart = _apart(-statistics.median(against))
         return f"the collector's clock is {apart} those of {len(against)} of {len(agents)} agents: set it right{hint}"
-    agree = bool(agents) and _share(evidence.offsets_s, _is_wrong) < 0.5
-    if evidence.behind_s > WRONG_S and not agree and evidence.is_synchronised is not True:
+    if (
+        evidence.behind_s > WRONG_S
+        and not _do_agree(evidence)
+        and evidence.is_synchronised is not True
+    ):
         apart = _apart(-evidence.behind_s)
         return f"the collector's clock is {apart} the newest time that it has stored: set it right{hint}"
     return None
+
+
+def is_confirmed(evidence: ClockEvidence) -> bool:
+    """Whether somebody says that a clock that is not doubted is right."""
+    return evidence.is_synchronised is True or _do_agree(evidence)
+
+
+def _do_agree(evidence: ClockEvidence) -> bool:
+    return any(evidence.offsets_s) and _share(evidence.offsets_s, _is_wrong) < 0.5
+
+
+def shows_as_confirmed(confirmed_s: float | None, clock: Clock) -> bool:
+    """Whether a clock has gone on from where it was confirmed; `confirmed_s`: it less the monotonic one then."""
+    return confirmed_s is not None and not _is_wrong(_wall_s(clock) - confirmed_s)
+
+
+def _wall_s(clock: Clock) -> float:
+    """The clock less the monotonic one: what changes when it is set."""
+    return clock.now().timestamp() - clock.monotonic()
 
 
 def _is_wrong(offset_s: float) -> bool:
@@ -117,16 +139,23 @@ class ClockCheck:
         self._newest = newest
         self._is_synchronised = is_synchronised
         self._said: OrderedDict[str, OrderedDict[str, tuple[float, float]]] = OrderedDict()
-        """Seconds ahead, and the monotonic time, by sender and agent; who was heard of last comes last."""
+        """Agents' clocks less our monotonic one, and when it was, by sender and agent; the last heard of is last."""
         self.reason: str | None = None
-        """Why the clock is not to be trusted; None: it is."""
+        """Why the clock is doubted; None: it is not."""
+        self.confirmed_s: float | None = None
+        """The clock less the monotonic one when it was last confirmed; None: it never was, or is doubted since."""
         self.look()
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether rows and entries may go by the age that the clock says."""
+        return shows_as_confirmed(self.confirmed_s, self._clock)
 
     def note(self, sender: str, agent_id: str, ahead_s: float) -> None:
         """What an agent's request says of its clock; `sender`: who was let in (`deduplicate.py`)."""
         of_sender = self._said.setdefault(sender, OrderedDict())
         is_news = agent_id not in of_sender
-        of_sender[agent_id] = (ahead_s, self._clock.monotonic())
+        of_sender[agent_id] = (_wall_s(self._clock) + ahead_s, self._clock.monotonic())
         of_sender.move_to_end(agent_id)
         self._said.move_to_end(sender)
         if len(of_sender) > (1 if is_of_node(sender) else _AGENTS_MAX):
@@ -145,9 +174,17 @@ class ClockCheck:
                 of_sender.popitem(last=False)
             if not of_sender:
                 del self._said[sender]
-        offsets = [[ahead_s for ahead_s, _ in said.values()] for said in self._said.values()]
+        wall_s = _wall_s(self._clock)
+        offsets = [
+            [theirs_s - wall_s for theirs_s, _ in said.values()] for said in self._said.values()
+        ]
         behind = self._newest - self._clock.now() if self._newest else timedelta(0)
-        self.reason = doubt(ClockEvidence(offsets, behind.total_seconds(), self._is_synchronised()))
+        evidence = ClockEvidence(offsets, behind.total_seconds(), self._is_synchronised())
+        self.reason = doubt(evidence)
+        if self.reason is not None:
+            self.confirmed_s = None
+        elif is_confirmed(evidence):
+            self.confirmed_s = wall_s
 
 
 def kernel_synchronised() -> bool | None:

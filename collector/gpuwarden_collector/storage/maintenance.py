@@ -27,7 +27,6 @@ from gpuwarden_collector.storage.retention import (
     Reason,
     Tier,
     drops,
-    is_step,
 )
 from gpuwarden_collector.storage.state import StateFile
 
@@ -50,8 +49,6 @@ COMPACT_AT_BYTES = 16 * 1024 * 1024
 """Size of segments and state from which they are sealed sooner when the disk is near full."""
 PUT_OFF_S = 3_600.0
 """A task that failed is left alone for so long, so that it does not hold up the others."""
-STEP_DISTRUSTED_S = 86_400.0
-"""How long nothing is dropped by age after the wall clock was set."""
 LOOK_EVERY_S = 60.0
 """How often it is looked what the lake needs while the disk has room."""
 _TASKS_MAX = 200
@@ -210,7 +207,8 @@ def _due(
     is_old = aware(state.lake.oldest_snapshot_at) < now - SNAPSHOTS_KEPT
     if is_old and diary.is_due("expire", HOURLY_S, now_s):
         yield Expire(now - SNAPSHOTS_KEPT)
-    if state.is_whole and diary.is_due("delete_orphans", DAILY_S, now_s):
+    is_known = state.is_whole and state.is_clock_trusted
+    if is_known and diary.is_due("delete_orphans", DAILY_S, now_s):
         yield DeleteOrphans(now - ORPHANS_KEPT)
 
 
@@ -257,7 +255,7 @@ class Maintainer:
     ) -> None:
         """`turn`: held by whoever writes the lake. `seal`: moves to the lake what is hot. `leads`:
         whether it is this collector that maintains the lake, where others share it; it may block.
-        `trusts_clock`: whether the wall clock may be right (`clock_check.py`)."""
+        `trusts_clock`: whether anything may go by age (`clock_check.py`)."""
         self._database = database
         self._stats = stats
         self._clock = clock
@@ -268,8 +266,6 @@ class Maintainer:
         self._leads = leads
         self._trusts_clock = trusts_clock
         self._diary = Diary()
-        self._clock_seen = (clock.now(), clock.monotonic())
-        self._distrusted_until_s: float | None = None
         self._looked_s: float | None = None
         self._is_stopping = False
 
@@ -383,7 +379,7 @@ class Maintainer:
             lake,
             self._disk.excess(lake.leaving.bytes) if is_here else Excess(),
             is_short=self._disk.is_short and is_here,
-            is_clock_trusted=self._is_clock_trusted(),
+            is_clock_trusted=self._trusts_clock(),
             is_whole=self._database.oldest_segment <= sealed + 1,
         )
 
@@ -458,23 +454,10 @@ class Maintainer:
         self._diary.put_off_s[key] = self._clock.monotonic()
         log.error("maintenance failed and is put off", extra={"task": key, "reason": reason})
 
-    def _is_clock_trusted(self) -> bool:
-        now, now_s = self._clock.now(), self._clock.monotonic()
-        seen, seen_s = self._clock_seen
-        self._clock_seen = (now, now_s)
-        if is_step(now - seen, now_s - seen_s):
-            self._distrusted_until_s = now_s + STEP_DISTRUSTED_S
-            log.warning(
-                "the wall clock was set; nothing is dropped by age for a day",
-                extra={"from": str(seen), "to": str(now)},
-            )
-        is_over = self._distrusted_until_s is None or now_s >= self._distrusted_until_s
-        return is_over and self._trusts_clock()
-
     async def _forget_alerts(self) -> None:
         now_s = self._clock.monotonic()
         is_due = self._diary.is_due("alerts", DAILY_S, now_s)
-        if self._is_stopping or not is_due or not self._is_clock_trusted():
+        if self._is_stopping or not is_due or not self._trusts_clock():
             return
         self._diary.done_s["alerts"] = now_s
         before = self._clock.now() - timedelta(days=self._policy.kept_days[Tier.EVENTS])

@@ -22,6 +22,7 @@ from typing import Any
 from gpuwarden.clock import Clock
 from gpuwarden_collector.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.ingest.writer import WriterStopped
+from gpuwarden_collector.ops.clock_check import shows_as_confirmed
 from gpuwarden_collector.ops.disk import Budget, DiskMonitor
 from gpuwarden_collector.ops.metrics import StorageStats
 from gpuwarden_collector.query.channel import Channel, ChannelError
@@ -99,7 +100,7 @@ class Upkeep:
         self.peer: Peer | None = None
         self._store: Store | None = None
         self._memory = Memory()
-        self._is_clock_trusted = True
+        self._clock_confirmed_s: float | None = None
         self.handlers: Mapping[str, Handler] = {
             "open": self._open,
             "begin": self._begin,
@@ -121,9 +122,10 @@ class Upkeep:
         self._stack.callback(store.close)
         return await asyncio.to_thread(_sealed, store)
 
-    async def _begin(self) -> None:
-        """Do things by the clock from now on."""
+    async def _begin(self, clock_confirmed_s: float | None) -> None:
+        """Do things by the clock from now on; nothing by age before it was confirmed (`clock_check.py`)."""
         assert self.peer is not None and self._store is not None
+        self._clock_confirmed_s = clock_confirmed_s
         settings, store, stats = self._settings, self._store, self._stats
         clock, writer = settings.clock, RemoteWriter(self.peer)
         timetable = Timetable()
@@ -141,7 +143,7 @@ class Upkeep:
             sealer.turn,
             seal=lambda: sealer.seal_due(is_forced=True),
             leads=store.coordination.is_leader,
-            trusts_clock=lambda: self._is_clock_trusted,
+            trusts_clock=lambda: shows_as_confirmed(self._clock_confirmed_s, clock),
         )
         roller = Roller(store, writer, stats, clock, sealer)
         self._copier = Copier(store, clock, sealer.turn)
@@ -169,8 +171,8 @@ class Upkeep:
     async def _told_stats(self) -> StorageStats:
         return self._stats
 
-    async def _trust_clock(self, is_trusted: bool) -> None:
-        self._is_clock_trusted = is_trusted
+    async def _trust_clock(self, confirmed_s: float | None) -> None:
+        self._clock_confirmed_s = confirmed_s
 
     async def _limit_spill(self, bytes_max: int) -> None:
         """Told every few seconds, also before the store is open."""

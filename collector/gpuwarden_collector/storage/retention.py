@@ -8,7 +8,7 @@ would stay on the disk all the same.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 from enum import Enum, IntEnum
 from itertools import groupby
 
@@ -126,12 +126,3 @@ def oldest_days(parts: Iterable[LakeDay]) -> dict[str, date]:
     for part in parts:
         oldest[part.table] = min(part.day, oldest.get(part.table, part.day))
     return oldest
-
-
-STEP = timedelta(hours=1)
-"""A wall clock that moves so much more or less than time passes was set, not slewed."""
-
-
-def is_step(wall: timedelta, monotonic_s: float) -> bool:
-    """Whether the wall clock was set while `monotonic_s` passed."""
-    return abs(wall - timedelta(seconds=monotonic_s)) > STEP

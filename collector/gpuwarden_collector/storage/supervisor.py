@@ -95,6 +95,7 @@ class StorageProcess:
         """When it was last seen to have looked at what is to move to the lake."""
         self._rolled_s = self._looked_s
         """When rollups were last seen to have got on."""
+        self._clock_confirmed_s: float | None = None
         self._is_stopping = False
 
     @property
@@ -146,7 +147,7 @@ class StorageProcess:
     async def begin(self, writer: UpkeepWriter) -> None:
         """Let it do its work."""
         self._writer = writer
-        await self._ask("begin")
+        await self._ask("begin", self._clock_confirmed_s)
         self._is_open = True
 
     async def look(self) -> None:
@@ -201,10 +202,11 @@ class StorageProcess:
         if self._peer is not None:
             self._peer.tell("limit_spill", bytes_max)
 
-    def trust_clock(self, *, is_trusted: bool) -> None:
-        """Whether it may drop by age."""
+    def trust_clock(self, confirmed_s: float | None) -> None:
+        """What it may drop by age on: as `ClockCheck.confirmed_s`. Who comes in its place begins with it."""
+        self._clock_confirmed_s = confirmed_s
         if self._peer is not None:
-            self._peer.tell("trust_clock", is_trusted)
+            self._peer.tell("trust_clock", confirmed_s)
 
     async def stop(self) -> None:
         """End it in good order."""
@@ -229,7 +231,7 @@ class StorageProcess:
         try:
             await self.start()
             async with asyncio.timeout(OPEN_S):
-                await self._ask("begin")
+                await self._ask("begin", self._clock_confirmed_s)
             self._is_open = True
         except (StartError, StoreUnavailableError, TimeoutError) as error:
             self._is_open = False

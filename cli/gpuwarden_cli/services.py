@@ -191,7 +191,7 @@ def _incidents_of(
 
     return IncidentService(
         lambda: engine.alerts if engine.is_running else None,
-        lambda: engine.rules,
+        lambda: engine.all_rules,
         collector.incidents,
         collector.rules_querier,
         clock,
@@ -206,6 +206,8 @@ def _duties(parts: _Parts, notifications: "Notifications") -> "Duties":
     kept = parts.reloader
     rules = kept.engine.stats if kept else {}
     failing = tuple(name for name, figures in rules.items() if figures.failing_since)
+    every_s = {rule.name: rule.interval_s for rule in kept.engine.rules} if kept else {}
+    slow = ((rules[name].last_seconds or 0.0, every_s[name]) for name in rules)
     judgement = parts.judgement()
     return Duties(
         len(rules) if kept else None,
@@ -213,6 +215,7 @@ def _duties(parts: _Parts, notifications: "Notifications") -> "Duties":
         notifications.failing(),
         notifications.waiting(),
         None if judgement.state is JudgementState.YES else judgement.sentence,
+        tuple((took_s, most_s) for took_s, most_s in slow if took_s > most_s),
     )
 
 

@@ -63,6 +63,20 @@ COLLECTOR_SAMPLES = Table(
             "rules_failing", Type.STRING, "Rules that fail, separated by commas; NULL: none does."
         ),
         Column(
+            "rules_slow", Type.INT32, "Rules whose last evaluation took longer than their interval."
+        ),
+        Column(
+            "rules_slow_seconds", Type.FLOAT64, "What these evaluations took together; NULL: none."
+        ),
+        Column(
+            "rules_slow_intervals_seconds", Type.FLOAT64, "The intervals of these rules together."
+        ),
+        Column(
+            "cpu_pressure_percent",
+            Type.FLOAT64,
+            "Share of the minute in which something on the host waited for a CPU; NULL: the kernel does not say.",
+        ),
+        Column(
             "receivers_failing",
             Type.STRING,
             "Receivers of notifications whose last message failed, separated by commas; NULL: none.",

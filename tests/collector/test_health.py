@@ -9,6 +9,7 @@ from typing import Any
 from gpuwarden import __version__
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.ops import control_socket as control
+from gpuwarden_collector.ops.cpu import pressure_percent
 from gpuwarden_collector.ops.disk import Budget, Usage
 from gpuwarden_collector.ops.health import QUESTIONS, Duties, Health
 from gpuwarden_collector.ops.metrics import Levels, Stats
@@ -104,9 +105,22 @@ async def test_the_document_tells_of_the_fleet(
 
 async def test_what_else_the_process_does_is_in_the_row(tmp_path: Path, clock: Any) -> None:
     settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1)
-    duties = Duties(64, ("a", "b"), ("chat",), 7)
+    duties = Duties(64, ("a", "b"), ("chat",), 7, rules_slow=((17.5, 5.0), (16.0, 10.0)))
     async with running(settings, clock, duties=lambda: duties) as collector:
         (row,) = (await collector.querier.query("FROM collector_samples")).records()
     assert [row[n] for n in ("rules", "rules_failing", "receivers_failing", "messages_waiting")] == [
         64, "a, b", "chat", 7,
     ]  # fmt: skip
+    slow = ("rules_slow", "rules_slow_seconds", "rules_slow_intervals_seconds")
+    assert [row[n] for n in slow] == [2, 33.5, 15.0]
+
+
+def test_pressure_is_that_of_the_last_minute_where_the_kernel_says(tmp_path: Path) -> None:
+    path = tmp_path / "cpu"
+    assert pressure_percent(path) is None
+    path.write_text(
+        "some avg10=50.00 avg60=12.34 avg300=0.60 total=1\nfull avg10=0.00 avg60=0.00\n"
+    )
+    assert pressure_percent(path) == 12.34
+    path.write_text("")
+    assert pressure_percent(path) is None

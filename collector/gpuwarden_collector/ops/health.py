@@ -5,7 +5,7 @@ What rules and notifications are up to is told by `duties`; this part knows neit
 
 import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
@@ -19,6 +19,7 @@ from gpuwarden.collector_samples import COLLECTOR_SAMPLES
 from gpuwarden.query import Querier, QueryError
 from gpuwarden_collector.ingest.decode import arrow_schema
 from gpuwarden_collector.ingest.writer import Writer, WriterStopped
+from gpuwarden_collector.ops.cpu import pressure_percent
 from gpuwarden_collector.ops.disk import Budget
 from gpuwarden_collector.ops.metrics import Levels, Stats
 from gpuwarden_collector.ops.readiness import not_ready
@@ -77,6 +78,8 @@ class Duties:
     """None: nobody is told of anything."""
     unjudged: str | None = None
     """Why that nothing fires means nothing now, in a sentence; None: the rules have judged the fleet."""
+    rules_slow: tuple[tuple[float, float], ...] = ()
+    """Of each whose last evaluation took longer than its interval: both, in seconds."""
 
 
 class Health:
@@ -138,6 +141,10 @@ class Health:
             "authority_ends_at": naive(levels.authority_ends_at),
             "rules": duties.rules,
             "rules_failing": ", ".join(duties.rules_failing) or None,
+            "rules_slow": None if duties.rules is None else len(duties.rules_slow),
+            "rules_slow_seconds": _sum(took_s for took_s, _ in duties.rules_slow),
+            "rules_slow_intervals_seconds": _sum(every_s for _, every_s in duties.rules_slow),
+            "cpu_pressure_percent": pressure_percent(),
             "receivers_failing": ", ".join(duties.receivers_failing) or None,
             "messages_waiting": duties.messages_waiting,
         }
@@ -168,6 +175,10 @@ class Health:
         tasks = stats.seal_failures + stats.rollup_failures + stats.maintenance_failures.total()
         totals = (stats.batches, stats.refused.total(), stats.commit_failures, tasks)
         return dict(zip(_COUNTS, totals, strict=True))
+
+
+def _sum(seconds: Iterable[float]) -> float | None:
+    return sum(seconds) or None
 
 
 def _plain(value: Any) -> Any:

@@ -113,6 +113,11 @@ class RuleEngine:
         return [runtime.rule for runtime in self._runtimes.values()]
 
     @property
+    def all_rules(self) -> list[Rule]:
+        """The same, and the engine's own."""
+        return [runtime.rule for runtime in self._all]
+
+    @property
     def overrides(self) -> Mapping[str, Sequence[Override]]:
         """Overrides by the rule that they concern."""
         return {name: runtime.overrides for name, runtime in self._runtimes.items()}

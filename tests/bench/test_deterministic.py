@@ -126,6 +126,7 @@ def _clock_is_right(patch: pytest.MonkeyPatch) -> None:
         self.reason = None
 
     patch.setattr(ClockCheck, "look", look)
+    patch.setattr(ClockCheck, "is_trusted", True)
     patch.setattr(Ingest, "_ahead_s", lambda self, request: 0.0)
 
 

@@ -1,12 +1,13 @@
 """Values that cannot be true refuse the batch, with table, column, count and an example."""
 
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuwarden_collector.ingest.admit import NAME_BYTES_MAX, TEXT_BYTES_MAX, refusal, window
@@ -45,6 +46,34 @@ def test_rows_outside_the_window_are_refused_with_count_and_example(wire: Any) -
     )
     old = [wire.gpu_row(second=-20 * 24 * HOUR)]
     assert "1 rows are too old, such as 2026-02-09T12:00:00.000Z" in reason_for(wire, old)
+
+
+SECONDS = st.integers(-20 * 24 * HOUR, 20 * 24 * HOUR)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(SECONDS, min_size=1, max_size=5), SECONDS)
+def test_a_refusal_names_the_clocks_that_would_admit_the_rows(
+    wire: Any, seconds: list[int], ahead_s: int
+) -> None:
+    rows = [wire.gpu_row(second=second) for second in set(seconds)]
+    refused = judged(wire, rows)
+    if refused is None:
+        return
+    table = {"gpu_samples": wire.table("gpu_samples", rows)}
+    by_that_clock = window(wire.now + timedelta(seconds=ahead_s), 14 * 24 * HOUR, 300)
+    least_s, most_s = refused.admitting_ahead_s or (math.inf, -math.inf)
+    assert (refusal(table, by_that_clock) is None) == (least_s <= ahead_s <= most_s)
+
+
+def test_no_clock_admits_what_is_wrong_by_any(wire: Any) -> None:
+    too_wide = [wire.gpu_row(second=-20 * 24 * HOUR), wire.gpu_row(second=HOUR)]
+    for rows in ([wire.gpu_row(ts=None)], [wire.gpu_row(power_watts=math.nan)], too_wide):
+        refused = judged(wire, rows)
+        assert refused is not None and refused.admitting_ahead_s is None
+    started = datetime(1969, 1, 1, tzinfo=UTC)
+    refused = judged(wire, [{**wire.gpu_row(), "pid": 1, "started_at": started}], "process_samples")
+    assert refused is not None and refused.admitting_ahead_s is None
 
 
 @pytest.mark.parametrize("ts_ms", [-(2**63), 2**63 - 1, 0, -1])

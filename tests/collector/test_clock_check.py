@@ -383,3 +383,44 @@ async def test_a_storage_process_that_is_replaced_trusts_the_clock_no_more_than_
         await eventually(lambda: collector.stats.storage_restarts == 1)
         await maintained(data_dir)
         assert await collector.alerts.resolved_since(wire.now - timedelta(seconds=1))
+
+
+@pytest.mark.parametrize("kernel", [True, None])
+@pytest.mark.parametrize(
+    ("ahead_s", "row_s", "status"),
+    [
+        (60.0, 60, 503),  # it is made now, and one of the two clocks is a minute off
+        (0.0, 60, 422),
+        (-100.0, -150, 503),
+        (0.0, -150, 422),
+        (-5.0, 60, 422),  # by either clock
+        (None, 60, 422),
+    ],
+)
+async def test_what_the_sender_s_own_clock_would_admit_waits(
+    ahead_s: float | None,
+    row_s: int,
+    status: int,
+    kernel: bool | None,
+    start: Any,
+    wire: Any,
+    post: Any,
+    clock: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However close the clocks are, and however narrow the settings."""
+    monkeypatch.setattr("gpuwarden_collector.daemon.kernel_synchronised", lambda: kernel)
+    now = {} if ahead_s is None else {NOW_HEADER: str(to_ms(clock.now()) + int(ahead_s * 1000))}
+    body = wire.zstd(wire.stream("gpu_samples", [wire.gpu_row(second=row_s)]))
+    async with start(ts_future_max_s=10, ts_past_max_s=120) as collector:
+        got, text, headers = await post(collector.url, body, headers=now)
+        if ahead_s is None and kernel is None:
+            assert (got, "nobody has confirmed the collector's clock" in text) == (503, True), text
+        else:
+            assert got == status, text
+        assert ("Retry-After" in headers) == (got == 503)
+        if got == 503 and ahead_s:
+            apart = (
+                f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} the collector's"
+            )
+            assert apart in text

@@ -63,7 +63,7 @@ def checked(tables: Mapping[str, Any], admitted: Window) -> dict[str, Any] | Ref
         for column, values in zip(table.columns, data.columns, strict=True):
             reason = _wrong_column(table, column, values, admitted)
             if reason:
-                return RefusedBody(422, reason, column.type is Type.TIMESTAMP)
+                return RefusedBody(422, reason, _admitting_ahead_s(column, values, admitted))
         if name in _SAMPLE_TABLES and (key := _key_twice(table, data)):
             return RefusedBody(422, key)
     return combined
@@ -79,9 +79,7 @@ def _wrong_column(table: Table, column: Column, values: Any, admitted: Window) -
         return None
     match column.type:
         case Type.TIMESTAMP:
-            # Only `ts` says when a row was made; a process may have started long ago.
-            least_ms = admitted.least_ms if column.name == "ts" else to_ms(EPOCH)
-            return _wrong_time(where, values, Window(least_ms, admitted.most_ms))
+            return _wrong_time(where, values, _window_of(column, admitted))
         case Type.STRING:
             is_name = column.name in table.key or column.name in _NAMES
             return _wrong_text(where, values, NAME_BYTES_MAX if is_name else TEXT_BYTES_MAX)
@@ -89,6 +87,26 @@ def _wrong_column(table: Table, column: Column, values: Any, admitted: Window) -
             return _not_finite(where, values) or _outside(where, values, column.limits)
         case _:
             return _outside(where, values, column.limits)
+
+
+def _window_of(column: Column, admitted: Window) -> Window:
+    # Only `ts` says when a row was made; a process may have started long ago.
+    return admitted if column.name == "ts" else Window(to_ms(EPOCH), admitted.most_ms)
+
+
+def _admitting_ahead_s(column: Column, values: Any, admitted: Window) -> tuple[float, float] | None:
+    """As `RefusedBody` has it, of a column that is refused."""
+    if column.type is not Type.TIMESTAMP or (column.required and values.null_count):
+        return None
+    found = _extremes(values.cast(pa.int64()))
+    if found is None:
+        return None
+    bounds = _window_of(column, admitted)
+    least_s = (found[1] - bounds.most_ms) / 1000
+    most_s = (found[0] - bounds.least_ms) / 1000
+    if bounds.least_ms == to_ms(EPOCH):  # whatever a clock shows
+        most_s = math.inf if most_s >= 0 else -math.inf
+    return (least_s, most_s) if least_s <= most_s else None
 
 
 def _not_finite(where: str, values: Any) -> str | None:

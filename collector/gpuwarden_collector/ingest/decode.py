@@ -56,8 +56,9 @@ class RefusedBody:
 
     status: int
     reason: str
-    is_about_time: bool = False
-    """Whether it is about when the rows were made, so that a clock may be wrong instead."""
+    admitting_ahead_s: tuple[float, float] | None = None
+    """How far ahead of the collector's clock one would have to be, at least and at most, to admit the times that are
+    refused; None: no clock would, or it is about something else."""
 
 
 @dataclass(frozen=True, slots=True)

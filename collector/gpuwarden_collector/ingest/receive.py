@@ -104,12 +104,12 @@ class Ingest:
             del body
         finally:
             self._bodies.release(body_bytes)
-        if isinstance(decoded, RefusedBody) and not decoded.is_about_time:
+        if isinstance(decoded, RefusedBody) and decoded.admitting_ahead_s is None:
             self._stats.denied["node"] += decoded.status == 403
             return decoded
         # Only now: who cannot send a batch that would be admitted has no say about clocks.
-        doubt = self._doubt(request, batch_id, ahead_s)
-        if wait := _clock_wait(decoded, ahead_s, doubt):
+        self._note_clock(request, batch_id, ahead_s)
+        if wait := _clock_wait(decoded, ahead_s, self._clock_check):
             return Busy(wait, CLOCK_RETRY_AFTER_S, 503)
         if isinstance(decoded, RefusedBody):
             return decoded
@@ -131,13 +131,9 @@ class Ingest:
         now_ms = now_ms_of(request.headers)
         return None if now_ms is None else (now_ms - to_ms(self._clock.now())) / 1000
 
-    def _doubt(self, request: web.Request, batch: BatchId, ahead_s: float | None) -> str | None:
-        """Why our own clock is not to be trusted, with what the sender's says counted; None: it is."""
-        if self._clock_check is None:
-            return None
-        if ahead_s is not None and not batch.is_import:
+    def _note_clock(self, request: web.Request, batch: BatchId, ahead_s: float | None) -> None:
+        if self._clock_check is not None and ahead_s is not None and not batch.is_import:
             self._clock_check.note(sender_of(request), batch.agent_id, ahead_s)
-        return self._clock_check.reason
 
     def _name_unknown(self, decoded: Decoded) -> None:
         self._stats.unknown_columns.update({table for table, _ in decoded.unknown_columns})
@@ -153,18 +149,26 @@ class Ingest:
 
 
 def _clock_wait(
-    decoded: Decoded | RefusedBody, ahead_s: float | None, doubt: str | None
+    decoded: Decoded | RefusedBody, ahead_s: float | None, check: ClockCheck | None
 ) -> str | None:
-    """Why a batch has to wait until a clock was set right; None: it does not, or `decoded` says why it is refused.
+    """Why a batch has to wait until a clock was set right; None: it does not, and is refused if `decoded` says so.
 
-    `ahead_s`: how far its sender's clock is ahead of the collector's; None: not known. `doubt`: why the collector's
-    is not to be trusted.
+    What is refused for good would be by its sender's clock too, and by a clock of ours that somebody has confirmed.
+    `ahead_s`: how far the sender's is ahead; None: not known.
     """
     refused = decoded if isinstance(decoded, RefusedBody) else None
     is_apart = ahead_s is not None and abs(ahead_s) > WRONG_S
-    if doubt is not None and (is_apart or refused):
-        return doubt
-    if ahead_s is None or not is_apart or refused is None:
+    if check is not None and check.reason is not None and (is_apart or refused):
+        return check.reason
+    if refused is None or refused.admitting_ahead_s is None:
         return None
-    apart = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'}"
-    return f"this host's clock is {apart} the collector's: set it right ({refused.reason})"
+    least_s, most_s = refused.admitting_ahead_s
+    if ahead_s is not None and (is_apart or least_s <= ahead_s <= most_s):
+        apart = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'}"
+        return f"this host's clock is {apart} the collector's: set it right ({refused.reason})"
+    if check is not None and not check.is_trusted:
+        return (
+            "nobody has confirmed the collector's clock, no agent that agrees nor the kernel: run chrony or ntpd there"
+            f" ({refused.reason})"
+        )
+    return None

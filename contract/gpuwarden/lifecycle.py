@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 IMPATIENT_AFTER_S = 1.0
+_NOTIFY_S = 1.0
 
 
 class StartError(Exception):
@@ -54,7 +55,8 @@ def boot_id() -> str:
 
 
 def notify(state: str) -> bool:
-    """Tell systemd `READY=1`, `STOPPING=1`, `WATCHDOG=1` or `STATUS=...` (sd_notify(3)).
+    """Tell systemd `READY=1`, `STOPPING=1`, `WATCHDOG=1`, `EXTEND_TIMEOUT_USEC=...` or `STATUS=...`
+    (sd_notify(3)).
 
     False where no service manager listens.
     """
@@ -64,6 +66,8 @@ def notify(state: str) -> bool:
     if address.startswith("@"):
         address = "\0" + address[1:]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        # One that reads nothing must not stop the process that it watches.
+        sock.settimeout(_NOTIFY_S)
         try:
             sock.sendto(state.encode(), address)
         except OSError:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,22 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.collector.slow_lake import SlowLake
 
+from gpuwarden.lifecycle import StartError
+from gpuwarden_collector import daemon
 from gpuwarden_collector.daemon import Collector
 from gpuwarden_collector.ingest.writer import Writer
+from gpuwarden_collector.ops.metrics import Effort
 from gpuwarden_collector.storage import supervisor
-from gpuwarden_collector.storage.address import CATALOGUE, FOLDER
+from gpuwarden_collector.storage.address import CATALOGUE, FOLDER, local_address
 from gpuwarden_collector.storage.errors import StoreUnavailableError
-from gpuwarden_collector.storage.supervisor import again_after_s, replaced_for, trouble_of
+from gpuwarden_collector.storage.supervisor import (
+    again_after_s,
+    has_worked,
+    replaced_for,
+    trouble_of,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -31,18 +41,33 @@ def test_starts_that_come_to_nothing_are_tried_again_for_ever_at_growing_distanc
 SECONDS = st.floats(0, 1e6)
 
 
-@given(SECONDS, st.none() | SECONDS, SECONDS, st.booleans())
+@given(SECONDS, SECONDS, st.none() | SECONDS, SECONDS, st.booleans())
 def test_trouble_is_told_of_whatever_stands_still_and_never_of_what_gets_on(
-    idle_s: float, lag_s: float | None, rollup_idle_s: float, is_open: bool
+    works_s: float, idle_s: float, lag_s: float | None, rollup_idle_s: float, is_open: bool
 ) -> None:
-    trouble = trouble_of(idle_s, lag_s, rollup_idle_s, is_open=is_open)
+    step_s = works_s + idle_s
+    trouble = trouble_of(step_s, idle_s, lag_s, rollup_idle_s, is_open=is_open)
     is_late = (lag_s or 0) > supervisor.ROLLUPS_LATE_S and rollup_idle_s > supervisor.STALLED_S
     is_away = not is_open and idle_s > supervisor.ANSWER_S
-    assert (trouble is not None) == (is_away or idle_s > supervisor.STALLED_S or is_late)
-    assert replaced_for(idle_s, is_answering=False)
-    why = replaced_for(idle_s, is_answering=True)
-    assert (why is not None) == (idle_s > supervisor.STUCK_S)
+    is_stalled = idle_s > supervisor.STALLED_S or step_s > supervisor.ENDLESS_S
+    assert (trouble is not None) == (is_away or is_stalled or is_late)
+    assert replaced_for(step_s, idle_s, is_answering=False)
+    why = replaced_for(step_s, idle_s, is_answering=True)
+    is_stuck = idle_s > supervisor.STUCK_S or step_s > 2 * supervisor.ENDLESS_S
+    assert (why is not None) == is_stuck
     assert why is None or trouble is not None, "readiness knows before a process is replaced"
+
+
+def test_work_is_what_a_copy_a_merge_or_a_slow_disk_has_and_a_wait_for_ever_has_not() -> None:
+    since = Effort(cpu_s=100.0, waits=1_000)
+    for cpu_s, waits, is_work in (
+        (20.0, 0, True),  # it computes
+        (0.4, 4_000, True),  # it reads or deletes files, each in milliseconds
+        (0.4, 240, False),  # what it does by the clock
+        (0.0, 0, False),
+    ):
+        now = Effort(since.cpu_s + cpu_s, since.waits + waits)
+        assert has_worked(since, now, 20.0) is is_work
 
 
 def children(name: str) -> list[int]:
@@ -127,3 +152,52 @@ async def test_a_step_that_never_ends_has_its_process_replaced_though_that_answe
         with pytest.raises(StoreUnavailableError):
             await waiting
         assert await sealed(collector) >= 2
+
+
+def slow_lake(monkeypatch: pytest.MonkeyPatch, data_dir: Path, **slow: float) -> None:
+    here = local_address(data_dir)
+    lake = SlowLake(here.catalog, here.data, here.is_shared, **slow)
+    monkeypatch.setattr(daemon, "address_of", lambda *_: lake)
+    monkeypatch.setattr(supervisor, "OPEN_S", 2.0)
+    monkeypatch.setattr(supervisor, "EFFORT_S", 0.5)
+
+
+async def test_a_lake_that_takes_long_to_open_is_waited_for_and_the_service_manager_told(
+    start: Any, post: Any, wire: Any, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_lake(monkeypatch, data_dir, cpu_s=3.0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.setblocking(False)
+        manager.bind(f"\0gpuwarden-test-{os.getpid()}")
+        monkeypatch.setenv("NOTIFY_SOCKET", f"@gpuwarden-test-{os.getpid()}")
+        async with start() as collector:
+            await posted(post, wire, collector.url, 1)
+        assert manager.recv(100) == b"EXTEND_TIMEOUT_USEC=2000000"
+
+
+async def test_a_storage_process_that_does_nothing_ends_the_start_with_one_sentence(
+    start: Any, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_lake(monkeypatch, data_dir, wait_s=60.0)
+    async with asyncio.timeout(30):
+        with pytest.raises(StartError, match="does nothing: `open` was given up") as failed:
+            async with start():
+                pass
+    assert "\n" not in str(failed.value)
+
+
+async def test_a_storage_process_that_is_stopped_before_it_begins_ends_the_start(
+    start: Any, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "OPEN_S", 1.5)
+    begin = supervisor.StorageProcess.begin
+
+    async def stopped(self: supervisor.StorageProcess, writer: Any) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+        await begin(self, writer)
+
+    monkeypatch.setattr(supervisor.StorageProcess, "begin", stopped)
+    async with asyncio.timeout(40):
+        with pytest.raises(StartError, match="`begin` was given up"):
+            async with start():
+                pass

@@ -74,6 +74,11 @@ def test_systemd_hears_what_is_said(manager) -> None:
     assert manager.recv(100) == b"READY=1"
 
 
+def test_a_service_manager_that_reads_nothing_stops_nobody(manager, monkeypatch) -> None:
+    monkeypatch.setattr(lifecycle, "_NOTIFY_S", 0.01)
+    assert not all(lifecycle.notify("WATCHDOG=1") for _ in range(1_000))
+
+
 def test_without_a_service_manager_nobody_hears(monkeypatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     assert lifecycle.notify("READY=1") is False

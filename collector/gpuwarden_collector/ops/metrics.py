@@ -2,6 +2,7 @@
 note.
 """
 
+import resource
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field, fields
@@ -46,10 +47,26 @@ class Histogram:
         return list(zip((*map(str, _SECONDS), "+Inf"), accumulate(self.buckets), strict=True))
 
 
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What a process has done since its start, as the kernel counts it."""
+
+    cpu_s: float = 0.0
+    waits: int = 0
+    """Times that one of its threads waited, as for a disk or a network, and went on."""
+
+    @classmethod
+    def so_far(cls) -> "Effort":
+        """Of this process."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return cls(used.ru_utime + used.ru_stime, used.ru_nvcsw)
+
+
 @dataclass
 class StorageStats:
     """Counters of the storage process."""
 
+    effort: Effort = Effort()
     sealed_rows: Counter[str] = field(default_factory=Counter)
     """Rows moved to the lake, by table."""
     seal_seconds: Histogram = field(default_factory=Histogram)

@@ -27,8 +27,8 @@ from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
 from gpuwarden_collector.storage.state import FILE_NAME
 
-ASK_S = 3_600.0
-"""Most time that the collector may take over a copy."""
+ASK_S = 6 * 3_600.0
+"""Most time that the collector may take over a copy: as much as over any step (`supervisor.py`)."""
 LEFT_FOR = timedelta(days=1)
 """A copy that nobody took is removed after so long."""
 

@@ -24,7 +24,7 @@ from gpuwarden_collector.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.ingest.writer import WriterStopped
 from gpuwarden_collector.ops.clock_check import shows_as_confirmed
 from gpuwarden_collector.ops.disk import Budget, DiskMonitor
-from gpuwarden_collector.ops.metrics import StorageStats
+from gpuwarden_collector.ops.metrics import Effort, StorageStats
 from gpuwarden_collector.query.channel import Channel, ChannelError
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.backup import Copier
@@ -169,6 +169,7 @@ class Upkeep:
         await asyncio.to_thread(self._memory.give_back_if_grown)
 
     async def _told_stats(self) -> StorageStats:
+        self._stats.effort = Effort.so_far()
         return self._stats
 
     async def _trust_clock(self, confirmed_s: float | None) -> None:

@@ -59,7 +59,9 @@ class Peer:
         self._send({"call": name, "number": 0}, arguments)
 
     async def run(self) -> None:
-        """Take calls and answers until the other side ends or `close` is called."""
+        """Take calls and answers until the other side ends or `close` is called. Calls that are being
+        answered then are cancelled: nobody waits for them."""
+        taken: set[asyncio.Task[None]] = set()
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
@@ -68,10 +70,14 @@ class Peer:
                     except ChannelError:
                         break
                     if "call" in header:
-                        group.create_task(self._take(header, body))
+                        task = group.create_task(self._take(header, body))
+                        taken.add(task)
+                        task.add_done_callback(taken.discard)
                     else:
                         self._settle(header, body)
                 self._end()
+                for task in taken:
+                    task.cancel()
         finally:
             self._end()
 

@@ -10,9 +10,10 @@ from datetime import UTC
 from functools import partial
 from typing import Any
 
+from gpuwarden import lifecycle
 from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.ingest.writer import UpkeepWriter
-from gpuwarden_collector.ops.metrics import Stats, StorageStats
+from gpuwarden_collector.ops.metrics import Effort, Stats, StorageStats
 from gpuwarden_collector.query.channel import Channel, ChannelError
 from gpuwarden_collector.query.forkserver import spawn_storage
 from gpuwarden_collector.query.process_handle import ProcessHandle
@@ -31,12 +32,20 @@ STOP_S = 20.0
 ANSWER_S = 30.0
 """Most time that it may take to give its counters: who takes longer is stopped, or stuck, and is replaced."""
 OPEN_S = 300.0
-"""Most time that it may take to open the store."""
+"""Most time that it may do nothing while it opens the store."""
 STALLED_S = 900.0
-"""So long without a look at what is to move to the lake, rows pile up in segments."""
-STUCK_S = 7_200.0
-"""So long without a look, and a step never ends: no copy may take longer than half of it. The process is
-replaced; what it did is undone, and done again."""
+"""So long without a look at what is to move to the lake, while it does nothing, and rows pile up in segments."""
+STUCK_S = 3_600.0
+"""So long, and a step never ends. The process is replaced; what it did is undone, and done again."""
+ENDLESS_S = 6 * 3_600.0
+"""Most time of a step that works all along: longer is trouble, twice as long has the process replaced."""
+EFFORT_S = 20.0
+"""Time over which it is judged whether it works."""
+LONG_STEP_S = 60.0
+"""Rollups that wait for a step of so long are not late by their own fault."""
+_CPU_SHARE = 0.1
+_WAITS_PER_S = 50.0
+"""It works where it has either: one whose step waits for ever has a tenth of it, from what it does by the clock."""
 ROLLUPS_LATE_S = 900.0
 """Age of the newest minute that is rolled up from which rollups must get on."""
 _AGAIN_S_MAX = 60.0
@@ -47,27 +56,39 @@ def again_after_s(failures: int) -> float:
     return min(_AGAIN_S_MAX, 2.0 ** min(failures, 10) - 1.0)
 
 
-def replaced_for(idle_s: float, *, is_answering: bool) -> str | None:
-    """Why a process that was started is to be replaced; None: it works. `idle_s`: since its last look at
-    what is to move to the lake, or since its start."""
+def has_worked(since: Effort, now: Effort, elapsed_s: float) -> bool:
+    """Whether it did more in that time than wait."""
+    cpu_s, waits = now.cpu_s - since.cpu_s, now.waits - since.waits
+    return cpu_s >= _CPU_SHARE * elapsed_s or waits >= _WAITS_PER_S * elapsed_s
+
+
+def replaced_for(step_s: float, idle_s: float, *, is_answering: bool) -> str | None:
+    """Why a process that was started is to be replaced; None: it works. `step_s`: since its last look at
+    what is to move to the lake, or since its start; `idle_s`: of it, since it was last seen to work."""
     if not is_answering:
         return "it does not answer"
-    if idle_s > STUCK_S:
-        return f"a step has not ended for {idle_s / 60:.0f} min"
+    if idle_s > STUCK_S or step_s > 2 * ENDLESS_S:
+        return f"a step has not ended for {step_s / 60:.0f} min"
     return None
 
 
 def trouble_of(
-    idle_s: float, rollup_lag_s: float | None, rollup_idle_s: float, *, is_open: bool
+    step_s: float,
+    idle_s: float,
+    rollup_lag_s: float | None,
+    rollup_idle_s: float,
+    *,
+    is_open: bool,
 ) -> str | None:
     """Why rows do not move to the lake or are not rolled up, in a sentence; None: they are.
 
-    Rollups that are late after an outage and get on are no trouble. `rollup_idle_s`: since they got on.
+    A long step that works is no trouble, nor are rollups that are late after an outage and get on. `step_s`,
+    `idle_s`: as of `replaced_for`; `rollup_idle_s`: since rollups got on, but for a step that runs.
     """
     if not is_open and idle_s > ANSWER_S:
         return f"the storage process does not start since {idle_s:.0f} s; see the collector's log"
-    if idle_s > STALLED_S:
-        return f"rows have not moved to the lake for {idle_s / 60:.0f} min; see the collector's log"
+    if idle_s > STALLED_S or step_s > ENDLESS_S:
+        return f"rows have not moved to the lake for {step_s / 60:.0f} min; see the collector's log"
     is_late = rollup_lag_s is not None and rollup_lag_s > ROLLUPS_LATE_S
     if is_late and rollup_idle_s > STALLED_S:
         return f"rollups have not got on for {rollup_idle_s / 60:.0f} min; see the collector's log"
@@ -93,6 +114,10 @@ class StorageProcess:
         self._is_open = False
         self._looked_s = asyncio.get_running_loop().time()
         """When it was last seen to have looked at what is to move to the lake."""
+        self._worked_s = self._looked_s
+        """When it was last seen to work."""
+        self._effort = (self._looked_s, Effort())
+        """What it had done at a time, from which its work is judged."""
         self._rolled_s = self._looked_s
         """When rollups were last seen to have got on."""
         self._clock_confirmed_s: float | None = None
@@ -102,10 +127,13 @@ class StorageProcess:
     def trouble(self) -> str | None:
         """Why rows do not move to the lake, in a sentence; None: they do."""
         now_s = asyncio.get_running_loop().time()
+        # One that ends again and again before it is open has worked for nothing.
+        worked_s = self._worked_s if self._failures < 2 else self._looked_s
         return trouble_of(
             now_s - self._looked_s,
+            now_s - max(self._looked_s, worked_s),
             self.rollup_lag_s,
-            now_s - self._rolled_s,
+            self._looked_s - self._rolled_s,
             is_open=self._is_open,
         )
 
@@ -135,20 +163,50 @@ class StorageProcess:
         self._group.create_task(peer.run(), name="storage process")
         self._seen = StorageStats()
         self._started_s = loop.time()
-        try:
-            async with asyncio.timeout(OPEN_S):
-                sealed: int = await peer.call("open", self._settings)
-        except TimeoutError as error:
-            raise StartError(f"the store was not opened within {OPEN_S:.0f} s") from error
-        except (ChannelError, RemoteError) as error:
-            raise StartError(f"the storage process ended: {error}") from error
+        self._effort = (self._started_s, Effort())
+        sealed: int = await self._ask_while_it_works("open", self._settings)
         return sealed
 
     async def begin(self, writer: UpkeepWriter) -> None:
-        """Let it do its work."""
+        """Let it do its work. Raises StartError."""
         self._writer = writer
-        await self._ask("begin", self._clock_confirmed_s)
+        await self._ask_while_it_works("begin", self._clock_confirmed_s)
         self._is_open = True
+
+    async def _ask_while_it_works(self, name: str, *arguments: Any) -> Any:
+        """As `_ask`, for as long as it takes. Raises StartError, also when it does nothing for OPEN_S."""
+        try:
+            async with asyncio.timeout(OPEN_S) as limit:
+                watching = self._group.create_task(self._extend(limit), name=f"storage {name}")
+                try:
+                    return await self._ask(name, *arguments)
+                finally:
+                    watching.cancel()
+        except TimeoutError as error:
+            raise StartError(
+                f"the storage process does nothing: `{name}` was given up after "
+                f"{asyncio.get_running_loop().time() - self._started_s:.0f} s"
+            ) from error
+        except StoreUnavailableError as error:
+            raise StartError(str(error)) from error
+
+    async def _extend(self, limit: asyncio.Timeout) -> None:
+        """Put a limit off for as long as the process works, and that of whoever started the collector."""
+        loop = asyncio.get_running_loop()
+        while self._peer is not None:
+            await asyncio.sleep(min(LOOK_S, EFFORT_S))
+            before_s = self._worked_s
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    self._note_effort((await self._peer.call("stats")).effort)
+            except TimeoutError:
+                limit.reschedule(loop.time())
+                return
+            except (ChannelError, RemoteError):
+                return  # whoever waits is told as well
+            if self._worked_s != before_s:
+                limit.reschedule(loop.time() + OPEN_S)
+                lifecycle.notify(f"EXTEND_TIMEOUT_USEC={OPEN_S * 1e6:.0f}")
 
     async def look(self) -> None:
         """Read its counters; start it anew if it has ended, does not answer or is not open."""
@@ -168,13 +226,26 @@ class StorageProcess:
             if not self._is_stopping:
                 await self._restart("it has ended")
             return
-        idle_s = loop.time() - max(self._looked_s, self._started_s)
-        why = replaced_for(idle_s, is_answering=is_answering)
+        since_s = max(self._looked_s, self._started_s)
+        now_s = loop.time()
+        idle_s = now_s - max(since_s, self._worked_s)
+        why = replaced_for(now_s - since_s, idle_s, is_answering=is_answering)
         if why is not None and not self._is_stopping:
             await self._restart(why)
 
+    def _note_effort(self, now: Effort) -> None:
+        now_s = asyncio.get_running_loop().time()
+        since_s, since = self._effort
+        if now_s - since_s >= EFFORT_S:
+            if has_worked(since, now, now_s - since_s):
+                self._worked_s = now_s
+            self._effort = (now_s, now)
+
     def _take(self, now: StorageStats) -> None:
         now_s = asyncio.get_running_loop().time()
+        self._note_effort(now.effort)
+        if now.seal_looks != self._seen.seal_looks and now_s - self._looked_s > LONG_STEP_S:
+            self._rolled_s = max(self._rolled_s, now_s)  # rollups have waited for a long step
         if now.seal_looks != self._seen.seal_looks:
             self._looked_s = now_s
             self._failures = 0
@@ -230,10 +301,9 @@ class StorageProcess:
         log.error("the storage process is started again", extra=extra)
         try:
             await self.start()
-            async with asyncio.timeout(OPEN_S):
-                await self._ask("begin", self._clock_confirmed_s)
+            await self._ask_while_it_works("begin", self._clock_confirmed_s)
             self._is_open = True
-        except (StartError, StoreUnavailableError, TimeoutError) as error:
+        except StartError as error:
             self._is_open = False
             await self._end()
             log.error("the storage process does not start", extra={"reason": str(error)})

@@ -12,6 +12,7 @@ import pytest
 from tests.collector.made_up_store import LIMITS, asked, asked_in, move_all
 
 from gpuwarden.clock import ManualClock
+from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.ingest.deduplicate import StoredSequences
 from gpuwarden_collector.ingest.writer import load_known
 from gpuwarden_collector.storage import copy as copying
@@ -104,6 +105,40 @@ def test_a_restored_store_is_the_one_backed_up(
     assert check(copy).problems == [], "the backup stays as it is"
     assert check(store).problems == []
     assert list((data_dir / FOLDER / STAGING).iterdir()) == []
+
+
+class CutOffError(BaseException):
+    """The power goes."""
+
+
+def test_a_restore_that_was_cut_off_is_no_store_and_can_be_run_again(
+    database: Database,
+    data_dir: Path,
+    wire: Any,
+    clock: ManualClock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    filled(database, wire)
+    database.close()
+    copy, store = tmp_path / "copy", tmp_path / "restored"
+    backup(data_dir, copy, clock)
+    rename = Path.rename
+    for renamed in range(3):  # lake, segments, state
+        left = itertools.count(renamed, -1)
+
+        def cut_off(path: Path, target: Path, left: "itertools.count[int]" = left) -> Path:
+            if not next(left):
+                raise CutOffError
+            return rename(path, target)
+
+        with monkeypatch.context() as patched, pytest.raises(CutOffError):
+            patched.setattr(Path, "rename", cut_off)
+            restore(copy, store)
+        with pytest.raises(StartError, match=r"restore .* was cut off: run it again"):
+            Database.open(store, LIMITS)
+    restore(copy, store)
+    assert count(store) == 80
 
 
 def test_a_backup_outlives_the_files_of_its_store(

@@ -21,7 +21,7 @@ from gpuwarden_collector.ops.disk import free_bytes, size_text
 from gpuwarden_collector.storage.address import FILES, FOLDER
 from gpuwarden_collector.storage.check import CheckReport, check
 from gpuwarden_collector.storage.copy import STAGING, link_or_copy, snapshot
-from gpuwarden_collector.storage.database import Database, Store
+from gpuwarden_collector.storage.database import RESTORING, Database, Store, is_restore_cut_off
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
@@ -108,16 +108,20 @@ def restore(source: Path, data_dir: Path, step: Step = lambda text: None) -> Che
     """Make a store in a folder from a backup, which stays as it is. Raises StartError."""
     step("checking the backup")
     _seen_whole(source)
+    partial = data_dir / RESTORING
+    is_again = is_restore_cut_off(data_dir)
     for name in (FILE_NAME, FOLDER, SEGMENTS):
-        if (data_dir / name).exists():
+        if (data_dir / name).exists() and not is_again:
             raise BackupError(
                 f"{data_dir / name} exists: move it away, or restore to another --data-dir"
             )
-    partial = data_dir / "restoring"
     step(f"copying it to {data_dir}")
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
+        # `partial` says whose the others are, and goes last.
+        for left in (data_dir / FOLDER, data_dir / SEGMENTS, partial):
+            if left.exists():
+                shutil.rmtree(left)
         _copy_store(source, partial)
         sync_tree(partial)
         # The state file comes last: without it there is no store.

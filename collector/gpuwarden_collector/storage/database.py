@@ -36,11 +36,13 @@ from gpuwarden_collector.storage.segment import (
     segment_path,
 )
 from gpuwarden_collector.storage.segment_log import SegmentLog, hot_bytes, progress_of
-from gpuwarden_collector.storage.state import StateFile
+from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 from gpuwarden_collector.storage.transaction import translating
 
 log = logging.getLogger(__name__)
 
+RESTORING = "restoring"
+"""Folder in the data folder that a restore fills, and removes at its end."""
 _CLOSE_WAIT_S = 5.0
 
 
@@ -334,8 +336,15 @@ class Database(Store):
         self._opened.close()
 
 
+def is_restore_cut_off(data_dir: Path) -> bool:
+    """Whether a restore into the folder did not get to its end: the state file comes last."""
+    return (data_dir / RESTORING).exists() and not (data_dir / FILE_NAME).exists()
+
+
 def make_data_dir(data_dir: Path) -> None:
     """Make the folder of a store if need be. Raises StartError."""
+    if is_restore_cut_off(data_dir):
+        raise StartError(f"the restore of a backup to {data_dir} was cut off: run it again")
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         sync_folder(data_dir.absolute().parent)

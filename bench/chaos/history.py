@@ -1,0 +1,272 @@
+"""A collector's life under load on a recorded disk: seals, merges, mends, backups, restores, upgrades, kills.
+
+Agents send batches that nobody else could have made, each until it is acknowledged, and note at which
+position of the disk that was. Whatever instant the power is cut at, what was acknowledged before is owed.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+
+import aiohttp
+import pyarrow as pa
+import zstandard
+from bench.chaos.marked import VARIABLE, Mark, marked, marks
+from bench.chaos.recorded_disk import Position, RecordedDisk
+
+from gpuwarden.clock import SystemClock
+from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
+from gpuwarden_collector import daemon
+from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
+from gpuwarden_collector.query import forkserver
+from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.storage.backup import backup, restore
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.engine import EngineLimits
+
+AGENTS = 6
+ROWS = 20
+"""Of a batch."""
+STORE = "store"
+OPTIONS = ("commit=300", "commit=1", "")
+"""How long ext4 may keep what nobody asked it to write, by turns of seeds."""
+COUNT_SQL = (
+    "SELECT gpu_uuid, count(*), count(DISTINCT ts), min(ts), max(ts) FROM gpu_samples GROUP BY 1"
+)
+FREE_BYTES_MIN = 32 * 1024 * 1024
+LIMITS = EngineLimits(memory="512MiB", threads=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A batch: between which positions of the disk it was sent first, and acknowledged."""
+
+    first: int
+    acknowledged: int
+
+
+@dataclass(slots=True)
+class Copy:
+    """A backup or what was restored of one: complete from a position on."""
+
+    folder: str
+    begin: int
+    complete: int
+    rows: int
+    source: str | None = None
+    """Of what was restored: the backup's folder."""
+
+
+@dataclass(slots=True)
+class History:
+    """What happened, as far as it is owed."""
+
+    since: datetime
+    batches: list[list[Sent]] = field(default_factory=lambda: [[] for _ in range(AGENTS)])
+    """By agent, in order: the first has sequence 1."""
+    copies: list[Copy] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    end: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def rows(self, agent: int, sequence: int) -> list[dict[str, object]]:
+        """Of a batch. Two agents in three send what is days old."""
+        base = self.since - timedelta(days=agent % 3, seconds=3_600)
+        return [
+            {
+                "ts": base + timedelta(milliseconds=10 * (sequence * ROWS + n)),
+                "node": f"n{agent}",
+                "gpu_uuid": f"GPU-{agent}",
+                "simulated": True,
+                "util_percent": float(sequence % 100),
+            }
+            for n in range(ROWS)
+        ]
+
+    def request(self, agent: int, sequence: int) -> tuple[bytes, dict[str, str]]:
+        """Body and headers of a batch."""
+        schema = WIRE_SCHEMAS["gpu_samples"].with_metadata({TABLE_KEY: "gpu_samples"})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as writer:
+            writer.write_table(pa.Table.from_pylist(self.rows(agent, sequence), schema=schema))
+        headers = headers_of(BatchId(f"agent-{agent}", "boot", sequence, 0))
+        headers |= {"Content-Type": CONTENT_TYPE, "Content-Encoding": "zstd"}
+        return zstandard.compress(bytes(sink.getvalue())), headers
+
+
+async def serve(data_dir: Path) -> None:
+    """A collector in a hurry, until it is killed or stdin closes; the first line is its URL."""
+    log = logging.StreamHandler()
+    log.setFormatter(logging.Formatter("%(message)s %(reason)s", defaults={"reason": ""}))
+    logging.basicConfig(level=logging.ERROR, handlers=[log])
+    forkserver._server = forkserver.ForkServer("bench.chaos.marked")
+    settings = CollectorSettings(
+        port=0,
+        data_dir=data_dir,
+        threads=1,
+        commit_interval_s=0.02,
+        seal_interval_s=1,
+        disk_free_bytes_min=FREE_BYTES_MIN,
+    )
+    async with daemon.running(settings, SystemClock()) as collector:
+        print(collector.url, flush=True)
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        await reader.read()
+
+
+class Recording:
+    """Makes a history."""
+
+    def __init__(self, disk: RecordedDisk, seed: int) -> None:
+        self._disk = disk
+        self._store = disk.path / STORE
+        self._random = Random(seed)
+        self._url: str | None = None
+        self._is_over = False
+        self._copies = 0
+        self.history = History(datetime.now(UTC).replace(microsecond=0))
+
+    @property
+    def _position(self) -> Position:
+        return self._disk.position
+
+    async def make(self, rounds: int) -> History:
+        """The history. A round has every operation once, in an order of the seed."""
+        async with asyncio.TaskGroup() as group, aiohttp.ClientSession() as session:
+            work = [group.create_task(self._send(n, session)) for n in range(AGENTS)]
+            with marked(self._disk.folder, "first start"):
+                process = await self._start()
+            for _ in range(rounds):
+                steps = ["kill", "upgrade", "backup", "backup"]
+                self._random.shuffle(steps)
+                for step in steps:
+                    await asyncio.sleep(self._random.uniform(1.0, 4.0))
+                    if step == "backup":
+                        await asyncio.to_thread(self._back_up_and_restore)
+                        continue
+                    self._url = None
+                    await self._end(process, is_kill=step == "kill")
+                    if step == "upgrade":
+                        await asyncio.to_thread(self._make_older)
+                    with marked(self._disk.folder, step):
+                        process = await self._start()
+            await asyncio.sleep(3.0)
+            self._is_over = True
+            await asyncio.wait(work)
+            await self._end(process, is_kill=False)
+        self.history.end = self._position.now
+        self.history.marks = marks(self._disk.folder)
+        return self.history
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", __name__, str(self._store)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=os.environ | {VARIABLE: str(self._disk.folder)},
+        )
+        assert process.stdout is not None
+        url = (await process.stdout.readline()).decode().strip()
+        if not url:
+            raise RuntimeError("the collector does not start; see above")
+        self._url = url
+        return process
+
+    async def _end(self, process: asyncio.subprocess.Process, *, is_kill: bool) -> None:
+        if is_kill:
+            process.kill()
+        assert process.stdin is not None
+        process.stdin.close()
+        await process.wait()
+
+    async def _send(self, agent: int, session: aiohttp.ClientSession) -> None:
+        sent = self.history.batches[agent]
+        while not self._is_over:
+            body, headers = self.history.request(agent, len(sent) + 1)
+            first = self._position.now
+            while not await self._post(session, body, headers):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            sent.append(Sent(first, self._position.now))
+
+    async def _post(
+        self, session: aiohttp.ClientSession, body: bytes, headers: dict[str, str]
+    ) -> bool:
+        if self._url is None:
+            return False
+        try:
+            async with session.post(self._url + INGEST_PATH, data=body, headers=headers) as answer:
+                if answer.status in (400, 413, 415, 422):
+                    self.history.wrong.append(f"{answer.status}: {await answer.text()}")
+                return answer.status == 204
+        except (aiohttp.ClientError, OSError):
+            return False
+
+    def _back_up_and_restore(self) -> None:
+        """As the commands do it; what stands in them is counted at once."""
+        self._copies += 1
+        saved, restored = (f"{kind}-{self._copies}" for kind in ("backup", "restored"))
+        for folder, source in ((saved, None), (restored, saved)):
+            target, begin = self._disk.path / folder, self._position.now
+            with marked(self._disk.folder, "backup" if source is None else "restore"):
+                if source is None:
+                    backup(self._store, target, SystemClock())
+                else:
+                    restore(self._disk.path / source, target)
+            complete = self._position.now
+            self.history.copies.append(Copy(folder, begin, complete, 0, source))
+        rows = rows_in(self._disk.path / restored)
+        for copy in self.history.copies[-2:]:
+            copy.rows = rows
+
+    def _make_older(self) -> None:
+        """The store as a version left it that did not know a column."""
+        with opened(self._store) as database, database.maintaining() as cursor:
+            cursor.execute("ALTER TABLE lake.main.events DROP COLUMN details")
+
+
+class opened(ExitStack):  # noqa: N801  a context manager
+    """A store that is not running."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def __enter__(self) -> Database:  # type: ignore[override]
+        super().__enter__()
+        database = Database.open(self._folder, LIMITS)
+        self.callback(database.close)
+        return database
+
+
+def rows_in(folder: Path) -> int:
+    """Samples of a store that is not running; each must stand there once."""
+    with opened(folder) as database, database.reading() as cursor:
+        found = cursor.execute(
+            "SELECT count(*), count(DISTINCT (gpu_uuid, ts)) FROM gpu_samples"
+        ).fetchone()
+    assert found is not None
+    if found[0] != found[1]:
+        raise AssertionError(f"{folder} has {found[0]} rows, {found[1]} of them distinct")
+    return int(found[0])
+
+
+@asynccontextmanager
+async def recorded(folder: Path, seed: int, rounds: int) -> AsyncIterator[History]:
+    """A history on a disk in a folder; when the block begins the disk is unmounted."""
+    with ExitStack() as stack:
+        disk = RecordedDisk(folder, stack, OPTIONS[seed % len(OPTIONS)])
+        history = await Recording(disk, seed).make(rounds)
+    yield history
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1])))

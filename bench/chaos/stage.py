@@ -1,0 +1,399 @@
+"""A collector and agents as their commands run them, in network namespaces, while a fault strikes.
+
+`python -m bench.chaos.stage FAULT SEED FOLDER` runs in the collector's namespace and prints a `Verdict` as
+JSON; `run_fault` makes the namespaces and calls it.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import aiohttp
+from bench.chaos import witness
+from bench.chaos.recorded_disk import run
+
+from gpuwarden.wire import AGENT_HEADER, BOOT_HEADER, SEQUENCE_HEADER
+from gpuwarden_collector.ingest.decode import RefusedBody, decode
+
+NODES, GPUS = 4, 2
+_NS = os.environ.get("GPUWARDEN_CHAOS_NAMESPACE", f"gwchaos-{os.getpid()}")
+COLLECTOR_NS, AGENTS_NS = f"{_NS}-c", f"{_NS}-a"
+CABLE = "gwchaos0"
+COLLECTOR_IP, AGENTS_IP = "10.231.7.1", "10.231.7.2"
+HOST = "collector.test"
+"""What agents call the collector."""
+PORT, BEHIND = 8750, 8751
+"""Of the relay, and of the collector behind it."""
+COMMAND = Path(sys.executable).with_name("gpuwarden")
+DISK_BYTES = 256 * 1024 * 1024
+FREE_BYTES_MIN = 32 * 1024 * 1024
+STEADY_S = 6.0
+READY_S = 60.0
+RUN_S = 420.0
+CATCH_UP_S = 120.0
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+TABLES = {
+    "gpu_samples": ("gpu_uuid", "ts"),
+    "host_samples": ("node", "ts"),
+    "events": ("node", "ts", "kind", "gpu_uuid", "message"),
+}
+"""What is compared, and what tells rows of a table apart."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a fault did."""
+
+    fault: str
+    seed: int
+    acknowledged: int = 0
+    """Rows."""
+    lost: int = 0
+    doubled: int = 0
+    unexplained_s: int = 0
+    """Seconds without a sample that no event and no row of `coverage` tells of."""
+    catch_up_s: float | None = None
+    """From the fault's end until everything that was made before was stored; None: not in time."""
+    was_unready: bool = False
+    """Whether /readyz said 503 meanwhile."""
+    alerts: list[str] = field(default_factory=list)
+    """Rules that fired."""
+    said: list[str] = field(default_factory=list)
+    """Answers to agents other than 204."""
+    wrong: list[str] = field(default_factory=list)
+
+
+class Stage:
+    """What faults strike."""
+
+    def __init__(self, folder: Path, seed: int, stack: AsyncExitStack) -> None:
+        self.folder = folder
+        self.random = Random(seed)
+        self.stack = stack
+        self.relay = folder / "relay"
+        self.store = folder / "store"
+        self.spools = folder / "spools"
+        self.collector: subprocess.Popen[bytes] | None = None
+        self.agents: subprocess.Popen[bytes] | None = None
+        self.offsets = {"collector": "+0", "agents": "+0"}
+        self.is_clock_false = False
+        self.nodes = NODES
+        self.history_s = 0
+        self.dns = NameServer()
+        for path in (self.relay, self.store, self.spools):
+            path.mkdir(parents=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{BEHIND}"
+
+    def start_relay(self) -> None:
+        arguments = (str(self.relay), COLLECTOR_IP, str(PORT), self.url)
+        self._start("relay", [sys.executable, "-m", "bench.chaos.witness", *arguments])
+
+    async def start_collector(self) -> None:
+        config = self.folder / "collector.toml"
+        config.write_text(
+            f'port = {BEHIND}\ndata_dir = "{self.store}"\nthreads = 1\nseal_interval_s = 5\n'
+            f"disk_free_bytes_min = {FREE_BYTES_MIN}\n"
+        )
+        words = [str(COMMAND), "collector", "run", "--config", str(config), "--log-format", "json"]
+        self.collector = self._start("collector", words)
+        await self.ready(self.collector)
+
+    async def ready(self, process: subprocess.Popen[bytes]) -> None:
+        async with asyncio.timeout(READY_S), aiohttp.ClientSession() as session:
+            while True:
+                if process.poll() is not None:
+                    raise RuntimeError(f"the collector ended with {process.returncode}")
+                with suppress(aiohttp.ClientError, OSError, TimeoutError):
+                    async with session.get(f"{self.url}/readyz") as answer:
+                        if answer.status == 200:
+                            return
+                await asyncio.sleep(0.2)
+
+    def start_agents(self) -> None:
+        resolve = self.folder / "resolv.conf"
+        resolve.write_text(f"nameserver {COLLECTOR_IP}\noptions timeout:1 attempts:1\n")
+        words = [
+            *(str(COMMAND), "simulate", "--nodes", str(self.nodes), "--gpus-per-node", str(GPUS)),
+            *("--collector-url", f"http://{HOST}:{PORT}", "--state-dir", str(self.spools)),
+        ]
+        if self.history_s:
+            words += ["--history", str(self.history_s)]
+        within = f'mount --bind {resolve} /etc/resolv.conf && exec "$@"'
+        self.agents = self._start(
+            "agents", ["ip", "netns", "exec", AGENTS_NS, "sh", "-c", within, "sh", *words]
+        )
+
+    def _start(self, name: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
+        env = {k: v for k, v in os.environ.items() if not k.startswith("GPUWARDEN_")}
+        if self.is_clock_false and name in self.offsets:
+            self.set_clock(name, self.offsets[name])
+            env |= {
+                "LD_PRELOAD": str(FAKETIME),
+                "FAKETIME_TIMESTAMP_FILE": str(self.folder / f"{name}.clock"),
+                "FAKETIME_NO_CACHE": "1",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            }
+        log = (self.folder / f"{name}.log").open("ab")
+        process = subprocess.Popen(words, env=env, stdout=log, stderr=log, start_new_session=True)
+        self.stack.callback(_kill_all, process)
+        return process
+
+    def set_clock(self, name: str, offset: str) -> None:
+        """The wall clock of a side is off by that from now on, such as "+3600"."""
+        self.offsets[name] = offset
+        part = self.folder / f"{name}.clock.new"
+        part.write_text(f"{offset}\n")
+        part.rename(self.folder / f"{name}.clock")
+
+    async def ask(self, sql: str) -> list[list[Any]]:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{self.url}/v1/sql", data=sql, params={"limit": 5_000_000}) as answer,
+        ):
+            said = await answer.json()
+            if answer.status != 200:
+                raise RuntimeError(f"{answer.status}: {said}")
+            rows: list[list[Any]] = said["rows"]
+            return rows
+
+    def acknowledged(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Keys of the rows that were acknowledged, by table, each batch once."""
+        found: dict[str, list[tuple[Any, ...]]] = {table: [] for table in TABLES}
+        seen = set()
+        for headers, body in witness.read(self.relay):
+            identity = tuple(headers[n] for n in (AGENT_HEADER, BOOT_HEADER, SEQUENCE_HEADER))
+            if identity in seen:
+                continue
+            seen.add(identity)
+            decoded = decode(body, headers.get("Content-Encoding", ""))
+            assert not isinstance(decoded, RefusedBody), decoded
+            for table, rows in decoded.tables.items():
+                if names := TABLES.get(table):
+                    found[table] += zip(
+                        *(rows.column(name).to_pylist() for name in names), strict=True
+                    )
+        return found
+
+
+class NameServer(asyncio.DatagramProtocol):
+    """Tells the collector's address, unless it is away."""
+
+    is_away = False
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, address: Any) -> None:
+        if self.is_away:
+            return
+        question_end = data.index(b"\0", 12) + 5
+        is_a = data[question_end - 4 : question_end - 2] == b"\0\1"
+        head = data[:2] + b"\x81\x80\0\1" + (b"\0\1" if is_a else b"\0\0") + b"\0\0\0\0"
+        # A name that refers to the question, type A, class IN, 1 s, four bytes.
+        answer = b"\xc0\x0c\0\1\0\1\0\0\0\1\0\4" + socket.inet_aton(COLLECTOR_IP)
+        self._transport.sendto(head + data[12:question_end] + (answer if is_a else b""), address)
+
+
+def children_of(pid: int) -> list[int]:
+    """All processes that descend from one, by /proc."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, task.read_text().split()):
+                found += [child, *children_of(child)]
+    return found
+
+
+def _kill_all(process: subprocess.Popen[bytes]) -> None:
+    for pid in (*children_of(process.pid), process.pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+@asynccontextmanager
+async def staged(folder: Path, seed: int) -> AsyncIterator[Stage]:
+    """A stage with nothing on it yet."""
+    async with AsyncExitStack() as stack:
+        stage = Stage(folder, seed, stack)
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_datagram_endpoint(
+            lambda: stage.dns, local_addr=(COLLECTOR_IP, 53)
+        )
+        stack.callback(transport.close)
+        stage.start_relay()
+        yield stage
+
+
+async def watch_readiness(stage: Stage, verdict: Verdict) -> None:
+    """Note whether /readyz says 503."""
+    timeout = aiohttp.ClientTimeout(total=2)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        while True:
+            with suppress(aiohttp.ClientError, OSError, TimeoutError):
+                async with session.get(f"{stage.url}/readyz") as answer:
+                    verdict.was_unready |= answer.status == 503
+            await asyncio.sleep(0.3)
+
+
+async def judge(stage: Stage, verdict: Verdict) -> None:
+    """Compare what was acknowledged with what is stored."""
+    for table, keys in stage.acknowledged().items():
+        names = TABLES[table]
+        texts = ", ".join("epoch_ms(ts)" if n == "ts" else f"coalesce({n}, '')" for n in names)
+        stored: dict[tuple[Any, ...], int] = {}
+        for *key, count in await stage.ask(f"SELECT {texts}, count(*) FROM {table} GROUP BY ALL"):
+            stored[tuple(key)] = count
+        owed = {
+            tuple(
+                round(v.timestamp() * 1000) if n == "ts" else v or ""
+                for n, v in zip(names, k, strict=True)
+            )
+            for k in ((*map(_utc, key),) for key in keys)
+        }
+        verdict.acknowledged += len(owed)
+        lost = [key for key in owed if key not in stored]
+        verdict.lost += len(lost)
+        if lost:
+            verdict.wrong.append(f"{table} lacks {len(lost)} rows, such as {lost[0]}")
+        doubled = sum(count - 1 for key, count in stored.items() if table != "events")
+        verdict.doubled += doubled
+        if doubled:
+            verdict.wrong.append(f"{table} has {doubled} rows twice")
+    verdict.unexplained_s = await unexplained_s(stage)
+
+
+def _utc(value: Any) -> Any:
+    return value.replace(tzinfo=UTC) if isinstance(value, datetime) and not value.tzinfo else value
+
+
+async def unexplained_s(stage: Stage) -> int:
+    """Seconds without a sample of a GPU between its first and its last, beyond what events of its node and
+    `coverage` account for."""
+    missing = await stage.ask(
+        "SELECT node, max(s) FROM (SELECT node, gpu_uuid, "
+        "date_diff('second', min(ts), max(ts)) + 1 - count(DISTINCT ts) AS s "
+        "FROM gpu_samples GROUP BY ALL) GROUP BY node"
+    )
+    told = {
+        node: seconds or 0
+        for node, seconds in await stage.ask(
+            "SELECT node, sum(s) FROM (SELECT node, duration_seconds + 6 AS s FROM events "
+            "WHERE kind = 'agent_gap' UNION ALL SELECT node, max(s) FROM (SELECT node, gpu_uuid, "
+            "sum(expected - taken) AS s FROM coverage WHERE table_name = 'gpu_samples' GROUP BY ALL) "
+            "GROUP BY node) GROUP BY node"
+        )
+    }
+    return sum(max(int(s) - int(told.get(node, 0)), 0) for node, s in missing)
+
+
+async def caught_up(stage: Stage, since_s: float) -> float | None:
+    """Seconds until nothing that was made before `since_s` waits; None: not within CATCH_UP_S."""
+    before_ms = round(since_s * 1000)
+    sql = f"SELECT count(DISTINCT node) FROM gpu_samples WHERE epoch_ms(ts) >= {before_ms}"
+    began_s = time.monotonic()
+    while time.monotonic() - began_s < CATCH_UP_S:
+        with suppress(aiohttp.ClientError, OSError, RuntimeError, TimeoutError):
+            async with asyncio.timeout(10):
+                if (await stage.ask(sql))[0][0] >= stage.nodes:
+                    return round(time.monotonic() - began_s, 1)
+        await asyncio.sleep(0.3)
+    return None
+
+
+async def play(fault: Any, seed: int, folder: Path) -> Verdict:
+    """Run a fault; see `bench.chaos.faults`."""
+    verdict = Verdict(fault.name, seed)
+    async with staged(folder, seed) as stage:
+        await fault.prepare(stage)
+        await stage.start_collector()
+        stage.start_agents()
+        started_s = time.time()
+        if await caught_up(stage, started_s) is None:
+            raise RuntimeError(f"no samples come; see {folder}")
+        watching = asyncio.ensure_future(watch_readiness(stage, verdict))
+        await asyncio.sleep(STEADY_S)
+        await fault.strike(stage)
+        ended_s = time.time()
+        verdict.catch_up_s = await caught_up(stage, ended_s + fault.ahead_s)
+        if verdict.catch_up_s is None:
+            verdict.wrong.append("did not catch up")
+        watching.cancel()
+        await asyncio.sleep(2)
+        # What waits in spools is sent before the agents end.
+        assert stage.agents is not None
+        stage.agents.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(stage.agents.wait, 30)
+        await judge(stage, verdict)
+        fired = await stage.ask(
+            "SELECT DISTINCT rule FROM alerts WHERE state <> 'pending' ORDER BY 1"
+        )
+        verdict.alerts = [rule for (rule,) in fired]
+        verdict.wrong += fault.wrong(verdict)
+        status = (stage.relay / witness.STATUS).read_text().splitlines()
+        verdict.said = sorted({line.split("\t", 1)[1] for line in status if "\t204\t" not in line})
+    return verdict
+
+
+def run_fault(name: str, seed: int, folder: Path) -> Verdict:
+    """Run a fault in namespaces of its own."""
+    words = [sys.executable, "-m", __name__, name, str(seed), str(folder)]
+    with namespaces():
+        done = subprocess.run(
+            ["ip", "netns", "exec", COLLECTOR_NS, *words],
+            env=os.environ | {"GPUWARDEN_CHAOS_NAMESPACE": _NS},
+            capture_output=True,
+            text=True,
+            timeout=RUN_S,
+            check=False,
+        )
+    if done.returncode:
+        why = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return Verdict(name, seed, wrong=[why[-1]])
+    return Verdict(**json.loads(done.stdout.splitlines()[-1]))
+
+
+@contextmanager
+def namespaces() -> Iterator[None]:
+    """The two network namespaces, joined by a cable, for as long as the block runs."""
+    with ExitStack() as stack:
+        for name in (COLLECTOR_NS, AGENTS_NS):
+            run("ip", "netns", "add", name)
+            stack.callback(run, "ip", "netns", "delete", name)
+            run("ip", "-n", name, "link", "set", "lo", "up")
+        run(
+            *("ip", "link", "add", CABLE, "netns", COLLECTOR_NS, "type", "veth"),
+            *("peer", "name", CABLE, "netns", AGENTS_NS),
+        )
+        for name, address in ((COLLECTOR_NS, COLLECTOR_IP), (AGENTS_NS, AGENTS_IP)):
+            run("ip", "-n", name, "address", "add", f"{address}/24", "dev", CABLE)
+            run("ip", "-n", name, "link", "set", CABLE, "up")
+        yield
+
+
+def main() -> None:
+    """Play a fault within the namespace."""
+    from bench.chaos.faults import FAULTS
+
+    name, seed, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    print(json.dumps(asdict(asyncio.run(play(FAULTS[name], seed, folder)))))
+
+
+if __name__ == "__main__":
+    main()

@@ -570,6 +570,7 @@ def _levels(
         storage_trouble=kept.storage.trouble,
         rollup_lag_s=kept.storage.rollup_lag_s,
         clock_doubt=kept.clock_check.reason,
+        is_clock_confirmed=kept.clock_check.is_trusted,
         disk_refusal=kept.disk.refusal,
         certificate_ends_at=access.certificate_ends_at,
         authority_ends_at=access.authority_ends_at,

@@ -52,6 +52,16 @@ COLLECTOR_SAMPLES = Table(
             Type.FLOAT64,
             "Age of the end of the newest minute that is rolled up; NULL: none is.",
         ),
+        Column(
+            "clock_doubt",
+            Type.STRING,
+            "Why its clock is taken as wrong; NULL: it is not.",
+        ),
+        Column(
+            "clock_confirmed",
+            Type.BOOL,
+            "Whether agents or the kernel have confirmed its clock; until then nothing is dropped by age.",
+        ),
         Column("certificate_ends_at", Type.TIMESTAMP, "End of its certificate; NULL: no TLS."),
         Column(
             "authority_ends_at",

@@ -13,6 +13,7 @@ SETTINGS = CollectorSettings()
 SAMPLE = {
     "ingest_lag_seconds": 3.2,
     "queue_bytes": 0,
+    "clock_confirmed": True,
     "rules": 64,
     "rules_failing": None,
     "receivers_failing": None,
@@ -45,6 +46,7 @@ def test_a_collector_that_is_well_has_nothing_to_mend() -> None:
         (sample(ingest_lag_seconds=61.0), "lag", WARN, "61 s old"),
         (sample(ingest_lag_seconds=None), "lag", OK, "nothing came"),
         (sample(queue_bytes=SETTINGS.queue_bytes_max), "lag", WARN, "wait for the writer"),
+        (sample(clock_confirmed=False), "clock", WARN, "nothing is dropped by age"),
         (sample(rules=None), "rules", WARN, "none runs"),
         (sample(rules_failing="gpu_lost"), "rules", FAIL, "gpu_lost"),
         ({"unjudged": "Not judged yet, since 12:00."}, "rules", WARN, "Not judged yet"),

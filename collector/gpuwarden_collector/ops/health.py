@@ -137,6 +137,8 @@ class Health:
             "refusal": levels.disk_refusal,
             "storage_trouble": levels.storage_trouble,
             "rollup_lag_seconds": levels.rollup_lag_s,
+            "clock_doubt": levels.clock_doubt,
+            "clock_confirmed": levels.is_clock_confirmed,
             "certificate_ends_at": naive(levels.certificate_ends_at),
             "authority_ends_at": naive(levels.authority_ends_at),
             "rules": duties.rules,

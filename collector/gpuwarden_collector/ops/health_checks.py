@@ -35,6 +35,9 @@ def findings(document: Mapping[str, Any], settings: CollectorSettings) -> Iterat
             )
         else:
             yield judge(rows)
+    if not document["sample"]["clock_confirmed"]:
+        finding = "no agent agrees with this clock, nor does the kernel say that it is synchronised: nothing is dropped by age"
+        yield Check("clock", WARN, finding, "run chrony or ntpd here")
     yield _rules(document["sample"], document.get("unjudged"))
     yield _notifications(document["sample"])
 

@@ -177,7 +177,9 @@ class Levels:
     rollup_lag_s: float | None = None
     """Age of the end of the newest minute that is rolled up."""
     clock_doubt: str | None = None
-    """Why the collector's own clock is not to be trusted."""
+    """Why the collector's own clock is taken as wrong."""
+    is_clock_confirmed: bool = True
+    """Whether somebody says that it is right, so that rows may go by age."""
     disk_refusal: str | None = None
     """Why no batch is taken for want of room."""
     certificate_ends_at: datetime | None = None

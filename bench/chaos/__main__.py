@@ -2,7 +2,8 @@
 
 `python -m bench.chaos` runs each fault once, and cuts the power at 50 instants of one history; `--seeds 1-100
 --instants 100` is the long form. A run that breaks a promise prints the command that repeats it, and its files
-stay. `--table FILE` writes the table of docs/reliability.md between its markers.
+stay. `--results FILE` adds the outcomes to those of earlier runs; `--table PAGE` writes the table of all of them
+into docs/reliability.md, between its markers; with `--faults none` nothing is run.
 """
 
 import argparse
@@ -14,9 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.chaos import power_cut
@@ -37,63 +37,90 @@ def cut_power(folder: Path, seed: int, instants: int) -> list[power_cut.Found]:
     """Power cuts in one history; prints what it found."""
     began_s = time.monotonic()
     found = asyncio.run(power_cut.campaign(folder, seed, 1, instants))
-    print(f"{POWER_CUT}, seed {seed}: {len(found)} instants in {time.monotonic() - began_s:.0f} s")
+    print(
+        f"{POWER_CUT}, seed {seed}: {len(found)} instants in {time.monotonic() - began_s:.0f} s",
+        flush=True,
+    )
+    for one in found:
+        if one.wrong or one.lost or one.doubled:
+            print(one.instant, f"{one.lost} lost, {one.doubled} doubled", *one.wrong, sep="\n    ")
+            print(
+                f'    again: python -m bench.chaos --faults "{POWER_CUT}" --seeds {seed} --instants {instants}'
+            )
     return found
 
 
-def lines(found: Sequence[power_cut.Found], verdicts: Sequence[Verdict]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of a run, or of one instant: what the table needs."""
+
+    fault: str
+    during: tuple[str, ...]
+    """Operations that a power cut fell into."""
+    seed: int
+    commit: str
+    acknowledged: int
+    lost: int
+    doubled: int
+    caught_up_s: float | None
+    is_kept: bool
+    """Whether every promise was."""
+
+
+def of_power_cut(found: power_cut.Found, seed: int, version: str) -> Outcome:
+    """Of an instant."""
+    return Outcome(
+        POWER_CUT,
+        found.instant.during,
+        seed,
+        version,
+        found.acknowledged,
+        found.lost,
+        found.doubled,
+        found.start_s,
+        not (found.wrong or found.lost or found.doubled),
+    )
+
+
+def of_fault(verdict: Verdict, version: str) -> Outcome:
+    """Of another fault."""
+    return Outcome(
+        verdict.fault,
+        (),
+        verdict.seed,
+        version,
+        verdict.acknowledged,
+        verdict.lost,
+        verdict.doubled,
+        verdict.catch_up_s,
+        not (verdict.wrong or verdict.lost or verdict.doubled),
+    )
+
+
+def lines(outcomes: Sequence[Outcome]) -> list[str]:
     """The table, in Markdown."""
-    rows = []
-    if found:
-        during = power_cut.counted(found)
-        start_s = sorted(one.start_s for one in found)
-        rows += [
-            _row(
-                f"{POWER_CUT} during {name}",
-                count,
-                sum(f.acknowledged for f in found if name in f.instant.during),
-                sum(f.lost for f in found if name in f.instant.during),
-                sum(f.doubled for f in found if name in f.instant.during),
-                max(f.start_s for f in found if name in f.instant.during),
-            )
-            for name, count in during.items()
-        ]
-        rows.append(
-            _row(
-                f"**{POWER_CUT}, all instants**",
-                len(found),
-                sum(f.acknowledged for f in found),
-                sum(f.lost for f in found),
-                sum(f.doubled for f in found),
-                start_s[-1],
-            )
-        )
-    for name in FAULTS:
-        of_it = [v for v in verdicts if v.fault == name]
-        if of_it:
-            rows.append(
-                _row(
-                    name,
-                    len(of_it),
-                    sum(v.acknowledged for v in of_it),
-                    sum(v.lost for v in of_it),
-                    sum(v.doubled for v in of_it),
-                    max((v.catch_up_s or 0.0) for v in of_it),
-                )
-            )
+    cuts = [one for one in outcomes if one.fault == POWER_CUT]
+    rows = [
+        _row(f"{POWER_CUT} during {name}", [one for one in cuts if name in one.during])
+        for name in sorted({name for one in cuts for name in one.during})
+    ]
+    if cuts:
+        rows.append(_row(f"**{POWER_CUT}, all instants**", cuts))
+    of_others = ((name, [o for o in outcomes if o.fault == name]) for name in FAULTS)
+    rows += [_row(name, of_it) for name, of_it in of_others if of_it]
     return [
-        "| fault | runs | rows acknowledged | lost | doubled | longest until caught up, s |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| fault | runs | promises kept | rows acknowledged | lost | doubled | longest until caught up, s |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         *rows,
     ]
 
 
-def _row(*cells: object) -> str:
-    texts = (
-        f"{c:,}" if isinstance(c, int) else f"{c:.1f}" if isinstance(c, float) else str(c)
-        for c in cells
-    )
-    return f"| {' | '.join(texts)} |"
+def _row(name: str, outcomes: Sequence[Outcome]) -> str:
+    kept = sum(one.is_kept for one in outcomes)
+    caught_up = max((one.caught_up_s or 0.0 for one in outcomes), default=0.0)
+    sums = (sum(getattr(one, n) for one in outcomes) for n in ("acknowledged", "lost", "doubled"))
+    counts = " | ".join(f"{count:,}" for count in (len(outcomes), kept, *sums))
+    return f"| {name} | {counts} | {caught_up:.1f} |"
 
 
 def put_table(path: Path, table: Iterable[str], how: str) -> None:
@@ -104,27 +131,26 @@ def put_table(path: Path, table: Iterable[str], how: str) -> None:
     path.write_text(before + text + after)
 
 
-def run_faults(names: Sequence[str], seeds: Sequence[int], folder: Path) -> list[Verdict]:
-    """Each fault with each seed; prints what it did."""
+def run_faults(names: Sequence[str], seed: int, folder: Path) -> list[Verdict]:
+    """Each fault; prints what it did."""
     verdicts = []
-    for seed in seeds:
-        for number, name in enumerate(names):
-            place = folder / f"{seed}-{number}"
-            verdict = run_fault(name, seed, place)
-            verdicts.append(verdict)
-            caught_up = "-" if verdict.catch_up_s is None else f"{verdict.catch_up_s:.0f} s"
-            print(
-                f"{name}, seed {seed}: {verdict.acknowledged} rows acknowledged, {verdict.lost} lost, "
-                f"{verdict.doubled} doubled, caught up in {caught_up}",
-                *verdict.wrong,
-                sep="\n    ",
-                flush=True,
-            )
-            if verdict.wrong:
-                print(f'    again: python -m bench.chaos --faults "{name}" --seeds {seed}')
-                print(f"    files: {place}")
-            else:
-                shutil.rmtree(place, ignore_errors=True)
+    for number, name in enumerate(names):
+        place = folder / f"{seed}-{number}"
+        verdict = run_fault(name, seed, place)
+        verdicts.append(verdict)
+        caught_up = "-" if verdict.catch_up_s is None else f"{verdict.catch_up_s:.0f} s"
+        print(
+            f"{name}, seed {seed}: {verdict.acknowledged} rows acknowledged, {verdict.lost} lost, "
+            f"{verdict.doubled} doubled, caught up in {caught_up}",
+            *verdict.wrong,
+            sep="\n    ",
+            flush=True,
+        )
+        if verdict.wrong:
+            print(f'    again: python -m bench.chaos --faults "{name}" --seeds {seed}')
+            print(f"    files: {place}")
+        else:
+            shutil.rmtree(place, ignore_errors=True)
     return verdicts
 
 
@@ -136,56 +162,66 @@ def commit() -> str:
     return said.stdout.strip() or "?"
 
 
-def main() -> int:
-    """Run the campaign; 1 when a promise was broken."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """What the campaign may be told."""
+    made = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--faults", default="all", help=f"by semicolons, of: {POWER_CUT}; {'; '.join(FAULTS)}"
+    made.add_argument(
+        "--faults",
+        type=chosen,
+        default="all",
+        help=f"none, or by semicolons: {'; '.join((POWER_CUT, *FAULTS))}",
     )
-    parser.add_argument("--seeds", default="1", help="such as 1-5,9")
-    parser.add_argument("--instants", type=int, default=50, help="of a power cut, each seed")
-    parser.add_argument("--keep", type=Path, help="folder of what a run leaves")
-    parser.add_argument(
-        "--results", type=Path, help="append results to this file, a JSON line each"
-    )
-    parser.add_argument("--table", type=Path, help="page whose table is written anew")
-    options = parser.parse_args()
-    names = [POWER_CUT, *FAULTS]
-    if options.faults != "all":
-        names = [name.strip() for name in options.faults.split(";")]
-    for name in names:
-        if name not in (POWER_CUT, *FAULTS):
-            parser.error(f"there is no fault {name!r}: see --help")
-    if os.geteuid() != 0:
-        parser.error("needs root: it mounts disks and makes network namespaces")
+    made.add_argument("--seeds", type=seeds_of, default=[1], help="such as 1-5,9")
+    made.add_argument("--instants", type=int, default=50, help="of a power cut, each seed")
+    made.add_argument("--keep", type=Path, help="folder of what runs leave")
+    made.add_argument("--results", type=Path, help="file of outcomes, a JSON line each")
+    made.add_argument("--table", type=Path, help="page whose table is written anew")
+    return made
+
+
+def chosen(text: str) -> list[str]:
+    """Names of faults."""
+    known = (POWER_CUT, *FAULTS)
+    names = {"all": list(known), "none": []}.get(text) or [
+        n for n in text.split("; ") if n != "none"
+    ]
+    if unknown := [name for name in names if name not in known]:
+        raise argparse.ArgumentTypeError(f"there is no fault {unknown[0]!r}: see --help")
+    return names
+
+
+def main() -> int:
+    """Run the campaign; 1 when a promise was broken."""
+    options = parser().parse_args()
+    names = options.faults
+    if names and os.geteuid() != 0:
+        sys.exit("bench.chaos needs root: it mounts disks and makes network namespaces")
     folder = options.keep or Path(tempfile.mkdtemp(prefix="gpuwarden-chaos-"))
-    seeds = seeds_of(options.seeds)
-    found: list[power_cut.Found] = []
-    if POWER_CUT in names:
-        for seed in seeds:
+    version = commit()
+    outcomes: list[Outcome] = []
+    for seed in options.seeds:
+        made = []
+        if POWER_CUT in names:
             place = folder / f"{seed}-power-cut"
-            found += cut_power(place, seed, options.instants)
+            found = cut_power(place, seed, options.instants)
+            made += [of_power_cut(one, seed, version) for one in found]
             shutil.rmtree(place, ignore_errors=True)
-    wrong = [one for one in found if one.wrong or one.lost or one.doubled]
-    for one in wrong:
-        print(one.instant, one.lost, one.doubled, *one.wrong, sep="\n    ")
-    others = [name for name in names if name != POWER_CUT]
-    verdicts = run_faults(others, seeds, folder)
-    table = lines(found, verdicts)
-    print("\n".join(table))
-    if options.table:
-        how = f"`{' '.join(['python -m bench.chaos', *sys.argv[1:]])}`, commit {commit()}:"
-        put_table(options.table, table, how)
+        verdicts = run_faults([n for n in names if n != POWER_CUT], seed, folder)
+        made += [of_fault(verdict, version) for verdict in verdicts]
+        if options.results:
+            with options.results.open("a") as file:
+                file.writelines(json.dumps(asdict(one)) + "\n" for one in made)
+        outcomes += made
+    broken = sum(not one.is_kept for one in outcomes)
     if options.results:
-        with options.results.open("a") as file:
-            for line in (*map(asdict, found), *map(asdict, verdicts)):
-                file.write(json.dumps(line, default=str) + "\n")
-    outcomes = Counter("broken" if v.wrong else "kept" for v in verdicts)
-    outcomes += Counter(broken=len(wrong), kept=len(found) - len(wrong))
-    print(f"promises kept in {outcomes['kept']} runs, broken in {outcomes['broken']}")
-    return 1 if outcomes["broken"] else 0
+        outcomes = [Outcome(**json.loads(line)) for line in options.results.open()]
+    print(*lines(outcomes), sep="\n")
+    if options.table:
+        versions = sorted({one.commit for one in outcomes})
+        put_table(options.table, lines(outcomes), f"Of commit {', '.join(versions)}:")
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

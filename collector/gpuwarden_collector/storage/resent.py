@@ -50,10 +50,12 @@ SELECT node, min(first_ts) AS first_ts, max(last_ts) AS last_ts FROM numbered GR
 
 
 def seals_elsewhere(cursor: duckdb.DuckDBPyConnection, collector: str) -> int:
-    """How often others have sealed. Raises StoreUnavailableError."""
+    """A number that grows with each seal by others, whatever older ones are forgotten. Raises StoreUnavailableError."""
     with translating():
         row = cursor.execute(
-            "SELECT count(*) FROM lake.main.collectors WHERE collector != $1", [collector]
+            "SELECT coalesce(sum(newest), 0) FROM (SELECT max(segment) AS newest "
+            "FROM lake.main.collectors WHERE collector != $1 GROUP BY collector)",
+            [collector],
         ).fetchone()
     return int(row[0]) if row else 0
 

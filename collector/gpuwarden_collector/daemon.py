@@ -251,12 +251,9 @@ async def _keeping(
     timetable.every(STORAGE_LOOK_S, storage.look)
 
     async def look_at_clock() -> None:
-        before = clock_check.reason
         clock_check.look()
+        clock_check.tell()
         storage.trust_clock(clock_check.confirmed_s)
-        if clock_check.reason != before:
-            said = clock_check.reason or "the clocks of agents and collector agree again"
-            log.log(logging.ERROR if clock_check.reason else logging.WARNING, said)
 
     timetable.every(CLOCK_LOOK_S, look_at_clock)
     disk = _disk(timetable, settings, spill_dir, (storage, querier, rules_querier))

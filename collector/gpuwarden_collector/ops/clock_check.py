@@ -9,16 +9,20 @@ as few, and those of a node's token as one.
 """
 
 import ctypes
+import logging
 import statistics
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import Enum
 
 from gpuwarden.clock import Clock
 from gpuwarden.wire import AHEAD_S_MAX
 from gpuwarden_collector.ingest.deduplicate import is_of_node
+
+log = logging.getLogger(__name__)
 
 WRONG_S = float(AHEAD_S_MAX)
 """So far apart, one of two clocks is wrong."""
@@ -125,6 +129,14 @@ def _apart(offset_s: float) -> str:
     return f"{timedelta(seconds=round(min(abs(offset_s), _SAID_S_MAX)))} {'ahead of' if offset_s > 0 else 'behind'}"
 
 
+class ClockWorth(Enum):
+    """What the collector's clock is worth."""
+
+    UNCONFIRMED = "nobody says that it is right"
+    TRUSTED = "somebody does"
+    DOUBTED = "it is taken as wrong"
+
+
 class ClockCheck:
     """Collects the evidence; for the event loop."""
 
@@ -144,12 +156,39 @@ class ClockCheck:
         """Why the clock is doubted; None: it is not."""
         self.confirmed_s: float | None = None
         """The clock less the monotonic one when it was last confirmed; None: it never was, or is doubted since."""
+        self._told = ClockWorth.UNCONFIRMED
+        """What was last logged; a start says nothing."""
         self.look()
 
     @property
     def is_trusted(self) -> bool:
         """Whether rows and entries may go by the age that the clock says."""
         return shows_as_confirmed(self.confirmed_s, self._clock)
+
+    @property
+    def worth(self) -> ClockWorth:
+        """What the clock is worth now."""
+        if self.reason is not None:
+            return ClockWorth.DOUBTED
+        return ClockWorth.TRUSTED if self.is_trusted else ClockWorth.UNCONFIRMED
+
+    def tell(self) -> None:
+        """Log what the clock is worth if that is another than was last logged."""
+        told, self._told = self._told, self.worth
+        if self._told is told:
+            return
+        match self._told:
+            case ClockWorth.DOUBTED:
+                log.error("%s", self.reason)
+            case ClockWorth.TRUSTED if told is ClockWorth.DOUBTED:
+                log.warning("the collector's clock is taken as right again")
+            case ClockWorth.TRUSTED:
+                log.info("the collector's clock is confirmed")
+            case ClockWorth.UNCONFIRMED:
+                log.warning(
+                    "nothing is dropped by age until agents or the kernel confirm the collector's clock: it was set, or"
+                    " agents that contradicted it are gone"
+                )
 
     def note(self, sender: str, agent_id: str, ahead_s: float) -> None:
         """What an agent's request says of its clock; `sender`: who was let in (`deduplicate.py`)."""

@@ -111,3 +111,32 @@ async def test_a_clock_of_no_calendar_is_refused_and_breaks_nothing(
             status, text, _ = await post(collector.url, body, number, agent=agent, headers=headers)
             assert (status, "milliseconds since 1970" in text) == (400, True), text
         assert (await send(collector.url, token, "n1", 0.1))[0] == 204
+
+
+async def test_each_change_of_what_the_clock_is_worth_is_logged_once(
+    start: Any,
+    grant: Any,
+    send: Any,
+    clock: Any,
+    eventually: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gpuwarden_collector.daemon.kernel_synchronised", lambda: None)
+    own = {node: grant(Scope.INGEST, node=node) for node in NODES}
+
+    def said(part: str) -> list[str]:
+        return [r.levelname for r in caplog.records if part in r.getMessage()]
+
+    async with start(require_tokens=True) as collector:
+        for node in NODES:  # the third is judged as it comes
+            await send(collector.url, own[node], node, -7_200.0)
+        await eventually(lambda: bool(said("agents: set it right")))
+        await send(collector.url, own["n1"], "n1", -7_300.0)
+        await asyncio.sleep(0.1)
+        assert said("agents: set it right") == ["ERROR"]
+        clock.step(-7_200.0)
+        await eventually(lambda: bool(said("taken as right again")))
+        await asyncio.sleep(0.1)
+        assert said("taken as right again") == ["WARNING"]
+        assert said("agents: set it right") == ["ERROR"]

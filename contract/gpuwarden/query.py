@@ -70,6 +70,10 @@ class QueryTimeoutError(QueryError):
     """The query ran longer than it may."""
 
 
+class LakeAwayError(QueryError):
+    """The catalogue cannot be read now, and the query needs rows that only the lake has."""
+
+
 def timestamp_sql(instant: datetime) -> str:
     """An instant (UTC) as a literal, where it cannot be a parameter."""
     return f"TIMESTAMP '{instant.replace(tzinfo=None).isoformat(sep=' ')}'"

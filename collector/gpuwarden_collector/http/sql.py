@@ -9,7 +9,7 @@ from contextlib import suppress
 from aiohttp import web
 
 from gpuwarden.access import CALLER, Scope
-from gpuwarden.query import ERROR, QueryError, QueryTimeoutError
+from gpuwarden.query import ERROR, LakeAwayError, QueryError, QueryTimeoutError
 from gpuwarden_collector.auth.gate import GRANT
 from gpuwarden_collector.http.app import closing, error_response
 from gpuwarden_collector.http.bodies import BodyReader, Busy
@@ -89,7 +89,7 @@ class SqlEndpoint:
             return error_response(error.status, str(error), error.retry_after_s)
         except QueryError as error:
             note.failed(outcome_of(error), str(error))
-            status = 504 if isinstance(error, QueryTimeoutError) else 400
+            status = _status_of(error)
             text = "" if asked is None else asked.sql
             return web.json_response(error.document(text, status), status=status)
 
@@ -200,7 +200,13 @@ def _row_headers(form: Form) -> dict[str, str]:
     return {"Content-Type": form.value + ("; charset=utf-8" if is_text else "")}
 
 
+def _status_of(error: QueryError) -> int:
+    if isinstance(error, LakeAwayError):
+        return 503
+    return 504 if isinstance(error, QueryTimeoutError) else 400
+
+
 def _error_line(error: QueryError, sql: str) -> bytes:
     """What stands at the end of NDJSON that could not be completed."""
-    status = 504 if isinstance(error, QueryTimeoutError) else 400
+    status = _status_of(error)
     return json.dumps({ERROR: error.document(sql, status)}).encode() + b"\n"

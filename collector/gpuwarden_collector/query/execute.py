@@ -11,13 +11,15 @@ from typing import Any, Protocol
 import duckdb
 import pyarrow as pa
 
-from gpuwarden.query import QueryError
+from gpuwarden.query import LakeAwayError, QueryError
+from gpuwarden.rollups import ROLLUPS
 from gpuwarden.schema import ADMINS_ONLY, TABLES, UPSERTED, stored_columns
 from gpuwarden.waste import WASTE_1H
 from gpuwarden_collector.query import guard
 from gpuwarden_collector.query.complaints import complaint, did_you_mean, missing_column
 from gpuwarden_collector.query.encode import ResultRows
 from gpuwarden_collector.query.guard import Parsed
+from gpuwarden_collector.query.local_span import earliest_of
 from gpuwarden_collector.query.newest import NewestRows, show_running_waste
 from gpuwarden_collector.query.own_rows import NOBODY, closed_tables, keep_to_own, own_rows_sql
 from gpuwarden_collector.query.pruned import PrunedLake, QueryTimeSpan, span_of
@@ -26,8 +28,12 @@ from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.errors import lost_file, one_line
 from gpuwarden_collector.storage.newest_rows import KEPT
 from gpuwarden_collector.storage.running_waste import READERS, RUNNING
+from gpuwarden_collector.storage.segment import TABLE_NAMES
 
 NO_FILES: Mapping[str, str] = {}
+_AWAY = "the lake's catalogue cannot be read now, and the query needs {}, which only the lake has"
+_ROLLED_UP = {*ROLLUPS, WASTE_1H.table.name}
+_NO_ROWS = frozenset({"EXPLAIN", "SHOW", "DESCRIBE", "DESC"})
 _NOT_A_SELECT = "Only SELECT statements"
 _CHUNK_ROWS = 2_048  # DuckDB's own vector size, so the row limit costs at most one vector more
 RESULT_BYTES_MAX = 64 * 1024 * 1024
@@ -170,6 +176,7 @@ class Reading:
         self._taken = source
         self._cursor: duckdb.DuckDBPyConnection | None = None
         self._is_interrupted = False
+        self._reads_segments_alone = False
 
     @contextmanager
     def opened(self, source: QuerySource | None = None) -> Iterator[None]:
@@ -287,6 +294,12 @@ class Reading:
             truncated = self.give_as_known(sink, sql, params, row_limit, names=names)
             if truncated is not None:
                 return truncated
+        if self._engine is not None and self._engine.is_lake_away:
+            read = set(TABLE_NAMES if names is None else names) & set(TABLE_NAMES)
+            if read & _ROLLED_UP:  # which ends without the lake: what is not there says nothing
+                raise LakeAwayError(_AWAY.format("rollups"))
+            is_read = sql.split(maxsplit=1)[0].upper() not in _NO_ROWS
+            self._reads_segments_alone = is_read and bool(read)
         with _interruptible():
             self._taken.begin(self._open(), names)
         truncated = self._given(sink, sql, params, row_limit, lambda: True)
@@ -346,6 +359,8 @@ class Reading:
     ) -> bool | None:
         cursor = self._open()
         with self._naming_errors(sql):
+            if self._reads_segments_alone:
+                self._check_span(cursor, sql, params)
             cursor.execute(sql, dict(params)) if params else cursor.execute(sql)
             if not is_moment():  # by now it has its view of the lake
                 return None
@@ -366,6 +381,20 @@ class Reading:
                 sink.take(batch.slice(0, left))
             if rows > row_limit:
                 return True
+
+    def _check_span(
+        self, cursor: duckdb.DuckDBPyConnection, sql: str, params: Mapping[str, Any]
+    ) -> None:
+        """Refuse a query that may need rows which are not in the segments."""
+        assert self._engine is not None
+        since = self._engine.local_since()
+        if since is None:
+            raise LakeAwayError(_AWAY.format("rows"))
+        asked = f"EXPLAIN (FORMAT JSON) {sql}"
+        rows = (cursor.execute(asked, dict(params)) if params else cursor.execute(asked)).fetchall()
+        earliest = earliest_of(str(rows[0][1]))
+        if earliest is None or earliest < since:
+            raise LakeAwayError(_AWAY.format(f"rows of before {since:%Y-%m-%d %H:%M:%S} UTC"))
 
     @contextmanager
     def _naming_errors(self, sql: str) -> Iterator[None]:
@@ -542,6 +571,8 @@ class Runner:
         judging = _Judging()
         try:
             yield judging
+        except LakeAwayError:
+            raise
         except QueryError as error:
             if judging.judged is None:
                 raise
@@ -559,6 +590,10 @@ class Runner:
     def let_go(self) -> None:
         """Hold no memory that the next query can have again without cost."""
         self._engine.let_go()
+
+    def is_lake_readable(self) -> bool:
+        """As of the engine."""
+        return self._engine.is_lake_readable()
 
     def _order_joins(self, is_wanted: bool) -> None:
         if is_wanted != self._joins:

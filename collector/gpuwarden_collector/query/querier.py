@@ -24,7 +24,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from gpuwarden.clock import Clock
-from gpuwarden.query import QueryError, QueryTimeoutError, Result
+from gpuwarden.query import LakeAwayError, QueryError, QueryTimeoutError, Result
 from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.query.channel import Channel, ChannelError, packed
 from gpuwarden_collector.query.encode import ResultRows, decoded, python_rows
@@ -50,8 +50,14 @@ END_S = 10.0
 _STOPS = "the query was ended: the collector stops"
 IDLE_S = 60.0
 """A process that has had no query for so long is ended."""
+LAKE_LOOK_S = 10.0
+"""How often it is tried whether a lake that was away can be read."""
 REFUSE_S = 1.0
 """How long no process is started after one could not open the store."""
+
+
+class StoreUnreadableError(QueryError):
+    """A process cannot read the store any more; another may."""
 
 
 class QueryProcess:
@@ -59,6 +65,8 @@ class QueryProcess:
 
     def __init__(self, handle: ProcessHandle, channel: Channel, spill: Path) -> None:
         self.pid = handle.pid
+        self.is_lake_away = False
+        """Whether it answers without the lake."""
         self.confined_by: Sequence[str] = ()
         """What the kernel holds it to, as `sandbox.confine` has it."""
         self._handle: ProcessHandle | None = handle
@@ -294,6 +302,10 @@ class QueryStream:
                 self.memory_bytes = header.get("memory_bytes")
             case "interrupted":
                 raise QueryTimeoutError(_STOPS)
+            case "away":
+                raise LakeAwayError(str(header.get("reason")))
+            case "unreadable":
+                raise StoreUnreadableError(str(header.get("reason")))
             case _:
                 raise QueryError(
                     str(header.get("reason")), offset=header.get("offset"), hint=header.get("hint")
@@ -343,6 +355,9 @@ class SqlQuerier:
         self._refusal: tuple[float, str] | None = None
         self._confined_by: Sequence[str] | None = None
         """As the log has said of its processes."""
+        self.lake_away_since: datetime | None = None
+        """Since when the lake cannot be read; None: it can, as far as is known."""
+        self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
         self._spill_bytes_max = 1 << 62
 
@@ -385,12 +400,26 @@ class SqlQuerier:
     ) -> ResultRows:
         """As `query`, as an Arrow table."""
         limit = self._rows_max if row_limit is None else min(row_limit, self._rows_max)
+        ask = partial(self._parts, sql, params, timeout_s, limit, rank)
+        try:
+            parts, stream = await ask()
+        except StoreUnreadableError:
+            parts, stream = await ask()  # of a new process, which may reach what that one did not
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        return decoded(body, stream.types, truncated=stream.truncated)
+
+    async def _parts(
+        self,
+        sql: str,
+        params: Mapping[str, Any] | None,
+        timeout_s: float | None,
+        limit: int,
+        rank: Rank,
+    ) -> tuple[list[bytes | bytearray], "QueryStream"]:
         async with self._asked(
             "arrow", sql, params, timeout_s, limit, bytes_max=RESULT_BYTES_MAX, rank=rank
         ) as stream:
-            parts = [part async for part in stream]
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        return decoded(body, stream.types, truncated=stream.truncated)
+            return [part async for part in stream], stream
 
     @asynccontextmanager
     async def stream(
@@ -554,7 +583,7 @@ class SqlQuerier:
             raise QueryError(self._refusal[1])
         spill = self._settings.spill / f"{os.getpid()}-{id(self):x}-{next(self._numbers)}"
         try:
-            process = await QueryProcess.started(replace(self._settings, spill=spill), self._kind)
+            process = await self._opened(replace(self._settings, spill=spill))
         except QueryError as error:
             log.warning("no query process", extra={"reason": str(error)})
             self._refusal = asyncio.get_running_loop().time() + REFUSE_S, str(error)
@@ -566,9 +595,57 @@ class SqlQuerier:
             log.info("query processes are confined by the kernel", extra={"confined_by": said})
         return process
 
+    async def _opened(self, settings: WorkerSettings) -> QueryProcess:
+        """A process on the store, or on what of it is beside the lake where that is away. Raises QueryError."""
+        if self.lake_away_since is None:
+            try:
+                return await QueryProcess.started(settings, self._kind)
+            except QueryError as error:
+                failure = error
+            process = await self._without_lake(settings, failure)
+            if self.lake_away_since is None and not self._is_closed:
+                self.lake_away_since = self._clock.now()
+                log.error(
+                    "the lake cannot be read: queries are answered from segments and state",
+                    extra={"reason": failure.reason},
+                )
+                self._looking = asyncio.create_task(self._look_for_lake(), name="look for the lake")
+            return process
+        return await self._without_lake(settings, None)
+
+    async def _without_lake(
+        self, settings: WorkerSettings, failure: QueryError | None
+    ) -> QueryProcess:
+        try:
+            process = await QueryProcess.started(replace(settings, is_lake_away=True), self._kind)
+        except QueryError as error:
+            raise failure or error from error
+        process.is_lake_away = True
+        return process
+
+    async def _look_for_lake(self) -> None:
+        """Until the lake can be read again: whoever asks is not to wait for that."""
+        while not self._is_closed:
+            await asyncio.sleep(LAKE_LOOK_S)
+            spill = self._settings.spill / f"{os.getpid()}-{id(self):x}-{next(self._numbers)}"
+            try:
+                process = await QueryProcess.started(
+                    replace(self._settings, spill=spill), self._kind
+                )
+            except QueryError:
+                continue
+            await process.end()
+            break
+        self.lake_away_since = None
+        log.warning("the lake can be read again")
+        idle, self._idle = self._idle, []
+        for one in idle:
+            self._end_soon(one)
+
     def _give_back(self, process: QueryProcess, rank: Rank) -> None:
         """Keep a process for the next query, or end it; the next query has its slot then."""
-        if not (process.is_spent or process.is_asked or self._is_closed):
+        is_other = process.is_lake_away and self.lake_away_since is None
+        if not (process.is_spent or process.is_asked or is_other or self._is_closed):
             self._busy.discard(process)
             self._idle.append(process)
             self._turns.give_back(rank)
@@ -598,6 +675,9 @@ class SqlQuerier:
     async def close(self) -> None:
         """End all processes; queries that run end with an error."""
         self._is_closed = True
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
         processes = (*self._idle, *self._busy)
         await asyncio.gather(*(process.end() for process in processes), *self._ending)
         self._idle.clear()

@@ -26,7 +26,7 @@ import duckdb
 import pyarrow as pa
 
 from gpuwarden.lifecycle import StartError
-from gpuwarden.query import QueryError
+from gpuwarden.query import LakeAwayError, QueryError
 from gpuwarden_collector.footprint import Memory
 from gpuwarden_collector.query.channel import ChannelError, receive, send
 from gpuwarden_collector.query.complaints import complaint
@@ -61,6 +61,8 @@ class WorkerSettings:
     """Most private memory, as the kernel counts it; 0: no limit."""
     newest: Path | None = None
     """Folder of files of rows that are kept beside the store, to be read."""
+    is_lake_away: bool = False
+    """The lake cannot be opened: answer what segments and state can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,7 @@ def _runner(settings: WorkerSettings) -> Runner:
         state,
         settings.limits,
         is_read_only=True,
+        is_lake_away=settings.is_lake_away,
         spill_dir=settings.spill,
     )
     return Runner(engine)
@@ -299,13 +302,15 @@ def _answer(
         return {**header, "memory_bytes": peak if peak > peak_before else None}, last
     except Interrupted:
         return {"kind": "interrupted"}, b""
+    except LakeAwayError as error:
+        return {"kind": "away", "reason": error.reason}, b""
     except QueryError as error:
+        if not runner.is_lake_readable():
+            return _unreadable(error.reason)
         said = {"reason": error.reason, "offset": error.offset, "hint": error.hint}
         return {"kind": "wrong", **said}, b""
     except StoreUnavailableError as error:
-        # A new process may reach what this one does not: files that were not there when it began.
-        reason = f"the store cannot be read now: {error}"
-        return {"kind": "wrong", "reason": reason, "is_spent": True}, b""
+        return _unreadable(str(error))
     except RecursionError:
         return {"kind": "wrong", "reason": "the result is nested too deeply"}, b""
     except (MemoryError, duckdb.OutOfMemoryException):
@@ -319,6 +324,13 @@ def _answer(
         reason = complaint(str(error), asked.sql).reason
         is_fatal = isinstance(error, duckdb.FatalException | duckdb.InternalException)
         return {"kind": "wrong", "reason": reason, "is_spent": is_fatal}, b""
+
+
+def _unreadable(reason: str) -> tuple[dict[str, Any], bytes]:
+    # A new process may reach what this one does not: files that were not there when it began, or rows
+    # that are not in the lake.
+    said = f"the store cannot be read now: {reason}"
+    return {"kind": "unreadable", "reason": said, "is_spent": True}, b""
 
 
 def _peak_bytes() -> int:

@@ -12,12 +12,15 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from gpuwarden.collector_samples import COLLECTOR_SAMPLES
 from gpuwarden.comments import column_comments, table_comments
 from gpuwarden.schema import TABLES, UPSERTED, create_sql, stored_columns, view_words, views_sql
 from gpuwarden_collector.footprint import free_memory
@@ -25,7 +28,13 @@ from gpuwarden_collector.storage import lake
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.storage.hot import Damage, HotRows, MissingSegmentError
-from gpuwarden_collector.storage.segment import FOLDER, SCHEMAS, TABLE_NAMES, SegmentError
+from gpuwarden_collector.storage.segment import (
+    FOLDER,
+    SCHEMAS,
+    TABLE_NAMES,
+    SegmentError,
+    segment_numbers,
+)
 from gpuwarden_collector.storage.state import SEEN_KEYS, StateFile
 from gpuwarden_collector.storage.wal_index import CatalogMark
 
@@ -38,6 +47,8 @@ _NOT_WITH_ARROW = "join_filter_pushdown"
 """Optimizer that puts a bloom filter of a join's smaller side into the scan of the other. The scan of an
 Arrow table then fails the query (1.5.5): "Pushdown Filter Type BLOOM_FILTER is not currently supported"."""
 _SNAPSHOT_TRIES = 5
+AHEAD_MAX = timedelta(seconds=10)
+"""How far ahead of the collector's a node's clock may be for its newest rows to be where they are looked for."""
 _COMMENTS = pa.table(
     {
         name: pa.array(values, pa.string())
@@ -85,17 +96,20 @@ class Engine:
         limits: EngineLimits,
         *,
         is_read_only: bool = False,
+        is_lake_away: bool = False,
         spill_dir: Path,
     ) -> None:
-        """`spill_dir`: folder of what it spills, its own. Raises duckdb.Error, FileNotFoundError, OSError, StartError, StoreUnavailableError."""
+        """`is_lake_away`: do not open the lake; segments and state alone are shown. `spill_dir`: folder of what it spills, its own. Raises duckdb.Error, FileNotFoundError, OSError, StartError, StoreUnavailableError."""
         self._state = state
         self._known: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
-        self._hot = HotRows(data_dir / FOLDER)
+        self._segments = data_dir / FOLDER
+        self._hot = HotRows(self._segments)
         self._collector = state.collector
         self._is_gap_said = False
         spill_dir.mkdir(exist_ok=True, parents=True)
         self._limits = limits
+        self.is_lake_away = is_lake_away
         self._mark = CatalogMark(address)
         self._sealed: tuple[bytes, int] | None = None
         self._lake_folder = address.data
@@ -118,7 +132,8 @@ class Engine:
             self.connection.execute(f"ATTACH ':memory:' AS {_NAME}")
             self.connection.execute(f"USE {_NAME}")
             self.connection.execute("SET GLOBAL TimeZone = 'UTC'")
-            lake.attach(self.connection, address, is_read_only=is_read_only)
+            if not is_lake_away:
+                lake.attach(self.connection, address, is_read_only=is_read_only)
             self._create()
             self.refresh()
             allowed = lake.allowed_folders(data_dir, address)
@@ -204,6 +219,9 @@ class Engine:
         """
         self.refresh()
         wanted = _wanted(names)
+        if self.is_lake_away:
+            self._begin_without_lake(cursor, wanted)
+            return
         before: int | None = None
         gap = ""
         for _ in range(_SNAPSHOT_TRIES):
@@ -227,6 +245,53 @@ class Engine:
                 _roll_back(cursor)
                 raise
         raise StoreUnavailableError("samples move to the lake faster than they can be read")
+
+    def _begin_without_lake(
+        self, cursor: duckdb.DuckDBPyConnection, wanted: tuple[str, ...]
+    ) -> None:
+        """As `begin`, with all segments that there are: what the lake holds of them nobody sees twice."""
+        try:
+            cursor.execute("BEGIN TRANSACTION READ ONLY")
+            if wanted:
+                self.register(cursor, {*wanted, COLLECTOR_SAMPLES.name}, self._before_segments())
+        except duckdb.Error as error:
+            _roll_back(cursor)
+            raise StoreUnavailableError(one_line(error)) from error
+        except BaseException:
+            _roll_back(cursor)
+            raise
+
+    def _before_segments(self) -> int:
+        try:
+            return min(segment_numbers(self._segments), default=1) - 1
+        except OSError as error:
+            raise StoreUnavailableError(str(error)) from error
+
+    def local_since(self) -> datetime | None:
+        """From when all rows that are stored here are in the segments (naive UTC); None: nobody can say.
+
+        The collector stores a row about itself each minute, with the time at which it does: whatever came
+        since the oldest one is in the same segment or a later one. Raises StoreUnavailableError.
+        """
+        name = COLLECTOR_SAMPLES.name
+        try:
+            rows = self._hot.tables([name], self._before_segments(), is_strict=False)[name]
+        except (MissingSegmentError, SegmentError, OSError) as error:
+            raise StoreUnavailableError(str(error)) from error
+        own = rows.filter(pc.equal(rows["collector"], self._collector))
+        oldest = pc.min(own["ts"]).as_py()
+        return None if oldest is None else oldest + AHEAD_MAX
+
+    def is_lake_readable(self) -> bool:
+        """Whether the lake's catalogue answers now."""
+        if self.is_lake_away:
+            return True
+        try:
+            with self.cursor() as cursor:
+                lake.sealed_segment(cursor, self._collector)
+        except (duckdb.Error, StoreUnavailableError):
+            return False
+        return True
 
     def begin_as_known(
         self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None
@@ -346,9 +411,10 @@ class Engine:
         for name in TABLE_NAMES:
             columns = ", ".join(column.name for column in stored_columns(TABLES[name]))
             self.connection.register(hot_table(name), SCHEMAS[name].empty_table())
+            of_lake = f"SELECT {columns} FROM lake.main.{name} UNION ALL "
             self.connection.execute(
-                f"CREATE OR REPLACE VIEW main.{name} AS SELECT {columns} FROM lake.main.{name} "
-                f"UNION ALL SELECT {columns} FROM {hot_table(name)}"
+                f"CREATE OR REPLACE VIEW main.{name} AS {'' if self.is_lake_away else of_lake}"
+                f"SELECT {columns} FROM {hot_table(name)}"
             )
         for name in UPSERTED:
             self.connection.execute(create_sql(TABLES[name]))

@@ -38,6 +38,7 @@ SEALED_TABLES = tuple(name for name in TABLES if name not in UPSERTED)
 _BUSY_MS = 20_000
 _SEAL = "seal"
 """Message of the commits that seal; their author is the collector, `extra_info` the segment."""
+READ_TRIES = 3
 TRIES_MAX = 8
 """Most tries to make or change the tables of a lake that another collector changes at that moment."""
 
@@ -63,7 +64,9 @@ def attach(
         if address.keys is not None:
             load_extension(connection, "httpfs")
             _tell_keys(connection, address.data, address.keys)
-        _again(connection, lambda: connection.execute(attach_sql))
+        # Who only reads is told soon that there is nothing to be read, and does not make what others make.
+        tries = READ_TRIES if is_read_only else TRIES_MAX
+        _again(connection, lambda: connection.execute(attach_sql), tries)
         if not is_read_only:
             _again(connection, lambda: _create(connection))
     except (duckdb.Error, FileNotFoundError) as error:
@@ -135,16 +138,18 @@ def _tell_keys(connection: duckdb.DuckDBPyConnection, scope: str, keys: S3Keys) 
         raise StartError(f"DuckDB does not take the keys for {scope}") from None
 
 
-def _again(connection: duckdb.DuckDBPyConnection, work: Callable[[], object]) -> None:
+def _again(
+    connection: duckdb.DuckDBPyConnection, work: Callable[[], object], tries_max: int = TRIES_MAX
+) -> None:
     """Do it, again if another collector did the same at that moment."""
-    for tries in range(1, TRIES_MAX + 1):
+    for tries in range(1, tries_max + 1):
         try:
             work()
             return
         except duckdb.Error:
             with suppress(duckdb.Error):
                 connection.execute("ROLLBACK")
-            if tries == TRIES_MAX:
+            if tries == tries_max:
                 raise
             time.sleep(random.uniform(0.5, 1) * 0.05 * 2**tries)
 

@@ -37,7 +37,7 @@ function row(rule) {
   const state = line.insertCell();
   state.className = "text";
   state.textContent = (rule.state === "waiting" ? "warming up" : rule.state) + (rule.reason ? `: ${rule.reason}` : rule.pending ? `, ${rule.pending} pending` : "");
-  if (rule.state === "failing" || rule.state === "slow") state.classList.add("failed");
+  if (["failing", "not judged", "slow"].includes(rule.state)) state.classList.add("failed");
   return line;
 }
 

@@ -4,7 +4,8 @@ Evaluations run in one TaskGroup, so that stopping means they have ended, and a 
 evaluation coalesces into one.
 
 An evaluation that fails (SQL error, time-out, two rows with the same labels) changes nothing: its
-alerts neither fire nor clear, the other rules go on, and after a minute it is an alert of its own.
+alerts neither fire nor clear, the other rules go on, and after a minute it is an alert of its own. So it
+is where a rule needs rows that only the lake has while that is away: one alert names all of these.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from typing import Any
 from gpuwarden.alert import Alert, AlertState, AlertStore, Severity
 from gpuwarden.clock import Clock, from_ms, to_ms
 from gpuwarden.judgement import Judgement
-from gpuwarden.query import Querier, QueryError
+from gpuwarden.query import LakeAwayError, Querier, QueryError
 from gpuwarden.silence import Silence
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.overrides import Locations, Override
@@ -28,7 +29,12 @@ from gpuwarden_rules.evaluation.accounts import accounts_of
 from gpuwarden_rules.evaluation.concurrency import CONCURRENT_MAX, EvaluationSlots
 from gpuwarden_rules.evaluation.judging import RuleRun, is_fresh, judgement_of
 from gpuwarden_rules.evaluation.muting import reasons
-from gpuwarden_rules.evaluation.rule_failing import failing_rows, failing_rule
+from gpuwarden_rules.evaluation.rule_failing import (
+    failing_rows,
+    failing_rule,
+    lake_away_rows,
+    lake_away_rule,
+)
 from gpuwarden_rules.evaluation.runtime import RuleRuntime
 from gpuwarden_rules.evaluation.state import (
     FLAP_WINDOW,
@@ -87,6 +93,7 @@ class RuleEngine:
         self._beside = beside or querier
         self._runtimes = {rule.name: _runtime_of(rule, overrides) for rule in rules}
         self._failing = RuleRuntime(failing_rule())
+        self._lake_away = RuleRuntime(lake_away_rule())
         self._querier = querier
         self._store = store
         self._clock = clock
@@ -157,7 +164,7 @@ class RuleEngine:
 
     @property
     def _all(self) -> list[RuleRuntime]:
-        return [*self._runtimes.values(), self._failing]
+        return [*self._runtimes.values(), self._failing, self._lake_away]
 
     async def run(self, stop: asyncio.Event) -> None:
         """Evaluate until asked to stop; everything that changed is saved when it returns."""
@@ -269,12 +276,17 @@ class RuleEngine:
             try:
                 await self._refresh_silent(runtime, now)
                 transitions = await self._advance(runtime, now, self._silent)
+            except LakeAwayError:
+                raise
             except Exception:
                 runtime.stats.failing_since = runtime.stats.failing_since or began_at
                 raise
-            runtime.stats.failing_since = None
+            runtime.stats.failing_since = runtime.stats.unjudged_since = None
             runtime.stats.judged_at = began_at if tells_of_now else runtime.stats.judged_at
             await self._publish(runtime, transitions, now)
+        except LakeAwayError as error:
+            runtime.stats.failing_since = None
+            runtime.unjudged(error, began_at)
         except Exception as error:  # noqa: BLE001 - one rule's failure must not stop the others
             runtime.failed(error)
         else:
@@ -400,7 +412,11 @@ class RuleEngine:
             if self._refreshed_at is not None and now_s - self._refreshed_at < FLEET_REFRESH_S:
                 return
             required = [key for runtime in self._runtimes.values() for key in runtime.rule.requires]
-            self._absent = await fleet.absent_columns(self._querier, required, self._now())
+            try:
+                self._absent = await fleet.absent_columns(self._querier, required, self._now())
+            except LakeAwayError:
+                # The fleet reports what it did; before the first answer each rule tries for itself.
+                log.debug("what the fleet reports is not read while the lake is away")
             if any(runtime.overrides for runtime in self._runtimes.values()):
                 self._locations = await fleet.locations(self._querier)
             self._refreshed_at = now_s
@@ -469,12 +485,14 @@ class RuleEngine:
         return result.records()
 
     async def _evaluate_failing_rules(self) -> None:
-        """Make alerts of the rules that fail or are slow."""
-        runtime, now = self._failing, self._now()
+        """Make alerts of the rules that fail, are slow or cannot be judged."""
+        await self._evaluate_own(self._failing, failing_rows(self.stats))
+        await self._evaluate_own(self._lake_away, lake_away_rows(self.stats))
+
+    async def _evaluate_own(self, runtime: RuleRuntime, rows: Sequence[Mapping[str, Any]]) -> None:
+        now = self._now()
         try:
-            runtime.state, transitions = step(
-                runtime.state, failing_rows(self.stats), runtime.rule, now
-            )
+            runtime.state, transitions = step(runtime.state, rows, runtime.rule, now)
             await self._publish(runtime, transitions, now)
         except Exception as error:  # noqa: BLE001 - as with any rule
             runtime.failed(error)

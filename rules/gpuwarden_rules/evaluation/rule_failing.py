@@ -1,4 +1,5 @@
-"""The one rule without SQL: a rule that fails, or alone is slow, is itself an alert.
+"""The rules without SQL: a rule that fails, or alone is slow, is itself an alert, and so is that rules
+cannot be judged because the lake's catalogue is away.
 
 Where several are slow it is not theirs: the rule `rules_slow` says that of the collector.
 """
@@ -25,13 +26,42 @@ rules:
       narrow its window or lengthen its interval.
     doc: docs/rules.md
     sql: SELECT $now
+
+  - name: lake_away
+    severity: critical
+    for: 1m
+    keep_firing_for: 1m
+    caused_by: {storage_stalled: []}
+    summary: >-
+      The lake's catalogue cannot be read, for {active} now: {value:rule is|rules are} not judged ({named}), whose
+      alerts stay as they are. The others are judged by the newest rows.
+    remedy: >-
+      See that the catalogue (PostgreSQL, or lake/catalog.sqlite) can be reached and read; `journalctl -u
+      gpuwarden-collector -p err` says what fails. All rules are judged again within a minute of that.
+    doc: docs/rules.md
+    sql: SELECT $now
 """
+_NAMED_MAX = 5
 
 
 def failing_rule() -> Rule:
     """The rule; its SQL is never run."""
-    (rule,) = parse(_TEXT, NAME)
-    return rule
+    return parse(_TEXT, NAME)[0]
+
+
+def lake_away_rule() -> Rule:
+    """The other one; nor is this one's."""
+    return parse(_TEXT, NAME)[1]
+
+
+def lake_away_rows(stats: Mapping[str, RuleStatistics]) -> list[dict[str, Any]]:
+    """A row where rules cannot be judged without the lake."""
+    since = {name: at for name, one in stats.items() if (at := one.unjudged_since) is not None}
+    if not since:
+        return []
+    more = len(since) - _NAMED_MAX
+    named = ", ".join(sorted(since)[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+    return [{"value": len(since), "named": named, "began_at": min(since.values())}]
 
 
 def failing_rows(stats: Mapping[str, RuleStatistics]) -> list[dict[str, Any]]:

@@ -136,6 +136,13 @@ class RuleRuntime:
         self.stats.failures += 1
         self.stats.last_error = reason
 
+    def unjudged(self, error: Exception, began_at: datetime) -> None:
+        """It cannot be judged without the lake; its alerts stay as they are."""
+        if self.stats.unjudged_since is None:
+            log.warning("rule is not judged", extra={"rule": self.rule.name, "reason": str(error)})
+            self.stats.unjudged_since = began_at
+        self.stats.last_error = str(error)
+
     def succeeded(self, now: datetime) -> None:
         """The evaluation worked and its alerts are saved."""
         if self.stats.last_error is not None:

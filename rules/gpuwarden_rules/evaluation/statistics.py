@@ -18,6 +18,8 @@ class RuleStatistics:
     last_success_at: datetime | None = None
     judged_at: datetime | None = None
     """Begin of the newest evaluation that succeeded on fresh data."""
+    unjudged_since: datetime | None = None
+    """First of the evaluations in a row that needed rows which only the lake has, while that was away."""
     failing_since: datetime | None = None
     """First of the evaluations in a row that failed."""
     slow_since: datetime | None = None
@@ -34,9 +36,11 @@ class RuleStatistics:
 
     @property
     def state(self) -> str:
-        """In a word or two: ok, failing, slow, cannot run, or waiting for its first evaluation."""
+        """In a word or two: ok, failing, not judged, slow, cannot run, or waiting for its first evaluation."""
         if self.cannot_run:
             return "cannot run"
+        if self.unjudged_since:
+            return "not judged"
         if self.last_error:
             return "failing"
         if self.slow_since:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpuwarden.alert import Alert, AlertState
 from gpuwarden.clock import Clock, ManualClock
 from gpuwarden.judgement import JudgementState
-from gpuwarden.query import QueryError, QueryTimeoutError, Result
+from gpuwarden.query import LakeAwayError, QueryError, QueryTimeoutError, Result
 from gpuwarden_rules.definition.language import Rule, parse
 from gpuwarden_rules.evaluation import engine as engine_module
 from gpuwarden_rules.evaluation import runtime as runtime_module
@@ -281,6 +281,35 @@ async def test_a_rule_has_judged_once_it_succeeded_on_fresh_data(store, clock) -
     await engine.reload([rule_of(), rule_of("new")])
     await engine.evaluate("hot")
     assert engine.judgement.since == clock.now()  # since the new one came
+
+
+async def test_rules_that_need_the_lake_keep_their_alerts_while_it_is_away(store, clock) -> None:
+    away = LakeAwayError("the lake's catalogue cannot be read now")
+    querier = Scripted(["n1"], *[away] * 4, [])
+    engine = RuleEngine([rule_of()], querier, store, clock)
+    await engine.start()
+    for _ in range(5):
+        await engine.evaluate("hot")
+        clock.advance(100)
+    figures = engine.stats["hot"]
+    assert (figures.state, figures.failures, figures.failing_since) == ("not judged", 0, None)
+    assert engine.judgement.state is JudgementState.STALE
+    kept, told = engine.alerts
+    assert (kept.rule, kept.state, kept.seen_at) == (
+        "hot",
+        FIRING,
+        datetime(2026, 1, 1, 12, tzinfo=UTC),
+    )
+    assert (told.rule, told.state) == ("lake_away", FIRING)
+    assert told.summary == (
+        "The lake's catalogue cannot be read, for 5 min now: 1 rule is not judged (hot), whose alerts stay as "
+        "they are. The others are judged by the newest rows."
+    )
+    await engine.evaluate("hot")
+    clock.advance(100)
+    await engine.evaluate("hot")
+    assert engine.judgement.state is JudgementState.YES
+    assert {alert.rule for alert in engine.alerts} == {"hot"}
 
 
 async def test_too_many_rows_fail_the_evaluation(database, store, clock, monkeypatch) -> None:

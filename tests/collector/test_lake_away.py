@@ -1,0 +1,160 @@
+"""While the lake cannot be read, what segments and state hold is answered, and nothing that needs more."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from gpuwarden.clock import SystemClock
+from gpuwarden.query import LakeAwayError, QueryError
+from gpuwarden.rollups import ROLLUPS
+from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.query import querier as querier_module
+from gpuwarden_collector.query.local_span import earliest_of
+from gpuwarden_collector.query.querier import SqlQuerier
+from gpuwarden_collector.query.worker import WorkerSettings
+from gpuwarden_collector.storage.commit import Changes, commit
+from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.segment import SCHEMAS
+from gpuwarden_rules.definition.language import builtin_rules
+
+LISTENED = timedelta(minutes=65)
+"""Since when the segments have all rows."""
+
+
+def _own_row(database: Database, at: datetime) -> Any:
+    row = {
+        "ts": at.replace(tzinfo=None),
+        "collector": database.collector,
+        "host": "h",
+        "version": "1",
+        **dict.fromkeys(("batches", "refused_batches", "commit_failures", "task_failures"), 0),
+    }
+    return pa.Table.from_pylist([row], schema=SCHEMAS["collector_samples"])
+
+
+@pytest.fixture
+def stored(database: Database, wire: Any) -> datetime:
+    """Two GPUs' samples, and the collector's own account; the instant of the samples."""
+    rows = wire.table("gpu_samples", wire.gpu_rows(2, [0]))
+    own = _own_row(database, wire.now - LISTENED)
+    commit(database, Changes(appended={"gpu_samples": rows, "collector_samples": own}))
+    return wire.now
+
+
+@pytest.fixture
+async def querier(
+    worker_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[SqlQuerier]:
+    monkeypatch.setattr(querier_module, "LAKE_LOOK_S", 0.2)
+    opened = SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=2, timeout_s=20)
+    yield opened
+    await opened.close()
+
+
+@contextmanager
+def _away(settings: WorkerSettings) -> Iterator[None]:
+    """The catalogue cannot be found."""
+    catalogue = Path(settings.address.catalog)
+    held = catalogue.rename(catalogue.with_name("away"))
+    try:
+        yield
+    finally:
+        held.rename(catalogue)
+
+
+_BOUND = "ts > $now::TIMESTAMP - to_seconds($window) AND ts <= $now::TIMESTAMP"
+_WITHIN = (
+    f"SELECT count(*) FROM gpu_samples WHERE {_BOUND}",
+    f"WITH w AS (FROM gpu_samples WHERE {_BOUND}) SELECT count(DISTINCT gpu_uuid) FROM w JOIN gpus USING (gpu_uuid) RIGHT JOIN (SELECT 2 AS n) ON true HAVING count(*) >= 0",
+    f"SELECT count(*) FROM gpu_samples a JOIN gpu_samples b USING (ts, gpu_uuid) WHERE a.{_BOUND.replace(' ts', ' a.ts')}",
+)
+
+
+async def test_queries_within_the_span_of_the_segments_are_answered_and_others_refused(
+    querier: SqlQuerier, worker_settings: WorkerSettings, stored: datetime
+) -> None:
+    now = {"now": stored + timedelta(seconds=5), "window": 60}
+    with _away(worker_settings):
+        for sql in (_WITHIN[0], _WITHIN[2]):
+            assert (await querier.query(sql, now)).rows == [(2,)], sql
+        assert (await querier.query(_WITHIN[1], now)).columns
+        assert (await querier.query("SELECT count(*) FROM nodes")).rows == [(0,)]
+        assert (await querier.query("EXPLAIN SELECT * FROM gpu_samples")).rows
+        assert querier.lake_away_since is not None
+        for sql, given in (
+            (_WITHIN[0], {**now, "window": 7200}),
+            ("SELECT count(*) FROM gpu_samples", {}),
+            ("SELECT count(*) FROM gpu_samples WHERE ts > $now OR gpu = 0", now),
+            ("SELECT * FROM events WHERE ts <= $now", now),
+            (f"SELECT count(*) FROM gpu_1m WHERE {_BOUND}", now),
+            (f"FROM waste_1h WHERE {_BOUND}", now),
+        ):
+            with pytest.raises(LakeAwayError, match="the lake's catalogue cannot be read"):
+                await querier.query(sql, given)
+        with pytest.raises(QueryError, match="oops") as wrong:
+            await querier.query("SELECT oops FROM gpu_samples WHERE ts > now()::TIMESTAMP")
+        assert not isinstance(wrong.value, LakeAwayError)
+    async with asyncio.timeout(30):
+        while querier.lake_away_since is not None:  # noqa: ASYNC110  nobody says so
+            await asyncio.sleep(0.05)
+    assert (await querier.query("SELECT count(*) FROM gpu_samples")).rows == [(2,)]
+
+
+async def test_rules_of_minutes_are_judged_and_those_of_rollups_are_not(
+    querier: SqlQuerier, worker_settings: WorkerSettings, stored: datetime
+) -> None:
+    judged, refused = set(), set()
+    with _away(worker_settings):
+        for rule in builtin_rules():
+            try:
+                await querier.query(rule.sql, rule.bindings(stored + timedelta(seconds=5)))
+                judged.add(rule.name)
+            except LakeAwayError:
+                refused.add(rule.name)
+    assert {
+        "recovery_action", "ecc_uncorrectable", "temperature_limit_reached", "fabric_unhealthy", "nvlink_errors",
+        "storage_stalled", "identity_claimed_twice", "agent_loses_data", "persistence_off",
+    } <= judged  # fmt: skip
+    for rule in builtin_rules():
+        reads_rollups = any(re.search(rf"\b{name}\b", rule.sql) for name in ROLLUPS)
+        spans = [value for value in rule.params.values() if isinstance(value, int | float)]
+        looks_far = max(spans, default=0) > LISTENED.total_seconds()
+        assert (rule.name in judged) or reads_rollups or looks_far, rule.name
+
+
+def _plan(*filters: Any) -> str:
+    scans = [{"name": "ARROW_SCAN ", "children": [], "extra_info": {"Filters": f}} for f in filters]
+    return json.dumps([{"name": "HASH_JOIN", "children": scans, "extra_info": {}}])
+
+
+def test_a_plan_tells_from_when_rows_are_needed() -> None:
+    early, late = "ts>'2026-01-01 11:00:00'::TIMESTAMP", "ts>='2026-01-01 12:00:00.5'::TIMESTAMP"
+    at = datetime(2026, 1, 1, 11)  # noqa: DTZ001  naive, as the store has instants
+    assert earliest_of(_plan(early)) == earliest_of(_plan([f"{early} AND gpu=1"], late)) == at
+    assert earliest_of(_plan([early, late])) == at.replace(hour=12, microsecond=500_000)
+    assert earliest_of(_plan()) == datetime.max  # noqa: DTZ901
+    for unbounded in (
+        "", None, [], "ts<='2026-01-01 11:00:00'::TIMESTAMP", f"optional: {early}", f"{early} OR gpu=1",
+        f"first_{early}", "ts>'soon'::TIMESTAMP", "gpu=1",
+    ):  # fmt: skip
+        assert earliest_of(_plan(early, unbounded)) is None
+
+
+def test_plans_of_duckdb_are_read_as_they_are() -> None:
+    """With values of parameters, through views and unions."""
+    now = datetime(2026, 1, 1, 12, tzinfo=UTC).replace(tzinfo=None)
+    with duckdb.connect() as db:
+        db.register("hot", pa.table({"ts": pa.array([now], pa.timestamp("us")), "gpu": [0]}))
+        db.execute("CREATE TEMP VIEW v AS SELECT ts, gpu FROM hot")
+        asked = f"EXPLAIN (FORMAT JSON) SELECT gpu FROM v WHERE {_BOUND} AND gpu = 0 UNION ALL FROM (SELECT 1)"
+        plan = db.execute(asked, {"now": now, "window": 60}).fetchall()[0][1]
+    assert earliest_of(plan) == now - timedelta(minutes=1)

@@ -153,7 +153,7 @@ async def running(
         no_room, clock_check = (lambda: disk.refusal), kept.clock_check
         ingest = Ingest(writer, bodies, decode_pool, stats, clock, no_room, clock_check)
         pacing = Pacing(clock, stats.acknowledge_seconds)
-        kept.timetable.every(PACING_LOOK_S, pacing.look)
+        kept.timetable.every("pacing", PACING_LOOK_S, pacing.look)
         levels = partial(_levels, kept, bodies, decode_pool, access, pacing)
         identity, budget = frames.state.collector, disk.budget
         health = Health(identity, writer, stats, clock, querier, levels, budget, duties)
@@ -241,21 +241,24 @@ async def _keeping(
     querier = make(settings.query_processes + SPARE, running)
     # What alerts cost is counted from their rows, not from what was kept some time ago.
     rules_querier = make(settings.rule_processes, None, RULES)
-    timetable.every(RUNNING_LOOK_S, partial(label_running, running, querier.beside))
+    timetable.every(
+        "running_waste", RUNNING_LOOK_S, partial(label_running, running, querier.beside)
+    )
     if latest is not None:
         _follow(frames, latest, stats)
-        timetable.every(LATEST_S, partial(take_stored, latest, querier.beside))
+        timetable.every("newest_rows", LATEST_S, partial(take_stored, latest, querier.beside))
     storage.trust_clock(clock_check.confirmed_s)
     await storage.begin(writer)
     stack.push_async_callback(storage.stop)
-    timetable.every(STORAGE_LOOK_S, storage.look)
+    # A start of the storage process may take long, which `StorageProcess.trouble` tells.
+    timetable.every("storage", STORAGE_LOOK_S, storage.look, late_s=None)
 
     async def look_at_clock() -> None:
         clock_check.look()
         clock_check.tell()
         storage.trust_clock(clock_check.confirmed_s)
 
-    timetable.every(CLOCK_LOOK_S, look_at_clock)
+    timetable.every("clock", CLOCK_LOOK_S, look_at_clock)
     disk = _disk(timetable, settings, spill_dir, (storage, querier, rules_querier))
     return _Kept(
         frames, writer, ended, storage, querier, rules_querier, timetable, disk, clock_check
@@ -275,7 +278,7 @@ def _follow(frames: SegmentLog, latest: LatestRows, stats: Stats) -> None:
 async def _watch_itself(timetable: Timetable, health: Health) -> None:
     """The first sample comes before the first rule, which would else see a collector that is silent."""
     await health.sample()
-    timetable.every(SAMPLE_S, health.sample)
+    timetable.every("sample", SAMPLE_S, health.sample)
 
 
 def endpoints_of(app: web.Application) -> list[tuple[str, str]]:
@@ -333,14 +336,14 @@ async def _timetable(stack: AsyncExitStack, access: AccessControl) -> Timetable:
     stack.push_async_callback(access.close)
     timetable = Timetable()
     await stack.enter_async_context(timetable.running())
-    timetable.every(LOOK_S, access.look)
+    timetable.every("access", LOOK_S, access.look)
     memory = Memory()
     stack.callback(memory.close)
 
     async def give_back() -> None:
         await asyncio.to_thread(memory.give_back_if_grown)
 
-    timetable.every(GIVE_BACK_S, give_back)
+    timetable.every("memory", GIVE_BACK_S, give_back)
     return timetable
 
 
@@ -383,7 +386,7 @@ def _application(api: Api, routes: Iterable[web.AbstractRouteDef]) -> web.Applic
 def _turns(settings: CollectorSettings, kept: _Kept, clock: Clock) -> tuple[QueryQueue, QueryLog]:
     """Who may query next, and what was queried: for HTTP and PostgreSQL's clients together."""
     query_log = QueryLog(kept.frames.state.collector, kept.writer, clock)
-    kept.timetable.every(FLUSH_S, query_log.flush)
+    kept.timetable.every("query_log", FLUSH_S, query_log.flush)
     return QueryQueue(settings.query_processes), query_log
 
 
@@ -525,7 +528,7 @@ def _disk(
     async def look() -> None:
         await asyncio.to_thread(disk.look)
 
-    timetable.every(DISK_LOOK_S, look)
+    timetable.every("disk", DISK_LOOK_S, look)
     return disk
 
 
@@ -564,6 +567,7 @@ def _levels(
         is_decoding=decode_pool.is_alive,
         is_failing=kept.writer.is_failing(),
         disk=kept.disk.usage,
+        late_jobs=(*kept.timetable.late, *kept.storage.late_jobs),
         storage_trouble=kept.storage.trouble,
         rollup_lag_s=kept.storage.rollup_lag_s,
         clock_doubt=kept.clock_check.reason,

@@ -62,6 +62,11 @@ COLLECTOR_SAMPLES = Table(
             Type.BOOL,
             "Whether agents or the kernel have confirmed its clock; until then nothing is dropped by age.",
         ),
+        Column(
+            "late_jobs",
+            Type.STRING,
+            "Jobs by the clock that do not end, separated by commas; NULL: all do.",
+        ),
         Column("certificate_ends_at", Type.TIMESTAMP, "End of its certificate; NULL: no TLS."),
         Column(
             "authority_ends_at",

@@ -2,18 +2,24 @@
 
 import asyncio
 import socket
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpuwarden import __version__
+from gpuwarden.doctor import WARN
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.ops import control_socket as control
 from gpuwarden_collector.ops.cpu import pressure_percent
-from gpuwarden_collector.ops.disk import Budget, Usage
+from gpuwarden_collector.ops.disk import Budget, DiskMonitor, Usage
 from gpuwarden_collector.ops.health import QUESTIONS, Duties, Health
+from gpuwarden_collector.ops.health_checks import findings
 from gpuwarden_collector.ops.metrics import Levels, Stats
 from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.timetable import Timetable
 
 
 async def document(folder: Path) -> dict[str, Any]:
@@ -48,6 +54,34 @@ def test_a_disk_that_queries_spill_to_is_not_filling(clock: Any) -> None:
     )
     row = health.row(clock.now())
     assert (row["disk_free_bytes"], row["disk_used_bytes"]) == (17, 5)
+
+
+async def test_a_job_that_does_not_end_is_in_the_row_and_in_the_doctors_document(
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go = threading.Event()
+
+    def hangs(self: DiskMonitor, **_: Any) -> None:
+        may_go.wait(60)
+
+    monkeypatch.setitem(Timetable.every.__kwdefaults__, "late_s", 0.1)
+    async with start() as collector:
+        monkeypatch.setattr(DiskMonitor, "look", hangs)
+        try:
+            for _ in range(300):
+                found = await document(tmp_path)
+                if "disk" in (found["sample"]["late_jobs"] or ""):
+                    break
+                await asyncio.sleep(0.05)
+        finally:
+            may_go.set()
+        (check,) = (c for c in findings(found, CollectorSettings()) if c.name == "jobs")
+        assert (check.status, "do not end" in check.finding, "disk" in check.finding) == (
+            WARN,
+            True,
+            True,
+        )
+        assert collector.is_alive()
 
 
 async def test_the_document_has_what_came_since_the_last_row(

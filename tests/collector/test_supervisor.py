@@ -189,11 +189,11 @@ async def test_a_storage_process_that_does_nothing_ends_the_start_with_one_sente
 async def test_a_storage_process_that_is_stopped_before_it_begins_ends_the_start(
     start: Any, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "OPEN_S", 1.5)
     begin = supervisor.StorageProcess.begin
 
     async def stopped(self: supervisor.StorageProcess, writer: Any) -> None:
         os.kill(self.pid, signal.SIGSTOP)
+        monkeypatch.setattr(supervisor, "OPEN_S", 1.5)
         await begin(self, writer)
 
     monkeypatch.setattr(supervisor.StorageProcess, "begin", stopped)

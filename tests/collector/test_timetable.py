@@ -31,7 +31,7 @@ async def test_a_clock_set_back_does_not_stop_jobs(eventually: Any) -> None:
 
     timetable = Timetable()
     async with timetable.running():
-        timetable.every(0.01, job)
+        timetable.every("job", 0.01, job)
         await eventually(lambda: turns > 0)
         (scheduled,) = timetable._scheduler.get_jobs()
         scheduled.modify(next_run_time=datetime.now(UTC) + timedelta(hours=1))
@@ -64,8 +64,8 @@ async def test_a_turn_that_takes_long_is_alone_and_waited_for(
     timetable = Timetable()
     with caplog.at_level(logging.WARNING):
         async with timetable.running():
-            timetable.every(0.01, slow)
-            timetable.every(0.01, quick)
+            timetable.every("slow", 0.01, slow)
+            timetable.every("quick", 0.01, quick)
             await eventually(lambda: begun == 1 and others > 5)
             asyncio.get_running_loop().call_later(0.05, may_end.set)
     assert (most, begun) == (1, ended)
@@ -84,6 +84,30 @@ async def test_a_job_that_fails_is_logged_and_comes_again(
 
     timetable = Timetable()
     async with timetable.running():
-        timetable.every(0.01, failing)
+        timetable.every("failing", 0.01, failing)
         await eventually(lambda: turns >= 2)
     assert "a bug" in caplog.text
+
+
+async def test_a_job_that_does_not_end_is_named_and_told_once(
+    eventually: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    may_end = asyncio.Event()
+
+    async def waits() -> None:
+        await may_end.wait()
+
+    timetable = Timetable()
+    async with timetable.running():
+        timetable.every("stuck", 0.01, waits, late_s=0.05)
+        timetable.every("long", 0.01, waits, late_s=None)
+        await eventually(lambda: timetable.late == ("stuck",))
+        timetable.heal()
+        timetable.heal()
+        may_end.set()
+        await eventually(lambda: timetable.late == ())
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "a job does not end, and is not done again until it has",
+        "a job has ended after all",
+    ]

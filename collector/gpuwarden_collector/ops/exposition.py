@@ -132,6 +132,7 @@ def _levels(stats: Stats, levels: Levels) -> Iterator[Metric]:
             "1 while rows do not move to the lake.",
             levels.storage_trouble is not None,
         ),
+        ("late_jobs", "Jobs by the clock that do not end.", len(levels.late_jobs)),
         ("disk_full", "1 while batches are refused for want of room.", is_full),
     ):
         yield _gauge(name, meaning, level)

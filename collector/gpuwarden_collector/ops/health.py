@@ -139,6 +139,7 @@ class Health:
             "rollup_lag_seconds": levels.rollup_lag_s,
             "clock_doubt": levels.clock_doubt,
             "clock_confirmed": levels.is_clock_confirmed,
+            "late_jobs": ", ".join(levels.late_jobs) or None,
             "certificate_ends_at": naive(levels.certificate_ends_at),
             "authority_ends_at": naive(levels.authority_ends_at),
             "rules": duties.rules,

@@ -38,6 +38,7 @@ def findings(document: Mapping[str, Any], settings: CollectorSettings) -> Iterat
     if not document["sample"]["clock_confirmed"]:
         finding = "no agent agrees with this clock, nor does the kernel say that it is synchronised: nothing is dropped by age"
         yield Check("clock", WARN, finding, "run chrony or ntpd here")
+    yield _jobs(document["sample"])
     yield _rules(document["sample"], document.get("unjudged"))
     yield _notifications(document["sample"])
 
@@ -120,6 +121,13 @@ def _clock(rows: list[Mapping[str, Any]]) -> Check:
         return Check("clock", WARN, finding, "run chrony or ntpd here")
     finding = f"the clock of {row['example']} is ahead of this one {ahead}"
     return Check("clock", WARN, finding, "run chrony or ntpd on both")
+
+
+def _jobs(sample: Mapping[str, Any]) -> Check:
+    if late := sample.get("late_jobs"):  # an older collector says nothing here
+        finding = f"these do not end, and are not done again until they have: {late}"
+        return Check("jobs", WARN, finding, "systemctl restart gpuwarden-collector")
+    return Check("jobs", OK, "all that is done by the clock is done")
 
 
 def _rules(sample: Mapping[str, Any], unjudged: str | None) -> Check:

@@ -67,6 +67,8 @@ class StorageStats:
     """Counters of the storage process."""
 
     effort: Effort = Effort()
+    late_jobs: tuple[str, ...] = ()
+    """Jobs by the clock whose turn does not end."""
     sealed_rows: Counter[str] = field(default_factory=Counter)
     """Rows moved to the lake, by table."""
     seal_seconds: Histogram = field(default_factory=Histogram)
@@ -176,6 +178,8 @@ class Levels:
     """Why rows do not move to the lake, or are not rolled up."""
     rollup_lag_s: float | None = None
     """Age of the end of the newest minute that is rolled up."""
+    late_jobs: tuple[str, ...] = ()
+    """Jobs by the clock whose turn does not end."""
     clock_doubt: str | None = None
     """Why the collector's own clock is taken as wrong."""
     is_clock_confirmed: bool = True

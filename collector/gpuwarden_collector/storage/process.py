@@ -96,6 +96,7 @@ class Upkeep:
     def __init__(self) -> None:
         self._stats = StorageStats()
         self._stack = AsyncExitStack()
+        self._timetable = Timetable()
         self._ended = asyncio.Event()
         self.peer: Peer | None = None
         self._store: Store | None = None
@@ -128,7 +129,7 @@ class Upkeep:
         self._clock_confirmed_s = clock_confirmed_s
         settings, store, stats = self._settings, self._store, self._stats
         clock, writer = settings.clock, RemoteWriter(self.peer)
-        timetable = Timetable()
+        timetable = self._timetable
         sealer = self._sealer = Sealer(store, writer, stats, clock, settings.seal)
         disk = DiskMonitor(
             settings.data_dir, settings.budget, spill_dir=lambda: store.spill_dir.parent
@@ -151,12 +152,14 @@ class Upkeep:
         await self._stack.enter_async_context(timetable.running())
         for one in (sealer, maintainer, roller):
             self._stack.push_async_callback(one.stop)
-        timetable.every(sealer.look_s, sealer.seal_due)
-        timetable.every(DISK_LOOK_S, maintainer.look_at_disk)
-        timetable.every(MAINTAIN_LOOK_S, maintainer.run_due)
-        timetable.every(ROLL_LOOK_S, roller.roll_due)
-        timetable.every(JOIN_LOOK_S, self._join)
-        timetable.every(GIVE_BACK_S, self._give_back)
+        # Those that take turns at the lake wait for each other; whether the step that runs gets on is for
+        # `supervisor.py` to say.
+        timetable.every("seal", sealer.look_s, sealer.seal_due, late_s=None)
+        timetable.every("disk", DISK_LOOK_S, maintainer.look_at_disk)
+        timetable.every("maintain", MAINTAIN_LOOK_S, maintainer.run_due, late_s=None)
+        timetable.every("roll_up", ROLL_LOOK_S, roller.roll_due, late_s=None)
+        timetable.every("join", JOIN_LOOK_S, self._join, late_s=None)
+        timetable.every("memory", GIVE_BACK_S, self._give_back)
 
     async def _join(self) -> None:
         """In its turn: a seal deletes segments and what was joined of them."""
@@ -170,6 +173,7 @@ class Upkeep:
 
     async def _told_stats(self) -> StorageStats:
         self._stats.effort = Effort.so_far()
+        self._stats.late_jobs = tuple(f"storage {name}" for name in self._timetable.late)
         return self._stats
 
     async def _trust_clock(self, confirmed_s: float | None) -> None:

@@ -145,6 +145,11 @@ class StorageProcess:
             return None
         return max(0.0, (self._settings.clock.now() - until.replace(tzinfo=UTC)).total_seconds())
 
+    @property
+    def late_jobs(self) -> tuple[str, ...]:
+        """What it does by the clock and does not end."""
+        return self._stats.late_jobs
+
     async def start(self) -> int:
         """Start it; the newest segment that the lake holds. Raises StartError."""
         ours, theirs = socket.socketpair()

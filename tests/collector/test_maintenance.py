@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.collector.made_up_store import put
 
 from gpuwarden.clock import ManualClock
@@ -22,7 +20,7 @@ from gpuwarden_collector.storage.address import FILES, FOLDER, METADATA
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.errors import StoreUnavailableError
-from gpuwarden_collector.storage.lake import seal, sealed_segment
+from gpuwarden_collector.storage.lake import MERGE_BYTES_MAX, seal, sealed_segment
 from gpuwarden_collector.storage.lake_files import ASIDE
 from gpuwarden_collector.storage.lake_maintenance import Lake, Leaving
 from gpuwarden_collector.storage.maintenance import (
@@ -321,16 +319,22 @@ async def test_files_with_deleted_rows_become_one_as_well(
         assert lake.mended_files == {}
 
 
-@given(st.lists(st.integers(1, 20 << 20), max_size=60), st.integers(1, 200))
-def test_no_day_is_merged_with_more_than_the_bound_but_for_the_smallest_files(
-    sizes: list[int], times: int
-) -> None:
-    files = [(NOW.date(), size) for size in sizes] * times
-    below = maintain.merged_below(files)
-    taken = sum(size for _, size in files if size < below)
-    assert taken <= maintain.MERGE_BYTES_MAX or below == 1 << 20
-    if below < maintain.SMALL_FILE_BYTES:
-        assert sum(size for _, size in files if size < 2 * below) > maintain.MERGE_BYTES_MAX
+def test_a_day_of_many_files_is_merged_in_steps_of_a_bounded_size(database: Database) -> None:
+    with database.maintaining() as cursor:
+        for hour in range(20):
+            cursor.execute(
+                "INSERT INTO lake.main.gpu_samples BY NAME SELECT $1::TIMESTAMP + to_hours($2) + to_seconds(s) AS ts, "
+                "'n' AS node, 'GPU-0' AS gpu_uuid, true AS simulated FROM range(100) t(s)",
+                [NAIVE, hour % 10],
+            )
+        size = 15 << 20
+        cursor.execute(f"UPDATE {METADATA}.ducklake_data_file SET file_size_bytes = {size}")
+        steps = [maintain.merge(cursor, database.lake_root, "gpu_samples") for _ in range(3)]
+        rows = cursor.execute("SELECT count(*) FROM lake.main.gpu_samples").fetchall()
+    assert (steps[-1], rows) == (0, [(2_000,)])
+    # The file of the first step is as small as it is.
+    assert 15 <= steps[0] <= MERGE_BYTES_MAX / size + 1
+    assert sum(steps) == 21
 
 
 def test_of_each_collector_the_newest_seal_is_remembered(database: Database) -> None:

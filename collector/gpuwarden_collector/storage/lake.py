@@ -34,7 +34,8 @@ from gpuwarden_collector.storage.transaction import translating
 SEALED_TABLES = tuple(name for name in TABLES if name not in UPSERTED)
 """Tables whose rows move to the lake: all that are only ever appended to."""
 
-
+MERGE_BYTES_MAX = 256 * 1024 * 1024
+"""Of a day, merged at once: 20 s of a processor, during which nothing is sealed. No seal writes files as large."""
 _BUSY_MS = 20_000
 _SEAL = "seal"
 """Message of the commits that seal; their author is the collector, `extra_info` the segment."""
@@ -304,6 +305,7 @@ _FIRST = (
     )""",
     "CALL lake.set_option('parquet_compression', 'zstd')",
     "CALL lake.set_option('parquet_version', '2')",
+    f"CALL lake.set_option('target_file_size', '{MERGE_BYTES_MAX // 1024}KiB')",
 )
 
 

@@ -9,7 +9,7 @@ to the lake's tables, never to both.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
@@ -32,9 +32,6 @@ from gpuwarden_collector.storage.transaction import transaction, translating
 
 SMALL_FILE_BYTES = 16 * 1024 * 1024
 """Larger files are left alone: merging them reads and sorts much and gains little."""
-MERGE_BYTES_MAX = 256 * 1024 * 1024
-"""Of a day, merged at once: 20 s of a processor, during which nothing is sealed."""
-_SMALLEST_BYTES = 1024 * 1024
 REWRITE_DELETED = 0.1
 """A file is written anew without its deleted rows when they are this part of it; DuckLake merges none that has any."""
 
@@ -219,34 +216,14 @@ def flush(cursor: duckdb.DuckDBPyConnection, root: str) -> None:
 
 
 def merge(cursor: duckdb.DuckDBPyConnection, root: str, table: str) -> int:
-    """Make one file of the small ones of a day, sorted by the table's key; how many it took. 0: no day has any.
-
-    DuckLake takes all files of a day below a size: one is chosen below which no day has too much.
-    """
-    with translating():
-        files = cursor.execute(
-            f"SELECT day, file_size_bytes FROM ({_FILES_SQL}) WHERE table_name = $1", [table]
-        ).fetchall()
+    """Make one file of small ones of a day, at most MERGE_BYTES_MAX, sorted by the table's key; how many it took. 0: no
+    day has any."""
     with durable_transaction(cursor, root):
         rows = cursor.execute(
             f"CALL ducklake_merge_adjacent_files('lake', '{table}', "
-            f"max_compacted_files => 1, max_file_size => {merged_below(files)})"
+            f"max_compacted_files => 1, max_file_size => {SMALL_FILE_BYTES})"
         ).fetchall()
     return sum(int(row[2]) for row in rows)
-
-
-def merged_below(files: Iterable[tuple[date, int]]) -> int:
-    """The size below which files are merged. `files`: day and bytes of each."""
-    sizes = list(files)
-    below = SMALL_FILE_BYTES
-    while below > _SMALLEST_BYTES:
-        by_day: Counter[date] = Counter()
-        for day, size in sizes:
-            by_day[day] += size if size < below else 0
-        if max(by_day.values(), default=0) <= MERGE_BYTES_MAX:
-            break
-        below //= 2
-    return below
 
 
 def rewrite(cursor: duckdb.DuckDBPyConnection, root: str, table: str) -> int:

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 
 from gpuwarden.schema import EVENTS
 from gpuwarden.wire import BatchId
-from gpuwarden_collector.ingest import departures, inventory
+from gpuwarden_collector.ingest import agent_clocks, departures, inventory
+from gpuwarden_collector.ingest.agent_clocks import ClockGaps, is_apart
 from gpuwarden_collector.ingest.decode import STORED_SCHEMAS, BatchRows, Decoded
 from gpuwarden_collector.ingest.deduplicate import (
     NOBODY,
@@ -85,6 +86,8 @@ class Known:
     """By gpu_uuid and node: what was told of nodes that speak of another's GPU."""
     node_owners: dict[str, NodeOwner] = field(default_factory=dict)
     """By node: the agent that its name belongs to."""
+    clocks_told: dict[str, datetime] = field(default_factory=dict)
+    """By node: when an event last told that its clock is apart."""
     left: set[str] = field(default_factory=set)
     """Nodes that have left and are not back; see `departures.py`."""
     closed_until: datetime | None = None
@@ -104,6 +107,8 @@ class Batch:
     """Who was let in with it (see `deduplicate.py`), whatever the batch says of itself."""
     peer: str = ""
     """Address that it came from."""
+    ahead_s: float | None = None
+    """How far the sender's clock is ahead of the collector's, which was confirmed; None: not known."""
 
     @property
     def key(self) -> LedgerKey:
@@ -155,6 +160,7 @@ class CommitPlan:
     heard: Mapping[str, set[str]]
     claims: Claims
     node_claims: NodeClaims
+    clock_gaps: ClockGaps
     rows: Mapping[str, int]
     newest: datetime | None
     """Newest timestamp of the stored sample rows that are no history."""
@@ -203,7 +209,8 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
         prices.billing,
         now,
     )
-    for events in (claims.events(), node_claims.events()):
+    clock_gaps = _clock_gaps(known, live, now)
+    for events in (claims.events(), node_claims.events(), clock_gaps.events()):
         if events is not None:
             tables = _joined(tables, {EVENTS.name: events})
     changes = Changes(
@@ -231,10 +238,20 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
         heard,
         claims,
         node_claims,
+        clock_gaps,
         rows,
         _newest(of_live),
         _imported_rows(of_history, history),
     )
+
+
+def _clock_gaps(known: Known, batches: Sequence[Batch], now: datetime) -> ClockGaps:
+    gaps = ClockGaps(known.clocks_told, now)
+    for batch in batches:
+        if batch.ahead_s is not None and is_apart(batch.ahead_s):
+            (nodes,) = nodes_of([batch.decoded.parts])
+            gaps.note(nodes, batch.ahead_s, simulated=is_simulated(batch.decoded))
+    return gaps
 
 
 def _imported_rows(tables: Mapping[str, Any], batches: Sequence[Batch]) -> int:
@@ -554,6 +571,7 @@ def apply(known: Known, done: CommitPlan) -> None:
     known.owners.update(done.claims.changed)
     known.told.update(done.claims.changed_told)
     known.node_owners.update(done.node_claims.changed)
+    known.clocks_told.update(done.clock_gaps.changed)
 
 
 def note_left(known: Known, nodes: Mapping[str, Item]) -> None:
@@ -571,6 +589,8 @@ def forget_gone(known: Known, now: datetime) -> None:
         del known.owners[key]
     for node in silent_nodes(known.node_owners, now):
         del known.node_owners[node]
+    for node in agent_clocks.forgotten(known.clocks_told, now):
+        del known.clocks_told[node]
     for pair in [pair for pair, told in known.told.items() if now - told.at >= TOLD_EVERY]:
         del known.told[pair]
 

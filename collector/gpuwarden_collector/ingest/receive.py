@@ -29,7 +29,7 @@ from gpuwarden_collector.ingest.commit_plan import Batch, Outcome, Stored
 from gpuwarden_collector.ingest.decode import Decoded, RefusedBody
 from gpuwarden_collector.ingest.decode_pool import Body, DecodePool
 from gpuwarden_collector.ingest.writer import QueueFull, Writer, WriterStopped
-from gpuwarden_collector.ops.clock_check import WRONG_S, ClockCheck
+from gpuwarden_collector.ops.clock_check import WRONG_S, ClockCheck, apart_text
 from gpuwarden_collector.ops.metrics import Stats
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,9 @@ class Ingest:
         self._name_unknown(decoded)
         try:
             peer = request.remote or ""
-            batch = Batch(batch_id, decoded, body_bytes, sender_of(request), peer)
+            check = self._clock_check
+            known_s = ahead_s if check is not None and check.is_trusted else None
+            batch = Batch(batch_id, decoded, body_bytes, sender_of(request), peer, known_s)
             outcome = await self._writer.store(batch)
         except QueueFull as error:
             return Busy(f"the queue is full: {error}")
@@ -164,8 +166,7 @@ def _clock_wait(
         return None
     least_s, most_s = refused.admitting_ahead_s
     if ahead_s is not None and (is_apart or least_s <= ahead_s <= most_s):
-        apart = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'}"
-        return f"this host's clock is {apart} the collector's: set it right ({refused.reason})"
+        return f"this host's clock is {apart_text(ahead_s)} the collector's: set it right ({refused.reason})"
     if check is not None and not check.is_trusted:
         return (
             "nobody has confirmed the collector's clock, no agent that agrees nor the kernel: run chrony or ntpd there"

@@ -511,6 +511,7 @@ class Writer:
         self._stats.rows.update(planned.rows)
         self._stats.imported_rows += planned.imported_rows
         self._stats.left_out_rows.update(planned.claims.left_out)
+        self._stats.clock_apart_batches += planned.clock_gaps.batches
         if planned.newest is not None:
             lag_s = self._stats.ingest_lag_seconds = (now - planned.newest).total_seconds()
             self._stats.lags.append(lag_s)

@@ -67,14 +67,14 @@ def doubt(evidence: ClockEvidence) -> str | None:
     if _share(evidence.offsets_s, is_against) > 0.5 and (
         len(against) >= MOST_OF or evidence.is_synchronised is False
     ):
-        apart = _apart(-statistics.median(against))
+        apart = apart_text(-statistics.median(against))
         return f"the collector's clock is {apart} those of {len(against)} of {len(agents)} agents: set it right{hint}"
     if (
         evidence.behind_s > WRONG_S
         and not _do_agree(evidence)
         and evidence.is_synchronised is not True
     ):
-        apart = _apart(-evidence.behind_s)
+        apart = apart_text(-evidence.behind_s)
         return f"the collector's clock is {apart} the newest time that it has stored: set it right{hint}"
     return None
 
@@ -125,7 +125,8 @@ def _weighed(offsets_s: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
     return [(offset, min(len(said), MOST_OF) / len(said)) for said in offsets_s for offset in said]
 
 
-def _apart(offset_s: float) -> str:
+def apart_text(offset_s: float) -> str:
+    """How far apart two clocks are, and which is ahead."""
     return f"{timedelta(seconds=round(min(abs(offset_s), _SAID_S_MAX)))} {'ahead of' if offset_s > 0 else 'behind'}"
 
 

@@ -67,6 +67,11 @@ def _counters(stats: Stats) -> Iterator[Metric]:
         ("batches", "Batches stored.", stats.batches),
         ("duplicate_batches", "Batches that were stored already.", stats.duplicates),
         ("imported_rows", "Rows stored that were read from files.", stats.imported_rows),
+        (
+            "clock_apart_batches",
+            "Batches stored of agents whose clocks are wrong by a minute or more.",
+            stats.clock_apart_batches,
+        ),
         ("body_bytes", "Bytes of bodies of stored batches.", stats.body_bytes),
         ("commit_failures", "Group commits that failed.", stats.commit_failures),
         ("seal_failures", "Moves to the lake that failed.", stats.seal_failures),

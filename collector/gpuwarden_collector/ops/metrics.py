@@ -128,6 +128,8 @@ class Stats(StorageStats):
     """Of them, those that were read from files."""
     left_out_rows: Counter[str] = field(default_factory=Counter)
     """Rows not stored because they are about a GPU of another node, by table."""
+    clock_apart_batches: int = 0
+    """Batches stored of senders whose clocks are apart from the collector's."""
     body_bytes: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     """By HTTP status."""

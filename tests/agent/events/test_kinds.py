@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_agent.events.kinds import KINDS, event, span
-from gpuwarden_collector.ingest import gpu_owners, node_owners
+from gpuwarden_collector.ingest import agent_clocks, gpu_owners, node_owners
 
 PAGE = Path(__file__).parents[3] / "docs" / "events.md"
 
@@ -14,8 +14,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "events.md"
 def test_the_page_explains_every_kind_with_its_severity_and_no_other() -> None:
     rows = re.findall(r"^- `(\w+)` \*\*(\w+)\*\*: ", PAGE.read_text(), re.MULTILINE)
     assert len(rows) == len(dict(rows))
-    own = (gpu_owners.CLAIMED_TWICE, node_owners.CLAIMED_TWICE)  # the collector's
-    assert dict(rows) == KINDS | dict.fromkeys(own, "warning")
+    of_collector = (gpu_owners.CLAIMED_TWICE, node_owners.CLAIMED_TWICE, agent_clocks.CLOCK_APART)
+    assert dict(rows) == KINDS | dict.fromkeys(of_collector, "warning")
 
 
 def test_every_kind_that_probes_raise_is_explained() -> None:

@@ -140,3 +140,34 @@ async def test_each_change_of_what_the_clock_is_worth_is_logged_once(
         await asyncio.sleep(0.1)
         assert said("taken as right again") == ["WARNING"]
         assert said("agents: set it right") == ["ERROR"]
+
+
+async def test_a_node_whose_clock_is_apart_is_told_of_and_its_rows_are_stored(
+    start: Any, grant: Any, send: Any, clock: Any
+) -> None:
+    own = {node: grant(Scope.INGEST, node=node) for node in NODES}
+    told = "SELECT node, message FROM events WHERE kind = 'node_clock_apart' ORDER BY ts, node"
+    async with start(require_tokens=True) as collector:
+        for ahead_s in (-7_200.0, -7_200.0):
+            assert (await send(collector.url, own["n1"], "n1", ahead_s))[0] == 204
+        assert (await send(collector.url, own["n2"], "n2", 70.0))[0] == 204
+        assert (await send(collector.url, own["n3"], "n3", -20.0))[0] == 204
+        rows = (await collector.querier.query(told)).rows
+        assert [node for node, _ in rows] == ["n1", "n2"]
+        assert "the clock of n1 is 2:00:00 behind the collector's" in rows[0][1]
+        assert "the clock of n2 is 0:01:10 ahead of the collector's" in rows[1][1]
+        assert collector.stats.clock_apart_batches == 3
+        clock.advance(600)
+        assert (await send(collector.url, own["n1"], "n1", -7_200.0))[0] == 204
+        assert len((await collector.querier.query(told)).rows) == 3
+
+
+async def test_a_collector_whose_clock_nobody_confirmed_tells_of_no_node(
+    start: Any, grant: Any, send: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuwarden_collector.daemon.kernel_synchronised", lambda: None)
+    token = grant(Scope.INGEST, node="n1")
+    async with start(require_tokens=True) as collector:
+        assert (await send(collector.url, token, "n1", -7_200.0))[0] == 204
+        found = await collector.querier.query("SELECT count(*) FROM events")
+        assert found.rows == [(0,)]

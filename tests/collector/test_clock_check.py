@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.collector.processes import children
 
 from gpuwarden.alert import Alert, AlertState, Severity
 from gpuwarden.clock import Clock, ManualClock, SystemClock, to_ms
@@ -377,8 +377,9 @@ async def test_a_storage_process_that_is_replaced_trusts_the_clock_no_more_than_
         await collector.alerts.save([resolved(wire)])
     clock.step(YEAR_S)
     async with start() as collector:
-        below = psutil.Process().children(recursive=True)
-        (process,) = [p.pid for p in below if p.name() == "gpuwarden-store"]
+        # One of a test before may still find out that nobody asks it.
+        await eventually(lambda: len(children("gpuwarden-store")) == 1)
+        (process,) = children("gpuwarden-store")
         os.kill(process, signal.SIGKILL)
         await eventually(lambda: collector.stats.storage_restarts == 1)
         await maintained(data_dir)

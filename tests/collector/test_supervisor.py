@@ -7,10 +7,10 @@ import socket
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.collector.processes import children
 from tests.collector.slow_lake import SlowLake
 
 from gpuwarden.lifecycle import StartError
@@ -70,12 +70,6 @@ def test_work_is_what_a_copy_a_merge_or_a_slow_disk_has_and_a_wait_for_ever_has_
         assert has_worked(since, now, 20.0) is is_work
 
 
-def children(name: str) -> list[int]:
-    """Processes of this test's collector by their name."""
-    below = psutil.Process().children(recursive=True)
-    return [p.pid for p in below if p.is_running() and p.name() == name and p.status() != "zombie"]
-
-
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "ANSWER_S", 1.5)
@@ -102,8 +96,8 @@ async def test_a_storage_process_that_is_stopped_is_replaced_and_seals_go_on(
     start: Any, post: Any, wire: Any, eventually: Any
 ) -> None:
     async with start() as collector:
+        await eventually(lambda: len(children("gpuwarden-store")) == 1)
         before = children("gpuwarden-store")
-        assert len(before) == 1
         os.kill(before[0], signal.SIGSTOP)
         await posted(post, wire, collector.url, 1)
         await eventually(lambda: collector.stats.storage_restarts == 1)

@@ -259,7 +259,9 @@ async def test_beginnings_of_cursors_are_bounded_for_all_clients_together(
         await other.execute(f"DECLARE c {few}")
 
 
-async def test_a_cursor_that_is_left_does_not_keep_its_process(start: Any, data_dir: Path) -> None:
+async def test_a_cursor_that_is_left_does_not_keep_its_process(
+    start: Any, data_dir: Path, eventually: Any
+) -> None:
     limits = {"query_idle_s": 0.3, "idle_s": 30}
     async with start() as collector, limited(collector, data_dir, **limits) as (server, address):
         async with await connected(address, autocommit=False) as connection:
@@ -268,7 +270,7 @@ async def test_a_cursor_that_is_left_does_not_keep_its_process(start: Any, data_
             await asyncio.sleep(0.6)
             with pytest.raises(psycopg.Error, match="not taken"):
                 await connection.execute("FETCH 1 FROM c")
-        assert not collector.querier._busy
+        await eventually(lambda: not collector.querier._busy)
         assert server.held_bytes == 0
 
 

@@ -12,6 +12,9 @@ import pytest
 from tests.collector.made_up_store import put
 
 from gpuwarden.clock import ManualClock
+from gpuwarden.wire import BatchId
+from gpuwarden_collector.ingest.commit_plan import Batch, Stored
+from gpuwarden_collector.ingest.decode import Decoded
 from gpuwarden_collector.ingest.writer import Writer, load_known
 from gpuwarden_collector.ops.disk import Budget, DiskMonitor, folder_bytes
 from gpuwarden_collector.ops.metrics import Stats
@@ -169,6 +172,7 @@ class Store:
             POLICY,
             self.sealer.turn,
             seal=lambda: self.sealer.seal_due(is_forced=True),
+            forget_silent=self.writer.forget_silent,
         )
 
     def free(self, folder: Path) -> int:
@@ -525,6 +529,43 @@ async def test_past_alerts_go_by_age(opened: Open, real_clock: ManualClock) -> N
             left = cursor.execute("SELECT fingerprint FROM alerts ORDER BY 1").fetchall()
         assert left == [("1",), ("2",)]
         assert store.stats.dropped_rows == {("alerts", "age"): 1}
+
+
+async def test_gpus_and_nodes_are_forgotten_once_nothing_that_is_kept_can_name_them(
+    opened: Open, database: Database, real_clock: ManualClock, wire: Any
+) -> None:
+    """One that comes back meanwhile, is billed while it is silent, or that only history tells of stays."""
+    now = real_clock.now().replace(tzinfo=None)
+    gpus = {
+        "gone": (91, 0),
+        "back": (91, 0),
+        "billed": (91, 92),
+        "kept": (89, 0),
+        "told": (None, 0),
+    }
+    for name, (days, billed_days) in gpus.items():
+        at = None if days is None else now - timedelta(days=days)
+        select = f"SELECT '{name}' AS node, true AS simulated, $1::TIMESTAMP AS last_seen_at, $2::TIMESTAMP AS first_seen_at"
+        put(database, "nodes", f"{select}, 'a' AS agent_id, 'b' AS boot_id", [at, at or now])
+        billed = f"{billed_days * 86_400}::DOUBLE AS billed_silent_s"
+        put(database, "gpus", f"{select}, 'GPU-{name}' AS gpu_uuid, 0 AS gpu, {billed}", [at, at or now])  # fmt: skip
+    async with opened() as store:
+        row = {**wire.gpu_row(), "node": "back", "gpu_uuid": "GPU-back"}
+        rows = {"gpu_samples": wire.table("gpu_samples", [row])}
+        stored = await store.writer.store(Batch(BatchId("a", "b", 1, 0), Decoded.of(rows, 9)))
+        assert isinstance(stored, Stored)
+        await store.maintainer.run_once()
+        assert store.stats.dropped_rows == {("gpus", "age"): 1, ("nodes", "age"): 1}
+    left = ["back", "billed", "kept", "told"]
+    with database.reading() as cursor:
+        assert cursor.execute("SELECT node FROM nodes ORDER BY 1").fetchall() == [
+            (n,) for n in left
+        ]
+        found = cursor.execute("SELECT gpu_uuid FROM gpus ORDER BY 1").fetchall()
+        assert found == [(f"GPU-{n}",) for n in left]
+    assert sorted(load_known(database, real_clock.now()).items["gpus"]) == [
+        f"GPU-{n}" for n in left
+    ]
 
 
 async def test_past_incidents_go_by_age_with_their_alerts_and_open_ones_stay(

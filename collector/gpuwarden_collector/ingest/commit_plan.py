@@ -595,6 +595,20 @@ def forget_gone(known: Known, now: datetime) -> None:
         del known.told[pair]
 
 
+def forget_items(known: Known, gone: Mapping[str, set[str]]) -> None:
+    """Let go of what the state file has no longer, by table."""
+    for name, keys in gone.items():
+        for key in keys:
+            known.items[name].pop(key, None)
+    gpus, nodes = gone.get("gpus", set()), gone.get("nodes", set())
+    known.places = {place: uuid for place, uuid in known.places.items() if uuid not in gpus}
+    for uuid in gpus & known.owners.keys():
+        del known.owners[uuid]
+    for node in nodes & known.node_owners.keys():
+        del known.node_owners[node]
+    known.left -= nodes
+
+
 def expired(known: Known, now: datetime) -> list[LedgerKey]:
     """Agents and boots not heard of for longer than the ledger keeps them."""
     return known.ledger.heard_before(now - LEDGER_KEPT_FOR)

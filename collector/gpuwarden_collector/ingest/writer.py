@@ -30,6 +30,7 @@ from gpuwarden_collector.ingest.commit_plan import (
     apply,
     expired,
     forget_gone,
+    forget_items,
     inventory_table,
     ledger_rows,
     loaded,
@@ -120,6 +121,7 @@ class UpkeepWriter(Protocol):
     async def save(self) -> None: ...
     async def write(self, changes: Changes) -> None: ...
     async def close_windows(self, until: datetime) -> None: ...
+    async def forget_silent(self, before: datetime) -> Mapping[str, int]: ...
 
 
 class Writer:
@@ -228,6 +230,10 @@ class Writer:
     async def forget_node(self, node: str) -> NodeForgotten:
         """Take a node as one that has left when it was last heard of. Raises as `do`."""
         return await self.do(lambda: self._forget_node(node))
+
+    async def forget_silent(self, before: datetime) -> Mapping[str, int]:
+        """Forget GPUs and nodes that were last heard of before that; how many, by table. Raises as `do`."""
+        return await self.do(lambda: self._forget_silent(before))
 
     async def close_windows(self, until: datetime) -> None:
         """From now on rows from before `until` (naive UTC) are late: with them, the windows that they
@@ -398,6 +404,15 @@ class Writer:
         self._known.items["nodes"][node] = gone
         self._known.left.add(node)
         return NodeForgotten.DONE
+
+    def _forget_silent(self, before: datetime) -> Mapping[str, int]:
+        self._write_heard()
+        if any(self._known.heard.values()):
+            return {}  # who was heard of just now is not in the state file: another day
+        with self._log.state.writing() as writing:
+            gone = writing.forget_silent(before, self._clock.now())
+        forget_items(self._known, gone)
+        return {name: len(keys) for name, keys in gone.items()}
 
     def _commit(self, changes: Changes) -> None:
         try:

@@ -221,6 +221,11 @@ async def _nothing() -> None:
     """Moves nothing."""
 
 
+async def _nobody(before: datetime) -> Mapping[str, int]:
+    """Forgets nobody."""
+    return {}
+
+
 def forget_alerts(state: StateFile, before: datetime) -> dict[str, int]:
     """Delete alerts, incidents, diagnoses and silences that were over before that; rows of each table.
 
@@ -252,10 +257,12 @@ class Maintainer:
         seal: Callable[[], Awaitable[None]] = _nothing,
         leads: Callable[[], bool] = lambda: True,
         trusts_clock: Callable[[], bool] = lambda: True,
+        forget_silent: Callable[[datetime], Awaitable[Mapping[str, int]]] = _nobody,
     ) -> None:
         """`turn`: held by whoever writes the lake. `seal`: moves to the lake what is hot. `leads`:
         whether it is this collector that maintains the lake, where others share it; it may block.
-        `trusts_clock`: whether anything may go by age (`clock_check.py`)."""
+        `trusts_clock`: whether anything may go by age (`clock_check.py`). `forget_silent`: forgets GPUs and nodes
+        that were last heard of before an instant; how many, by table."""
         self._database = database
         self._stats = stats
         self._clock = clock
@@ -265,6 +272,7 @@ class Maintainer:
         self._seal = seal
         self._leads = leads
         self._trusts_clock = trusts_clock
+        self._forget_silent = forget_silent
         self._diary = Diary()
         self._looked_s: float | None = None
         self._is_stopping = False
@@ -304,7 +312,7 @@ class Maintainer:
             done.append(task)
         if done and not self._is_stopping:
             await asyncio.to_thread(self._disk.look, is_thorough=True)
-        await self._forget_alerts()
+        await self._forget_past()
         return done
 
     async def _compact(self) -> None:
@@ -454,17 +462,31 @@ class Maintainer:
         self._diary.put_off_s[key] = self._clock.monotonic()
         log.error("maintenance failed and is put off", extra={"task": key, "reason": reason})
 
-    async def _forget_alerts(self) -> None:
+    async def _forget_past(self) -> None:
+        """Delete what is over, and forget GPUs and nodes of which neither samples nor minutes are kept."""
+        state, kept_days = self._database.state, self._policy.kept_days
+
+        async def alerts(before: datetime) -> Mapping[str, int]:
+            return await asyncio.to_thread(forget_alerts, state, before)
+
+        await self._forget("alerts", alerts, kept_days[Tier.EVENTS])
+        days = max(kept_days[Tier.SAMPLES], kept_days[Tier.MINUTES])
+        await self._forget("silent", self._forget_silent, days)
+
+    async def _forget(
+        self, name: str, forget: Callable[[datetime], Awaitable[Mapping[str, int]]], days: int
+    ) -> None:
+        """Once a day."""
         now_s = self._clock.monotonic()
-        is_due = self._diary.is_due("alerts", DAILY_S, now_s)
+        is_due = self._diary.is_due(name, DAILY_S, now_s)
         if self._is_stopping or not is_due or not self._trusts_clock():
             return
-        self._diary.done_s["alerts"] = now_s
-        before = self._clock.now() - timedelta(days=self._policy.kept_days[Tier.EVENTS])
+        self._diary.done_s[name] = now_s
+        before = self._clock.now() - timedelta(days=days)
         try:
-            gone = await asyncio.to_thread(forget_alerts, self._database.state, before)
+            gone = await forget(before)
         except (StoreUnavailableError, RowsRefusedError) as error:
-            self._failed("alerts", "alerts", str(error))
+            self._failed(name, name, str(error))
             return
         for table, rows in gone.items():
             if rows:

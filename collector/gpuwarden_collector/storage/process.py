@@ -83,9 +83,13 @@ class RemoteWriter:
     async def close_windows(self, until: datetime) -> None:
         await self._call("close_windows", until)
 
-    async def _call(self, name: str, *arguments: Any) -> None:
+    async def forget_silent(self, before: datetime) -> Mapping[str, int]:
+        gone: Mapping[str, int] = await self._call("forget_silent", before)
+        return gone
+
+    async def _call(self, name: str, *arguments: Any) -> Any:
         try:
-            await self._peer.call(name, *arguments)
+            return await self._peer.call(name, *arguments)
         except (ChannelError, RemoteError) as error:
             raise WriterStopped(str(error)) from error
 
@@ -144,6 +148,7 @@ class Upkeep:
             sealer.turn,
             seal=lambda: sealer.seal_due(is_forced=True),
             leads=store.coordination.is_leader,
+            forget_silent=writer.forget_silent,
             trusts_clock=lambda: shows_as_confirmed(self._clock_confirmed_s, clock),
         )
         roller = Roller(store, writer, stats, clock, sealer)

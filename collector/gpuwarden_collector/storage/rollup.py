@@ -133,7 +133,7 @@ def roll_hour(cursor: duckdb.DuckDBPyConnection, progress: Progress) -> Rolled:
             silent = _first_silent(cursor, begin) or complete_until
             begin = min(first, silent, complete_until - HOUR).replace(minute=0)
         end = begin + HOUR
-        shares = -(-60 * _one(cursor, "SELECT count(*) FROM main.gpus") // ROWS_MAX) or 1
+        shares = -(-60 * _gpus_since(cursor, begin) // ROWS_MAX) or 1
         spans = [WindowSpan(begin, end, (share, shares)) for share in range(shares)]
         tables = {rollup.table.name: _computed(cursor, rollup, spans) for rollup in _HOURS}
     return Rolled(tables, {"hours_until": end})
@@ -363,11 +363,23 @@ def _next_chunk(
     cursor: duckdb.DuckDBPyConnection, begin: datetime, until: datetime
 ) -> tuple[datetime, int]:
     """Until when to roll up at once, and in how many shares of the nodes."""
-    rows = 60 * _one(cursor, "SELECT count(*) FROM main.gpus")
+    rows = 60 * _gpus_since(cursor, begin)
     if rows > ROWS_MAX:
         return min(begin + MINUTE, until), -(-rows // ROWS_MAX)
     windows = min(WINDOWS_MAX, ROWS_MAX // max(rows, 1))
     return min(begin + windows * MINUTE, until), 1
+
+
+def _gpus_since(cursor: duckdb.DuckDBPyConnection, begin: datetime) -> int:
+    """How many GPUs may have rows of time since then: those that were heard of, or are billed, or of which only
+    history tells."""
+    found: int = _one(
+        cursor,
+        "SELECT count(*) FROM main.gpus WHERE last_seen_at IS NULL "
+        "OR last_seen_at + to_seconds(coalesce(billed_silent_s, $1)) >= $2",
+        [float(FORGOTTEN_AFTER_DAYS * 86_400), begin],
+    )
+    return found
 
 
 def _is_hot(cursor: duckdb.DuckDBPyConnection, begin: datetime) -> bool:

@@ -42,6 +42,11 @@ _TYPES = {
 _TABLES = tuple(sorted(UPSERTED))
 SEEN_KEYS = {"nodes": "node", "gpus": "gpu_uuid"}
 """Key of the tables whose rows are heard of."""
+_FORGOTTEN_IF = {
+    "gpus": "heard_at + coalesce(billed_silent_s, 0) * 1000000 < $now",
+    "nodes": "$now IS NOT NULL AND node NOT IN (SELECT node FROM gpus WHERE node IS NOT NULL)",
+}
+"""What must hold besides silence for a row of such a table to be forgotten."""
 _LATER = "max(last_seen_at, excluded.last_seen_at)"
 _SQL = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -395,11 +400,35 @@ class Writing:
             f"DELETE FROM {name} WHERE {condition}", [to_us(before)]
         ).rowcount
         if gone:
-            self._connection.execute(
-                "UPDATE meta SET value = value + 1 WHERE name = ?", [f"deleted {name}"]
-            )
-            self._next_revision()
+            self._note_deletion(name)
         return gone
+
+    def forget_silent(self, before: datetime, now: datetime) -> dict[str, set[str]]:
+        """Delete GPUs that were last heard of before that and are not billed at `now`, and nodes that are left
+        without any; keys by table. What only history tells of was never heard of, and stays."""
+        gone: dict[str, set[str]] = {}
+        for name, rest in _FORGOTTEN_IF.items():
+            key = SEEN_KEYS[name]
+            rows = self._connection.execute(
+                f"DELETE FROM {name} WHERE {key} IN (SELECT {key} FROM (SELECT t.*, coalesce("
+                f"s.last_seen_at, t.last_seen_at) AS heard_at FROM {name} t LEFT JOIN last_seen s "
+                f"ON s.name = '{name}' AND s.key = t.{key}) "
+                f"WHERE heard_at < $before AND {rest}) RETURNING {key}",
+                {"before": to_us(before), "now": to_us(now)},
+            ).fetchall()
+            gone[name] = {key for (key,) in rows}
+            self._connection.executemany(
+                "DELETE FROM last_seen WHERE name = ? AND key = ?", ((name, k) for k in gone[name])
+            )
+            if rows:
+                self._note_deletion(name)
+        return gone
+
+    def _note_deletion(self, name: str) -> None:
+        self._connection.execute(
+            "UPDATE meta SET value = value + 1 WHERE name = ?", [f"deleted {name}"]
+        )
+        self._next_revision()
 
     def _next_revision(self) -> int:
         if self._revision is None:

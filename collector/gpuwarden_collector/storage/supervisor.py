@@ -162,7 +162,7 @@ class StorageProcess:
         ours.setblocking(False)
         loop = asyncio.get_running_loop()
         _, channel = await loop.create_connection(Channel, sock=ours)
-        of_writer = ("freeze", "save", "write", "close_windows")
+        of_writer = ("freeze", "save", "write", "close_windows", "forget_silent")
         handlers = {name: partial(self._of_writer, name) for name in of_writer}
         peer = self._peer = Peer(channel, {**handlers, "log": self._log})
         self._group.create_task(peer.run(), name="storage process")
@@ -348,10 +348,10 @@ class StorageProcess:
         await self.look()
         return said
 
-    async def _of_writer(self, name: str, *arguments: Any) -> None:
+    async def _of_writer(self, name: str, *arguments: Any) -> Any:
         """Call a method of `UpkeepWriter`."""
         assert self._writer is not None, "nothing is asked for before `begin`"
-        await getattr(self._writer, name)(*arguments)
+        return await getattr(self._writer, name)(*arguments)
 
     async def _log(self, said: dict[str, Any]) -> None:
         record = logging.makeLogRecord(said)

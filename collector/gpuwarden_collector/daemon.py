@@ -39,6 +39,7 @@ from gpuwarden_collector.ingest.decode_pool import DecodePool
 from gpuwarden_collector.ingest.pacing import LOOK_S as PACING_LOOK_S
 from gpuwarden_collector.ingest.pacing import Pacing
 from gpuwarden_collector.ingest.prices import PriceBook, PricesError, load_book
+from gpuwarden_collector.ingest.quota import SenderQuota
 from gpuwarden_collector.ingest.receive import Ingest
 from gpuwarden_collector.ingest.repricing import reprice
 from gpuwarden_collector.ingest.writer import Writer, WriterStopped, load_known
@@ -151,10 +152,11 @@ async def running(
         bodies = BodyReader(settings.body_bytes_in_flight_max, settings.body_timeout_s)
         decode_pool = _decode_pool(stack, settings, clock, stats)
         no_room, clock_check = (lambda: disk.refusal), kept.clock_check
-        ingest = Ingest(writer, bodies, decode_pool, stats, clock, no_room, clock_check)
+        quota = SenderQuota(settings.agent_bytes_per_day_max, clock)
+        ingest = Ingest(writer, bodies, decode_pool, stats, clock, no_room, clock_check, quota)
         pacing = Pacing(clock, stats.acknowledge_seconds)
         kept.timetable.every("pacing", PACING_LOOK_S, pacing.look)
-        levels = partial(_levels, kept, bodies, decode_pool, access, pacing)
+        levels = partial(_levels, kept, bodies, decode_pool, access, pacing, quota)
         identity, budget = frames.state.collector, disk.budget
         health = Health(identity, writer, stats, clock, querier, levels, budget, duties)
         await _watch_itself(kept.timetable, health)
@@ -557,6 +559,7 @@ def _levels(
     decode_pool: DecodePool,
     access: AccessControl,
     pacing: Pacing,
+    quota: SenderQuota,
 ) -> Levels:
     return Levels(
         queue_bytes=kept.writer.queue_bytes,
@@ -570,6 +573,7 @@ def _levels(
         late_jobs=(*kept.timetable.late, *kept.storage.late_jobs),
         storage_trouble=kept.storage.trouble,
         rollup_lag_s=kept.storage.rollup_lag_s,
+        over_quota=quota.over,
         clock_doubt=kept.clock_check.reason,
         is_clock_confirmed=kept.clock_check.is_trusted,
         disk_refusal=kept.disk.refusal,

@@ -52,6 +52,12 @@ class CollectorSettings:
     queue_bytes_max: int = setting(
         256 * MIB, "Most bytes of decoded batches waiting for the writer; above it 429.", least=MIB
     )
+    agent_bytes_per_day_max: int = setting(
+        32 * 1024 * MIB,
+        "Most bytes of rows, as they take in memory, that an agent may send in a day, thirty times what one with eight"
+        " GPUs does; then its batches wait with 429; 0: no limit.",
+        least=0,
+    )
     body_timeout_s: float = setting(
         30.0, "Most time that a request body may take to arrive.", least=0.1, most=600
     )

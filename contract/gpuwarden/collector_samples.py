@@ -67,6 +67,12 @@ COLLECTOR_SAMPLES = Table(
             Type.STRING,
             "Jobs by the clock that do not end, separated by commas; NULL: all do.",
         ),
+        Column(
+            "over_quota",
+            Type.STRING,
+            "Senders whose batches wait, as they have sent `agent_bytes_per_day_max` within a day, separated by"
+            " semicolons; NULL: there is none.",
+        ),
         Column("certificate_ends_at", Type.TIMESTAMP, "End of its certificate; NULL: no TLS."),
         Column(
             "authority_ends_at",

@@ -200,7 +200,7 @@ class Draft:
             return None
         count = self._ledger.count(sender) + self._grown[sender]
         if count >= share_of(sender):
-            whose = "" if sender == NOBODY else f" of {_shown(sender)}"
+            whose = "" if sender == NOBODY else f" of {sender_text(sender)}"
             giving = sender
         elif self._total >= LEDGER_KEYS_MAX:
             count, whose, giving = self._total, "", NOBODY
@@ -243,6 +243,7 @@ def share_of(sender: str) -> int:
     return TOKEN_KEYS_MAX if sender.startswith(_TOKEN) else LEDGER_KEYS_MAX
 
 
-def _shown(sender: str) -> str:
+def sender_text(sender: str) -> str:
+    """A sender with a token, for people."""
     kind, _, name = sender.partition(":")
     return f"{kind} {name}"

@@ -28,6 +28,7 @@ from gpuwarden_collector.http.bodies import BodyReader, Busy
 from gpuwarden_collector.ingest.commit_plan import Batch, Outcome, Stored
 from gpuwarden_collector.ingest.decode import Decoded, RefusedBody
 from gpuwarden_collector.ingest.decode_pool import Body, DecodePool
+from gpuwarden_collector.ingest.quota import SenderQuota
 from gpuwarden_collector.ingest.writer import QueueFull, Writer, WriterStopped
 from gpuwarden_collector.ops.clock_check import WRONG_S, ClockCheck, apart_text
 from gpuwarden_collector.ops.metrics import Stats
@@ -63,6 +64,7 @@ class Ingest:
         clock: Clock,
         no_room: Callable[[], str | None] = lambda: None,
         clock_check: ClockCheck | None = None,
+        quota: SenderQuota | None = None,
     ) -> None:
         self._writer = writer
         self._bodies = bodies
@@ -71,6 +73,7 @@ class Ingest:
         self._clock = clock
         self._no_room = no_room
         self._clock_check = clock_check
+        self._quota = quota
         self._named_columns: set[tuple[str, str]] = set()
 
     async def take(self, request: web.Request) -> Outcome | RefusedBody | Busy:
@@ -113,6 +116,11 @@ class Ingest:
             return Busy(wait, CLOCK_RETRY_AFTER_S, 503)
         if isinstance(decoded, RefusedBody):
             return decoded
+        if self._quota is not None and (
+            over := self._quota.take(sender_of(request), batch_id.agent_id, decoded.memory_bytes)
+        ):
+            self._stats.over_quota_batches += 1
+            return Busy(*over)
         self._name_unknown(decoded)
         try:
             peer = request.remote or ""

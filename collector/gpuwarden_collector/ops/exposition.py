@@ -72,6 +72,7 @@ def _counters(stats: Stats) -> Iterator[Metric]:
             "Batches stored of agents whose clocks are wrong by a minute or more.",
             stats.clock_apart_batches,
         ),
+        ("over_quota_batches", "Batches of senders over their quota.", stats.over_quota_batches),
         ("body_bytes", "Bytes of bodies of stored batches.", stats.body_bytes),
         ("commit_failures", "Group commits that failed.", stats.commit_failures),
         ("seal_failures", "Moves to the lake that failed.", stats.seal_failures),
@@ -137,6 +138,7 @@ def _levels(stats: Stats, levels: Levels) -> Iterator[Metric]:
             "1 while rows do not move to the lake.",
             levels.storage_trouble is not None,
         ),
+        ("over_quota", "Senders whose batches wait for quota.", len(levels.over_quota)),
         ("late_jobs", "Jobs by the clock that do not end.", len(levels.late_jobs)),
         ("disk_full", "1 while batches are refused for want of room.", is_full),
     ):

@@ -140,6 +140,7 @@ class Health:
             "clock_doubt": levels.clock_doubt,
             "clock_confirmed": levels.is_clock_confirmed,
             "late_jobs": ", ".join(levels.late_jobs) or None,
+            "over_quota": "; ".join(levels.over_quota) or None,
             "certificate_ends_at": naive(levels.certificate_ends_at),
             "authority_ends_at": naive(levels.authority_ends_at),
             "rules": duties.rules,

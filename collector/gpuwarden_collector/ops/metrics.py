@@ -128,6 +128,8 @@ class Stats(StorageStats):
     """Of them, those that were read from files."""
     left_out_rows: Counter[str] = field(default_factory=Counter)
     """Rows not stored because they are about a GPU of another node, by table."""
+    over_quota_batches: int = 0
+    """Batches that had to wait as their sender had sent too much in a day."""
     clock_apart_batches: int = 0
     """Batches stored of senders whose clocks are apart from the collector's."""
     body_bytes: int = 0
@@ -182,6 +184,8 @@ class Levels:
     """Age of the end of the newest minute that is rolled up."""
     late_jobs: tuple[str, ...] = ()
     """Jobs by the clock whose turn does not end."""
+    over_quota: tuple[str, ...] = ()
+    """Whose batches had to wait lately, as they have sent too much in a day."""
     clock_doubt: str | None = None
     """Why the collector's own clock is taken as wrong."""
     is_clock_confirmed: bool = True

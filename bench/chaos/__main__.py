@@ -135,6 +135,9 @@ def run_faults(names: Sequence[str], seed: int, folder: Path) -> list[Verdict]:
     """Each fault; prints what it did."""
     verdicts = []
     for number, name in enumerate(names):
+        if missing := FAULTS[name].missing:
+            print(f"{name}: left out, as these packages are not installed: {', '.join(missing)}")
+            continue
         place = folder / f"{seed}-{number}"
         verdict = run_fault(name, seed, place)
         verdicts.append(verdict)

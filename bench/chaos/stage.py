@@ -41,7 +41,7 @@ DISK_BYTES = 256 * 1024 * 1024
 FREE_BYTES_MIN = 32 * 1024 * 1024
 STEADY_S = 6.0
 READY_S = 60.0
-RUN_S = 420.0
+RUN_S = 600.0
 CATCH_UP_S = 120.0
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
 TABLES = {
@@ -92,34 +92,65 @@ class Stage:
         self.nodes = NODES
         self.history_s = 0
         self.dns = NameServer()
+        self.port = BEHIND
+        """Of the collector that is asked."""
+        self.settings: dict[str, object] = {}
+        """Of collectors, beside those that all runs have."""
+        self.env: dict[str, str] = {}
+        """Of collectors."""
+        self.servers: dict[str, Any] = {}
+        """Others that collectors need, by name."""
         for path in (self.relay, self.store, self.spools):
             path.mkdir(parents=True)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{BEHIND}"
+        return f"http://127.0.0.1:{self.port}"
 
     def start_relay(self) -> None:
-        arguments = (str(self.relay), COLLECTOR_IP, str(PORT), self.url)
+        self.relay_to(self.url)
+        arguments = (str(self.relay), COLLECTOR_IP, str(PORT))
         self._start("relay", [sys.executable, "-m", "bench.chaos.witness", *arguments])
 
-    async def start_collector(self) -> None:
-        config = self.folder / "collector.toml"
-        config.write_text(
-            f'port = {BEHIND}\ndata_dir = "{self.store}"\nthreads = 1\nseal_interval_s = 5\n'
-            f"disk_free_bytes_min = {FREE_BYTES_MIN}\n"
-        )
-        words = [str(COMMAND), "collector", "run", "--config", str(config), "--log-format", "json"]
-        self.collector = self._start("collector", words)
-        await self.ready(self.collector)
+    def relay_to(self, url: str) -> None:
+        """Have what agents send go to a collector, from the next request on."""
+        part = self.relay / f"{witness.TARGET}.new"
+        part.write_text(url)
+        part.rename(self.relay / witness.TARGET)
 
-    async def ready(self, process: subprocess.Popen[bytes]) -> None:
+    async def start_collector(self) -> None:
+        self.collector = await self.run_collector("collector", self.port, self.store, {})
+
+    async def run_collector(
+        self, name: str, port: int, store: Path, more: dict[str, object]
+    ) -> subprocess.Popen[bytes]:
+        """A collector that is ready. `more`: settings of this one alone."""
+        config = self.config_of(name)
+        settings = {
+            "port": port,
+            "data_dir": str(store),
+            "threads": 1,
+            "seal_interval_s": 5,
+            "disk_free_bytes_min": FREE_BYTES_MIN,
+        }
+        lines = {**settings, **self.settings, **more}.items()
+        config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in lines))
+        words = [str(COMMAND), "collector", "run", "--config", str(config), "--log-format", "json"]
+        process = self._start(name, words)
+        await self.ready(process, f"http://127.0.0.1:{port}")
+        return process
+
+    def config_of(self, name: str) -> Path:
+        """File of the settings of a collector."""
+        return self.folder / f"{name}.toml"
+
+    async def ready(self, process: subprocess.Popen[bytes], url: str) -> None:
         async with asyncio.timeout(READY_S), aiohttp.ClientSession() as session:
             while True:
                 if process.poll() is not None:
                     raise RuntimeError(f"the collector ended with {process.returncode}")
                 with suppress(aiohttp.ClientError, OSError, TimeoutError):
-                    async with session.get(f"{self.url}/readyz") as answer:
+                    async with session.get(f"{url}/readyz") as answer:
                         if answer.status == 200:
                             return
                 await asyncio.sleep(0.2)
@@ -139,7 +170,7 @@ class Stage:
         )
 
     def _start(self, name: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
-        env = {k: v for k, v in os.environ.items() if not k.startswith("GPUWARDEN_")}
+        env = {k: v for k, v in os.environ.items() if not k.startswith("GPUWARDEN_")} | self.env
         if self.is_clock_false and name in self.offsets:
             self.set_clock(name, self.offsets[name])
             env |= {

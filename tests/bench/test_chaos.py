@@ -83,7 +83,12 @@ async def test_files_that_were_not_synced_before_the_catalogue_are_found_missing
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "name",
-    ["30 % of packets lost", "collector's disk full", "partition, collector killed"],
+    [
+        "30 % of packets lost",
+        "collector's disk full",
+        "partition, collector killed",
+        "disk lost, standby takes over",
+    ],
 )
 def test_a_fault_loses_and_doubles_nothing(name: str, tmp_path: Path) -> None:
     verdict = run_fault(name, 1, tmp_path / "run")

@@ -9,11 +9,19 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    closing,
+    contextmanager,
+    suppress,
+)
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,6 +52,7 @@ READY_S = 60.0
 RUN_S = 600.0
 CATCH_UP_S = 120.0
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+SPOOL_FILE = "spool.sqlite"
 TABLES = {
     "gpu_samples": ("gpu_uuid", "ts"),
     "host_samples": ("node", "ts"),
@@ -333,6 +342,19 @@ async def unexplained_s(stage: Stage) -> int:
     return sum(max(int(s) - int(told.get(node, 0)), 0) for node, s in missing)
 
 
+def waiting(spools: Path, before_ms: int) -> int:
+    """Batches in the agents' spools that were made before that."""
+    count = 0
+    for path in spools.glob(f"*/{SPOOL_FILE}"):
+        with (
+            suppress(sqlite3.Error),
+            closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as spool,
+        ):
+            sql = "SELECT count(*) FROM batches WHERE created_ms < ?"
+            count += spool.execute(sql, [before_ms]).fetchone()[0]
+    return count
+
+
 async def caught_up(stage: Stage, since_s: float) -> float | None:
     """Seconds until nothing that was made before `since_s` waits; None: not within CATCH_UP_S."""
     before_ms = round(since_s * 1000)
@@ -341,7 +363,9 @@ async def caught_up(stage: Stage, since_s: float) -> float | None:
     while time.monotonic() - began_s < CATCH_UP_S:
         with suppress(aiohttp.ClientError, OSError, RuntimeError, TimeoutError):
             async with asyncio.timeout(10):
-                if (await stage.ask(sql))[0][0] >= stage.nodes:
+                is_told = (await stage.ask(sql))[0][0] >= stage.nodes
+                # What is new goes beside what is old, so that a new row alone says little.
+                if is_told and not await asyncio.to_thread(waiting, stage.spools, before_ms):
                     return round(time.monotonic() - began_s, 1)
         await asyncio.sleep(0.3)
     return None

@@ -21,17 +21,23 @@ from gpuwarden_collector.ingest.commit_plan import Batch
 from gpuwarden_collector.ingest.decode import Decoded
 from gpuwarden_collector.ingest.writer import Writer, load_known
 from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.storage import rollup_schedule
 from gpuwarden_collector.storage.commit import Changes
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import hot_table
-from gpuwarden_collector.storage.rollup import ROLLUP_TABLES, Progress, doubles
+from gpuwarden_collector.storage.errors import StoreUnavailableError
+from gpuwarden_collector.storage.rollup import ROLLUP_TABLES, Progress, doubles, mend
 from gpuwarden_collector.storage.rollup_schedule import (
+    LATE_LEAST,
+    LATE_MAX,
+    MEND_S,
     Close,
     Mend,
     Roller,
     RollHour,
     RollMinutes,
     closed_until,
+    next_late_count,
     next_step,
 )
 from gpuwarden_collector.storage.seal import LATE_WAIT_S, Sealer, SealPolicy
@@ -67,6 +73,24 @@ def test_a_minute_closes_when_its_grace_is_over() -> None:
     assert closed_until(NOW) == DUE
     assert closed_until(NOW + timedelta(seconds=29)) == DUE
     assert closed_until(NOW + timedelta(seconds=30)) == DUE + MINUTE
+
+
+@pytest.mark.parametrize(
+    ("count", "taken", "took_s", "wanted"),
+    [
+        (1_000, 1_000, MEND_S / 4, 2_000),
+        (1_000, 999, MEND_S / 4, 1_000),  # fewer were late
+        (1_000, 1_000, MEND_S * 0.9, 1_000),
+        (1_000, 1_000, MEND_S * 4, 250),
+        (1_000, 400, MEND_S * 4, 100),
+        (LATE_LEAST, LATE_LEAST, MEND_S * 4, LATE_LEAST),
+        (LATE_MAX, LATE_MAX, 0.0, LATE_MAX),
+    ],
+)
+def test_as_many_late_windows_are_computed_at_once_as_take_a_few_seconds(
+    count: int, taken: int, took_s: float, wanted: int
+) -> None:
+    assert next_late_count(count, taken, took_s) == wanted
 
 
 class Killed(BaseException):
@@ -348,6 +372,45 @@ async def test_windows_that_wait_for_their_seal_have_it_come_sooner(
         assert not roller._sealer.is_late_waiting
         await roller.run_once()
         assert roller._stats.mended_windows > 0
+    fleet.check()
+
+
+@pytest.mark.slow
+async def test_seals_go_between_late_windows_and_too_many_become_fewer(
+    rolling: Rolling, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two hours of two nodes are late; a step fails at first, as it does without memory, and all are slow."""
+    await fleet.store(gpu_rows(range(60), node="c"))
+    await fleet.run([("pass", 10_000.0), ("roll", 0), ("seal", 0)])
+    late = [row for node in "ab" for row in gpu_rows(range(0, 7_200, 20), node=node)]
+    await fleet.store(late)
+    await fleet.run([("seal", 0)])
+    taken: list[int] = []
+
+    def slow(cursor: Any, windows: Any, *more: Any) -> Any:
+        taken.append(windows.num_rows)
+        if len(taken) == 1:
+            raise StoreUnavailableError("out of memory")
+        fleet.clock.advance(2 * MEND_S)
+        return mend(cursor, windows, *more)
+
+    monkeypatch.setattr(rollup_schedule, "mend", slow)
+    monkeypatch.setattr(rollup_schedule, "LATE_FIRST", 2 * LATE_LEAST)
+    async with rolling() as roller:
+        await roller.roll_due()
+        assert roller._stats.rollup_failures == 1
+        turns = []
+
+        async def seal() -> None:
+            """As the sealer does: ask for the turn now and then."""
+            while sum(taken[1:]) < 4 * 60:
+                async with roller._sealer.turn:
+                    turns.append(len(taken))
+                await asyncio.sleep(0)
+
+        await asyncio.gather(roller.run_once(), seal())
+    assert taken == [2 * LATE_LEAST, *[LATE_LEAST] * 4]
+    assert set(turns) >= {2, 3, 4, 5}, "after each of the steps"
     fleet.check()
 
 

@@ -159,3 +159,46 @@ def test_late_windows_are_given_hour_by_hour_and_forgotten_as_of_a_number(state:
         writing.forget_late(newest, late)
     assert state.late(newest, None, 10)["ts"].to_pylist() == [AT + timedelta(minutes=65)]
     assert state.late(newest + 1, None, 10)["ts"].to_pylist() == [AT + timedelta(minutes=5)]
+
+
+def test_late_windows_come_node_by_node_as_many_as_are_asked_for(state: StateFile) -> None:
+    hour = AT.replace(minute=0, second=0, microsecond=0)
+    noted = [(node, minute) for minute in (58, 59, 60) for node in ("b", "a")] * 2
+    with state.writing() as writing:
+        ts = [hour + timedelta(minutes=minute) for _, minute in noted]
+        writing.add_late(pa.table({"node": [node for node, _ in noted], "ts": ts}))
+    newest, _ = state.late_numbers()
+    late = state.late(newest, None, 3)
+    assert [(row["node"], row["ts"].minute) for row in late.to_pylist()] == [
+        ("a", 58),
+        ("a", 59),
+        ("b", 58),
+    ]
+    assert state.late(newest - 6, None, 10).num_rows == 4, "noted once as of then"
+    assert state.late(newest, hour, 10).num_rows == 0
+
+
+def test_late_windows_that_wait_do_not_slow_down_those_that_are_next(state: StateFile) -> None:
+    """After days without a collector there are millions."""
+
+    def note(nodes: int, ts: datetime) -> None:
+        names = [f"n{number}" for number in range(nodes)]
+        with state.writing() as writing:
+            writing.add_late(pa.table({"node": names, "ts": [ts] * nodes}))
+
+    note(20_000, AT + timedelta(hours=1))
+    note(100, AT)
+    steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+
+    state._connection.set_progress_handler(count, 1_000)
+    newest, _ = state.late_numbers()
+    late = state.late(newest, None, 100)
+    with state.writing() as writing:
+        writing.forget_late(newest, late)
+    assert late["ts"].to_pylist() == [AT] * 100
+    assert steps < 20, "thousands of instructions of SQLite: fewer than one for each window"
+    assert state.late(newest, None, 1)["ts"].to_pylist() == [AT + timedelta(hours=1)]

@@ -40,8 +40,6 @@ ROLLUP_TABLES = (*ROLLUPS, WASTE_1H.table.name)
 ROWS_MAX = 1_000_000
 """Samples of one table that are rolled up at once; what it needs in memory follows from it."""
 WINDOWS_MAX = 60
-LATE_MAX = 4_000
-"""Late windows that are computed again at once."""
 
 _MINUTES = tuple(r for r in ROLLUPS.values() if r.made_of is None)
 _HOURS = (*(r for r in ROLLUPS.values() if r.made_of is not None), WASTE_1H)
@@ -171,31 +169,39 @@ def _ts_of(names: Iterable[str]) -> Iterator[str]:
 def mend(
     cursor: duckdb.DuckDBPyConnection, late: Any, progress: Progress, lake_root: str
 ) -> Mended:
-    """Compute windows again that rows came late for. `late`: Arrow table of `node` and `ts`, of one
-    hour. Raises StoreUnavailableError; what is not done then is done by the next call.
+    """Compute windows again that rows came late for, in one transaction. `late`: Arrow table of `node`
+    and `ts`, of one hour. Raises StoreUnavailableError; what is not done then is done by the next call.
     """
     with translating():
         cursor.register("late", late)
         whole_from = _whole_from(cursor)
         left = _one(cursor, "SELECT count(*) FROM late WHERE ts < $1", [whole_from])
         # The first readings of the minutes after it gain from the last of a window.
-        _make_units(
+        _make_windows(
             cursor,
+            "units",
             f"ts + to_minutes(after) AS ts FROM late, range({LOOKBACK_MINUTES + 1}) r(after) "
             "WHERE ts + to_minutes(after) >= $1 AND ts + to_minutes(after) < $2",
             [whole_from, progress.minutes_until],
         )
-        windows = _one(cursor, "SELECT count(*) FROM units")
-    for rollup in _MINUTES:
-        _replace(cursor, rollup, lake_root)
-    with translating():
-        _make_units(
+        _make_windows(
             cursor,
+            "units_read",
+            f"ts - to_minutes(before) AS ts FROM units, range({LOOKBACK_MINUTES + 1}) r(before)",
+        )
+        _make_windows(
+            cursor,
+            "hour_units",
             "date_trunc('hour', ts) AS ts FROM units WHERE date_trunc('hour', ts) < $1",
             [progress.hours_until],
         )
-    for rollup in _HOURS:
-        _replace(cursor, rollup, lake_root)
+        windows = _one(cursor, "SELECT count(*) FROM units")
+    if windows:
+        with durable_transaction(cursor, lake_root):
+            for rollup in _MINUTES:
+                _replace(cursor, rollup, "units")
+            for rollup in _HOURS:
+                _replace(cursor, rollup, "hour_units")
     return Mended(windows, left)
 
 
@@ -226,28 +232,61 @@ def doubles(cursor: duckdb.DuckDBPyConnection) -> Any | None:
     return table if table.num_rows else None
 
 
-def _make_units(cursor: duckdb.DuckDBPyConnection, select: str, parameters: list[Any]) -> None:
-    cursor.execute(f"CREATE TEMP TABLE new_units AS SELECT DISTINCT node, {select}", parameters)
-    cursor.execute("DROP TABLE IF EXISTS units")
-    cursor.execute("ALTER TABLE new_units RENAME TO units")
+def _make_windows(
+    cursor: duckdb.DuckDBPyConnection, name: str, select: str, parameters: Sequence[Any] = ()
+) -> None:
+    """A table of windows of nodes."""
+    cursor.execute(
+        f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT DISTINCT node, {select}", list(parameters)
+    )
 
 
-def _replace(cursor: duckdb.DuckDBPyConnection, rollup: Rollup, lake_root: str) -> None:
-    """Compute the units again, in the lake."""
+def _replace(cursor: duckdb.DuckDBPyConnection, rollup: Rollup, units: str) -> None:
+    """Compute windows of nodes again, in the lake."""
     name = rollup.table.name
-    with translating():
-        begin, end = cursor.execute("SELECT min(ts), max(ts) FROM units").fetchone() or (None, None)
+    begin, end = cursor.execute(f"SELECT min(ts), max(ts) FROM {units}").fetchone() or (None, None)
     if begin is None:
         return
     end += timedelta(seconds=rollup.window_s)
-    with durable_transaction(cursor, lake_root):
-        rows = _computed(cursor, rollup, [WindowSpan(begin, end, units="units")])
-        cursor.register("computed", rows)
-        cursor.execute(
-            f"DELETE FROM lake.main.{name} "
-            f"WHERE {between(begin, end)} AND (node, ts) IN (SELECT (node, ts) FROM units)"
-        )
-        cursor.execute(f"INSERT INTO lake.main.{name} BY NAME SELECT * FROM computed")
+    if rollup in _MINUTES:
+        rows = _minutes_of_units(cursor, rollup, begin, end)
+    else:
+        rows = _computed(cursor, rollup, [WindowSpan(begin, end, units=units)])
+    cursor.register("computed", rows)
+    cursor.execute(
+        f"DELETE FROM lake.main.{name} "
+        f"WHERE {between(begin, end)} AND (node, ts) IN (SELECT (node, ts) FROM {units})"
+    )
+    cursor.execute(
+        f"INSERT INTO lake.main.{name} BY NAME SELECT * FROM computed "
+        f"WHERE (node, ts) IN (SELECT (node, ts) FROM {units}) "
+        f"ORDER BY {', '.join(rollup.table.key)}"
+    )
+
+
+def _minutes_of_units(
+    cursor: duckdb.DuckDBPyConnection, rollup: Rollup, begin: datetime, end: datetime
+) -> Any:
+    """A rollup of minutes over all minutes of `units_read`; those that are in `units` are right, the
+    others are what these look back at."""
+    since = begin - LOOKBACK_MINUTES * MINUTE
+    made = []
+    for part in rollup.parts:
+        rows = cursor.execute(
+            f"SELECT {', '.join(columns_of(part, rollup))} FROM main.{part.table} "
+            f"WHERE {between(since, end)} AND node IN (SELECT node FROM units) "
+            "AND (node, date_trunc('minute', ts)) IN (SELECT (node, ts) FROM units_read)"
+        ).to_arrow_table()
+        made.append(part_rows(part, rollup, rows, rows.slice(0, 0), since).rows)
+    coverage = None
+    if any(part.has_coverage for part in rollup.parts):
+        # A row of `coverage` counts the minute that ends with it.
+        least = timedelta(microseconds=1)
+        coverage = cursor.execute(
+            f"SELECT {', '.join(COVERAGE_COLUMNS)} FROM main.coverage "
+            f"WHERE {between(begin + least, end + least)} AND node IN (SELECT node FROM units)"
+        ).to_arrow_table()
+    return _stored(rollup, [rollup_rows(rollup, made, coverage)])
 
 
 def _computed(

@@ -21,7 +21,6 @@ from gpuwarden_collector.storage.commit import Changes
 from gpuwarden_collector.storage.database import Store
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.storage.rollup import (
-    LATE_MAX,
     SOURCES,
     Mended,
     Progress,
@@ -39,6 +38,12 @@ T = TypeVar("T")
 
 GRACE = timedelta(seconds=90)
 """How long after its end a minute stays open: until the batches of a healthy fleet are in."""
+
+LATE_FIRST, LATE_LEAST, LATE_MAX = 500, 60, 60_000
+"""Late windows that are computed again at once: at first, and the least and the most after that."""
+_FORGET_ROWS = 4_000
+MEND_S = 3.0
+"""How long that takes: what else writes the lake waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,15 @@ def next_step(
     return None
 
 
+def next_late_count(count: int, taken: int, took_s: float) -> int:
+    """How many late windows to compute next, when `taken` of `count` took so long."""
+    if took_s > MEND_S:
+        count = int(taken * MEND_S / took_s)
+    elif taken == count and took_s < MEND_S / 2:
+        count *= 2
+    return min(max(count, LATE_LEAST), LATE_MAX)
+
+
 class Roller:
     """Rolls up one collector's samples."""
 
@@ -118,6 +132,7 @@ class Roller:
         self._said: dict[str, datetime | None] | None = None
         """How far rollups are; None: it was not read yet."""
         self._mend_number = 0
+        self._late_count = LATE_FIRST
         self._readings: Readings | None = None
         self._is_stopping = False
 
@@ -213,14 +228,22 @@ class Roller:
 
     def _mend(self, cursor: Any, progress: Progress, number: int) -> Mended | None:
         """None: nothing that may be computed again yet."""
-        state = self._database.state
-        late = state.late(number, mendable_before(cursor), LATE_MAX)
+        state, count = self._database.state, self._late_count
+        began_s = self._clock.monotonic()
+        late = state.late(number, mendable_before(cursor), count)
         if not late.num_rows:
             return None
+        # What needs too much memory or time may succeed in smaller steps.
+        self._late_count = max(count // 2, LATE_LEAST)
         # Rows that come meanwhile are noted anew, with a higher number.
         mended = mend(cursor, late, progress, self._database.lake_root)
-        with state.writing() as writing:
-            writing.forget_late(number, late)
+        for start in range(0, late.num_rows, _FORGET_ROWS):
+            # In pieces: a commit that changes the state file waits for one of them at most.
+            with state.writing() as writing:
+                writing.forget_late(number, late.slice(start, _FORGET_ROWS))
+        took_s = self._clock.monotonic() - began_s
+        self._late_count = next_late_count(count, late.num_rows, took_s)
+        free_memory()
         return mended
 
     async def _beside(self, work: Callable[[Any], T]) -> T:

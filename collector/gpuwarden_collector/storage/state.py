@@ -60,6 +60,7 @@ CREATE TABLE IF NOT EXISTS ledger (
     ranges TEXT NOT NULL, heard_at INTEGER NOT NULL, PRIMARY KEY (sender, agent_id, boot_id)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS late (number INTEGER PRIMARY KEY AUTOINCREMENT, node TEXT, ts INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS late_window ON late (ts / 3600000000, node, ts);
 CREATE TABLE IF NOT EXISTS doubtful (
     segment INTEGER NOT NULL, agent_id TEXT NOT NULL, boot_id TEXT NOT NULL, sequence INTEGER NOT NULL,
     node TEXT NOT NULL, first_ts INTEGER NOT NULL, last_ts INTEGER NOT NULL
@@ -195,22 +196,30 @@ class StateFile:
         """Numbers of the newest and the oldest late window; 0: there is none."""
         with self._lock, translating():
             row = self._connection.execute(
-                "SELECT coalesce(max(number), 0), coalesce(min(number), 0) FROM late"
+                # Each alone is the end of an index; both from one table would read all of it.
+                "SELECT (SELECT coalesce(max(number), 0) FROM late), "
+                "(SELECT coalesce(min(number), 0) FROM late)"
             ).fetchone()
         return int(row[0]), int(row[1])
 
     def late(self, until_number: int, before: datetime | None, limit: int) -> Any:
-        """Arrow table (node, ts) of the late windows up to a number, of the oldest hour of them.
+        """Arrow table (node, ts) of late windows up to a number, of the oldest hour of them, node by node.
 
-        `before`: windows from then on are left for later; None: none are.
+        `before`: windows from then on are left for later; None: none are. What it costs follows from
+        `limit`, not from how many there are.
         """
+        most = to_us(before) if before is not None else 1 << 62
         with self._lock, translating():
-            most = to_us(before) if before is not None else 1 << 62
+            first = self._connection.execute(
+                "SELECT ts / 3600000000 FROM late INDEXED BY late_window "
+                "WHERE ts / 3600000000 <= ?2 / 3600000000 AND number <= ?1 AND ts < ?2 "
+                "ORDER BY ts / 3600000000 LIMIT 1",
+                [until_number, most],
+            ).fetchone()
             rows = self._connection.execute(
-                "SELECT DISTINCT node, ts FROM late WHERE number <= $1 AND ts < $2 AND ts / 3600000000 = "
-                "(SELECT min(ts) FROM late WHERE number <= $1 AND ts < $2) / 3600000000 "
-                "ORDER BY node, ts LIMIT $3",
-                [until_number, most, limit],
+                "SELECT DISTINCT node, ts FROM late INDEXED BY late_window "
+                "WHERE ts / 3600000000 = ?3 AND number <= ?1 AND ts < ?2 ORDER BY node, ts LIMIT ?4",
+                [until_number, most, first and first[0], limit],
             ).fetchall()
         return _table(rows, LATE_SCHEMA)
 
@@ -344,7 +353,8 @@ class Writing:
     def forget_late(self, until_number: int, windows: Any) -> None:
         """Windows that were computed again, as of a number."""
         self._connection.executemany(
-            "DELETE FROM late WHERE number <= ? AND node IS ? AND ts = ?",
+            "DELETE FROM late WHERE ts / 3600000000 = ?3 / 3600000000 AND node IS ?2 AND ts = ?3 "
+            "AND number <= ?1",
             ((until_number, *row) for row in _plain_rows(windows.select(["node", "ts"]))),
         )
 

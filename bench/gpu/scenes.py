@@ -53,13 +53,14 @@ class Workshop:
         self._said: queue.Queue[dict[str, Any]] = queue.Queue()
         self._pid: int | None = None
         self._why = "the process of the workloads has ended"
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def wait(self) -> None:
         """Until torch is imported, which keeps a CPU busy, or cannot be."""
         ends = time.monotonic() + READY_WITHIN_S
         while time.monotonic() < ends:
-            has_ended = self._process.poll() is not None
+            has_ended = self._has_ended()
             for line in self.take():
                 self._why = str(line.get("skipped", self._why))
                 if "serving" in line:
@@ -74,7 +75,7 @@ class Workshop:
             self._say(f"start {name}")
         ends = time.monotonic() + READY_WITHIN_S
         while time.monotonic() < ends:
-            has_ended = self._process.poll() is not None
+            has_ended = self._has_ended()
             for line in self.take():
                 if "pid" in line:
                     self._pid = line["pid"]
@@ -100,6 +101,13 @@ class Workshop:
                 self._pid = None
                 return
             time.sleep(0.02)
+
+    def _has_ended(self) -> bool:
+        """Whether the process has; then all that it said is there to be taken."""
+        if self._process.poll() is None:
+            return False
+        self._listener.join(1.0)  # a workload that it forked may hold the pipe open
+        return True
 
     def take(self) -> list[dict[str, Any]]:
         """What was said since the last look."""

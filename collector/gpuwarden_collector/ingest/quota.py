@@ -1,8 +1,8 @@
 """Bounds what each sender may store in a day, so that none takes the room of the whole fleet's history.
 
 A sender uses its quota up by the bytes that its rows take in memory, and gets it back evenly over a day. A batch
-is taken while any of it is left; then batches wait (429), and the agent keeps them. A node's token has one quota,
-whatever agents it names; of any other sender each agent has one.
+is taken while any of it is left; then batches wait (429), and the agent keeps them. One that is not stored for another
+reason uses nothing up. A node's token has one quota, whatever agents it names; of any other sender each agent has one.
 """
 
 import logging
@@ -51,6 +51,11 @@ def charged(used: Used | None, more: int, bytes_per_day: int, now_s: float) -> t
     return Used(before + more, now_s), 0.0
 
 
+def given_back(used: Used, fewer: int, bytes_per_day: int, now_s: float) -> Used:
+    """What is used up where a batch of `fewer` bytes that was charged is not stored."""
+    return Used(max(0.0, used_at(used, bytes_per_day, now_s) - fewer), now_s)
+
+
 def kept(used: dict[Key, Used], bytes_per_day: int, now_s: float) -> dict[Key, Used]:
     """At most half of KEYS_MAX entries: those that are used up most."""
     left = {key: used_at(one, bytes_per_day, now_s) for key, one in used.items()}
@@ -83,7 +88,7 @@ class SenderQuota:
         """Charge a batch; why it has to wait, and for how many seconds: None, it does not."""
         if not self._bytes_per_day:
             return None
-        key = (sender, "" if is_of_node(sender) else agent_id)
+        key = _key(sender, agent_id)
         now_s = self._clock.monotonic()
         self._used[key], wait_s = charged(
             self._used.get(key), memory_bytes, self._bytes_per_day, now_s
@@ -102,6 +107,17 @@ class SenderQuota:
             self._told[key] = now_s
             log.warning("a sender is over its quota", extra={"reason": reason})
         return reason, max(RETRY_S_MIN, math.ceil(wait_s))
+
+    def give_back(self, sender: str, agent_id: str, memory_bytes: int) -> None:
+        """Take back the charge of a batch that is not stored: it comes again, and would be charged each time."""
+        key = _key(sender, agent_id)
+        if (used := self._used.get(key)) is not None:
+            now_s = self._clock.monotonic()
+            self._used[key] = given_back(used, memory_bytes, self._bytes_per_day, now_s)
+
+
+def _key(sender: str, agent_id: str) -> Key:
+    return sender, "" if is_of_node(sender) else agent_id
 
 
 def _text(key: Key) -> str:

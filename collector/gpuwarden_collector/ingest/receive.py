@@ -116,25 +116,29 @@ class Ingest:
             return Busy(wait, CLOCK_RETRY_AFTER_S, 503)
         if isinstance(decoded, RefusedBody):
             return decoded
-        if self._quota is not None and (
-            over := self._quota.take(sender_of(request), batch_id.agent_id, decoded.memory_bytes)
-        ):
+        sender = sender_of(request)
+        charge = (sender, batch_id.agent_id, decoded.memory_bytes)
+        if self._quota is not None and (over := self._quota.take(*charge)):
             self._stats.over_quota_batches += 1
             return Busy(*over)
         self._name_unknown(decoded)
+        peer = request.remote or ""
+        check = self._clock_check
+        known_s = ahead_s if check is not None and check.is_trusted else None
+        outcome = await self._stored(Batch(batch_id, decoded, body_bytes, sender, peer, known_s))
+        if self._quota is not None and not isinstance(outcome, Stored):
+            self._quota.give_back(*charge)
+        if isinstance(outcome, Stored):
+            self._stats.acknowledge_seconds.observe(self._clock.monotonic() - started)
+        return outcome
+
+    async def _stored(self, batch: Batch) -> Outcome | Busy:
         try:
-            peer = request.remote or ""
-            check = self._clock_check
-            known_s = ahead_s if check is not None and check.is_trusted else None
-            batch = Batch(batch_id, decoded, body_bytes, sender_of(request), peer, known_s)
-            outcome = await self._writer.store(batch)
+            return await self._writer.store(batch)
         except QueueFull as error:
             return Busy(f"the queue is full: {error}")
         except WriterStopped as error:
             return Busy(str(error), 5, 503)
-        if isinstance(outcome, Stored):
-            self._stats.acknowledge_seconds.observe(self._clock.monotonic() - started)
-        return outcome
 
     def _ahead_s(self, request: web.Request) -> float | None:
         """How far the sender's clock is ahead of ours; None: it does not say. Raises WireError."""

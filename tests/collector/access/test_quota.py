@@ -1,5 +1,8 @@
 """A sender that sends without bound waits, and nobody else does."""
 
+import asyncio
+import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,8 +11,15 @@ from hypothesis import strategies as st
 
 from gpuwarden.access import Scope
 from gpuwarden.clock import ManualClock
+from gpuwarden.models import model_named
+from gpuwarden_agent.probe import Row
+from gpuwarden_agent.queue.encode import encode
 from gpuwarden_collector.ingest import quota
-from gpuwarden_collector.ingest.quota import DAY_S, SenderQuota, Used, charged, used_at
+from gpuwarden_collector.ingest.decode import Decoded, decode
+from gpuwarden_collector.ingest.quota import DAY_S, SenderQuota, Used, charged, given_back, used_at
+from gpuwarden_collector.ops import control_socket as control
+from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_simulator import SimulatedNode, default_workloads
 
 PER_DAY = 1_000
 _BATCHES = st.lists(st.tuples(st.floats(0, 20_000), st.integers(1, 400)), max_size=60)
@@ -39,6 +49,24 @@ def test_no_span_has_more_than_a_day_s_bytes_one_batch_and_what_came_back(
     assert used is None or used_at(used, PER_DAY, now_s + 2 * DAY_S) == 0
 
 
+@given(batches=_BATCHES, failed=st.tuples(st.floats(0, 20_000), st.integers(1, 400)))
+def test_a_batch_that_is_not_stored_uses_nothing_up(
+    batches: list[tuple[float, int]], failed: tuple[float, int]
+) -> None:
+    used: Used | None = None
+    now_s = 0.0
+    for after_s, size in batches:
+        now_s += after_s
+        used, _ = charged(used, size, PER_DAY, now_s)
+    after_s, size = failed
+    tried, wait_s = charged(used, size, PER_DAY, now_s)
+    if not wait_s:
+        tried = given_back(tried, size, PER_DAY, now_s + after_s)
+    later_s = now_s + after_s
+    wanted = used_at(used, PER_DAY, later_s)
+    assert used_at(tried, PER_DAY, later_s) == pytest.approx(wanted, abs=1e-6)
+
+
 def test_those_that_have_used_most_stay_known(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,10 +89,74 @@ def test_many_that_wait_are_named_in_a_bounded_line(clock: ManualClock) -> None:
     assert limited.over == ()
 
 
+def test_a_sender_that_waits_is_logged_once_in_ten_minutes(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    limited = SenderQuota(PER_DAY, clock)
+    with caplog.at_level(logging.WARNING):
+        assert limited.take("node:n1", "a", 100 * PER_DAY) is None
+        for _ in range(9):
+            assert limited.take("node:n1", "a", 1) is not None
+            clock.advance(60)
+        assert len(caplog.records) == 1
+        clock.advance(60)
+        limited.take("node:n1", "a", 1)
+    assert len(caplog.records) == 2
+
+
+def test_two_weeks_of_a_node_with_eight_gpus_pass_at_once() -> None:
+    node = SimulatedNode("n1", 8, model_named("H100-SXM-80GB"), 1, default_workloads(8, 1))
+    sent = 0
+    for first_s in range(0, 60, 5):
+        rows: dict[str, list[Row]] = {}
+        for second in range(first_s, first_s + 5):
+            more = {"node": "n1", "simulated": True, "ts": 1_760_000_000_000 + 1000 * second}
+            due = {table for table, every_s in node.tables.items() if second % every_s == 0}
+            for table, found in node.read(more["ts"], due).items():
+                rows.setdefault(table, []).extend({**row, **more} for row in found)
+        decoded = decode(encode(rows), "zstd")
+        assert isinstance(decoded, Decoded)
+        sent += decoded.memory_bytes
+    assert 14 * 24 * 60 * sent < CollectorSettings().agent_bytes_per_day_max
+
+
+async def test_batches_that_a_full_queue_refuses_use_nothing_up(
+    start: Any, wire: Any, post: Any
+) -> None:
+    bodies = {
+        second: wire.stream("gpu_samples", wire.gpu_rows(1000, [second])) for second in range(1, 13)
+    }
+    # Room for what is sent, and not for what is sent again.
+    most = sum(map(len, bodies.values())) + 1
+    settings = {"queue_bytes_max": 1024 * 1024, "commit_interval_s": 0.5}
+    refused = 0
+    async with start(agent_bytes_per_day_max=most, **settings) as collector:
+        async with asyncio.timeout(60):
+            while bodies:
+                answers = await asyncio.gather(
+                    *(post(collector.url, body, n, encoding=None) for n, body in bodies.items())
+                )
+                said = dict(zip(list(bodies), answers, strict=True))
+                waiting = [text for status, text, _ in said.values() if status != 204]
+                assert all("the queue is full" in text for text in waiting), waiting
+                refused += len(waiting)
+                bodies = {n: body for n, body in bodies.items() if said[n][0] != 204}
+        assert refused
+        assert collector.stats.over_quota_batches == 0
+
+
 async def test_batches_of_a_sender_over_its_quota_wait_and_those_of_others_do_not(
-    start: Any, grant: Any, bearer: Any, wire: Any, post: Any, clock: ManualClock, session: Any
+    start: Any,
+    grant: Any,
+    bearer: Any,
+    wire: Any,
+    post: Any,
+    clock: ManualClock,
+    session: Any,
+    data_dir: Path,
 ) -> None:
     greedy, modest = (grant(Scope.INGEST, node=node) for node in ("n1", "n2"))
+    reader = grant(Scope.READ)
     sequence = 0
 
     async def send(url: str, token: Any, node: str, agent: str) -> tuple[int, str, Any]:
@@ -87,6 +179,12 @@ async def test_batches_of_a_sender_over_its_quota_wait_and_those_of_others_do_no
         assert "agent_bytes_per_day_max" in text
         assert (await send(collector.url, modest, "n2", "other"))[0] == 204
         assert collector.stats.over_quota_batches == 1
+        async with session.get(collector.url + "/metrics", headers=bearer(reader)) as page:
+            lines = (await page.text()).splitlines()
+        assert "gpuwarden_collector_over_quota_batches_total 1.0" in lines
+        assert "gpuwarden_collector_over_quota 1.0" in lines
+        health = await asyncio.to_thread(control.ask, data_dir, "health", 20.0)
+        assert health is not None and health["sample"]["over_quota"] == "node n1"
         (count,) = (await collector.querier.query("SELECT count(*) FROM gpu_samples")).rows[0]
         assert count == stored + 1
         clock.advance(int(headers["Retry-After"]) + 1)

@@ -46,6 +46,12 @@ class Served(mfusepy.Operations):  # type: ignore[misc]  # no types there
         del path, amode
         return 0
 
+    def mknod(self, path: str, mode: int, dev: int) -> int:
+        """Of sockets: files are created."""
+        self._fail()
+        os.mknod(self._inside(path), mode, dev)
+        return 0
+
     def mkdir(self, path: str, mode: int) -> int:
         self._fail()
         os.mkdir(self._inside(path), mode)

@@ -88,6 +88,7 @@ class SimulatedNode:
         self._up_before_s = random.Random(f"uptime/{identity}").uniform(5, 40) * 86_400
         self._start_ms = 0
         self._last_ms: int | None = None
+        self._ahead_ms = 0
         self._asked: list[tuple[Job, Demand]] = []
         self._gpu_states: dict[int, GpuState] = {}
         self._tree_states: dict[int, TreeState] = {}
@@ -130,12 +131,14 @@ class SimulatedNode:
         }
 
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
-        """The samples of a tick; none while the node reboots. Raises ValueError when time does not
-        go forward.
+        """The samples of a tick; none while the node reboots. A clock that is set back does not set back what
+        is simulated: its time goes on, ahead of the clock from then on.
         """
         last_ms = self._last_ms
+        ts_ms += self._ahead_ms
         if last_ms is not None and ts_ms <= last_ms:
-            raise ValueError(f"a simulated node cannot go back from {last_ms} to {ts_ms} ms")
+            self._ahead_ms += last_ms + FIRST_STEP_MS - ts_ms
+            ts_ms = last_ms + FIRST_STEP_MS
         if last_ms is None:
             self._start_ms = ts_ms
             self._begin(ts_ms)

@@ -75,10 +75,10 @@ class Postgres:
         assert self._server is not None
         return self._server.pid
 
-    def stop(self) -> None:
-        """End it at once; clients are cut off."""
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """End it at once; clients are cut off. SIGQUIT: as a crash, without a checkpoint."""
         assert self._server is not None
-        self._server.send_signal(signal.SIGINT)
+        self._server.send_signal(how)
         self._server.wait(30)
 
     def database(self) -> str:

@@ -26,6 +26,7 @@ from bench.chaos.stage import (
     Stage,
     Verdict,
     children_of,
+    kill_all,
 )
 from bench.postgres import Postgres, free_port
 
@@ -58,6 +59,8 @@ class Fault:
     """Whether samples are not taken for a while, which events must tell."""
     ahead_s: float = 0.0
     """How far the agents' clock is ahead at the end."""
+    is_taken: bool = False
+    """Whether batches must be acknowledged meanwhile."""
     fires: frozenset[str] = frozenset()
     """Rules that must fire."""
     needs: tuple[str, ...] = ()
@@ -73,6 +76,8 @@ class Fault:
         found = []
         if self.is_unready and not verdict.was_unready:
             found.append("/readyz did not say that something is wrong")
+        if self.is_taken and not verdict.taken_meanwhile:
+            found.append("no batch was acknowledged meanwhile")
         if silent := self.fires - set(verdict.alerts):
             found.append(f"did not fire: {', '.join(sorted(silent))}")
         if verdict.unexplained_s:
@@ -351,7 +356,7 @@ async def _postgres_away(stage: Stage) -> None:
         await _freeze("postgres")(stage)
         return
     server = stage.servers["postgres"]
-    await asyncio.to_thread(server.stop)
+    await asyncio.to_thread(server.stop, signal.SIGQUIT)
     await asyncio.sleep(LASTS_S * stage.random.uniform(0.6, 1.4))
     await asyncio.to_thread(server.start)
 
@@ -368,8 +373,7 @@ async def _lose_disk(stage: Stage) -> None:
     assert stage.collector is not None
     with closing(sqlite3.connect(stage.store / FILE_NAME)) as state:
         ((identity,),) = state.execute("SELECT value FROM meta WHERE name = 'collector'").fetchall()
-    stage.collector.kill()
-    await asyncio.to_thread(stage.collector.wait)
+    await asyncio.to_thread(kill_all, stage.collector)
     await asyncio.to_thread(shutil.rmtree, stage.store)
     await asyncio.sleep(stage.random.uniform(0, LASTS_S / 2))
     stage.collector, stage.port = stage.servers["standby"], STANDBY_PORT
@@ -453,8 +457,14 @@ FAULTS = {
             "packets lost, storage process stopped",
             _both(_loss, _stop("gpuwarden-store")),
         ),
-        Fault("PostgreSQL away", _postgres_away, _lake_in_postgres, needs=_POSTGRES),
-        Fault("object store away", _freeze("s3"), _lake_in_s3, needs=(*_POSTGRES, "moto")),
+        Fault("PostgreSQL away", _postgres_away, _lake_in_postgres, is_taken=True, needs=_POSTGRES),
+        Fault(
+            "object store away",
+            _freeze("s3"),
+            _lake_in_s3,
+            is_taken=True,
+            needs=(*_POSTGRES, "moto"),
+        ),
         Fault("disk lost, standby takes over", _lose_disk, _with_standby, needs=_POSTGRES),
         Fault(
             "partition for minutes",

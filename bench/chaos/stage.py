@@ -75,6 +75,8 @@ class Verdict:
     """Seconds without a sample that no event and no row of `coverage` tells of."""
     catch_up_s: float | None = None
     """From the fault's end until everything that was made before was stored; None: not in time."""
+    taken_meanwhile: int = 0
+    """Batches that were acknowledged while the fault lasted."""
     was_unready: bool = False
     """Whether /readyz said 503 meanwhile."""
     alerts: list[str] = field(default_factory=list)
@@ -190,7 +192,7 @@ class Stage:
             }
         log = (self.folder / f"{name}.log").open("ab")
         process = subprocess.Popen(words, env=env, stdout=log, stderr=log, start_new_session=True)
-        self.stack.callback(_kill_all, process)
+        self.stack.callback(kill_all, process)
         return process
 
     def set_clock(self, name: str, offset: str) -> None:
@@ -210,6 +212,12 @@ class Stage:
                 raise RuntimeError(f"{answer.status}: {said}")
             rows: list[list[Any]] = said["rows"]
             return rows
+
+    def answers(self) -> Iterator[tuple[float, int, str]]:
+        """When a batch was answered, with which status, and what was said."""
+        for line in (self.relay / witness.STATUS).read_text().splitlines():
+            at_s, status, said = line.split("\t", 2)
+            yield float(at_s), int(status), said
 
     def acknowledged(self) -> dict[str, list[tuple[Any, ...]]]:
         """Keys of the rows that were acknowledged, by table, each batch once."""
@@ -259,7 +267,8 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def _kill_all(process: subprocess.Popen[bytes]) -> None:
+def kill_all(process: subprocess.Popen[bytes]) -> None:
+    """End a process with all that descend from it."""
     for pid in (*children_of(process.pid), process.pid):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -383,6 +392,7 @@ async def play(fault: Any, seed: int, folder: Path) -> Verdict:
             raise RuntimeError(f"no samples come; see {folder}")
         watching = asyncio.ensure_future(watch_readiness(stage, verdict))
         await asyncio.sleep(STEADY_S)
+        began_s = time.time()
         await fault.strike(stage)
         ended_s = time.time()
         verdict.catch_up_s = await caught_up(stage, ended_s + fault.ahead_s)
@@ -400,9 +410,13 @@ async def play(fault: Any, seed: int, folder: Path) -> Verdict:
             "SELECT DISTINCT rule FROM alerts WHERE state <> 'pending' ORDER BY 1"
         )
         verdict.alerts = [rule for (rule,) in fired]
+        verdict.taken_meanwhile = sum(
+            status == 204 and began_s + 1 < at_s < ended_s for at_s, status, _ in stage.answers()
+        )
         verdict.wrong += fault.wrong(verdict)
-        status = (stage.relay / witness.STATUS).read_text().splitlines()
-        verdict.said = sorted({line.split("\t", 1)[1] for line in status if "\t204\t" not in line})
+        verdict.said = sorted(
+            {f"{status}\t{said}" for _, status, said in stage.answers() if status != 204}
+        )
     return verdict
 
 

@@ -65,7 +65,7 @@ def relay(folder: Path) -> web.Application:
                 with (folder / ACKNOWLEDGED).open("ab") as file:
                     file.write(_HEAD.pack(len(text), len(body)) + text + body)
             with (folder / STATUS).open("a") as file:
-                file.write(f"{time.time():.3f}\t{answer.status}\t{said[:200].decode()}\n")
+                file.write(f"{time.time():.3f}\t{answer.status}\t{said[:200]!r}\n")
         await delayed()
         kept = {k: v for k, v in answer.headers.items() if k not in ("Transfer-Encoding",)}
         kept = {k: kept[k] for k in kept if k in _KEPT_HEADERS or k.startswith("Gpuwarden-")}

@@ -71,7 +71,7 @@ class QueryTimeoutError(QueryError):
 
 
 class LakeAwayError(QueryError):
-    """The catalogue cannot be read now, and the query needs rows that only the lake has."""
+    """The catalogue or the files of the lake cannot be read now, and the query needs rows that only it has."""
 
 
 def timestamp_sql(instant: datetime) -> str:

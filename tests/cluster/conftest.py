@@ -99,6 +99,10 @@ class Host:
         """Of its collector, from the next start on."""
         self._env[f"GPUWARDEN_COLLECTOR_{setting.upper()}"] = value
 
+    def set_env(self, name: str, value: str) -> None:
+        """For its collector, from the next start on."""
+        self._env[name] = value
+
     def command(self, *words: str) -> str:
         """What a command of its collector prints."""
         done = subprocess.run(

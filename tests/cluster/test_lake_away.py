@@ -5,6 +5,7 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from tests.cluster.conftest import Host, Postgres, wait_for
 from tests.cluster.test_cluster import counted, of, send
 
@@ -57,3 +58,18 @@ def test_rules_of_minutes_are_judged_while_the_catalogue_is_away(
     wait_for(
         lambda: _rules(a)["xid_critical"]["state"] in ("ok", "slow"), "and judged by", a.process
     )
+
+
+def test_files_of_an_object_store_that_is_away_are_not_called_lost(hosts: Hosts) -> None:
+    (a,) = hosts("a")
+    a.start()
+    assert send(a, 1) == 204
+    segments = a.folder / "store" / "segments"
+    sealed = min(segments.iterdir())
+    wait_for(lambda: not sealed.exists(), "it is in the lake", a.process)
+    a.kill()
+    a.set_env("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    a.start()
+    with pytest.raises(CallError, match="files cannot be read now: .*Could not connect") as failed:
+        ask("SELECT avg(util_percent) FROM gpu_samples", url=a.url)
+    assert "missing or damaged" not in str(failed.value)

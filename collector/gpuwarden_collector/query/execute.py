@@ -25,7 +25,7 @@ from gpuwarden_collector.query.own_rows import NOBODY, closed_tables, keep_to_ow
 from gpuwarden_collector.query.pruned import PrunedLake, QueryTimeSpan, span_of
 from gpuwarden_collector.query.statement import Statement, split
 from gpuwarden_collector.storage.engine import Engine
-from gpuwarden_collector.storage.errors import lost_file, one_line
+from gpuwarden_collector.storage.errors import lost_file, one_line, unreachable_store
 from gpuwarden_collector.storage.newest_rows import KEPT
 from gpuwarden_collector.storage.running_waste import READERS, RUNNING
 from gpuwarden_collector.storage.segment import TABLE_NAMES
@@ -408,6 +408,8 @@ class Reading:
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             if self._is_interrupted:
                 raise Interrupted("the query was interrupted") from error
+            if why := unreachable_store(error):
+                raise LakeAwayError(f"the lake's files cannot be read now: {why}") from error
             if file := lost_file(error):
                 raise QueryError(
                     f"{file} is missing or damaged: `gpuwarden collector check` on the collector's"

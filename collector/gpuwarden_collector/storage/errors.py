@@ -21,8 +21,22 @@ def one_line(error: Exception) -> str:
 _LAKE_FILE = re.compile(r"""["']([^"']+\.parquet)["']""")
 
 
+_NO_ANSWER = re.compile(r" error for HTTP [A-Z]+ to ")
+"""Of DuckDB's httpfs where the object store is not there, or does not answer in time (1.5.5)."""
+
+
+def unreachable_store(error: Exception) -> str | None:
+    """What an error says of an object store that does not answer, or answers that it cannot now."""
+    if isinstance(error, duckdb.HTTPException):
+        return None if error.status_code == 404 else one_line(error)
+    is_away = isinstance(error, duckdb.IOException | OSError) and _NO_ANSWER.search(str(error))
+    return one_line(error) if is_away else None
+
+
 def lost_file(error: Exception) -> str | None:
     """The file of the lake that an error is about, missing or damaged."""
+    if unreachable_store(error) is not None:
+        return None
     if not isinstance(error, duckdb.IOException | duckdb.InvalidInputException | OSError):
         return None
     found = _LAKE_FILE.search(str(error))

@@ -55,8 +55,6 @@ class Fault:
     """Before anything was started."""
     is_unready: bool = False
     """Whether /readyz must say so."""
-    may_gap: bool = False
-    """Whether samples are not taken for a while, which events must tell."""
     ahead_s: float = 0.0
     """How far the agents' clock is ahead at the end."""
     is_taken: bool = False
@@ -418,11 +416,11 @@ FAULTS = {
         Fault("storage process killed", _kill("gpuwarden-store")),
         Fault("query process killed", _kill("gpuwarden-query")),
         Fault("fork server killed", _kill("forkserver")),
-        Fault("agents killed", _kill_agents, may_gap=True),
+        Fault("agents killed", _kill_agents),
         Fault("collector stopped", _stop("")),
         Fault("storage process stopped", _stop("gpuwarden-store")),
         Fault("query process stopped", _stop("gpuwarden-query")),
-        Fault("agents stopped", _during(_stop_agents, _continue_agents), may_gap=True),
+        Fault("agents stopped", _during(_stop_agents, _continue_agents)),
         Fault("partition", _partition),
         Fault("30 % of packets lost", _loss),
         Fault("500 ms latency", _latency),
@@ -430,13 +428,12 @@ FAULTS = {
         Fault("collector mute", _during(_write(witness.MUTE, ""), _remove(witness.MUTE))),
         Fault("name server away", _during(_set_dns(is_away=True), _set_dns(is_away=False))),
         Fault("collector's disk full", _fill("store"), _small_disk("store"), is_unready=True),
-        Fault("agents' disk full", _fill("spools"), _small_disk("spools"), may_gap=True),
+        Fault("agents' disk full", _fill("spools"), _small_disk("spools")),
         Fault("collector's disk fails", _fail_writes("store", EIO), _faulty_folder("store")),
         Fault(
             "agents' disk fails",
             _fail_writes("spools", EIO),
             _faulty_folder("spools"),
-            may_gap=True,
         ),
         Fault(
             "collector's clock jumps",
@@ -448,10 +445,9 @@ FAULTS = {
             "agents' clocks jump",
             _set_clock("agents", "+3600", "-600"),
             _false_clock,
-            may_gap=True,
         ),
         Fault("upgrade under load", _upgrade),
-        Fault("agents return after an hour", _return, may_gap=True),
+        Fault("agents return after an hour", _return),
         Fault("partition, collector killed", _both(_partition, _kill_collector)),
         Fault(
             "packets lost, storage process stopped",

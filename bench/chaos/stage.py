@@ -52,6 +52,8 @@ READY_S = 60.0
 RUN_S = 600.0
 CATCH_UP_S = 120.0
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+BATCH_S = 6
+"""What a batch may span."""
 SPOOL_FILE = "spool.sqlite"
 TABLES = {
     "gpu_samples": ("gpu_uuid", "ts"),
@@ -332,8 +334,8 @@ def _utc(value: Any) -> Any:
 
 
 async def unexplained_s(stage: Stage) -> int:
-    """Seconds without a sample of a GPU between its first and its last, beyond what events of its node and
-    `coverage` account for."""
+    """Seconds without a sample of a GPU between its first and its last, beyond what events of its node,
+    `coverage`, and the batches that it set aside as refused account for."""
     missing = await stage.ask(
         "SELECT node, max(s) FROM (SELECT node, gpu_uuid, "
         "date_diff('second', min(ts), max(ts)) + 1 - count(DISTINCT ts) AS s "
@@ -343,12 +345,16 @@ async def unexplained_s(stage: Stage) -> int:
         node: seconds or 0
         for node, seconds in await stage.ask(
             "SELECT node, sum(s) FROM (SELECT node, duration_seconds + 6 AS s FROM events "
-            "WHERE kind = 'agent_gap' UNION ALL SELECT node, max(s) FROM (SELECT node, gpu_uuid, "
+            "WHERE kind IN ('agent_gap', 'ticks_missed') UNION ALL SELECT node, max(s) FROM (SELECT node, gpu_uuid, "
             "sum(expected - taken) AS s FROM coverage WHERE table_name = 'gpu_samples' GROUP BY ALL) "
             "GROUP BY node) GROUP BY node"
         )
     }
-    return sum(max(int(s) - int(told.get(node, 0)), 0) for node, s in missing)
+    refused = {
+        node: BATCH_S * await asyncio.to_thread(set_aside, stage.spools / node)
+        for node, _ in missing
+    }
+    return sum(max(int(s) - int(told.get(node, 0)) - refused[node], 0) for node, s in missing)
 
 
 def waiting(spools: Path, before_ms: int) -> int:
@@ -362,6 +368,16 @@ def waiting(spools: Path, before_ms: int) -> int:
             sql = "SELECT count(*) FROM batches WHERE created_ms < ?"
             count += spool.execute(sql, [before_ms]).fetchone()[0]
     return count
+
+
+def set_aside(spool: Path) -> int:
+    """Batches of an agent that were refused for good."""
+    with (
+        suppress(sqlite3.Error),
+        closing(sqlite3.connect(f"{(spool / SPOOL_FILE).as_uri()}?mode=ro", uri=True)) as opened,
+    ):
+        return int(opened.execute("SELECT count(*) FROM refused").fetchone()[0])
+    return 0
 
 
 async def caught_up(stage: Stage, since_s: float) -> float | None:

@@ -109,6 +109,17 @@ async def test_queries_within_the_span_of_the_segments_are_answered_and_others_r
     assert (await querier.query("SELECT count(*) FROM gpu_samples")).rows == [(2,)]
 
 
+async def test_a_host_that_is_too_busy_to_start_a_query_process_has_its_lake(
+    querier: SqlQuerier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("gpuwarden_collector.query.querier.START_S", 0.0)
+        with pytest.raises(QueryError, match="no query process could be started") as failed:
+            await querier.query("SELECT count(*) FROM gpu_samples")
+        assert not isinstance(failed.value, LakeAwayError)
+    assert querier.lake_away_since is None
+
+
 async def test_rules_of_minutes_are_judged_and_those_of_rollups_are_not(
     querier: SqlQuerier, worker_settings: WorkerSettings, stored: datetime
 ) -> None:

@@ -60,6 +60,10 @@ class StoreUnreadableError(QueryError):
     """A process cannot read the store any more; another may."""
 
 
+class NotStartedError(QueryError):
+    """No process opened the store in time: its catalogue does not answer, or this host is too busy."""
+
+
 class QueryProcess:
     """One process and the way to it."""
 
@@ -85,7 +89,8 @@ class QueryProcess:
             async with asyncio.timeout(START_S):
                 return await cls._opened(settings, kind)
         except TimeoutError as error:
-            raise QueryError(f"no query process could be started within {START_S:g} s") from error
+            reason = f"no query process could be started within {START_S:g} s"
+            raise NotStartedError(reason) from error
 
     @classmethod
     async def _opened(cls, settings: WorkerSettings, kind: bytes) -> "QueryProcess":
@@ -600,6 +605,11 @@ class SqlQuerier:
         if self.lake_away_since is None:
             try:
                 return await QueryProcess.started(settings, self._kind)
+            except NotStartedError as error:
+                # A catalogue on this host's own disk is there.
+                if not settings.address.is_shared:
+                    raise
+                failure: QueryError = error
             except QueryError as error:
                 failure = error
             process = await self._without_lake(settings, failure)

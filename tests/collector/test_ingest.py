@@ -20,8 +20,8 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuwarden.clock import SystemClock
-from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, BatchId, headers_of
+from gpuwarden.clock import SystemClock, to_ms
+from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, NOW_HEADER, BatchId, headers_of
 from gpuwarden_collector.ingest.admit import window
 from gpuwarden_collector.ingest.decode import Decoded, RefusedBody
 from gpuwarden_collector.ingest.decode_pool import Body, admit
@@ -111,6 +111,8 @@ async def test_hostile_bodies_get_4xx_and_memory_stays_flat(wire: Any, tmp_path:
                 body, encoding = bodies[name]
                 headers = {
                     **headers_of(BatchId("hostile", "b", sequence)),
+                    # Of a clock that is right: what it says of rows in the future is for good.
+                    NOW_HEADER: str(to_ms(SystemClock().now())),
                     "Content-Type": CONTENT_TYPE,
                     **({"Content-Encoding": encoding} if encoding else {}),
                 }

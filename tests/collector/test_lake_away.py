@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import re
+import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -17,6 +19,7 @@ from gpuwarden.clock import SystemClock
 from gpuwarden.query import LakeAwayError, QueryError
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.query import forkserver
 from gpuwarden_collector.query import querier as querier_module
 from gpuwarden_collector.query.local_span import earliest_of
 from gpuwarden_collector.query.querier import SqlQuerier
@@ -117,6 +120,21 @@ async def test_a_host_that_is_too_busy_to_start_a_query_process_has_its_lake(
         with pytest.raises(QueryError, match="no query process could be started") as failed:
             await querier.query("SELECT count(*) FROM gpu_samples")
         assert not isinstance(failed.value, LakeAwayError)
+    assert querier.lake_away_since is None
+
+
+async def test_a_query_process_that_is_killed_at_its_start_has_not_lost_the_lake(
+    querier: SqlQuerier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spawn_and_kill(end: int, kind: bytes) -> int:
+        pid = forkserver.spawn(end, kind)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    with monkeypatch.context() as patched:
+        patched.setattr("gpuwarden_collector.query.querier.spawn", spawn_and_kill)
+        with pytest.raises(QueryError, match="ended before it had opened the store"):
+            await querier.query("SELECT count(*) FROM gpu_samples")
     assert querier.lake_away_since is None
 
 

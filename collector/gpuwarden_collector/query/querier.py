@@ -60,6 +60,10 @@ class StoreUnreadableError(QueryError):
     """A process cannot read the store any more; another may."""
 
 
+class NotOpenedError(QueryError):
+    """A process says that the store cannot be opened."""
+
+
 class NotStartedError(QueryError):
     """No process opened the store in time: its catalogue does not answer, or this host is too busy."""
 
@@ -112,7 +116,7 @@ class QueryProcess:
             process._send({}, pickle.dumps(settings))
             header, _ = await channel.receive()
             if header["kind"] != "ready":
-                raise QueryError(f"the store cannot be read now: {header.get('reason')}")
+                raise NotOpenedError(f"the store cannot be read now: {header.get('reason')}")
         except ChannelError as error:
             await process.end()
             raise QueryError("a query process ended before it had opened the store") from error
@@ -610,7 +614,7 @@ class SqlQuerier:
                 if not settings.address.is_shared:
                     raise
                 failure: QueryError = error
-            except QueryError as error:
+            except NotOpenedError as error:
                 failure = error
             process = await self._without_lake(settings, failure)
             if self.lake_away_since is None and not self._is_closed:

@@ -44,6 +44,8 @@ def test_questions_are_answered_by_a_running_system(world) -> None:
     world.wait_ready(up)
     world.wait_for(lambda: bool(world.one("select count(*) from host_samples")), "samples")
     world.wait_for(lambda: bool(world.one("select count(*) from gpu_samples")), "GPU samples")
+    fires = "select count(*) from alerts where state = 'firing'"
+    world.wait_for(lambda: bool(world.one(fires)), "an alert", up, within_s=180)
     assert QUESTIONS
     for words in QUESTIONS:
         done = world.run(*words)

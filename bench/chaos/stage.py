@@ -54,6 +54,7 @@ CATCH_UP_S = 120.0
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
 BATCH_S = 6
 """What a batch may span."""
+ROWS_MAX = 5_000_000
 SPOOL_FILE = "spool.sqlite"
 TABLES = {
     "gpu_samples": ("gpu_uuid", "ts"),
@@ -207,11 +208,13 @@ class Stage:
     async def ask(self, sql: str) -> list[list[Any]]:
         async with (
             aiohttp.ClientSession() as session,
-            session.post(f"{self.url}/v1/sql", data=sql, params={"limit": 5_000_000}) as answer,
+            session.post(f"{self.url}/v1/sql", json={"sql": sql, "row_limit": ROWS_MAX}) as answer,
         ):
             said = await answer.json()
             if answer.status != 200:
                 raise RuntimeError(f"{answer.status}: {said}")
+            if said["truncated"]:
+                raise RuntimeError(f"more than {ROWS_MAX} rows are to be compared")
             rows: list[list[Any]] = said["rows"]
             return rows
 
@@ -350,10 +353,7 @@ async def unexplained_s(stage: Stage) -> int:
             "GROUP BY node) GROUP BY node"
         )
     }
-    refused = {
-        node: BATCH_S * await asyncio.to_thread(set_aside, stage.spools / node)
-        for node, _ in missing
-    }
+    refused = {node: await asyncio.to_thread(set_aside, stage.spools / node) for node, _ in missing}
     return sum(max(int(s) - int(told.get(node, 0)) - refused[node], 0) for node, s in missing)
 
 
@@ -371,12 +371,20 @@ def waiting(spools: Path, before_ms: int) -> int:
 
 
 def set_aside(spool: Path) -> int:
-    """Batches of an agent that were refused for good."""
+    """Seconds of samples in the batches of an agent that were refused for good, and what a batch may lack."""
     with (
         suppress(sqlite3.Error),
         closing(sqlite3.connect(f"{(spool / SPOOL_FILE).as_uri()}?mode=ro", uri=True)) as opened,
     ):
-        return int(opened.execute("SELECT count(*) FROM refused").fetchone()[0])
+        bodies = [body for (body,) in opened.execute("SELECT body FROM refused")]
+        told = [decode(body, "zstd") for body in bodies]
+        ts = {
+            row
+            for one in told
+            if not isinstance(one, RefusedBody) and "gpu_samples" in one.tables
+            for row in one.tables["gpu_samples"]["ts"].to_pylist()
+        }
+        return len(ts) + (BATCH_S if told else 0)
     return 0
 
 

@@ -180,7 +180,10 @@ def test_a_killed_agent_comes_back_and_what_it_sealed_is_there_once(debian) -> N
 def test_a_sampler_that_hangs_has_the_agent_restarted(debian) -> None:
     drop_in = "/run/systemd/system/gpuwarden-agent.service.d"
     (site,) = debian.run("echo /opt/gpuwarden/agent-*/lib/python3*/site-packages").split()
-    (debian.root / site.lstrip("/") / "sitecustomize.py").write_text(HANG)
+    # Debian's Python may have a sitecustomize of its own.
+    packages = debian.root / site.lstrip("/")
+    (packages / "hang.py").write_text(HANG)
+    (packages / "hang.pth").write_text("import hang\n")
     debian.run(
         f"mkdir -p {drop_in} && printf '[Service]\\nWatchdogSec=4\\n'"
         f" > {drop_in}/hang.conf && systemctl daemon-reload && systemctl restart gpuwarden-agent"
@@ -189,7 +192,7 @@ def test_a_sampler_that_hangs_has_the_agent_restarted(debian) -> None:
     restarts = int(shown(debian, "agent", "NRestarts"))
     debian.run("touch /run/hang")
     debian.wait(f"test $(systemctl show -P NRestarts gpuwarden-agent) -gt {restarts}")
-    debian.run(f"rm -r /run/hang {drop_in} {site}/sitecustomize.py && systemctl daemon-reload && systemctl restart gpuwarden-agent")  # fmt: skip
+    debian.run(f"rm -r /run/hang {drop_in} {site}/hang.py {site}/hang.pth && systemctl daemon-reload && systemctl restart gpuwarden-agent")  # fmt: skip
     assert "Watchdog timeout" in debian.run("journalctl -u gpuwarden-agent --no-pager")
     wait_for_more(debian, before)
 

@@ -11,7 +11,6 @@ this host, so both clocks are one.
 import argparse
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -24,6 +23,8 @@ from queue import Empty, Queue
 from threading import Thread
 from urllib.error import URLError
 from urllib.request import urlopen
+
+from bench.this_host import free_port
 
 COMMAND = Path(sys.executable).with_name("gpuwarden")
 CRITICAL_XID = 48
@@ -52,12 +53,6 @@ def receiver(arrived: "Queue[tuple[str, float]]") -> ThreadingHTTPServer:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hook)
     Thread(target=server.serve_forever, daemon=True).start()
     return server
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 def written(folder: Path, hook_url: str, nodes: int, every_s: float) -> tuple[Path, Path]:

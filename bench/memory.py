@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from bench.this_host import free_port
 
 START_S = 90.0
 STOP_S = 60.0
@@ -127,13 +127,6 @@ class Running:
             raise SystemExit(f"{seen} of {gpus} GPUs have sent rows within a minute")
         alerts = self.rows("SELECT count(*) FROM alerts")[0][0]
         return f"{rows:,} rows of {seen:,} GPUs in the last minute, {alerts} alerts"
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -11,14 +10,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from bench.this_host import free_port
+
 NOBODY = 65534
-
-
-def free_port() -> int:
-    """A TCP port of the loopback that nobody has now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 class Postgres:

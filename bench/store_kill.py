@@ -28,6 +28,7 @@ from pathlib import Path
 import aiohttp
 import pyarrow as pa
 import zstandard
+from bench.this_host import children_of
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
@@ -77,16 +78,6 @@ class Tally:
     """Reads that failed because a process had just been killed."""
     wrong: list[str] = field(default_factory=list)
     start_s: list[float] = field(default_factory=list)
-
-
-def children_of(pid: int) -> list[int]:
-    """All processes that descend from one, by /proc."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            for child in map(int, task.read_text().split()):
-                found += [child, *children_of(child)]
-    return found
 
 
 def named(pid: int, process: str) -> list[int]:

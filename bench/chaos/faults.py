@@ -25,10 +25,10 @@ from bench.chaos.stage import (
     FREE_BYTES_MIN,
     Stage,
     Verdict,
-    children_of,
     kill_all,
 )
-from bench.postgres import Postgres, free_port
+from bench.postgres import Postgres
+from bench.this_host import children_of, free_port
 
 from gpuwarden_collector.storage.state import FILE_NAME
 

@@ -31,8 +31,10 @@ from typing import Any
 import aiohttp
 from bench.chaos import witness
 from bench.chaos.recorded_disk import run
+from bench.this_host import children_of
 
 from gpuwarden.wire import AGENT_HEADER, BOOT_HEADER, SEQUENCE_HEADER
+from gpuwarden_agent.queue.spool import FILE_NAME as SPOOL_FILE
 from gpuwarden_collector.ingest.decode import RefusedBody, decode
 
 NODES, GPUS = 4, 2
@@ -55,7 +57,6 @@ FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
 BATCH_S = 6
 """What a batch may span."""
 ROWS_MAX = 5_000_000
-SPOOL_FILE = "spool.sqlite"
 TABLES = {
     "gpu_samples": ("gpu_uuid", "ts"),
     "host_samples": ("node", "ts"),
@@ -262,16 +263,6 @@ class NameServer(asyncio.DatagramProtocol):
         self._transport.sendto(head + data[12:question_end] + (answer if is_a else b""), address)
 
 
-def children_of(pid: int) -> list[int]:
-    """All processes that descend from one, by /proc."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            for child in map(int, task.read_text().split()):
-                found += [child, *children_of(child)]
-    return found
-
-
 def kill_all(process: subprocess.Popen[bytes]) -> None:
     """End a process with all that descend from it."""
     for pid in (*children_of(process.pid), process.pid):
@@ -359,33 +350,28 @@ async def unexplained_s(stage: Stage) -> int:
 
 def waiting(spools: Path, before_ms: int) -> int:
     """Batches in the agents' spools that were made before that."""
-    count = 0
-    for path in spools.glob(f"*/{SPOOL_FILE}"):
-        with (
-            suppress(sqlite3.Error),
-            closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as spool,
-        ):
-            sql = "SELECT count(*) FROM batches WHERE created_ms < ?"
-            count += spool.execute(sql, [before_ms]).fetchone()[0]
-    return count
+    sql = "SELECT count(*) FROM batches WHERE created_ms < ?"
+    return sum(count for path in spools.iterdir() for (count,) in in_spool(path, sql, before_ms))
 
 
 def set_aside(spool: Path) -> int:
     """Seconds of samples in the batches of an agent that were refused for good, and what a batch may lack."""
-    with (
-        suppress(sqlite3.Error),
-        closing(sqlite3.connect(f"{(spool / SPOOL_FILE).as_uri()}?mode=ro", uri=True)) as opened,
-    ):
-        bodies = [body for (body,) in opened.execute("SELECT body FROM refused")]
-        told = [decode(body, "zstd") for body in bodies]
-        ts = {
-            row
-            for one in told
-            if not isinstance(one, RefusedBody) and "gpu_samples" in one.tables
-            for row in one.tables["gpu_samples"]["ts"].to_pylist()
-        }
-        return len(ts) + (BATCH_S if told else 0)
-    return 0
+    told = [decode(body, "zstd") for (body,) in in_spool(spool, "SELECT body FROM refused")]
+    ts = {
+        row
+        for one in told
+        if not isinstance(one, RefusedBody) and "gpu_samples" in one.tables
+        for row in one.tables["gpu_samples"]["ts"].to_pylist()
+    }
+    return len(ts) + (BATCH_S if told else 0)
+
+
+def in_spool(folder: Path, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+    """Rows of an agent's spool; none where it cannot be read."""
+    uri = f"{(folder / SPOOL_FILE).as_uri()}?mode=ro"
+    with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True)) as spool:
+        return spool.execute(sql, parameters).fetchall()
+    return []
 
 
 async def caught_up(stage: Stage, since_s: float) -> float | None:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+from bench.this_host import free_port
 
 from gpuwarden_client.http import CallError, ask
 
@@ -110,12 +110,6 @@ class World:
                 logs = "\n".join(p.output[-3000:] for p in shown or self.processes)
                 pytest.fail(f"not within {within_s:g} s: {what}\n{logs}")
             time.sleep(0.1)
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 @pytest.fixture

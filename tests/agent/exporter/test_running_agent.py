@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 import json
 import re
-import socket
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+from bench.this_host import free_port
 
 from gpuwarden.clock import SystemClock
 from gpuwarden_agent.daemon import run
@@ -16,13 +16,6 @@ from gpuwarden_agent.settings import AgentSettings
 
 DEADLINE_S = 20.0
 LAST_XID = r'^DCGM_FI_DEV_XID_ERRORS\{.*UUID="GPU-1".*\} (\d+)$'
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 async def page_with(url: str, pattern: str) -> str:

@@ -22,26 +22,22 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
-import pyarrow as pa
-import zstandard
 from bench.this_host import children_of
+from bench.told_batches import ROWS, ToldBatches
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
+from gpuwarden.wire import INGEST_PATH
 from gpuwarden_collector import daemon
-from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
 from gpuwarden_collector.query import forkserver
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.check import check
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
 
-ROWS = 20
-"""Of a batch."""
 EVERYTHING = "everything"
 PROCESSES = (EVERYTHING, "storage", "query", "fork server")
 _NAMES = {"storage": "gpuwarden-store", "query": "gpuwarden-query"}
@@ -116,7 +112,7 @@ class Run:
         self.acknowledged = [0] * agents
         self.url: str | None = None
         self.is_over = False
-        self.since = datetime.now(UTC).replace(microsecond=0)
+        self.batches = ToldBatches(datetime.now(UTC).replace(microsecond=0))
 
     async def run(self, kills: int) -> Tally:
         """All of it."""
@@ -179,34 +175,10 @@ class Run:
         self.url = url
         return process
 
-    def _rows(self, agent: int, sequence: int) -> list[dict[str, object]]:
-        # Days that are over are merged: every other agent sends late.
-        base = self.since - timedelta(days=agent % 3, seconds=3_600)
-        return [
-            {
-                "ts": base + timedelta(milliseconds=10 * (sequence * ROWS + n)),
-                "node": f"n{agent}",
-                "gpu_uuid": f"GPU-{agent}",
-                "simulated": True,
-                "util_percent": float(sequence % 100),
-            }
-            for n in range(ROWS)
-        ]
-
-    def _body(self, agent: int, sequence: int) -> bytes:
-        schema = WIRE_SCHEMAS["gpu_samples"].with_metadata({TABLE_KEY: "gpu_samples"})
-        table = pa.Table.from_pylist(self._rows(agent, sequence), schema=schema)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, schema) as writer:
-            writer.write_table(table)
-        return zstandard.compress(bytes(sink.getvalue()))
-
     async def _send(self, agent: int, session: aiohttp.ClientSession) -> None:
         while not self.is_over:
             sequence = self.sent[agent] + 1
-            headers = headers_of(BatchId(f"agent-{agent}", "boot", sequence, 0))
-            headers |= {"Content-Type": CONTENT_TYPE, "Content-Encoding": "zstd"}
-            body = self._body(agent, sequence)
+            body, headers = self.batches.request(agent, sequence)
             self.sent[agent] = sequence
             while not await self._post(session, body, headers):
                 self.tally.retries += 1
@@ -264,7 +236,7 @@ class Run:
             database.close()
         by_gpu = {row[0]: row[1:] for row in found}
         for agent, sequence in enumerate(self.acknowledged):
-            edges = [self._rows(agent, n)[at]["ts"] for n, at in ((1, 0), (sequence, -1))]
+            edges = [self.batches.rows(agent, n)[at]["ts"] for n, at in ((1, 0), (sequence, -1))]
             span = [edge.replace(tzinfo=None) for edge in edges if isinstance(edge, datetime)]
             if by_gpu.get(f"GPU-{agent}") != (sequence * ROWS, sequence * ROWS, *span):
                 wrong.append(f"agent {agent}: {sequence * ROWS} rows, {span}, found {by_gpu}")

@@ -11,20 +11,18 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
 import aiohttp
-import pyarrow as pa
-import zstandard
 from bench.chaos.marked import VARIABLE, Mark, marked, marks
 from bench.chaos.recorded_disk import Position, RecordedDisk
+from bench.told_batches import ToldBatches
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
+from gpuwarden.wire import INGEST_PATH
 from gpuwarden_collector import daemon
-from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
 from gpuwarden_collector.query import forkserver
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.backup import backup, restore
@@ -32,8 +30,6 @@ from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
 
 AGENTS = 6
-ROWS = 20
-"""Of a batch."""
 STORE = "store"
 OPTIONS = ("commit=300", "commit=1", "")
 """How long ext4 may keep what nobody asked it to write, by turns of seeds."""
@@ -68,37 +64,13 @@ class Copy:
 class History:
     """What happened, as far as it is owed."""
 
-    since: datetime
+    told: ToldBatches
     batches: list[list[Sent]] = field(default_factory=lambda: [[] for _ in range(AGENTS)])
     """By agent, in order: the first has sequence 1."""
     copies: list[Copy] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     end: int = 0
     wrong: list[str] = field(default_factory=list)
-
-    def rows(self, agent: int, sequence: int) -> list[dict[str, object]]:
-        """Of a batch. Two agents in three send what is days old."""
-        base = self.since - timedelta(days=agent % 3, seconds=3_600)
-        return [
-            {
-                "ts": base + timedelta(milliseconds=10 * (sequence * ROWS + n)),
-                "node": f"n{agent}",
-                "gpu_uuid": f"GPU-{agent}",
-                "simulated": True,
-                "util_percent": float(sequence % 100),
-            }
-            for n in range(ROWS)
-        ]
-
-    def request(self, agent: int, sequence: int) -> tuple[bytes, dict[str, str]]:
-        """Body and headers of a batch."""
-        schema = WIRE_SCHEMAS["gpu_samples"].with_metadata({TABLE_KEY: "gpu_samples"})
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, schema) as writer:
-            writer.write_table(pa.Table.from_pylist(self.rows(agent, sequence), schema=schema))
-        headers = headers_of(BatchId(f"agent-{agent}", "boot", sequence, 0))
-        headers |= {"Content-Type": CONTENT_TYPE, "Content-Encoding": "zstd"}
-        return zstandard.compress(bytes(sink.getvalue())), headers
 
 
 async def serve(data_dir: Path) -> None:
@@ -133,7 +105,7 @@ class Recording:
         self._url: str | None = None
         self._is_over = False
         self._copies = 0
-        self.history = History(datetime.now(UTC).replace(microsecond=0))
+        self.history = History(ToldBatches(datetime.now(UTC).replace(microsecond=0)))
 
     @property
     def _position(self) -> Position:
@@ -191,7 +163,7 @@ class Recording:
     async def _send(self, agent: int, session: aiohttp.ClientSession) -> None:
         sent = self.history.batches[agent]
         while not self._is_over:
-            body, headers = self.history.request(agent, len(sent) + 1)
+            body, headers = self.history.told.request(agent, len(sent) + 1)
             first = self._position.now
             while not await self._post(session, body, headers):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

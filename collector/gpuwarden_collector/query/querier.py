@@ -590,9 +590,8 @@ class SqlQuerier:
         now_s = asyncio.get_running_loop().time()
         if self._refusal is not None and now_s < self._refusal[0]:
             raise QueryError(self._refusal[1])
-        spill = self._settings.spill / f"{os.getpid()}-{id(self):x}-{next(self._numbers)}"
         try:
-            process = await self._opened(replace(self._settings, spill=spill))
+            process = await self._opened(self._of_its_own())
         except QueryError as error:
             log.warning("no query process", extra={"reason": str(error)})
             self._refusal = asyncio.get_running_loop().time() + REFUSE_S, str(error)
@@ -603,6 +602,11 @@ class SqlQuerier:
             said = ", ".join(process.confined_by) or "nothing"
             log.info("query processes are confined by the kernel", extra={"confined_by": said})
         return process
+
+    def _of_its_own(self) -> WorkerSettings:
+        """Settings of a new process, with a folder of its own to spill to."""
+        name = f"{os.getpid()}-{id(self):x}-{next(self._numbers)}"
+        return replace(self._settings, spill=self._settings.spill / name)
 
     async def _opened(self, settings: WorkerSettings) -> QueryProcess:
         """A process on the store, or on what of it is beside the lake where that is away. Raises QueryError."""
@@ -641,11 +645,8 @@ class SqlQuerier:
         """Until the lake can be read again: whoever asks is not to wait for that."""
         while not self._is_closed:
             await asyncio.sleep(LAKE_LOOK_S)
-            spill = self._settings.spill / f"{os.getpid()}-{id(self):x}-{next(self._numbers)}"
             try:
-                process = await QueryProcess.started(
-                    replace(self._settings, spill=spill), self._kind
-                )
+                process = await QueryProcess.started(self._of_its_own(), self._kind)
             except QueryError:
                 continue
             await process.end()

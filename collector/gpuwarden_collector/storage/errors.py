@@ -34,9 +34,7 @@ def unreachable_store(error: Exception) -> str | None:
 
 
 def lost_file(error: Exception) -> str | None:
-    """The file of the lake that an error is about, missing or damaged."""
-    if unreachable_store(error) is not None:
-        return None
+    """The file of the lake that an error is about, missing or damaged: it is none of `unreachable_store`."""
     if not isinstance(error, duckdb.IOException | duckdb.InvalidInputException | OSError):
         return None
     found = _LAKE_FILE.search(str(error))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aiohttp.web import AbstractRouteDef
 
     from gpuwarden.alert import Alert
-    from gpuwarden.query import Querier
+    from gpuwarden.query import ExpectedQuery, Querier
     from gpuwarden_agent.counters import Counters
     from gpuwarden_agent.probe import Probe
     from gpuwarden_agent.sampling.rediscovery import Rediscovery
@@ -114,6 +114,7 @@ async def collecting(
     ) as collector:
         stop_rules, beside = asyncio.Event(), collector.beside
         engine = _engine_of(rule_set, collector, clock, changed)
+        collector.events.listen(engine.wake)
         also = (notifications.reload, collector.take_prices)
         reloader = parts.reloader = RuleReloader(engine, settings.rules_dirs, also)
         incidents = parts.incidents = _incidents_of(engine, collector, clock, notifications.wake)
@@ -170,7 +171,11 @@ def _engine_of(
     clock: Clock,
     on_change: "Callable[[Alert], None]",
 ) -> "RuleEngine":
+    from gpuwarden_rules.diagnosis import observe
     from gpuwarden_rules.evaluation.engine import RuleEngine
+
+    def expect(queries: "Sequence[ExpectedQuery]") -> None:
+        collector.expect([*queries, observe.expected(clock.now())])
 
     return RuleEngine(
         rule_set.rules,
@@ -181,6 +186,7 @@ def _engine_of(
         lag_s=lambda: collector.stats.ingest_lag_seconds,
         overrides=rule_set.overrides,
         on_change=on_change,
+        expect=expect,
     )
 
 

@@ -5,13 +5,21 @@ import errno
 import logging
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
@@ -21,7 +29,7 @@ from gpuwarden.clock import Clock
 from gpuwarden.diagnosis import DiagnosisStore
 from gpuwarden.incident import IncidentStore
 from gpuwarden.lifecycle import StartError
-from gpuwarden.query import Querier
+from gpuwarden.query import ExpectedQuery, Querier
 from gpuwarden_collector.alert_store import SqlAlertStore
 from gpuwarden_collector.auth.access_control import LOOK_S, AccessControl
 from gpuwarden_collector.diagnosis_store import SqlDiagnosisStore
@@ -42,6 +50,7 @@ from gpuwarden_collector.ingest.prices import PriceBook, PricesError, load_book
 from gpuwarden_collector.ingest.quota import SenderQuota
 from gpuwarden_collector.ingest.receive import Ingest
 from gpuwarden_collector.ingest.repricing import reprice
+from gpuwarden_collector.ingest.stored_events import StoredEvents
 from gpuwarden_collector.ingest.writer import Writer, WriterStopped, load_known
 from gpuwarden_collector.ops import control_socket as control
 from gpuwarden_collector.ops.clock_check import LOOK_S as CLOCK_LOOK_S
@@ -53,6 +62,7 @@ from gpuwarden_collector.ops.query_log import FLUSH_S, QueryLog
 from gpuwarden_collector.query.fair_queue import SPARE, QueryQueue
 from gpuwarden_collector.query.forkserver import QUERY, RULES
 from gpuwarden_collector.query.limits import limits as memory_limits
+from gpuwarden_collector.query.limits import recent_bytes_max
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.stored import LOOK_S as LATEST_S
 from gpuwarden_collector.query.stored import RUNNING_LOOK_S, label_running, take_stored
@@ -104,9 +114,11 @@ class Collector:
     """Where it listens, such as http://127.0.0.1:8750."""
     querier: Querier
     rules_querier: Querier
-    """For rules alone: they must not wait until anything else is done."""
+    """For rules: they must not wait until anything else is done."""
+    expect: Callable[[Sequence[ExpectedQuery]], None]
+    """Has what these need kept at hand for `rules_querier`."""
     beside: Querier
-    """For what nobody waits for: in people's processes, where people go first."""
+    """For what nobody waits for: in the rules' processes, which have the newest rows at hand; rules go first."""
     alerts: AlertStore
     incidents: IncidentStore
     diagnoses: DiagnosisStore
@@ -121,6 +133,8 @@ class Collector:
     """Takes tokens and certificate anew; it does so by itself within seconds, too."""
     take_prices: Callable[[], Awaitable[str | None]]
     """Reads the prices file anew; what is wrong with it, and then the old prices go on."""
+    events: StoredEvents
+    """Whom it tells of events that it has stored."""
     seal: Callable[[], Awaitable[int]]
     """Moves to the lake what is hot; rows."""
     postgres: tuple[str, int] | None
@@ -184,7 +198,8 @@ async def running(
                 url,
                 querier,
                 rules_querier,
-                querier.beside,
+                rules_querier.expect,
+                rules_querier.beside,
                 alerts,
                 SqlIncidentStore(writer, rules_querier),
                 SqlDiagnosisStore(writer, rules_querier),
@@ -194,6 +209,7 @@ async def running(
                 endpoints_of(app),
                 access.reload,
                 partial(_take_prices, settings, writer),
+                kept.events,
                 kept.storage.seal,
                 postgres,
             )
@@ -214,6 +230,7 @@ class _Kept:
     timetable: Timetable
     disk: DiskMonitor
     clock_check: ClockCheck
+    events: StoredEvents
 
 
 async def _keeping(
@@ -239,16 +256,18 @@ async def _keeping(
     latest = None if address.is_shared else LatestRows(spill_dir / LATEST, clock)
     running = RunningWaste(spill_dir / LATEST, clock)
     worker = replace(_worker(settings, address, spill_dir), newest=spill_dir / LATEST)
-    make = partial(_querier, stack, settings, worker, stats, clock, latest)
-    querier = make(settings.query_processes + SPARE, running)
+    make = partial(_querier, stack, settings, stats, clock, latest)
+    querier = make(worker, settings.query_processes + SPARE, running)
     # What alerts cost is counted from their rows, not from what was kept some time ago.
-    rules_querier = make(settings.rule_processes, None, RULES)
+    keeping = replace(worker, recent_bytes_max=recent_bytes_max(worker.limits.memory))
+    rules_querier = make(keeping, settings.rule_processes, None, RULES)
     timetable.every(
-        "running_waste", RUNNING_LOOK_S, partial(label_running, running, querier.beside)
+        "running_waste", RUNNING_LOOK_S, partial(label_running, running, rules_querier.beside)
     )
+    events = StoredEvents()
+    _follow(frames, events, latest, stats)
     if latest is not None:
-        _follow(frames, latest, stats)
-        timetable.every("newest_rows", LATEST_S, partial(take_stored, latest, querier.beside))
+        timetable.every("newest_rows", LATEST_S, partial(take_stored, latest, rules_querier.beside))
     storage.trust_clock(clock_check.confirmed_s)
     await storage.begin(writer)
     stack.push_async_callback(storage.stop)
@@ -263,18 +282,26 @@ async def _keeping(
     timetable.every("clock", CLOCK_LOOK_S, look_at_clock)
     disk = _disk(timetable, settings, spill_dir, (storage, querier, rules_querier))
     return _Kept(
-        frames, writer, ended, storage, querier, rules_querier, timetable, disk, clock_check
+        frames, writer, ended, storage, querier, rules_querier, timetable, disk, clock_check, events
     )
 
 
-def _follow(frames: SegmentLog, latest: LatestRows, stats: Stats) -> None:
-    """Keep the newest rows; where that fails they are read from the store again."""
+def _follow(
+    frames: SegmentLog, events: StoredEvents, latest: LatestRows | None, stats: Stats
+) -> None:
+    """Tell of events, and keep the newest rows; where that fails they are read from the store again."""
+
+    def take(tables: Mapping[str, Any]) -> None:
+        events.add(tables)
+        if latest is not None:
+            latest.add(tables)
 
     def start_again(error: Exception) -> None:
         stats.faults.note("newest_rows", error)
-        latest.restart()
+        if latest is not None:
+            latest.restart()
 
-    frames.follow(latest.add, start_again)
+    frames.follow(take, start_again)
 
 
 async def _watch_itself(timetable: Timetable, health: Health) -> None:
@@ -352,10 +379,10 @@ async def _timetable(stack: AsyncExitStack, access: AccessControl) -> Timetable:
 def _querier(
     stack: AsyncExitStack,
     settings: CollectorSettings,
-    worker: WorkerSettings,
     stats: Stats,
     clock: Clock,
     latest: LatestRows | None,
+    worker: WorkerSettings,
     queries_max: int,
     running: RunningWaste | None,
     kind: bytes = QUERY,

@@ -46,6 +46,17 @@ class TextPlace:
         return cls(before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1, offset)
 
 
+@dataclass(frozen=True, slots=True)
+class ExpectedQuery:
+    """A query that will be asked again and again, of each `$now` that comes."""
+
+    sql: str
+    params: Mapping[str, Any]
+    """`now` among them."""
+    before_s: float = 0.0
+    """How long before now its `$now` may be, besides."""
+
+
 class QueryError(ValueError):
     """The query is wrong or not allowed; the message says what to change."""
 

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import duckdb
 import pyarrow as pa
 
-from gpuwarden.query import LakeAwayError, QueryError
+from gpuwarden.clock import SystemClock
+from gpuwarden.query import ExpectedQuery, LakeAwayError, QueryError
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.schema import ADMINS_ONLY, TABLES, UPSERTED, stored_columns
 from gpuwarden.waste import WASTE_1H
@@ -19,14 +20,16 @@ from gpuwarden_collector.query import guard
 from gpuwarden_collector.query.complaints import complaint, did_you_mean, missing_column
 from gpuwarden_collector.query.encode import ResultRows
 from gpuwarden_collector.query.guard import Parsed
-from gpuwarden_collector.query.local_span import earliest_of
 from gpuwarden_collector.query.newest import NewestRows, show_running_waste
 from gpuwarden_collector.query.own_rows import NOBODY, closed_tables, keep_to_own, own_rows_sql
 from gpuwarden_collector.query.pruned import PrunedLake, QueryTimeSpan, span_of
+from gpuwarden_collector.query.recent import RecentQueries
 from gpuwarden_collector.query.statement import Statement, split
+from gpuwarden_collector.query.table_reads import QueryPlanner, earliest_of
 from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.errors import lost_file, one_line, unreachable_store
 from gpuwarden_collector.storage.newest_rows import KEPT
+from gpuwarden_collector.storage.recent_rows import RecentRows
 from gpuwarden_collector.storage.running_waste import READERS, RUNNING
 from gpuwarden_collector.storage.segment import TABLE_NAMES
 
@@ -66,6 +69,8 @@ class _Judged:
     """Names of tables, views and WITH queries that it reads."""
     span: QueryTimeSpan | None
     """Of the time of the rows that it reads; None: that is not known, or it reads more than a table."""
+    may_be_recent: bool
+    """Whether it gives rows of tables behind the lake, all of them named plainly."""
     postgres: "_Translated"
 
 
@@ -169,10 +174,16 @@ class Reading:
     `interrupt` may be called from any thread at any time.
     """
 
-    def __init__(self, source: QuerySource, known: Engine | None = None) -> None:
-        """`known`: an engine, where what it knows of the lake may be used."""
+    def __init__(
+        self,
+        source: QuerySource,
+        known: Engine | None = None,
+        planner: Callable[[], QueryPlanner] = QueryPlanner,
+    ) -> None:
+        """`known`: an engine, where what it knows of the lake may be used. `planner`: makes or gives one."""
         self._source = source
         self._engine = known
+        self._planner = planner
         self._taken = source
         self._cursor: duckdb.DuckDBPyConnection | None = None
         self._is_interrupted = False
@@ -360,7 +371,7 @@ class Reading:
         cursor = self._open()
         with self._naming_errors(sql):
             if self._reads_segments_alone:
-                self._check_span(cursor, sql, params)
+                self._check_span(sql, params)
             cursor.execute(sql, dict(params)) if params else cursor.execute(sql)
             if not is_moment():  # by now it has its view of the lake
                 return None
@@ -382,17 +393,14 @@ class Reading:
             if rows > row_limit:
                 return True
 
-    def _check_span(
-        self, cursor: duckdb.DuckDBPyConnection, sql: str, params: Mapping[str, Any]
-    ) -> None:
+    def _check_span(self, sql: str, params: Mapping[str, Any]) -> None:
         """Refuse a query that may need rows which are not in the segments."""
         assert self._engine is not None
         since = self._engine.local_since()
         if since is None:
             raise LakeAwayError(_AWAY.format("rows"))
-        asked = f"EXPLAIN (FORMAT JSON) {sql}"
-        rows = (cursor.execute(asked, dict(params)) if params else cursor.execute(asked)).fetchall()
-        earliest = earliest_of(str(rows[0][1]))
+        reads = self._planner().reads(sql, params)
+        earliest = earliest_of([read for read in reads if read.table not in UPSERTED])
         if earliest is None or earliest < since:
             raise LakeAwayError(_AWAY.format(f"rows of before {since:%Y-%m-%d %H:%M:%S} UTC"))
 
@@ -437,8 +445,13 @@ def _interruptible() -> Iterator[None]:
 class Runner:
     """Runs one query after the other on an engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, recent: RecentRows | None = None) -> None:
+        """`recent`: rows that are kept for queries that come again."""
         self._engine = engine
+        self._made_planner: QueryPlanner | None = None
+        self._recent = (
+            None if recent is None else RecentQueries(recent, self._planner, SystemClock())
+        )
         self._spill_bytes_max = -1
         self._joins = True
         self._newest = NewestRows(engine)
@@ -470,7 +483,7 @@ class Runner:
         Raises QueryError, Interrupted, StoreUnavailableError.
         """
         guard.check_text(sql)
-        reading = Reading(self._engine, self._engine)
+        reading = Reading(self._engine, self._engine, self._planner)
         with self._as_running(number, reading) as judging:
             judged = judging.judged = self._judge(reading, sql, dialect, log_of)
             missing = sorted(judged.parsed.parameters - params.keys())
@@ -480,6 +493,10 @@ class Runner:
             names_bound = judged.parsed.parameters
             bound = {name: _bound(params[name], is_list=name in listed) for name in names_bound}
             asked = judged.parsed.sql, bound, row_limit
+            recent = self._recent if judged.may_be_recent else None
+            if recent is not None and recent.take(judged.parsed.sql, bound):
+                with reading.opened(recent):
+                    return reading.give(sink, *asked, names=())
             if judged.span is not None:
                 mark = self._pruned.take(judged.span, bound)
                 if mark is not None:
@@ -583,6 +600,11 @@ class Runner:
             with self._lock:
                 self._running = None
 
+    def expect(self, queries: Sequence[ExpectedQuery]) -> None:
+        """Have what these need at hand, where rows are kept."""
+        if self._recent is not None:
+            self._recent.expect(queries)
+
     def limit_spill(self, bytes_max: int) -> None:
         """Let the queries that follow spill no more than that."""
         if bytes_max != self._spill_bytes_max:
@@ -596,6 +618,11 @@ class Runner:
     def is_lake_readable(self) -> bool:
         """As of the engine."""
         return self._engine.is_lake_readable()
+
+    def _planner(self) -> QueryPlanner:
+        if self._made_planner is None:
+            self._made_planner = QueryPlanner()
+        return self._made_planner
 
     def _order_joins(self, is_wanted: bool) -> None:
         if is_wanted != self._joins:
@@ -630,6 +657,7 @@ class Runner:
             is_plain = not postgres.is_catalog and guard.is_plainly_named(parsed)
             span = reading.span(parsed) if is_plain else None
         read = guard.tables(parsed)
+        names = self._sources(read)
         views = read & KEPT.keys()
         if not guard.is_plainly_named(parsed) or self._sources(read - views):
             views = set()
@@ -639,13 +667,14 @@ class Runner:
             beside_running = self._sources(read - READERS) | {WASTE_1H.table.name}
         judged = _Judged(
             replace(parsed, selects=()),  # the trees are large, and no longer needed
-            self._sources(read),
+            names,
             beside_running,
             guard.may_join(parsed),
             frozenset(views),
             frozenset(read - views) | beside if read - views <= UPSERTED else None,
             frozenset(read),
             span,
+            is_plain and bool(names) and guard.is_select(parsed),
             postgres,
         )
         if len(self._judged) >= _JUDGED_MAX:

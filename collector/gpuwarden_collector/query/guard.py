@@ -130,6 +130,11 @@ def is_plainly_named(parsed: Parsed) -> bool:
     )
 
 
+def is_select(parsed: Parsed) -> bool:
+    """Whether a query that may run gives rows of the store: it is not EXPLAIN, DESCRIBE or the like."""
+    return parsed.word in _SELECT_WORDS
+
+
 def may_join(parsed: Parsed) -> bool:
     """Whether a query may join tables: all do but those that read a single one, which is no view."""
     read = []

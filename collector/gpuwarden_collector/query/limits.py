@@ -18,6 +18,8 @@ _SHARE = 8
 _LIMIT_BYTES_MAX = 1024 * 1024 * 1024
 _LIMIT_BYTES_MIN = 64 * 1024 * 1024
 _BESIDE = 2.5
+_RECENT_BYTES_MAX = 128 * 1024 * 1024
+"""With more a process would be replaced soon: see `RSS_BYTES_MAX` in `worker.py`."""
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(B|[KMGT]I?B?)\s*", re.IGNORECASE)
 
 
@@ -32,6 +34,11 @@ def limits(memory_limit: str | None, data_bytes_max: int | None) -> tuple[str, i
     if data_bytes_max is None:
         data_bytes_max = IDLE_BYTES + int(_BESIDE * size_bytes(memory_limit))
     return memory_limit, data_bytes_max
+
+
+def recent_bytes_max(memory_limit: str) -> int:
+    """Most memory for rows that a process keeps for rules, a part of DuckDB's limit. Raises StartError."""
+    return min(_RECENT_BYTES_MAX, size_bytes(memory_limit) // 4)
 
 
 def size_bytes(text: str) -> int:

@@ -13,7 +13,7 @@ import os
 import pickle
 import shutil
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from gpuwarden.clock import Clock
-from gpuwarden.query import LakeAwayError, QueryError, QueryTimeoutError, Result
+from gpuwarden.query import ExpectedQuery, LakeAwayError, QueryError, QueryTimeoutError, Result
 from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.query.channel import Channel, ChannelError, packed
 from gpuwarden_collector.query.encode import ResultRows, decoded, python_rows
@@ -80,6 +80,8 @@ class QueryProcess:
         self._handle: ProcessHandle | None = handle
         self._channel = channel
         self._spill = spill
+        self.expects = 0
+        """Number of what it was told to expect; 0: nothing."""
         self.asked_number = 0
         """Number of the query that it was asked last."""
         self._is_spent = False
@@ -369,6 +371,8 @@ class SqlQuerier:
         self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
         self._spill_bytes_max = 1 << 62
+        self._expected: Sequence[ExpectedQuery] = ()
+        self._expected_number = 0
 
     @property
     def pids(self) -> list[int]:
@@ -380,6 +384,12 @@ class SqlQuerier:
         """For queries that nobody waits for: all others go first, and where there is more than one process
         these never have all."""
         return QuerierBeside(self)
+
+    def expect(self, queries: Iterable[ExpectedQuery]) -> None:
+        """Have its processes keep what these queries need, in place of what was expected before, if they keep
+        rows at all."""
+        self._expected = [replace(q, params=_bindable(q.params)) for q in queries]
+        self._expected_number += 1
 
     def limit_spill(self, bytes_max: int) -> None:
         """Let its processes spill no more than that in all, from their next queries on."""
@@ -573,8 +583,11 @@ class SqlQuerier:
             try:
                 if self._is_closed:
                     raise QueryTimeoutError(_STOPS)
+                is_told = process.expects == self._expected_number
+                expected, process.expects = self._expected, self._expected_number
                 newest = await self._newest(asked.sql)
-                has_taken = await process.ask(replace(asked, newest=newest))
+                asked = replace(asked, newest=newest, expected=None if is_told else expected)
+                has_taken = await process.ask(asked)
             finally:
                 if not has_taken:
                     await asyncio.shield(self._end_soon(process))

@@ -16,7 +16,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +25,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
-from gpuwarden.query import LakeAwayError, QueryError
+from gpuwarden.query import ExpectedQuery, LakeAwayError, QueryError
 from gpuwarden_collector.footprint import Memory
 from gpuwarden_collector.query.channel import ChannelError, receive, send
 from gpuwarden_collector.query.complaints import complaint
@@ -36,6 +37,8 @@ from gpuwarden_collector.query.sandbox import Needs, confine, installation
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.engine import Engine, EngineLimits
 from gpuwarden_collector.storage.errors import StoreUnavailableError
+from gpuwarden_collector.storage.hot import RowsSince
+from gpuwarden_collector.storage.recent_rows import RecentRows
 from gpuwarden_collector.storage.segment import FOLDER
 from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 
@@ -63,6 +66,8 @@ class WorkerSettings:
     """Folder of files of rows that are kept beside the store, to be read."""
     is_lake_away: bool = False
     """The lake cannot be opened: answer what segments and state can."""
+    recent_bytes_max: int = 0
+    """Most memory for rows that are kept for the queries that come again (`storage/recent_rows.py`); 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,8 @@ class QueryRequest:
     """Files of rows that are kept, by table."""
     dialect: str = ""
     """`postgres`: PostgreSQL's catalogue is to be had."""
+    expected: Sequence[ExpectedQuery] | None = None
+    """What will be asked again and again; None: as it was."""
 
 
 def work(sock: socket.socket) -> None:
@@ -118,6 +125,8 @@ def work(sock: socket.socket) -> None:
     while True:
         asked = waiting.get()
         _bound_cpu(asked.limit_s, settings.limits.threads)
+        if asked.expected is not None:
+            runner.expect(asked.expected)
         try:
             header, last = _answer(runner, asked, sock)
             if memory.has_grown:
@@ -177,6 +186,8 @@ class _Limit(Memory):
 
 def _runner(settings: WorkerSettings) -> Runner:
     state = StateFile(settings.data_dir / FILE_NAME, is_read_only=True)
+    keeps_recent = settings.recent_bytes_max > 0 and not settings.is_lake_away
+    rows_since = RowsSince() if keeps_recent else None
     engine = Engine(
         settings.data_dir,
         settings.address,
@@ -185,8 +196,11 @@ def _runner(settings: WorkerSettings) -> Runner:
         is_read_only=True,
         is_lake_away=settings.is_lake_away,
         spill_dir=settings.spill,
+        rows_since=rows_since,
     )
-    return Runner(engine)
+    if rows_since is None:
+        return Runner(engine)
+    return Runner(engine, RecentRows(engine, rows_since, SystemClock(), settings.recent_bytes_max))
 
 
 def _listen(

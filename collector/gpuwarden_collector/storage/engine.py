@@ -27,7 +27,7 @@ from gpuwarden_collector.footprint import free_memory
 from gpuwarden_collector.storage import lake
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
-from gpuwarden_collector.storage.hot import Damage, HotRows, MissingSegmentError
+from gpuwarden_collector.storage.hot import Damage, HotRows, MissingSegmentError, RowsSince
 from gpuwarden_collector.storage.segment import (
     FOLDER,
     SCHEMAS,
@@ -98,14 +98,17 @@ class Engine:
         is_read_only: bool = False,
         is_lake_away: bool = False,
         spill_dir: Path,
+        rows_since: RowsSince | None = None,
     ) -> None:
-        """`is_lake_away`: do not open the lake; segments and state alone are shown. `spill_dir`: folder of what it spills, its own. Raises duckdb.Error, FileNotFoundError, OSError, StartError, StoreUnavailableError."""
+        """`is_lake_away`: do not open the lake; segments and state alone are shown. `spill_dir`: folder of what it
+        spills, its own. `rows_since`: what is given all rows that come to the segments. Raises duckdb.Error,
+        FileNotFoundError, OSError, StartError, StoreUnavailableError."""
         self._state = state
         self._known: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
         self._segments = data_dir / FOLDER
-        self._hot = HotRows(self._segments)
-        self._collector = state.collector
+        self._hot = HotRows(self._segments, rows_since)
+        self.collector = state.collector
         self._is_gap_said = False
         spill_dir.mkdir(exist_ok=True, parents=True)
         self._limits = limits
@@ -278,7 +281,7 @@ class Engine:
             rows = self._hot.tables([name], self._before_segments(), is_strict=False)[name]
         except (MissingSegmentError, SegmentError, OSError) as error:
             raise StoreUnavailableError(str(error)) from error
-        own = rows.filter(pc.equal(rows["collector"], self._collector))
+        own = rows.filter(pc.equal(rows["collector"], self.collector))
         oldest = pc.min(own["ts"]).as_py()
         return None if oldest is None else oldest + AHEAD_MAX
 
@@ -288,7 +291,7 @@ class Engine:
             return True
         try:
             with self.cursor() as cursor:
-                lake.sealed_segment(cursor, self._collector)
+                lake.sealed_segment(cursor, self.collector)
         except (duckdb.Error, StoreUnavailableError):
             return False
         return True
@@ -344,14 +347,25 @@ class Engine:
         files = self._files[name][1]
         return None if files is None else (mark, files)
 
+    def mark(self) -> bytes | None:
+        """As `CatalogMark.look`."""
+        return self._mark.look()
+
+    def look(self, after: int) -> None:
+        """As `HotRows.look`. Raises StoreUnavailableError."""
+        try:
+            self._hot.look(after)
+        except (MissingSegmentError, SegmentError, OSError) as error:
+            raise StoreUnavailableError(str(error)) from error
+
     def is_unchanged(self, mark: bytes) -> bool:
-        """Whether nothing was committed to the lake since `begin_as_known` gave the mark."""
+        """Whether nothing was committed to the lake since `mark` or `begin_as_known` gave that."""
         return self._mark.look() == mark
 
     def _asked(self, cursor: duckdb.DuckDBPyConnection) -> int:
         """The newest segment that the lake holds, as the cursor's transaction sees it."""
         mark = self._mark.look()
-        sealed = lake.sealed_segment(cursor, self._collector)
+        sealed = lake.sealed_segment(cursor, self.collector)
         if mark is not None and self._mark.look() == mark:
             self._sealed = mark, sealed
         return sealed
@@ -452,6 +466,31 @@ class Engine:
             )
 
     def _take_over(self, name: str, rows: Any, seen: Any | None, is_whole: bool) -> None:
+        try:
+            with self.cursor() as cursor:
+                if not is_whole and not rows.num_rows:
+                    self._take_over_seen(cursor, name, seen)
+                else:
+                    self._take_over_rows(cursor, name, rows, seen, is_whole)
+        except duckdb.Error as error:
+            raise StoreUnavailableError(one_line(error)) from error
+
+    def _take_over_seen(self, cursor: duckdb.DuckDBPyConnection, name: str, seen: Any) -> None:
+        """What changes every few seconds, and needs no new version of the table."""
+        cursor.register("seen", seen)
+        cursor.execute(
+            f"UPDATE main.{name} SET last_seen_at = s.last_seen_at FROM seen s "
+            f"WHERE s.key = {name}.{SEEN_KEYS[name]} AND s.last_seen_at IS NOT NULL"
+        )
+
+    def _take_over_rows(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        name: str,
+        rows: Any,
+        seen: Any | None,
+        is_whole: bool,
+    ) -> None:
         key = ", ".join(TABLES[name].key)
         merged = "FROM incoming"
         if not is_whole:
@@ -464,14 +503,10 @@ class Engine:
                 "SELECT t.* REPLACE (coalesce(s.last_seen_at, t.last_seen_at) AS last_seen_at) "
                 f"FROM ({merged}) t LEFT JOIN seen s ON s.key = t.{SEEN_KEYS[name]}"
             )
-        try:
-            with self.cursor() as cursor:
-                cursor.register("incoming", rows)
-                if seen is not None:
-                    cursor.register("seen", seen)
-                cursor.execute(f"CREATE OR REPLACE TABLE main.{name} AS {merged}")
-        except duckdb.Error as error:
-            raise StoreUnavailableError(one_line(error)) from error
+        cursor.register("incoming", rows)
+        if seen is not None:
+            cursor.register("seen", seen)
+        cursor.execute(f"CREATE OR REPLACE TABLE main.{name} AS {merged}")
 
 
 def _wanted(names: Iterable[str] | None) -> tuple[str, ...]:

@@ -11,8 +11,10 @@ import logging
 import mmap
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from gpuwarden_collector.storage.segment import (
     BatchKey,
     Frame,
     ReadFrame,
+    SegmentError,
     SegmentHeader,
     frames_of,
     next_frame,
@@ -65,8 +68,9 @@ class Damage:
 class Segment:
     """One file, read from the beginning to as far as it goes."""
 
-    def __init__(self, folder: Path, number: int) -> None:
-        """Raises SegmentError, OSError."""
+    def __init__(self, folder: Path, number: int, *, keeps_open: bool = False) -> None:
+        """`keeps_open`: have it read to its end also when the lake has its rows and it is deleted. Raises
+        SegmentError, OSError."""
         self.number = number
         self.path = segment_path(folder, number)
         self.header: SegmentHeader = read_header(self.path)
@@ -76,10 +80,23 @@ class Segment:
         """Whether it is known to end there."""
         self.damaged: list[Damage] = []
         self._mapped: Any | None = None
+        self._file: int | None = None
+        if keeps_open:
+            self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._file)
 
     def let_go(self) -> None:
         """Keep no page of the file but those that rows are in; what is needed again is mapped again."""
         self._mapped = None
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """The file. Raises OSError."""
+        if self._file is not None:
+            yield self._file
+            return
+        with self.path.open("rb") as file:
+            yield file.fileno()
 
     def content_at(self, file: int, start: int, size: int) -> Any:
         """A part of the file as a buffer: of the file's own pages if it is large. Raises OSError."""
@@ -123,17 +140,15 @@ class Segment:
 
     def _content(self, limit: int | None) -> Any | None:
         """What is in the file behind `end`, as a buffer; None: nothing."""
-        with self.path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
+        with self.opened() as file:
+            size = os.fstat(file).st_size
             size = (size if limit is None else min(size, limit)) - self.end
             if size <= 0:
                 return None
             if size < _MAP_BYTES_MIN:
-                return pa.py_buffer(os.pread(file.fileno(), size, self.end))
+                return pa.py_buffer(os.pread(file, size, self.end))
             skipped = self.end % mmap.ALLOCATIONGRANULARITY
-            mapped = mmap.mmap(
-                file.fileno(), size + skipped, prot=mmap.PROT_READ, offset=self.end - skipped
-            )
+            mapped = mmap.mmap(file, size + skipped, prot=mmap.PROT_READ, offset=self.end - skipped)
             return pa.py_buffer(mapped).slice(skipped)
 
 
@@ -161,9 +176,9 @@ class _Rows:
         """All of them. Raises OSError."""
         if self._unread:
             schema = segment.header.schemas[name]
-            with segment.path.open("rb") as file:
+            with segment.opened() as file:
                 for start, size in self._unread:
-                    content = segment.content_at(file.fileno(), start, size)
+                    content = segment.content_at(file, start, size)
                     self._add(pa.ipc.read_record_batch(content, schema))
             self._unread.clear()
         return self._chunks
@@ -249,11 +264,37 @@ class _Unsealed:
             yield from block.chunks(self.segment, name)
 
 
+@dataclass(slots=True)
+class RowsSince:
+    """Rows that came to segments since, of the tables that are followed."""
+
+    tables: dict[str, list[Any]] = field(default_factory=dict)
+    """Record batches that nobody has taken, in the order in which they came."""
+    has_gap: bool = False
+    """Whether some are missing: all are to be read again."""
+
+    def take(self, name: str) -> list[Any]:
+        """The rows of a followed table that came since the last call."""
+        found, self.tables[name] = self.tables[name], []
+        return found
+
+    def note(self, segment: Segment, frame: ReadFrame) -> None:
+        """A frame came."""
+        for message in frame.messages:
+            if message.table in self.tables:
+                content = frame.body.slice(message.start, message.size)
+                batch = pa.ipc.read_record_batch(content, segment.header.schemas[message.table])
+                self.tables[message.table].append(_conformed(batch, SCHEMAS[message.table]))
+
+
 class HotRows:
     """Rows of all segments behind a number; for any thread."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, since: RowsSince | None = None) -> None:
+        """`since`: what is given all rows that come, besides."""
         self._folder = folder
+        self._since = since
+        self._after: int | None = None
         self._lock = threading.Lock()
         self._segments: dict[int, _Unsealed] = {}
         self._tables: dict[str, tuple[int, int | None, Any]] = {}
@@ -275,6 +316,11 @@ class HotRows:
                 return {name: self._table(name, after, until) for name in names}
             except FileNotFoundError as error:
                 raise MissingSegmentError(str(error)) from error
+
+    def look(self, after: int) -> None:
+        """Read what has come to the segments behind `after`. Raises SegmentError, OSError."""
+        with self._lock:
+            self._refresh(after, is_strict=False)
 
     def forget(self, until: int) -> None:
         """Let go of the rows of segments up to a number: the lake holds them."""
@@ -335,6 +381,8 @@ class HotRows:
         missing = set(range(after + 1, numbers[-1] + 1)) - set(numbers) if numbers else set()
         if missing and is_strict:
             raise MissingSegmentError(f"segment {min(missing)} is not in {self._folder}")
+        if self._since is not None:
+            self._read_sealed(self._since, after)
         for number in [n for n in self._segments if n <= after]:
             del self._segments[number]
             self._version += 1
@@ -347,6 +395,43 @@ class HotRows:
         except FileNotFoundError as error:
             raise MissingSegmentError(str(error)) from error
         self._take_joined(joined_blocks(names))
+
+    def _read_sealed(self, since: RowsSince, after: int) -> None:
+        """Give on what came to segments that the lake holds by now, before they are let go of."""
+        before, self._after = self._after, after
+        if before is None or not since.tables:
+            return
+        for number in range(before + 1, after + 1):
+            known = self._segments.get(number)
+            if known is None or not self._read_to_end(known):
+                since.has_gap = True
+        if after < before:
+            since.has_gap = True
+
+    def _read_to_end(self, known: _Unsealed) -> bool:
+        """Whether all of a segment is read now that nobody writes."""
+        if not known.segment.is_complete:
+            follower = self._segments.get(known.segment.number + 1)
+            try:
+                behind = (
+                    follower.segment
+                    if follower is not None
+                    else Segment(self._folder, known.segment.number + 1)
+                )
+            except (OSError, SegmentError):
+                return False
+            limit = end_of(known.segment, behind)
+            if limit is None or known.segment.end > limit:
+                return False
+            self._take_frames(known, limit)
+        return True
+
+    def _take_frames(self, known: _Unsealed, limit: int | None) -> None:
+        for frame in known.segment.new_frames(limit):
+            known.note(frame)
+            if self._since is not None:
+                self._since.note(known.segment, frame)
+            self._version += 1
 
     def _take_joined(self, blocks: set[Block]) -> None:
         for number, known in self._segments.items():
@@ -369,15 +454,16 @@ class HotRows:
         if limit is not None and known.segment.end > limit and not known.segment.is_complete:
             # Its writer gave up what was read here before it knew that.
             known = self._anew(number)
-        for frame in known.segment.new_frames(limit):
-            known.note(frame)
-            self._version += 1
+            if self._since is not None:
+                self._since.has_gap = True
+        self._take_frames(known, limit)
 
     def _segment(self, number: int) -> _Unsealed:
         return self._segments.get(number) or self._anew(number)
 
     def _anew(self, number: int) -> _Unsealed:
-        self._segments[number] = _Unsealed(Segment(self._folder, number))
+        keeps_open = self._since is not None
+        self._segments[number] = _Unsealed(Segment(self._folder, number, keeps_open=keeps_open))
         self._version += 1
         return self._segments[number]
 

@@ -164,6 +164,37 @@ def sealed_segment(connection: duckdb.DuckDBPyConnection, collector: str) -> int
 
 
 @dataclass(frozen=True, slots=True)
+class LakeChange:
+    """A commit to the lake."""
+
+    number: int
+    is_own_seal: bool
+    """Whether it moved a segment of this collector, and did nothing else."""
+    changes: str
+    """As DuckLake notes them: `inserted_into_table:26,inline_flush:22`."""
+    tables: Mapping[int, str]
+    """Names of all tables by their numbers."""
+
+
+def changes_since(
+    connection: duckdb.DuckDBPyConnection, snapshot: int, collector: str
+) -> list[LakeChange]:
+    """Commits after that snapshot that the lake remembers (SNAPSHOTS_KEPT). Raises duckdb.Error."""
+    rows = connection.execute(
+        "SELECT snapshot_id, coalesce(changes_made, ''), author, commit_message "
+        f"FROM {METADATA}.ducklake_snapshot_changes WHERE snapshot_id > $1",
+        [snapshot],
+    ).fetchall()
+    tables = dict(
+        connection.execute(f"SELECT table_id, table_name FROM {METADATA}.ducklake_table").fetchall()
+    )
+    return [
+        LakeChange(number, (author, message) == (collector, _SEAL), changes, tables)
+        for number, changes, author, message in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
 class SampleFile:
     """A file of a table of samples, and of when its rows are; None: that is not known."""
 

@@ -5,6 +5,7 @@
         severity: warning                   info, warning, critical
         labels: [node, gpu, gpu_uuid]       result columns that tell alerts of this rule apart
         interval: 15s                       how often it is evaluated (default 15s)
+        on_events: [xid]                    besides at once when an event of these kinds is stored
         for: 5m                             must hold this long before it fires (default 0s)
         keep_firing_for: 10m                goes on firing this long after it was last seen (0s)
         warm_up: 10m                        a job (column job_started_at) this young is not judged
@@ -54,7 +55,8 @@ from gpuwarden_rules.definition.yaml_positions import (
 
 REQUIRED = ("name", "severity", "summary", "remedy", "sql")
 OPTIONAL = (
-    *("labels", "interval", "for", "keep_firing_for", "warm_up", "params", "requires", "optional"),
+    *("labels", "interval", "on_events", "for", "keep_firing_for", "warm_up", "params"),
+    *("requires", "optional"),
     *("judges_silent_nodes", "consequence", "caused_by", "together", "many", "gather_for"),
     *("reopens_within", "page", "doc", "chart"),
 )
@@ -113,6 +115,8 @@ class Rule:
     severity: Severity
     labels: tuple[str, ...]
     interval_s: float
+    on_events: tuple[str, ...]
+    """Kinds of events at which it is evaluated besides, as soon as one is stored."""
     for_s: float
     keep_firing_for_s: float
     warm_up_s: float
@@ -238,6 +242,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
     labels = _labels(reader, nodes.get("labels"), marks)
     params = _params(reader, nodes.get("params"))
     interval_s = _duration(reader, nodes.get("interval"), 15.0, INTERVAL_S_MIN, INTERVAL_S_MAX)
+    on_events = _on_events(reader, nodes.get("on_events"))
     for_s = _duration(reader, nodes.get("for"), 0.0, 0.0, HOLD_S_MAX)
     keep_s = _duration(reader, nodes.get("keep_firing_for"), 0.0, 0.0, HOLD_S_MAX)
     warm_up_s = _duration(reader, nodes.get("warm_up"), 0.0, 0.0, HOLD_S_MAX)
@@ -272,6 +277,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
         severity=severity or Severity.INFO,
         labels=labels,
         interval_s=interval_s,
+        on_events=on_events,
         for_s=for_s,
         keep_firing_for_s=keep_s,
         warm_up_s=warm_up_s,
@@ -348,6 +354,17 @@ def _params(reader: YamlReader, node: Node | None) -> dict[str, Scalar]:
             seconds = seconds_of(value) if isinstance(value, str) else None
             params[key] = value if seconds is None else seconds
     return params
+
+
+def _on_events(reader: YamlReader, node: Node | None) -> tuple[str, ...]:
+    kinds = []
+    for item in reader.items(node) if node else ():
+        kind = reader.text(item)
+        if kind is not None and not _NAME.match(kind):
+            reader.note(item, f"event kind {kind!r} must be snake_case, as in agent_gap")
+        elif kind is not None:
+            kinds.append(kind)
+    return tuple(kinds)
 
 
 def _columns(

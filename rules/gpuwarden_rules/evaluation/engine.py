@@ -11,7 +11,7 @@ is where a rule needs rows that only the lake has while that is away: one alert 
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -20,7 +20,7 @@ from typing import Any
 from gpuwarden.alert import Alert, AlertState, AlertStore, Severity
 from gpuwarden.clock import Clock, from_ms, to_ms
 from gpuwarden.judgement import Judgement
-from gpuwarden.query import LakeAwayError, Querier, QueryError
+from gpuwarden.query import ExpectedQuery, LakeAwayError, Querier, QueryError
 from gpuwarden.silence import Silence
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.overrides import Locations, Override
@@ -54,6 +54,8 @@ ROWS_MAX = 100_000
 """A rule that returns more rows has failed: a part of the rows would resolve the other alerts."""
 INLINE_ROWS_MAX = 1_000
 """With more rows, a step (20 us a row) leaves the event loop for a thread."""
+EVENT_REST_S = 1.0
+"""A rule that events wake rests at least so long: a storm of them is judged once a second."""
 REST_FACTOR = 4.0
 """A rule rests this many times as long as it took: the slow ones must not crowd out the others."""
 FLEET_REFRESH_S = 60.0
@@ -86,9 +88,11 @@ class RuleEngine:
         lag_s: Callable[[], float | None] = lambda: 0.0,
         overrides: Sequence[Override] = (),
         on_change: Callable[[Alert], None] | None = None,
+        expect: Callable[[Sequence[ExpectedQuery]], None] = lambda queries: None,
     ) -> None:
         """`beside`: for what no evaluation waits for; None: `querier`. `lag_s`: age of the newest row when it
-        was stored; None: none was since the start."""
+        was stored; None: none was since the start. `expect`: is told what rules will ask again and again."""
+        self._expect = expect
         self._lag_s = lag_s
         self._beside = beside or querier
         self._runtimes = {rule.name: _runtime_of(rule, overrides) for rule in rules}
@@ -184,6 +188,7 @@ class RuleEngine:
 
     async def start(self) -> None:
         """Take up the alerts of the store: pending goes on pending, firing does not fire twice."""
+        self._expect(self._expected())
         self._started_at = self._clock.now()
         stored = await self._stored()
         by_rule: dict[str, list[Alert]] = {}
@@ -243,8 +248,25 @@ class RuleEngine:
                     self._wake(runtime)
                 runtime.due.set()
             self._refreshed_at = self._muted_until = None
+            self._expect(self._expected())
             over = [alert for runtime in deleted for alert in runtime.state.values()]
             await self._save_over(over)
+
+    def _expected(self) -> list[ExpectedQuery]:
+        """What will be asked again and again."""
+        now = self._now()
+        rules = [runtime.rule for runtime in self._runtimes.values()]
+        required = [key for rule in rules for key in rule.requires]
+        return [
+            *(ExpectedQuery(r.sql, r.bindings(now), _replayed_s(r)) for r in rules),
+            *fleet.expected(required, now),
+        ]
+
+    def wake(self, kinds: Collection[str]) -> None:
+        """Evaluate the rules that are about events of these kinds, which are stored now."""
+        for runtime in self._runtimes.values():
+            if not set(kinds).isdisjoint(runtime.rule.on_events):
+                runtime.due.set()
 
     async def silence(self, silence: Silence) -> None:
         """Add a silence, or replace that of the same id; it is saved when this returns."""
@@ -313,7 +335,7 @@ class RuleEngine:
         """What a replay of a rule's past finds; nothing where it fails."""
         rule = known.rule
         runtime = RuleRuntime(rule, known.overrides)
-        span_s = rule.for_s + rule.keep_firing_for_s
+        span_s = _replayed_s(rule)
         count = min(WARM_UP_EVALUATIONS_MAX, math.ceil(span_s / rule.interval_s))
         now = self._now()
         try:
@@ -384,8 +406,13 @@ class RuleEngine:
                 is_asked = True
                 self._unreplayed.put_nowait((runtime, self._now()))
             rest_s = REST_FACTOR * (runtime.stats.last_seconds or 0.0)
-            if rest_s > runtime.rule.interval_s:
-                await _until(runtime, rest_s)
+            if runtime.rule.on_events:
+                rest_s = max(rest_s, EVENT_REST_S)
+            is_slow = rest_s > runtime.rule.interval_s
+            if is_slow or runtime.rule.on_events:
+                was_due = await _until(runtime, rest_s)
+                if was_due and not is_slow:
+                    continue
             await runtime.due.wait()
 
     async def _replay_all(self) -> None:
@@ -590,18 +617,26 @@ def _runtime_of(rule: Rule, overrides: Sequence[Override]) -> RuleRuntime:
     return RuleRuntime(rule, _concerning(rule, overrides))
 
 
+def _replayed_s(rule: Rule) -> float:
+    """How much of a rule's past is replayed at a start."""
+    return rule.for_s + rule.keep_firing_for_s if rule.for_s > 0 else 0.0
+
+
 def _urgency(runtime: RuleRuntime) -> int:
     """Rules that page come first."""
     return -list(Severity).index(runtime.rule.severity)
 
 
-async def _until(runtime: RuleRuntime, seconds: float) -> None:
-    """Rest so long, or until the rule is over."""
+async def _until(runtime: RuleRuntime, seconds: float) -> bool:
+    """Rest so long, or until the rule is over; whether it was due meanwhile."""
     deadline = asyncio.get_running_loop().time() + seconds
+    was_due = False
     while not runtime.is_over:
+        was_due = was_due or runtime.due.is_set()
         runtime.due.clear()
         try:
             async with asyncio.timeout_at(deadline):
                 await runtime.due.wait()
         except TimeoutError:
-            return
+            break
+    return was_due

@@ -2,13 +2,13 @@
 which nodes are silent."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from gpuwarden.query import Querier
+from gpuwarden.query import ExpectedQuery, Querier
 from gpuwarden.schema import TABLES
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.overrides import Location, Locations
@@ -37,23 +37,33 @@ async def absent_columns(
     A column is absent where its table has recent rows and none has a value. A table without recent
     rows is not: nothing is wrong with a fleet that has no processes now. Raises QueryError.
     """
-    columns = sorted(key for key in set(required) if key[0] not in UNFORESEEN)
-    if not columns:
-        return {}
     absent: dict[Required, str] = {}
-    for table, keys in groupby(columns, key=itemgetter(0)):
-        names = [column for _, column in keys]
-        # One pass over each table: to open it costs more than to count its columns.
-        counts = ", ".join(f'count("{name}")' for name in names)
-        result = await querier.query(
-            f"SELECT $now IS NOT NULL, count(*), {counts} FROM {table} WHERE {_recent(table)}",
-            {"now": now},
-        )
+    for table, names, sql in _counts(required):
+        result = await querier.query(sql, {"now": now})
         _, rows, *values = result.rows[0]
         for name, known in zip(names, values, strict=True):
             if rows and not known:
                 absent[table, name] = f"no {_subject(table)} of the fleet reports {table}.{name}"
     return absent
+
+
+def expected(required: Iterable[Required], now: datetime) -> list[ExpectedQuery]:
+    """What `absent_columns` will ask."""
+    return [ExpectedQuery(sql, {"now": now}) for _, _, sql in _counts(required)]
+
+
+def _counts(required: Iterable[Required]) -> Iterator[tuple[str, list[str], str]]:
+    """Table, columns, and the SELECT that counts their values."""
+    columns = sorted(key for key in set(required) if key[0] not in UNFORESEEN)
+    for table, keys in groupby(columns, key=itemgetter(0)):
+        names = [column for _, column in keys]
+        # One pass over each table: to open it costs more than to count its columns.
+        counts = ", ".join(f'count("{name}")' for name in names)
+        yield (
+            table,
+            names,
+            f"SELECT $now IS NOT NULL, count(*), {counts} FROM {table} WHERE {_recent(table)}",
+        )
 
 
 def is_needed(rule: Rule) -> bool:

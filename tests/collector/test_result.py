@@ -3,12 +3,14 @@
 import csv
 import io
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -76,7 +78,7 @@ def test_values(database: Database, sql: str, value: Any, in_json: Any) -> None:
     body = json.loads(encoded("json", rows, 0.5))
     assert body["columns"] == [{"name": "value", "type": rows.types[0]}]
     assert body["rows"] == [[value if "HUGEINT" in sql else in_json]]
-    assert encoded("csv", rows, 0).startswith(b"value\r\n")
+    assert encoded("csv", rows, 0).startswith(b"value\n")
     read = pa.ipc.open_stream(encoded("arrow", rows, 0)).read_all()
     assert (read.schema, str(read)) == (rows.data.schema, str(rows.data))
     stored = ResultRows(pq.read_table(io.BytesIO(encoded("parquet", rows, 0))), rows.types, False)
@@ -161,6 +163,38 @@ def read_back(form: str, body: bytes) -> Any:
     return body
 
 
+CELLS = st.tuples(
+    st.none() | st.text(),
+    st.none() | st.integers(-(2**63), 2**63 - 1),
+    st.none() | st.floats(width=32),
+    st.none() | st.floats(),
+    st.none() | st.booleans(),
+    st.lists(st.text(), max_size=2),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(CELLS, min_size=1, max_size=5))
+def test_json_is_what_a_json_reader_reads(cells: list[tuple[Any, ...]]) -> None:
+    kinds = (pa.string(), pa.int64(), pa.float32(), pa.float64(), pa.bool_(), pa.list_(pa.string()))
+    columns = [pa.array(list(c), k) for c, k in zip(zip(*cells, strict=True), kinds, strict=True)]
+    data = pa.table(columns, names=[f'"{n}' for n in range(len(kinds))])
+    rows = ResultRows(data, ("VARCHAR", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "VARCHAR[]"), False)
+
+    def known(value: Any) -> Any:
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    expected = [[known(value) for value in row] for row in cells]
+    found = json.loads(encoded("json", rows, 0))["rows"]
+    for row in found:  # the shortest text of a FLOAT is not the DOUBLE that it is
+        row[2] = None if row[2] is None else float(np.float32(row[2]))
+    assert found == expected
+    lines = [json.loads(line) for line in encoded("ndjson", rows, 0).decode().split("\n")[:-1]]
+    for line in lines:
+        line['"2'] = None if line['"2'] is None else float(np.float32(line['"2']))
+    assert lines == [dict(zip(data.schema.names, row, strict=True)) for row in expected]
+
+
 def test_ndjson_is_an_object_a_line(database: Database) -> None:
     rows = rows_of(database, "SELECT range AS n, NULL AS x, {'a': 'é'} AS s FROM range(2)")
     lines = encoded("ndjson", ResultRows(rows.data, rows.types, True), 0).splitlines()
@@ -196,13 +230,13 @@ def test_csv_has_plain_values_and_others_as_they_are(database: Database) -> None
             (NULL, 'nan', '-inf'::FLOAT, '', TIMESTAMP '1969-12-31 23:59:59.9999', NULL, []),
             (3, -2.5, 1e30::FLOAT, E'l\nx', NULL, false, NULL))""",
     )
-    assert encoded("csv", rows, 0).decode().partition("\r\n")[2] == (
-        '1,1.0,0.1,"a,b""c",2026-01-02T03:04:05.678Z,true,"[1,2]"\r\n'
-        ",,,,1969-12-31T23:59:59.999Z,,[]\r\n"
-        '3,-2.5,1e+30,"l\nx",,false,\r\n'
+    assert encoded("csv", rows, 0).decode().partition("\n")[2] == (
+        '1,1.0,0.1,"a,b""c",2026-01-02T03:04:05.678Z,true,"[1,2]"\n'
+        ",,,,1969-12-31T23:59:59.999Z,,[]\n"
+        '3,-2.5,1e+30,"l\nx",,false,\n'
     )
     nothing = rows_of(database, "SELECT NULL AS a UNION ALL SELECT ''")
-    assert encoded("csv", nothing, 0) == b'a\r\n""\r\n""\r\n'
+    assert encoded("csv", nothing, 0) == b'a\n""\n""\n'
 
 
 def test_csv_is_what_a_csv_reader_reads(database: Database) -> None:
@@ -215,4 +249,4 @@ def test_no_rows_are_an_empty_answer_with_its_columns(database: Database) -> Non
     rows = rows_of(database, "SELECT 1 AS a, 'x' AS b WHERE false")
     assert python_rows(rows) == []
     assert json.loads(encoded("json", rows, 0))["rows"] == []
-    assert encoded("csv", rows, 0) == b"a,b\r\n"
+    assert encoded("csv", rows, 0) == b"a,b\n"

@@ -1,7 +1,7 @@
 """Encodes rows as CSV column by column: what most columns hold is never made into Python values.
 
-RFC 4180: a field is quoted where it must be, NULL is an empty one. Instants are UTC with milliseconds, durations
-seconds, nested values JSON.
+RFC 4180 but for lines, which end with LF as a shell's tools expect: a field is quoted where it must be, NULL is an
+empty one. Instants are UTC with milliseconds, durations seconds, nested values JSON.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpuwarden_collector.query.encode import ResultRows, csv_cell, joined, python_rows
+from gpuwarden_collector.query.encode import (
+    ResultRows,
+    csv_cell,
+    instant_texts,
+    joined,
+    python_rows,
+)
 
+LINE_END = b"\n"
 _QUOTED = '[",\r\n]'
-_END_US = 253_402_300_800_000_000
-"""The year 10000."""
 
 
 def csv_rows(data: Any, types: Sequence[str]) -> bytes:
@@ -30,7 +35,7 @@ def csv_rows(data: Any, types: Sequence[str]) -> bytes:
         return b""
     if len(types) == 1:  # an empty line would be no row
         cells[0] = pc.if_else(pc.equal(pc.binary_length(cells[0]), 0), b'""', cells[0])
-    return joined(*cells[:-1], b"\r\n")
+    return joined(*cells[:-1], LINE_END)
 
 
 def _plain(column: Any) -> Any:
@@ -46,19 +51,11 @@ def _plain(column: Any) -> Any:
         known = pc.if_else(pc.is_finite(column), column, pa.scalar(None, kind))
         text = known.cast(pa.string())
         # As Python writes them: a reader takes a column of 1 and 2 for integers.
+        if not pc.any(pc.equal(pc.floor(known), known)).as_py():
+            return text
         is_whole = pc.match_substring_regex(text, r"^-?[0-9]+$")
         return pc.if_else(is_whole, pc.binary_join_element_wise(text, ".0", ""), text)
-    return _instants(column) if pa.types.is_timestamp(kind) else None
-
-
-def _instants(column: Any) -> Any:
-    us = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
-    ends = pc.min_max(us).as_py()
-    if ends["min"] is None or ends["min"] < 0 or ends["max"] >= _END_US:
-        return None
-    ms = us.cast(pa.timestamp("us")).cast(pa.timestamp("ms"), safe=False)
-    text = pc.replace_substring(ms.cast(pa.string()), " ", "T")
-    return pc.binary_join_element_wise(text, "Z", "")
+    return instant_texts(column) if pa.types.is_timestamp(kind) else None
 
 
 def _by_value(data: Any, sql_type: str) -> Any:

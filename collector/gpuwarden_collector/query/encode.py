@@ -12,6 +12,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +21,9 @@ from gpuwarden.query import QueryError
 
 _PLAIN_TYPES = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_floating)
 _WIDE = ("HUGEINT", "UHUGEINT")
-_FIRST, _END = np.datetime64("0001-01-01"), np.datetime64("9999-12-31T23:59:59")
+_END_US = 253_402_300_800_000_000
+"""The year 10000."""
+_JSON = msgspec.json.Encoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,24 @@ def joined(*parts: Any) -> bytes:
 
 
 def json_bytes(value: Any) -> bytes:
-    """JSON without blanks, as UTF-8."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    """JSON without blanks, as UTF-8; NaN and infinity are null."""
+    return _JSON.encode(value)
+
+
+def json_lines(values: Sequence[Any]) -> bytes:
+    """As `json_bytes`, each on a line."""
+    return _JSON.encode_lines(values)
+
+
+def instant_texts(values: Any) -> Any:
+    """A column of instants as `2026-01-01T00:00:00.000Z`; None: some are before 1970 or after 9999."""
+    us = values.cast(pa.timestamp("us", values.type.tz), safe=False).cast(pa.int64())
+    ends = pc.min_max(us).as_py()
+    if ends["min"] is None or ends["min"] < 0 or ends["max"] >= _END_US:
+        return None
+    ms = us.cast(pa.timestamp("us")).cast(pa.timestamp("ms"), safe=False)
+    text = pc.replace_substring(ms.cast(pa.string()), " ", "T")
+    return pc.binary_join_element_wise(text, "Z", "")
 
 
 def _python_column(name: str, values: Any, sql_type: str) -> list[Any]:
@@ -93,20 +112,13 @@ def json_column(name: str, values: Any, sql_type: str) -> list[Any]:
     Raises QueryError.
     """
     kind = values.type
-    if pa.types.is_timestamp(kind) and kind.unit in ("us", "ms", "s"):
-        instants = values.combine_chunks().to_numpy(zero_copy_only=False)
-        is_null = np.isnat(instants)
-        known = instants[~is_null]
-        if not known.size or (known.min() >= _FIRST and known.max() < _END):
-            texts = np.datetime_as_string(known.astype("datetime64[ms]"), timezone="UTC")
-            if not is_null.any():
-                return list(texts.tolist())
-            found = np.full(len(instants), None, object)
-            found[~is_null] = texts
-            return list(found)
-    elif pa.types.is_floating(kind):
-        cells: list[Any] = values.to_pylist()
-        return [cell if cell is None or math.isfinite(cell) else None for cell in cells]
+    if pa.types.is_timestamp(kind):
+        texts = instant_texts(values)
+        if texts is not None:
+            return list(texts.to_pylist())
+    elif pa.types.is_float32(kind):
+        # Of the shortest text, not of the DOUBLE that is as large: 0.1.
+        return list(values.cast(pa.string()).cast(pa.float64()).to_pylist())
     elif sql_type not in _WIDE and any(is_plain(kind) for is_plain in _PLAIN_TYPES):
         plain: list[Any] = values.to_pylist()
         return plain

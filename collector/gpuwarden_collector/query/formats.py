@@ -14,11 +14,12 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from gpuwarden.query import TRUNCATED, QueryError
-from gpuwarden_collector.query.csv_rows import csv_rows
+from gpuwarden_collector.query.csv_rows import LINE_END, csv_rows
 from gpuwarden_collector.query.encode import (
     ResultRows,
     json_bytes,
     json_column,
+    json_lines,
     parquet_column,
 )
 
@@ -95,7 +96,8 @@ class _Json:
     def rows(self, data: Any) -> bytes:
         body = bytearray()
         for cells in _json_rows(data, self._names, self._types):
-            body += self._between + json_bytes(cells)[1:-1]
+            body += self._between
+            body += json_bytes(cells)[1:-1]
             self._between = b","
         return bytes(body)
 
@@ -117,10 +119,10 @@ class _Ndjson:
         return b""
 
     def rows(self, data: Any) -> bytes:
+        names = self._names
         return b"".join(
-            json_bytes(dict(zip(self._names, row, strict=True))) + b"\n"
-            for cells in _json_rows(data, self._names, self._types)
-            for row in cells
+            json_lines([dict(zip(names, row, strict=True)) for row in cells])
+            for cells in _json_rows(data, names, self._types)
         )
 
     def end(self, ending: Ending) -> bytes:
@@ -130,7 +132,7 @@ class _Ndjson:
 
 
 class _Csv:
-    """RFC 4180 with a header line; NULL is an empty field, nested values are JSON."""
+    """RFC 4180 with a header line and lines that end with LF; NULL is an empty field, nested values are JSON."""
 
     batch_bytes = 256 * 1024
 
@@ -269,5 +271,5 @@ def _chunks(data: Any) -> Iterator[Any]:
 
 def _csv(rows: Any) -> bytes:
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\r\n").writerows(rows)
+    csv.writer(text, lineterminator=LINE_END.decode()).writerows(rows)
     return text.getvalue().encode()

@@ -26,6 +26,7 @@ from gpuwarden_collector.query.pruned import PrunedLake, QueryTimeSpan, span_of
 from gpuwarden_collector.query.recent import RecentQueries
 from gpuwarden_collector.query.statement import Statement, split
 from gpuwarden_collector.query.table_reads import QueryPlanner, earliest_of
+from gpuwarden_collector.query.time_bounds import with_cast_bounds
 from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.errors import lost_file, one_line, unreachable_store
 from gpuwarden_collector.storage.newest_rows import KEPT
@@ -69,6 +70,8 @@ class _Judged:
     """Names of tables, views and WITH queries that it reads."""
     span: QueryTimeSpan | None
     """Of the time of the rows that it reads; None: that is not known, or it reads more than a table."""
+    cast_sql: str | None
+    """The same query with bounds of `ts` in its type; None: they are."""
     may_be_recent: bool
     """Whether it gives rows of tables behind the lake, all of them named plainly."""
     postgres: "_Translated"
@@ -492,31 +495,49 @@ class Runner:
             listed = judged.postgres.listed
             names_bound = judged.parsed.parameters
             bound = {name: _bound(params[name], is_list=name in listed) for name in names_bound}
-            asked = judged.parsed.sql, bound, row_limit
-            recent = self._recent if judged.may_be_recent else None
-            if recent is not None and recent.take(judged.parsed.sql, bound):
-                with reading.opened(recent):
-                    return reading.give(sink, *asked, names=())
-            if judged.span is not None:
-                mark = self._pruned.take(judged.span, bound)
-                if mark is not None:
-                    with reading.opened(self._pruned):
-                        truncated = reading.give_as_known(
-                            sink, *asked, names=judged.names, mark=mark
-                        )
-                    if truncated is not None:
-                        return truncated
-            if judged.postgres.is_catalog:
-                with self._reading_catalog(reading):
-                    return reading.give(_WithObjectIds(sink), *asked, names=judged.names)
-            is_newest = bool(judged.views) and self._newest.take(judged.views, newest)
-            names = judged.state_names if is_newest else judged.names
-            source: QuerySource = self._newest if is_newest else self._engine
-            with reading.opened(source):
-                self._order_joins(judged.may_join)
-                if judged.names_running is not None and reading.show_running_waste(newest):
-                    names = judged.names_running
-                return reading.give(sink, *asked, names=names)
+            text = judged.cast_sql or judged.parsed.sql
+            try:
+                return self._run(reading, sink, judged, text, bound, row_limit, newest)
+            except QueryError as error:
+                # Where it is wrong is said of the text that was asked.
+                if judged.cast_sql is None or error.offset is None or sink.has_sent:
+                    raise
+            return self._run(reading, sink, judged, judged.parsed.sql, bound, row_limit, newest)
+
+    def _run(
+        self,
+        reading: Reading,
+        sink: RowSink,
+        judged: _Judged,
+        sql: str,
+        bound: Mapping[str, Any],
+        row_limit: int,
+        newest: Mapping[str, str],
+    ) -> bool:
+        """As `run`, from the cheapest source that has the rows."""
+        asked = sql, bound, row_limit
+        recent = self._recent if judged.may_be_recent else None
+        if recent is not None and recent.take(sql, bound):
+            with reading.opened(recent):
+                return reading.give(sink, *asked, names=())
+        if judged.span is not None:
+            mark = self._pruned.take(judged.span, bound)
+            if mark is not None:
+                with reading.opened(self._pruned):
+                    truncated = reading.give_as_known(sink, *asked, names=judged.names, mark=mark)
+                if truncated is not None:
+                    return truncated
+        if judged.postgres.is_catalog:
+            with self._reading_catalog(reading):
+                return reading.give(_WithObjectIds(sink), *asked, names=judged.names)
+        is_newest = bool(judged.views) and self._newest.take(judged.views, newest)
+        names = judged.state_names if is_newest else judged.names
+        source: QuerySource = self._newest if is_newest else self._engine
+        with reading.opened(source):
+            self._order_joins(judged.may_join)
+            if judged.names_running is not None and reading.show_running_waste(newest):
+                names = judged.names_running
+            return reading.give(sink, *asked, names=names)
 
     def describe(
         self, number: int, sql: str, params: Mapping[str, Any], log_of: str = NOBODY
@@ -655,6 +676,7 @@ class Runner:
                 guard.check(parsed, more)
                 postgres = replace(postgres, is_changed=True)
             is_plain = not postgres.is_catalog and guard.is_plainly_named(parsed)
+            cast = with_cast_bounds(parsed.selects, parsed.sql) if guard.is_select(parsed) else None
             span = reading.span(parsed) if is_plain else None
         read = guard.tables(parsed)
         names = self._sources(read)
@@ -674,6 +696,7 @@ class Runner:
             frozenset(read - views) | beside if read - views <= UPSERTED else None,
             frozenset(read),
             span,
+            cast,
             is_plain and bool(names) and guard.is_select(parsed),
             postgres,
         )

@@ -10,7 +10,7 @@ itself. Whatever else: the lake is asked.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,6 +20,7 @@ import duckdb
 
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden_collector.query.guard import nodes_of
+from gpuwarden_collector.query.time_bounds import bounds_of, conditions
 from gpuwarden_collector.storage.engine import Engine, hot_table
 from gpuwarden_collector.storage.lake import SampleFile
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
@@ -32,13 +33,6 @@ _PRUNED = frozenset(TABLE_NAMES) - ROLLUPS.keys()
 """Tables of whose rows none are ever deleted but with their file."""
 _FILES_MAX = 64
 """With more files DuckLake's own way costs no more."""
-_LOWER = {"COMPARE_GREATERTHAN", "COMPARE_GREATERTHANOREQUALTO"}
-_UPPER = {"COMPARE_LESSTHAN", "COMPARE_LESSTHANOREQUALTO"}
-_STEADY = frozenset({"-", "+", "now", "get_current_timestamp", "today", "date_trunc", "trunc"}) | {
-    f"to_{unit}" for unit in ("weeks", "days", "hours", "minutes", "seconds", "milliseconds")
-}
-"""Functions that are the same for each row of a query."""
-_CLASSES = frozenset({"FUNCTION", "CONSTANT", "CAST", "PARAMETER"})
 _INSTANTS = frozenset({"TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE", "VARCHAR"})
 
 
@@ -66,7 +60,9 @@ def span_of(tree: Mapping[str, Any], cursor: duckdb.DuckDBPyConnection) -> Query
     is_plain = table["type"] == "BASE_TABLE" and name in _PRUNED
     if not is_plain or any(table.get(key) for key in _BESIDE):
         return None
-    bounds = [bound for part in _parts(selects[0].get("where_clause")) for bound in _bounds(part)]
+    bounds = [
+        bound for part in conditions(selects[0].get("where_clause")) for bound in bounds_of(part)
+    ]
     if not bounds:
         return None
     names = {
@@ -171,42 +167,3 @@ def _may_hold(file: SampleFile, lower: datetime | None, upper: datetime | None) 
     except OverflowError:  # there is no such instant
         return True
     return not is_before and not is_behind
-
-
-def _parts(condition: Any) -> Sequence[Mapping[str, Any]]:
-    """Conditions all of which must hold."""
-    if not isinstance(condition, dict):
-        return ()
-    if condition.get("type") == "CONJUNCTION_AND":
-        return [part for child in condition["children"] for part in _parts(child)]
-    return [condition]
-
-
-def _bounds(part: Mapping[str, Any]) -> Iterator[tuple[bool, Mapping[str, Any]]]:
-    """Bounds of `ts`, each with whether it is a lower one."""
-    kind = part.get("type")
-    if kind == "COMPARE_BETWEEN" and _is_ts(part["input"]):
-        found = [(True, part["lower"]), (False, part["upper"])]
-    elif kind in _LOWER | _UPPER and _is_ts(part["left"]):
-        found = [(kind in _LOWER, part["right"])]
-    elif kind in _LOWER | _UPPER and _is_ts(part["right"]):
-        found = [(kind in _UPPER, part["left"])]
-    else:
-        return
-    yield from ((is_lower, bound) for is_lower, bound in found if _is_steady(bound))
-
-
-def _is_ts(expression: Mapping[str, Any]) -> bool:
-    if expression.get("class") != "COLUMN_REF":
-        return False
-    return str(expression["column_names"][-1]).lower() == "ts"
-
-
-def _is_steady(expression: Mapping[str, Any]) -> bool:
-    """Whether an expression has one value for a query, as far as is known here."""
-    for node in nodes_of(expression):
-        if "class" in node and node["class"] not in _CLASSES:
-            return False
-        if "function_name" in node and str(node["function_name"]).lower() not in _STEADY:
-            return False
-    return True

@@ -161,8 +161,8 @@ async def running(
         stats = Stats()
         access = AccessControl(settings, clock, stats.denied)
         kept = await _keeping(stack, settings, clock, stats, access)
-        frames, writer, disk, querier = kept.frames, kept.writer, kept.disk, kept.querier
-        rules_querier = kept.rules_querier
+        frames, writer, disk = kept.frames, kept.writer, kept.disk
+        querier, rules_querier = kept.querier, kept.rules_querier
         bodies = BodyReader(settings.body_bytes_in_flight_max, settings.body_timeout_s)
         decode_pool = _decode_pool(stack, settings, clock, stats)
         no_room, clock_check = (lambda: disk.refusal), kept.clock_check
@@ -171,15 +171,10 @@ async def running(
         pacing = Pacing(clock, stats.acknowledge_seconds)
         kept.timetable.every("pacing", PACING_LOOK_S, pacing.look)
         levels = partial(_levels, kept, bodies, decode_pool, access, pacing, quota)
-        identity, budget = frames.state.collector, disk.budget
-        health = Health(identity, writer, stats, clock, querier, levels, budget, duties)
+        identity = frames.state.collector
+        health = Health(identity, writer, stats, clock, querier, levels, disk.budget, duties)
         await _watch_itself(kept.timetable, health)
-        commands: dict[str, control.Command] = {
-            "backup": kept.storage.backup,
-            "maintain": kept.storage.maintain,
-            "health": health.document,
-        }
-        await stack.enter_async_context(control.serving(settings.data_dir, commands))
+        await _listen_locally(stack, settings, kept.storage, health)
         make_api = partial(Api, more_metrics=more_metrics, pacing=pacing, guard=access.middleware)
         api = make_api(ingest, stats, clock, levels)
         turns = _turns(settings, kept, clock)
@@ -192,7 +187,6 @@ async def running(
         # First of all: whoever waits for an answer would keep the server from its end.
         stack.push_async_callback(querier.close)
         log.info("collector listens", extra={"url": url, "data": str(settings.data_dir)})
-        alerts = SqlAlertStore(writer, rules_querier, clock)
         with _ending_with(kept.ended):
             yield Collector(
                 url,
@@ -200,7 +194,7 @@ async def running(
                 rules_querier,
                 rules_querier.expect,
                 rules_querier.beside,
-                alerts,
+                SqlAlertStore(writer, rules_querier, clock),
                 SqlIncidentStore(writer, rules_querier),
                 SqlDiagnosisStore(writer, rules_querier),
                 stats,
@@ -308,6 +302,18 @@ async def _watch_itself(timetable: Timetable, health: Health) -> None:
     """The first sample comes before the first rule, which would else see a collector that is silent."""
     await health.sample()
     timetable.every("sample", SAMPLE_S, health.sample)
+
+
+async def _listen_locally(
+    stack: AsyncExitStack, settings: CollectorSettings, storage: StorageProcess, health: Health
+) -> None:
+    """Take commands of this host."""
+    commands: dict[str, control.Command] = {
+        "backup": storage.backup,
+        "maintain": storage.maintain,
+        "health": health.document,
+    }
+    await stack.enter_async_context(control.serving(settings.data_dir, commands))
 
 
 def endpoints_of(app: web.Application) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.schema import UPSERTED
-from gpuwarden_collector.query.table_reads import QueryPlanner, TableRead, earliest_of, reads_of
+from gpuwarden_collector.query.table_reads import PlannedRead, QueryPlanner, earliest_of, reads_of
 from gpuwarden_rules.definition.language import builtin_rules
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC).replace(tzinfo=None)
@@ -73,7 +73,7 @@ def test_plans_name_tables_columns_and_bounds(
         assert {read.since for read in found} == {NOW - timedelta(seconds=60)}
         return
     assert found == [
-        TableRead(name, frozenset(columns), None if span is None else NOW - span)
+        PlannedRead(name, frozenset(columns), None if span is None else NOW - span)
         for name, (columns, span) in expected.items()
     ]
 

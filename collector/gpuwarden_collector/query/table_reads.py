@@ -24,7 +24,7 @@ _NOT_TRUE_OF_EMPTY_TABLES = "statistics_propagation,late_materialization,join_fi
 
 
 @dataclass(frozen=True, slots=True)
-class TableRead:
+class PlannedRead:
     """Rows of a table that a query needs."""
 
     table: str
@@ -48,7 +48,7 @@ class QueryPlanner:
         self._connection.execute(f"SET disabled_optimizers = '{_NOT_TRUE_OF_EMPTY_TABLES}'")
         self._connection.execute("SET lock_configuration = true")
 
-    def reads(self, sql: str, params: Mapping[str, Any]) -> Sequence[TableRead]:
+    def reads(self, sql: str, params: Mapping[str, Any]) -> Sequence[PlannedRead]:
         """What a query that may run reads of the store. Raises duckdb.Error."""
         asked = f"EXPLAIN (FORMAT JSON) {sql}"
         cursor = self._connection.cursor()
@@ -59,12 +59,12 @@ class QueryPlanner:
             cursor.close()
 
 
-def reads_of(plan: str) -> Sequence[TableRead]:
+def reads_of(plan: str) -> Sequence[PlannedRead]:
     """From a plan as JSON."""
     return [_read(name, scan) for name, scan in _scans(json.loads(plan))]
 
 
-def earliest_of(reads: Sequence[TableRead]) -> datetime | None:
+def earliest_of(reads: Sequence[PlannedRead]) -> datetime | None:
     """From when rows are needed (naive UTC), datetime.max where none are; None: of any time."""
     earliest = datetime.max  # noqa: DTZ901  naive, as the store has instants
     for read in reads:
@@ -86,11 +86,11 @@ def _scans(plan: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield from _scans(plan.get("children", []))
 
 
-def _read(name: str, said: Mapping[str, Any]) -> TableRead:
+def _read(name: str, said: Mapping[str, Any]) -> PlannedRead:
     filters, projected = _texts(said.get("Filters")), _texts(said.get("Projections"))
     words = {word for text in (*filters, *projected) for word in re.findall(r"\w+", text)}
     known = {column.name for column in stored_columns(TABLES[name])} if name in TABLES else set()
-    return TableRead(name, frozenset(words & known), _lower_bound(filters))
+    return PlannedRead(name, frozenset(words & known), _lower_bound(filters))
 
 
 def _texts(said: Any) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import duckdb
 import pyarrow as pa
@@ -27,6 +27,7 @@ from gpuwarden_collector.query.recent import RecentQueries
 from gpuwarden_collector.query.statement import Statement, split
 from gpuwarden_collector.query.table_reads import QueryPlanner, earliest_of
 from gpuwarden_collector.query.time_bounds import with_cast_bounds
+from gpuwarden_collector.query.whole_store import WholeStore
 from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.errors import lost_file, one_line, unreachable_store
 from gpuwarden_collector.storage.newest_rows import KEPT
@@ -171,6 +172,17 @@ class QuerySource(Protocol):
         ...
 
 
+@runtime_checkable
+class KnownSource(QuerySource, Protocol):
+    """One that may be read without asking the lake first."""
+
+    def begin_as_known(
+        self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None
+    ) -> bytes | None:
+        """As of `Engine`."""
+        ...
+
+
 class Reading:
     """One query's cursor and read-only transaction, for use in one thread.
 
@@ -304,7 +316,7 @@ class Reading:
 
         Raises QueryError, Interrupted, StoreUnavailableError.
         """
-        if self._engine is self._taken:
+        if self._engine is not None and isinstance(self._taken, KnownSource):
             truncated = self.give_as_known(sink, sql, params, row_limit, names=names)
             if truncated is not None:
                 return truncated
@@ -332,9 +344,9 @@ class Reading:
     ) -> bool | None:
         """As `give`, by what is known of the lake; None: that is not known, or another than `mark`."""
         engine = self._engine
-        assert engine is not None
+        assert engine is not None and isinstance(self._taken, KnownSource)
         with _interruptible():
-            begun = engine.begin_as_known(self._open(), names)
+            begun = self._taken.begin_as_known(self._open(), names)
         if begun is None:
             return None
         wanted = begun if mark is None else mark
@@ -459,6 +471,7 @@ class Runner:
         self._joins = True
         self._newest = NewestRows(engine)
         self._pruned = PrunedLake(engine)
+        self._whole = WholeStore(engine)
         self._judged: dict[tuple[str, str, str], _Judged] = {}
         self._catalog: QuerySource | None = None
         self._column_types: Mapping[str, str] | None = None
@@ -486,7 +499,7 @@ class Runner:
         Raises QueryError, Interrupted, StoreUnavailableError.
         """
         guard.check_text(sql)
-        reading = Reading(self._engine, self._engine, self._planner)
+        reading = Reading(self._whole, self._engine, self._planner)
         with self._as_running(number, reading) as judging:
             judged = judging.judged = self._judge(reading, sql, dialect, log_of)
             missing = sorted(judged.parsed.parameters - params.keys())
@@ -532,7 +545,9 @@ class Runner:
                 return reading.give(_WithObjectIds(sink), *asked, names=judged.names)
         is_newest = bool(judged.views) and self._newest.take(judged.views, newest)
         names = judged.state_names if is_newest else judged.names
-        source: QuerySource = self._newest if is_newest else self._engine
+        # What shows the waste of the hours that run makes views of its own.
+        whole = self._whole if judged.names_running is None else self._engine
+        source: QuerySource = self._newest if is_newest else whole
         with reading.opened(source):
             self._order_joins(judged.may_join)
             if judged.names_running is not None and reading.show_running_waste(newest):
@@ -544,7 +559,7 @@ class Runner:
     ) -> Description:
         """What a query of a PostgreSQL client returns, without running it. As `run`."""
         guard.check_text(sql)
-        reading = Reading(self._engine, self._engine)
+        reading = Reading(self._whole, self._engine)
         with self._as_running(number, reading) as judging:
             judged = judging.judged = self._judge(reading, sql, "postgres", log_of)
             with reading.opened():
@@ -634,6 +649,8 @@ class Runner:
 
     def let_go(self) -> None:
         """Hold no memory that the next query can have again without cost."""
+        self._whole.let_go()
+        self._pruned.let_go()
         self._engine.let_go()
 
     def is_lake_readable(self) -> bool:
@@ -676,7 +693,11 @@ class Runner:
                 guard.check(parsed, more)
                 postgres = replace(postgres, is_changed=True)
             is_plain = not postgres.is_catalog and guard.is_plainly_named(parsed)
-            cast = with_cast_bounds(parsed.selects, parsed.sql) if guard.is_select(parsed) else None
+            cast = (
+                with_cast_bounds([*(parsed.selects or ())], parsed.sql)
+                if guard.is_select(parsed)
+                else None
+            )
             span = reading.span(parsed) if is_plain else None
         read = guard.tables(parsed)
         names = self._sources(read)

@@ -93,6 +93,7 @@ class PrunedLake:
         self._engine = engine
         self._cursor: duckdb.DuckDBPyConnection | None = None
         self._shown: dict[str, tuple[str, ...]] = {}
+        self._shown_rows: dict[str, Any] = {}
 
     def take(self, span: QueryTimeSpan, params: Mapping[str, Any]) -> bytes | None:
         """Have a query of that span read only files that matter; the mark of the lake that they are of.
@@ -116,6 +117,12 @@ class PrunedLake:
     def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """The one that stays."""
         yield self._cursor or self._open()
+
+    def begin_as_known(
+        self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None
+    ) -> bytes | None:
+        """As `Engine.begin_as_known`."""
+        return self._engine.begin_as_known(cursor, names, self._shown_rows)
 
     def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
         """As `Engine.begin`."""
@@ -150,9 +157,17 @@ class PrunedLake:
         listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
         read = f"read_parquet([{listed}], union_by_name = true, hive_partitioning = false)"
         lake = f"SELECT {columns} FROM {read} UNION ALL " if paths else ""
-        cursor.register(hot_table(name), SCHEMAS[name].empty_table())
+        if name not in self._shown_rows:
+            self._shown_rows[name] = SCHEMAS[name].empty_table()
+            cursor.register(hot_table(name), self._shown_rows[name])
         cursor.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {lake}{hot}")
         self._shown[name] = paths
+
+    def let_go(self) -> None:
+        """Hold no rows."""
+        if self._cursor is not None:
+            self._cursor.close()
+        self._cursor, self._shown, self._shown_rows = None, {}, {}
 
     def _open(self) -> duckdb.DuckDBPyConnection:
         """Raises duckdb.Error."""

@@ -9,7 +9,7 @@ are copies in memory that `refresh` keeps level with the state file.
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -297,9 +297,14 @@ class Engine:
         return True
 
     def begin_as_known(
-        self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        names: Iterable[str] | None = None,
+        shown: MutableMapping[str, Any] | None = None,
     ) -> bytes | None:
         """As `begin`, without asking the lake: milliseconds less.
+
+        `shown`: what this cursor sees of the segments already, by table, to be brought up to date.
 
         What the cursor sees is of one moment only if `is_unchanged(answer)` when it has bound its
         statement, and with that taken its view of the lake. None: what the lake holds is not known,
@@ -310,10 +315,10 @@ class Engine:
             return None
         self.refresh()
         try:
+            # What is registered in a transaction ends with it.
+            self.register(cursor, wanted, known[1], is_strict=True, shown=shown)
             cursor.execute("BEGIN TRANSACTION READ ONLY")
-            self.register(cursor, wanted, known[1], is_strict=True)
         except MissingSegmentError:
-            _roll_back(cursor)
             return None
         except duckdb.Error as error:
             _roll_back(cursor)
@@ -378,9 +383,10 @@ class Engine:
         until: int | None = None,
         *,
         is_strict: bool = False,
+        shown: MutableMapping[str, Any] | None = None,
     ) -> Mapping[str, Any]:
         """Let a cursor see rows of the segments behind `after`, up to `until`, as `hot_table(name)`; the
-        Arrow tables of them.
+        Arrow tables of them. Those in `shown` it sees.
 
         A segment that is missing is passed over, once with a word in the log, unless `is_strict`: then
         MissingSegmentError. Raises StoreUnavailableError, duckdb.Error.
@@ -393,8 +399,11 @@ class Engine:
             raise
         except (SegmentError, OSError) as error:
             raise StoreUnavailableError(str(error)) from error
+        known = {} if shown is None else shown
         for name, table in tables.items():
-            cursor.register(hot_table(name), table)
+            if known.get(name) is not table:
+                cursor.register(hot_table(name), table)
+                known[name] = table
         return tables
 
     def join_hot(self, after: int) -> int:

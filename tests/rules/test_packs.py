@@ -8,6 +8,8 @@ from tests.each import each
 from tests.rules.built_in import FILES, cases_in
 
 from gpuwarden.diagnosis import INPUT_BOUND, Bottleneck
+from gpuwarden_agent.events.kinds import KINDS
+from gpuwarden_collector.ingest import gpu_owners, node_owners
 from gpuwarden_rules.definition.language import builtin_rules
 from gpuwarden_rules.testing import run_case
 
@@ -37,3 +39,12 @@ def test_the_data_loader_rule_speaks_of_all_classes_that_wait_for_data() -> None
     (rule,) = [rule for rule in builtin_rules() if rule.name == "gpu_data_loader_bound"]
     named = set(re.findall(r"'([a-z_]+)'", rule.sql)) & {b.value for b in Bottleneck}
     assert named == {b.value for b in INPUT_BOUND} | {Bottleneck.UNKNOWN.value}
+
+
+def test_rules_wait_for_kinds_of_events_that_there_are() -> None:
+    known = {*KINDS, node_owners.CLAIMED_TWICE, gpu_owners.CLAIMED_TWICE}
+    waiting = [rule for rule in builtin_rules() if rule.on_events]
+    assert {"xid_critical", "sxid_fatal"} <= {rule.name for rule in waiting}
+    for rule in waiting:
+        assert {*rule.on_events} <= known, rule.name
+        assert all(f"'{kind}'" in rule.sql for kind in rule.on_events), rule.name

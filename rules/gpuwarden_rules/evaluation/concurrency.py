@@ -1,7 +1,7 @@
 """Decides which rules are evaluated at once: quick ones never wait for slow ones.
 
 A rule shows by its last evaluation whether it is quick. One that was not evaluated yet is taken at its
-word: who asks to run every few seconds is quick.
+word: who asks to run every few seconds, or when an event is stored, is quick.
 """
 
 import asyncio
@@ -32,4 +32,6 @@ class EvaluationSlots:
 def is_quick(runtime: RuleRuntime) -> bool:
     """Whether the rule's next evaluation is expected to be quick."""
     seconds = runtime.stats.last_seconds
-    return runtime.rule.interval_s <= SOON_S if seconds is None else seconds <= QUICK_S
+    if seconds is not None:
+        return seconds <= QUICK_S
+    return runtime.rule.interval_s <= SOON_S or bool(runtime.rule.on_events)

@@ -102,6 +102,34 @@ async def test_an_alert_is_saved_and_told_when_it_changes(database, store, clock
     assert kept.state is RESOLVED
 
 
+async def test_an_event_wakes_the_rules_that_are_about_its_kind(
+    database, store, clock, monkeypatch
+) -> None:
+    """At once, and not more than once in a while however many come."""
+    monkeypatch.setattr(engine_module, "EVENT_REST_S", 0.2)
+    woken = replace(rule_of(), interval_s=3600.0, on_events=("hot",))
+    engine = RuleEngine(
+        [woken, replace(rule_of("cold"), interval_s=3600.0)], database, store, clock
+    )
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(engine.run(stop))
+        await reached(lambda: all(s.evaluations == 1 for s in engine.stats.values()))
+        hold(database, clock.now())
+        engine.wake(["other"])
+        for _ in range(50):
+            engine.wake(["hot", "other"])
+        await reached(lambda: own(engine))
+        for _ in range(20):  # within the rest, after which there is one more
+            engine.wake(["hot"])
+        await reached(lambda: engine.stats["hot"].evaluations >= 3)
+        await asyncio.sleep(0.5)
+        stop.set()
+        await running
+    assert engine.stats["hot"].evaluations <= 4
+    assert engine.stats["cold"].evaluations == 1
+
+
 async def test_an_alert_that_goes_on_is_saved_once_a_minute(database, store, clock) -> None:
     engine = RuleEngine([rule_of()], database, store, clock)
     for _ in range(13):

@@ -1,29 +1,35 @@
 """Rows that are kept in memory for rules are those of the store, whatever happens to the store."""
 
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.collector import segment_writer
 from tests.collector.made_up_store import LIMITS, move_all, put
 
-from gpuwarden.clock import SystemClock
+from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.metric import Type
 from gpuwarden.query import ExpectedQuery
 from gpuwarden.schema import TABLES, UPSERTED, stored_columns
 from gpuwarden.table import Column
 from gpuwarden_collector.query.execute import CollectedRows, Runner
+from gpuwarden_collector.query.recent import RecentQueries
+from gpuwarden_collector.query.table_reads import PlannedRead
 from gpuwarden_collector.storage.address import local_address
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.hot import RowsSince
 from gpuwarden_collector.storage.lake import LakeChange
-from gpuwarden_collector.storage.recent_rows import RecentRows, changed_tables
+from gpuwarden_collector.storage.recent_rows import RecentRows, Wanted, changed_tables
 from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 from gpuwarden_rules.definition.language import builtin_rules
 
@@ -155,6 +161,50 @@ def test_a_query_without_a_bound_is_asked_of_the_store(made: tuple[Database, Rea
     assert "gpu_samples" not in asking.recent.tables
 
 
+class Planner:
+    """Plans that say what they are told, and how often they were asked for."""
+
+    def __init__(self) -> None:
+        self.since = timedelta(minutes=5)
+        self.fixed: datetime | None = None
+        self.asked = 0
+
+    def reads(self, sql: str, params: Mapping[str, Any]) -> list[PlannedRead]:
+        self.asked += 1
+        since = self.fixed or params["now"] - self.since
+        return [PlannedRead("gpu_samples", frozenset({"ts"}), since)]
+
+
+class Wants:
+    """Rows that note what is wanted of them."""
+
+    def __init__(self) -> None:
+        self.wanted: list[Wanted] = []
+
+    def take(self, wanted: Mapping[str, Wanted]) -> bool:
+        self.wanted += wanted.values()
+        return True
+
+
+def test_only_bounds_that_move_with_time_are_planned_once() -> None:
+    for fixed in (None, datetime(2026, 3, 1, tzinfo=UTC).replace(tzinfo=None)):
+        planner, wants, clock = Planner(), Wants(), ManualClock(datetime(2026, 3, 1, 1, tzinfo=UTC))
+        planner.fixed = fixed
+        asking: Any = RecentQueries(wants, lambda planner=planner: planner, clock)  # type: ignore[arg-type]
+        needed = []
+        for _ in range(40):
+            at = clock.now().replace(tzinfo=None)
+            needed.append(fixed or at - planner.since)
+            assert asking.take("SELECT 1", {"now": at})
+            clock.advance(5)
+        assert all(of.since <= at for of, at in zip(wants.wanted, needed, strict=True))
+        assert all(
+            at - of.since < timedelta(minutes=2)
+            for of, at in zip(wants.wanted, needed, strict=True)
+        )
+        assert planner.asked == (40 if fixed else 3)
+
+
 def test_what_is_expected_is_kept_at_once(made: tuple[Database, Reader]) -> None:
     database, asking = made
     store(database, now(), 0, 90)
@@ -232,6 +282,41 @@ def test_all_rules_see_the_same_rows(made: tuple[Database, Reader]) -> None:
     assert {
         "gpu_samples", "gpu_1m", "gpu_1h", "events", "process_1m", "collector_samples",
     } <= asking.recent.tables.keys()  # fmt: skip
+
+
+NUMBERS = (
+    "SELECT count(*) AS rows, max(memory_used_bytes) AS most, sum(memory_used_bytes)::BIGINT AS total "
+    "FROM gpu_samples WHERE ts > TIMESTAMP '1970-01-01'"
+)
+
+
+@pytest.mark.slow
+def test_each_row_is_there_once_while_another_process_writes_seals_and_deletes(
+    data_dir: Path, tmp_path: Path
+) -> None:
+    """Rows are numbered in the order that they are stored in."""
+    with subprocess.Popen(
+        [sys.executable, segment_writer.__file__, str(data_dir)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as writer:
+        assert writer.stdout is not None and writer.stdout.readline()
+        asking = reader(data_dir, tmp_path / "spill")
+        seen, sealed, kept = [], set(), 0
+        until_s = time.monotonic() + 6
+        while time.monotonic() < until_s:
+            (found,) = asking.ask(NUMBERS)
+            rows = found["rows"]
+            assert rows == (found["most"] or 0), found
+            assert (found["total"] or 0) == rows * (rows + 1) // 2, found
+            seen.append(rows)
+            kept += "gpu_samples" in asking.recent.tables
+            sealed.add(asking.recent.sealed)
+        stored = int(writer.communicate()[0])
+    assert seen == sorted(seen) and len(set(seen)) > 3 and max(seen) <= stored
+    assert len(sealed) > 1, "rows moved meanwhile"
+    assert kept > len(seen) / 2
 
 
 STEPS = st.lists(

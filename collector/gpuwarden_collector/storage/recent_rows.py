@@ -106,7 +106,8 @@ class RecentRows:
         self._refused: dict[str, _Refused] = {}
         self._expected: Mapping[str, tuple[frozenset[str], timedelta]] = {}
         self._mark: bytes | None = None
-        self._sealed = 0
+        self.sealed = 0
+        """The newest segment that the lake was seen to hold."""
         self._snapshot = -1
         self._cursor = engine.new_cursor()
         self._create()
@@ -178,8 +179,8 @@ class RecentRows:
             if not self._engine.is_unchanged(mark):
                 return False
             self._forget(list(self._kept) if changed is None else changed & self._kept.keys())
-            self._mark, self._sealed, self._snapshot = mark, sealed, snapshot
-        self._engine.look(self._sealed)
+            self._mark, self.sealed, self._snapshot = mark, sealed, snapshot
+        self._engine.look(self.sealed)
         if self._since.has_gap:
             self._forget(list(self._kept))
             self._since.has_gap = False

@@ -20,6 +20,8 @@ from gpuwarden_collector.query import guard
 from gpuwarden_collector.query.complaints import complaint, did_you_mean, missing_column
 from gpuwarden_collector.query.encode import ResultRows
 from gpuwarden_collector.query.guard import Parsed
+from gpuwarden_collector.query.known_lake import KnownLake
+from gpuwarden_collector.query.needs import QueryNeeds
 from gpuwarden_collector.query.newest import NewestRows, show_running_waste
 from gpuwarden_collector.query.own_rows import NOBODY, closed_tables, keep_to_own, own_rows_sql
 from gpuwarden_collector.query.pruned import PrunedLake, QueryTimeSpan, span_of
@@ -463,10 +465,9 @@ class Runner:
     def __init__(self, engine: Engine, recent: RecentRows | None = None) -> None:
         """`recent`: rows that are kept for queries that come again."""
         self._engine = engine
-        self._made_planner: QueryPlanner | None = None
-        self._recent = (
-            None if recent is None else RecentQueries(recent, self._planner, SystemClock())
-        )
+        self._needs = QueryNeeds(SystemClock())
+        self._recent = None if recent is None else RecentQueries(recent, self._needs)
+        self._known = KnownLake(engine)
         self._spill_bytes_max = -1
         self._joins = True
         self._newest = NewestRows(engine)
@@ -499,7 +500,7 @@ class Runner:
         Raises QueryError, Interrupted, StoreUnavailableError.
         """
         guard.check_text(sql)
-        reading = Reading(self._whole, self._engine, self._planner)
+        reading = Reading(self._whole, self._engine, self._needs.planner)
         with self._as_running(number, reading) as judging:
             judged = judging.judged = self._judge(reading, sql, dialect, log_of)
             missing = sorted(judged.parsed.parameters - params.keys())
@@ -545,6 +546,15 @@ class Runner:
                 return reading.give(_WithObjectIds(sink), *asked, names=judged.names)
         is_newest = bool(judged.views) and self._newest.take(judged.views, newest)
         names = judged.state_names if is_newest else judged.names
+        if judged.may_be_recent and not is_newest and judged.names_running is None:
+            found = self._needs.of(sql, bound)
+            mark = None if found is None else self._known.take(*found)
+            if mark is not None:
+                self._order_joins(judged.may_join)
+                with reading.opened(self._known):
+                    truncated = reading.give_as_known(sink, *asked, names=judged.names, mark=mark)
+                if truncated is not None:
+                    return truncated
         # What shows the waste of the hours that run makes views of its own.
         whole = self._whole if judged.names_running is None else self._engine
         source: QuerySource = self._newest if is_newest else whole
@@ -647,20 +657,21 @@ class Runner:
             self._engine.limit_spill(bytes_max)
             self._spill_bytes_max = bytes_max
 
+    @property
+    def known_files(self) -> Mapping[str, int]:
+        """How many files of the lake are read of each table whose files are known."""
+        return self._known.files
+
     def let_go(self) -> None:
         """Hold no memory that the next query can have again without cost."""
         self._whole.let_go()
         self._pruned.let_go()
+        self._known.let_go()
         self._engine.let_go()
 
     def is_lake_readable(self) -> bool:
         """As of the engine."""
         return self._engine.is_lake_readable()
-
-    def _planner(self) -> QueryPlanner:
-        if self._made_planner is None:
-            self._made_planner = QueryPlanner()
-        return self._made_planner
 
     def _order_joins(self, is_wanted: bool) -> None:
         if is_wanted != self._joins:

@@ -13,7 +13,7 @@ kept and the query is for the store.
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -303,16 +303,28 @@ class RecentRows:
         """The same tables and views as of the store."""
         execute = self._cursor.execute
         execute(f"ATTACH ':memory:' AS {_NAME}")
-        store = execute("SELECT current_database()").fetchall()[0][0]
-        execute(f"USE {_NAME}")
-        execute("CREATE SCHEMA kept")
+        execute(f"CREATE SCHEMA {_NAME}.kept")
         for name in TABLE_NAMES:
-            columns = stored_columns(TABLES[name])
-            execute(f"CREATE TABLE kept.{name} ({', '.join(map(column_sql, columns))})")
-            execute(f"CREATE VIEW main.{name} AS FROM kept.{name}")
-        for name in UPSERTED:
-            execute(f"CREATE VIEW main.{name} AS FROM {store}.main.{name}")
-        execute(views_sql())
+            columns = ", ".join(map(column_sql, stored_columns(TABLES[name])))
+            execute(f"CREATE TABLE {_NAME}.kept.{name} ({columns})")
+        create_views(self._cursor, _NAME, lambda name: f"FROM kept.{name}")
+        execute(f"USE {_NAME}")
+
+
+def create_views(
+    cursor: duckdb.DuckDBPyConnection, database: str, rows: Callable[[str], str]
+) -> None:
+    """Have a database, attached if it is not there, show the public tables and views. `rows`: SELECT of a table
+    behind the lake, by name. The cursor uses the store's, as before. Raises duckdb.Error."""
+    store = cursor.execute("SELECT current_database()").fetchall()[0][0]
+    cursor.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {database}")
+    cursor.execute(f"USE {database}")
+    for name in TABLE_NAMES:
+        cursor.execute(f"CREATE VIEW main.{name} AS {rows(name)}")
+    for name in UPSERTED:
+        cursor.execute(f"CREATE VIEW main.{name} AS FROM {store}.main.{name}")
+    cursor.execute(views_sql())
+    cursor.execute(f"USE {store}")
 
 
 def changed_tables(snapshots: Sequence[lake.LakeChange]) -> set[str] | None:

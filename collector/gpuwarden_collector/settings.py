@@ -88,7 +88,10 @@ class CollectorSettings:
         most=64,
     )
     rule_processes: int = setting(
-        2, "Queries of rules that run at the same time, each in a process.", least=1, most=64
+        2,
+        "Queries of rules, and of the diagnosis after these, that run at the same time, each in a process.",
+        least=1,
+        most=64,
     )
     query_memory_limit: str | None = setting(
         None,

@@ -345,7 +345,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(STEPS)
 def test_what_is_kept_is_what_the_store_has(steps: list[tuple[str, int, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

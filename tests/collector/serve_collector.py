@@ -1,6 +1,7 @@
 """A collector as a process of its own, for tests that kill it: `serve_collector.py DIR PORT`."""
 
 import asyncio
+import signal
 import sys
 from pathlib import Path
 
@@ -21,4 +22,6 @@ async def main(data_dir: Path, port: int) -> None:
 
 
 if __name__ == "__main__":
+    # Where the tests run in the background of a script it is ignored, and would be here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -193,12 +193,14 @@ def test_only_bounds_that_move_with_time_are_planned_once() -> None:
     for fixed in (None, datetime(2026, 3, 1, tzinfo=UTC).replace(tzinfo=None)):
         planner, wants, clock = Planner(), Wants(), ManualClock(datetime(2026, 3, 1, 1, tzinfo=UTC))
         planner.fixed = fixed
-        asking: Any = RecentQueries(wants, QueryNeeds(clock, lambda planner=planner: planner))  # type: ignore[arg-type]
+        needs: Any = QueryNeeds(clock, lambda planner=planner: planner)  # type: ignore[misc]
+        asking: Any = RecentQueries(wants, needs)  # type: ignore[arg-type]
         needed = []
         for _ in range(40):
             at = clock.now().replace(tzinfo=None)
             needed.append(fixed or at - planner.since)
-            assert asking.take("SELECT 1", {"now": at})
+            found = needs.of("SELECT 1", {"now": at})
+            assert found is not None and asking.take(*found)
             clock.advance(5)
         assert all(of.since <= at for of, at in zip(wants.wanted, needed, strict=True))
         assert all(

@@ -531,7 +531,8 @@ class Runner:
         """As `run`, from the cheapest source that has the rows."""
         asked = sql, bound, row_limit
         recent = self._recent if judged.may_be_recent else None
-        if recent is not None and recent.take(sql, bound):
+        found = None if recent is None else self._needs.of(sql, bound)
+        if recent is not None and found is not None and recent.take(*found):
             with reading.opened(recent):
                 return reading.give(sink, *asked, names=())
         if judged.span is not None:
@@ -547,7 +548,7 @@ class Runner:
         is_newest = bool(judged.views) and self._newest.take(judged.views, newest)
         names = judged.state_names if is_newest else judged.names
         if judged.may_be_recent and not is_newest and judged.names_running is None:
-            found = self._needs.of(sql, bound)
+            found = found or self._needs.of(sql, bound)
             mark = None if found is None else self._known.take(*found)
             if mark is not None:
                 self._order_joins(judged.may_join)
@@ -569,7 +570,7 @@ class Runner:
     ) -> Description:
         """What a query of a PostgreSQL client returns, without running it. As `run`."""
         guard.check_text(sql)
-        reading = Reading(self._whole, self._engine)
+        reading = Reading(self._whole, self._engine, self._needs.planner)
         with self._as_running(number, reading) as judging:
             judged = judging.judged = self._judge(reading, sql, "postgres", log_of)
             with reading.opened():

@@ -8,14 +8,13 @@ table of which rows were deleted or stand in the catalogue itself, or with too m
 As what is known is of one commit, `Engine.begin_as_known` and `is_unchanged` tell whether the query saw that one.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
 
 import duckdb
 
 from gpuwarden_collector.query.needs import SLACK, Needs
+from gpuwarden_collector.query.whole_store import WholeStore
 from gpuwarden_collector.storage.engine import Engine, hot_table
 from gpuwarden_collector.storage.lake import SampleFile
 from gpuwarden_collector.storage.recent_rows import create_views
@@ -30,14 +29,12 @@ Lake = tuple[str, ...] | None
 """Paths of the files that are read of a table; None: it is read by DuckLake."""
 
 
-class KnownLake:
-    """A source of queries for one thread: see `QuerySource` in `execute.py`."""
+class KnownLake(WholeStore):
+    """The store, of which files of the lake are read that are known."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._cursor: duckdb.DuckDBPyConnection | None = None
+        super().__init__(engine)
         self._shown: dict[str, Lake] = {}
-        self._shown_rows: dict[str, Any] = {}
         self._is_made = False
 
     def take(self, now: datetime, needs: Needs) -> bytes | None:
@@ -53,10 +50,10 @@ class KnownLake:
                 if known is not None and known[0] != mark:
                     return None
                 since = None if need.back is None else now - need.back - SLACK
-                lake[name] = None if known is None else _paths(known[1], since)
+                lake[name] = None if known is None else paths_of(known[1], since)
             if all(paths is None for paths in lake.values()):
                 return None
-            cursor = self._cursor or self._open()
+            cursor = self.held()
             for name, paths in lake.items():
                 if name not in self._shown or self._shown[name] != paths:
                     self._show(cursor, name, paths)
@@ -69,38 +66,9 @@ class KnownLake:
         """How many are read of each table that DuckLake does not read."""
         return {name: len(paths) for name, paths in self._shown.items() if paths is not None}
 
-    @contextmanager
-    def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """The one that stays."""
-        yield self._cursor or self._open()
-
-    def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
-        """As `Engine.begin`."""
-        self._engine.begin(cursor, names)
-
-    def begin_as_known(
-        self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None
-    ) -> bytes | None:
-        """As `Engine.begin_as_known`."""
-        return self._engine.begin_as_known(cursor, names, self._shown_rows)
-
-    def let_go(self) -> None:
-        """Hold no rows."""
-        if self._cursor is not None:
-            self._cursor.close()
-        self._cursor, self._shown_rows = None, {}
-
     def _show(self, cursor: duckdb.DuckDBPyConnection, name: str, paths: Lake) -> None:
         self._shown.pop(name, None)
-        columns = ", ".join(f'"{column}"' for column in SCHEMAS[name].names)
-        lake = f"SELECT {columns} FROM lake.main.{name} UNION ALL "
-        if paths is not None:
-            listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
-            read = f"read_parquet([{listed}], union_by_name = true, hive_partitioning = false)"
-            lake = f"SELECT {columns} FROM {read} UNION ALL " if paths else ""
-        cursor.execute(
-            f"CREATE OR REPLACE VIEW {_NAME}.main.{name} AS {lake}SELECT {columns} FROM {hot_table(name)}"
-        )
+        cursor.execute(f"CREATE OR REPLACE VIEW {_NAME}.main.{name} AS {rows_sql(name, paths)}")
         self._shown[name] = paths
 
     def _open(self) -> duckdb.DuckDBPyConnection:
@@ -113,8 +81,20 @@ class KnownLake:
             create_views(cursor, _NAME, lambda name: f"FROM {hot_table(name)}")
             self._is_made = True
         cursor.execute(f"USE {_NAME}")
-        self._cursor = cursor
         return cursor
+
+
+def rows_sql(name: str, paths: Lake) -> str:
+    """SELECT of a table's rows, in files of the lake and in segments."""
+    columns = ", ".join(f'"{column}"' for column in SCHEMAS[name].names)
+    sources = [hot_table(name)]
+    if paths is None:
+        sources.insert(0, f"lake.main.{name}")
+    elif paths:
+        listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
+        options = "union_by_name = true, hive_partitioning = false"
+        sources.insert(0, f"read_parquet([{listed}], {options})")
+    return " UNION ALL ".join(f"SELECT {columns} FROM {source}" for source in sources)
 
 
 def may_hold(file: SampleFile, lower: datetime | None, upper: datetime | None) -> bool:
@@ -124,8 +104,11 @@ def may_hold(file: SampleFile, lower: datetime | None, upper: datetime | None) -
     return not is_before and not is_behind
 
 
-def _paths(files: Iterable[SampleFile] | None, since: datetime | None) -> Lake:
+def paths_of(
+    files: Iterable[SampleFile] | None, lower: datetime | None, upper: datetime | None = None
+) -> Lake:
+    """Files that may hold rows of that time; None: that is not known, or they are too many."""
     if files is None:
         return None
-    paths = tuple(file.path for file in files if may_hold(file, since, None))
+    paths = tuple(file.path for file in files if may_hold(file, lower, upper))
     return paths if len(paths) <= FILES_MAX else None

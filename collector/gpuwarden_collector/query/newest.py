@@ -14,7 +14,6 @@ import pyarrow as pa
 from gpuwarden.waste import WASTE_1H, view_sql
 from gpuwarden_collector.storage.arrow_files import read_rows
 from gpuwarden_collector.storage.engine import Engine, hot_table
-from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.storage.newest_rows import KEPT, kept_table
 from gpuwarden_collector.storage.running_waste import RUNNING
 from gpuwarden_collector.storage.segment import SCHEMAS
@@ -49,12 +48,8 @@ class NewestRows:
         yield self._cursor or self._open()
 
     def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
-        """Begin a transaction. `names`: tables of the state file. Raises StoreUnavailableError."""
-        self._engine.refresh(names)
-        try:
-            cursor.execute("BEGIN TRANSACTION READ ONLY")
-        except duckdb.Error as error:
-            raise StoreUnavailableError(one_line(error)) from error
+        """As `Engine.begin_beside`."""
+        self._engine.begin_beside(cursor, names)
 
     def _open(self) -> duckdb.DuckDBPyConnection:
         """Raises duckdb.Error."""

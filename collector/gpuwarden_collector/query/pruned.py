@@ -10,8 +10,7 @@ itself. Whatever else: the lake is asked.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,7 +19,9 @@ import duckdb
 
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden_collector.query.guard import nodes_of
+from gpuwarden_collector.query.known_lake import paths_of, rows_sql
 from gpuwarden_collector.query.time_bounds import bounds_of, conditions
+from gpuwarden_collector.query.whole_store import WholeStore
 from gpuwarden_collector.storage.engine import Engine, hot_table
 from gpuwarden_collector.storage.lake import SampleFile
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
@@ -31,8 +32,6 @@ _LATER = timedelta(hours=1)
 """More than passes between asking for `now()` here and in the query."""
 _PRUNED = frozenset(TABLE_NAMES) - ROLLUPS.keys()
 """Tables of whose rows none are ever deleted but with their file."""
-_FILES_MAX = 64
-"""With more files DuckLake's own way costs no more."""
 _INSTANTS = frozenset({"TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE", "VARCHAR"})
 
 
@@ -86,14 +85,12 @@ def span_of(tree: Mapping[str, Any], cursor: duckdb.DuckDBPyConnection) -> Query
 _BESIDE = ("schema_name", "catalog_name", "sample", "at_clause", "column_name_alias")
 
 
-class PrunedLake:
-    """A source of queries for one thread: see `Source` in `execute.py`."""
+class PrunedLake(WholeStore):
+    """The store, of which the files of one table are read that a query's bounds leave."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._cursor: duckdb.DuckDBPyConnection | None = None
+        super().__init__(engine)
         self._shown: dict[str, tuple[str, ...]] = {}
-        self._shown_rows: dict[str, Any] = {}
 
     def take(self, span: QueryTimeSpan, params: Mapping[str, Any]) -> bytes | None:
         """Have a query of that span read only files that matter; the mark of the lake that they are of.
@@ -105,34 +102,19 @@ class PrunedLake:
             bounds = None if known is None else self._bounds(span, params)
             if known is None or bounds is None:
                 return None
-            paths = tuple(file.path for file in known[1] if _may_hold(file, *bounds))
-            if len(paths) > _FILES_MAX:
+            paths = _paths(known[1], *bounds)
+            if paths is None:
                 return None
-            self._show(self._cursor or self._open(), span.table, paths)
+            self._show(self.held(), span.table, paths)
         except duckdb.Error:
             return None
         return known[0]
-
-    @contextmanager
-    def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """The one that stays."""
-        yield self._cursor or self._open()
-
-    def begin_as_known(
-        self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None
-    ) -> bytes | None:
-        """As `Engine.begin_as_known`."""
-        return self._engine.begin_as_known(cursor, names, self._shown_rows)
-
-    def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
-        """As `Engine.begin`."""
-        self._engine.begin(cursor, names)
 
     def _bounds(
         self, span: QueryTimeSpan, params: Mapping[str, Any]
     ) -> tuple[datetime | None, datetime | None] | None:
         """From when and until when; None: that is not known."""
-        cursor = self._cursor or self._open()
+        cursor = self.held()
         bound = {name: params[name] for name in span.parameters}
         row = cursor.execute(span.sql, bound).fetchall()[0]
         lower: datetime | None = None
@@ -152,33 +134,23 @@ class PrunedLake:
         if self._shown.get(name) == paths:
             return
         self._shown.pop(name, None)
-        columns = ", ".join(SCHEMAS[name].names)
-        hot = f"SELECT {columns} FROM {hot_table(name)}"
-        listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
-        read = f"read_parquet([{listed}], union_by_name = true, hive_partitioning = false)"
-        lake = f"SELECT {columns} FROM {read} UNION ALL " if paths else ""
         if name not in self._shown_rows:
             self._shown_rows[name] = SCHEMAS[name].empty_table()
             cursor.register(hot_table(name), self._shown_rows[name])
-        cursor.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {lake}{hot}")
+        cursor.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {rows_sql(name, paths)}")
         self._shown[name] = paths
 
     def let_go(self) -> None:
         """Hold no rows."""
-        if self._cursor is not None:
-            self._cursor.close()
-        self._cursor, self._shown, self._shown_rows = None, {}, {}
-
-    def _open(self) -> duckdb.DuckDBPyConnection:
-        """Raises duckdb.Error."""
-        self._cursor = self._engine.new_cursor()
-        return self._cursor
+        super().let_go()
+        self._shown = {}
 
 
-def _may_hold(file: SampleFile, lower: datetime | None, upper: datetime | None) -> bool:
+def _paths(
+    files: Iterable[SampleFile] | None, lower: datetime | None, upper: datetime | None
+) -> tuple[str, ...] | None:
     try:
-        is_before = lower is not None and file.last is not None and file.last < lower - _ROUNDED
-        is_behind = upper is not None and file.first is not None and file.first > upper + _LATER
+        since, until = lower and lower - _ROUNDED, upper and upper + _LATER
     except OverflowError:  # there is no such instant
-        return True
-    return not is_before and not is_behind
+        since = until = None
+    return paths_of(files, since, until)

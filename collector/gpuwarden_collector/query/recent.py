@@ -3,15 +3,14 @@
 A query is for it if every table of samples that it reads has a lower bound of `ts`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from typing import Any
 
 import duckdb
 
 from gpuwarden.query import ExpectedQuery
-from gpuwarden_collector.query.needs import SLACK, QueryNeeds
+from gpuwarden_collector.query.needs import SLACK, Needs, QueryNeeds
 from gpuwarden_collector.storage.recent_rows import RecentRows, Wanted
 
 
@@ -22,12 +21,8 @@ class RecentQueries:
         self._rows = rows
         self._needs = needs
 
-    def take(self, sql: str, params: Mapping[str, Any]) -> bool:
-        """Have the rows that a query needs; False: it is to be asked otherwise."""
-        found = self._needs.of(sql, params)
-        if found is None:
-            return False
-        now, needs = found
+    def take(self, now: datetime, needs: Needs) -> bool:
+        """Have the rows that a query of that moment needs; False: it is to be asked otherwise."""
         wanted = {
             name: Wanted(need.columns, now - need.back - SLACK)
             for name, need in needs.items()

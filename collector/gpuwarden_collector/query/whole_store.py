@@ -1,5 +1,5 @@
-"""Reads lake, segments and state through one cursor that stays: what it sees of the segments is registered anew only
-where it has changed, which for a view of several tables takes longer than the query."""
+"""Reads the store through one cursor that stays: what it sees of the segments is registered anew only where it has
+changed, which for a view of several tables takes longer than the query."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,19 +11,25 @@ from gpuwarden_collector.storage.engine import Engine
 
 
 class WholeStore:
-    """A source of queries for one thread: see `QuerySource` in `execute.py`."""
+    """A source of queries for one thread: see `KnownSource` in `execute.py`. Lake, segments and state as they are; who
+    reads the lake otherwise says so in `_open`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._cursor: duckdb.DuckDBPyConnection | None = None
-        self._shown: dict[str, Any] = {}
+        self._held: duckdb.DuckDBPyConnection | None = None
+        self._shown_rows: dict[str, Any] = {}
+        """What the cursor sees of the segments, by table."""
 
     @contextmanager
     def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """The one that stays. Raises duckdb.Error."""
-        if self._cursor is None:
-            self._cursor = self._engine.new_cursor()
-        yield self._cursor
+        yield self.held()
+
+    def held(self) -> duckdb.DuckDBPyConnection:
+        """The same, made when it is first needed. Raises duckdb.Error."""
+        if self._held is None:
+            self._held = self._open()
+        return self._held
 
     def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
         """As `Engine.begin`."""
@@ -33,10 +39,14 @@ class WholeStore:
         self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None
     ) -> bytes | None:
         """As `Engine.begin_as_known`."""
-        return self._engine.begin_as_known(cursor, names, self._shown)
+        return self._engine.begin_as_known(cursor, names, self._shown_rows)
 
     def let_go(self) -> None:
         """Hold no rows."""
-        if self._cursor is not None:
-            self._cursor.close()
-        self._cursor, self._shown = None, {}
+        if self._held is not None:
+            self._held.close()
+        self._held, self._shown_rows = None, {}
+
+    def _open(self) -> duckdb.DuckDBPyConnection:
+        """Raises duckdb.Error."""
+        return self._engine.new_cursor()

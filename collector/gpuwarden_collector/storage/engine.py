@@ -249,6 +249,17 @@ class Engine:
                 raise
         raise StoreUnavailableError("samples move to the lake faster than they can be read")
 
+    def begin_beside(
+        self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None
+    ) -> None:
+        """Begin a transaction of a query that reads neither lake nor segments. `names`: tables of the state file,
+        None: all. Raises StoreUnavailableError."""
+        self.refresh(names)
+        try:
+            cursor.execute("BEGIN TRANSACTION READ ONLY")
+        except duckdb.Error as error:
+            raise StoreUnavailableError(one_line(error)) from error
+
     def _begin_without_lake(
         self, cursor: duckdb.DuckDBPyConnection, wanted: tuple[str, ...]
     ) -> None:

@@ -147,12 +147,8 @@ class RecentRows:
         yield self._cursor
 
     def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
-        """As `Engine.begin`. Raises StoreUnavailableError."""
-        self._engine.refresh()
-        try:
-            cursor.execute("BEGIN TRANSACTION READ ONLY")
-        except duckdb.Error as error:
-            raise StoreUnavailableError(one_line(error)) from error
+        """As `Engine.begin_beside`, with all of the state file."""
+        self._engine.begin_beside(cursor)
 
     @property
     def tables(self) -> Mapping[str, frozenset[str]]:
@@ -360,7 +356,3 @@ _BYTES = {
     Type.FLOAT32: 4,
     Type.FLOAT64: 8,
 }
-
-
-def _is_as_much(wanted: Wanted, refused: _Refused, now: datetime) -> bool:
-    return wanted.columns >= refused.columns and now - wanted.since >= refused.span

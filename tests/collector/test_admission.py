@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpuwarden_collector.ingest import admit
 from gpuwarden_collector.ingest.admit import NAME_BYTES_MAX, TEXT_BYTES_MAX, refusal, window
 from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS, RefusedBody
 
@@ -116,6 +118,54 @@ def test_values_that_cannot_be_true_are_refused(
 ) -> None:
     rows = [wire.gpu_row(0), {**wire.gpu_row(1), **values}]
     assert reason_for(wire, rows).startswith(f"gpu_samples.{reason}")
+
+
+NUMBERS = {
+    "temperature_celsius": (np.float32, [-60.0, 200.0, 200.1, -np.inf, np.nan, 3e38]),
+    "energy_joules_total": (np.float64, [0.0, -1e-9, 1.7e308, np.inf, np.nan]),
+    "memory_used_bytes": (np.int64, [0, -1, 2**63 - 1, -(2**63)]),
+    "sm_clock_mhz": (np.int32, [0, -1, 2**31 - 1]),
+}
+TEXTS = {"node": ["n", "", "x" * NAME_BYTES_MAX, "é" * 129, None], "mig_instance": ["", "1g", None]}
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_columns_looked_at_together_are_judged_as_one_by_one(wire: Any, data: Any) -> None:
+    """Also with anything under a NULL, where a sender need not write zero."""
+    rows = data.draw(st.integers(1, 4))
+    table = wire.table("gpu_samples", wire.gpu_rows(1, range(rows)))
+
+    def put(name: str, values: Any) -> None:
+        nonlocal table
+        field = table.schema.field(name)
+        table = table.set_column(table.schema.get_field_index(name), field, values)
+
+    for name, (dtype, edges) in NUMBERS.items():
+        values = data.draw(st.lists(st.sampled_from(edges), min_size=rows, max_size=rows))
+        absent = data.draw(st.lists(st.booleans(), min_size=rows, max_size=rows))
+        kind = table.schema.field(name).type
+        valid = pa.array([not a for a in absent]).buffers()[1]
+        under = pa.py_buffer(np.array(values, dtype))
+        put(name, pa.Array.from_buffers(kind, rows, [valid, under]))
+    for name, texts in TEXTS.items():
+        put(
+            name,
+            pa.array(
+                data.draw(st.lists(st.sampled_from(texts), min_size=rows, max_size=rows)),
+                pa.string(),
+            ),
+        )
+    ts = st.sampled_from([0, 1, 14 * 24 * HOUR, 14 * 24 * HOUR + 1, -301])
+    seconds = data.draw(st.lists(ts, min_size=rows, max_size=rows, unique=True))
+    stamps = [wire.now - timedelta(seconds=second) for second in seconds]
+    put("ts", pa.array(stamps, table.schema.field("ts").type))
+    admitted = window(wire.now, 14 * 24 * HOUR, 300)
+    together = refusal({"gpu_samples": table}, admitted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(admit, "_TOGETHER_ROWS_MAX", 0)
+        patch.setattr(admit, "_SETS_ROWS_MAX", 0)
+        assert together == refusal({"gpu_samples": table}, admitted)
 
 
 def test_finite_values_whose_sum_overflows_are_admitted(wire: Any) -> None:

@@ -17,6 +17,7 @@ from gpuwarden_collector.ingest.coalesce import (
     Opening,
     Openings,
     Source,
+    Stream,
     plain_streams,
 )
 from gpuwarden_collector.ingest.decode import decode_content
@@ -52,22 +53,24 @@ SEEN = st.sampled_from([0, 20])
 """Layouts that are new, and layouts whose batches are stacked."""
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.lists(st.sampled_from(BODIES), min_size=1, max_size=12), SEEN)
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from(BODIES), min_size=1, max_size=20), SEEN)
 def test_read_as_one_or_one_by_one_gives_the_same_rows(contents: list[bytes], seen: int) -> None:
     openings = learned(BODIES[0], seen=seen)
     joined = CoalescedStreams()
+    read: list[tuple[Stream, Any]] = []
     alone: dict[Source, list[Any]] = {}
     for content in contents:
         streams = plain_streams(content, openings)
         assert streams is not None, "what an agent makes must not take the long way"
         joined.add(content, streams)
         decoded = decode_content(content)
-        assert {s.source.table: s.rows for s in streams} == {
+        assert {s.table: s.rows for s in streams} == {
             name: part.rows for name, part in decoded.parts.items()
         }
-        for stream in streams:
-            alone.setdefault(stream.source, []).append(decoded.tables[stream.source.table])
+        read += [(stream, decoded.tables[stream.table]) for stream in streams]
+    for stream, its_rows in read:
+        alone.setdefault(joined.source_of(stream), []).append(its_rows)
     tables = joined.read()
     assert tables is not None
     assert set(tables) == set(alone)
@@ -118,15 +121,21 @@ def test_damage_never_changes_what_neighbours_say(data: st.DataObject, seen: int
     joined.add(BODIES[0], before)
     joined.add(bytes(damaged), streams)
     joined.add(BODIES[2], after)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(together, "_STACKED_MIN", 1)
+        _see_neighbours(joined, before, after)
+
+
+def _see_neighbours(joined: CoalescedStreams, before: list[Stream], after: list[Stream]) -> None:
     tables = joined.read()
     if tables is None:
         return
     for content, its_streams, is_last in ((BODIES[0], before, False), (BODIES[2], after, True)):
         tables_alone = decode_content(content).tables
         for stream in its_streams:
-            whole = tables[stream.source]
+            whole = tables[joined.source_of(stream)]
             start = whole.num_rows - stream.rows if is_last else 0
-            assert whole.slice(start, stream.rows).equals(tables_alone[stream.source.table])
+            assert whole.slice(start, stream.rows).equals(tables_alone[stream.table])
 
 
 def test_more_rows_than_there_are_bytes_for_are_left_to_the_long_way(wire: Any) -> None:
@@ -151,14 +160,25 @@ def test_large_bodies_are_left_to_the_long_way(wire: Any) -> None:
     assert plain_streams(content, learned(content)) is None
 
 
-def test_batches_of_a_layout_are_stacked_once_it_was_met_a_few_times() -> None:
+@pytest.mark.parametrize(("bodies", "source"), [(5, Opening), (6, Layout)])
+def test_batches_of_a_layout_are_stacked_where_there_are_enough(bodies: int, source: Any) -> None:
+    openings = learned(BODIES[0], seen=4)
+    joined = CoalescedStreams()
+    streams = plain_streams(BODIES[0], openings)
+    assert streams
+    for _ in range(bodies):
+        joined.add(BODIES[0], streams)
+    assert {type(joined.source_of(stream)) for stream in streams} == {source}
+
+
+def test_a_layout_is_known_once_it_was_met_a_few_times() -> None:
     openings = learned(BODIES[0])
     kinds = []
     for _ in range(8):
         streams = plain_streams(BODIES[0], openings)
         assert streams
-        kinds.append({type(stream.source) for stream in streams})
-    assert kinds == [{Opening}] * 4 + [{Layout}] * 4
+        kinds.append({stream.layout is not None for stream in streams})
+    assert kinds == [{False}] * 4 + [{True}] * 4
 
 
 def test_so_many_layouts_are_remembered_and_no_more(wire: Any, monkeypatch: Any) -> None:
@@ -167,4 +187,4 @@ def test_so_many_layouts_are_remembered_and_no_more(wire: Any, monkeypatch: Any)
     openings = learned(*contents)
     for _ in range(8):
         found = [plain_streams(content, openings) for content in contents]
-        assert [type(streams[0].source) for streams in found if streams] == [Opening] * 3
+        assert [streams[0].layout for streams in found if streams] == [None] * 3

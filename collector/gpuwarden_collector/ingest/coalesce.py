@@ -8,6 +8,7 @@ alike, as most are, are not even read one by one (`stacked.py`). A body that is 
 to `decode.py`, which judges it by itself.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,8 @@ _LAYOUTS_MAX = 1_024
 """Metadata of record batches remembered for an opening; then they are learned anew."""
 _LAYOUT_SEEN_MIN = 4
 """Times that a layout has been met before its batches are stacked: some never come again."""
+_STACKED_MIN = 6
+"""Batches of one layout below which pyarrow, which reads one after another, is faster."""
 _PREFIX_BYTES = 8
 _MARKER = b"\xff\xff\xff\xff"
 _END = _MARKER + b"\0\0\0\0"
@@ -124,21 +127,27 @@ class Openings:
                 self._count += 1
 
 
-Source = Opening | Layout
-"""Record batches with the same source are read as one."""
-
-
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The record batches of a table in one body: where they lie, and how many rows they have.
+    """The record batches of a table in one body: where they lie, and how many rows they have."""
 
-    Of a layout it is the body of the only one.
-    """
-
-    source: Source
+    opening: Opening
     start: int
     end: int
     rows: int
+    layout: Layout | None = None
+    """Of the only record batch."""
+    body: int = 0
+    """Where that one's body begins."""
+
+    @property
+    def table(self) -> str:
+        """Of which the rows are."""
+        return self.opening.table
+
+
+Source = Opening | Layout
+"""Record batches with the same source are read as one."""
 
 
 def plain_streams(content: bytes, openings: Openings) -> list[Stream] | None:
@@ -156,7 +165,7 @@ def plain_streams(content: bytes, openings: Openings) -> list[Stream] | None:
             return None
         stream, position = found
         streams.append(stream)
-    names = {stream.source.table for stream in streams}
+    names = {stream.table for stream in streams}
     rows = sum(stream.rows for stream in streams)
     return streams if len(names) == len(streams) and rows <= ROWS_MAX else None
 
@@ -184,7 +193,7 @@ def _stream_at(content: bytes, start: int, opening: Opening) -> tuple[Stream, in
         return None
     end = position + len(_END)
     if layout is not None and batches == 1:
-        return Stream(layout, body, position, rows), end
+        return Stream(opening, start, position, rows, layout, body), end
     return Stream(opening, start, position, rows), end
 
 
@@ -192,26 +201,41 @@ def _stream_at(content: bytes, start: int, opening: Opening) -> tuple[Stream, in
 class CoalescedStreams:
     """Streams of many bodies, to be read as one for each source."""
 
-    _pieces: dict[Source, list[memoryview]] = field(default_factory=dict)
-    _rows: dict[Source, int] = field(default_factory=dict)
+    _added: list[tuple[memoryview, Stream]] = field(default_factory=list)
+    _alike: Counter[Layout] = field(default_factory=Counter)
 
     def add(self, content: bytes, streams: Sequence[Stream]) -> None:
         """Take the streams of one body."""
         view = memoryview(content)
         for stream in streams:
-            self._pieces.setdefault(stream.source, []).append(view[stream.start : stream.end])
-            self._rows[stream.source] = self._rows.get(stream.source, 0) + stream.rows
+            self._added.append((view, stream))
+            if stream.layout is not None:
+                self._alike[stream.layout] += 1
+
+    def source_of(self, stream: Stream) -> Source:
+        """What the rows of a stream are read from, once all are added."""
+        layout = stream.layout
+        if layout is not None and self._alike[layout] >= _STACKED_MIN:
+            return layout
+        return stream.opening
 
     def read(self) -> dict[Source, Any] | None:
         """A table for each source, rows in the order of adding; None when some body is damaged."""
+        pieces: dict[Source, list[memoryview]] = {}
+        rows: Counter[Source] = Counter()
+        for view, stream in self._added:
+            source = self.source_of(stream)
+            start = stream.body if source is stream.layout else stream.start
+            pieces.setdefault(source, []).append(view[start : stream.end])
+            rows[source] += stream.rows
         tables: dict[Source, Any] = {}
-        for source, pieces in self._pieces.items():
+        for source, found in pieces.items():
             match source:
                 case Layout():
-                    table = stacked(source, pieces)
+                    table = stacked(source, found)
                 case Opening(content=content):
-                    table = _read(b"".join([content, *pieces, _END]))
-            if table is None or table.num_rows != self._rows[source]:
+                    table = _read(b"".join([content, *found, _END]))
+            if table is None or table.num_rows != rows[source]:
                 return None
             tables[source] = table
         return tables

@@ -91,12 +91,12 @@ def admit(
             held_bytes += len(content)
         if held_bytes > _HELD_BYTES_MAX:
             break
-    if len(contents) > 1:
-        try:
-            results = _together(contents, admitted, openings)
-            if results is not None:
-                return _of_own_nodes(bodies, results)
-        except Exception as error:  # noqa: BLE001  whichever body it comes from, the others are good
+    try:
+        results = _together(contents, admitted, openings)
+        if results is not None:
+            return _of_own_nodes(bodies, results)
+    except Exception as error:  # noqa: BLE001  whichever body it comes from, the others are good
+        if len(bodies) > 1:
             faults.note("decode_together", error)
     return _alone(bodies, contents, admitted, openings, faults)
 
@@ -228,7 +228,7 @@ class _Group:
         for number, (size_bytes, streams) in self.plain.items():
             parts: dict[str, BatchRows] = {}
             for stream in streams:
-                source = stream.source
+                source = self.joined.source_of(stream)
                 parts[source.table] = BatchRows(wholes[source.table], at[source], stream.rows)
                 at[source] += stream.rows
             found[number] = Decoded(parts, size_bytes)

@@ -353,7 +353,7 @@ NAMED = st.lists(
 
 
 @given(NAMED)
-def test_pairs_by_codes_are_those_that_rows_name(
+def test_pairs_are_those_that_rows_name(
     named: list[tuple[str | None, str | None, int]],
 ) -> None:
     schema = pa.schema(
@@ -362,11 +362,11 @@ def test_pairs_by_codes_are_those_that_rows_name(
     gpus, nodes, times = zip(*named, strict=True) if named else ((), (), ())
     table = pa.table([pa.array(gpus, pa.string()), pa.array(nodes, pa.string()),
                       pa.array(times, pa.timestamp("ms"))], schema=schema)  # fmt: skip
-    pairs = owners._Pairs(table)
     expected: dict[tuple[str, str], tuple[int, int]] = {}
     for row, (gpu_uuid, node, ts) in enumerate(named):
         if gpu_uuid is not None and node is not None:
             first_row, first_ts = expected.get((gpu_uuid, node), (row, ts))
             expected[gpu_uuid, node] = (first_row, min(first_ts, ts))
-    found = [(gpu_uuid, node, *pairs.first(pair)) for gpu_uuid, node, pair in pairs]
-    assert sorted(found) == sorted((*pair, *first) for pair, first in expected.items())
+    for pairs in (owners._Pairs(table), owners._FewPairs(table)):
+        found = [(gpu_uuid, node, *pairs.first(pair)) for gpu_uuid, node, pair in pairs]
+        assert sorted(found) == sorted((*pair, *first) for pair, first in expected.items())

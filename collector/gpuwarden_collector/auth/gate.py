@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -192,6 +193,7 @@ def token_in(authorization: str) -> str:
             return ""
 
 
+@lru_cache(maxsize=64)
 def _is_local_name(host: str) -> bool:
     """Whether no page of the web can have a name that leads here: an address, or localhost."""
     try:

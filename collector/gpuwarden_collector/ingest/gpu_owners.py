@@ -159,7 +159,7 @@ class Claims:
     ) -> dict[tuple[str, str], int]:
         """Pairs of GPU and node that do not belong together, and since when they have not."""
         wrong: dict[tuple[str, str], int] = {}
-        pairs = _Pairs(table)
+        pairs = _pairs_of(table)
         for gpu_uuid, node, pair in pairs:
             owner = self.owner(gpu_uuid)
             if owner is not None and owner.node == node:
@@ -241,18 +241,43 @@ class Claims:
         }
 
 
-class _Pairs:
-    """GPUs and nodes that rows of a table name together.
+_FEW_ROWS = 200
 
-    By codes instead of texts, and nearly always without sorting: it is done for every row that comes.
-    """
+
+def _pairs_of(table: Any) -> "_Pairs | _FewPairs":
+    """GPUs and nodes that rows of a table name together. A row without either is for the store to refuse."""
+    return _FewPairs(table) if table.num_rows <= _FEW_ROWS else _Pairs(table)
+
+
+class _FewPairs:
+    """As `_Pairs`, for so few rows that each call of Arrow costs more than all of them."""
+
+    def __init__(self, table: Any) -> None:
+        self._ts = table["ts"]
+        gpus, nodes = (table[name].to_pylist() for name in ("gpu_uuid", "node"))
+        self._rows: list[tuple[str, str]] = list(zip(gpus, nodes, strict=True))
+        self._pairs = [pair for pair in dict.fromkeys(self._rows) if None not in pair]
+
+    def __iter__(self) -> Iterator[tuple[str, str, int]]:
+        for number, (gpu, node) in enumerate(self._pairs):
+            yield gpu, node, number
+
+    def first(self, pair: int) -> tuple[int, int]:
+        """As `_Pairs.first`."""
+        named = self._pairs[pair]
+        ts = pc.cast(self._ts, pa.int64()).to_pylist()
+        times = [at for at, row in zip(ts, self._rows, strict=True) if row == named]
+        return self._rows.index(named), min(times)
+
+
+class _Pairs:
+    """By codes instead of texts, and nearly always without sorting: it is done for every row that comes."""
 
     def __init__(self, table: Any) -> None:
         self._ts = table["ts"]
         gpus, nodes = (_encoded(table[name]) for name in ("gpu_uuid", "node"))
         self.gpus: list[str] = gpus.dictionary.to_pylist()
         self.nodes: list[str] = nodes.dictionary.to_pylist()
-        # A row without a node is for the store to refuse.
         is_pair = pc.and_(gpus.is_valid(), nodes.is_valid())
         self._rows = np.flatnonzero(is_pair.to_numpy(zero_copy_only=False))
         self._gpu_of_row = gpus.indices.fill_null(0).to_numpy()[self._rows]

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from gpuwarden.schema import TABLES, stored_columns
+from gpuwarden_collector.ingest.decode import STORED_SCHEMAS
 from gpuwarden_collector.storage.errors import RowsRefusedError
 from gpuwarden_collector.storage.segment import SCHEMAS, BatchKey, Frame
 from gpuwarden_collector.storage.segment_log import FrameLog
@@ -80,7 +81,7 @@ def _stored(name: str, rows: Any) -> Any:
     """Rows in the stored types: instants in microseconds. Raises RowsRefusedError for those that the lake
     would not take."""
     try:
-        stored = rows.select(SCHEMAS[name].names).cast(SCHEMAS[name])
+        stored = _cast(name, rows)
     except MemoryError:
         raise  # of Arrow's own kind too: not the rows' fault
     except (pa.ArrowException, KeyError) as error:
@@ -89,6 +90,22 @@ def _stored(name: str, rows: Any) -> Any:
         if column.required and stored[column.name].null_count:
             raise RowsRefusedError(f"{name}.{column.name} must have a value in every row")
     return stored
+
+
+def _cast(name: str, rows: Any) -> Any:
+    """As `Table.cast`, which calls Arrow for each column, also for those that are in their type."""
+    schema = SCHEMAS[name]
+    if name not in STORED_SCHEMAS or not rows.schema.equals(STORED_SCHEMAS[name]):
+        return rows.select(schema.names).cast(schema)
+    for place, field_ in _INSTANTS[name]:
+        rows = rows.set_column(place, field_, rows.column(place).cast(field_.type))
+    return rows.replace_schema_metadata(None)
+
+
+_INSTANTS = {
+    name: [(n, f) for n, f in enumerate(schema) if pa.types.is_timestamp(f.type)]
+    for name, schema in SCHEMAS.items()
+}
 
 
 def naive(instant: datetime | None) -> datetime | None:

@@ -34,6 +34,11 @@ _FORGET_EVERY = timedelta(minutes=10)
 _ADDED_ROWS_MIN = 4_096
 """So many rows, or half as many as there are keys, are put in their places at once."""
 
+_FEW_ROWS = 256
+"""Rows that come fewer at a time wait for others, up to `_WAITING_ROWS_MAX`: choosing the newest costs a time
+for each column, however few rows there are."""
+_WAITING_ROWS_MAX = 1_024
+
 _DEFINITION = re.compile(
     r"SELECT \* FROM (?P<table>\w+)\s+"
     r"WHERE ts > now\(\)::TIMESTAMP - (?P<window>INTERVAL \d+ MINUTE)\s+"
@@ -168,6 +173,8 @@ class _Latest:
             """Whether rows of older runs are among them."""
             self._rows: Any = SCHEMAS[self.kept.table].empty_table().combine_chunks()
             self._places: dict[str, int] = {}
+            self._waiting: list[Any] = []
+            self._waiting_rows = 0
             self._added: list[Any] = []
             self._added_rows = 0
             self._forgotten_at = self._clock.now()
@@ -180,12 +187,21 @@ class _Latest:
             return None if self._is_changed else self._files.newest
 
     def add(self, rows: Any) -> None:
-        # At once, as rows are slices of all that came with them.
-        rows = newest(rows, self.kept.key)
+        is_few = rows.num_rows < _FEW_ROWS
+        if not is_few:
+            # At once, as rows are slices of all that came with them.
+            rows = newest(rows, self.kept.key)
         with self._lock:
-            self._added.append(rows)
-            self._added_rows += rows.num_rows
             self._is_changed = True
+            if is_few:
+                self._waiting.append(rows)
+                self._waiting_rows += rows.num_rows
+                if self._waiting_rows <= _WAITING_ROWS_MAX:
+                    return
+                self._choose()
+            else:
+                self._added.append(rows)
+                self._added_rows += rows.num_rows
             if self._added_rows > max(_ADDED_ROWS_MIN, len(self._places) // 2):
                 self._merge()
 
@@ -203,8 +219,17 @@ class _Latest:
                 self._is_changed = False
             return self._files.newest
 
+    def _choose(self) -> None:
+        """Take the newest of the rows that wait."""
+        if self._waiting:
+            rows = newest(pa.concat_tables(self._waiting), self.kept.key)
+            self._waiting, self._waiting_rows = [], 0
+            self._added.append(rows)
+            self._added_rows += rows.num_rows
+
     def _merge(self) -> None:
         """Put the newest of the rows that were added in their places."""
+        self._choose()
         if self._added:
             added = newest(pa.concat_tables(self._added), self.kept.key)
             self._added, self._added_rows = [], 0

@@ -11,6 +11,7 @@ import pytest
 from tests.collector import segment_writer
 from tests.collector.made_up_store import LIMITS, asked, asked_in, counted, move_all, put
 
+from gpuwarden_collector.storage import hot as hot_rows
 from gpuwarden_collector.storage import joined_rows as joined
 from gpuwarden_collector.storage.address import CATALOGUE, FOLDER, local_address
 from gpuwarden_collector.storage.commit import Changes, commit
@@ -66,6 +67,7 @@ def test_each_row_is_seen_once_by_another_process(
 ) -> None:
     """Rows are numbered in the order that they are stored in: none is missing, none is there twice."""
     monkeypatch.setattr(joined, "BLOCK_BYTES", segment_writer.BLOCK_BYTES)
+    monkeypatch.setattr(hot_rows, "_ONE_CHUNK_ROWS", 0)
     state = StateFile(data_dir / FILE_NAME, is_read_only=True)
     engine = Engine(
         data_dir,
@@ -174,13 +176,17 @@ def test_a_reader_keeps_what_it_sees_when_segments_go(database: Database) -> Non
     assert counted(database) == (CHUNK_ROWS, CHUNK_ROWS)
 
 
-def test_small_frames_are_joined_to_few_chunks(database: Database, data_dir: Path) -> None:
+def test_small_frames_are_joined_to_few_chunks(
+    database: Database, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hot_rows, "_ONE_CHUNK_ROWS", 500)
     hot = HotRows(data_dir / SEGMENTS)
     for number in range(200):
         rows = segment_writer.rows(1 + segment_writer.ROWS * number)
         commit(database, Changes(appended={"gpu_samples": rows}))
         if number % 3 == 0:
-            hot.tables(["gpu_samples"], 0)
+            few = hot.tables(["gpu_samples"], 0)["gpu_samples"]
+            assert few.num_rows > 500 or few["memory_used_bytes"].num_chunks == 1
     column = hot.tables(["gpu_samples"], 0)["gpu_samples"]["memory_used_bytes"]
     assert column.to_pylist() == list(range(1, 1 + 200 * segment_writer.ROWS)), "in their order"
     assert column.num_chunks <= 8
@@ -208,6 +214,7 @@ def test_a_segment_that_is_missing_is_not_passed_over_unsaid(
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of two or three frames of `segment_writer.rows`."""
     monkeypatch.setattr(joined, "BLOCK_BYTES", segment_writer.BLOCK_BYTES)
+    monkeypatch.setattr(hot_rows, "_ONE_CHUNK_ROWS", 0)
 
 
 def store_frames(database: Database, first: int, until: int) -> None:

@@ -32,8 +32,10 @@ class AgentSettings:
     state_dir: Path = setting(
         Path("/var/lib/gpuwarden-agent"), "Folder of the spool; one agent a folder."
     )
-    commands: bool = setting(
-        True, "Whether command lines of GPU processes are sent, secrets removed."
+    commands: str = setting(
+        "arguments",
+        "What is sent of the command lines of GPU processes: with arguments, secrets removed; program and script; none.",
+        choices=("arguments", "program", "none"),
     )
     kubernetes: str = setting(
         "auto",

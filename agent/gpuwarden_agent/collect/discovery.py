@@ -140,7 +140,7 @@ class _Amd:
     version: str | None
     node: str
     sys: Path
-    commands: bool
+    commands: str
     pods: "PodDirectory | None"
     shared: SharedState
     gpus: list[AmdGpuProbe] = field(default_factory=list)
@@ -173,7 +173,7 @@ def discover(
     node: str | None = None,
     sys: Path = SYS,
     signs: Callable[[], Signs] = read_signs,
-    commands: bool = True,
+    commands: str = "arguments",
     pods: PodSource | None = None,
 ) -> Discovery:
     """The probes of this host.
@@ -183,7 +183,7 @@ def discover(
     GPU is opened here, each is by its probe's first call; but loading NVIDIA's driver can take
     seconds. Blocks for at most `limit_s`. `node` (default: the hostname) is part of the identity of
     AMD GPUs without a unique id. `signs`: what the kernel shows of NVIDIA's driver.
-    `commands`: command lines of GPU processes are told. `pods`: where names of pods come from.
+    `commands`: what of command lines is told, as of the setting. `pods`: where names of pods come from.
     """
     clock = clock or SystemClock()
     directory = _pod_directory(pods, clock)
@@ -237,7 +237,7 @@ class _Found:
         amd: _Amd,
         signs: Callable[[], Signs],
         *,
-        commands: bool,
+        commands: str,
     ) -> None:
         self._clock, self._amd = clock, amd
         self._shared, self._pods = amd.shared, amd.pods

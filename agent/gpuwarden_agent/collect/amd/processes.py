@@ -32,12 +32,12 @@ def amd_process_probe(
     clock: Clock,
     sys: Path,
     *,
-    commands: bool,
+    commands: str,
     shared: SharedState | None = None,
     pods: "PodDirectory | None" = None,
 ) -> ProcessProbe | None:
     """The probe of the processes on those GPUs that the compute driver serves; None where it serves
-    none. `commands`: command lines are told.
+    none. `commands`: as of the setting.
     """
     sources = [source for gpu in gpus if (source := AmdProcesses(gpu, sys)).is_served()]
     if not sources:

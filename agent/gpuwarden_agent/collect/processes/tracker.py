@@ -13,7 +13,7 @@ from gpuwarden_agent.collect.processes.procfs import (
     ProcFs,
     Switches,
 )
-from gpuwarden_agent.collect.processes.secrets import parse_command, without_secrets
+from gpuwarden_agent.collect.processes.secrets import parse_command, program_of, without_secrets
 
 REFRESH_IN = 8
 """Looks until the switches of a thread that used no CPU are read again."""
@@ -74,13 +74,13 @@ class ProcessTracker:
         """Control groups by controller."""
         return parse_paths(self.cgroup)
 
-    def saw(self, root: Process, proc: ProcFs, *, commands: bool) -> None:
+    def saw(self, root: Process, proc: ProcFs, *, commands: str) -> None:
         """Learn who the process is, and again when it has become another program or was moved to
-        another group. `commands`: command lines are told.
+        another group. `commands`: as of the setting.
         """
         if root.state == "Z" and self._seen is not None:
             return  # what it was is not shown any more
-        raw = proc.command(root.pid) if commands else b""
+        raw = b"" if commands == "none" else proc.command(root.pid)
         seen = (proc.text_or_empty(f"{root.pid}/cgroup"), raw, root.name)
         if seen == self._seen:
             return
@@ -88,6 +88,8 @@ class ProcessTracker:
         self.cgroup = seen[0]
         self.owner = owner_of(root, proc)
         arguments = parse_command(raw, COMMAND_BYTES)
+        if commands == "program":
+            arguments = program_of(arguments)
         self.command = without_secrets(arguments) if arguments else None
 
     def saw_workers(self, workers: Sequence[Process]) -> int:

@@ -84,7 +84,7 @@ class ProcessProbe:
         proc: ProcFs | None = None,
         are_pids_ours: bool | None = None,
         *,
-        commands: bool = True,
+        commands: str = "arguments",
         cgroups: CgroupFs | None = None,
         shared: SharedState | None = None,
         others: Sequence[ProcessSource] = (),

@@ -1,16 +1,19 @@
 """No planted secret survives in a command line, and what is harmless does."""
 
+import shlex
 import string
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.agent.collect.processes import commands
 
 from gpuwarden_agent.collect.processes.secrets import (
     LENGTH_MAX,
     is_secret_name,
     looks_random,
     parse_command,
+    program_of,
     without_secrets,
 )
 
@@ -55,6 +58,50 @@ def test_harmless_arguments_survive_as_they_are() -> None:
     for start in range(0, len(HARMLESS), 8):
         arguments = ["python", *HARMLESS[start : start + 8]]
         assert without_secrets(arguments) == " ".join(arguments)
+
+
+LEAKS = commands.LEAKS.strip().splitlines()
+DESTROYED_MAX = 32
+"""Words of those commands that say nothing of a secret and are hidden with one, as of today."""
+
+
+def test_no_command_of_the_corpus_gives_its_secret_away() -> None:
+    lines = {(leak, secret): leak.format(secret) for leak in LEAKS for secret in commands.SECRETS}
+    assert len(lines) > 2_500
+    told = {key: without_secrets(shlex.split(line)) for key, line in lines.items()}
+    assert not [leak for (leak, secret), line in told.items() if secret in line]
+
+
+def test_few_other_words_of_the_corpus_are_hidden_with_a_secret() -> None:
+    hidden = []
+    for leak in LEAKS:
+        arguments = shlex.split(leak.format("SECRETMARK"))
+        line = without_secrets(arguments)
+        words = [word for argument in arguments for word in argument.split()]
+        hidden += [word for word in words if "SECRETMARK" not in word and word not in line]
+    assert len(hidden) <= DESTROYED_MAX, hidden
+
+
+@pytest.mark.parametrize("line", commands.HARMLESS.strip().splitlines())
+def test_harmless_commands_survive_as_they_are(line: str) -> None:
+    arguments = shlex.split(line)
+    assert without_secrets(arguments) == " ".join(arguments)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("python -u /a/train.py --token X", "python /a/train.py"),
+        ("python /a/train.py --token X", "python /a/train.py"),
+        ("python -m torch.distributed.run x.py", "python -m torch.distributed.run"),
+        ("python -c 'login(1)'", "python"),
+        ("mysql -pX", "mysql"),
+        ("vault login X", "vault"),
+        ("", ""),
+    ],
+)
+def test_program_and_script_alone(line: str, told: str) -> None:
+    assert " ".join(program_of(shlex.split(line))) == told
 
 
 SECRET = st.text(string.ascii_letters + string.digits, min_size=12, max_size=40).map(

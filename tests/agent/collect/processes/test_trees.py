@@ -326,7 +326,7 @@ def test_command_lines_stay_on_the_node_when_they_are_switched_off(
     made: MadeUpProc, clock: ManualClock
 ) -> None:
     made.add(process(7), command=b"python\0train.py\0")
-    (row,) = rows_of(probe_on(made, clock, device(GpuProcess(7, 5)), commands=False))
+    (row,) = rows_of(probe_on(made, clock, device(GpuProcess(7, 5)), commands="none"))
     assert "command" not in row
     assert row["process_name"] == "python"
 

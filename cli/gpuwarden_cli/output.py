@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from gpuwarden.untrusted_text import escaped_json, printable, without_formula
+
 FORMATS = ("table", "json", "csv")
 ROW_FORMATS = (*FORMATS, "ndjson", "markdown")
 """All that `render` makes."""
@@ -45,7 +47,9 @@ def render(
     match form:
         case "json":
             records = [dict(zip(columns, row, strict=True)) for row in rows]
-            return json.dumps(records, ensure_ascii=False, indent=2, default=str) + "\n"
+            return (
+                escaped_json(json.dumps(records, ensure_ascii=False, indent=2, default=str)) + "\n"
+            )
         case "csv":
             import csv
 
@@ -56,17 +60,23 @@ def render(
                 out, lineterminator="\n", quoting=csv.QUOTE_ALL if is_odd else csv.QUOTE_MINIMAL
             )
             writer.writerow(columns)
-            writer.writerows(rows)
+            writer.writerows([_csv_cell(cell) for cell in row] for row in rows)
             return out.getvalue()
         case "ndjson":
             records = [dict(zip(columns, row, strict=True)) for row in rows]
             lines = (json.dumps(record, ensure_ascii=False, default=str) for record in records)
-            return "".join(f"{line}\n" for line in lines)
+            return "".join(f"{escaped_json(line)}\n" for line in lines)
         case "markdown":
             lines = (_markdown(cells) for cells in (columns, ["---"] * len(columns), *rows))
             return "".join(f"{line}\n" for line in lines)
         case _:
             return _table(columns, rows, width)
+
+
+def _csv_cell(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return cell
+    return printable(without_formula(cell), keeps="\n\r\t")
 
 
 def _markdown(cells: Sequence[Any]) -> str:
@@ -230,7 +240,7 @@ def _cell(value: Any, *, keeps_lines: bool = False) -> str:
     # Control characters could move the cursor or recolour the terminal.
     if keeps_lines:
         return "\n".join(_cell(line) for line in text.rstrip("\n").split("\n"))
-    return "".join(c if c.isprintable() else " " if c in "\n\r\t" else "�" for c in text)
+    return printable(text)
 
 
 def _width(text: str) -> int:

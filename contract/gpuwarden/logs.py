@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from gpuwarden.untrusted_text import escaped_json, printable
+
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _PLAIN = re.compile(r"[^\s\"=]+\Z")
 
@@ -26,7 +28,9 @@ def fields(record: logging.LogRecord) -> dict[str, Any]:
 
 def _quoted(value: object) -> str:
     text = str(value)
-    return text if _PLAIN.match(text) else json.dumps(text, ensure_ascii=False)
+    if _PLAIN.match(text) and text.isprintable():
+        return text
+    return escaped_json(json.dumps(text, ensure_ascii=False))
 
 
 class TextFormatter(logging.Formatter):
@@ -41,7 +45,7 @@ class TextFormatter(logging.Formatter):
         if self._with_time:
             when = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%SZ ")
         part = record.name.split(".")[0].removeprefix("gpuwarden_")
-        text = f"{when}{record.levelname.lower()} {part}: {record.getMessage()}"
+        text = f"{when}{record.levelname.lower()} {part}: {printable(record.getMessage())}"
         pairs = "".join(f" {key}={_quoted(value)}" for key, value in fields(record).items())
         trace = "\n" + self.formatException(record.exc_info) if record.exc_info else ""
         return text + pairs + trace
@@ -60,7 +64,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str, ensure_ascii=False)
+        return escaped_json(json.dumps(entry, default=str, ensure_ascii=False))
 
 
 class JournalFormatter(logging.Formatter):

@@ -120,7 +120,7 @@ def test_values_that_cannot_be_true_are_refused(
     assert reason_for(wire, rows).startswith(f"gpu_samples.{reason}")
 
 
-NUMBERS = {
+NUMBERS: dict[str, tuple[Any, list[float]]] = {
     "temperature_celsius": (np.float32, [-60.0, 200.0, 200.1, -np.inf, np.nan, 3e38]),
     "energy_joules_total": (np.float64, [0.0, -1e-9, 1.7e308, np.inf, np.nan]),
     "memory_used_bytes": (np.int64, [0, -1, 2**63 - 1, -(2**63)]),
@@ -223,3 +223,19 @@ def test_events_and_inventory_may_repeat_their_keys(wire: Any) -> None:
     assert judged(wire, [event, event], "events") is None
     gpu = {"gpu_uuid": "GPU-0", "node": "n1", "simulated": True}
     assert judged(wire, [gpu, gpu], "gpus") is None
+
+
+@pytest.mark.parametrize("rows", [3, 2_500])
+def test_control_characters_of_texts_are_replaced_where_they_are_admitted(
+    wire: Any, rows: int
+) -> None:
+    table = wire.table("gpu_samples", wire.gpu_rows(1, range(rows)))
+    names = ["1g\x1b[2J", None, "é\u202e\U000e0041"] + ["plain\t\n"] * (rows - 3)
+    at = table.schema.get_field_index("mig_instance")
+    table = table.set_column(at, table.schema.field(at), pa.array(names, pa.string()))
+    found = admit.checked({"gpu_samples": table}, window(wire.now, HOUR, HOUR))
+    assert not isinstance(found, RefusedBody)
+    told = found["gpu_samples"]["mig_instance"].to_pylist()
+    assert told[:3] == ["1g\ufffd[2J", None, "é\ufffd\ufffd"]
+    assert set(told[3:]) <= {"plain\t\n"}
+    assert found["gpu_samples"].schema.equals(table.schema)

@@ -31,6 +31,10 @@ TEXT_BYTES_MAX = 65_536
 """Longest text of any other cell."""
 
 _NAMES = ("node", "gpu_uuid")
+_CONTROLS = (
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x{9f}\x{61c}\x{200b}\x{200e}\x{200f}\x{2028}-\x{202e}"
+    r"\x{2060}-\x{206f}\x{feff}\x{fff9}-\x{fffb}\x{e0000}-\x{e007f}]"
+)
 _TOGETHER_ROWS_MAX = 2_000
 """Columns with up to so many rows are looked at together: it copies them."""
 _SETS_ROWS_MAX = 200
@@ -68,12 +72,17 @@ def checked(tables: Mapping[str, Any], admitted: Window) -> dict[str, Any] | Ref
         if reason := invalid(name, data):
             return RefusedBody(400, reason)
         table = WIRE_TABLES[name]
-        data = combined[name] = data.combine_chunks()
-        for place in _not_cleared(table, data, admitted):
+        data = data.combine_chunks()
+        found = _looked_at(table, data, admitted)
+        for place in found.not_cleared:
             column, values = table.columns[place], data.column(place)
             reason = _wrong_column(table, column, values, admitted)
             if reason:
                 return RefusedBody(422, reason, _admitting_ahead_s(column, values, admitted))
+        for place in found.odd_texts:
+            clean = without_controls(data.column(place))
+            data = data.set_column(place, data.schema.field(place), clean)
+        combined[name] = data
         if name in _SAMPLE_TABLES and (key := _key_twice(table, data)):
             return RefusedBody(422, key)
     return combined
@@ -161,20 +170,59 @@ def _alike(dtype: Any, found: Sequence[tuple[int, float, float]]) -> _Alike:
     return _Alike(dtype, places, least, most)
 
 
-def _not_cleared(table: Table, data: Any, admitted: Window) -> Sequence[int]:
-    """Places of the columns in which something may be wrong. `data` has its columns in one piece."""
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Places of the columns in which something may be wrong, and of texts that may have control characters."""
+
+    not_cleared: Sequence[int]
+    odd_texts: Sequence[int]
+
+
+def _looked_at(table: Table, data: Any, admitted: Window) -> _Found:
+    """`data` has its columns in one piece."""
     rows = data.num_rows
-    if not 0 < rows <= _TOGETHER_ROWS_MAX:
-        return range(data.num_columns)
+    if not rows:
+        return _Found(range(data.num_columns), [])
+    looks = _Looks.of(table.name)
     (batch,) = data.to_batches()
     arrays = batch.columns
     nulls = [values.null_count for values in arrays]
-    looks = _Looks.of(table.name)
     left = {place for place, missing in enumerate(nulls) if missing < rows} - looks.free
+    odd = _odd_texts(looks.texts, arrays, left, rows)
+    if rows > _TOGETHER_ROWS_MAX:
+        return _Found(range(data.num_columns), odd)
     for alike in (*looks.numbers, looks.bounded(admitted)):
         left -= _cleared(alike, arrays, left, rows)
     left -= _cleared(looks.texts, arrays, left, rows, is_text=True)
-    return sorted(left.union(place for place in looks.required if nulls[place]))
+    return _Found(sorted(left.union(place for place in looks.required if nulls[place])), odd)
+
+
+def _odd_texts(alike: _Alike, arrays: Sequence[Any], of: set[int], rows: int) -> list[int]:
+    """Which of the columns have a byte that is not printable ASCII; looked at in one piece."""
+    found, pieces = [], []
+    for place in alike.places:
+        if place in of:
+            values = arrays[place]
+            _, offsets, text = values.buffers()
+            start, end = np.frombuffer(offsets, np.int32, rows + 1, 4 * values.offset)[[0, -1]]
+            if text is not None and end > start:
+                found.append(place)
+                pieces.append(np.frombuffer(text, np.uint8, end - start, start))
+    if not pieces:
+        return []
+    whole = np.concatenate(pieces)
+    # What is below a space becomes large: one comparison for both ends.
+    if (whole - 0x20).max() < 0x5F:
+        return []
+    return [
+        place for place, piece in zip(found, pieces, strict=True) if (piece - 0x20).max() >= 0x5F
+    ]
+
+
+def without_controls(texts: Any) -> Any:
+    """Texts in which control characters, and those that turn the direction of a line, are replaced by U+FFFD: names
+    come from whoever can start a process, and are shown in terminals. Line ends and tabs stay."""
+    return pc.replace_substring_regex(texts, _CONTROLS, "\ufffd")
 
 
 def _cleared(

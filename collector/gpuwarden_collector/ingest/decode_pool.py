@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from gpuwarden.clock import Clock
 from gpuwarden_collector.auth.node_rows import NodeColumns
-from gpuwarden_collector.ingest.admit import Window, checked, refusal, window
+from gpuwarden_collector.ingest.admit import Window, checked, window
 from gpuwarden_collector.ingest.coalesce import CoalescedStreams, Openings, Stream, plain_streams
 from gpuwarden_collector.ingest.decode import (
     BatchRows,
@@ -159,7 +159,11 @@ def _alone(
 def _one(body: Body, content: bytes, admitted: Window, openings: Openings) -> Decoded | RefusedBody:
     result = decode_content(content)
     if isinstance(result, Decoded):
-        result = refusal(result.tables, admitted) or result
+        found = checked(result.tables, admitted)
+        if isinstance(found, RefusedBody):
+            result = found
+        else:
+            result = Decoded.of(found, result.memory_bytes, result.unknown_columns)
     if isinstance(result, Decoded):
         openings.learn(content)
     return _of_own_nodes([body], [result])[0]

@@ -1,7 +1,8 @@
 """Encodes rows as CSV column by column: what most columns hold is never made into Python values.
 
 RFC 4180 but for lines, which end with LF as a shell's tools expect: a field is quoted where it must be, NULL is an
-empty one. Instants are UTC with milliseconds, durations seconds, nested values JSON.
+empty one. Instants are UTC with milliseconds, durations seconds, nested values JSON. Texts that a spreadsheet
+would run have `'` before them, as of `without_formula`.
 """
 
 from collections.abc import Sequence
@@ -20,6 +21,9 @@ from gpuwarden_collector.query.encode import (
 
 LINE_END = b"\n"
 _QUOTED = '[",\r\n]'
+_ODD = r'^[=+\-@\t\r]|[",\r\n]'
+_FORMULA = r"^[=+\-@\t\r]"
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
 def csv_rows(data: Any, types: Sequence[str]) -> bytes:
@@ -65,6 +69,13 @@ def _by_value(data: Any, sql_type: str) -> Any:
 
 
 def _quoted(text: Any) -> Any:
+    if not pc.any(pc.match_substring_regex(text, _ODD)).as_py():
+        return text
+    is_formula = pc.and_not(
+        pc.match_substring_regex(text, _FORMULA), pc.match_substring_regex(text, _NUMBER)
+    )
+    if pc.any(is_formula).as_py():
+        text = pc.if_else(is_formula, pc.binary_join_element_wise("'", text, ""), text)
     is_quoted = pc.match_substring_regex(text, _QUOTED)
     if not pc.any(is_quoted).as_py():
         return text

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from gpuwarden.untrusted_text import printable
 from gpuwarden_rules.notify.message import Notification
 
 TIMEOUT_S = 15.0
@@ -89,5 +90,5 @@ def backoff_s(
 
 def shortened(text: str) -> str:
     """The text as one line of a log."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    line = " ".join(printable(text).split())
     return line if len(line) <= REASON_CHARACTERS_MAX else line[: REASON_CHARACTERS_MAX - 1] + "…"

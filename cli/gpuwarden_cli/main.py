@@ -53,6 +53,8 @@ Commands = argparse._SubParsersAction
 def main(argv: list[str] | None = None) -> int:
     """Run a command line; the result is the exit code."""
     args = parser().parse_args(argv)
+    # What it makes holds names, command lines and tokens: others of this host have no business with it.
+    os.umask(os.umask(0o077) | 0o027)
     use_host_authorities()
     try:
         return int(args.run(args))

@@ -182,7 +182,7 @@ async def running(
         copies = copy_routes(CopyFolder(settings.data_dir), bodies, no_room)
         own = (*access.routes, *sql.routes(), *node_routes(writer), *copies)
         app = _application(api, [*own, *query_routes(frames.state, clock), *routes(querier)])
-        url = await _listen(stack, settings, app, access, _http_log(stats))
+        url = health.url = await _listen(stack, settings, app, access, _http_log(stats))
         postgres = await _listen_postgres(stack, settings, querier, access, stats, *turns)
         # First of all: whoever waits for an answer would keep the server from its end.
         stack.push_async_callback(querier.close)

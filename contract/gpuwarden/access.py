@@ -7,13 +7,16 @@ SHA-256 of the token is enough to store: there is nothing to guess, which is wha
 """
 
 import hashlib
+import ipaddress
 import re
 import secrets
 import string
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 ENROLL_PATH = "/v1/enroll"
 CA_PATH = "/v1/ca"
@@ -119,3 +122,19 @@ def read_token(path: Path) -> Token:
 def allows(held: Scope, needed: Scope) -> bool:
     """Whether a token of scope `held` is enough."""
     return held is needed or held is Scope.ADMIN
+
+
+@lru_cache(maxsize=64)
+def is_local_name(host: str) -> bool:
+    """Whether no page of the web can have a name that leads here: an address, or localhost."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    if name == "localhost" or name.endswith(".localhost") or not host:
+        return True
+    try:
+        ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return True

@@ -23,6 +23,7 @@ def write_whole(
     handle = os.open(beside, flags, mode)
     try:
         with os.fdopen(handle, "wb") as file:
+            os.fchmod(file.fileno(), mode)  # whatever the umask
             if os.geteuid() == 0:
                 folder_stat = path.parent.stat()
                 os.fchown(file.fileno(), *(owner or (folder_stat.st_uid, folder_stat.st_gid)))

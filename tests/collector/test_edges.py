@@ -16,7 +16,7 @@ from gpuwarden.metrics import Type
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.table import Column, Table
 from gpuwarden.wire import TABLE_KEY, BatchId
-from gpuwarden_collector.ingest.admit import window
+from gpuwarden_collector.ingest.admit import window, without_controls
 from gpuwarden_collector.ingest.coalesce import Openings
 from gpuwarden_collector.ingest.commit_plan import Batch, Stored
 from gpuwarden_collector.ingest.decode import ARROW_TYPES, Decoded, RefusedBody
@@ -171,7 +171,7 @@ def same(column: Column, said: Any, kept: Any) -> bool:
     if said is None or kept is None:
         return said is kept
     if column.type is Type.STRING:
-        return bool(said == kept.encode())
+        return bool(without_controls(pa.array([said.decode()])).to_pylist() == [kept])
     return bool(said == kept)  # Parquet's 0.0 may have been -0.0
 
 

@@ -2,15 +2,18 @@
 
 import errno
 import gzip
+import ipaddress
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from aiohttp import web
 
+from gpuwarden.access import is_local_name
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.exporter.exposition import CONTENT_TYPE
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SHUTDOWN_TIMEOUT_S = 1.0
 COMPRESSION = 1
 """A page repeats itself so much that the cheapest level makes a tenth of it."""
@@ -25,7 +28,8 @@ async def serving(host: str, port: int, page: Callable[[], str]) -> AsyncIterato
     `page` makes the text of /metrics at each request, on the event loop. Raises StartError when
     the address cannot be had.
     """
-    runner = web.AppRunner(_application(page), access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
+    app = _application(page, only_local=_is_loopback(host))
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
     await runner.setup()
     try:
         try:
@@ -39,7 +43,15 @@ async def serving(host: str, port: int, page: Callable[[], str]) -> AsyncIterato
         await runner.cleanup()
 
 
-def _application(page: Callable[[], str]) -> web.Application:
+def _application(page: Callable[[], str], *, only_local: bool) -> web.Application:
+    """`only_local`: no page of the web may have it read by a name that it has made to lead here."""
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if only_local and not is_local_name(request.headers.get("Host", "")):
+            return web.Response(status=421, text="this page is for localhost and addresses only\n")
+        return await handler(request)
+
     async def metrics(request: web.Request) -> web.Response:
         body, headers = page().encode(), {"Content-Type": CONTENT_TYPE, "Vary": "Accept-Encoding"}
         if takes_gzip(request.headers.get("Accept-Encoding", "")):
@@ -50,9 +62,16 @@ def _application(page: Callable[[], str]) -> web.Application:
     async def healthz(request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
 
-    app = web.Application(client_max_size=1024)
+    app = web.Application(client_max_size=1024, middlewares=[guard])
     app.add_routes([web.get("/metrics", metrics), web.get("/healthz", healthz)])
     return app
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def takes_gzip(accepted: str) -> bool:

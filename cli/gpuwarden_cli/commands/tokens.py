@@ -228,12 +228,18 @@ def _rotate(args: argparse.Namespace) -> int:
 def _enrolment(args: argparse.Namespace) -> int:
     from gpuwarden.access import Scope, Token
     from gpuwarden.lifecycle import StartError
+    from gpuwarden_collector.auth.exposure import exposure_of
     from gpuwarden_collector.auth.token_store import TokenEntry
 
     settings = collector_settings(args)
     lasts = _time(args.valid, "--valid")
     if args.uses < 1:
         raise StartError(f"--uses {args.uses} must be at least 1")
+    if not exposure_of(settings).asks_tokens:
+        raise StartError(
+            "this collector asks for no tokens, as it listens on loopback: agents of this host need no enrolment; "
+            "for those of others run `gpuwarden collector init`"
+        )
     url, fingerprint = args.collector or _address(settings), _fingerprint(settings)
     token = Token.new(Scope.ENROLL)
 
@@ -245,6 +251,8 @@ def _enrolment(args: argparse.Namespace) -> int:
 
     _changed(args, change)
     pin = f" --ca-fingerprint {fingerprint}" if fingerprint else ""
+    if not url.startswith("https:"):
+        pin = " --allow-insecure"
     # In the environment, which other users of the node do not see, and not in the process list.
     print(f"GPUWARDEN_TOKEN={token.text} gpuwarden enroll --collector {url}{pin}")
     nodes = "one node" if args.uses == 1 else f"{args.uses} nodes"

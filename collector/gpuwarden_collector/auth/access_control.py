@@ -63,7 +63,9 @@ class AccessControl:
         self._used_written: dict[str, datetime] = {}
         self._used_at_s = clock.monotonic()
         self._told_at_s = clock.monotonic()
-        routes = AccessRoutes(self._path, settings.tls_ca, clock, self.reload, lambda: self._store)
+        routes = AccessRoutes(
+            self._path, settings.tls_ca, clock, self.reload, lambda: self._store, self._gate.judged
+        )
         self.routes: Iterable[web.AbstractRouteDef] = routes.routes()
         self._tell()
 
@@ -81,11 +83,15 @@ class AccessControl:
 
     def judged(self, token: str, need: Scope, client: str) -> Granted | Denied:
         """Whether a token is enough, of a client that does not speak HTTP."""
-        return self._counted(self._gate.judged(token, need), client)
+        return self._counted(self._gate.judged(token, need, client), client)
 
     def judged_as(self, name: str, need: Scope, client: str, *, is_it: bool) -> Granted | Denied:
         """As `judged`, of the token with this id; `is_it`: the client has proved to have it."""
-        return self._counted(self._gate.judged_entry(name, need, is_it=is_it), client)
+        return self._counted(self._gate.judged_entry(name, need, client, is_it=is_it), client)
+
+    def is_guessing(self, client: str) -> bool:
+        """Whether an address has shown too many wrong tokens lately: it is not asked for another."""
+        return self._gate.is_guessing(client)
 
     def scram_of(self, name: str) -> str | None:
         """SCRAM verifier of the token with this id; None: there is none."""
@@ -101,7 +107,7 @@ class AccessControl:
             return None
         entry = self._store.get(grant.entry.id)
         is_it = entry is not None and entry.sha256 == grant.entry.sha256
-        verdict = self._gate.judged_entry(grant.entry.id, Scope.READ, is_it=is_it)
+        verdict = self._gate.judged_entry(grant.entry.id, Scope.READ, None, is_it=is_it)
         return verdict if isinstance(verdict, Denied) else None
 
     def _counted(self, verdict: Granted | Denied, client: str) -> Granted | Denied:

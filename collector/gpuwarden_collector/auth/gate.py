@@ -2,18 +2,16 @@
 
 import base64
 import binascii
-import ipaddress
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from aiohttp import web
 
-from gpuwarden.access import CALLER, COOKIE, LOGIN_PATH, Caller, Scope
+from gpuwarden.access import CALLER, COOKIE, LOGIN_PATH, Caller, Scope, is_local_name
 from gpuwarden.clock import Clock
 from gpuwarden_collector.auth.exposure import Exposure
 from gpuwarden_collector.auth.scopes import Anyone, Need, need_of
@@ -29,7 +27,36 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _TOLD_EVERY_S = 60.0
 _CHALLENGE = 'Basic realm="gpuwarden: any name, and a token as the password", charset="UTF-8"'
 
+GUESSES_MAX = 30
+"""Wrong tokens that an address may show in `GUESSES_S`; then wrong ones are refused unread. A right one never is."""
+GUESSES_S = 60.0
+_ADDRESSES_MAX = 10_000
+_GUESSED = f"this address has shown {GUESSES_MAX} wrong tokens in a minute: see that the token is right, and try again later"
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Guesses:
+    """Wrong tokens by address, of the last minute."""
+
+    def __init__(self) -> None:
+        self._since_s = 0.0
+        self._counts: Counter[str] = Counter()
+
+    def is_over(self, client: str, now_s: float) -> bool:
+        """Whether there were too many from there."""
+        self._begin(now_s)
+        return self._counts[client] >= GUESSES_MAX
+
+    def note(self, client: str, now_s: float) -> None:
+        """There was one. Of addresses without number those that come later share a count."""
+        self._begin(now_s)
+        known = client in self._counts or len(self._counts) < _ADDRESSES_MAX
+        self._counts[client if known else ""] += 1
+
+    def _begin(self, now_s: float) -> None:
+        if now_s - self._since_s >= GUESSES_S:
+            self._since_s, self._counts = now_s, Counter()
 
 
 class Gate:
@@ -50,6 +77,7 @@ class Gate:
         self._clock = clock
         self._denied = denied
         self._told_at_s: dict[str, float] = {}
+        self._guesses = Guesses()
         self.last_used: dict[str, datetime] = {}
         """By id of the token."""
 
@@ -88,31 +116,45 @@ class Gate:
         if len(presented) > 1:
             return Denied("malformed", "header Authorization stands more than once")
         token = token_in(presented[0]) if presented else request.cookies.get(COOKIE)
-        return self.judged(token, need)
+        return self.judged(token, need, request.remote)
 
-    def judged(self, token: str | None, need: Need) -> Granted | Denied:
-        """Whether a token is enough; when it was used is noted."""
-        now = self._clock.now()
+    def judged(self, token: str | None, need: Need, client: str | None) -> Granted | Denied:
+        """Whether a token is enough; when it was used is noted. `client`: the address that shows it."""
+        now, now_s = self._clock.now(), self._clock.monotonic()
         verdict = self._store().judged(token, need, now)
         if isinstance(verdict, Denied) and verdict.why == "unknown":
+            if self._guesses.is_over(client or "", now_s):
+                return Denied("guesses", _GUESSED, 429)
             self._refresh()  # it may have been made this very second
             verdict = self._store().judged(token, need, now)
+        self._note(verdict, client, now_s)
         if isinstance(verdict, Granted):
             self.last_used[verdict.entry.id] = now
         return verdict
 
-    def judged_entry(self, name: str, need: Need, *, is_it: bool) -> Granted | Denied:
+    def judged_entry(
+        self, name: str, need: Need, client: str | None, *, is_it: bool
+    ) -> Granted | Denied:
         """As `judged`, of the token with this id, which its owner has proved to have without showing it."""
-        now = self._clock.now()
+        now, now_s = self._clock.now(), self._clock.monotonic()
         verdict = self._store().judged_entry(name, need, now, is_it=is_it)
+        self._note(verdict, client, now_s)
         if isinstance(verdict, Granted):
             self.last_used[name] = now
         return verdict
 
+    def is_guessing(self, client: str) -> bool:
+        """Whether an address has shown too many wrong tokens lately."""
+        return self._guesses.is_over(client, self._clock.monotonic())
+
+    def _note(self, verdict: Granted | Denied, client: str | None, now_s: float) -> None:
+        if isinstance(verdict, Denied) and verdict.why in ("unknown", "malformed"):
+            self._guesses.note(client or "", now_s)
+
     def _as_web_page(self, request: web.Request) -> Denied | None:
         """A browser sends a password that it knows, and reaches loopback, for any page that asks it to."""
         host = request.headers.get("Host", "")
-        if self._exposure.is_local and not _is_local_name(host):
+        if self._exposure.is_local and not is_local_name(host):
             return Denied(
                 "host",
                 "without tokens this collector answers to localhost and addresses only; if a proxy is"
@@ -145,6 +187,8 @@ class Gate:
             return web.Response(status=303, headers={"Location": _login_of(request, denied)})
         body = {"error": denied.reason, "status": denied.status}
         answer = web.json_response(body, status=denied.status)
+        if denied.status == 429:
+            answer.headers["Retry-After"] = str(int(GUESSES_S))
         if denied.status == 401:
             answer.headers["WWW-Authenticate"] = _CHALLENGE
         if not request.content.is_eof():
@@ -191,19 +235,3 @@ def token_in(authorization: str) -> str:
             return pair.partition(":")[2]
         case _:
             return ""
-
-
-@lru_cache(maxsize=64)
-def _is_local_name(host: str) -> bool:
-    """Whether no page of the web can have a name that leads here: an address, or localhost."""
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return False
-    if name == "localhost" or name.endswith(".localhost") or not host:
-        return True
-    try:
-        ipaddress.ip_address(name.partition("%")[0])
-    except ValueError:
-        return False
-    return True

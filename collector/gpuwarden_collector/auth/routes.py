@@ -12,8 +12,15 @@ from gpuwarden.access import COOKIE, DIGEST, ID, LOGIN_PATH, LOGOUT_PATH, OWN_PA
 from gpuwarden.clock import Clock
 from gpuwarden_collector.auth import token_file
 from gpuwarden_collector.auth.gate import GRANT
+from gpuwarden_collector.auth.scopes import Need
 from gpuwarden_collector.auth.token_file import TokenFileError
-from gpuwarden_collector.auth.token_store import Denied, TokenEntry, TokenStore, TokenStoreError
+from gpuwarden_collector.auth.token_store import (
+    Denied,
+    Granted,
+    TokenEntry,
+    TokenStore,
+    TokenStoreError,
+)
 
 BODY_BYTES_MAX = 4_096
 BODY_S = 10.0
@@ -31,12 +38,14 @@ class AccessRoutes:
         clock: Clock,
         changed: Callable[[], None],
         store: Callable[[], TokenStore],
+        judged: Callable[[str, Need, str | None], Granted | Denied],
     ) -> None:
         self._tokens = tokens
         self._ca = ca
         self._clock = clock
         self._changed = changed
         self._store = store
+        self._judged = judged
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """For the application."""
@@ -86,10 +95,7 @@ class AccessRoutes:
         if not OWN_PATH.fullmatch(after):
             after = "/"
         token = said.get("token", "").strip()
-        verdict = self._store().judged(token, Scope.READ, self._clock.now())
-        if isinstance(verdict, Denied):
-            self._changed()  # it may have been made this very second
-            verdict = self._store().judged(token, Scope.READ, self._clock.now())
+        verdict = self._judged(token, Scope.READ, request.remote)
         if isinstance(verdict, Denied):
             wrong = urlencode({"next": after, "why": verdict.why})
             return web.Response(status=303, headers={"Location": f"{LOGIN_PATH}?{wrong}"})

@@ -9,7 +9,7 @@ import ssl
 import stat
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ def examine(settings: CollectorSettings, clock: Clock, config: Path | None) -> l
         check_unit("service", "collector"),
         _check_running(settings, asked),
         *_check_store(settings, asked),
-        _check_http(settings) if asked.document else None,
+        _check_http(settings, asked.document) if asked.document else None,
         *_check_rights(settings, config),
         _check_room(settings, asked),
         *_check_tls(settings, clock),
@@ -112,13 +112,16 @@ def _check_store(settings: CollectorSettings, asked: CollectorReply) -> Iterator
     yield Check("store", OK, finding)
 
 
-def _check_http(settings: CollectorSettings) -> Check | None:
-    """Whether it answers where it is to listen; whom it is known by is the agents' doctor's to say."""
-    if settings.port == 0:
+def _check_http(settings: CollectorSettings, document: Mapping[str, Any]) -> Check | None:
+    """Whether it answers where it listens; whom it is known by is the agents' doctor's to say."""
+    if (known := document.get("url")) is None and settings.port == 0:
         return None
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(settings.host, settings.host)
     scheme = "http" if settings.tls_cert is None else "https"
-    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}/healthz"
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
+    # Another port was said on its command line, maybe.
+    url = f"{known or url}/healthz"
+    scheme = url.partition(":")[0]
     # Nothing is shown to it but this request, so its certificate need not be believed.
     context = ssl._create_unverified_context() if scheme == "https" else None
     handlers = [urllib.request.ProxyHandler({})]

@@ -106,6 +106,8 @@ class Health:
         self._budget = budget
         self._duties = duties
         self._before = dict.fromkeys(_COUNTS, 0)
+        self.url: str | None = None
+        """Where the collector listens; None: not yet."""
 
     async def sample(self) -> None:
         """Write a row; where the store does not take it, the next one tells of both minutes."""
@@ -158,6 +160,7 @@ class Health:
         now, levels = self._clock.now(), self._levels()
         return {
             "version": __version__,
+            "url": self.url,
             "schema_version": SCHEMA_VERSION,
             "not_ready": {check.name: reason for check, reason in not_ready(levels).items()},
             "disk_bytes_max": self._budget.bytes_max,

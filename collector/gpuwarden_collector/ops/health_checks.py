@@ -72,7 +72,7 @@ def _lag(sample: Mapping[str, Any], settings: CollectorSettings) -> Check:
 def _agents(rows: list[Mapping[str, Any]]) -> Check:
     nodes, silent = rows[0]["nodes"], rows[0]["silent"]
     if not nodes:
-        remedy = "`gpuwarden token enrolment` prints the line for a GPU host"
+        remedy = "set one up on a GPU host: docs/install.md"
         return Check("agents", WARN, "no agent was heard of in a week", remedy)
     if not silent:
         return Check("agents", OK, f"{nodes} heard of within a minute")

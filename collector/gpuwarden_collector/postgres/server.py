@@ -372,6 +372,10 @@ class _Client:
         access = self._server.access
         if not access.exposure.asks_tokens:
             return
+        if access.is_guessing(self.connection.client):
+            raise _Refused(
+                "28P01", "this address has shown too many wrong tokens", "try again in a minute"
+            )
         scram = access.scram_of(user)
         if scram is None:
             self.write(messages.ASK_PASSWORD)

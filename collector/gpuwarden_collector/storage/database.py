@@ -346,7 +346,7 @@ def make_data_dir(data_dir: Path) -> None:
     if is_restore_cut_off(data_dir):
         raise StartError(f"the restore of a backup to {data_dir} was cut off: run it again")
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        data_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
         sync_folder(data_dir.absolute().parent)
     except OSError as error:
         raise StartError(

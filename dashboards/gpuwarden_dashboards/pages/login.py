@@ -11,6 +11,7 @@ from gpuwarden_dashboards.templates import Templates
 _NOT_TAKEN = {
     "malformed": "That is no token of gpuwarden: it begins with gw_read_ or gw_admin_.",
     "unknown": "This token is unknown here, or was revoked.",
+    "guesses": "Too many wrong tokens came from this address: wait a minute.",
     "expired": "This token has expired.",
     "scope": "This token may not read: log in with one of scope read or admin.",
 }

@@ -171,3 +171,25 @@ async def test_a_real_prometheus_scrapes_all_sets_and_answers_a_query(
             assert float(same[0]["value"][1]) > 0
             (ticks,) = await wait_for(session, url, "gpuwarden_agent_ticks_total")
             assert ticks["value"][1] == "7"
+
+
+@pytest.mark.parametrize(
+    ("host", "named", "status"),
+    [
+        ("127.0.0.1", "evil.example", 421),
+        ("127.0.0.1", "evil.example:9400", 421),
+        ("127.0.0.1", "localhost:9400", 200),
+        ("127.0.0.1", "127.0.0.1", 200),
+        ("localhost", "evil.example", 421),
+        ("0.0.0.0", "gpu-1.example:9400", 200),
+    ],
+)
+async def test_on_loopback_no_name_of_the_web_leads_to_the_page(
+    host: str, named: str, status: int
+) -> None:
+    async with serving(host, 0, lambda: "a 1\n") as url, aiohttp.ClientSession() as session:
+        port = url.rpartition(":")[2]
+        async with session.get(
+            f"http://127.0.0.1:{port}/metrics", headers={"Host": named}
+        ) as answer:
+            assert answer.status == status

@@ -89,6 +89,7 @@ def test_an_enrolment_is_one_line_with_the_token_out_of_the_command(
     made = init(files, ["gpu.example"], SystemClock().now())
     for name in ("cert", "key", "ca"):
         monkeypatch.setenv(f"GPUWARDEN_COLLECTOR_TLS_{name.upper()}", str(getattr(files, name)))
+    monkeypatch.setenv("GPUWARDEN_COLLECTOR_HOST", "0.0.0.0")
     _, out, _ = token("enrolment", "--valid", "2h", "--uses", "3")
     found = re.fullmatch(
         r"GPUWARDEN_TOKEN=(\S+) gpuwarden enroll --collector https://gpu\.example:8750"
@@ -102,8 +103,16 @@ def test_an_enrolment_is_one_line_with_the_token_out_of_the_command(
     assert [(r["scope"], r["uses left"]) for r in rows] == [("enroll", 3)]
 
 
-def test_an_enrolment_without_an_address_says_what_to_do(token) -> None:
+def test_an_enrolment_without_an_address_says_what_to_do(token, monkeypatch) -> None:
+    monkeypatch.setenv("GPUWARDEN_COLLECTOR_REQUIRE_TOKENS", "true")
     code, _, err = token("enrolment")
     assert code == 2 and "say its address with --collector" in err
     assert token("enrolment", "--collector", "http://x", "--uses", "0")[0] == 2
-    assert token("enrolment", "--collector", "http://x")[0] == 0
+    code, out, _ = token("enrolment", "--collector", "http://x")
+    assert code == 0 and out.endswith("--collector http://x --allow-insecure\n")
+
+
+def test_no_enrolment_is_printed_that_would_be_refused(token) -> None:
+    code, out, err = token("enrolment", "--collector", "http://127.0.0.1:8750")
+    assert (code, out) == (2, "")
+    assert "asks for no tokens" in err and "gpuwarden collector init" in err

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.access import Scope
-from gpuwarden_collector.auth.gate import token_in
+from gpuwarden.access import Scope, Token
+from gpuwarden_collector.auth.gate import GUESSES_MAX, GUESSES_S, Guesses, token_in
 from gpuwarden_collector.auth.token_file import NAME, edit
 
 
@@ -50,6 +50,39 @@ async def test_a_token_is_shown_as_bearer_or_as_a_password(
         async with session.get(url) as answer:
             assert answer.headers["WWW-Authenticate"].startswith("Basic realm=")
             assert (await answer.json())["error"].startswith("this needs a token with scope read")
+
+
+async def test_an_address_that_guesses_is_refused_but_for_a_right_token(
+    start: Any, session: Any, grant: Any, bearer: Any, clock: Any
+) -> None:
+    token = grant(Scope.READ)
+    async with start(require_tokens=True) as collector:
+        url = collector.url + "/metrics"
+        guesses = [bearer(Token.new(Scope.READ)) for _ in range(GUESSES_MAX)]
+        assert {await status(session, url, guess) for guess in guesses} == {401}
+        async with session.get(url, headers=guesses[0]) as answer:
+            assert (answer.status, answer.headers["Retry-After"]) == (429, "60")
+            assert "30 wrong tokens in a minute" in (await answer.json())["error"]
+        assert await status(session, url, bearer(token)) == 200
+        wrong = {"token": Token.new(Scope.READ).text}
+        async with session.post(
+            collector.url + "/login", data=wrong, allow_redirects=False
+        ) as answer:
+            assert "why=guesses" in answer.headers["Location"]
+        clock.advance(GUESSES_S)
+        assert await status(session, url, guesses[0]) == 401
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 40)), max_size=200))
+def test_guesses_are_counted_by_address_and_minute(guesses: list[tuple[str, float]]) -> None:
+    counted, now_s, made = Guesses(), 1000.0, []
+    for client, pause_s in guesses:
+        now_s += pause_s
+        is_over = counted.is_over(client, now_s)
+        recent = sum(who == client and now_s - at_s < GUESSES_S for who, at_s in made)
+        assert not is_over or recent >= GUESSES_MAX
+        counted.note(client, now_s)
+        made.append((client, now_s))
 
 
 async def test_two_of_them_are_none(start: Any, grant: Any) -> None:

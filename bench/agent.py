@@ -4,7 +4,8 @@
 
 `gpuwarden agent run` in a process of its own, as on a host, against a stub in another that
 acknowledges all. First as many batches as an hour has, ten times as fast, for the memory; then 1 Hz
-for the rest. On a machine with GPUs: `--backend nvml --gpus <number>`.
+for the rest. On a machine with GPUs: `--backend nvml --gpus <number>`. A run whose batches were not all
+acknowledged fails, as does a body that does not have the rows that were encoded.
 """
 
 import argparse
@@ -26,7 +27,6 @@ from typing import Any
 from aiohttp import web
 
 BATCHES_TIMED = 200
-WARM_UP_S = 10.0
 
 
 @dataclass(slots=True)
@@ -86,7 +86,19 @@ def agent(url: str, options: argparse.Namespace, **settings: float) -> Iterator[
             process.terminate()
             _, log = process.communicate(timeout=30)
         lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
-        running.counters = next(line for line in reversed(lines) if line["message"] == "counters")
+        counted = [line for line in lines if line["message"] == "counters"]
+        if not counted:
+            raise SystemExit(f"the agent ended without its counters: {log[-2000:]}")
+        running.counters = counted[-1]
+        check(running.counters)
+
+
+def check(counters: dict[str, Any]) -> None:
+    """Raise SystemExit for an agent that sampled nothing, or whose samples did not all arrive."""
+    if not counters["batches_sealed"]:
+        raise SystemExit("the agent has sealed no batch")
+    if counters["batches_acknowledged"] != counters["batches_sealed"] or counters["rows_dropped"]:
+        raise SystemExit(f"not all that the agent sampled was acknowledged: {counters}")
 
 
 def cpu_s(pid: int) -> float:
@@ -126,10 +138,22 @@ def time_encoding(gpus: int) -> None:
         began = time.perf_counter()
         body = encode(batch)
         took.append(1000 * (time.perf_counter() - began))
-    rows = sum(map(len, batch.values()))
+    count = sum(map(len, batch.values()))
+    check_body(body, count)
     took.sort()
     median, p99 = took[len(took) // 2], took[int(0.99 * len(took))]
-    print(f"encode: {rows} rows to {len(body):,} bytes in {median:.1f} ms (p99 {p99:.1f} ms)")
+    print(f"encode: {count} rows to {len(body):,} bytes in {median:.1f} ms (p99 {p99:.1f} ms)")
+
+
+def check_body(body: bytes, rows: int) -> None:
+    """Raise SystemExit where the collector would not read so many rows in a body."""
+    from gpuwarden_collector.ingest.decode import Decoded, decode
+
+    decoded = decode(body, "zstd")
+    if not isinstance(decoded, Decoded):
+        raise SystemExit(f"the body cannot be decoded: {decoded}")
+    if decoded.rows != rows:
+        raise SystemExit(f"the body has {decoded.rows} rows, not {rows}")
 
 
 def measure_memory(url: str, options: argparse.Namespace) -> None:
@@ -150,12 +174,14 @@ def measure_rate(url: str, options: argparse.Namespace, stub: Connection) -> Non
         stub.send(None)
         return int(stub.recv())
 
-    with agent(url, options) as running:
-        time.sleep(WARM_UP_S)
+    with agent(url, options, batch_s=options.batch_s) as running:
+        time.sleep(options.warm)
         bytes_before, cpu_before, began = received(), cpu_s(running.pid), time.monotonic()
         time.sleep(options.seconds)
         sent, cpu = received() - bytes_before, cpu_s(running.pid) - cpu_before
         took = time.monotonic() - began
+    if not sent:
+        raise SystemExit(f"no batch was sent within {took:.0f} s")
     print(f"CPU: {cpu / took:.2%} of one core over {took:.0f} s")
     print(f"jitter: p99 {running.counters['tick_delay_p99_ms']} ms behind the second")
     per_hour = sent / options.gpus / took * 3600
@@ -168,6 +194,10 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--batches", type=int, default=720)
+    parser.add_argument(
+        "--warm", type=float, default=10.0, help="seconds before those of --seconds"
+    )
+    parser.add_argument("--batch-s", type=float, default=5.0, help="seconds of a batch at 1 Hz")
     parser.add_argument("--backend", choices=("simulator", "nvml"), default="simulator")
     options = parser.parse_args()
     stub, stub_end = multiprocessing.Pipe()

@@ -103,10 +103,12 @@ def main() -> None:
             ready(url)
             words = [*simulate.split(), "--script", str(faults)]
             processes.append(subprocess.Popen([COMMAND, *words], env=env, stdout=2))
-            seconds = []
+            seconds: dict[str, float] = {}
             for _ in range(args.nodes):
                 node, latency_s = arrived.get(timeout=WAIT_S)
-                seconds.append(latency_s)
+                if node in seconds or latency_s <= 0:
+                    raise SystemExit(f"{node} came again, or before its Xid: {latency_s} s")
+                seconds[node] = latency_s
                 print(f"{node} {latency_s:6.2f} s", flush=True)
         except Empty:
             print(f"nothing came for {WAIT_S:g} s", file=sys.stderr)
@@ -116,7 +118,8 @@ def main() -> None:
                 process.terminate()
                 process.wait(30)
             server.shutdown()
-    print(f"median {statistics.median(seconds):.2f} s, longest {max(seconds):.2f} s")
+    longest = max(seconds.values())
+    print(f"median {statistics.median(seconds.values()):.2f} s, longest {longest:.2f} s")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 
 The store is one that `bench.week` made, or was stopped at. It is asked through the collector's own door for queries, with its limits of
 time, rows and memory, and one thread for every two cores. CPU seconds are of all threads. The last lines add up all
-rules, and have the most memory that the process ever held.
+rules, and have the most memory that the process ever held. A rule that is never evaluated ends the run, and so does
+`gpu_idle_held` where it does not fire, as it does in a store of four hours or more.
 """
 
 import argparse
@@ -24,6 +25,9 @@ from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_rules.backtest.replay import first_sample_at, replay
 from gpuwarden_rules.definition.language import Rule, builtin_rules
+
+FIRES = "gpu_idle_held"
+"""Fires in every store of `bench.week` that has a few hours."""
 
 
 async def measure(store: Path, hours: float | None, rules: list[Rule], threads: int) -> None:
@@ -47,6 +51,8 @@ async def measure(store: Path, hours: float | None, rules: list[Rule], threads: 
         done = await replay(rule, querier, since, until, clock)
         wall_s, cpu_s = time.perf_counter() - began_s, _cpu_s(querier) - cpu_began_s
         total_s, total_cpu_s = total_s + wall_s, total_cpu_s + cpu_s
+        if not done.evaluations or (rule.name == FIRES and not done.episodes):
+            raise SystemExit(f"{rule.name}: {done.evaluations} evaluations, and none fired")
         print(
             f"{rule.name:26} {done.evaluations:6d} {done.queries:7d} {len(done.episodes):6d} {wall_s:7.2f} {cpu_s:7.2f}"
             f" {span_s / wall_s:12,.0f}",
@@ -76,6 +82,8 @@ def main() -> None:
     args = parser.parse_args()
     wanted = set(args.rules.split(",")) if args.rules else None
     rules = [rule for rule in builtin_rules() if wanted is None or rule.name in wanted]
+    if not rules:
+        parser.error(f"no rule is named {args.rules}")
     asyncio.run(measure(args.store, args.hours, rules, args.threads))
 
 

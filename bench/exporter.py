@@ -8,9 +8,11 @@ Every column of every table has a value, which no device gives: it is the most t
 import argparse
 import gzip
 import random
+import re
 import statistics
 import time
 import tracemalloc
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -19,13 +21,15 @@ from gpuwarden.clock import ManualClock, to_ms
 from gpuwarden.metrics import METRICS, Metric, Type
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.exporter.latest import Latest
-from gpuwarden_agent.exporter.names import NAME_SETS
+from gpuwarden_agent.exporter.names import NAME_SETS, PREFIXES
 from gpuwarden_agent.exporter.page import metrics_page
 from gpuwarden_agent.exporter.server import COMPRESSION
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PORTS = 8
 READINGS = 60
+_TABLE = re.compile(r"^gpuwarden_([a-z]+)_\w+(?:\{| )", re.MULTILINE)
+"""The prefix of a table in the name of a series."""
 
 
 def identities(table: str, gpus: int, links: int, processes: int) -> list[dict[str, Any]]:
@@ -70,13 +74,28 @@ def fill(latest: Latest, clock: ManualClock, arguments: argparse.Namespace) -> l
     return spent
 
 
-def pages(latest: Latest, names: Sequence[str]) -> None:
+def check(text: str, arguments: argparse.Namespace) -> None:
+    """Raise SystemExit for a page of our own names that lacks a value of some table."""
+    found = Counter(_TABLE.findall(text))
+    for table, metrics in METRICS.items():
+        who = identities(table, arguments.gpus, arguments.links, arguments.processes)
+        # Several tables share a prefix, and ages of samples have it too.
+        found[PREFIXES[table]] -= len(metrics) * len(who)
+    if missing := {prefix: -count for prefix, count in found.items() if count < 0}:
+        raise SystemExit(f"the page lacks series: {missing}")
+
+
+def pages(latest: Latest, names: Sequence[str], arguments: argparse.Namespace) -> None:
     """Time and size of one choice of names."""
     times = []
     for _ in range(20):
         began_s = time.process_time()
         text = metrics_page("bench", latest, Counters(), names)
         times.append(time.process_time() - began_s)
+    if "own" in names:
+        check(text, arguments)
+    elif "\nDCGM_FI_DEV_GPU_UTIL_RATIO{" not in text:
+        raise SystemExit(f"the page of {names} has no utilization")
     body = text.encode()
     began_s = time.process_time()
     packed = gzip.compress(body, COMPRESSION)
@@ -103,7 +122,7 @@ def main() -> None:
     per_s = sum(spent) / len(spent)
     print(f"take   {1e6 * per_s:.0f} us a second of readings, {100 * per_s:.3f} % of a core")
     for names in (("own",), ("dcgm49",), NAME_SETS):
-        pages(latest, names)
+        pages(latest, names, arguments)
     tracemalloc.start()
     clock = ManualClock(START)
     latest = Latest(clock)

@@ -56,6 +56,11 @@ async def measure(nodes: int, gpus: int, seconds: float, history_s: float, port:
     wall = time.perf_counter() - began
     after = resource.getrusage(resource.RUSAGE_SELF)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    samples, readings = counters.rows["gpu_samples"], counters.readings.total()
+    if not samples or samples != gpus * readings:
+        raise SystemExit(f"{samples} rows of gpu_samples of {readings} readings of {gpus} GPUs")
+    if counters.batches_acknowledged != counters.batches_sealed or counters.rows_dropped:
+        raise SystemExit("not all that the fleet sampled was acknowledged")
     print(f"{nodes} nodes x {gpus} GPUs for {wall:.1f} s: {cpu / wall:.1%} of a core")
     print(f"rows {counters.rows.total()}, {counters.rows.total() / wall:,.0f} rows/s")
     print(f"batches sealed {counters.batches_sealed}, acknowledged {counters.batches_acknowledged}")

@@ -3,16 +3,19 @@
     python bench/ingest.py [--gpus 1000] [--seconds 20] [--data DIR]
 
 The collector runs in a process of its own; the load generator shares the machine with it. Bodies
-are made before the clock starts.
+are made before the clock starts. A batch that is refused ends the run, and so does a store that does
+not have the rows that were acknowledged.
 """
 
 import argparse
 import asyncio
+import json
 import random
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -39,7 +42,6 @@ class Tally:
 
     rows: int = 0
     batches: int = 0
-    failures: int = 0
     acknowledge_s: list[float] = field(default_factory=list)
 
     def quantile_ms(self, share: float) -> float:
@@ -108,8 +110,7 @@ async def send(
             tally.batches += 1
             tally.rows += (GPUS_PER_NODE + 1) * BATCH_S
         else:
-            tally.failures += 1
-            print(answer.status, await answer.text())
+            raise SystemExit(f"a batch was refused: {answer.status} {await answer.text()}")
 
 
 async def steady(url: str, bodies: list[list[bytes]], seconds: float) -> Tally:
@@ -146,7 +147,7 @@ async def flat_out(url: str, bodies: list[bytes], seconds: float, in_flight: int
                 # A node's name belongs to one agent, in one boot at a time.
                 turn, at = divmod(sender + number * in_flight, len(bodies))
                 number += 1
-                batch = BatchId(f"node-{at}", f"flat {in_flight}", turn + 1, 1)
+                batch = BatchId(f"node-{at}", f"flat-{in_flight}", turn + 1, 1)
                 await send(session, url, batch, bodies[at], tally)
 
         for sender in range(in_flight):
@@ -161,13 +162,29 @@ async def serve(data_dir: Path) -> None:
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
+def stored(url: str) -> int:
+    """Rows of GPUs and hosts in the store."""
+    sql = "SELECT (SELECT count(*) FROM gpu_samples) + (SELECT count(*) FROM host_samples)"
+    content = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/v1/sql", json.dumps({"sql": sql}).encode(), content)
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        return int(json.load(answer)["rows"][0][0])
+
+
+def check(url: str, before: int, rows: int) -> None:
+    """Raise SystemExit where the store does not have so many rows more than before, or none."""
+    found = stored(url) - before
+    if not rows or found != rows:
+        raise SystemExit(f"{rows} rows were acknowledged, and the store has {found} more")
+
+
 def report(name: str, tally: Tally, seconds: float, child: psutil.Process, cpu_s: float) -> None:
     """Print one line of figures."""
     used_s = sum(child.cpu_times()[:2]) - cpu_s
     print(
         f"{name}: {tally.rows / seconds:,.0f} rows/s, {tally.batches / seconds:,.0f} batches/s, "
         f"ack p50 {tally.quantile_ms(0.5):.0f} ms p99 {tally.quantile_ms(0.99):.0f} ms "
-        f"max {tally.quantile_ms(1):.0f} ms, {tally.failures} failures, "
+        f"max {tally.quantile_ms(1):.0f} ms, "
         f"collector {100 * used_s / seconds:.0f} % of a core, "
         f"RSS {child.memory_info().rss / 2**20:.0f} MiB"
     )
@@ -205,15 +222,19 @@ def main() -> None:
         url = child.stdout.readline().strip()
         process = psutil.Process(child.pid)
         try:
+            before = stored(url)
             cpu_s, began = sum(process.cpu_times()[:2]), time.perf_counter()
             tally = asyncio.run(steady(url, bodies, given.seconds))
             name = f"steady, {given.gpus} GPUs at 1 Hz"
+            rows = tally.rows
             report(name, tally, time.perf_counter() - began, process, cpu_s)
             for in_flight in (64, 512):
                 cpu_s, began = sum(process.cpu_times()[:2]), time.perf_counter()
                 tally = asyncio.run(flat_out(url, everything, given.seconds / 2, in_flight))
                 name = f"flat out, {in_flight} in flight"
+                rows += tally.rows
                 report(name, tally, time.perf_counter() - began, process, cpu_s)
+            check(url, before, rows)
         finally:
             child.stdin.close()
             child.wait(60)

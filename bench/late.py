@@ -5,8 +5,8 @@
 The store has been rolled up until now when agents send what they have kept: each row is late. What is
 sealed is mended, step by step; a seal waits for its turn meanwhile, as another one does in a collector.
 `--noted`: windows that stand behind these and must cost nothing. `--on-time`: the same samples, none of
-them late, to compare with. What was rolled up is compared with the SQL that defines it; a difference
-ends the run with 1.
+them late, to compare with. What was rolled up is compared with the SQL that defines it; a difference,
+or a window that is missing, ends the run with 1.
 """
 
 import argparse
@@ -125,7 +125,7 @@ class Run:
                 "longest_wait_of_a_seal_s": round(max(self._seal_waits_s), 2),
                 "windows_computed": stats.mended_windows,
             }
-            return self._is_right()
+            return self._is_right() and self._is_whole()
         finally:
             await writer.stop()
             database.close()
@@ -170,6 +170,14 @@ class Run:
         late = self._database.state.late(1 << 62, None, 1)
         return not late.num_rows or late["node"][0].as_py().startswith("z")
 
+    def _is_whole(self) -> bool:
+        """Whether each minute of each GPU is there, and was rolled up again where it came late."""
+        windows = self.figures["windows"]
+        with self._database.reading() as cursor:
+            rows = cursor.execute("SELECT count(*) FROM gpu_1m").fetchall()[0][0]
+        is_mended = self._options.on_time or self.figures["windows_computed"] >= windows
+        return bool(rows == windows * self._options.gpus and is_mended)
+
     def _is_right(self) -> bool:
         begin = START.replace(tzinfo=None)
         end = begin + timedelta(hours=self._options.hours)
@@ -203,6 +211,8 @@ def main() -> int:
         run = Run(Path(folder), parser.parse_args())
         is_right = asyncio.run(run.measure())
     print(json.dumps(run.figures, indent=2))
+    if not is_right:
+        print("what is stored is not what the SQL gives", file=sys.stderr)
     return 0 if is_right else 1
 
 

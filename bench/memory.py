@@ -29,6 +29,7 @@ import psutil
 from bench.this_host import free_port
 
 START_S = 90.0
+SENT_S = 20.0
 STOP_S = 60.0
 GPUS_PER_NODE = 8
 COMMAND = str(Path(sys.executable).with_name("gpuwarden"))
@@ -118,13 +119,10 @@ class Running:
 
     def check(self, gpus: int) -> str:
         """What shows that it does its work; SystemExit when it does not."""
-        sql = (
-            "SELECT count(*), count(DISTINCT gpu_uuid) FROM gpu_samples "
-            "WHERE ts > now()::TIMESTAMP - INTERVAL 60 SECOND"
-        )
-        rows, seen = self.rows(sql)[0]
-        if seen < gpus:
-            raise SystemExit(f"{seen} of {gpus} GPUs have sent rows within a minute")
+        recent = "FROM gpu_samples WHERE ts > now()::TIMESTAMP - INTERVAL 60 SECOND"
+        # After a few seconds not all may have sent for the first time.
+        self.wait(f"SELECT 1 {recent} HAVING count(DISTINCT gpu_uuid) >= {gpus}", SENT_S)
+        rows, seen = self.rows(f"SELECT count(*), count(DISTINCT gpu_uuid) {recent}")[0]
         alerts = self.rows("SELECT count(*) FROM alerts")[0][0]
         return f"{rows:,} rows of {seen:,} GPUs in the last minute, {alerts} alerts"
 

@@ -1,9 +1,10 @@
 """Measures what a reading costs: HostProbe.read by both readers, and ProcessProbe.read with trees as on
-a host of eight GPUs.
+a host of eight GPUs. A reading that lacks rows ends the run.
 
-python bench/probes.py
+python bench/probes.py [--tiny]
 """
 
+import argparse
 import statistics
 import subprocess
 import sys
@@ -20,9 +21,11 @@ from gpuwarden.clock import SystemClock
 from gpuwarden_agent.collect.host.linux import LinuxReader
 from gpuwarden_agent.collect.host.node import HostProbe
 from gpuwarden_agent.collect.host.portable import PsutilReader
+from gpuwarden_agent.collect.nvidia.metrics import Call
 from gpuwarden_agent.collect.nvidia.nvml import GpuProcess
 from gpuwarden_agent.collect.processes.procfs import Process, ProcFs
 from gpuwarden_agent.collect.processes.trees import ProcessProbe
+from gpuwarden_agent.probe import Reading
 
 GPUS = 8
 WORKERS = 16
@@ -37,22 +40,26 @@ for _ in range({GPUS}):
                 time.sleep(600)
         for _ in range({THREADS}):
             threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
-        print(os.getpid(), flush=True)
+        os.write(1, b'%d\\n' % os.getpid())
         time.sleep(600)
 sys.stdin.read()
 os.killpg(0, 9)
 """
 
 
-def measure(name: str, call: Callable[[], object], times: int = 200) -> None:
-    """Print wall and CPU time a call."""
+def measure(
+    name: str, call: Callable[[], Reading], check: Callable[[Reading], bool], times: int = 200
+) -> None:
+    """Print wall and CPU time a call. Raises SystemExit where `check` finds the last answer wrong."""
     call()
     walls = []
     cpu_s = time.process_time()
     for _ in range(times):
         started = time.perf_counter()
-        call()
+        reading = call()
         walls.append(time.perf_counter() - started)
+    if not check(reading):
+        raise SystemExit(f"{name}: the reading is wrong: {reading}")
     cpu_ms = 1000 * (time.process_time() - cpu_s) / times
     wall_ms = 1000 * statistics.median(walls)
     print(f"{name}: {wall_ms:.2f} ms (median of {times}), {cpu_ms:.2f} ms CPU")
@@ -61,18 +68,15 @@ def measure(name: str, call: Callable[[], object], times: int = 200) -> None:
 def gpu_of(pids: Sequence[int], index: int = 0) -> SimpleNamespace:
     """A GPU with these processes, as far as the process probe looks."""
 
-    def compute_processes() -> list[GpuProcess]:
-        return [GpuProcess(pid, 1 << 30) for pid in pids]
+    def ask(call: Call, *arguments: object) -> list[GpuProcess]:
+        is_compute = call.reading.startswith("compute_processes")
+        return [GpuProcess(pid, 1 << 30) for pid in pids] if is_compute else []
 
     return SimpleNamespace(
         index=index,
         uuid=f"GPU-{index}",
         lock=threading.Lock(),
-        compute_processes_v3=compute_processes,
-        compute_processes_v2=compute_processes,
-        graphics_processes=list,
-        mps_processes=list,
-        process_utilization=lambda since_us: [],
+        ask=ask,
         called="",
     )
 
@@ -97,13 +101,31 @@ class CrowdedProc(ProcFs):
         return super().stats(p for p in asked if p < 10_000_000) | crowd
 
 
+def has_host(reading: Reading) -> bool:
+    """Whether a reading has the host's row, with its memory."""
+    rows = reading["host_samples"]
+    return len(rows) == 1 and bool(rows[0].get("memory_total_bytes"))
+
+
+def has_trees(pids: Sequence[int], reading: Reading) -> bool:
+    """Whether a reading has these processes, each with its threads."""
+    rows = {row["pid"]: row for row in reading["process_samples"]}
+    return rows.keys() == set(pids) and all(
+        int(row["threads"] or 0) > THREADS for row in rows.values()
+    )
+
+
 def main() -> None:
     """Measure both."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tiny", action="store_true", help="few readings, few other processes")
+    is_tiny = parser.parse_args().tiny
+    times, strangers = (5, 100) if is_tiny else (60, STRANGERS)
     clock = SystemClock()
     due = {"host_samples"}
     for reader in (LinuxReader(clock), PsutilReader()):
         host = HostProbe(clock, reader=reader)
-        measure(f"HostProbe.read of {reader.source}", partial(host.read, 0, due))
+        measure(f"HostProbe.read of {reader.source}", partial(host.read, 0, due), has_host)
     with subprocess.Popen(
         [sys.executable, "-c", TREE],
         stdin=subprocess.PIPE,
@@ -114,15 +136,20 @@ def main() -> None:
         pids = [int(tree.stdout.readline()) for _ in range(GPUS)]
         gpus: list[Any] = [gpu_of([pid], index) for index, pid in enumerate(pids)]
         probe = ProcessProbe(gpus, clock, are_pids_ours=True)
+        whole = partial(has_trees, pids)
         shape = f"{GPUS} GPU processes with {WORKERS} workers and {THREADS} threads each"
-        measure(f"ProcessProbe.read, {shape}", lambda: probe.read(0), 60)
+        measure(f"ProcessProbe.read, {shape}", lambda: probe.read(0), whole, times)
         with TemporaryDirectory() as folder:
-            proc = CrowdedProc(Path(folder), STRANGERS)
+            proc = CrowdedProc(Path(folder), strangers)
             crowded = ProcessProbe(gpus, clock, proc, are_pids_ours=True)
-            measure(f"the same among {STRANGERS} others", lambda: crowded.read(0), 60)
+            measure(f"the same among {strangers} others", lambda: crowded.read(0), whole, times)
         idle_gpus: list[Any] = [gpu_of([])]
         idle = ProcessProbe(idle_gpus, clock, are_pids_ours=True)
-        measure("ProcessProbe.read, GPUs without processes", lambda: idle.read(0))
+        measure(
+            "ProcessProbe.read, GPUs without processes",
+            lambda: idle.read(0),
+            lambda reading: reading == {"process_samples": []},
+        )
 
 
 if __name__ == "__main__":

@@ -15,11 +15,13 @@ import zstandard
 from gpuwarden.models import model_named
 from gpuwarden_agent.queue.encode import encode
 from gpuwarden_agent.sampling.schedule import is_due
+from gpuwarden_collector.ingest.decode import Decoded, decode
 from gpuwarden_simulator import SimulatedNode
 from gpuwarden_simulator.recordings.format import (
     RecordedProbe,
     RecordingHeader,
     Samples,
+    decode_block,
     encode_block,
 )
 from gpuwarden_simulator.recordings.replay import Recording
@@ -46,6 +48,21 @@ def zstd(block: Sequence[Samples]) -> bytes:
     )
 
 
+def check(blocks: Sequence[Sequence[Samples]]) -> None:
+    """Raise SystemExit for a form from which the rows of a block do not come back."""
+    for block in blocks[:1]:
+        rows = sum(len(several) for entry in block for several in entry.rows.values())
+        lines = zstandard.ZstdDecompressor().decompress(zstd(block)).splitlines()
+        decoded = decode(arrow(block), "zstd")
+        found = {
+            "gzip": decode_block(encode_block(block))[0] == tuple(block) and rows,
+            "zstd": sum(len(several) for n in lines for several in json.loads(n)["rows"].values()),
+            "Arrow": isinstance(decoded, Decoded) and decoded.rows,
+        }
+        if not rows or set(found.values()) != {rows}:
+            raise SystemExit(f"rows of a block of {rows} that came back: {found}")
+
+
 def measure(gpus: int, minutes: float) -> None:
     """Print what a node with so many GPUs costs in each form."""
     node = SimulatedNode("n", gpus, model_named("H100-SXM-80GB"), 1)
@@ -63,6 +80,7 @@ def measure(gpus: int, minutes: float) -> None:
         "zstd": zstd,
         "Arrow and zstd": arrow,
     }
+    check(blocks)
     for name, encoded in forms.items():
         began = time.process_time()
         size = sum(len(encoded(block)) for block in blocks)
@@ -86,6 +104,8 @@ def _open(node: SimulatedNode, blocks: Sequence[Sequence[Samples]]) -> None:
         began = time.process_time()
         recording = Recording(path)
         took_s = time.process_time() - began
+    if recording.length_ms != 1000 * sum(map(len, blocks)):
+        raise SystemExit(f"the recording is {recording.length_ms} ms long")
     print(
         f"  opening for replay: {3.6e6 * took_s / recording.length_ms:.2f} s CPU an hour of recording"
     )

@@ -3,7 +3,8 @@
     python -m bench.rest [--gpus 8] [--warm 120] [--seconds 600]
 
 Starts it in a folder of its own, waits `--warm` seconds, and prints what each of its processes took of a core over
-the next `--seconds`, and its memory (PSS) at their end. It fails where no alert has fired: then rules did not run.
+the next `--seconds`, and its memory (PSS) at their end. It fails where no alert has fired, for then rules did not
+run, and where it ended meanwhile.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import psutil
 from bench.this_host import free_port
 
 END_S = 30.0
+ALERT_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,13 @@ def main() -> int:
         try:
             time.sleep(args.warm)
             found = measured(psutil.Process(up.pid), args.seconds)
+            if up.poll() is not None:
+                print(f"it ended with {up.returncode}: {said.read_text()}", file=sys.stderr)
+                return 1
+            # One comes after a minute or so; a short run does not last until then.
+            ends_s = time.monotonic() + ALERT_S
+            while "FIRING" not in said.read_text() and time.monotonic() < ends_s:
+                time.sleep(0.5)
         finally:
             up.send_signal(signal.SIGINT)
             up.wait(END_S)

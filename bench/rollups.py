@@ -4,7 +4,8 @@
 
 Batches are those of `bench.store.batches`, stored as the collector does, in frames of a group commit.
 Minutes are rolled up once while their samples are in segments and once when they are sealed already.
-What was rolled up is compared with the SQL that defines it; a difference ends the run with 1.
+What was rolled up is compared with the SQL that defines it; a difference, or minutes that are missing,
+end the run with 1.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from bench.store.batches import BATCH_S, Fleet, Template, simulated
+from bench.store.batches import BATCH_S, GPUS, Fleet, Template, simulated
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.rollups import ROLLUPS
@@ -158,6 +159,9 @@ class Run:
         until = self._clock.now().replace(tzinfo=None)
         span = WindowSpan(START.replace(tzinfo=None), until)
         with self._database.reading() as cursor:
+            minutes = cursor.execute("SELECT count(*) FROM gpu_1m").fetchall()[0][0]
+            if minutes != GPUS * self._agents * self._minutes:
+                raise SystemExit(f"gpu_1m: {minutes} rows for {self._agents} agents")
             for name, rollup in ROLLUPS.items():
                 columns = ", ".join(rollup.table.names)
                 wanted = f"SELECT {columns} FROM ({rollup_sql(rollup, span)})"
@@ -175,7 +179,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--agents", type=int, default=500)
     parser.add_argument("--minutes", type=int, default=4)
     options = parser.parse_args(arguments)
-    fleet = simulated(NODES, ROUNDS)
+    fleet = simulated(min(NODES, options.agents), min(ROUNDS, options.minutes * BATCHES_A_MINUTE))
     figures: dict[str, Any] = {
         "machine": f"{os.cpu_count()} CPUs, {_model()}, load {os.getloadavg()[0]:.1f}",
         "batch": {"rows": round(fleet.mean_rows()), "values": round(fleet.mean_values())},

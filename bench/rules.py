@@ -11,6 +11,7 @@ errors. Every row has all columns that the rules read, as a whole fleet of NVIDI
 CPU s is of all threads. Alerts are there already, as they mostly are; `plan` is the part that does not grow
 with the fleet, `step` the part in Python. The last lines add up one evaluation of all, one after the
 other and as many at a time as the engine's lanes let through, and what they take of a core when each runs on its interval.
+A rule that has a cause in the samples and finds another number of GPUs ends the run.
 """
 
 import argparse
@@ -38,6 +39,9 @@ SECONDS = 900
 """Of `gpu_samples`, `host_samples` and `process_samples`: no rule looks further back than ten minutes."""
 MINUTES = 160
 """Of rollups: `gpu_idle_held` looks furthest back."""
+
+CAUSES = {"gpu_idle_held": "gpu % 4 = 0", "gpu_data_loader_bound": "gpu % 4 = 1"}
+"""Rules that fire, and the GPUs for which they do."""
 
 NAMES = """
 CREATE OR REPLACE TEMP TABLE named AS
@@ -269,6 +273,15 @@ def cost_of(db: duckdb.DuckDBPyConnection, rule: Rule, runs: int) -> tuple[Cost,
     return Cost(rule, wall_s, cpu_s, 1e3 * plan_s, 1e3 * step_s, rows, len(state)), state
 
 
+def check(db: duckdb.DuckDBPyConnection, costs: Sequence[Cost]) -> None:
+    """Raise SystemExit where a rule did not find each GPU that it fires for."""
+    for cost in costs:
+        if where := CAUSES.get(cost.rule.name):
+            gpus = db.execute(f"SELECT count(*) FROM gpus WHERE {where}").fetchall()[0][0]
+            if not gpus or cost.alerts != gpus:
+                raise SystemExit(f"{cost.rule.name}: {cost.alerts} alerts, not {gpus}")
+
+
 def together_s(
     db: duckdb.DuckDBPyConnection,
     rules: Sequence[Rule],
@@ -318,6 +331,7 @@ def main() -> None:
             cost, states[rule.name] = cost_of(db, rule, args.runs)
             costs.append(cost)
         print(*sorted(costs, key=lambda cost: -cost.cpu_s), sep="\n")
+        check(db, costs)
         print(
             f"one after the other: {sum(c.wall_s for c in costs):.2f} s,"
             f" {sum(c.cpu_s for c in costs):.2f} s of CPU,"

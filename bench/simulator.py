@@ -2,7 +2,7 @@
 
     python bench/simulator.py [--gpus 1000] [--model H100-SXM-80GB]
 
-Rows are made and thrown away; stamping, encoding and shipping are not in the figure.
+Rows are made, counted and thrown away; stamping, encoding and shipping are not in the figure.
 """
 
 import argparse
@@ -16,10 +16,16 @@ START_MS = 1_763_683_200_000
 GPUS_PER_NODE = 8
 
 
-def tick(node: SimulatedNode, second: int) -> None:
-    """A second of the node: the tables that the sampler would ask for."""
+def tick(node: SimulatedNode, second: int) -> int:
+    """A second of the node: the tables that the sampler would ask for. Rows of `gpu_samples`."""
     due = {table for table, every_s in node.tables.items() if second % every_s == 0}
-    node.read(START_MS + 1000 * second, due)
+    return len(node.read(START_MS + 1000 * second, due)["gpu_samples"])
+
+
+def check(found: int, rows: int) -> None:
+    """Raise SystemExit where not so many rows were made."""
+    if not rows or found != rows:
+        raise SystemExit(f"{found} rows of gpu_samples, not {rows}")
 
 
 def live(gpus: int, model: GpuModel, seconds: int) -> None:
@@ -27,12 +33,14 @@ def live(gpus: int, model: GpuModel, seconds: int) -> None:
     fleet = fleet_nodes([GPUS_PER_NODE] * max(gpus // GPUS_PER_NODE, 1), model, seed=1)
     for _, node in fleet:
         node.read(START_MS)
+    found = 0
     began = time.process_time()
     for second in range(1, seconds + 1):
         for _, node in fleet:
-            tick(node, second)
+            found += tick(node, second)
     cpu_s = time.process_time() - began
     rows = len(fleet) * GPUS_PER_NODE * seconds
+    check(found, rows)
     print(
         f"live     {len(fleet) * GPUS_PER_NODE} GPUs, {seconds} s: {1e6 * cpu_s / rows:.1f} us a GPU row"
         f" (all tables with it), {100 * cpu_s / seconds:.1f} % of one core at 1 Hz"
@@ -42,10 +50,12 @@ def live(gpus: int, model: GpuModel, seconds: int) -> None:
 def history(model: GpuModel) -> None:
     """Two hours of one node, as fast as it goes."""
     node = SimulatedNode("bench", GPUS_PER_NODE, model, seed=1)
+    found = 0
     began = time.process_time()
     for second in range(7200):
-        tick(node, second)
+        found += tick(node, second)
     cpu_s = time.process_time() - began
+    check(found, 7200 * GPUS_PER_NODE)
     print(
         f"history  {GPUS_PER_NODE} GPUs, 7200 ticks: {cpu_s:.2f} s,"
         f" {1e6 * cpu_s / 7200 / GPUS_PER_NODE:.1f} us a GPU row"

@@ -190,7 +190,7 @@ def many(folder: Path, gpus: int, runs: int) -> None:
             top = "SELECT node, avg(util_percent) FROM gpus_now GROUP BY node ORDER BY 2 DESC, 1 LIMIT 10"
             every = Question(count, _says(agents * GPUS, agents))
             _show("count of GPUs and nodes", timed(child, runs, [every]))
-            _show("top ten nodes", timed(child, runs, [Question(top, _has(10))]))
+            _show("top ten nodes", timed(child, runs, [Question(top, _has(min(10, agents)))]))
 
 
 def _show(name: str, figures: str) -> None:

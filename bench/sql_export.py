@@ -7,7 +7,8 @@ psycopg, over PostgreSQL's protocol.
 
 A store is filled with hours of samples, and a collector is run over it. The client is the Python client in
 a process of its own, which keeps no batch; DuckDB reads the files in another, first with one thread as a
-query has it. Both count rows and add columns up, and must agree. Memory is the most that a process has
+query has it. Both count rows and add columns up, and must agree; the bytes of other forms are counted, and their rows
+once before. Memory is the most that a process has
 more than when it began (PSS), looked at ten times a second: of the client, and of all of the collector's.
 """
 
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,16 +27,23 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from bench.sql import fill
 from bench.store import ours
+from bench.this_host import free_port
 
 import gpuwarden
+from gpuwarden_client.fleet import Fleet
 from gpuwarden_collector.storage.address import CATALOGUE, FOLDER
 from gpuwarden_collector.storage.extensions import load_extension
 
 SQL = "SELECT ts, node, gpu, gpu_uuid, util_percent, power_watts, temperature_celsius FROM {}"
-POSTGRES_PORT = 15_432
-_GPUS = 100
+ACCEPT = {
+    "csv": "text/csv",
+    "ndjson": "application/x-ndjson",
+    "json": "application/json",
+    "parquet": "application/vnd.apache.parquet",
+}
 _LOOK_S = 0.1
 
 
@@ -58,7 +67,7 @@ class Sums:
         return {"rows": self.rows, "sums": self.sums, "took_s": took_s}
 
 
-def export(url: str, rows: int, form: str) -> dict[str, Any]:
+def export(url: str, port: int, rows: int, form: str) -> dict[str, Any]:
     """All rows, taken by the Python client, or as bytes of another form."""
     found = Sums()
     fleet = gpuwarden.connect(url)
@@ -73,21 +82,42 @@ def export(url: str, rows: int, form: str) -> dict[str, Any]:
         assert query.is_truncated is False
         return found.document(time.perf_counter() - began_s)
     if form in OTHERS:
-        OTHERS[form](url, sql, found)
+        OTHERS[form](url, port, sql, found)
         return found.document(time.perf_counter() - began_s)
-    document = {"sql": sql, "row_limit": rows}
-    accept = {"csv": "text/csv", "ndjson": "application/x-ndjson", "json": "application/json",
-              "parquet": "application/vnd.apache.parquet"}[form]  # fmt: skip
-    size = 0
-    with fleet.collector.answer(
-        "POST", "/v1/sql", document, accept=accept, timeout_s=600
-    ) as answer:
-        while part := answer.read(1 << 18):
-            size += len(part)
+    size = sum(map(len, parts(fleet, rows, form)))
     return {**found.document(time.perf_counter() - began_s), "bytes": size}
 
 
-def by_command(url: str, sql: str, found: Sums) -> None:
+def parts(fleet: Fleet, rows: int, form: str) -> Iterator[bytes]:
+    """All rows as bytes of a form, as they come."""
+    document = {"sql": SQL.format("gpu_samples"), "row_limit": rows}
+    with fleet.collector.answer(
+        "POST", "/v1/sql", document, accept=ACCEPT[form], timeout_s=600
+    ) as answer:
+        while part := answer.read(1 << 18):
+            yield part
+
+
+def checked_bytes(url: str, rows: int, form: str) -> int:
+    """Bytes of all rows in a form. Raises SystemExit where they have not so many rows."""
+    with tempfile.NamedTemporaryFile() as file:
+        for part in parts(gpuwarden.connect(url), rows, form):
+            file.write(part)
+        size = file.tell()
+        file.seek(0)
+        match form:
+            case "parquet":
+                found = pq.ParquetFile(file).metadata.num_rows
+            case "json":
+                found = len(json.load(file)["rows"])
+            case _:
+                found = sum(1 for _ in file) - (form == "csv")  # the header
+    if found != rows:
+        raise SystemExit(f"{form}: {found} rows, not {rows}")
+    return size
+
+
+def by_command(url: str, _port: int, sql: str, found: Sums) -> None:
     """With `gpuwarden sql` in this process, whose output is a file."""
     from gpuwarden_cli.main import main as command
 
@@ -105,15 +135,15 @@ def by_command(url: str, sql: str, found: Sums) -> None:
                 found.sums[at] += float(fields[field])
 
 
-def _connected() -> Any:
+def _connected(port: int) -> Any:
     import psycopg
 
-    return psycopg.connect(host="127.0.0.1", port=POSTGRES_PORT, user="bench", dbname="gpuwarden")
+    return psycopg.connect(host="127.0.0.1", port=port, user="bench", dbname="gpuwarden")
 
 
-def by_cursor(_url: str, sql: str, found: Sums) -> None:
+def by_cursor(_url: str, port: int, sql: str, found: Sums) -> None:
     """A server-side cursor."""
-    with _connected() as connection, connection.cursor(name="rows") as cursor:
+    with _connected(port) as connection, connection.cursor(name="rows") as cursor:
         cursor.itersize = 10_000
         for row in cursor.execute(sql):
             found.rows += 1
@@ -121,10 +151,10 @@ def by_cursor(_url: str, sql: str, found: Sums) -> None:
                 found.sums[at] += row[field]
 
 
-def by_copy(_url: str, sql: str, found: Sums) -> None:
+def by_copy(_url: str, port: int, sql: str, found: Sums) -> None:
     """As psql's \\copy."""
     with (
-        _connected() as connection,
+        _connected(port) as connection,
         connection.cursor() as cursor,
         cursor.copy(f"COPY ({sql}) TO STDOUT") as copy,
     ):
@@ -183,11 +213,11 @@ def measured(way: list[str], watched: list[int]) -> dict[str, Any]:
     return {**found, "client_mib": most[0] - idle[0], "server_mib": most[1] - idle[1]}
 
 
-def _wait_idle(child: ours.Child) -> None:
+def _wait_idle(child: ours.Child, idle_s: float) -> None:
     """A collector that has just started merges files of what is stored."""
     quiet, used_s = 0, child.cpu_s()
     while quiet < 5:
-        time.sleep(2)
+        time.sleep(idle_s / 5)
         quiet, used_s = (quiet + 1 if child.cpu_s() - used_s < 0.1 else 0), child.cpu_s()
 
 
@@ -207,41 +237,51 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--form", nargs="+", default=["arrow"])
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--gpus", type=int, default=100)
+    parser.add_argument(
+        "--idle", type=float, default=10, help="seconds of quiet before the first run"
+    )
     parser.add_argument("way", nargs="*", help=argparse.SUPPRESS)
     args = parser.parse_args()
     match args.way:
         case ["direct", folder, threads]:
             print(json.dumps(direct(folder, int(threads))))
-        case ["export", url, rows, form]:
-            print(json.dumps(export(url, int(rows), form)))
+        case ["export", url, port, rows, form]:
+            print(json.dumps(export(url, int(port), int(rows), form)))
         case _:
-            _compare(args.rows, args.form, args.runs)
+            _compare(args)
 
 
-def _compare(rows: int, forms: list[str], runs: int) -> None:
+def _compare(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="gpuwarden-bench-") as name:
         folder = Path(name)
-        hours = max(1, round(rows / _GPUS / 3600))
-        fill(folder, _GPUS, hours / 24)
-        rows = _GPUS * 3600 * hours
+        hours = max(1, round(args.rows / args.gpus / 3600))
+        fill(folder, args.gpus, hours / 24)
+        rows, port = args.gpus * 3600 * hours, free_port()
         with ours.collector(
-            folder, query_timeout_s=300, query_export_rows_max=rows, postgres_port=POSTGRES_PORT
+            folder, query_timeout_s=300, query_export_rows_max=rows, postgres_port=port
         ) as child:
             child.query("SELECT 1")
-            _wait_idle(child)
+            sizes = {f: checked_bytes(child.url, rows, f) for f in args.form if f in ACCEPT}
+            _wait_idle(child, args.idle)
             ways = {
                 "DuckDB, 1 thread": ["direct", name, "1"],
                 "DuckDB, 2 threads": ["direct", name, "2"],
-                **{f"gpuwarden, {form}": ["export", child.url, str(rows), form] for form in forms},
+                **{
+                    f"gpuwarden, {form}": ["export", child.url, str(port), str(rows), form]
+                    for form in args.form
+                },
             }
             print(f"{rows:,} rows\n{'':20} {'rows/s':>12} {'MiB client':>11} {'MiB collector':>14}")
             known: Any = None
-            for _ in range(runs):
+            for _ in range(args.runs):
                 for label, way in ways.items():
                     found = measured(way, [child.pid])
                     if "bytes" not in found:
                         known = known or found["sums"]
                         assert (found["rows"], found["sums"]) == (rows, known), found
+                    elif found["bytes"] < 0.9 * sizes[way[-1]]:  # Parquet's depend on the order
+                        raise SystemExit(f"{label}: {found['bytes']} bytes, not {sizes[way[-1]]}")
                     print(
                         f"{label:20} {rows / found['took_s']:12,.0f} {found['client_mib']:11.0f}"
                         f" {found['server_mib']:14.0f}",

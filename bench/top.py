@@ -3,7 +3,8 @@
     python -m bench.top [--nodes 1 125 1250] [--size 80x24 200x60] [--seconds 30]
 
 The collector is that of `bench.dashboards.serve`: so many nodes with 8 GPUs, each with a new sample a second. Every
-view is looked at for the same time; figures are of the time after its first screen.
+view is looked at for the same time; figures are of the time after its first screen. A view that shows no rows, or
+does not go on, ends the run.
 """
 
 import argparse
@@ -21,8 +22,14 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-VIEWS = ("nodes", "GPUs", "processes", "jobs", "alerts")
-FIRST_S = 2.5
+VIEWS = {
+    "nodes": rb"> gpu-0\d+ ",
+    "GPUs": rb"gpu-0\d+/\d",
+    "processes": rb"gpu-0\d+/\d.*python",
+    "jobs": rb"> \d+ .*user\d",
+    "alerts": rb"no alert fires",
+}
+"""The views by number, and what is on their screens."""
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 COMMAND = "import sys; from gpuwarden_cli.main import main; sys.exit(main())"
 
@@ -69,6 +76,8 @@ class Terminal:
             os.execv(sys.executable, [sys.executable, "-c", COMMAND, "top"])
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.written = 0
+        self.screen = b""
+        """What was written since this was emptied."""
 
     def watch(self, seconds: float) -> None:
         """Read what it writes for so long."""
@@ -76,9 +85,11 @@ class Terminal:
         while (left := end - time.monotonic()) > 0:
             if select.select([self._fd], [], [], left)[0]:
                 try:
-                    self.written += len(os.read(self._fd, 65536))
+                    part = os.read(self._fd, 65536)
                 except OSError:  # it has ended
                     return
+                self.written += len(part)
+                self.screen += part
 
     def press(self, keys: str) -> None:
         """Type."""
@@ -92,21 +103,28 @@ class Terminal:
         os.waitpid(self.pid, 0)
 
 
-def measure(url: str, server: int, columns: int, rows: int, seconds: float) -> None:
+def measure(url: str, server: int, size: str, args: argparse.Namespace) -> None:
     """Print a line for each view."""
+    columns, rows = (int(part) for part in size.split("x"))
     terminal = Terminal(url, columns, rows)
-    for number, view in enumerate(VIEWS, 1):
-        terminal.watch(FIRST_S)
+    for view in args.views:
+        number = [*VIEWS].index(view) + 1
+        terminal.screen = b""
+        terminal.watch(args.first)
         terminal.press(str(number))
-        terminal.watch(FIRST_S)
+        terminal.watch(args.first)
+        if not re.search(VIEWS[view], terminal.screen):
+            raise SystemExit(f"{view}: the screen lacks rows: {terminal.screen!r}")
         began, mine, theirs, written = (
             time.monotonic(),
             cpu_s(terminal.pid),
             family_cpu_s(server),
             terminal.written,
         )
-        terminal.watch(seconds)
+        terminal.watch(args.seconds)
         spent = time.monotonic() - began
+        if terminal.written == written:
+            raise SystemExit(f"{view}: nothing was written for {spent:.1f} s")
         used, asked = cpu_s(terminal.pid) - mine, family_cpu_s(server) - theirs
         print(
             f"{columns}x{rows} {view:<10} {100 * used / spent:5.1f} % of a core  {rss_mib(terminal.pid):4.0f} MiB  "
@@ -121,7 +139,12 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--nodes", type=int, nargs="+", default=[1, 125, 1250])
     arguments.add_argument("--size", nargs="+", default=["80x24", "200x60"])
-    arguments.add_argument("--seconds", type=float, default=30)
+    arguments.add_argument("--seconds", type=float, default=30, help="of a view; 2 or more")
+    arguments.add_argument("--views", nargs="+", choices=VIEWS, default=[*VIEWS])
+    arguments.add_argument(
+        "--first", type=float, default=2.5, help="seconds until a screen is there"
+    )
+    arguments.add_argument("--alone", type=float, default=10, help="seconds without a terminal")
     args = arguments.parse_args()
     for nodes in args.nodes:
         with tempfile.TemporaryDirectory() as folder:
@@ -142,12 +165,11 @@ def main() -> None:
                 url = f"http://127.0.0.1:{server.stdout.readline().strip()}"
                 time.sleep(3)
                 before = family_cpu_s(server.pid)
-                time.sleep(10)
-                alone = 10 * (family_cpu_s(server.pid) - before)
+                time.sleep(args.alone)
+                alone = 100 * (family_cpu_s(server.pid) - before) / args.alone
                 print(f"{nodes * 8} GPUs; the collector alone {alone:.1f} %", flush=True)
                 for size in args.size:
-                    columns, rows = (int(part) for part in size.split("x"))
-                    measure(url, server.pid, columns, rows, args.seconds)
+                    measure(url, server.pid, size, args)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measures what labelling every GPU-second costs: an hour of a large fleet, and a day asked for at once.
 
-`python -m bench.waste --gpus 10000 --hours 1`
+`python -m bench.waste --gpus 10000 --hours 1`. Each GPU-second must be labelled once, at its price.
 """
 
 import argparse
@@ -11,6 +11,7 @@ from gpuwarden.waste import WasteScope, waste_sql
 from gpuwarden_rules.testing.database import MemoryDatabase
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
+USD_PER_HOUR = 2.95
 
 
 def fill(database: MemoryDatabase, gpus: int, hours: int) -> None:
@@ -18,7 +19,7 @@ def fill(database: MemoryDatabase, gpus: int, hours: int) -> None:
     database.execute(f"""
         INSERT INTO gpus BY NAME
         SELECT 'GPU-' || i AS gpu_uuid, 'node' || i // 8 AS node, (i % 8)::INTEGER AS gpu,
-            'NVIDIA H100 80GB HBM3' AS model, true AS simulated, 2.95 AS usd_per_hour,
+            'NVIDIA H100 80GB HBM3' AS model, true AS simulated, {USD_PER_HOUR} AS usd_per_hour,
             1980 AS sm_clock_max_mhz, TIMESTAMP '2026-02-01' AS first_seen_at,
             TIMESTAMP '2026-03-03' AS last_seen_at
         FROM range({gpus}) r(i)
@@ -62,6 +63,9 @@ def main() -> None:
     result = database.run(f"SELECT count(*), sum(seconds), sum(usd) FROM ({waste_sql(scope)})")
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     rows, total, usd = result.rows[0]
+    gpu_hours = args.gpus * args.hours
+    if abs(total - 3600 * gpu_hours) > 1 or abs(usd - USD_PER_HOUR * gpu_hours) > 0.01 * usd:
+        raise SystemExit(f"{gpu_hours} GPU-hours have {total} seconds and cost {usd}")
     print(
         f"{args.gpus} GPUs, {args.hours} h: {rows} rows, {total:.0f} GPU-seconds, ${usd:.0f}: {seconds:.1f} s, {cpu:.1f} s of CPU"
     )

@@ -5,7 +5,8 @@
 Rows are written to the lake an hour at a time, as sealing does, and at every table's own pace: seconds, ten
 seconds and minutes of samples, rollups, events, coverage. Most GPUs work; each is idle with its memory held for 20
 to 110 minutes in three of ten quarters of a day, one in a hundred is too hot for hours every day, a
-node has an Xid now and then. Columns that no rule reads are NULL, which costs a question nothing.
+node has an Xid now and then. Columns that no rule reads are NULL, which costs a question nothing. A store that lacks
+rows in the end is told and ends the run with an error.
 """
 
 import argparse
@@ -53,8 +54,9 @@ SAMPLES = {
         FROM (SELECT i, i // 360 AS g FROM range($gpus * 360) t(i))""",
     "process_samples": f"""SELECT $begin + to_seconds(10 * (i % 360)) AS ts, {_GPU}, 1000 + g AS pid, 'python' AS process_name,
             'alice' AS username, 'python train.py' AS command, (g // 16)::VARCHAR AS slurm_job_id,
-            $first AS started_at, 40000000000 AS gpu_memory_bytes, 200 AS cpu_percent,
-            40 AS main_cpu_percent, 4 AS loader_workers, 30 AS loader_cpu_percent,
+            $first AS started_at, 40000000000 AS gpu_memory_bytes, if({_IDLE}, 1, 200) AS cpu_percent,
+            if({_IDLE}, 1, 40) AS main_cpu_percent, if({_IDLE}, 0, 4) AS loader_workers,
+            if({_IDLE}, NULL, 30) AS loader_cpu_percent,
             0 AS loader_saturated_percent, 0 AS loader_blocked_percent, 128 AS cpus_allowed,
             i % 360 * 10000000 AS read_bytes_total, i % 360 * 10000000 AS read_chars_total, 0 AS write_bytes_total
         FROM (SELECT i, i // 360 AS g FROM range($gpus * 360) t(i))""",
@@ -160,6 +162,14 @@ def _templates(cursor: duckdb.DuckDBPyConnection, begin: datetime) -> None:
 
 def _repeated(name: str, *, is_hour: bool) -> str:
     """An hour of a rollup: its template, busy or idle as the GPU is."""
+    if name == "process_1m":
+        # A process that works on the CPU would feed a GPU, which then is starved and not idle.
+        return f"""
+            SELECT * EXCLUDE (g, idle) REPLACE (if(idle, 1, cpu_percent_avg) AS cpu_percent_avg,
+                if(idle, 1, main_cpu_percent_avg) AS main_cpu_percent_avg,
+                if(idle, 0, loader_workers_max) AS loader_workers_max,
+                if(idle, NULL, loader_cpu_percent_avg) AS loader_cpu_percent_avg)
+            FROM ({_repeated_rows(name, "range(60)")})"""
     if not name.startswith("gpu"):
         return f"SELECT * EXCLUDE (m) REPLACE ($begin + to_minutes(m) AS ts) FROM one_{name}, range(60) t(m)"
     every, seconds = ("range(0, 1)", 3600) if is_hour else ("range(60)", 60)
@@ -168,9 +178,37 @@ def _repeated(name: str, *, is_hour: bool) -> str:
             if(idle, {seconds}, 0) AS idle_seconds, if(idle, 0, {seconds}) AS busy_seconds,
             if(idle, 0, 95) AS util_percent_avg, if(idle, 0, 99) AS util_percent_p95,
             if(idle, 120, 620) AS power_watts_avg)
-        FROM (SELECT *, {_IDLE} AS idle FROM (
+        FROM ({_repeated_rows(name, every)})"""
+
+
+def _repeated_rows(name: str, every: str) -> str:
+    """A rollup's template at those minutes, and whether the GPU is idle then."""
+    return f"""
+        SELECT *, {_IDLE} AS idle FROM (
             SELECT * EXCLUDE (m) REPLACE ($begin + to_minutes(m) AS ts), replace(gpu_uuid, 'GPU-', '')::BIGINT AS g
-            FROM one_{name}, {every} t(m)))"""
+            FROM one_{name}, {every} t(m))"""
+
+
+def check(folder: Path, gpus: int, hours: int) -> str:
+    """Rows of what was written. Raises SystemExit where some are missing."""
+    wanted = {
+        "gpu_samples": 3600,
+        "process_samples": 360,
+        "gpu_1m": 60,
+        "process_1m": 60,
+        "gpu_1h": 1,
+    }
+    database = Database.open(folder, EngineLimits(memory="1GiB", threads=1))
+    with database.reading() as cursor:
+        found = {
+            table: cursor.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0]
+            for table in wanted
+        }
+        idle = cursor.execute("SELECT sum(idle_seconds) FROM gpu_1m").fetchall()[0][0]
+    database.close()
+    if found != {table: rows * gpus * hours for table, rows in wanted.items()}:
+        raise SystemExit(f"rows of {gpus} GPUs over {hours} h: {found}")
+    return f"{found['gpu_samples']:,} rows of gpu_samples, {idle / 3600:,.1f} GPU-hours idle"
 
 
 def main() -> None:
@@ -183,6 +221,7 @@ def main() -> None:
     for hour in fill(args.folder, args.gpus, args.hours):
         if hour % 12 == 0 or hour == 2:
             print(f"{hour} h written after {time.perf_counter() - began_s:.0f} s", flush=True)
+    print(check(args.folder, args.gpus, args.hours))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 one round of upkeep (merge, expire, clean up, drop after 30 days). Thinned: a batch has one row of `host_samples`, a day
 one seal where a collector makes some 24, and there are no rollups, alerts, inventory and queries of others. By quarter
 of the run: times of a seal and of a question in the median, of a start, memory, files, and what catalogue and state hold.
+A question that does not find the rows of the days that are kept ends the run.
 """
 
 import argparse
@@ -34,6 +35,7 @@ from gpuwarden_collector.storage.seal import Sealer, SealPolicy
 
 LIMITS = EngineLimits(memory="1GiB", threads=1)
 QUARTERS = 4
+KEPT_DAYS = 30
 _BOOT = "boot"
 
 
@@ -62,7 +64,7 @@ class Years:
         sealer = Sealer(database, writer, StorageStats(), self.clock, SealPolicy(0.0, 0))
         disk = DiskMonitor(self._folder, Budget(0, 0))
         disk.look()
-        policy = MaintenancePolicy(dict.fromkeys(Tier, 30))
+        policy = MaintenancePolicy(dict.fromkeys(Tier, KEPT_DAYS))
         upkeep = Maintainer(database, StorageStats(), self.clock, disk, policy, sealer.turn)
         self.seal_s, self.ask_s, self.upkeep_s = [], [], []
         try:
@@ -73,8 +75,9 @@ class Years:
                 await upkeep.run_once()
                 self.upkeep_s.append(time.perf_counter() - began_s)
                 began_s = time.perf_counter()
-                self._ask(database, "SELECT count(*) FROM host_samples")
+                rows = self._ask(database, "SELECT count(*) FROM host_samples")
                 self.ask_s.append(time.perf_counter() - began_s)
+                self._check(rows)
             return {
                 "start s": start_s,
                 "seal ms": statistics.median(self.seal_s) * 1e3,
@@ -111,6 +114,15 @@ class Years:
         with database.reading() as cursor:
             return cursor.execute(sql).fetchall()[0][0]
 
+    def _check(self, rows: int) -> None:
+        """Raise SystemExit where a question does not find the rows of the days that are kept."""
+        per_day = len(self._nodes) * self._seals
+        sent = len(self._nodes) * self._sequence
+        # A day is dropped once the whole of it is too old.
+        kept = min(sent, KEPT_DAYS * per_day)
+        if not kept - per_day <= rows <= min(sent, kept + 2 * per_day):
+            raise SystemExit(f"the store has {rows} rows of {sent}, expected about {kept}")
+
     def _counts(self, database: Database) -> dict[str, int]:
         return {
             "seals kept": self._ask(database, "SELECT count(*) FROM lake.main.collectors"),
@@ -128,6 +140,8 @@ def main() -> None:
     parser.add_argument("--seals", type=int, default=1, help="of a day")
     parser.add_argument("--quick", action="store_true", help="40 days of 100 nodes")
     options = parser.parse_args()
+    if options.days < QUARTERS:
+        parser.error(f"--days: {QUARTERS} or more")
     days, nodes = (40, 100) if options.quick else (options.days, options.nodes)
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:

@@ -72,6 +72,9 @@ def main() -> None:
             t2 = _now()
             found = diagnoses_of(seen, NOW)
             t3 = _now()
+            gpus = {one.subject for one in found if one.kind == "gpu"}
+            if len(gpus) != args.gpus:
+                raise SystemExit(f"diagnoses of {len(gpus)} of {args.gpus} GPUs")
             for name, (begin, end) in zip(taken, ((t0, t1), (t1, t2), (t2, t3)), strict=True):
                 taken[name].append((end[0] - begin[0], end[1] - begin[1]))
         parts = {

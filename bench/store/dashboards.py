@@ -24,10 +24,6 @@ from bench.store import ours
 from bench.store.batches import BATCH_S, GPUS
 from bench.store.load import Setup, load
 
-AGENTS = 1_000
-RATE = AGENTS / BATCH_S
-MAKING_S = 30
-"""In which the batches are made."""
 NOW = "SELECT count(*), count(DISTINCT node) FROM gpus_now"
 TOP = "SELECT node, avg(util_percent) AS util FROM gpus_now GROUP BY node ORDER BY util DESC, node LIMIT 10"
 LINE = """SELECT epoch_ms(ts), util_percent FROM gpu_samples
@@ -37,13 +33,13 @@ NODE = """SELECT gpu, count(*), avg(power_watts) FROM gpu_samples
 PANELS = {"count": NOW, "top ten": TOP, "line of a GPU": LINE, "means of a node": NODE}
 
 
-def check(name: str, rows: list[list[Any]]) -> None:
+def check(name: str, rows: list[list[Any]], agents: int) -> None:
     """Raise AssertionError for an answer that cannot be."""
     match name:
         case "count":
-            assert rows == [[AGENTS * GPUS, AGENTS]], rows
+            assert rows == [[agents * GPUS, agents]], rows
         case "top ten":
-            assert len(rows) == 10, rows
+            assert len(rows) == min(10, agents), rows
             assert rows == sorted(rows, key=lambda row: (-row[1], row[0]))
         case "line of a GPU":
             times = [int(row[0]) for row in rows]
@@ -59,10 +55,11 @@ class Dashboards:
     """Ask in threads for as long as the block runs."""
 
     def __init__(
-        self, port: int, number: int, every_s: float, places: Sequence[tuple[str, str]]
+        self, port: int, asked: argparse.Namespace, places: Sequence[tuple[str, str]]
     ) -> None:
         """`places`: node and GPU of each."""
-        self._port, self._every_s, self._places = port, every_s, places
+        self._port, self._every_s, self._places = port, asked.every, places
+        self._agents, number = asked.agents, asked.dashboards
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._show, args=(at, number)) for at in range(number)
@@ -97,7 +94,7 @@ class Dashboards:
                 rows = self._rows(connection, json.dumps({"sql": sql, "params": params}))
                 self.took_s[name].append(time.monotonic() - began_s)
                 try:
-                    check(name, rows)
+                    check(name, rows, self._agents)
                 except AssertionError as error:
                     self.failures.append(f"{name}: {error}"[:300])
             if self._stop.wait(max(0.0, due_s - time.monotonic())):
@@ -129,31 +126,38 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dashboards", type=int, default=50)
     parser.add_argument("--every", type=float, default=10.0, help="seconds between refreshes")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--agents", type=int, default=1_000)
+    parser.add_argument(
+        "--making", type=float, default=30.0, help="seconds in which the batches are made"
+    )
     asked = parser.parse_args(arguments)
-    begin_ms = int(time.time() * 1000) + MAKING_S * 1000
+    agents, rate = asked.agents, asked.agents / BATCH_S
+    begin_ms = int((time.time() + asked.making) * 1000)
     with (
         TemporaryDirectory(prefix="gpuwarden-bench-") as folder,
         ours.collector(Path(folder)) as child,
-        load(Setup(child.port, AGENTS, begin_ms, nodes=16, rounds=24)) as sender,
+        load(Setup(child.port, agents, begin_ms, nodes=min(16, agents))) as sender,
     ):
-        sender.make(round(RATE * 2 * (asked.seconds + MAKING_S)))
+        sender.make(round(rate * 2 * (asked.seconds + max(asked.making, 3 * BATCH_S))))
         time.sleep(max(0.0, begin_ms / 1000 + 2 * BATCH_S - time.time()))
         # Catch up with the clock.
-        assert not sender.run(AGENTS, time.time() - begin_ms / 1000, 2 * RATE).ran_out
+        assert not sender.run(agents, time.time() - begin_ms / 1000, 2 * rate).ran_out
         places = child.query(
             "SELECT DISTINCT node, gpu_uuid FROM gpus_now ORDER BY gpu_uuid LIMIT 500"
         )
         for is_beside in (False, True):
-            shown = Dashboards(child.port, asked.dashboards, asked.every, places)
+            shown = Dashboards(child.port, asked, places)
             used_s = child.cpu_s()
             with shown if is_beside else nullcontext():
-                tally = sender.run(AGENTS, asked.seconds, RATE)
+                tally = sender.run(agents, asked.seconds, rate)
             cores = (child.cpu_s() - used_s) / tally.seconds
+            assert tally.batches, "no batch was acknowledged"
             assert not (tally.others or tally.ran_out), tally.others
             print(
                 f"{f'beside {asked.dashboards} dashboards' if is_beside else 'alone'}: acknowledged "
                 f"{quantiles(tally.acknowledge_s)}, {cores:.2f} cores"
             )
+        assert all(shown.took_s.values()), "a panel was never asked"
         for name, taken_s in shown.took_s.items():
             print(f"  {name}: {quantiles(taken_s)} of {len(taken_s)}")
         every = [one for taken_s in shown.took_s.values() for one in taken_s]

@@ -3,7 +3,8 @@
 python -m bench.store.fleet_day --gpus 80000
 
 The rows have the columns that are filled on any data-centre GPU; the rest is NULL, which costs a
-question nothing. They are written to the lake as sealing writes them, an hour at a time.
+question nothing. They are written to the lake as sealing writes them, an hour at a time. An answer that
+lacks rows ends the run.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import tempfile
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
@@ -59,6 +61,22 @@ QUESTIONS = {
 }
 
 
+def check(name: str, rows: list[tuple[Any, ...]], gpus: int) -> None:
+    """Raise SystemExit for an answer that cannot be."""
+    nodes = -(-gpus // GPUS_A_NODE)
+    wanted = {
+        "average by node, the last hour of gpu_1m": nodes,
+        "top 20 idle GPUs, a day of gpu_1h": min(20, gpus),
+        "utilization and energy by node, a day of gpu_1h": nodes,
+        "utilization by hour, a day of gpu_1h": 24,
+        "one GPU, a day of gpu_1m": 24 * 60,
+    }.get(name, 1)
+    if len(rows) != wanted or any(value is None for row in rows for value in row):
+        raise SystemExit(f"{name}: {len(rows)} rows, expected {wanted} without NULL: {rows[:3]}")
+    if name.startswith("idle hours") and not 0 < rows[0][0] < 24 * gpus:
+        raise SystemExit(f"{name}: {rows[0][0]} of {24 * gpus} hours")
+
+
 def fill(database: Database, gpus: int) -> None:
     """A day of rollups in the lake."""
     with database.maintaining() as cursor:
@@ -76,7 +94,7 @@ def fill(database: Database, gpus: int) -> None:
                 print(f"  {table}: part {part + 1} of {parts}", flush=True)
 
 
-def ask(database: Database) -> dict[str, float]:
+def ask(database: Database, gpus: int) -> dict[str, float]:
     """Milliseconds of each question, the fastest of a few runs."""
     window = {"begin": DAY, "end": DAY + timedelta(days=1)}
     taken: dict[str, float] = {}
@@ -86,8 +104,9 @@ def ask(database: Database) -> dict[str, float]:
             runs = []
             for _ in range(RUNS):
                 began_s = time.perf_counter()
-                cursor.execute(sql, bound).fetchall()
+                rows = cursor.execute(sql, bound).fetchall()
                 runs.append(1000 * (time.perf_counter() - began_s))
+                check(name, rows, gpus)
             taken[name] = round(min(runs), 1)
     return taken
 
@@ -103,7 +122,7 @@ def main() -> None:
         fill(database, given.gpus)
         print(f"written in {time.perf_counter() - began_s:.0f} s", flush=True)
         size = sum(file.stat().st_size for file in Path(folder).rglob("*.parquet"))
-        taken = ask(database)
+        taken = ask(database, given.gpus)
         for name, ms in taken.items():
             print(f"{ms:8.1f} ms  {name}")
         print(json.dumps({"gpus": given.gpus, "lake_bytes": size, "ms": taken}))

@@ -2,7 +2,8 @@
 
     python -m bench.store.hostile [--seconds 60] [--rate 700] [--only compute|spill]
 
-Prints the time to an acknowledgement and of `/healthz` for both, memory, and how each query ended.
+Prints the time to an acknowledgement and of `/healthz` for both, memory, and how each query ended. The run
+fails where a query was answered, for then it was not hostile, and where rows that were acknowledged are missing.
 """
 
 import argparse
@@ -20,7 +21,6 @@ from typing import Self
 from bench.store import ours
 from bench.store.load import Setup, load
 
-AGENTS = 1_000
 ASKING = 3
 """Who ask at once: more than there are query processes."""
 COMPUTE = (
@@ -56,6 +56,8 @@ class Beside:
         self.health_s: list[float] = []
         self.endings: list[tuple[str, float, str]] = []
         """Query, seconds, and how it ended."""
+        self.failures: list[str] = []
+        """What was not answered at all."""
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -70,7 +72,10 @@ class Beside:
     def _watch(self) -> None:
         while not self._stop.wait(0.1):
             began_s = time.monotonic()
-            urllib.request.urlopen(self._url + "/healthz", timeout=30).read()
+            try:
+                urllib.request.urlopen(self._url + "/healthz", timeout=30).read()
+            except OSError as error:
+                self.failures.append(f"/healthz: {error}")
             self.health_s.append(time.monotonic() - began_s)
 
     def _ask(self, first: int) -> None:
@@ -84,7 +89,22 @@ class Beside:
                 said = "answered"
             except urllib.error.HTTPError as error:
                 said = f"{error.code} {json.load(error)['error'][:60]}"
+            except OSError as error:
+                self.failures.append(f"{sql}: {error}")
+                return
             self.endings.append((sql, time.monotonic() - began_s, said))
+
+
+def check(beside: Beside, stored: int, rows: int, *, is_hostile: bool) -> None:
+    """Raise AssertionError for a run that was not what its figures claim."""
+    assert rows, "no batch was acknowledged"
+    # Rows of the collector itself come besides.
+    assert stored >= rows, f"{stored} rows are stored, {rows} were acknowledged"
+    assert not beside.failures, beside.failures[:5]
+    assert beside.health_s, "/healthz was not asked"
+    assert bool(beside.endings) is is_hostile, "no hostile query ended"
+    answered = [sql for sql, _, said in beside.endings if said == "answered"]
+    assert not answered, f"answered, and not hostile: {answered}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -93,21 +113,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=700.0, help="batches a second")
     parser.add_argument("--only", choices=QUERIES, help="queries of one kind (default: all)")
+    parser.add_argument("--agents", type=int, default=1_000)
+    parser.add_argument(
+        "--query-timeout", type=float, default=10.0, help="of the collector, in seconds"
+    )
     asked = parser.parse_args(arguments)
     queries = QUERIES[asked.only] if asked.only else (*COMPUTE, *SPILL)
     begin_ms = int(time.time() * 1000) - 12 * 60_000
     with (
         TemporaryDirectory(prefix="gpuwarden-bench-") as folder,
-        ours.collector(Path(folder), seal_bytes_max=64 * 2**20, query_timeout_s=10) as child,
-        load(Setup(child.port, AGENTS, begin_ms, nodes=16, rounds=24)) as sender,
+        ours.collector(
+            Path(folder), seal_bytes_max=64 * 2**20, query_timeout_s=asked.query_timeout
+        ) as child,
+        load(Setup(child.port, asked.agents, begin_ms, nodes=min(16, asked.agents))) as sender,
     ):
-        sender.make(3_000)
-        sender.run(AGENTS, 3)
+        sender.make(3 * asked.agents)
+        rows = sender.run(asked.agents, 3).rows
         for is_hostile in (False, True):
             sender.make(int(asked.rate * asked.seconds) + 1)
             with Beside(child.url, queries if is_hostile else ()) as beside:
-                tally = sender.run(AGENTS, asked.seconds, asked.rate)
-            assert not tally.others, tally.others
+                tally = sender.run(asked.agents, asked.seconds, asked.rate)
+            assert not (tally.others or tally.ran_out), tally.others
+            rows += tally.rows
+            check(beside, child.figures()["rows"], rows, is_hostile=is_hostile)
             health_ms = sorted(1000 * s for s in beside.health_s)
             print(
                 f"{'beside hostile queries' if is_hostile else 'alone'}: {tally.batches} batches, "

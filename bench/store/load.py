@@ -47,6 +47,8 @@ class Setup:
     """Is set to the time of what is sent."""
     batch_s: int = BATCH_S
     """Seconds of samples in a batch."""
+    is_endless: bool = False
+    """Make batches while others are sent, where none are ready."""
 
 
 @dataclass
@@ -132,6 +134,11 @@ class _Agents:
         self._made = 0
         self.ready: deque[_Sending] = deque()
 
+    def refill(self) -> None:
+        """Have one ready, if this load is endless."""
+        if self._setup.is_endless:
+            self.make(1)
+
     def make(self, batches: int) -> None:
         """Have at least so many ready."""
         while len(self.ready) < batches:
@@ -170,6 +177,7 @@ def _run(
     while True:
         while client.idle and again and again[0][0] <= now_s:
             client.send(heapq.heappop(again)[2])
+        agents.refill()
         while client.idle and agents.ready and now_s < until_s:
             due_s = now_s if rate is None else began_s + sent / rate
             if due_s > now_s:
@@ -180,6 +188,7 @@ def _run(
                 clock.set(sending.end_ms)
             client.send(sending)
             sent += 1
+            agents.refill()
         tally.ran_out |= not agents.ready and now_s < until_s
         for sending, answer in client.answers(0.002):
             now_s = time.monotonic()

@@ -65,6 +65,7 @@ EXAMPLES: dict[str, str] = {
     "token revoke": "gpuwarden token revoke 3f9k2m0c7x1q",
     "token rotate": "gpuwarden token rotate 3f9k2m0c7x1q --grace 1d",
     "token enrolment": "gpuwarden token enrolment --uses 40",
+    "verify": "gpuwarden verify gpuwarden-agent-0.2.0-x86_64.run",
     "enroll": "gpuwarden enroll --collector https://collector.example:8750 --token-file token",
     "doctor": "gpuwarden doctor",
     "open": "gpuwarden open n1/0",

@@ -136,6 +136,7 @@ def parser() -> CommandParser:
     _add_notify(commands)
     _add_token(commands)
     _add_enroll(commands)
+    _add_verify(commands)
     _add_doctor(commands)
     _add_open(commands)
     _add_completion(commands)
@@ -634,6 +635,26 @@ def _add_enroll(commands: "Commands[CommandParser]") -> None:
         "--user", default="gpuwarden", help="whom the files belong to (default gpuwarden)"
     )
     made.add_argument("--allow-insecure", action="store_true", help="also without TLS")
+
+
+def _add_verify(commands: "Commands[CommandParser]") -> None:
+    def run(args: argparse.Namespace) -> int:
+        from gpuwarden_cli.commands.verify import run
+
+        return run(args)
+
+    made = _command(
+        commands, "verify", run, "check files of a release before they are installed",
+        "SHA256SUMS.minisig must be by a key that was here before.",
+    )  # fmt: skip
+    made.add_argument("files", nargs="+", type=Path, metavar="FILE", help="as it was fetched")
+    made.add_argument(
+        "--sums", type=Path, metavar="FILE", help="default: SHA256SUMS beside the first file"
+    )
+    made.add_argument(
+        "--key", default="/etc/gpuwarden/release.pub", metavar="FILE|KEY",
+        help="minisign's public key (default /etc/gpuwarden/release.pub)",
+    )  # fmt: skip
 
 
 def _add_doctor(commands: "Commands[CommandParser]") -> None:

@@ -1,5 +1,7 @@
 """SHA256SUMS is what sha256sum reads, and whoever builds the tree again gets the same."""
 
+import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -10,7 +12,11 @@ import deb
 import pytest
 import release
 import rpm
+import sbom
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.release.wheels import carried_python, make_wheel
+
+from gpuwarden.minisign import PublicKey, verify
 
 
 def test_the_sums_are_those_that_sha256sum_checks(tmp_path) -> None:
@@ -66,3 +72,39 @@ def copied(tree: Path, *, at_s: int, is_backwards: bool) -> None:
             shutil.copyfile(source, tree / name)
     for path in tree.rglob("*"):
         os.utime(path, (at_s, at_s))
+
+
+@pytest.mark.skipif(shutil.which("minisign") is None, reason="minisign is not installed")
+def test_minisign_reads_what_is_signed_here_and_we_what_it_signs(tmp_path: Path) -> None:
+    file = tmp_path / release.SUMS
+    file.write_text("abc  a.whl\n")
+    release.signed(Ed25519PrivateKey.generate(), file, "a")
+    check = ["minisign", "-V", "-m", release.SUMS, "-p", release.PUBLIC]
+    done = subprocess.run(check, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "Trusted comment: release of a" in done.stdout
+    file.write_text("abd  a.whl\n")
+    assert subprocess.run(check, cwd=tmp_path, capture_output=True, check=False).returncode == 1
+    made = ["minisign", "-G", "-W", "-f", "-p", "their.pub", "-s", "their.key"]
+    subprocess.run(made, cwd=tmp_path, capture_output=True, check=True)
+    signing = ["minisign", "-S", "-m", release.SUMS, "-s", "their.key", "-t", "theirs"]
+    subprocess.run(signing, cwd=tmp_path, capture_output=True, check=True)
+    key = PublicKey.parse((tmp_path / "their.pub").read_text())
+    signature = (tmp_path / "SHA256SUMS.minisig").read_text()
+    assert verify(key, signature, file.read_bytes()) == "theirs"
+
+
+def test_what_is_in_a_bundle_is_listed_with_its_hash(tmp_path: Path) -> None:
+    own, other = (
+        make_wheel(tmp_path, name, {f"{name}.py": ""}) for name in ("gpuwarden", "some_lib")
+    )
+    carried = carried_python("x86_64")
+    path = sbom.sbom("agent", own, [other], tmp_path, carried)
+    found = json.loads(path.read_text())
+    assert path.name == "gpuwarden-agent-1.0-x86_64.cdx.json"
+    assert (found["bomFormat"], found["specVersion"]) == ("CycloneDX", "1.6")
+    assert [c["name"] for c in found["components"]] == ["some-lib", "cpython"]
+    assert found["components"][0]["purl"] == "pkg:pypi/some-lib@1.0"
+    wanted = hashlib.sha256(other.read_bytes()).hexdigest()
+    assert found["components"][0]["hashes"] == [{"alg": "SHA-256", "content": wanted}]
+    first = path.read_bytes()
+    assert sbom.sbom("agent", own, [other], tmp_path, carried).read_bytes() == first

@@ -1,0 +1,60 @@
+"""`gpuwarden verify`: whether files are those of a release, by its signed sums and a key that was there before."""
+
+import argparse
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpuwarden.lifecycle import StartError
+
+SUMS = "SHA256SUMS"
+_PART_BYTES = 1024 * 1024
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises StartError for the first file that is not what was released."""
+    from gpuwarden.minisign import PublicKey, SignatureError, verify
+
+    sums = args.sums or args.files[0].parent / SUMS
+    content = _read(sums)
+    signature = _read(sums.with_name(f"{sums.name}.minisig")).decode("utf-8", "replace")
+    try:
+        key = PublicKey.parse(
+            args.key if args.key.startswith("RW") else _read(Path(args.key)).decode()
+        )
+        comment = verify(key, signature, content)
+    except SignatureError as error:
+        raise StartError(f"{sums}: {error}: install nothing of it") from error
+    known = sums_in(content.decode())
+    for path in args.files:
+        wanted = known.get(path.name)
+        if wanted is None:
+            raise StartError(f"{path}: {sums} has no file of this name: do not install it")
+        if _sha256(path) != wanted:
+            raise StartError(f"{path} is not what was signed: do not install it; fetch it again")
+        print(f"{path}: ok, {comment}")
+    return 0
+
+
+def sums_in(text: str) -> Mapping[str, str]:
+    """SHA-256 by name of a file, as `sha256sum` writes them."""
+    pairs = (line.split(None, 1) for line in text.splitlines() if line.strip())
+    return {pair[1].lstrip("*"): pair[0].lower() for pair in pairs if len(pair) == 2}
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while part := file.read(_PART_BYTES):
+                digest.update(part)
+    except OSError as error:
+        raise StartError(f"{path}: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise StartError(f"{path}: {error.strerror}: it is part of each release") from error

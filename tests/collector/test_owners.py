@@ -287,6 +287,52 @@ def test_of_many_claims_a_bounded_number_is_told_and_all_are_counted(
     assert fleet.known.told == {} and fleet.known.owners == {}
 
 
+def invented(fleet: Fleet, node: str, first: int, until: int, *tables: str) -> list[Batch]:
+    return [fleet.batch(node, *tables, gpu_uuid=f"GPU-{node}-{n}") for n in range(first, until)]
+
+
+def crowd_events(fleet: Fleet) -> list[dict[str, Any]]:
+    rows = fleet.plan.changes.appended["events"].to_pylist()
+    return [row for row in rows if row["kind"] == owners.TOO_MANY]
+
+
+def test_a_node_that_invents_gpus_is_stopped_and_told_of(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owners, "NODE_GPUS_MAX", 3)
+    assert fleet.say(*invented(fleet, "a", 0, 5), fleet.batch("b")) == {"a": 4, "b": 1}, (
+        "three of its GPUs, and the event"
+    )
+    assert fleet.plan.claims.left_out == {"gpu_samples": 2}
+    (event,) = crowd_events(fleet)
+    assert (event["node"], event["gpu_uuid"], event["severity"]) == ("a", None, "warning")
+    assert json.loads(event["details"]) == {"node": "a", "rows": 2}
+    assert fleet.known.owned == {"a": 3, "b": 1}
+    fleet.now += SECOND
+    assert fleet.say(*invented(fleet, "a", 2, 9)) == {"a": 1}, "one that it has; told once"
+    fleet.now += GONE_AFTER
+    forget_gone(fleet.known, fleet.now)
+    assert not fleet.known.owned
+    assert fleet.say(*invented(fleet, "a", 9, 12)) == {"a": 3}, "others, once those are gone"
+
+
+def test_a_node_has_so_many_rows_of_gpus_and_no_more(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owners, "NODE_GPUS_KNOWN_MAX", 3)
+    fleet.say(*invented(fleet, "a", 0, 5, "gpus"), fleet.batch("b", "gpus"))
+    assert set(fleet.known.items["gpus"]) == {"GPU-a-0", "GPU-a-1", "GPU-a-2", GPU}
+    assert fleet.plan.claims.left_out == {"gpus": 2}
+    assert len(crowd_events(fleet)) == 1
+    fleet.now += SECOND
+    fleet.say(*invented(fleet, "a", 5, 9, "gpus"))
+    assert fleet.known.rows_of == {"a": 3, "b": 1}
+    known = loaded(
+        [], {n: [i.row for i in d.values()] for n, d in fleet.known.items.items()}, [], fleet.now
+    )
+    assert known.rows_of == fleet.known.rows_of
+
+
 def test_who_has_what_is_known_again_after_a_restart(fleet: Fleet, wire: Any) -> None:
     fleet.tell("b", "gpu_samples", "gpus")
     naive = fleet.now.replace(tzinfo=None)

@@ -1,7 +1,7 @@
 """Plans one group commit: pure from waiting batches and what is known to changes and new knowledge."""
 
 from bisect import bisect_right
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -82,6 +82,10 @@ class Known:
     """Entries of the ledger that the state file does not have as they are."""
     owners: dict[str, GpuOwner] = field(default_factory=dict)
     """By gpu_uuid: the node that each GPU belongs to."""
+    owned: Counter[str] = field(default_factory=Counter)
+    """How many of `owners` each node is."""
+    rows_of: Counter[str] = field(default_factory=Counter)
+    """How many of `items["gpus"]` each node has."""
     told: dict[tuple[str, str], Told] = field(default_factory=dict)
     """By gpu_uuid and node: what was told of nodes that speak of another's GPU."""
     node_owners: dict[str, NodeOwner] = field(default_factory=dict)
@@ -94,6 +98,36 @@ class Known:
     """Sample rows from before that (naive UTC) are late: their windows are to be noted."""
     has_peers: bool = False
     """Whether other collectors seal into the same lake."""
+
+    def own(self, gpu_uuid: str, owner: GpuOwner) -> None:
+        """Note whom a GPU belongs to."""
+        self.disown(gpu_uuid)
+        self.owners[gpu_uuid] = owner
+        self.owned[owner.node] += 1
+
+    def disown(self, gpu_uuid: str) -> None:
+        """Note that a GPU belongs to nobody known."""
+        owner = self.owners.pop(gpu_uuid, None)
+        if owner is not None:
+            _one_less(self.owned, owner.node)
+
+    def keep_gpu(self, gpu_uuid: str, item: Item) -> None:
+        """Note a row of `gpus`."""
+        self.forget_gpu(gpu_uuid)
+        self.items["gpus"][gpu_uuid] = item
+        self.rows_of[item.row["node"]] += 1
+
+    def forget_gpu(self, gpu_uuid: str) -> None:
+        """Note that there is no such row."""
+        item = self.items["gpus"].pop(gpu_uuid, None)
+        if item is not None:
+            _one_less(self.rows_of, item.row["node"])
+
+
+def _one_less(counts: Counter[str], key: str) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +217,7 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
     # History says nothing about who is there now.
     live = [batch for batch in fresh if not batch.id.is_import]
     history = [batch for batch in fresh if batch.id.is_import]
-    claims = Claims(known.owners, known.told, now)
+    claims = Claims(known.owners, known.told, now, known.owned, known.rows_of)
     of_live = claims.without_others(_concatenated(live), _Speakers(live))
     of_history = claims.without_others(_concatenated(history), _Speakers(history), is_import=True)
     told = dict.fromkeys(_INVENTORY, 0)
@@ -538,6 +572,7 @@ def loaded(
     for name, rows in inventory_rows.items():
         key = _HEARD_COLUMNS[name]
         known.items[name] = {row[key]: Item(row) for row in rows}
+    known.rows_of.update(item.row["node"] for item in known.items["gpus"].values())
     for node, item in known.items["nodes"].items():
         if (owner := stored_node_owner(item.row, now)) is not None:
             known.node_owners[node] = owner
@@ -552,9 +587,8 @@ def loaded(
         if item.row.get("replaced_by") is None:
             at = known.items["nodes"].get(item.row["node"])
             seen = {n: item.row[n].replace(tzinfo=UTC) for n in _SEEN if item.row.get(n)}
-            known.owners[key] = stored_owner(
-                item.row | seen, at.row.get("agent_id") if at else None, seen["last_seen_at"]
-            )
+            agent_id = at.row.get("agent_id") if at else None
+            known.own(key, stored_owner(item.row | seen, agent_id, seen["last_seen_at"]))
     return known
 
 
@@ -563,12 +597,15 @@ def apply(known: Known, done: CommitPlan) -> None:
     known.ledger.forget(done.forgotten)
     known.ledger.update(done.ledger)
     known.unsaved.update(done.ledger, done.forgotten)
+    known.items["nodes"].update(done.items["nodes"])
+    for key, item in done.items["gpus"].items():
+        known.keep_gpu(key, item)
     for name in _INVENTORY:
-        known.items[name].update(done.items[name])
         known.heard[name] |= done.heard[name]
     note_left(known, done.items["nodes"])
     known.places.update(done.places)
-    known.owners.update(done.claims.changed)
+    for key, owner in done.claims.changed.items():
+        known.own(key, owner)
     known.told.update(done.claims.changed_told)
     known.node_owners.update(done.node_claims.changed)
     known.clocks_told.update(done.clock_gaps.changed)
@@ -586,7 +623,7 @@ def note_left(known: Known, nodes: Mapping[str, Item]) -> None:
 def forget_gone(known: Known, now: datetime) -> None:
     """Let go of what does not matter any more about whom GPUs and nodes belong to."""
     for key in gone(known.owners, now):
-        del known.owners[key]
+        known.disown(key)
     for node in silent_nodes(known.node_owners, now):
         del known.node_owners[node]
     for node in agent_clocks.forgotten(known.clocks_told, now):
@@ -597,13 +634,14 @@ def forget_gone(known: Known, now: datetime) -> None:
 
 def forget_items(known: Known, gone: Mapping[str, set[str]]) -> None:
     """Let go of what the state file has no longer, by table."""
-    for name, keys in gone.items():
-        for key in keys:
-            known.items[name].pop(key, None)
+    for key in gone.get("nodes", ()):
+        known.items["nodes"].pop(key, None)
+    for key in gone.get("gpus", ()):
+        known.forget_gpu(key)
     gpus, nodes = gone.get("gpus", set()), gone.get("nodes", set())
     known.places = {place: uuid for place, uuid in known.places.items() if uuid not in gpus}
-    for uuid in gpus & known.owners.keys():
-        del known.owners[uuid]
+    for uuid in gpus:
+        known.disown(uuid)
     for node in nodes & known.node_owners.keys():
         del known.node_owners[node]
     known.left -= nodes

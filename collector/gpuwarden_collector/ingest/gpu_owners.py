@@ -28,14 +28,23 @@ GONE_AFTER = timedelta(minutes=10)
 GONE_AFTER_WITHOUT_TOKENS = timedelta(minutes=1)
 """The same where nobody is asked who he is. Only mistakes are found there, such as two machines made from
 one image, which both speak all the time; and a machine that comes back under another name is the rule."""
+NODE_GPUS_MAX = 1_024
+"""GPUs and MIG instances that a node may speak of within GONE_AFTER: eight times what the largest hosts have. Names
+fill memory, state file and pages, and who has a node's token can invent them."""
+NODE_GPUS_KNOWN_MAX = 16_384
+"""Rows of `gpus` that a node may have in all; instances that were made anew leave theirs until they are forgotten."""
 TOLD_EVERY = timedelta(minutes=10)
 """How often it is told at most that a node speaks of a certain GPU of another."""
 TOLD_MAX = 1_000
 """Most pairs of GPU and node that are told of in that time; more are counted only."""
 CLAIMED_TWICE = "gpu_claimed_twice"
+TOO_MANY = "gpus_too_many"
+_ANY = ""
+"""In the place of a gpu_uuid: more GPUs than a node may speak of."""
 _HEARD_STEP = timedelta(seconds=15)
 """How exactly it is known when a node last spoke of a GPU."""
 _LOST = "gpu_lost"
+_SINCE_EVER_MS = -(2**62)
 _SEPARATOR = "\x1f"
 
 # An agent goes on to count what it misses of a GPU that is gone, and to tell of it.
@@ -82,12 +91,20 @@ class Claims:
     told: Mapping[tuple[str, str], Told]
     """By gpu_uuid and node."""
     now: datetime
+    owned: Mapping[str, int] = field(default_factory=dict)
+    """How many GPUs each node has."""
+    known: Mapping[str, int] = field(default_factory=dict)
+    """How many rows of `gpus` each node has."""
     changed: dict[str, GpuOwner] = field(default_factory=dict)
     changed_told: dict[tuple[str, str], Told] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
     """Rows by table."""
     _denied: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
     """By gpu_uuid and node: rows left out, and whether the first of them was simulated."""
+    _gained: Counter[str] = field(default_factory=Counter)
+    """By node: GPUs that this group has brought it, less those that it has lost."""
+    _named: dict[str, set[str]] = field(default_factory=dict)
+    """By node: GPUs nobody has that this group tells of in `gpus`."""
 
     def owner(self, gpu_uuid: str) -> GpuOwner | None:
         """Whom a GPU belongs to."""
@@ -123,6 +140,10 @@ class Claims:
             named.append(parent)
         for gpu_uuid in named:
             owner = self.owner(gpu_uuid)
+            if owner is None and not self._has_row(row["node"], gpu_uuid):
+                self.left_out["gpus"] += 1
+                self._deny(_ANY, row["node"], 1, simulated=bool(row["simulated"]))
+                return False
             if owner is None or owner.node == row["node"] or self._is_free(owner, speaker):
                 continue
             self.left_out["gpus"] += 1
@@ -172,13 +193,31 @@ class Claims:
             first_row, first_ms = pairs.first(pair)
             speaker = speaker_at(name, first_row)
             if owner is None or self._is_free(owner, speaker):
-                if claims:
+                if claims and not self._has_room(node):
+                    wrong[gpu_uuid, node] = _SINCE_EVER_MS
+                elif claims:
+                    self._gained[node] += 1
+                    if owner is not None:
+                        self._gained[owner.node] -= 1
                     # A clock that is ahead would leave the time until then to others.
                     since_ms = min(first_ms, to_ms(self.now))
                     self.changed[gpu_uuid] = GpuOwner(node, since_ms, self.now, speaker)
             else:
                 wrong[gpu_uuid, node] = owner.since_ms
         return wrong
+
+    def _has_room(self, node: str) -> bool:
+        return self.owned.get(node, 0) + self._gained[node] < NODE_GPUS_MAX
+
+    def _has_row(self, node: str, gpu_uuid: str) -> bool:
+        """Whether a node may have a row of `gpus` more."""
+        named = self._named.setdefault(node, set())
+        if gpu_uuid in named:
+            return True
+        if self.known.get(node, 0) + len(named) >= NODE_GPUS_KNOWN_MAX:
+            return False
+        named.add(gpu_uuid)
+        return True
 
     def _is_free(self, owner: GpuOwner, speaker: Speaker) -> bool:
         """Whether another node may have the owner's GPU."""
@@ -207,7 +246,9 @@ class Claims:
         simulated = out["simulated"].take(pa.array(first)).to_pylist()
         numbered = list(wrong)
         for number, rows, is_simulated in zip(found, counts, simulated, strict=True):
-            self._deny(*numbered[int(number)], int(rows), simulated=is_simulated)
+            gpu_uuid, node = numbered[int(number)]
+            told_of = _ANY if wrong[gpu_uuid, node] == _SINCE_EVER_MS else gpu_uuid
+            self._deny(told_of, node, int(rows), simulated=is_simulated)
         self.left_out[name] += out.num_rows
         return table.filter(pc.invert(is_out))
 
@@ -221,6 +262,8 @@ class Claims:
             self.let_go(row["gpu_uuid"], row["node"])
 
     def _event(self, gpu_uuid: str, node: str, rows: int, *, simulated: bool) -> dict[str, Any]:
+        if gpu_uuid == _ANY:
+            return self._crowd_event(node, rows, simulated=simulated)
         owner = self.owner(gpu_uuid)
         assert owner is not None
         message = (
@@ -238,6 +281,22 @@ class Claims:
             "severity": "warning",
             "message": message,
             "details": json.dumps(details, sort_keys=True),
+        }
+
+    def _crowd_event(self, node: str, rows: int, *, simulated: bool) -> dict[str, Any]:
+        message = (
+            f"node {node} speaks of more than {NODE_GPUS_MAX} GPUs, or {NODE_GPUS_KNOWN_MAX} in all: {rows} rows"
+            " about the others were left out; revoke its token if it is not what it should be"
+        )
+        return {
+            "ts": self.now.replace(tzinfo=None),
+            "node": node,
+            "gpu_uuid": None,
+            "simulated": simulated,
+            "kind": TOO_MANY,
+            "severity": "warning",
+            "message": message,
+            "details": json.dumps({"node": node, "rows": rows}, sort_keys=True),
         }
 
 

@@ -53,6 +53,11 @@ class Route:
         )
 
 
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,63}\$?")
+"""Usernames as useradd(8) and directories have them. Whoever starts a process or labels a pod may choose another,
+such as `me@elsewhere.example,x`, and must not decide where a message goes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Owners:
     """Addresses of people by their username."""
@@ -69,7 +74,9 @@ class Owners:
             return self.nobody
         if user in self.known:
             return self.known[user]
-        return self.template.replace("{user}", user) if self.template else self.nobody
+        if self.template is None or _USER.fullmatch(user) is None:
+            return self.nobody
+        return self.template.replace("{user}", user)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ What and where, what follows from it, since when, what to do, what it costs. Thr
 `markdown`, and `short`, one line of at most 160 characters for pagers and SMS.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from itertools import groupby
 from gpuwarden.alert import Alert
 from gpuwarden.durations import readable
 from gpuwarden.incident import Incident
+from gpuwarden.untrusted_text import printable
 from gpuwarden_rules.definition.templates import COST_UNKNOWN, usd
 from gpuwarden_rules.notify.message import (
     Digest,
@@ -59,6 +61,9 @@ def rendered(message: Notification, form: str, style: Style) -> RenderedMessage:
             title, paragraphs = _digest(message.digest, style)
         case MessageKind.INCIDENT:
             title, paragraphs = _incident(message, style)
+    # A title is a header of a mail; names in it are of whoever started the process.
+    title = _without_mentions(printable(title))
+    paragraphs = [_without_mentions(printable(text, keeps="\n")) for text in paragraphs]
     if form == "short":
         return RenderedMessage(title, _short(title, paragraphs))
     if style.link:
@@ -210,6 +215,14 @@ def _wasters(head: str, wasters: Sequence[Waster], unit: str) -> list[str]:
         for number, w in enumerate(wasters, 1)
     ]
     return [f"{head}:", *lines]
+
+
+_MENTION = re.compile(r"@(?=(?:everyone|here|channel|all)\b)", re.IGNORECASE)
+
+
+def _without_mentions(text: str) -> str:
+    """A text that calls nobody to a chat."""
+    return _MENTION.sub("@ ", text)
 
 
 def _short(title: str, paragraphs: Sequence[str]) -> str:

@@ -58,6 +58,27 @@ def test_the_more_urgent_is_told_the_sooner() -> None:
         assert paces == sorted(paces)
 
 
+@pytest.mark.parametrize(
+    "user",
+    [
+        "me@elsewhere.example,x", "me@elsewhere.example", "a b", "a\r\nBcc: me", "a,b", "a;b", "a?cc=me",
+        "a&to=me", "a/../b", "a%2Cme", "<me>", "", "-x", "é", "a" * 80, "a\u202eb", "{user}",
+    ],
+)  # fmt: skip
+def test_a_name_that_is_no_username_decides_nothing(user: str) -> None:
+    assert Owners("{user}@example.com").address(user) is None
+    assert Owners("{user}@example.com", {}, "all@example.com").address(user) == "all@example.com"
+    assert (
+        Owners("{user}@example.com", {user: "known@example.com"}).address(user)
+        == "known@example.com"
+    )
+
+
+@pytest.mark.parametrize("user", ["ann", "a.b-c_d+e", "svc1", "WIN$", "_x"])
+def test_usernames_go_into_addresses(user: str) -> None:
+    assert Owners("{user}@example.com").address(user) == f"{user}@example.com"
+
+
 def test_addresses_of_owners() -> None:
     owners = Owners("{user}@example.com", {"root": "ops@example.com"}, "all@example.com")
     assert [owners.address(user) for user in ("ann", "root", None)] == [

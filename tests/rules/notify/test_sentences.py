@@ -1,5 +1,6 @@
 """Messages read well; each fits a phone's screen."""
 
+import re
 from dataclasses import replace
 from datetime import UTC, timedelta
 from zoneinfo import ZoneInfo
@@ -133,6 +134,28 @@ def test_markdown_has_no_marks_but_ours() -> None:
     body = rendered(message, "markdown", STYLE).body
     assert body.startswith("job \\*bold\\*\\_x\\_ \\[a\\](b) \\<b\\>")
     assert "**Do:** \\`rm\\`" in body
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "short"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a\r\nBcc: me@elsewhere.example",
+        "\x1b[31m",
+        "a\u202eb",
+        "@everyone",
+        "x @here",
+        "@Channel",
+        "@all",
+    ],
+)
+def test_a_name_is_a_text_in_each_form(name: str, form: str) -> None:
+    alert = replace(make_alert(), summary=f"job {name} is idle", labels={"node": name})
+    (message,) = messages(([alert], S))
+    words = rendered(message, form, STYLE)
+    assert words.title.isprintable()
+    assert all(c.isprintable() or c == "\n" for c in words.body)
+    assert not re.search(r"@(everyone|here|channel|all)\b", words.title + words.body, re.IGNORECASE)
 
 
 def test_a_digest() -> None:

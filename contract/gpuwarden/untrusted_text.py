@@ -8,7 +8,8 @@ import re
 
 REPLACED = "\ufffd"
 _RUNS = re.compile(r"[=+\-@\t\r]")
-_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_PLAIN = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+@-]|--?[A-Za-z][\w-]*")
+"""Numbers, marks alone, and names of flags."""
 
 
 def printable(text: str, keeps: str = "") -> str:
@@ -35,6 +36,6 @@ def _escape(character: str) -> str:
 
 def without_formula(cell: str) -> str:
     """A cell of CSV that no spreadsheet takes for a formula: `'` goes before `=`, `+`, `-`, `@`, a tab or a carriage
-    return at its begin, but not before a number (https://owasp.org/www-community/attacks/CSV_Injection)."""
-    is_formula = _RUNS.match(cell) is not None and _NUMBER.fullmatch(cell) is None
+    return at its begin, but not before a number or the name of a flag (https://owasp.org/www-community/attacks/CSV_Injection)."""
+    is_formula = _RUNS.match(cell) is not None and _PLAIN.fullmatch(cell) is None
     return f"'{cell}" if is_formula else cell

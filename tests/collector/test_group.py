@@ -133,7 +133,7 @@ def test_what_the_database_holds_is_known_after_loading(wire: Any) -> None:
     }
     # Of segments that the state file does not know yet.
     tail = [BatchKey("", "a", "b", 7, 5), BatchKey("s", "a", "b", 1, 0)]
-    inventory = {"nodes": [{"node": "n1"}], "gpus": [{"gpu_uuid": "GPU-0"}]}
+    inventory = {"nodes": [{"node": "n1"}], "gpus": [{"gpu_uuid": "GPU-0", "node": "n1"}]}
     later = wire.now + timedelta(hours=1)
     known = loaded([ledger_row], inventory, tail, later)
     assert known.ledger == BatchLedger(

@@ -68,7 +68,9 @@ def test_a_formula_is_a_text_in_csv(cell: str) -> None:
     assert render(["a"], [[cell]], "csv").splitlines()[1].lstrip('"').startswith("'")
 
 
-@pytest.mark.parametrize("cell", ["-1", "+1.5e-3", "-.5", "a=b", "x@y", "", "1-2"])
+@pytest.mark.parametrize(
+    "cell", ["-1", "+1.5e-3", "-.5", "a=b", "x@y", "", "1-2", "-", "@", "--port", "-p"]
+)
 def test_numbers_and_plain_texts_stay_as_they_are_in_csv(cell: str) -> None:
     assert without_formula(cell) == cell
     told = csv_rows(pa.table({"a": [cell], "b": ["x"]}), ("VARCHAR", "VARCHAR"))

@@ -23,7 +23,7 @@ LINE_END = b"\n"
 _QUOTED = '[",\r\n]'
 _ODD = r'^[=+\-@\t\r]|[",\r\n]'
 _FORMULA = r"^[=+\-@\t\r]"
-_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_PLAIN = r"^([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+@-]|--?[A-Za-z][0-9A-Za-z_-]*)\z"
 
 
 def csv_rows(data: Any, types: Sequence[str]) -> bytes:
@@ -72,7 +72,7 @@ def _quoted(text: Any) -> Any:
     if not pc.any(pc.match_substring_regex(text, _ODD)).as_py():
         return text
     is_formula = pc.and_not(
-        pc.match_substring_regex(text, _FORMULA), pc.match_substring_regex(text, _NUMBER)
+        pc.match_substring_regex(text, _FORMULA), pc.match_substring_regex(text, _PLAIN)
     )
     if pc.any(is_formula).as_py():
         text = pc.if_else(is_formula, pc.binary_join_element_wise("'", text, ""), text)

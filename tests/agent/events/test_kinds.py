@@ -14,7 +14,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "events.md"
 def test_the_page_explains_every_kind_with_its_severity_and_no_other() -> None:
     rows = re.findall(r"^- `(\w+)` \*\*(\w+)\*\*: ", PAGE.read_text(), re.MULTILINE)
     assert len(rows) == len(dict(rows))
-    of_collector = (gpu_owners.CLAIMED_TWICE, node_owners.CLAIMED_TWICE, agent_clocks.CLOCK_APART)
+    of_gpus = (gpu_owners.CLAIMED_TWICE, gpu_owners.TOO_MANY)
+    of_collector = (*of_gpus, node_owners.CLAIMED_TWICE, agent_clocks.CLOCK_APART)
     assert dict(rows) == KINDS | dict.fromkeys(of_collector, "warning")
 
 

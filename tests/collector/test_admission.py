@@ -1,10 +1,12 @@
 """Values that cannot be true refuse the batch, with table, column, count and an example."""
 
+import json
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -239,3 +241,77 @@ def test_control_characters_of_texts_are_replaced_where_they_are_admitted(
     assert told[:3] == ["1g\ufffd[2J", None, "é\ufffd\ufffd"]
     assert set(told[3:]) <= {"plain\t\n"}
     assert found["gpu_samples"].schema.equals(table.schema)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        "not JSON", "", "[1]", '"x"', "1", "null", '{"a": 1}', '{"a": null}', '{"a": {"b": "c"}}', '{"a": ["b"]}',
+        '{"a": "1", "a": "2"}', '{"a": "\\ud800"}', '{"a": "\\u001b[31m"}', '{"\\u202ea": "b"}', '{"a": "\\u0000"}',
+        '{"a": NaN}', '{"a": "b"} x', "[" * 5_000, '{"a":' * 5_000, '{"a": "b"',
+    ],
+)  # fmt: skip
+def test_labels_that_would_fail_every_query_of_all_nodes_are_refused(
+    wire: Any, labels: str
+) -> None:
+    refused = judged(
+        wire,
+        [
+            {
+                "node": "n1",
+                "agent_id": "a",
+                "boot_id": "b",
+                "agent_version": "1",
+                "backend": "x",
+                "simulated": True,
+                "labels": labels,
+            }
+        ],
+        "nodes",
+    )
+    assert refused is not None and refused.status == 422
+    assert refused.reason.startswith("nodes.labels: no JSON object of printable texts, such as")
+    assert refused.reason.isprintable() and len(refused.reason) < 300
+    event = {
+        "ts": wire.now,
+        "node": "n1",
+        "gpu_uuid": "GPU-1",
+        "simulated": True,
+        "scheduler": "slurm",
+        "owner": "1",
+    }
+    assert judged(wire, [{**event, "pod_labels": labels}], "allocation_samples") is not None
+
+
+@pytest.mark.parametrize(
+    "labels", [None, "{}", ' {"a": "b", "": "", "team": "vision \u00e9"}', '{"a": "\\u00e9"}']
+)
+def test_labels_are_admitted_and_read_by_every_view(wire: Any, labels: str | None) -> None:
+    assert (
+        judged(
+            wire,
+            [
+                {
+                    "node": "n1",
+                    "agent_id": "a",
+                    "boot_id": "b",
+                    "agent_version": "1",
+                    "backend": "x",
+                    "simulated": True,
+                    "labels": labels,
+                }
+            ],
+            "nodes",
+        )
+        is None
+    )
+    if labels is not None:
+        sql = """SELECT from_json($1, '"MAP(VARCHAR, VARCHAR)"'), $1 ->> 'rack', count(*) FROM json_each($1)"""
+        assert duckdb.connect().execute(sql, [labels]).fetchall()
+
+
+@given(st.text(max_size=40) | st.dictionaries(st.text(), st.text(), max_size=4).map(json.dumps))
+def test_labels_that_are_admitted_never_fail_in_sql(text: str) -> None:
+    if admit._are_labels(text):
+        sql = """SELECT from_json($1, '"MAP(VARCHAR, VARCHAR)"'), $1 ->> 'rack', count(*) FROM json_each($1)"""
+        assert duckdb.connect().execute(sql, [text]).fetchall()

@@ -16,7 +16,7 @@ from gpuwarden.metrics import Type
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.table import Column, Table
 from gpuwarden.wire import TABLE_KEY, BatchId
-from gpuwarden_collector.ingest.admit import window, without_controls
+from gpuwarden_collector.ingest.admit import _OBJECTS, window, without_controls
 from gpuwarden_collector.ingest.coalesce import Openings
 from gpuwarden_collector.ingest.commit_plan import Batch, Stored
 from gpuwarden_collector.ingest.decode import ARROW_TYPES, Decoded, RefusedBody
@@ -137,7 +137,7 @@ def usual(column: Column) -> Any:
         case Type.TIMESTAMP:
             return int(NOW.timestamp() * 1000)
         case Type.STRING:
-            return b"x"
+            return b'{"a": "x"}' if column.name in _OBJECTS.values() else b"x"
         case Type.BOOL:
             return True
         case _:

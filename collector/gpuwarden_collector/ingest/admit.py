@@ -8,6 +8,7 @@ So the numbers of a table of few rows are looked at together first, all columns 
 columns that this does not clear are looked at one by one, and only that refuses.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,9 @@ _TOGETHER_ROWS_MAX = 2_000
 """Columns with up to so many rows are looked at together: it copies them."""
 _SETS_ROWS_MAX = 200
 """Keys of up to so many rows are put into a set: it takes a time for each of them."""
+_OBJECTS = {"nodes": "labels", "allocation_samples": "pod_labels", "gpus": "peers"}
+"""Columns of JSON objects of texts, which views and pages take apart: one that is none would fail each query of all
+nodes."""
 _SAMPLE_TABLES = frozenset({"gpu_samples", "host_samples", "process_samples"})
 """Tables in which a key may stand once a batch. Events of a kind may coincide, and of several
 inventory rows with one key the last counts."""
@@ -83,6 +87,8 @@ def checked(tables: Mapping[str, Any], admitted: Window) -> dict[str, Any] | Ref
             clean = without_controls(data.column(place))
             data = data.set_column(place, data.schema.field(place), clean)
         combined[name] = data
+        if reason := _wrong_json(name, data):
+            return RefusedBody(422, reason)
         if name in _SAMPLE_TABLES and (key := _key_twice(table, data)):
             return RefusedBody(422, key)
     return combined
@@ -217,6 +223,31 @@ def _odd_texts(alike: _Alike, arrays: Sequence[Any], of: set[int], rows: int) ->
     return [
         place for place, piece in zip(found, pieces, strict=True) if (piece - 0x20).max() >= 0x5F
     ]
+
+
+def _wrong_json(name: str, data: Any) -> str | None:
+    column = _OBJECTS.get(name)
+    if column is None or data[column].null_count == data.num_rows:
+        return None
+    for text in pc.unique(data[column]).to_pylist():
+        if text is not None and not _are_labels(text):
+            return f"{name}.{column}: no JSON object of printable texts, such as {text[:100]!r}"
+    return None
+
+
+def _are_labels(text: str) -> bool:
+    """Whether a text is a JSON object of texts, each name once, that DuckDB reads as well."""
+    try:
+        pairs = json.loads(text, object_pairs_hook=tuple)
+    except (ValueError, RecursionError):
+        return False
+    if not text.lstrip().startswith("{") or not isinstance(pairs, tuple):
+        return False
+    names = [name for name, _ in pairs]
+    texts = [*names, *(value for _, value in pairs)]
+    return len(set(names)) == len(names) and all(
+        isinstance(one, str) and one.isprintable() for one in texts
+    )
 
 
 def without_controls(texts: Any) -> Any:

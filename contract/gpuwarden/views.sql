@@ -67,7 +67,7 @@ WHERE i.state = 'open';
 CREATE OR REPLACE VIEW gpu_holders_now AS
 SELECT h.node, h.gpu, h.gpu_uuid, g.model, max(h.username) AS "user", h.job, max(h.workload) AS workload,
     max(h.scheduler) AS scheduler,
-    count(h.pid) AS processes, sum(h.gpu_memory_bytes)::BIGINT AS gpu_memory_bytes, min(h.started_at) AS started_at,
+    count(h.pid) AS processes, try_cast(sum(h.gpu_memory_bytes) AS BIGINT) AS gpu_memory_bytes, min(h.started_at) AS started_at,
     any_value(g.usd_per_hour) AS usd_per_hour, bool_or(h.simulated) AS simulated
 FROM (
     SELECT node, gpu, gpu_uuid, username, coalesce(slurm_job_id, pod) AS job, workload, NULL AS scheduler, pid,
@@ -92,9 +92,9 @@ SELECT
     arg_max("partition", told_at) AS "partition", arg_max(qos, told_at) AS qos, arg_max(reservation, told_at) AS reservation,
     coalesce(any_value(state) FILTER (is_controller), if(bool_and(ended_at IS NOT NULL), 'ended', 'running')) AS state,
     coalesce(arg_max(node_list, told_at), string_agg(node, ',' ORDER BY node) FILTER (NOT is_controller)) AS node_list,
-    coalesce(any_value(nodes) FILTER (is_controller), (count(*) FILTER (NOT is_controller))::INTEGER) AS nodes,
-    coalesce(any_value(cpus) FILTER (is_controller), (sum(cpus) FILTER (NOT is_controller))::INTEGER) AS cpus,
-    coalesce(any_value(gpus) FILTER (is_controller), (sum(gpus) FILTER (NOT is_controller))::INTEGER) AS gpus,
+    coalesce(any_value(nodes) FILTER (is_controller), try_cast(count(*) FILTER (NOT is_controller) AS INTEGER)) AS nodes,
+    coalesce(any_value(cpus) FILTER (is_controller), try_cast(sum(cpus) FILTER (NOT is_controller) AS INTEGER)) AS cpus,
+    coalesce(any_value(gpus) FILTER (is_controller), try_cast(sum(gpus) FILTER (NOT is_controller) AS INTEGER)) AS gpus,
     string_agg(gpu_uuids, ',' ORDER BY node) AS gpu_uuids, any_value(time_limit_seconds) AS time_limit_seconds,
     any_value(submitted_at) AS submitted_at,
     coalesce(min(started_at) FILTER (NOT is_controller), max(started_at)) AS started_at,
@@ -169,7 +169,7 @@ steps AS (
 SELECT date_trunc('hour', ts) AS ts, node, gpu, gpu_uuid, link_type, link,
     regexp_replace(counter, '_total$', '') AS error,
     -- A counter that fell was reset, and counts from 0.
-    sum(if(total < before, total, total - before))::BIGINT AS errors, bool_or(simulated) AS simulated
+    try_cast(sum(if(total < before, total, total - before)) AS BIGINT) AS errors, bool_or(simulated) AS simulated
 FROM steps
 WHERE total <> before
 GROUP BY ALL

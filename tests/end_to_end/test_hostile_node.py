@@ -1,0 +1,128 @@
+"""One node sends the largest and the smallest numbers of every column: pages, rules and diagnosis of all go on."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.end_to_end.conftest import World
+
+from gpuwarden.metric import Type
+from gpuwarden.schema import WIRE_TABLES
+from gpuwarden.table import Column
+from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
+from gpuwarden_collector.http.openapi import PATH
+from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
+
+pytestmark = pytest.mark.slow
+
+BITS = {Type.INT16: 16, Type.INT32: 32, Type.INT64: 64}
+OBJECT = '{"team": "x\'%", "rack": "\\"<script>"}'
+SECONDS = 40
+
+
+def extreme(column: Column, *, largest: bool) -> Any:
+    match column.type:
+        case Type.STRING:
+            if column.name in ("labels", "pod_labels", "peers", "details"):
+                return OBJECT
+            return "<script>'\"%{}" if largest else "0"
+        case Type.BOOL:
+            return largest
+        case Type.TIMESTAMP:
+            return int(time.time() * 1000) - 60_000 if largest else 0
+        case Type.FLOAT32 | Type.FLOAT64:
+            kind = np.finfo(np.float32 if column.type is Type.FLOAT32 else np.float64)
+            least, most = column.limits or (-float(kind.max), float(kind.max))
+            return min(most, float(kind.max)) if largest else max(least, -float(kind.max))
+        case _:
+            reach = 2 ** (BITS[column.type] - 1)
+            least, most = column.limits or (-reach, reach - 1)
+            return int(min(most, reach - 1)) if largest else int(max(least, -reach))
+
+
+def body(node: str, now_ms: int, *, is_evil: bool) -> bytes:
+    """All tables of a node with two GPUs, for the last `SECONDS`."""
+    sink = pa.BufferOutputStream()
+    for name, table in WIRE_TABLES.items():
+        rows = []
+        for second in range(SECONDS if "ts" in table.names else 1):
+            for gpu in range(2):
+                row = {
+                    c.name: extreme(c, largest=(second + gpu) % 2 == 0)
+                    if is_evil or c.required
+                    else None
+                    for c in table.columns
+                }
+                own = {
+                    "ts": now_ms - 1000 * second, "node": node, "gpu": gpu, "gpu_uuid": f"GPU-{node}-{gpu}",
+                    "agent_id": node, "boot_id": "b", "mig_instance": None, "parent_gpu_uuid": None,
+                    "simulated": False, "util_percent": 50.0, "kind": "xid", "severity": "critical",
+                    "pid": gpu + 1, "link": gpu, "device": f"mlx5_{gpu}", "port": 1,
+                }  # fmt: skip
+                row |= {k: v for k, v in own.items() if k in row}
+                rows.append(row)
+        if "gpu_uuid" not in table.names:
+            rows = rows[::2]
+        schema = WIRE_SCHEMAS[name].with_metadata({TABLE_KEY: name})
+        ints = pa.schema(
+            [f.with_type(pa.int64()) if pa.types.is_timestamp(f.type) else f for f in schema]
+        )
+        data = pa.Table.from_pylist(rows, ints).cast(schema.remove_metadata())
+        with pa.ipc.new_stream(sink, schema) as writer:
+            writer.write_table(data.replace_schema_metadata(schema.metadata))
+    return bytes(sink.getvalue())
+
+
+def fetched(url: str, content: bytes | None = None, headers: Any = ()) -> tuple[int, bytes]:
+    request = urllib.request.Request(url, content, dict(headers))
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_pages_rules_and_diagnosis_go_on(world: World) -> None:
+    collector = world.collector()
+    for sequence in (1, 2):
+        now_ms = int(time.time() * 1000) - (2 - sequence) * 1000 * SECONDS
+        for node in ("good", "evil"):
+            headers = {"Content-Type": CONTENT_TYPE, **headers_of(BatchId(node, "b", sequence))}
+            content = body(node, now_ms, is_evil=node == "evil")
+            status, said = fetched(world.url + INGEST_PATH, content, headers)
+            assert status == 204, (node, said)
+    _, document = fetched(world.url + PATH)
+    failed = {}
+    for path, operations in json.loads(document)["paths"].items():
+        if "get" not in operations:
+            continue
+        for name in ("evil", "good"):
+            address = path
+            while "{" in address:
+                first, _, rest = address.partition("{")
+                address = f"{first}{name}{rest.partition('}')[2]}"
+            query = "?node=evil&gpu=0" if path.startswith("/v1/") else ""
+            status, said = fetched(world.url + address + query)
+            if status >= 500:
+                failed[address] = (status, said[:200])
+    assert not failed
+
+    def judged() -> bool:
+        rules = json.loads(fetched(f"{world.url}/v1/rules")[1])["rules"]
+        return sum(rule["state"] != "unknown" for rule in rules) > len(rules) - 12
+
+    world.wait_for(judged, "rules were evaluated", collector)
+    time.sleep(20)  # the diagnosis looks every 15 s
+    metrics = fetched(f"{world.url}/metrics")[1].decode()
+    wrong = [
+        line
+        for line in metrics.splitlines()
+        if "failures_total" in line and not line.startswith("#") and not line.endswith(" 0.0")
+    ]
+    assert not wrong, "\n".join(wrong) + collector.output[-3000:]
+    assert "error" not in collector.output.lower(), collector.output[-3000:]

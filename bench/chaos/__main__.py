@@ -174,7 +174,8 @@ def parser() -> argparse.ArgumentParser:
         "--faults",
         type=chosen,
         default="all",
-        help=f"none, or by semicolons: {'; '.join((POWER_CUT, *FAULTS))}",
+        # A name has a percent sign, which argparse takes for one of its own.
+        help=f"none, or by semicolons: {'; '.join((POWER_CUT, *FAULTS))}".replace("%", "%%"),
     )
     made.add_argument("--seeds", type=seeds_of, default=[1], help="such as 1-5,9")
     made.add_argument("--instants", type=int, default=50, help="of a power cut, each seed")

@@ -79,7 +79,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_text_is_lost(rows: list, widt
     for row in rows:
         for cell in row:
             if isinstance(cell, str):
-                seen = "".join(c if c.isprintable() else "�" for c in cell)
+                seen = printable(cell)
                 assert all(c in together for c in re.sub(r"\s", "", seen))
 
 

@@ -1,4 +1,4 @@
-"""What is in a bundle, as CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json/): each package with its hash.
+"""Lists what is in a bundle as CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json/): each package with its hash.
 
 Dated SOURCE_DATE_EPOCH, its serial number of its content: two builds of one tree are the same bytes.
 """
@@ -29,9 +29,7 @@ def sbom(
                 "version": VERSION,
                 "bom-ref": f"pkg:generic/cpython@{VERSION}",
                 "purl": f"pkg:generic/cpython@{VERSION}",
-                "hashes": [
-                    {"alg": "SHA-256", "content": hashlib.sha256(carried.python).hexdigest()}
-                ],
+                "hashes": _hashes(carried.python),
             }
         )
     content = json.dumps([own, parts], sort_keys=True)
@@ -64,5 +62,9 @@ def _component(wheel: Path) -> dict[str, Any]:
         "version": version,
         "bom-ref": purl,
         "purl": purl,
-        "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()}],
+        "hashes": _hashes(wheel.read_bytes()),
     }
+
+
+def _hashes(content: bytes) -> list[dict[str, str]]:
+    return [{"alg": "SHA-256", "content": hashlib.sha256(content).hexdigest()}]

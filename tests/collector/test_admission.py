@@ -243,6 +243,17 @@ def test_control_characters_of_texts_are_replaced_where_they_are_admitted(
     assert found["gpu_samples"].schema.equals(table.schema)
 
 
+TAKEN_APART = """
+SELECT from_json($1, '"MAP(VARCHAR, VARCHAR)"'), $1 ->> 'rack', count(*) FROM json_each($1)
+"""
+"""As views do."""
+
+
+def node_row(labels: str | None) -> dict[str, Any]:
+    agent = {"agent_id": "a", "boot_id": "b", "agent_version": "1", "backend": "x"}
+    return {"node": "n1", "simulated": True, **agent, "labels": labels}
+
+
 @pytest.mark.parametrize(
     "labels",
     [
@@ -254,21 +265,7 @@ def test_control_characters_of_texts_are_replaced_where_they_are_admitted(
 def test_labels_that_would_fail_every_query_of_all_nodes_are_refused(
     wire: Any, labels: str
 ) -> None:
-    refused = judged(
-        wire,
-        [
-            {
-                "node": "n1",
-                "agent_id": "a",
-                "boot_id": "b",
-                "agent_version": "1",
-                "backend": "x",
-                "simulated": True,
-                "labels": labels,
-            }
-        ],
-        "nodes",
-    )
+    refused = judged(wire, [node_row(labels)], "nodes")
     assert refused is not None and refused.status == 422
     assert refused.reason.startswith("nodes.labels: no JSON object of printable texts, such as")
     assert refused.reason.isprintable() and len(refused.reason) < 300
@@ -287,31 +284,12 @@ def test_labels_that_would_fail_every_query_of_all_nodes_are_refused(
     "labels", [None, "{}", ' {"a": "b", "": "", "team": "vision \u00e9"}', '{"a": "\\u00e9"}']
 )
 def test_labels_are_admitted_and_read_by_every_view(wire: Any, labels: str | None) -> None:
-    assert (
-        judged(
-            wire,
-            [
-                {
-                    "node": "n1",
-                    "agent_id": "a",
-                    "boot_id": "b",
-                    "agent_version": "1",
-                    "backend": "x",
-                    "simulated": True,
-                    "labels": labels,
-                }
-            ],
-            "nodes",
-        )
-        is None
-    )
+    assert judged(wire, [node_row(labels)], "nodes") is None
     if labels is not None:
-        sql = """SELECT from_json($1, '"MAP(VARCHAR, VARCHAR)"'), $1 ->> 'rack', count(*) FROM json_each($1)"""
-        assert duckdb.connect().execute(sql, [labels]).fetchall()
+        assert duckdb.connect().execute(TAKEN_APART, [labels]).fetchall()
 
 
 @given(st.text(max_size=40) | st.dictionaries(st.text(), st.text(), max_size=4).map(json.dumps))
 def test_labels_that_are_admitted_never_fail_in_sql(text: str) -> None:
     if admit._are_labels(text):
-        sql = """SELECT from_json($1, '"MAP(VARCHAR, VARCHAR)"'), $1 ->> 'rack', count(*) FROM json_each($1)"""
-        assert duckdb.connect().execute(sql, [text]).fetchall()
+        assert duckdb.connect().execute(TAKEN_APART, [text]).fetchall()

@@ -63,9 +63,7 @@ class AccessControl:
         self._used_written: dict[str, datetime] = {}
         self._used_at_s = clock.monotonic()
         self._told_at_s = clock.monotonic()
-        routes = AccessRoutes(
-            self._path, settings.tls_ca, clock, self.reload, lambda: self._store, self._gate.judged
-        )
+        routes = AccessRoutes(self._path, settings.tls_ca, clock, self.reload, self._gate.judged)
         self.routes: Iterable[web.AbstractRouteDef] = routes.routes()
         self._tell()
 

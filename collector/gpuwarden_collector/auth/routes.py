@@ -37,14 +37,12 @@ class AccessRoutes:
         ca: Path | None,
         clock: Clock,
         changed: Callable[[], None],
-        store: Callable[[], TokenStore],
         judged: Callable[[str, Need, str | None], Granted | Denied],
     ) -> None:
         self._tokens = tokens
         self._ca = ca
         self._clock = clock
         self._changed = changed
-        self._store = store
         self._judged = judged
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:

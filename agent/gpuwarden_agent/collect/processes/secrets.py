@@ -42,12 +42,12 @@ _KEYS = frozenset(("key", "keys", "keyid"))
 _KINDS_OF_KEY = _words(
     "api access secret private auth encryption decryption license account ssh signing shared master "
     "service subscription session storage client deploy aws azure gcp wandb openai anthropic hf "
-    "huggingface comet neptune mlflow clearml s3 minio activation licence gcp product"
+    "huggingface comet neptune mlflow clearml s3 minio activation licence product"
 )
 _ALONE = frozenset(("key", "pin", "code", "sig", "sid"))
 """Names that stand for a secret or for something plain: the value decides."""
 _PLAIN_VALUE = re.compile(
-    r"""["']?(?:[a-z_]{1,12}|-?[\d.]{1,3}|[^\s"']*/[^\s"']*|[^\s"']*\.(?:pem|key|crt|json|txt|ya?ml|toml|npy)|true|false)["']?"""
+    r"""["']?(?:[a-z_]{1,12}|-?[\d.]{1,3}|[^\s"']*/[^\s"']*|[^\s"']*\.(?:pem|key|crt|json|txt|ya?ml|toml|npy))["']?"""
 )
 _ABOUT = _words("file path dir name type mode method enabled url uri ttl timeout")
 """Last words that say that the value is not the secret but something about it."""
@@ -160,11 +160,10 @@ class _Program:
     """Each `NAME=X` has a secret."""
 
 
-def _program(flags: str = "", attached: str = "", pairs: str = "", **more: int) -> _Program:
-    is_assigned = bool(more.get("assigned"))
-    return _Program(
-        _words(flags), _words(attached), _words(pairs), more.get("words", 0), is_assigned
-    )
+def _program(
+    flags: str = "", attached: str = "", pairs: str = "", words: int = 0, *, assigned: bool = False
+) -> _Program:
+    return _Program(_words(flags), _words(attached), _words(pairs), words, assigned)
 
 
 _LOGIN = _program("-p --password", pairs="--creds")
@@ -199,14 +198,13 @@ _COMMANDS: dict[tuple[str, str], _Program] = {
     **{(name, "login"): _LOGIN for name in _words("docker podman nerdctl buildah skopeo oras helm az crane")},
     **{(name, "login"): _program(words=1) for name in _words("wandb vault cargo comet")},
     **{(name, "set"): _program(words=2) for name in _words("aws npm pulumi vastai")},
-    **{(name, "add"): _program(words=3) for name in _words("mc mcli")},
-    **{(name, "set"): _program(words=3) for name in _words("mc mcli")},
-    **{("vault", name): _program(assigned=1) for name in _words("put patch write")},
+    **{(name, word): _program(words=3) for name in _words("mc mcli") for word in _words("add set")},
+    **{("vault", name): _program(assigned=True) for name in _words("put patch write")},
     **{("rabbitmqctl", name): _program(words=2) for name in _words("add_user change_password")},
-    **{("poetry", name): _program("-p --password") for name in _words("publish")},
-    **{(name, "authtoken"): _program(words=1) for name in _words("ngrok")},
+    ("poetry", "publish"): _program("-p --password"),
+    ("ngrok", "authtoken"): _program(words=1),
     **{("nmcli", name): _program(words=1) for name in _words("password wifi-sec.psk")},
-    **{("airflow", name): _program("-p --password") for name in _words("create")},
+    ("airflow", "create"): _program("-p --password"),
     ("awscli", "set"): _program(words=2),
     ("prefect", "login"): _program("-k --key"),
     ("grafana-cli", "reset-admin-password"): _program(words=1),
@@ -218,14 +216,15 @@ _COMMANDS: dict[tuple[str, str], _Program] = {
     ("gh", "secret"): _program("-b --body"),
     ("db2", "using"): _program(words=1),
     ("dotnet", "push"): _program("-k --api-key"),
-    ("fly", "set"): _program(assigned=1),
-    ("flyctl", "set"): _program(assigned=1),
-    ("heroku", "config:set"): _program(assigned=1),
-    ("kubectl", "secret"): _program(assigned=1),
+    ("fly", "set"): _program(assigned=True),
+    ("flyctl", "set"): _program(assigned=True),
+    ("heroku", "config:set"): _program(assigned=True),
+    ("kubectl", "secret"): _program(assigned=True),
     ("poetry", "config"): _program(words=3),
     ("rclone", "obscure"): _program(words=1),
 }  # fmt: skip
 """By program and a word behind it."""
+_WITH_COMMANDS = frozenset(program for program, _ in _COMMANDS)
 _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029\ud800-\udfff]+")
 
 
@@ -275,7 +274,7 @@ class _Place:
         name = word.rpartition("=")[2].rpartition("/")[2]
         if word in _OPERATORS:
             self.program, self.at, self.words = "", _Program(), 0
-        elif name in _PROGRAMS or any(name == program for program, _ in _COMMANDS):
+        elif name in _PROGRAMS or name in _WITH_COMMANDS:
             self.program, self.at, self.words = name, _PROGRAMS.get(name, _Program()), 0
         elif name in _ORACLES:
             self.program, self.at = name, _Program()

@@ -2,7 +2,6 @@
 
 import errno
 import gzip
-import ipaddress
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,6 +10,7 @@ from aiohttp import web
 
 from gpuwarden.access import is_local_name
 from gpuwarden.lifecycle import StartError
+from gpuwarden_agent.collect.processes.owner import is_loopback
 from gpuwarden_agent.exporter.exposition import CONTENT_TYPE
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -28,7 +28,7 @@ async def serving(host: str, port: int, page: Callable[[], str]) -> AsyncIterato
     `page` makes the text of /metrics at each request, on the event loop. Raises StartError when
     the address cannot be had.
     """
-    app = _application(page, only_local=_is_loopback(host))
+    app = _application(page, only_local=is_loopback(host))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
     await runner.setup()
     try:
@@ -65,13 +65,6 @@ def _application(page: Callable[[], str], *, only_local: bool) -> web.Applicatio
     app = web.Application(client_max_size=1024, middlewares=[guard])
     app.add_routes([web.get("/metrics", metrics), web.get("/healthz", healthz)])
     return app
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def takes_gzip(accepted: str) -> bool:

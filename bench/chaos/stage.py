@@ -53,6 +53,8 @@ STEADY_S = 6.0
 READY_S = 60.0
 RUN_S = 600.0
 CATCH_UP_S = 120.0
+LATER_S = 10.0
+"""When rows that were missing are looked for again: a read that was incomplete is no loss."""
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
 BATCH_S = 6
 """What a batch may span."""
@@ -301,9 +303,8 @@ async def judge(stage: Stage, verdict: Verdict) -> None:
     for table, keys in stage.acknowledged().items():
         names = TABLES[table]
         texts = ", ".join("epoch_ms(ts)" if n == "ts" else f"coalesce({n}, '')" for n in names)
-        stored: dict[tuple[Any, ...], int] = {}
-        for *key, count in await stage.ask(f"SELECT {texts}, count(*) FROM {table} GROUP BY ALL"):
-            stored[tuple(key)] = count
+        sql = f"SELECT {texts}, count(*) FROM {table} GROUP BY ALL"
+        stored = {tuple(key): count for *key, count in await stage.ask(sql)}
         owed = {
             tuple(
                 round(v.timestamp() * 1000) if n == "ts" else v or ""
@@ -315,7 +316,12 @@ async def judge(stage: Stage, verdict: Verdict) -> None:
         lost = [key for key in owed if key not in stored]
         verdict.lost += len(lost)
         if lost:
-            verdict.wrong.append(f"{table} lacks {len(lost)} rows, such as {lost[0]}")
+            await asyncio.sleep(LATER_S)
+            later = {tuple(key) for *key, _ in await stage.ask(sql)}
+            verdict.wrong.append(
+                f"{table} lacks {len(lost)} rows from {min(lost)} to {max(lost)}; "
+                f"{sum(key in later for key in lost)} of them were there {LATER_S} s later"
+            )
         doubled = sum(count - 1 for key, count in stored.items() if table != "events")
         verdict.doubled += doubled
         if doubled:

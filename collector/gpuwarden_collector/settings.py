@@ -120,7 +120,7 @@ class CollectorSettings:
     )
     disk_free_bytes_min: int = setting(
         1024 * MIB,
-        "Free space below which no batch is taken; below twice it the oldest samples go.",
+        "Free space below which no batch is taken; below twice it the oldest samples go, where that makes room.",
         least=0,
     )
     standby_url: str | None = setting(

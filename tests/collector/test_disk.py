@@ -1,5 +1,6 @@
 """Batches are refused before the disk is full, and taken again when there is room."""
 
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,15 @@ BUDGET = Budget(bytes_max=100 * GIB, free_bytes_min=GIB)
 
 def test_room_is_made_before_batches_are_refused() -> None:
     near = Usage(free_bytes=2 * GIB - 1, used_bytes=96 * GIB)
-    assert excess(near, 0, BUDGET) == Excess(GIB, 1)
+    assert excess(near, 0, BUDGET) == Excess(GIB, 1, 1)
     assert refusal(near, BUDGET, is_refusing=False) is None
+
+
+def test_what_has_batches_taken_again_is_worth_samples() -> None:
+    full = excess(Usage(free_bytes=0, used_bytes=0), 0, BUDGET)
+    assert (full.disk_bytes, full.useful_bytes) == (2 * GIB, ceil(1.1 * GIB))
+    usage = Usage(free_bytes=full.useful_bytes, used_bytes=0)
+    assert refusal(usage, BUDGET, is_refusing=True) is None
 
 
 def test_what_leaves_the_disk_anyway_is_not_dropped_again() -> None:

@@ -75,12 +75,23 @@ def test_for_room_the_oldest_whole_day_of_samples_goes_first() -> None:
     ]
 
 
-def test_a_full_file_system_takes_no_rollups() -> None:
-    parts = [part(t, d) for t in ("gpu_samples", "gpu_1m", "events") for d in (0, 1)]
-    assert dropped(*parts, excess=Excess(disk_bytes=10**9)) == [
-        "gpu_samples-1 room",
-        "gpu_samples-0 room",
-    ]
+def test_a_full_file_system_takes_no_rollups_and_nothing_of_today() -> None:
+    parts = [part(t, d) for t in ("gpu_samples", "gpu_1m", "events") for d in (0, 1, 2)]
+    excess = Excess(disk_bytes=10**9)
+    before_today = ["gpu_samples-2 room", "gpu_samples-1 room"]
+    assert dropped(*parts, excess=excess) == before_today
+    assert dropped(*parts, today=None, excess=excess) == before_today
+    assert dropped(*parts, today=TODAY - timedelta(days=1), excess=excess) == before_today[:1]
+    tomorrow = TODAY + timedelta(days=1)
+    assert len(dropped(*parts, today=tomorrow, excess=excess)) == 3, "or a full disk stayed full"
+
+
+@pytest.mark.parametrize(("useful_bytes", "going"), [(200, 2), (201, 0)])
+def test_samples_do_not_go_in_vain(useful_bytes: int, going: int) -> None:
+    parts = [part("gpu_samples", days) for days in (0, 1, 2)]
+    assert len(dropped(*parts, excess=Excess(0, 1_000, useful_bytes))) == going
+    # The folder's own limit is kept whatever others do.
+    assert len(dropped(*parts, excess=Excess(101, 1_000, useful_bytes))) == 2
 
 
 def test_what_goes_by_age_counts_as_room() -> None:
@@ -109,13 +120,16 @@ def test_only_what_must_goes_and_it_is_enough(
     kept = [p for p in parts if p not in old and p not in for_room]
     freed = sum(d.part.bytes for d in gone)
     assert freed >= budget_bytes or not kept
-    assert freed >= disk_bytes or not [p for p in kept if tier_of(p.table) is Tier.SAMPLES]
+    assert freed >= disk_bytes or not [
+        p for p in kept if tier_of(p.table) is Tier.SAMPLES and p.day < TODAY
+    ]
     order = [(tier_of(p.table), p.day) for p in for_room]
     assert order == sorted(order)
     if order:
         assert all((tier_of(p.table), p.day) > order[-1] for p in kept), "whole days, oldest first"
         last = sum(p.bytes for p in for_room if (tier_of(p.table), p.day) == order[-1])
-        wanted = max(budget_bytes, disk_bytes if order[-1][0] is Tier.SAMPLES else 0)
+        is_for_disk = order[-1][0] is Tier.SAMPLES and order[-1][1] < TODAY
+        wanted = max(budget_bytes, disk_bytes if is_for_disk else 0)
         assert freed - last < wanted, "one day less would not do"
 
 

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +240,7 @@ def test_a_query_that_ends_between_two_looks_makes_no_disk_short(tmp_path: Path)
     assert disk.usage == Usage(0, 0, 3 * MIB)
     assert disk.excess(0) == Excess()
     disk.look()
-    assert disk.excess(0) == Excess(0, 2 * MIB)
+    assert disk.excess(0) == Excess(0, 2 * MIB, ceil(1.1 * MIB))
 
 
 def test_spill_counts_as_free_in_every_decision() -> None:
@@ -248,5 +249,5 @@ def test_spill_counts_as_free_in_every_decision() -> None:
     assert excess(spilling, 0, budget) == Excess()
     assert refusal(spilling, budget, is_refusing=False) is None
     without = Usage(free_bytes=0, used_bytes=50 * MIB)
-    assert excess(without, 0, budget) == Excess(0, 20 * MIB)
+    assert excess(without, 0, budget) == Excess(0, 20 * MIB, ceil(1.1 * 10 * MIB))
     assert refusal(without, budget, is_refusing=False)

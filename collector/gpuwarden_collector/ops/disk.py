@@ -1,6 +1,6 @@
 """Watches the disk: when samples must go to make room, and when no batch may be taken.
 
-Three marks: below twice `free_bytes_min` (or above 95 % of `bytes_max`) the oldest days are dropped;
+Three marks: below twice `free_bytes_min` (or above 95 % of `bytes_max`) the oldest days are dropped (`retention.py`);
 below `free_bytes_min` (above `bytes_max`) batches are refused, and agents keep them; they are taken
 again some way back, so that the answer does not flicker.
 
@@ -10,6 +10,7 @@ free, so no row goes for it and no batch is refused. In turn they may spill no m
 """
 
 import logging
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -50,8 +51,15 @@ class Budget:
 def excess(usage: Usage, leaving_bytes: int, budget: Budget) -> Excess:
     """What must be dropped. `leaving_bytes`: dropped already, and not yet off the disk."""
     over = usage.used_bytes - leaving_bytes - int(budget.bytes_max * _NEAR)
-    short = 2 * budget.free_bytes_min - free_for_rows(usage) - leaving_bytes
-    return Excess(max(0, over) if budget.bytes_max else 0, max(0, short))
+    free = free_for_rows(usage) + leaving_bytes
+    short = 2 * budget.free_bytes_min - free
+    refused = math.ceil(budget.free_bytes_min * _FREE_AGAIN) - free
+    is_refusing = free < budget.free_bytes_min
+    return Excess(
+        max(0, over) if budget.bytes_max else 0,
+        max(0, short),
+        max(0, refused if is_refusing else short),
+    )
 
 
 def refusal(usage: Usage, budget: Budget, *, is_refusing: bool) -> str | None:

@@ -193,7 +193,7 @@ def _check_room(settings: CollectorSettings, asked: CollectorReply) -> Check | N
     if free < least:
         return Check(name, FAIL, finding, remedy)
     if free < 2 * least:
-        return Check(name, WARN, f"{finding}, and the oldest samples go already", remedy)
+        return Check(name, WARN, f"{finding}, and the oldest days of samples go", remedy)
     used, most = sample.get("disk_used_bytes"), settings.disk_bytes_max
     if used is not None and most:
         finding += f"; the store has {size_text(used)} of disk_bytes_max {size_text(most)}"

@@ -3,7 +3,7 @@
 The unit is a day of a table. By age each tier has its own time. For room whole days go, all tables
 of a tier together: samples first, oldest first; the query log after the last sample, so that who asks
 much takes nobody's history; then rollups; events last. None goes whose files
-would stay on the disk all the same.
+would stay on the disk all the same, and for what others have taken of the disk none goes in vain.
 """
 
 from collections.abc import Iterable, Mapping
@@ -63,8 +63,11 @@ class Excess:
     budget_bytes: int = 0
     """Above what the store may have: any tier may go for it."""
     disk_bytes: int = 0
-    """Above what leaves the file system enough room: for it only samples go, as the room may have
-    been taken by somebody else."""
+    """Above what leaves the file system enough room: for it only samples of days before today go, as the room may
+    have been taken by somebody else."""
+    useful_bytes: int = 0
+    """Of `disk_bytes`, what must come free to be worth any sample: where no batch is taken what has them taken
+    again, else all."""
 
 
 class Reason(Enum):
@@ -98,25 +101,49 @@ def drops(
     aged = set(by_age)
     left = [part for part in parts if part not in aged]
     freed_bytes = sum(part.bytes for part in by_age)
-    for_room = _for_room(left, freed_bytes, excess)
+    for_room = _for_room(_days(left), today, freed_bytes, excess)
     return [*(DropDay(p, Reason.AGE) for p in by_age), *(DropDay(p, Reason.ROOM) for p in for_room)]
 
 
-def _for_room(parts: list[LakeDay], freed_bytes: int, excess: Excess) -> list[LakeDay]:
-    going: list[LakeDay] = []
-    for (tier, _), group in groupby(parts, key=lambda p: (tier_of(p.table), p.day)):
-        wanted = excess.budget_bytes
-        if tier is Tier.SAMPLES:
-            wanted = max(wanted, excess.disk_bytes)
-        if freed_bytes >= wanted:
-            continue
-        day = list(group)
-        pinned = sum(part.pinned_bytes for part in day)
-        gain = sum(part.bytes for part in day) - pinned
+@dataclass(frozen=True, slots=True)
+class _Day:
+    """All tables of a tier on a day."""
+
+    tier: Tier
+    day: date
+    parts: tuple[LakeDay, ...]
+    gain_bytes: int
+
+
+def _days(parts: Iterable[LakeDay]) -> list[_Day]:
+    """Days that may go, in their order, up to the first that would only be lost: later ones would go before it."""
+    days = []
+    for (tier, day), group in groupby(parts, key=lambda p: (tier_of(p.table), p.day)):
+        tables = tuple(group)
+        pinned = sum(part.pinned_bytes for part in tables)
+        gain = sum(part.bytes for part in tables) - pinned
         if pinned and gain <= 0:
-            break  # dropping it would only lose it, and later days would go before it
-        going += day
-        freed_bytes += gain
+            break
+        days.append(_Day(tier, day, tables, gain))
+    return days
+
+
+def _for_room(
+    days: list[_Day], today: date | None, freed_bytes: int, excess: Excess
+) -> list[LakeDay]:
+    samples = [one for one in days if one.tier is Tier.SAMPLES]
+    if today is None:
+        today = max((one.day for one in samples), default=None)
+    before_today = [one for one in samples if today is not None and one.day < today]
+    is_useful = freed_bytes + sum(d.gain_bytes for d in before_today) >= excess.useful_bytes
+    going: list[LakeDay] = []
+    for one in days:
+        wanted = excess.budget_bytes
+        if is_useful and one in before_today:
+            wanted = max(wanted, excess.disk_bytes)
+        if freed_bytes < wanted:
+            going += one.parts
+            freed_bytes += one.gain_bytes
     return going
 
 

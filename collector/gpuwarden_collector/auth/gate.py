@@ -25,12 +25,16 @@ GRANT = web.RequestKey("GRANT", Granted)
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _TOLD_EVERY_S = 60.0
+_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP")
+"""Headers by which a proxy says for whom it asks: somebody else than this machine's own."""
 _CHALLENGE = 'Basic realm="gpuwarden: any name, and a token as the password", charset="UTF-8"'
 
 GUESSES_MAX = 30
 """Wrong tokens that an address may show in `GUESSES_S`; then wrong ones are refused unread. A right one never is."""
 GUESSES_S = 60.0
 _ADDRESSES_MAX = 10_000
+_LOCAL_ONLY = "without tokens this collector answers"
+_PROXY = "; if a proxy is before it, set require_tokens = true (docs/security.md)"
 _GUESSED = f"this address has shown {GUESSES_MAX} wrong tokens in a minute: see that the token is right, and try again later"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -154,13 +158,13 @@ class Gate:
     def _as_web_page(self, request: web.Request) -> Denied | None:
         """A browser sends a password that it knows, and reaches loopback, for any page that asks it to."""
         host = request.headers.get("Host", "")
-        if self._exposure.is_local and not is_local_name(host):
-            return Denied(
-                "host",
-                "without tokens this collector answers to localhost and addresses only; if a proxy is"
-                " before it, set require_tokens = true (docs/security.md)",
-                421,
-            )
+        if self._exposure.is_local:
+            if not is_local_name(host):
+                return Denied("host", f"{_LOCAL_ONLY} to localhost and addresses only{_PROXY}", 421)
+            if any(name in request.headers for name in _FORWARDED):
+                return Denied(
+                    "proxy", f"{_LOCAL_ONLY} this machine's own programs only{_PROXY}", 403
+                )
         if request.method in _SAFE:
             return None
         site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")

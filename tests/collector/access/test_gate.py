@@ -171,6 +171,28 @@ async def test_without_tokens_no_name_of_the_web_leads_here(start: Any, session:
         assert {await status(session, url, {"Host": host}) for host in HOSTS} == {200}
 
 
+async def test_a_proxy_on_this_host_does_not_make_strangers_admins(
+    start: Any, session: Any, grant: Any, bearer: Any
+) -> None:
+    told = [
+        {"X-Forwarded-For": "203.0.113.7"},
+        {"x-forwarded-for": ""},
+        {"X-Real-IP": "203.0.113.7"},
+        {"Forwarded": "for=203.0.113.7"},
+        {"X-Forwarded-Host": "gpus.example"},
+    ]
+    async with start() as collector:
+        url = collector.url + "/metrics"
+        assert [await status(session, url, headers) for headers in told] == [403] * len(told)
+        async with session.get(url, headers=told[0]) as answer:
+            assert "require_tokens" in (await answer.json())["error"]
+    reader = bearer(grant(Scope.READ))
+    async with start(require_tokens=True) as collector:
+        url = collector.url + "/metrics"
+        assert {await status(session, url, headers | reader) for headers in told} == {200}
+        assert {await status(session, url, headers) for headers in told} == {401}
+
+
 async def test_denials_are_counted_and_told_once_a_minute_without_the_token(
     start: Any, session: Any, grant: Any, bearer: Any, clock: Any, caplog: Any
 ) -> None:

@@ -37,6 +37,7 @@ from gpuwarden_collector.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.http.app import Api
 from gpuwarden_collector.http.bodies import BodyReader
 from gpuwarden_collector.http.copies import copy_routes
+from gpuwarden_collector.http.listen import IDLE_S, listen, raise_descriptors
 from gpuwarden_collector.http.nodes import node_routes
 from gpuwarden_collector.http.openapi import openapi_routes
 from gpuwarden_collector.http.saved_queries import query_routes
@@ -90,8 +91,6 @@ log = logging.getLogger(__name__)
 DRAIN_S = 10.0
 """Most time that requests in flight get on stopping, and the writer after them."""
 _LINGER_S = 2.0
-_IDLE_S = 75.0
-"""How long a connection may be silent, and a request's head take to arrive; proxies close theirs before."""
 
 
 class WriterFailedError(RuntimeError):
@@ -159,7 +158,7 @@ async def running(
     """
     async with AsyncExitStack() as stack:
         stats = Stats()
-        access = AccessControl(settings, clock, stats.denied)
+        access = AccessControl(settings, clock, stats.denied, raise_descriptors())
         kept = await _keeping(stack, settings, clock, stats, access)
         frames, writer, disk = kept.frames, kept.writer, kept.disk
         querier, rules_querier = kept.querier, kept.rules_querier
@@ -697,17 +696,21 @@ async def _listen(
         logger=http_log,
         auto_decompress=False,
         handler_cancellation=True,  # nobody waits for the rows of a client that has gone
-        keepalive_timeout=_IDLE_S,
+        keepalive_timeout=IDLE_S,
         lingering_time=_LINGER_S,
         shutdown_timeout=DRAIN_S,
     )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    site = web.TCPSite(
-        runner, settings.host, settings.port, backlog=1024, ssl_context=access.ssl_context
-    )
     try:
-        await site.start()
+        await listen(
+            runner,
+            settings.host,
+            settings.port,
+            access.ssl_context,
+            access.connections,
+            access.refused_connection,
+        )
     except OSError as error:
         raise _cannot_listen(settings, error) from error
     host, port = runner.addresses[0][:2]

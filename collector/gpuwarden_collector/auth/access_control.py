@@ -16,6 +16,7 @@ from gpuwarden.clock import Clock
 from gpuwarden.files import Mark, mark_of
 from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.auth import token_file
+from gpuwarden_collector.auth.connections import Connections, limits_of
 from gpuwarden_collector.auth.exposure import exposure_of
 from gpuwarden_collector.auth.gate import Gate
 from gpuwarden_collector.auth.routes import AccessRoutes
@@ -40,8 +41,10 @@ def tokens_path(settings: CollectorSettings) -> Path:
 class AccessControl:
     """Who may come in. `look` every LOOK_S seconds; `close` at the end."""
 
-    def __init__(self, settings: CollectorSettings, clock: Clock, denied: Counter[str]) -> None:
-        """Raises StartError for what would be unsafe, and for files that are wrong."""
+    def __init__(
+        self, settings: CollectorSettings, clock: Clock, denied: Counter[str], descriptors: int
+    ) -> None:
+        """`descriptors`: how many the process may have. Raises StartError for what would be unsafe, and for files that are wrong."""
         self._clock = clock
         self._path = tokens_path(settings)
         self.exposure = exposure_of(settings)
@@ -58,7 +61,12 @@ class AccessControl:
             self._store = token_file.load(self._path)
         except TokenFileError as error:
             raise StartError(str(error)) from error
-        self._gate = Gate(self.exposure, lambda: self._store, self.reload, clock, denied)
+        limits = limits_of(descriptors, asks_tokens=self.exposure.asks_tokens)
+        self.connections = Connections(limits)
+        """Those of HTTP."""
+        self._gate = Gate(
+            self.exposure, lambda: self._store, self.reload, clock, denied, self.connections
+        )
         self._used_before = token_file.last_used(self._path)
         self._used_written: dict[str, datetime] = {}
         self._used_at_s = clock.monotonic()
@@ -86,6 +94,11 @@ class AccessControl:
     def judged_as(self, name: str, need: Scope, client: str, *, is_it: bool) -> Granted | Denied:
         """As `judged`, of the token with this id; `is_it`: the client has proved to have it."""
         return self._counted(self._gate.judged_entry(name, need, client, is_it=is_it), client)
+
+    def refused_connection(self, client: str) -> None:
+        """There was one from that address too many."""
+        why = "there are too many connections, or too many from one address that nobody has shown a token on"
+        self._gate.count(Denied("connections", why), client=client, path="")
 
     def is_guessing(self, client: str) -> bool:
         """Whether an address has shown too many wrong tokens lately: it is not asked for another."""

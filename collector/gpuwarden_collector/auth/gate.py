@@ -13,6 +13,7 @@ from aiohttp import web
 
 from gpuwarden.access import CALLER, COOKIE, LOGIN_PATH, Caller, Scope, is_local_name
 from gpuwarden.clock import Clock
+from gpuwarden_collector.auth.connections import Connections
 from gpuwarden_collector.auth.exposure import Exposure
 from gpuwarden_collector.auth.scopes import Anyone, Need, need_of
 from gpuwarden_collector.auth.token_store import Denied, Granted, TokenStore
@@ -73,6 +74,7 @@ class Gate:
         refresh: Callable[[], None],
         clock: Clock,
         denied: Counter[str],
+        connections: Connections,
     ) -> None:
         """`refresh` looks whether `store` is another one now. `denied`: where denials are counted, by reason."""
         self._exposure = exposure
@@ -80,6 +82,7 @@ class Gate:
         self._refresh = refresh
         self._clock = clock
         self._denied = denied
+        self._connections = connections
         self._told_at_s: dict[str, float] = {}
         self._guesses = Guesses()
         self.last_used: dict[str, datetime] = {}
@@ -97,6 +100,8 @@ class Gate:
             CALLER.set(self._caller(verdict))
             if verdict is not None:
                 request[GRANT] = verdict
+                if request.transport is not None:
+                    self._connections.know(request.transport.get_extra_info("peername"))
             return await handler(request)
 
         return guard

@@ -39,11 +39,13 @@ async def test_a_damaged_file_is_told_and_the_old_tokens_go_on(
 def test_a_damaged_file_at_the_start_is_one_line(tmp_path: Path, clock: ManualClock) -> None:
     (tmp_path / NAME).write_text("{")
     with pytest.raises(StartError, match="this is no file of tokens"):
-        AccessControl(CollectorSettings(data_dir=tmp_path), clock, Counter())
+        AccessControl(CollectorSettings(data_dir=tmp_path), clock, Counter(), 1_024)
 
 
 def test_nobody_can_come_in_yet_is_told(tmp_path: Path, clock: ManualClock, caplog: Any) -> None:
-    AccessControl(CollectorSettings(data_dir=tmp_path, require_tokens=True), clock, Counter())
+    AccessControl(
+        CollectorSettings(data_dir=tmp_path, require_tokens=True), clock, Counter(), 1_024
+    )
     [record] = caplog.records
     assert record.message == "there are no tokens yet: nobody is let in"
 

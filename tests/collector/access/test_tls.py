@@ -184,7 +184,7 @@ async def test_a_head_that_does_not_end_is_given_up(
 ) -> None:
     from gpuwarden_collector import daemon
 
-    monkeypatch.setattr(daemon, "_IDLE_S", 0.3)
+    monkeypatch.setattr(daemon, "IDLE_S", 0.3)
     async with start() as collector:
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", int(collector.url.rpartition(":")[2])

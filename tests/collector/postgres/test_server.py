@@ -150,7 +150,7 @@ async def test_with_a_certificate_nothing_is_said_in_the_clear(
 async def limited(collector: Any, data_dir: Path, **limits: Any) -> AsyncIterator[Any]:
     """Another server over the collector's querier, with limits of its own."""
     clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
-    access = AccessControl(CollectorSettings(data_dir=data_dir), clock, Counter())
+    access = AccessControl(CollectorSettings(data_dir=data_dir), clock, Counter(), 1_024)
     queue, query_log = QueryQueue(2), QueryLog("c", collector, clock)
     server = PostgresServer(collector.querier, access, Stats(), queue, query_log, Limits(**limits))
     async with (

@@ -1,0 +1,94 @@
+"""Listens for HTTP within bounds of how many connections there are (`auth/connections.py`)."""
+
+import asyncio
+import resource
+import socket
+from asyncio import sslproto
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from aiohttp import web
+
+from gpuwarden_collector.auth.connections import Connections
+
+IDLE_S = 75.0
+"""How long a connection may be silent, and a request's head take to arrive; proxies close theirs before."""
+DESCRIPTORS_MAX = 65_536
+"""Most that are asked for, where the system allows them."""
+_TLS_BUFFER_BYTES = 64 * 1024
+_BACKLOG = 1_024
+
+
+class _Accepted(socket.socket):
+    """Tells when it is closed."""
+
+    __slots__ = ("ended",)
+    ended: Callable[[], None]
+
+    def close(self) -> None:
+        super().close()
+        self.ended()
+
+
+class _Listener(socket.socket):
+    """Closes at once what there is no room for: also what has not yet begun to speak TLS."""
+
+    __slots__ = ("connections", "refused")
+    connections: Connections
+    refused: Callable[[str], None]
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        plain, peer = super().accept()
+        if not self.connections.take(peer, peer[0]):
+            plain.close()
+            self.refused(peer[0])
+            raise ConnectionAbortedError  # asyncio waits for the next one
+        accepted = _Accepted(plain.family, plain.type, plain.proto, fileno=plain.detach())
+        accepted.ended = lambda: self.connections.end(peer)
+        return accepted, peer
+
+
+def raise_descriptors() -> int:
+    """Have as many as the system gives, up to DESCRIPTORS_MAX; how many those are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    return DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+async def listen(
+    runner: web.AppRunner,
+    host: str,
+    port: int,
+    ssl_context: Any,
+    connections: Connections,
+    refused: Callable[[str], None],
+) -> None:
+    """Listen until the runner is cleaned up. `refused` is told the address of a connection that was closed at once.
+    Raises OSError."""
+    if ssl_context is not None:
+        # Of each connection asyncio keeps a buffer of 256 KiB: 10,000 agents would have 2.5 GB.
+        sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    with ExitStack() as opened:
+        listeners = []
+        for family, kind, number, _, address in dict.fromkeys(found):
+            try:
+                listener = opened.enter_context(_Listener(family, kind, number))
+            except OSError:
+                continue  # a name may have addresses of a family that this machine does not speak
+            listener.connections, listener.refused = connections, refused
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind(address)
+            listeners.append(listener)
+        for listener in listeners:
+            await web.SockSite(runner, listener, backlog=_BACKLOG, ssl_context=ssl_context).start()
+        opened.pop_all()

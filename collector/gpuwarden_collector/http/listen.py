@@ -3,6 +3,7 @@
 import asyncio
 import resource
 import socket
+import sys
 from asyncio import sslproto
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,6 +15,8 @@ from gpuwarden_collector.auth.connections import Connections
 
 IDLE_S = 75.0
 """How long a connection may be silent, and a request's head take to arrive; proxies close theirs before."""
+UNREAD_S = 75.0
+"""How long a client may take nothing of an answer that waits for it (tcp(7), TCP_USER_TIMEOUT)."""
 DESCRIPTORS_MAX = 65_536
 """Most that are asked for, where the system allows them."""
 _TLS_BUFFER_BYTES = 64 * 1024
@@ -46,6 +49,9 @@ class _Listener(socket.socket):
             raise ConnectionAbortedError  # asyncio waits for the next one
         accepted = _Accepted(plain.family, plain.type, plain.proto, fileno=plain.detach())
         accepted.ended = lambda: self.connections.end(peer)
+        if sys.platform == "linux":
+            unread_ms = round(UNREAD_S * 1_000)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread_ms)
         return accepted, peer
 
 

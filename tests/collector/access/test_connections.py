@@ -3,6 +3,7 @@
 import asyncio
 import resource
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -10,12 +11,14 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+from aiohttp import web
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gpuwarden.access import Scope
 from gpuwarden_collector import daemon
 from gpuwarden_collector.auth.connections import ConnectionLimits, Connections, limits_of
+from gpuwarden_collector.http import listen
 from gpuwarden_collector.http.listen import raise_descriptors
 
 PEERS, HOSTS = st.integers(0, 30), st.sampled_from(["a", "b", "c"])
@@ -106,6 +109,28 @@ async def closed(sockets: list[socket.socket]) -> int:
         except ConnectionResetError:
             count += 1
     return count
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's TCP_USER_TIMEOUT")
+async def test_an_answer_that_nobody_reads_is_given_up(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listen, "UNREAD_S", 1.0)
+    ended = asyncio.Event()
+
+    async def large(_request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(_request)
+        try:
+            while True:
+                await answer.write(bytes(1 << 20))
+        finally:
+            ended.set()
+
+    async with start(routes=lambda _: [web.get("/metrics/large", large)]) as collector:
+        with silent(collector.url, 1) as (client,):
+            client.sendall(b"GET /metrics/large HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await asyncio.wait_for(ended.wait(), 30)
 
 
 @pytest.mark.parametrize("has_tls", [False, True])

@@ -1,15 +1,19 @@
-"""One node sends the largest and the smallest numbers of every column: pages, rules and diagnosis of all go on."""
+"""One node sends the largest and the smallest numbers, and scripts as texts, in every column: pages, rules and diagnosis
+of all go on, and no browser runs its texts."""
 
 import json
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from tests.end_to_end.conftest import World
+from tests.end_to_end.test_pages import CHROMIUM, browsing
 
 from gpuwarden.metric import Type
 from gpuwarden.schema import WIRE_TABLES
@@ -22,15 +26,22 @@ pytestmark = pytest.mark.slow
 
 BITS = {Type.INT16: 16, Type.INT32: 32, Type.INT64: 64}
 OBJECT = '{"team": "x\'%", "rack": "\\"<script>"}'
+SCRIPTS = (
+    "<img src=x onerror=pwned=1 data-pwned>",
+    "\"'><svg onload=pwned=1 data-pwned>",
+    "</script><script data-pwned>pwned=1</script>",
+    "javascript:pwned=1",
+    "`${pwned=1}{{pwned=1}}</textarea></title><b data-pwned>",
+)
 SECONDS = 40
 
 
-def extreme(column: Column, *, largest: bool) -> Any:
+def extreme(column: Column, *, largest: bool, script: str | None = None) -> Any:
     match column.type:
         case Type.STRING:
             if column.name in ("labels", "pod_labels", "peers", "details"):
-                return OBJECT
-            return "<script>'\"%{}" if largest else "0"
+                return OBJECT if script is None else json.dumps({"team": script, script: script})
+            return script or ("<script>'\"%{}" if largest else "0")
         case Type.BOOL:
             return largest
         case Type.TIMESTAMP:
@@ -45,15 +56,15 @@ def extreme(column: Column, *, largest: bool) -> Any:
             return int(min(most, reach - 1)) if largest else int(max(least, -reach))
 
 
-def body(node: str, now_ms: int, *, is_evil: bool) -> bytes:
-    """All tables of a node with two GPUs, for the last `SECONDS`."""
+def body(node: str, now_ms: int, *, is_evil: bool, script: str | None = None) -> bytes:
+    """All tables of a node with two GPUs, for the last `SECONDS`; `script`: what its texts are."""
     sink = pa.BufferOutputStream()
     for name, table in WIRE_TABLES.items():
         rows = []
         for second in range(SECONDS if "ts" in table.names else 1):
             for gpu in range(2):
                 row = {
-                    c.name: extreme(c, largest=(second + gpu) % 2 == 0)
+                    c.name: extreme(c, largest=(second + gpu) % 2 == 0, script=script)
                     if is_evil or c.required
                     else None
                     for c in table.columns
@@ -87,15 +98,18 @@ def fetched(url: str, content: bytes | None = None, headers: Any = ()) -> tuple[
         return error.code, error.read()
 
 
+def send(world: World, agent: str, sequence: int, content: bytes) -> None:
+    headers = {"Content-Type": CONTENT_TYPE, **headers_of(BatchId(agent, "b", sequence))}
+    status, said = fetched(world.url + INGEST_PATH, content, headers)
+    assert status == 204, (agent, said)
+
+
 def test_pages_rules_and_diagnosis_go_on(world: World) -> None:
     collector = world.collector()
     for sequence in (1, 2):
         now_ms = int(time.time() * 1000) - (2 - sequence) * 1000 * SECONDS
         for node in ("good", "evil"):
-            headers = {"Content-Type": CONTENT_TYPE, **headers_of(BatchId(node, "b", sequence))}
-            content = body(node, now_ms, is_evil=node == "evil")
-            status, said = fetched(world.url + INGEST_PATH, content, headers)
-            assert status == 204, (node, said)
+            send(world, node, sequence, body(node, now_ms, is_evil=node == "evil"))
     _, document = fetched(world.url + PATH)
     failed = {}
     for path, operations in json.loads(document)["paths"].items():
@@ -126,3 +140,50 @@ def test_pages_rules_and_diagnosis_go_on(world: World) -> None:
     ]
     assert not wrong, "\n".join(wrong) + collector.output[-3000:]
     assert "error" not in collector.output.lower(), collector.output[-3000:]
+
+
+def addresses(world: World, uuids: list[str]) -> Iterator[str]:
+    """Of all pages, with whatever names texts have."""
+    _, document = fetched(world.url + PATH)
+    for path, operations in json.loads(document)["paths"].items():
+        content = operations.get("get", {}).get("responses", {}).get("200", {}).get("content", {})
+        if "text/html" not in content:
+            continue
+        prefix, parameter, _ = path.partition("{")
+        if not parameter:
+            yield path
+            continue
+        for name in uuids if prefix == "/gpus/" else SCRIPTS:
+            yield prefix + quote(name, safe="")
+    yield from (f"/sql?q={quote(one)}" for one in SCRIPTS)
+    yield f"/sql?q={quote('SELECT * FROM events LIMIT 50')}"
+    yield f"/?q={quote(SCRIPTS[0])}"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+@pytest.mark.timeout(600)
+def test_no_page_runs_a_text_of_a_node(world: World) -> None:
+    collector = world.collector()
+    now_ms = int(time.time() * 1000)
+    for number, script in enumerate(SCRIPTS):
+        send(world, f"evil-{number}", 1, body(script, now_ms, is_evil=True, script=script))
+    world.wait_for(
+        lambda: world.one("SELECT count(*) FROM alerts_now") or 0, "rules fire", collector
+    )
+    uuids = [row[0] for row in world.ask("SELECT gpu_uuid FROM gpus")]
+    incidents = [row[0] for row in world.ask("SELECT id FROM incidents")]
+    assert len(uuids) >= 2 * len(SCRIPTS)
+    pages, shown = 0, 0
+    # Without the policy that keeps scripts out: texts must not even become elements.
+    with browsing(world.url, bypass_csp=True) as (page, said):
+        for address in [*addresses(world, uuids), *(f"/incidents/{one}" for one in incidents)]:
+            page.goto(world.url + address)
+            page.wait_for_timeout(300)
+            assert page.evaluate("typeof pwned") == "undefined", address
+            assert page.locator("[data-pwned]").count() == 0, address
+            assert page.locator("a[href^='javascript:' i]").count() == 0, address
+            pages += 1
+            shown += "pwned=1" in page.locator("body").inner_text()
+    print(f"{pages} pages, {shown} with texts of the node")
+    assert [one for one in said if "Failed to load resource" not in one] == []
+    assert shown > 20, "texts of the node are on the pages"

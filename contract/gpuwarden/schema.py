@@ -691,7 +691,12 @@ would cost more than the inserts; the collector stores each batch once, so their
 
 def column_sql(column: Column) -> str:
     """Name and DuckDB type of a column."""
-    return f"{column.name} {_SQL_TYPES[column.type]}"
+    return f"{column.name} {column_type(column)}"
+
+
+def column_type(column: Column) -> str:
+    """DuckDB type of a column."""
+    return _SQL_TYPES[column.type]
 
 
 def create_sql(table: Table) -> str:

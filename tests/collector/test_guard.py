@@ -512,7 +512,7 @@ def test_joins_are_put_in_order_where_there_may_be_any(database: Database) -> No
         database.address,
         database.state,
         EngineLimits(memory="256MiB", threads=1),
-        is_read_only=True,
+        reads_alone=True,
         spill_dir=database.data_dir / "spill" / "x",
     )
     runner = Runner(engine)

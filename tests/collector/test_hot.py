@@ -18,7 +18,7 @@ from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.hot import CHUNK_ROWS, HotRows, MissingSegmentError
-from gpuwarden_collector.storage.lake import seal, sealed_segment
+from gpuwarden_collector.storage.lake import seal
 from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
 from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 
@@ -68,39 +68,36 @@ def test_each_row_is_seen_once_by_another_process(
     """Rows are numbered in the order that they are stored in: none is missing, none is there twice."""
     monkeypatch.setattr(joined, "BLOCK_BYTES", segment_writer.BLOCK_BYTES)
     monkeypatch.setattr(hot_rows, "_ONE_CHUNK_ROWS", 0)
-    state = StateFile(data_dir / FILE_NAME, is_read_only=True)
-    engine = Engine(
-        data_dir,
-        local_address(data_dir),
-        state,
-        LIMITS,
-        is_read_only=True,
-        spill_dir=tmp_path_factory.mktemp("spill"),
-    )
     seen: list[int] = []
     sealed: set[int] = set()
     wrong = []
 
     def read() -> None:
+        state = StateFile(data_dir / FILE_NAME, is_read_only=True)
+        spill = tmp_path_factory.mktemp("spill")
+        engine = Engine(
+            data_dir, local_address(data_dir), state, LIMITS, reads_alone=True, spill_dir=spill
+        )
+        assert engine.lake is not None
         with engine.cursor() as cursor:
             until_s = time.monotonic() + 4
             while time.monotonic() < until_s:
                 engine.begin(cursor, ["gpu_samples"])
-                sealed.add(sealed_segment(cursor, state.collector))
+                sealed.add(engine.lake.sealed)
                 row = cursor.execute(NUMBERS).fetchone()
                 cursor.execute("ROLLBACK")
                 rows, most, total = (value or 0 for value in row or (0, 0, 0))
                 if rows != most or total != rows * (rows + 1) // 2:
                     wrong.append((rows, most, total))
                 seen.append(rows)
+        engine.connection.close()
+        state.close()
 
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
     for reader in readers:
         reader.join()
-    engine.connection.close()
-    state.close()
     stored = int(writer.communicate()[0])
     assert wrong == []
     assert len(sealed) > 1, "rows moved meanwhile"

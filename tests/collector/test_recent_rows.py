@@ -30,7 +30,7 @@ from gpuwarden_collector.storage.address import local_address
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.hot import RowsSince
-from gpuwarden_collector.storage.lake import LakeChange
+from gpuwarden_collector.storage.lake_catalogue import LakeChange
 from gpuwarden_collector.storage.recent_rows import RecentRows, Wanted, changed_tables
 from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 from gpuwarden_rules.definition.language import builtin_rules
@@ -65,7 +65,7 @@ def reader(folder: Path, spill: Path, bytes_max: int = 64 * 1024 * 1024) -> Read
     state = StateFile(folder / FILE_NAME, is_read_only=True)
     address = local_address(folder)
     engine = Engine(
-        folder, address, state, LIMITS, is_read_only=True, spill_dir=spill, rows_since=since
+        folder, address, state, LIMITS, reads_alone=True, spill_dir=spill, rows_since=since
     )
     recent = RecentRows(engine, since, SystemClock(), bytes_max)
     return Reader(Runner(engine, recent if bytes_max else None), recent)

@@ -5,8 +5,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import duckdb
 import pyarrow as pa
@@ -174,17 +173,6 @@ class QuerySource(Protocol):
         ...
 
 
-@runtime_checkable
-class KnownSource(QuerySource, Protocol):
-    """One that may be read without asking the lake first."""
-
-    def begin_as_known(
-        self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None
-    ) -> bytes | None:
-        """As of `Engine`."""
-        ...
-
-
 class Reading:
     """One query's cursor and read-only transaction, for use in one thread.
 
@@ -318,10 +306,6 @@ class Reading:
 
         Raises QueryError, Interrupted, StoreUnavailableError.
         """
-        if self._engine is not None and isinstance(self._taken, KnownSource):
-            truncated = self.give_as_known(sink, sql, params, row_limit, names=names)
-            if truncated is not None:
-                return truncated
         if self._engine is not None and self._engine.is_lake_away:
             read = set(TABLE_NAMES if names is None else names) & set(TABLE_NAMES)
             if read & _ROLLED_UP:  # which ends without the lake: what is not there says nothing
@@ -330,48 +314,10 @@ class Reading:
             self._reads_segments_alone = is_read and bool(read)
         with _interruptible():
             self._taken.begin(self._open(), names)
-        truncated = self._given(sink, sql, params, row_limit, lambda: True)
-        assert truncated is not None
-        return truncated
-
-    def give_as_known(
-        self,
-        sink: RowSink,
-        sql: str,
-        params: Mapping[str, Any],
-        row_limit: int,
-        *,
-        names: Iterable[str] | None,
-        mark: bytes | None = None,
-    ) -> bool | None:
-        """As `give`, by what is known of the lake; None: that is not known, or another than `mark`."""
-        engine = self._engine
-        assert engine is not None and isinstance(self._taken, KnownSource)
-        with _interruptible():
-            begun = self._taken.begin_as_known(self._open(), names)
-        if begun is None:
-            return None
-        wanted = begun if mark is None else mark
-        is_moment = partial(engine.is_unchanged, wanted)
-        return self._given(sink, sql, params, row_limit, is_moment)
-
-    def _given(
-        self,
-        sink: RowSink,
-        sql: str,
-        params: Mapping[str, Any],
-        row_limit: int,
-        is_moment: Callable[[], bool],
-    ) -> bool | None:
-        """Rows in the transaction that has begun, which then ends; None: not of one moment."""
         cursor = self._cursor
         try:
             with _interruptible():
-                return self._run(sink, sql, params, row_limit, is_moment)
-        except QueryError:
-            if sink.has_sent or is_moment():
-                raise
-            return None
+                return self._run(sink, sql, params, row_limit)
         finally:
             if cursor is not None:
                 with suppress(duckdb.Error):
@@ -383,15 +329,12 @@ class Reading:
         sql: str,
         params: Mapping[str, Any],
         row_limit: int,
-        is_moment: Callable[[], bool],
-    ) -> bool | None:
+    ) -> bool:
         cursor = self._open()
         with self._naming_errors(sql):
             if self._reads_segments_alone:
                 self._check_span(sql, params)
             cursor.execute(sql, dict(params)) if params else cursor.execute(sql)
-            if not is_moment():  # by now it has its view of the lake
-                return None
             types = tuple(str(column[1]) for column in cursor.description or ())
             reader = cursor.to_arrow_reader(_CHUNK_ROWS)
             schema = reader.schema
@@ -535,13 +478,9 @@ class Runner:
         if recent is not None and found is not None and recent.take(*found):
             with reading.opened(recent):
                 return reading.give(sink, *asked, names=())
-        if judged.span is not None:
-            mark = self._pruned.take(judged.span, bound)
-            if mark is not None:
-                with reading.opened(self._pruned):
-                    truncated = reading.give_as_known(sink, *asked, names=judged.names, mark=mark)
-                if truncated is not None:
-                    return truncated
+        if judged.span is not None and self._pruned.take(judged.span, bound):
+            with reading.opened(self._pruned):
+                return reading.give(sink, *asked, names=judged.names)
         if judged.postgres.is_catalog:
             with self._reading_catalog(reading):
                 return reading.give(_WithObjectIds(sink), *asked, names=judged.names)
@@ -549,13 +488,10 @@ class Runner:
         names = judged.state_names if is_newest else judged.names
         if judged.may_be_recent and not is_newest and judged.names_running is None:
             found = found or self._needs.of(sql, bound)
-            mark = None if found is None else self._known.take(*found)
-            if mark is not None:
+            if found is not None and self._known.take(*found):
                 self._order_joins(judged.may_join)
                 with reading.opened(self._known):
-                    truncated = reading.give_as_known(sink, *asked, names=judged.names, mark=mark)
-                if truncated is not None:
-                    return truncated
+                    return reading.give(sink, *asked, names=judged.names)
         # What shows the waste of the hours that run makes views of its own.
         whole = self._whole if judged.names_running is None else self._engine
         source: QuerySource = self._newest if is_newest else whole

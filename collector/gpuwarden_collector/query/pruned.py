@@ -1,37 +1,28 @@
 """Reads of the lake only the files that can hold the rows of a time that a query names.
 
-DuckLake asks its catalogue for these files at each query, by several statements that read most of it:
-ten times what the query itself takes where that is about one GPU and an hour. A process that has seen
-the catalogue at a commit knows the files until the next one.
-
 A query is for it if it reads one table, in one place, and says in that place's WHERE from when or until
-when rows are; the lake is a local one; and the table has no deleted rows and none in the catalogue
-itself. Whatever else: the lake is asked.
+when rows are. That costs less than its plan, which `known_lake.py` asks for.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import duckdb
 
-from gpuwarden.rollups import ROLLUPS
 from gpuwarden_collector.query.guard import nodes_of
-from gpuwarden_collector.query.known_lake import paths_of, rows_sql
+from gpuwarden_collector.query.known_lake import with_hot
 from gpuwarden_collector.query.time_bounds import bounds_of, conditions
 from gpuwarden_collector.query.whole_store import WholeStore
 from gpuwarden_collector.storage.engine import Engine, hot_table
-from gpuwarden_collector.storage.lake import SampleFile
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
 
 _ROUNDED = timedelta(seconds=1)
 """More than what is lost where instants are made microseconds."""
 _LATER = timedelta(hours=1)
 """More than passes between asking for `now()` here and in the query."""
-_PRUNED = frozenset(TABLE_NAMES) - ROLLUPS.keys()
-"""Tables of whose rows none are ever deleted but with their file."""
 _INSTANTS = frozenset({"TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE", "VARCHAR"})
 
 
@@ -56,7 +47,7 @@ def span_of(tree: Mapping[str, Any], cursor: duckdb.DuckDBPyConnection) -> Query
         return None
     table = tables[0]
     name = str(table.get("table_name", "")).lower()
-    is_plain = table["type"] == "BASE_TABLE" and name in _PRUNED
+    is_plain = table["type"] == "BASE_TABLE" and name in TABLE_NAMES
     if not is_plain or any(table.get(key) for key in _BESIDE):
         return None
     bounds = [
@@ -90,25 +81,24 @@ class PrunedLake(WholeStore):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        self._shown: dict[str, tuple[str, ...]] = {}
+        self._span: tuple[datetime | None, datetime | None] = (None, None)
+        self._shown: dict[str, str] = {}
 
-    def take(self, span: QueryTimeSpan, params: Mapping[str, Any]) -> bytes | None:
-        """Have a query of that span read only files that matter; the mark of the lake that they are of.
-
-        None: it is to be asked otherwise.
-        """
+    def take(self, span: QueryTimeSpan, params: Mapping[str, Any]) -> bool:
+        """Have the next query, of that span, read only files that matter; False: it is to be asked otherwise."""
+        if self._engine.lake is None:
+            return False
         try:
-            known = self._engine.files_as_known(span.table)
-            bounds = None if known is None else self._bounds(span, params)
-            if known is None or bounds is None:
-                return None
-            paths = _paths(known[1], *bounds)
-            if paths is None:
-                return None
-            self._show(self.held(), span.table, paths)
+            bounds = self._bounds(span, params)
+            if bounds is None:
+                return False
+            lower, upper = bounds
+            self._span = lower and lower - _ROUNDED, upper and upper + _LATER
+        except OverflowError:  # there is no such instant
+            self._span = None, None
         except duckdb.Error:
-            return None
-        return known[0]
+            return False
+        return True
 
     def _bounds(
         self, span: QueryTimeSpan, params: Mapping[str, Any]
@@ -129,28 +119,22 @@ class PrunedLake(WholeStore):
                 upper = min(upper or instant, instant)
         return lower, upper
 
-    def _show(self, cursor: duckdb.DuckDBPyConnection, name: str, paths: tuple[str, ...]) -> None:
+    def _show(self, cursor: duckdb.DuckDBPyConnection, names: Collection[str]) -> None:
         """Have the cursor see these files as the table, before the view of the database."""
-        if self._shown.get(name) == paths:
-            return
-        self._shown.pop(name, None)
-        if name not in self._shown_rows:
-            self._shown_rows[name] = SCHEMAS[name].empty_table()
-            cursor.register(hot_table(name), self._shown_rows[name])
-        cursor.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {rows_sql(name, paths)}")
-        self._shown[name] = paths
+        for name in names:
+            assert self._engine.lake is not None
+            of_lake, _ = self._engine.lake.rows_sql(cursor, name, *self._span)
+            sql = with_hot(name, of_lake)
+            if self._shown.get(name) == sql:
+                continue
+            self._shown.pop(name, None)
+            if name not in self._shown_rows:
+                self._shown_rows[name] = SCHEMAS[name].empty_table()
+                cursor.register(hot_table(name), self._shown_rows[name])
+            cursor.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {sql}")
+            self._shown[name] = sql
 
     def let_go(self) -> None:
         """Hold no rows."""
         super().let_go()
         self._shown = {}
-
-
-def _paths(
-    files: Iterable[SampleFile] | None, lower: datetime | None, upper: datetime | None
-) -> tuple[str, ...] | None:
-    try:
-        since, until = lower and lower - _ROUNDED, upper and upper + _LATER
-    except OverflowError:  # there is no such instant
-        since = until = None
-    return paths_of(files, since, until)

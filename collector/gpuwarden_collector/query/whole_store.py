@@ -1,7 +1,7 @@
 """Reads the store through one cursor that stays: what it sees of the segments is registered anew only where it has
 changed, which for a view of several tables takes longer than the query."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,8 +11,8 @@ from gpuwarden_collector.storage.engine import Engine
 
 
 class WholeStore:
-    """A source of queries for one thread: see `KnownSource` in `execute.py`. Lake, segments and state as they are; who
-    reads the lake otherwise says so in `_open`."""
+    """A source of queries for one thread: see `QuerySource` in `execute.py`. Lake, segments and state as they are; who
+    reads the lake otherwise says so in `_open` and `_show`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -33,13 +33,12 @@ class WholeStore:
 
     def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
         """As `Engine.begin`."""
-        self._engine.begin(cursor, names)
+        self._engine.begin(cursor, names, show=self._show, shown=self._shown_rows)
 
-    def begin_as_known(
-        self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None
-    ) -> bytes | None:
-        """As `Engine.begin_as_known`."""
-        return self._engine.begin_as_known(cursor, names, self._shown_rows)
+    def _show(self, cursor: duckdb.DuckDBPyConnection, names: Collection[str]) -> None:
+        """Have it see what the lake has of these tables. Raises duckdb.Error."""
+        assert self._engine.lake is not None
+        self._engine.lake.show(cursor, names)
 
     def let_go(self) -> None:
         """Hold no rows."""

@@ -193,7 +193,7 @@ def _runner(settings: WorkerSettings) -> Runner:
         settings.address,
         state,
         settings.limits,
-        is_read_only=True,
+        reads_alone=True,
         is_lake_away=settings.is_lake_away,
         spill_dir=settings.spill,
         rows_since=rows_since,

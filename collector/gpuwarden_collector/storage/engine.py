@@ -9,7 +9,7 @@ are copies in memory that `refresh` keeps level with the state file.
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -28,6 +28,7 @@ from gpuwarden_collector.storage import lake
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.storage.hot import Damage, HotRows, MissingSegmentError, RowsSince
+from gpuwarden_collector.storage.lake_reader import LakeReader
 from gpuwarden_collector.storage.segment import (
     FOLDER,
     SCHEMAS,
@@ -36,7 +37,6 @@ from gpuwarden_collector.storage.segment import (
     segment_numbers,
 )
 from gpuwarden_collector.storage.state import SEEN_KEYS, StateFile
-from gpuwarden_collector.storage.wal_index import CatalogMark
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +70,10 @@ _LISTED = ("duckdb_databases", "duckdb_schemas", "duckdb_constraints", "duckdb_i
 """Others of which queries, and the views of information_schema, see what is of the store alone."""
 
 
+Show = Callable[[duckdb.DuckDBPyConnection, Collection[str]], None]
+"""Has a cursor, outside of a transaction, see what the lake has of tables. May raise duckdb.Error."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
     """What DuckDB may use. `threads` 0: one for every two CPUs.
@@ -95,12 +99,12 @@ class Engine:
         state: StateFile,
         limits: EngineLimits,
         *,
-        is_read_only: bool = False,
+        reads_alone: bool = False,
         is_lake_away: bool = False,
         spill_dir: Path,
         rows_since: RowsSince | None = None,
     ) -> None:
-        """`is_lake_away`: do not open the lake; segments and state alone are shown. `spill_dir`: folder of what it
+        """`reads_alone`: without DuckLake, for queries of anybody. `is_lake_away`: do not open the lake; segments and state alone are shown. `spill_dir`: folder of what it
         spills, its own. `rows_since`: what is given all rows that come to the segments. Raises duckdb.Error,
         FileNotFoundError, OSError, StartError, StoreUnavailableError."""
         self._state = state
@@ -113,11 +117,8 @@ class Engine:
         spill_dir.mkdir(exist_ok=True, parents=True)
         self._limits = limits
         self.is_lake_away = is_lake_away
-        self._mark = CatalogMark(address)
-        self._sealed: tuple[bytes, int] | None = None
-        self._lake_folder = address.data
-        self._files: dict[str, tuple[bytes, list[lake.SampleFile] | None]] = {}
-        self._asked_for: dict[str, bytes] = {}
+        self.lake: LakeReader | None = None
+        """Of one that reads alone, unless the lake is away."""
         config: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": limits.memory,
             "threads": limits.threads or max(1, (os.cpu_count() or 1) // 2),
@@ -135,8 +136,11 @@ class Engine:
             self.connection.execute(f"ATTACH ':memory:' AS {_NAME}")
             self.connection.execute(f"USE {_NAME}")
             self.connection.execute("SET GLOBAL TimeZone = 'UTC'")
-            if not is_lake_away:
-                lake.attach(self.connection, address, is_read_only=is_read_only)
+            if reads_alone and not is_lake_away:
+                self.lake = LakeReader(address, self.collector)
+                self.lake.attach(self.connection)
+            elif not is_lake_away:
+                lake.attach(self.connection, address)
             self._create()
             self.refresh()
             allowed = lake.allowed_folders(data_dir, address)
@@ -215,10 +219,19 @@ class Engine:
                     self._take_over(name, changed.rows, changed.last_seen, changed.is_whole)
                 self._known[name] = changed.revision, self._state.deletions(name)
 
-    def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
+    def begin(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        names: Iterable[str] | None = None,
+        *,
+        show: Show | None = None,
+        shown: MutableMapping[str, Any] | None = None,
+    ) -> None:
         """Begin a transaction in which the cursor sees the store at one moment.
 
-        `names`: tables whose rows behind the lake it will need; None: any. Raises StoreUnavailableError.
+        `names`: tables whose rows behind the lake it will need; None: any. For an engine that reads alone, `show`:
+        has the cursor see what the lake has of them, in another way than all of it; `shown`: what the cursor sees
+        of the segments already, by table, to be brought up to date. Raises StoreUnavailableError.
         """
         self.refresh()
         wanted = _wanted(names)
@@ -229,13 +242,17 @@ class Engine:
         gap = ""
         for _ in range(_SNAPSHOT_TRIES):
             try:
-                cursor.execute("BEGIN TRANSACTION READ ONLY")
+                if self.lake is None or not wanted:
+                    cursor.execute("BEGIN TRANSACTION READ ONLY")
                 if not wanted:
                     return
-                sealed = self._asked(cursor)
+                sealed = self._sealed(cursor, wanted, show)
                 if sealed == before:
                     self._say_gap(gap)
-                self.register(cursor, wanted, sealed, is_strict=sealed != before)
+                # What is registered in a transaction ends with it.
+                self.register(cursor, wanted, sealed, is_strict=sealed != before, shown=shown)
+                if self.lake is not None:
+                    cursor.execute("BEGIN TRANSACTION READ ONLY")
                 return
             except MissingSegmentError as error:
                 _roll_back(cursor)
@@ -248,6 +265,16 @@ class Engine:
                 _roll_back(cursor)
                 raise
         raise StoreUnavailableError("samples move to the lake faster than they can be read")
+
+    def _sealed(
+        self, cursor: duckdb.DuckDBPyConnection, names: Collection[str], show: Show | None
+    ) -> int:
+        """The newest segment that the lake holds, as the cursor sees it, or will see these tables of it."""
+        if self.lake is None:
+            return lake.sealed_segment(cursor, self.collector)
+        self.lake.look(names)
+        (show or self.lake.show)(cursor, names)
+        return self.lake.sealed
 
     def begin_beside(
         self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None
@@ -298,74 +325,7 @@ class Engine:
 
     def is_lake_readable(self) -> bool:
         """Whether the lake's catalogue answers now."""
-        if self.is_lake_away:
-            return True
-        try:
-            with self.cursor() as cursor:
-                lake.sealed_segment(cursor, self.collector)
-        except (duckdb.Error, StoreUnavailableError):
-            return False
-        return True
-
-    def begin_as_known(
-        self,
-        cursor: duckdb.DuckDBPyConnection,
-        names: Iterable[str] | None = None,
-        shown: MutableMapping[str, Any] | None = None,
-    ) -> bytes | None:
-        """As `begin`, without asking the lake: milliseconds less.
-
-        `shown`: what this cursor sees of the segments already, by table, to be brought up to date.
-
-        What the cursor sees is of one moment only if `is_unchanged(answer)` when it has bound its
-        statement, and with that taken its view of the lake. None: what the lake holds is not known,
-        and nothing has begun. Raises StoreUnavailableError.
-        """
-        mark, known, wanted = self._mark.look(), self._sealed, _wanted(names)
-        if mark is None or known is None or known[0] != mark or not wanted:
-            return None
-        self.refresh()
-        try:
-            # What is registered in a transaction ends with it.
-            self.register(cursor, wanted, known[1], is_strict=True, shown=shown)
-            cursor.execute("BEGIN TRANSACTION READ ONLY")
-        except MissingSegmentError:
-            return None
-        except duckdb.Error as error:
-            _roll_back(cursor)
-            raise StoreUnavailableError(one_line(error)) from error
-        except BaseException:
-            _roll_back(cursor)
-            raise
-        return mark
-
-    def files_as_known(self, name: str) -> tuple[bytes, list[lake.SampleFile]] | None:
-        """Mark of the lake, and the files that hold a table of samples then. Raises duckdb.Error.
-
-        None: they do not hold all of it; or the lake is another one than at the last such call, so that
-        it may not pay to know them.
-        """
-        mark = self._mark.look()
-        if mark is None or self._sealed is None or self._sealed[0] != mark:
-            return None
-        if self._asked_for.get(name) != mark:
-            self._asked_for[name] = mark
-            return None
-        if name not in self._files or self._files[name][0] != mark:
-            cursor = self.new_cursor()
-            try:
-                files = lake.files(cursor, name, self._lake_folder)
-            finally:
-                cursor.close()
-            if not self.is_unchanged(mark):
-                return None
-            self._files[name] = mark, files
-        files = self._files[name][1]
-        return None if files is None else (mark, files)
-
-    def mark(self) -> bytes | None:
-        """As `CatalogMark.look`."""
-        return self._mark.look()
+        return self.lake is None or self.lake.is_readable()
 
     def look(self, after: int) -> None:
         """As `HotRows.look`. Raises StoreUnavailableError."""
@@ -373,18 +333,6 @@ class Engine:
             self._hot.look(after)
         except (MissingSegmentError, SegmentError, OSError) as error:
             raise StoreUnavailableError(str(error)) from error
-
-    def is_unchanged(self, mark: bytes) -> bool:
-        """Whether nothing was committed to the lake since `mark` or `begin_as_known` gave that."""
-        return self._mark.look() == mark
-
-    def _asked(self, cursor: duckdb.DuckDBPyConnection) -> int:
-        """The newest segment that the lake holds, as the cursor's transaction sees it."""
-        mark = self._mark.look()
-        sealed = lake.sealed_segment(cursor, self.collector)
-        if mark is not None and self._mark.look() == mark:
-            self._sealed = mark, sealed
-        return sealed
 
     def register(
         self,

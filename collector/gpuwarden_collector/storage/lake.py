@@ -10,8 +10,6 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 import duckdb
@@ -37,44 +35,47 @@ SEALED_TABLES = tuple(name for name in TABLES if name not in UPSERTED)
 MERGE_BYTES_MAX = 256 * 1024 * 1024
 """Of a day, merged at once: 20 s of a processor, during which nothing is sealed. No seal writes files as large."""
 _BUSY_MS = 20_000
-_SEAL = "seal"
+SEAL = "seal"
 """Message of the commits that seal; their author is the collector, `extra_info` the segment."""
-READ_TRIES = 3
 TRIES_MAX = 8
 """Most tries to make or change the tables of a lake that another collector changes at that moment."""
 
 
-def attach(
-    connection: duckdb.DuckDBPyConnection, address: LakeAddress, *, is_read_only: bool = False
-) -> None:
-    """Attach the lake, made if need be, and give it its tables and columns; as it is, `is_read_only`.
+def attach(connection: duckdb.DuckDBPyConnection, address: LakeAddress) -> None:
+    """Attach the lake, made if need be, to be written, and give it its tables and columns. Who only reads has
+    `lake_reader.py`.
 
     Raises duckdb.Error, FileNotFoundError and OSError for a local lake, StartError for any other.
     """
     load_extension(connection, "ducklake")
     load_extension(connection, "postgres_scanner" if address.is_shared else "sqlite_scanner")
-    if not is_read_only:
-        _make_folders(address)
-    attach_sql = _attach_sql(address, is_read_only=is_read_only)
+    _make_folders(address)
+    attach_sql = _attach_sql(address)
     if not address.is_shared and not address.is_remote:
         connection.execute(attach_sql)
-        if not is_read_only:
-            _create(connection)
+        _create(connection)
         return
     try:
-        if address.keys is not None:
-            load_extension(connection, "httpfs")
-            _tell_keys(connection, address.data, address.keys)
-        # Who only reads is told soon that there is nothing to be read, and does not make what others make.
-        tries = READ_TRIES if is_read_only else TRIES_MAX
-        _again(connection, lambda: connection.execute(attach_sql), tries)
-        if not is_read_only:
-            _again(connection, lambda: _create(connection))
+        open_files(connection, address)
+        _again(connection, lambda: connection.execute(attach_sql))
+        _again(connection, lambda: _create(connection))
     except (duckdb.Error, FileNotFoundError) as error:
-        raise StartError(
-            f"the lake at {address.data} cannot be opened: {_why(error)}: docs/cluster.md has what"
-            " its servers need"
-        ) from error
+        raise not_opened(address, error) from error
+
+
+def open_files(connection: duckdb.DuckDBPyConnection, address: LakeAddress) -> None:
+    """Let a connection read the lake's files, wherever they are. Raises duckdb.Error, StartError."""
+    if address.keys is not None:
+        load_extension(connection, "httpfs")
+        _tell_keys(connection, address.data, address.keys)
+
+
+def not_opened(address: LakeAddress, error: Exception) -> StartError:
+    """What to say of a lake on servers."""
+    return StartError(
+        f"the lake at {address.data} cannot be opened: {_why(error)}: docs/cluster.md has what"
+        " its servers need"
+    )
 
 
 def allowed_folders(data_dir: Path, address: LakeAddress) -> list[str]:
@@ -108,15 +109,15 @@ def _why(error: Exception) -> str:
     return str(error).strip().partition("\n")[0].rpartition('": ')[2][:500]
 
 
-def _attach_sql(address: LakeAddress, *, is_read_only: bool) -> str:
+def _attach_sql(address: LakeAddress) -> str:
     # The folder beside a database may have been moved: it is where that is, not where it was. Of a
     # shared lake all collectors must say the same, and DuckLake refuses one that does not.
-    options = ", READ_ONLY" if is_read_only else ""
+    options = ""
     if not address.is_shared:
-        options += f", OVERRIDE_DATA_PATH true, META_BUSY_TIMEOUT {_BUSY_MS}"
-        if not is_read_only:
-            # In WAL mode neither a query nor another program's DuckDB holds up a seal.
-            options += ", META_JOURNAL_MODE 'WAL'"
+        # In WAL mode neither a query nor another program's DuckDB holds up a seal.
+        options = (
+            f", OVERRIDE_DATA_PATH true, META_BUSY_TIMEOUT {_BUSY_MS}, META_JOURNAL_MODE 'WAL'"
+        )
     return f"ATTACH {_text(address.ducklake)} AS lake (DATA_PATH {_text(address.data)}{options})"
 
 
@@ -139,18 +140,16 @@ def _tell_keys(connection: duckdb.DuckDBPyConnection, scope: str, keys: S3Keys) 
         raise StartError(f"DuckDB does not take the keys for {scope}") from None
 
 
-def _again(
-    connection: duckdb.DuckDBPyConnection, work: Callable[[], object], tries_max: int = TRIES_MAX
-) -> None:
+def _again(connection: duckdb.DuckDBPyConnection, work: Callable[[], object]) -> None:
     """Do it, again if another collector did the same at that moment."""
-    for tries in range(1, tries_max + 1):
+    for tries in range(1, TRIES_MAX + 1):
         try:
             work()
             return
         except duckdb.Error:
             with suppress(duckdb.Error):
                 connection.execute("ROLLBACK")
-            if tries == tries_max:
+            if tries == TRIES_MAX:
                 raise
             time.sleep(random.uniform(0.5, 1) * 0.05 * 2**tries)
 
@@ -161,90 +160,6 @@ def sealed_segment(connection: duckdb.DuckDBPyConnection, collector: str) -> int
         "SELECT max(segment) FROM lake.main.collectors WHERE collector = $1", [collector]
     ).fetchone()
     return int(row[0]) if row and row[0] is not None else 0
-
-
-@dataclass(frozen=True, slots=True)
-class LakeChange:
-    """A commit to the lake."""
-
-    number: int
-    is_own_seal: bool
-    """Whether it moved a segment of this collector, and did nothing else."""
-    changes: str
-    """As DuckLake notes them: `inserted_into_table:26,inline_flush:22`."""
-    tables: Mapping[int, str]
-    """Names of all tables by their numbers."""
-
-
-def changes_since(
-    connection: duckdb.DuckDBPyConnection, snapshot: int, collector: str
-) -> list[LakeChange]:
-    """Commits after that snapshot that the lake remembers (SNAPSHOTS_KEPT). Raises duckdb.Error."""
-    rows = connection.execute(
-        "SELECT snapshot_id, coalesce(changes_made, ''), author, commit_message "
-        f"FROM {METADATA}.ducklake_snapshot_changes WHERE snapshot_id > $1",
-        [snapshot],
-    ).fetchall()
-    tables = dict(
-        connection.execute(f"SELECT table_id, table_name FROM {METADATA}.ducklake_table").fetchall()
-    )
-    return [
-        LakeChange(number, (author, message) == (collector, _SEAL), changes, tables)
-        for number, changes, author, message in rows
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class SampleFile:
-    """A file of a table of samples, and of when its rows are; None: that is not known."""
-
-    path: str
-    first: datetime | None
-    last: datetime | None
-
-
-def files(cursor: duckdb.DuckDBPyConnection, table: str, folder: str) -> list[SampleFile] | None:
-    """All files that hold rows of a table now; None: not all of its rows, or more than them.
-
-    `folder`: of the lake's files. Raises duckdb.Error.
-    """
-    found = cursor.execute(
-        f"""
-        WITH t AS (
-            SELECT t.table_id, t.path AS folder, t.path_is_relative, s.path AS above, c.column_id
-            FROM {METADATA}.ducklake_table t
-            JOIN {METADATA}.ducklake_schema s ON s.schema_id = t.schema_id AND s.schema_name = 'main'
-            JOIN {METADATA}.ducklake_column c ON c.table_id = t.table_id AND c.column_name = 'ts'
-            WHERE t.table_name = $1 AND t.end_snapshot IS NULL AND s.end_snapshot IS NULL
-                AND c.end_snapshot IS NULL
-        )
-        SELECT
-            t.above || t.folder || f.path AS path, TRY_CAST(v.min_value AS TIMESTAMP),
-            TRY_CAST(v.max_value AS TIMESTAMP),
-            f.path_is_relative AND t.path_is_relative AND f.mapping_id IS NULL
-                AND f.file_format = 'parquet' AND f.data_file_id NOT IN (
-                    SELECT data_file_id FROM {METADATA}.ducklake_delete_file
-                    WHERE end_snapshot IS NULL
-                )
-        FROM t JOIN {METADATA}.ducklake_data_file f ON f.table_id = t.table_id
-        LEFT JOIN {METADATA}.ducklake_file_column_stats v
-            ON v.data_file_id = f.data_file_id AND v.column_id = t.column_id
-        WHERE f.end_snapshot IS NULL
-        """,
-        [table],
-    ).fetchall()
-    inlined = cursor.execute(
-        f"SELECT i.table_name FROM {METADATA}.ducklake_inlined_data_tables i "
-        f"JOIN {METADATA}.ducklake_table t ON t.table_id = i.table_id WHERE t.table_name = $1",
-        [table],
-    ).fetchall()
-    for (name,) in inlined:
-        rows = f'SELECT count(*) FROM {METADATA}."{name}" WHERE end_snapshot IS NULL'
-        if cursor.execute(rows).fetchall() != [(0,)]:
-            return None
-    if not all(is_plain for *_, is_plain in found):
-        return None
-    return [SampleFile(f"{folder.rstrip('/')}/{path}", at, until) for path, at, until, _ in found]
 
 
 def seal(
@@ -274,7 +189,7 @@ def seal(
         )
         note()
         cursor.execute(
-            f"CALL ducklake_set_commit_message('lake', {_text(collector)}, '{_SEAL}',"
+            f"CALL ducklake_set_commit_message('lake', {_text(collector)}, '{SEAL}',"
             f" extra_info => '{segment}')"
         )
     return rows
@@ -290,7 +205,7 @@ def damaged_file(
     with translating():
         snapshots = cursor.execute(
             f"SELECT snapshot_id FROM {METADATA}.ducklake_snapshot_changes WHERE author = $1 "
-            f"AND commit_message = '{_SEAL}' AND try_cast(commit_extra_info AS BIGINT) <= $2 "
+            f"AND commit_message = '{SEAL}' AND try_cast(commit_extra_info AS BIGINT) <= $2 "
             "ORDER BY snapshot_id DESC LIMIT 100",
             [collector, until],
         ).fetchall()

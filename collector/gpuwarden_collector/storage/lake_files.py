@@ -69,7 +69,7 @@ def live_files(
         [of],
     ).fetchall()
     return [
-        LakeFile(r[0], r[1], _joined(root, (r[2:4], r[4:6], r[6:8])), r[8], r[9], r[11], r[10])
+        LakeFile(r[0], r[1], joined(root, (r[2:4], r[4:6], r[6:8])), r[8], r[9], r[11], r[10])
         for r in rows
     ]
 
@@ -144,7 +144,8 @@ def is_remote(root: str) -> bool:
     return "://" in root
 
 
-def _joined(root: str, pieces: Iterable[tuple[str, bool]]) -> str:
+def joined(root: str, pieces: Iterable[tuple[str, bool]]) -> str:
+    """Where a file is. `pieces`: of its path in the catalogue, and whether each is below the one before."""
     path = root
     for piece, is_relative in pieces:
         path = f"{path.rstrip('/')}/{piece}" if is_relative else piece

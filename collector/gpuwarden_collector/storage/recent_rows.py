@@ -25,10 +25,10 @@ from gpuwarden.clock import Clock
 from gpuwarden.metric import Type
 from gpuwarden.schema import TABLES, UPSERTED, column_sql, stored_columns, views_sql
 from gpuwarden.table import Column
-from gpuwarden_collector.storage import lake
 from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.storage.hot import RowsSince
+from gpuwarden_collector.storage.lake_catalogue import LakeChange
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES, SegmentError
 
 log = logging.getLogger(__name__)
@@ -97,8 +97,9 @@ class RecentRows:
     """A source of queries for one thread: see `QuerySource` in `query/execute.py`."""
 
     def __init__(self, engine: Engine, rows_since: RowsSince, clock: Clock, bytes_max: int) -> None:
-        """`rows_since`: the engine's. `bytes_max`: of all tables, about. Raises duckdb.Error."""
-        self._engine = engine
+        """`engine`: one that reads alone, and the lake. `rows_since`: its own. `bytes_max`: of all tables, about. Raises duckdb.Error."""
+        assert engine.lake is not None
+        self._engine, self._lake = engine, engine.lake
         self._clock = clock
         self._bytes_max = bytes_max
         self._since = rows_since
@@ -167,12 +168,12 @@ class RecentRows:
         """Learn what has changed; False: that cannot be told now."""
         for name in [n for n, kept in self._kept.items() if now - kept.used_at > _FORGET_AFTER]:
             self._forget([name])
-        mark = self._engine.mark()
+        mark = self._lake.mark()
         if mark is None:
             return False
         if mark != self._mark:
             sealed, snapshot, changed = self._asked()
-            if not self._engine.is_unchanged(mark):
+            if self._lake.mark() != mark:
                 return False
             self._forget(list(self._kept) if changed is None else changed & self._kept.keys())
             self._mark, self.sealed, self._snapshot = mark, sealed, snapshot
@@ -185,15 +186,7 @@ class RecentRows:
     def _asked(self) -> tuple[int, int, set[str] | None]:
         """The newest segment and snapshot of the lake, and tables whose rows have changed but by seals; None:
         any may have."""
-        cursor = self._engine.new_cursor()
-        try:
-            cursor.execute("BEGIN TRANSACTION READ ONLY")
-            sealed = lake.sealed_segment(cursor, self._engine.collector)
-            snapshots = lake.changes_since(cursor, self._snapshot, self._engine.collector)
-        finally:
-            with suppress(duckdb.Error):
-                cursor.execute("ROLLBACK")
-            cursor.close()
+        sealed, snapshots = self._lake.changes_since(self._snapshot)
         newest = max((s.number for s in snapshots), default=self._snapshot)
         is_known = len(snapshots) == newest - self._snapshot
         return sealed, newest, changed_tables(snapshots) if is_known else None
@@ -323,7 +316,7 @@ def create_views(
     cursor.execute(f"USE {store}")
 
 
-def changed_tables(snapshots: Sequence[lake.LakeChange]) -> set[str] | None:
+def changed_tables(snapshots: Sequence[LakeChange]) -> set[str] | None:
     """Tables whose rows other commits than seals have changed; None: that cannot be told."""
     found: set[str] = set()
     for snapshot in snapshots:

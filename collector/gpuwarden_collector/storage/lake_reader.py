@@ -1,0 +1,213 @@
+"""Shows the lake to who only reads it, without DuckLake: an empty database called `lake`, whose views read Parquet files.
+
+DuckLake (1.5.5) writes the constants of a query's conditions into SQL of its own for the catalogue, and ends a text at a
+NUL character: what follows runs as statements, whatever the query was allowed to do. It also asks the catalogue several
+times for each table of a query, and for statistics of every column. Here the catalogue is asked once after a commit, on
+a connection that no query is planned on (`lake_catalogue.py`).
+"""
+
+import time
+from collections.abc import Collection, Iterable
+from datetime import datetime
+
+import duckdb
+import pyarrow as pa
+
+from gpuwarden.schema import TABLES, column_type, stored_columns
+from gpuwarden_collector.storage.address import LakeAddress
+from gpuwarden_collector.storage.errors import StoreUnavailableError
+from gpuwarden_collector.storage.lake import SEALED_TABLES, not_opened, open_files
+from gpuwarden_collector.storage.lake_catalogue import (
+    Catalogue,
+    LakeCatalogue,
+    LakeChange,
+    LakeTable,
+    SampleFile,
+    open_catalogue,
+)
+from gpuwarden_collector.storage.wal_index import CatalogMark
+
+_ROWS = "inlined"
+"""Schema of tables of the rows that stand in the catalogue itself."""
+_TRIES = 3
+
+
+class LakeReader:
+    """For one thread. Its tables are as of the last `look`."""
+
+    def __init__(self, address: LakeAddress, collector: str) -> None:
+        """Raises StartError for a lake that others share, StoreUnavailableError, duckdb.Error."""
+        self._address = address
+        self._mark = CatalogMark(address)
+        self._seen: bytes | None = None
+        self._named: set[str] = set()
+        """Tables that are known as of `_seen`."""
+        self._catalogue = LakeCatalogue(_opened(address), address.data, collector)
+        self._shown: dict[str, LakeTable] = {}
+        self._filled: dict[str, LakeTable] = {}
+
+    def attach(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Have `lake` with all tables, as yet without rows. Raises duckdb.Error, StartError."""
+        open_files(connection, self._address)
+        connection.execute(f"ATTACH ':memory:' AS lake; CREATE SCHEMA lake.{_ROWS}")
+        for name in SEALED_TABLES:
+            self._create(connection, name, LakeTable())
+
+    def mark(self) -> bytes | None:
+        """As `CatalogMark.look`."""
+        return self._mark.look()
+
+    @property
+    def sealed(self) -> int:
+        """The newest segment of the collector that the lake held at the last `look`."""
+        return self._catalogue.sealed
+
+    def look(self, names: Collection[str]) -> None:
+        """Know what these tables are made of now, all of one moment. Raises StoreUnavailableError."""
+        mark = self._mark.look()
+        if mark is not None and mark == self._seen and self._named.issuperset(names):
+            return
+        self._catalogue.look(names)
+        if mark is None or mark != self._seen:
+            self._named = set()
+        # A commit while it was asked may be seen or not: then the next look asks again.
+        self._seen = mark if mark == self._mark.look() else None
+        self._named |= set(names)
+
+    def changes_since(self, snapshot: int) -> tuple[int, list[LakeChange]]:
+        """The newest segment that the lake holds, and its commits after that snapshot that it remembers.
+
+        Raises StoreUnavailableError.
+        """
+        self._seen = None
+        changes = self._catalogue.changes_since(snapshot)
+        return self._catalogue.sealed, changes
+
+    def is_readable(self) -> bool:
+        """Whether the catalogue answers now."""
+        try:
+            self._catalogue.look(())
+        except StoreUnavailableError:
+            return False
+        return True
+
+    def show(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str]) -> None:
+        """Have `lake.main` give all rows of these tables. Outside of a transaction. Raises duckdb.Error."""
+        for name in names:
+            table = self._catalogue.table(name)
+            if self._shown.get(name) is not table:
+                self._shown.pop(name, None)
+                self._create(cursor, name, table)
+                self._shown[name] = table
+
+    def rows_sql(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        name: str,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> tuple[str, int]:
+        """SELECTs of the rows of a table that may be of that time, both ends included (naive UTC), "" where there are
+        none; and how many files they read. Outside of a transaction. Raises duckdb.Error."""
+        table = self._catalogue.table(name)
+        self._fill(cursor, name, table)
+        files = [file for file in table.files if may_hold(file, since, until)]
+        return _rows_sql(name, table, files), len(files)
+
+    def _create(self, cursor: duckdb.DuckDBPyConnection, name: str, table: LakeTable) -> None:
+        self._fill(cursor, name, table)
+        sql = _rows_sql(name, table, table.files) or _nothing_sql(name)
+        cursor.execute(f"CREATE OR REPLACE VIEW lake.main.{name} AS {sql}")
+
+    def _fill(self, cursor: duckdb.DuckDBPyConnection, name: str, table: LakeTable) -> None:
+        """Have the rows that stand in the catalogue as a table."""
+        if not table.rows or self._filled.get(name) is table:
+            return
+        self._filled.pop(name, None)
+        columns = zip(table.columns, zip(*table.rows, strict=True), strict=True)
+        cursor.register("given", pa.table({column: pa.array(of) for column, of in columns}))
+        cursor.execute(
+            f"CREATE OR REPLACE TABLE lake.{_ROWS}.{name} AS SELECT {_listed(name, table, is_cast=True)} FROM given"
+        )
+        cursor.unregister("given")
+        self._filled[name] = table
+
+
+def may_hold(file: SampleFile, since: datetime | None, until: datetime | None) -> bool:
+    """Whether a file may hold rows of that time, both ends included; None: it has no such end."""
+    is_before = since is not None and file.last is not None and file.last < since
+    is_behind = until is not None and file.first is not None and file.first > until
+    return not is_before and not is_behind
+
+
+def _opened(address: LakeAddress) -> Catalogue:
+    if not address.is_shared:
+        return open_catalogue(address)
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            return open_catalogue(address)
+        except duckdb.Error as error:
+            # Who only reads is told soon that there is nothing to be read.
+            if tries == _TRIES:
+                raise not_opened(address, error) from error
+            time.sleep(0.05 * 2**tries)
+
+
+def _rows_sql(name: str, table: LakeTable, files: Iterable[SampleFile]) -> str:
+    plain = [file.path for file in files if not file.deleted and not file.deleted_in]
+    options = ", hive_partitioning = false"
+    if table.is_uneven:
+        options += f", schema = {_schema_sql(name, table)}"
+    sources = []
+    if plain:
+        sources.append(f"read_parquet([{', '.join(map(_text, plain))}]{options})")
+    for file in files:
+        conditions = [
+            f"file_row_number NOT IN (SELECT pos FROM read_parquet({_text(path)}))"
+            for path in file.deleted_in
+        ]
+        if file.deleted:
+            conditions.append(f"file_row_number NOT IN ({', '.join(map(str, file.deleted))})")
+        if conditions:
+            sources.append(
+                f"read_parquet({_text(file.path)}, file_row_number = true{options}) "
+                f"WHERE {' AND '.join(conditions)}"
+            )
+    selected = [f"SELECT {_listed(name, table)} FROM {source}" for source in sources]
+    if table.rows:
+        names = ", ".join(f'"{column.name}"' for column in stored_columns(TABLES[name]))
+        selected.append(f"SELECT {names} FROM lake.{_ROWS}.{name}")
+    return " UNION ALL ".join(selected)
+
+
+def _schema_sql(name: str, table: LakeTable) -> str:
+    """Columns by field id, NULL where a file has none: takes twice as long to plan as columns by name."""
+    types = {column.name: column_type(column) for column in stored_columns(TABLES[name])}
+    fields = (
+        f"{number}: {{name: '{column}', type: '{types[column]}', default_value: NULL}}"
+        for column, number in zip(table.columns, table.field_ids, strict=True)
+        if column in types
+    )
+    return f"MAP {{{', '.join(fields)}}}"
+
+
+def _listed(name: str, table: LakeTable, *, is_cast: bool = False) -> str:
+    """Columns of a table as a SELECT of its rows has them; NULL for those that the lake does not have yet."""
+    listed = []
+    for column in stored_columns(TABLES[name]):
+        quoted, kind = f'"{column.name}"', column_type(column)
+        if column.name not in table.columns:
+            listed.append(f"CAST(NULL AS {kind}) AS {quoted}")
+        else:
+            listed.append(f"CAST({quoted} AS {kind}) AS {quoted}" if is_cast else quoted)
+    return ", ".join(listed)
+
+
+def _nothing_sql(name: str) -> str:
+    return f"SELECT {_listed(name, LakeTable())} LIMIT 0"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"

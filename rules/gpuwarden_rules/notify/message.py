@@ -4,6 +4,8 @@ A message is stored as JSON before it is sent, and worded when it is sent.
 """
 
 import hashlib
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -29,7 +31,7 @@ class MessageReason(StrEnum):
     """Why a receiver is told of an incident."""
 
     OPENED = "opened"
-    ESCALATED = "escalated"  # worse than it was said to be, or twice as large
+    ESCALATED = "escalated"  # worse than it was said to be, or much larger
     UPDATED = "updated"  # changed otherwise; only for receivers that replace what they were sent
     REPEATED = "repeated"  # still open, and told long ago
     RESOLVED = "resolved"
@@ -126,3 +128,16 @@ def from_json(body: bytes) -> Notification:
 def message_id(*parts: str) -> str:
     """32 hex digits of what makes a message this one."""
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+
+
+def of_each_node(alerts: Sequence[Alert], most: int) -> list[Alert]:
+    """At most so many of them, of as many nodes as can be, in their order: a node that has many hides no other."""
+    if len(alerts) <= most:
+        return [*alerts]
+    seen: Counter[str] = Counter()
+    ranks = []
+    for at, alert in enumerate(alerts):
+        node = alert.labels.get("node", "")
+        ranks.append((seen[node], at))
+        seen[node] += 1
+    return [alerts[at] for at in sorted(at for _, at in sorted(ranks)[:most])]

@@ -6,14 +6,14 @@ own. Alerts have waited for each other before they become an incident (`incident
 
 Invariants
 - A receiver is told of an incident when it opens and when it is over; between, when it is worse or
-  twice as large, and after the repeat interval. Each change is told once. Receivers that replace what they
+  twice as large, has reached other nodes, and after the repeat interval. Each change is told once. Receivers that replace what they
   were sent get every change, at the pace of its severity.
 - A receiver that was told that an incident is open is told once that it is over, also when it was
   muted or routed elsewhere meanwhile. It hears of no end whose beginning it was not told.
 - State and messages belong together: whoever keeps one must keep the other (`outbox.py`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -28,6 +28,7 @@ from gpuwarden_rules.notify.message import (
     MessageReason,
     Notification,
     message_id,
+    of_each_node,
 )
 from gpuwarden_rules.notify.routing import NotificationPace, Recipient, Route, RoutingPolicy
 
@@ -35,6 +36,9 @@ STATE_KEEPER_PACE = NotificationPace(0, 300)
 """Of receivers that group by themselves; `alertmanager.py` says how long what they are told holds."""
 GROWTH = 2
 """An incident with so many times the roots that were told of is told again."""
+NODES_GROWTH = 0.5
+"""So is one with nodes that were not named, from so many of those that were: the GPUs of a node that is in an
+incident, which it may make up, keep no other node from being named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,13 +206,31 @@ def _due(
     if notice.is_over:
         return MessageReason.OPENED, soon
     is_worse = URGENCY[want.incident.severity] < URGENCY[notice.worst]
-    if is_worse or want.roots >= GROWTH * max(1, notice.roots):
+    is_larger = want.roots >= GROWTH * max(1, notice.roots) or _reaches_others(notice, want)
+    if is_worse or is_larger:
         return MessageReason.ESCALATED, soon
     if recipient.updates and notice.shape != want.shape:
         return MessageReason.UPDATED, soon
     if recipient.keeps_state and {a.fingerprint for a in want.alerts} != notice.alerts.keys():
         return MessageReason.UPDATED, soon
     return MessageReason.REPEATED, notice.sent_at + _s(want.pace.repeat_s)
+
+
+def _reaches_others(notice: IncidentNotice, want: _Wanted) -> bool:
+    """Whether there are nodes that the receiver was not told of, if a message can name all."""
+    named, nodes = _nodes(notice.alerts.values()), _nodes(want.alerts)
+    return len(nodes) <= ALERTS_MAX and len(nodes - named) >= max(1, NODES_GROWTH * len(named))
+
+
+def _listed(want: _Wanted) -> tuple[list[Alert], int]:
+    """What a message lists, and how many of it are roots; at least a quarter is left to what follows."""
+    roots, follows = want.alerts[: want.roots], want.alerts[want.roots :]
+    first = of_each_node(roots, ALERTS_MAX - min(len(follows), ALERTS_MAX // 4))
+    return [*first, *of_each_node(follows, ALERTS_MAX - len(first))], len(first)
+
+
+def _nodes(alerts: Iterable[Alert]) -> set[str]:
+    return {alert.labels["node"] for alert in alerts if "node" in alert.labels}
 
 
 def _tell(
@@ -222,7 +244,9 @@ def _tell(
     """What the receiver knows after being told, and the message; several where one cannot list what
     all must go."""
     told = {} if notice is None else notice.alerts
-    listed = want.alerts if recipient.keeps_state else want.alerts[:ALERTS_MAX]
+    listed, listed_roots = want.alerts, want.roots
+    if not recipient.keeps_state:
+        listed, listed_roots = _listed(want)
     firing = {alert.fingerprint: alert for alert in listed}
     known = {alert.fingerprint for alert in want.alerts}
     over = [_over(alert, now) for name, alert in told.items() if name not in known]
@@ -239,7 +263,7 @@ def _tell(
         reason=reason,
         incident=sent,
         firing=tuple(firing.values()),
-        roots=want.roots,
+        roots=listed_roots,
         resolved=tuple(over) if recipient.wants_resolved else (),
         firing_total=len(want.alerts),
         resolved_total=len(over) if recipient.wants_resolved else 0,

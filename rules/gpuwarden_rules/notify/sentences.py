@@ -22,6 +22,7 @@ from gpuwarden_rules.notify.message import (
     MessageReason,
     Notification,
     Waster,
+    of_each_node,
 )
 
 FORMS = ("text", "markdown", "short")
@@ -91,7 +92,7 @@ def _incident(message: Notification, style: Style) -> tuple[str, list[str]]:
     if incident.roots > 1 and roots:
         lines.append(f"Where: {_places(roots, message)}.")
     if follows:
-        lines.append(f"Follows: {_by_rule(follows)}.")
+        lines.append(f"Follows: {_by_rule(follows)}{_elsewhere(roots, follows, incident)}.")
     if message.is_over:
         lines += _ended(message, incident)
     else:
@@ -107,6 +108,18 @@ def _by_rule(alerts: Sequence[Alert]) -> str:
     ]
     more = len(counts) - len(named)
     return ", ".join(named) + (f" and {more} other rules" if more else "")
+
+
+def _elsewhere(roots: Sequence[Alert], follows: Sequence[Alert], incident: Incident) -> str:
+    """Nodes that nothing else names: `, also on dgx-08 and 3 other nodes`."""
+    named = {alert.labels.get("node") for alert in roots} | {incident.labels.get("node"), None}
+    found = {alert.labels.get("node") for alert in follows} - named
+    nodes = sorted(node for node in found if node)
+    if not nodes:
+        return ""
+    more = len(nodes) - PLACES_MAX
+    others = f" and {more} other nodes" if more > 0 else ""
+    return f", also on {', '.join(nodes[:PLACES_MAX])}{others}"
 
 
 def _state(message: Notification, incident: Incident, style: Style) -> list[str]:
@@ -160,8 +173,8 @@ def _ended(message: Notification, incident: Incident) -> list[str]:
 def _places(alerts: Sequence[Alert], message: Notification) -> str:
     """`gpu 1, 2, 3`; `dgx-07 gpu 1, dgx-08 gpu 1`: what tells the roots of an incident apart."""
     common = message.incident.labels if message.incident else {}
-    places = (_place(alert, common) for alert in alerts)
-    named = sorted(places, key=lambda place: (place[0], place[1].rjust(8)))[:PLACES_MAX]
+    places = (_place(alert, common) for alert in of_each_node(alerts, PLACES_MAX))
+    named = sorted(places, key=lambda place: (place[0], place[1].rjust(8)))
     texts = []
     for head, group in groupby(named, key=lambda place: place[0]):
         texts.append(" ".join(filter(None, (head, ", ".join(tail for _, tail in group)))))

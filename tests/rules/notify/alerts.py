@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from gpuwarden.alert import Alert, AlertState, Severity, fingerprint
 from gpuwarden.incident import Incident
-from gpuwarden_rules.incidents.graph import CauseGraph
+from gpuwarden_rules.incidents.graph import CauseGraph, NodeLabels
 from gpuwarden_rules.incidents.state import IncidentView, step
 from gpuwarden_rules.notify.message import Notification
 from gpuwarden_rules.notify.planner import plan
@@ -60,10 +60,13 @@ class Incidents:
     def __init__(self) -> None:
         self.incidents: dict[str, Incident] = {}
         self.graph = GRAPH
+        self.nodes: NodeLabels = {}
 
     def view(self, alerts: Iterable[Alert], now: datetime) -> IncidentView:
         active = {alert.fingerprint: alert for alert in alerts}
-        self.incidents = step(self.incidents, active.values(), self.graph, {}, now).incidents
+        self.incidents = step(
+            self.incidents, active.values(), self.graph, self.nodes, now
+        ).incidents
         return IncidentView(list(self.incidents.values()), active)
 
 

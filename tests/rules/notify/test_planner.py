@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from math import log2
 
 import pytest
@@ -13,9 +13,11 @@ from tests.rules.notify.alerts import GRAPH, Incidents, make_alert
 
 from gpuwarden.alert import AlertState, Severity
 from gpuwarden.incident import IncidentState
+from gpuwarden_rules.incidents.graph import CauseGraph
 from gpuwarden_rules.notify.message import ALERTS_MAX, MessageReason, Notification
 from gpuwarden_rules.notify.planner import IncidentNotice, plan
 from gpuwarden_rules.notify.routing import Owners, Recipient, Route, RoutingPolicy
+from gpuwarden_rules.notify.sentences import Style, rendered
 
 ONE = RoutingPolicy({"chat": Recipient()}, [Route(receivers=("chat",))])
 EDITS = RoutingPolicy({"chat": Recipient(updates=True)}, [Route(receivers=("chat",))])
@@ -102,6 +104,46 @@ def test_an_incident_that_became_twice_as_large_is_told_again(alert_of, start) -
     assert [m.incident.roots for m in messages] == [1, 2, 4, 8, 16, 32]
     assert len({m.incident.id for m in messages}) == 1
     assert len(run([*alerts, alert_of(gpu=99, at=start + H)], start + H)) == 1  # another incident
+
+
+def test_a_node_that_makes_up_alerts_keeps_no_other_from_being_named(alert_of, start) -> None:
+    """Racks and switches are what nodes say of themselves, so a node may be in the incident of any other."""
+    racks = CauseGraph(
+        together={"gpu_hot": ("rack",)},
+        causes={"gpu_idle": {"gpu_hot": ("rack",)}},
+        gather_s=GRAPH.gather_s,
+    )
+    for name in ("gpu_hot", "gpu_idle"):
+        run = Run()
+        run.incidents.graph, run.incidents.nodes = (
+            racks,
+            {n: {"rack": "r1"} for n in ("aaa", "victim")},
+        )
+        made_up = [
+            with_rack(alert_of(node="aaa", gpu=gpu, usd_per_hour=99.0))
+            for gpu in range(ALERTS_MAX + 9)
+        ]
+        assert len(run(made_up, start)) == 1
+        later = start + 60 * S
+        victim = with_rack(alert_of(name, node="victim", severity=Severity.WARNING, at=later))
+        (message,) = run([*made_up, victim], later)
+        assert message.reason is MessageReason.ESCALATED
+        assert "victim" in rendered(message, "text", Style(UTC)).body
+        assert run([*made_up, victim], later + H) == []
+
+
+def with_rack(alert):
+    return replace(alert, labels={**alert.labels, "rack": "r1"})
+
+
+def test_each_node_that_joins_a_small_incident_is_told(alert_of, start) -> None:
+    run, alerts, messages = Run(), [], []
+    run.incidents.graph = CauseGraph(together={"gpu_hot": ("fleet",)}, gather_s=GRAPH.gather_s)
+    for number in range(30):
+        at = start + 30 * number * S
+        alerts.append(alert_of(node=f"n{number}", at=at))
+        messages += run(alerts, at)
+    assert [m.incident.nodes for m in messages] == [1, 2, 3, 5, 8, 12, 18, 27]
 
 
 def test_an_incident_that_is_over_is_told_once_and_one_that_comes_back_keeps_its_pace(

@@ -176,7 +176,7 @@ class Gate:
         if site is not None:
             is_ours = site in ("same-origin", "none")
         else:
-            is_ours = origin is None or urlsplit(origin).netloc == host
+            is_ours = origin is None or _host_of(origin) == host
         return (
             None if is_ours else Denied("cross_site", "a page of another site may not do this", 403)
         )
@@ -244,3 +244,10 @@ def token_in(authorization: str) -> str:
             return pair.partition(":")[2]
         case _:
             return ""
+
+
+def _host_of(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # as of `http://[`
+        return None

@@ -156,7 +156,7 @@ async def _asked(request: web.Request) -> tuple[str, str, str]:
         async with asyncio.timeout(BODY_S):
             document = json.loads(await request.content.readexactly(request.content_length or 0))
         node, name, digest = (document[key] for key in ("node", "id", "sha256"))
-    except (TimeoutError, ValueError, TypeError, KeyError, EOFError) as error:
+    except (TimeoutError, ValueError, TypeError, KeyError, EOFError, RecursionError) as error:
         raise ValueError("the body must be JSON with node, id and sha256") from error
     if not isinstance(node, str) or not 0 < len(node.encode()) <= NODE_BYTES_MAX:
         raise ValueError(f"node must be a name of at most {NODE_BYTES_MAX} bytes")

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from gpuwarden.clock import Clock
 from gpuwarden.wire import BATCH_SECONDS_HEADER, INGEST_PATH
-from gpuwarden_collector.http.bodies import Busy
+from gpuwarden_collector.http.bodies import Busy, LateBodyError, within_time
 from gpuwarden_collector.ingest.commit_plan import Rejected, RetryLater, Stored
 from gpuwarden_collector.ingest.decode import RefusedBody
 from gpuwarden_collector.ingest.pacing import Pacing
@@ -22,6 +22,10 @@ from gpuwarden_collector.ops.readiness import not_ready
 log = logging.getLogger(__name__)
 
 _RETRY_AFTER_S = 5
+_BODY_SPARE_S = 1.0
+"""More than bodies have that are given up in another way."""
+_TOLD_EVERY_S = 60.0
+_TOLD_PATHS_MAX = 20
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -39,8 +43,9 @@ class Api:
         more_metrics: Callable[[], str] = str,
         pacing: Pacing | None = None,
         guard: Any = None,
+        body_timeout_s: float = 30.0,
     ) -> None:
-        """`pacing`: how large batches should be; None: as agents like. `guard`: middleware that lets
+        """`body_timeout_s`: of bodies that have no limit of their own. `pacing`: how large batches should be; None: as agents like. `guard`: middleware that lets
         requests in; None: all."""
         self._ingest = ingest
         self._stats = stats
@@ -48,6 +53,9 @@ class Api:
         self._levels = levels
         self._more_metrics = more_metrics
         self._pacing = pacing or Pacing(clock, stats.acknowledge_seconds)
+        self._body_timeout_s = body_timeout_s
+        self._told: dict[str, float] = {}
+        """When a failure at a path was last told of."""
         self._guards = () if guard is None else (guard,)
 
     def application(self, more: Iterable[web.AbstractRouteDef] = ()) -> web.Application:
@@ -109,7 +117,8 @@ class Api:
         @web.middleware
         async def answer_errors(request: web.Request, handler: _Handler) -> web.StreamResponse:
             try:
-                return await handler(request)
+                with within_time(request, self._body_timeout_s + _BODY_SPARE_S):
+                    return await handler(request)
             except web.HTTPException as error:
                 if error.status < 400:
                     raise
@@ -117,12 +126,25 @@ class Api:
                 if "Allow" in error.headers:
                     answer.headers["Allow"] = error.headers["Allow"]
                 return answer
+            except LateBodyError as error:
+                return closing(request, error_response(408, str(error)))
             except Exception:
                 self._stats.request_failures += 1
-                log.exception("request failed", extra={"path": request.path})
+                if self._is_news(request.path):
+                    log.exception("request failed", extra={"path": request.path})
                 return error_response(500, "the collector failed on this request; see its log")
 
         return answer_errors
+
+
+    def _is_news(self, path: str) -> bool:
+        """Whether no failure there was logged within a minute: who asks can ask often."""
+        now_s = self._clock.monotonic()
+        self._told = {p: at_s for p, at_s in self._told.items() if now_s - at_s < _TOLD_EVERY_S}
+        if path in self._told or len(self._told) >= _TOLD_PATHS_MAX:
+            return False
+        self._told[path] = now_s
+        return True
 
 
 def _asking(batch_s: int) -> dict[str, str]:

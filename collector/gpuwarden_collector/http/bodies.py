@@ -1,6 +1,8 @@
 """Reads request bodies within bounds: size of one, memory of all, time of each."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from aiohttp import StreamReader, web
@@ -15,6 +17,29 @@ class Busy:
     reason: str
     retry_after_s: int = 1
     status: int = 429
+
+
+class LateBodyError(TimeoutError):
+    """A body did not come in time. aiohttp, which reads what is left of one, takes a TimeoutError."""
+
+
+@contextmanager
+def within_time(request: web.Request, seconds: float) -> Iterator[None]:
+    """Whoever reads the body of the request in it, and nobody else, has LateBodyError where it is late."""
+
+    def end() -> None:
+        if not request.content.is_eof():
+            late = LateBodyError(f"the body did not arrive within {seconds:g} s")
+            request.content.set_exception(late)
+
+    if request.content.is_eof():
+        yield
+        return
+    timer = asyncio.get_running_loop().call_later(seconds, end)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class BodyReader:

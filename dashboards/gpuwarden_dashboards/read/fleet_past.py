@@ -41,7 +41,8 @@ async def read_past(querier: Querier, by: str, now: datetime, *, is_large: bool)
     )
     params: dict[str, Any] = {"begin": begin, "end": now, "step_s": step.total_seconds()}
     if by not in ("", "model"):
-        params["path"] = f'$."{by}"'
+        # As a JSON pointer: in a path `*` is every label.
+        params["path"] = "/" + by.replace("~", "~0").replace("/", "~1")
     found = await querier.query(
         f"""
         WITH names AS (

@@ -23,7 +23,7 @@ async def document_of(request: web.Request) -> Any:
     if request.content_type != "application/json":
         raise RequestError("the body must be JSON, with that Content-Type", 415)
     try:
-        return json.loads(await request.text())
+        return json.loads(await request.read())
     except (ValueError, RecursionError) as error:
         raise RequestError(f"the body is not valid JSON: {error}") from error
 

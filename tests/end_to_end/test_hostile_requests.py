@@ -1,0 +1,89 @@
+"""Requests that are odd get an answer of 4xx: no trace in the log, no wait without end, at any endpoint."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from yarl import URL
+
+from gpuwarden.clock import SystemClock
+from gpuwarden_cli.services import collecting
+from gpuwarden_collector.http.openapi import ENDPOINTS
+from gpuwarden_collector.settings import CollectorSettings
+
+BODY_S = 1.0
+WITH_BODY = sorted((m, p) for m, p in ENDPOINTS if m in ("POST", "PUT", "PATCH"))
+WITHOUT = ("/logout", "/v1/rules/reload")
+"""Read no body."""
+JSON = {"Content-Type": "application/json"}
+NESTED = b'{"a":' + b"[" * 100_000
+ODD: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    *(
+        ("POST", path, {"data": b"{}", "headers": {"Origin": origin, **JSON}})
+        for path in ("/v1/silences", "/v1/sql", "/v1/ingest", "/mcp", "/login")
+        for origin in ("http://[", "//[", "http://[::1", "null", "http://a@b:c", "")
+    ),
+    *(
+        ("POST", path, {"data": data, "headers": {"Content-Type": f"application/json{charset}"}})
+        for path in ("/v1/silences", "/v1/backtests", "/v1/sql", "/v1/queries", "/v1/enroll", "/mcp")
+        for data in (b"\xff\xfe{", NESTED, b"[1]", b'"\\ud800"')
+        for charset in ("; charset=none", "; charset=undefined", "")
+    ),
+    ("GET", "/users/%00", {}),
+    ("GET", "/jobs/%00", {}),
+    ("GET", "/jobs/%00%0a%e2%80%ae", {}),
+    ("GET", "/v1/series?gpu_uuid=%00&metric=util_percent", {}),
+)  # fmt: skip
+FINE = (
+    *(f"/v1/fleet/past?by={by}" for by in ("*", "$", "a.b", "a/b", "~", "", "model", "[0]")),
+    "/?by=*",
+)
+
+
+async def test_a_body_that_does_not_come_is_given_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1, body_timeout_s=BODY_S)
+    async with collecting(settings, SystemClock()) as collector:
+        url = URL(collector.url)
+
+        async def status_of(method: str, path: str) -> int:
+            reader, writer = await asyncio.open_connection(url.host, url.port)
+            head = (
+                f"{method} {path.replace('{', '').replace('}', '')} HTTP/1.1\r\nHost: localhost\r\n"
+                "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+            )
+            writer.write(head.encode())
+            async with asyncio.timeout(BODY_S + 10):
+                line = await reader.readline()
+            writer.close()
+            return int(line.split()[1])
+
+        found = await asyncio.gather(*(status_of(*one) for one in WITH_BODY))
+        assert collector.stats.request_failures == 0
+    assert not [r for r in caplog.records if r.exc_info]
+    wrong = {
+        (method, path): status
+        for (method, path), status in zip(WITH_BODY, found, strict=True)
+        if not (400 <= status < 500 or status == 503 or path in WITHOUT)
+    }
+    assert not wrong
+
+
+async def test_odd_requests_are_refused(tmp_path: Path) -> None:
+    settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1)
+    wrong = []
+    async with collecting(settings, SystemClock()) as collector, aiohttp.ClientSession() as session:
+        for method, path, more in ODD:
+            url = URL(collector.url + path, encoded=True)
+            async with session.request(method, url, allow_redirects=False, **more) as answer:
+                if not 400 <= answer.status < 500:
+                    wrong.append((method, path, str(more)[:100], answer.status))
+        for path in FINE:
+            async with session.get(URL(collector.url + path, encoded=True)) as answer:
+                if answer.status not in (200, 400):
+                    wrong.append(("GET", path, "", answer.status))
+        assert collector.stats.request_failures == 0
+    assert not wrong

@@ -96,9 +96,7 @@ def told(client: Any) -> str:
     odd = client.execute(
         "SELECT node, message, count(*) FROM fleet.main.events GROUP BY ALL HAVING count(*) != 1"
     ).fetchall()
-    noted = client.execute(
-        "SELECT collector, generation, boot_id, sequence FROM fleet.main.doubtful"
-    )
+    noted = client.execute("SELECT collector, agent_id, boot_id, sequence FROM fleet.main.doubtful")
     return f"{in_lake(client)} in the lake, not once: {odd}, doubtful: {noted.fetchall()}"
 
 

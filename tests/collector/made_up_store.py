@@ -1,14 +1,20 @@
 """Puts rows into a store and moves them to its lake, as a collector does, without one that runs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import duckdb
+
 from gpuwarden.schema import UPSERTED
+from gpuwarden_collector.storage import lake_reader
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits, hot_table
+from gpuwarden_collector.storage.extensions import load_extension
 from gpuwarden_collector.storage.lake import seal
+from gpuwarden_collector.storage.lake_catalogue import PostgresCatalogue
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
 
 LIMITS = EngineLimits(memory="512MiB", threads=1)
@@ -67,3 +73,35 @@ def counted(database: Database) -> tuple[int, int]:
     """Rows of gpu_samples, and those that are different."""
     (found,) = asked(database, "SELECT count(*), count(DISTINCT (gpu_uuid, ts)) FROM gpu_samples")
     return int(found[0]), int(found[1])
+
+
+class OwnCatalogue(PostgresCatalogue):
+    """A catalogue that this process has open to write: SQLite's locks are none between its two libraries in a process,
+    DuckDB's and Python's. Query processes have Python's alone."""
+
+    def __init__(self, path: Path) -> None:
+        self._duckdb = duckdb.connect(config={"threads": 1})
+        load_extension(self._duckdb, "sqlite_scanner")
+        self._duckdb.execute(f"ATTACH '{path}' AS server (TYPE sqlite, READ_ONLY)")
+        self._duckdb.execute("USE server")
+        # It takes scans of two SQLite tables with the same columns for one (1.5.5).
+        self._duckdb.execute("SET disabled_optimizers = 'common_subplan'")
+
+    def ask_named(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        found = self._run(sql)
+        return [column[0] for column in found.description or ()], found.fetchall()
+
+    def names(self, beginning: str) -> list[str]:
+        where = f"starts_with(table_name, '{beginning}')"
+        return [row[0] for row in self.ask(f"SELECT table_name FROM duckdb_tables() WHERE {where}")]
+
+
+@contextmanager
+def in_this_process() -> Iterator[None]:
+    """Within, engines read the catalogue of a store that this process has open."""
+    before = lake_reader.open_catalogue
+    lake_reader.open_catalogue = lambda address: OwnCatalogue(Path(address.catalog))
+    try:
+        yield
+    finally:
+        lake_reader.open_catalogue = before

@@ -9,6 +9,7 @@ import duckdb
 import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
+from tests.collector.made_up_store import in_this_process
 from tests.each import each
 
 from gpuwarden.query import QueryError
@@ -507,14 +508,15 @@ def test_a_query_that_lists_tables_is_answered_by_the_engine_alone(database: Dat
 
 
 def test_joins_are_put_in_order_where_there_may_be_any(database: Database) -> None:
-    engine = Engine(
-        database.data_dir,
-        database.address,
-        database.state,
-        EngineLimits(memory="256MiB", threads=1),
-        reads_alone=True,
-        spill_dir=database.data_dir / "spill" / "x",
-    )
+    with in_this_process():
+        engine = Engine(
+            database.data_dir,
+            database.address,
+            database.state,
+            EngineLimits(memory="256MiB", threads=1),
+            reads_alone=True,
+            spill_dir=database.data_dir / "spill" / "x",
+        )
     runner = Runner(engine)
     said = []
     for number, sql in enumerate(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.collector.made_up_store import LIMITS, move_all, put
+from tests.collector.made_up_store import LIMITS, in_this_process, move_all, put
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.query import QueryError
@@ -41,9 +41,10 @@ def reader(database: Database) -> Iterator[Engine]:
 def opened(database: Database, state: StateFile) -> Engine:
     """What a query process reads by."""
     spill = database.data_dir / "spill" / "reader"
-    return Engine(
-        database.data_dir, database.address, state, LIMITS, reads_alone=True, spill_dir=spill
-    )
+    with in_this_process():
+        return Engine(
+            database.data_dir, database.address, state, LIMITS, reads_alone=True, spill_dir=spill
+        )
 
 
 def fill(database: Database, day: int, rows: int) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.collector import segment_writer
-from tests.collector.made_up_store import LIMITS, move_all, put
+from tests.collector.made_up_store import LIMITS, in_this_process, move_all, put
 
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.metric import Type
@@ -64,9 +64,10 @@ def reader(folder: Path, spill: Path, bytes_max: int = 64 * 1024 * 1024) -> Read
     since = RowsSince()
     state = StateFile(folder / FILE_NAME, is_read_only=True)
     address = local_address(folder)
-    engine = Engine(
-        folder, address, state, LIMITS, reads_alone=True, spill_dir=spill, rows_since=since
-    )
+    with in_this_process():
+        engine = Engine(
+            folder, address, state, LIMITS, reads_alone=True, spill_dir=spill, rows_since=since
+        )
     recent = RecentRows(engine, since, SystemClock(), bytes_max)
     return Reader(Runner(engine, recent if bytes_max else None), recent)
 

@@ -136,7 +136,6 @@ class Api:
 
         return answer_errors
 
-
     def _is_news(self, path: str) -> bool:
         """Whether no failure there was logged within a minute: who asks can ask often."""
         now_s = self._clock.monotonic()

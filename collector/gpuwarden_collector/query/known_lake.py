@@ -11,6 +11,7 @@ import duckdb
 from gpuwarden_collector.query.needs import SLACK, Needs
 from gpuwarden_collector.query.whole_store import WholeStore
 from gpuwarden_collector.storage.engine import Engine, hot_table
+from gpuwarden_collector.storage.lake_reader import create_view
 from gpuwarden_collector.storage.recent_rows import create_views
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
 
@@ -58,8 +59,8 @@ class KnownLake(WholeStore):
             sql = with_hot(name, of_lake)
             if self._shown.get(name) != sql:
                 self._shown.pop(name, None)
-                cursor.execute(f"CREATE OR REPLACE VIEW {_NAME}.main.{name} AS {sql}")
-                self._shown[name] = sql
+                if create_view(cursor, f"VIEW {_NAME}.main.{name}", name, sql):
+                    self._shown[name] = sql
 
     def _open(self) -> duckdb.DuckDBPyConnection:
         """Raises duckdb.Error."""

@@ -17,6 +17,7 @@ from gpuwarden_collector.query.known_lake import with_hot
 from gpuwarden_collector.query.time_bounds import bounds_of, conditions
 from gpuwarden_collector.query.whole_store import WholeStore
 from gpuwarden_collector.storage.engine import Engine, hot_table
+from gpuwarden_collector.storage.lake_reader import create_view
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
 
 _ROUNDED = timedelta(seconds=1)
@@ -131,8 +132,8 @@ class PrunedLake(WholeStore):
             if name not in self._shown_rows:
                 self._shown_rows[name] = SCHEMAS[name].empty_table()
                 cursor.register(hot_table(name), self._shown_rows[name])
-            cursor.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {sql}")
-            self._shown[name] = sql
+            if create_view(cursor, f"TEMP VIEW {name}", name, sql):
+                self._shown[name] = sql
 
     def let_go(self) -> None:
         """Hold no rows."""

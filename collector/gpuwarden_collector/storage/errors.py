@@ -29,7 +29,9 @@ def unreachable_store(error: Exception) -> str | None:
     """What an error says of an object store that does not answer, or answers that it cannot now."""
     if isinstance(error, duckdb.HTTPException):
         return None if error.status_code == 404 else one_line(error)
-    is_away = isinstance(error, duckdb.IOException | OSError) and _NO_ANSWER.search(str(error))
+    # Said again by a view of files that could not be opened: InvalidInputException.
+    kinds = duckdb.IOException | duckdb.InvalidInputException | OSError
+    is_away = isinstance(error, kinds) and _NO_ANSWER.search(str(error))
     return one_line(error) if is_away else None
 
 

@@ -257,7 +257,8 @@ class LakeCatalogue:
         found = {
             name: _Layout(number, ((above, bool(is_above)), (folder, bool(is_folder))))
             for number, name, above, is_above, folder, is_folder in ask(
-                "SELECT t.table_id, t.table_name, s.path, s.path_is_relative, t.path, t.path_is_relative "
+                "SELECT t.table_id, t.table_name, s.path AS above, s.path_is_relative AS is_above_relative, "
+                "t.path AS folder, t.path_is_relative AS is_folder_relative "
                 "FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id "
                 "WHERE s.schema_name = 'main' AND t.end_snapshot IS NULL AND s.end_snapshot IS NULL"
             )

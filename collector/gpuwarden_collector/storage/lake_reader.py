@@ -15,7 +15,12 @@ import pyarrow as pa
 
 from gpuwarden.schema import TABLES, column_type, stored_columns
 from gpuwarden_collector.storage.address import LakeAddress
-from gpuwarden_collector.storage.errors import StoreUnavailableError
+from gpuwarden_collector.storage.errors import (
+    StoreUnavailableError,
+    lost_file,
+    one_line,
+    unreachable_store,
+)
 from gpuwarden_collector.storage.lake import SEALED_TABLES, not_opened, open_files
 from gpuwarden_collector.storage.lake_catalogue import (
     Catalogue,
@@ -97,8 +102,8 @@ class LakeReader:
             table = self._catalogue.table(name)
             if self._shown.get(name) is not table:
                 self._shown.pop(name, None)
-                self._create(cursor, name, table)
-                self._shown[name] = table
+                if self._create(cursor, name, table):
+                    self._shown[name] = table
 
     def rows_sql(
         self,
@@ -114,10 +119,10 @@ class LakeReader:
         files = [file for file in table.files if may_hold(file, since, until)]
         return _rows_sql(name, table, files), len(files)
 
-    def _create(self, cursor: duckdb.DuckDBPyConnection, name: str, table: LakeTable) -> None:
+    def _create(self, cursor: duckdb.DuckDBPyConnection, name: str, table: LakeTable) -> bool:
         self._fill(cursor, name, table)
-        sql = _rows_sql(name, table, table.files) or _nothing_sql(name)
-        cursor.execute(f"CREATE OR REPLACE VIEW lake.main.{name} AS {sql}")
+        sql = _rows_sql(name, table, table.files) or f"{_nulls_sql(name)} LIMIT 0"
+        return create_view(cursor, f"VIEW lake.main.{name}", name, sql)
 
     def _fill(self, cursor: duckdb.DuckDBPyConnection, name: str, table: LakeTable) -> None:
         """Have the rows that stand in the catalogue as a table."""
@@ -131,6 +136,25 @@ class LakeReader:
         )
         cursor.unregister("given")
         self._filled[name] = table
+
+
+def create_view(cursor: duckdb.DuckDBPyConnection, view: str, name: str, sql: str) -> bool:
+    """Make or replace a view of a table's rows; False: their files cannot be opened, which it tells who reads it.
+
+    `view`: `VIEW` or the like, and its name. Raises duckdb.Error.
+    """
+    try:
+        cursor.execute(f"CREATE OR REPLACE {view} AS {sql}")
+        return True
+    except duckdb.Error as error:
+        if not unreachable_store(error) and not lost_file(error):
+            raise
+        said = _text(one_line(error))
+        cursor.execute(
+            f"CREATE OR REPLACE {view} AS {_nulls_sql(name)} "
+            f"FROM (SELECT error({said}) AS said) WHERE said IS NOT NULL"
+        )
+        return False
 
 
 def may_hold(file: SampleFile, since: datetime | None, until: datetime | None) -> bool:
@@ -205,8 +229,8 @@ def _listed(name: str, table: LakeTable, *, is_cast: bool = False) -> str:
     return ", ".join(listed)
 
 
-def _nothing_sql(name: str) -> str:
-    return f"SELECT {_listed(name, LakeTable())} LIMIT 0"
+def _nulls_sql(name: str) -> str:
+    return f"SELECT {_listed(name, LakeTable())}"
 
 
 def _text(value: str) -> str:

@@ -679,6 +679,11 @@ _SQL_TYPES = {
     Type.FLOAT64: "DOUBLE",
 }
 
+COLLECTOR_EVENTS = frozenset(
+    {"gpu_claimed_twice", "gpus_too_many", "node_claimed_twice", "node_clock_apart"}
+)
+"""Kinds of events that the collector itself stores: no agent may send them."""
+
 ADMINS_ONLY = frozenset({QUERY_LOG.name})
 """Tables of which only scope admin reads every row; others read those with their own `token`."""
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuwarden_collector.ingest import admit
+from gpuwarden_collector.ingest import admit, agent_clocks, gpu_owners, node_owners
 from gpuwarden_collector.ingest.admit import NAME_BYTES_MAX, TEXT_BYTES_MAX, refusal, window
 from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS, RefusedBody
 
@@ -247,6 +247,26 @@ TAKEN_APART = """
 SELECT from_json($1, '"MAP(VARCHAR, VARCHAR)"'), $1 ->> 'rack', count(*) FROM json_each($1)
 """
 """As views do."""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        gpu_owners.CLAIMED_TWICE,
+        gpu_owners.TOO_MANY,
+        node_owners.CLAIMED_TWICE,
+        agent_clocks.CLOCK_APART,
+    ],
+)
+def test_what_the_collector_says_of_nodes_no_agent_says(wire: Any, kind: str) -> None:
+    event = {"ts": wire.now, "node": "n1", "severity": "warning", "message": "m", "simulated": True}
+    assert judged(wire, [{**event, "kind": "xid"}], "events") is None
+    refused = judged(wire, [{**event, "kind": "xid"}, {**event, "kind": kind}], "events")
+    assert refused is not None
+    assert (refused.status, refused.reason) == (
+        422,
+        f"events.kind: {kind} is an event of the collector's own",
+    )
 
 
 def node_row(labels: str | None) -> dict[str, Any]:

@@ -156,6 +156,22 @@ def test_a_piece_that_does_not_follow_is_refused_and_a_failed_one_leaves_nothing
     assert segment_numbers(path.parent) == [3]
 
 
+def test_no_piece_deletes_what_it_is_not_behind_and_copies_belong_to_who_sent_first(
+    tmp_path: Path,
+) -> None:
+    copies = CopyFolder(tmp_path)
+    copies.append("c", 1, 0, b"a", oldest=1)
+    with pytest.raises(CopyConflictError, match="is behind segment 2"):
+        copies.append("c", 2, 0, b"a", oldest=3)
+    assert segment_numbers(tmp_path / COPIES / "c" / FOLDER) == [1]
+    copies.claim("c", "")
+    copies.claim("c", "token aaaa")
+    copies.claim("c", "token aaaa")
+    with pytest.raises(CopyConflictError, match=r"by another token \(token aaaa\).*c.sender"):
+        copies.claim("c", "token bbbb")
+    copies.claim("d", "token bbbb")
+
+
 @pytest.mark.parametrize("url", ["", "collector", "ftp://collector", "http://"])
 def test_a_url_that_is_none_is_refused_at_the_start(
     url: str, tmp_path: Path, clock: ManualClock

@@ -131,10 +131,10 @@ class TokenStore:
         return TokenStore([*(e for e in self._entries.values() if e.id != entry.id), entry])
 
     def ingest_token(self, node: str, now: datetime) -> TokenEntry | None:
-        """The token of a node that holds and does not end."""
+        """A token of a node that holds now."""
         for entry in self._entries.values():
             is_its = entry.scope is Scope.INGEST and entry.node == node
-            if is_its and entry.expires_at is None:
+            if is_its and not entry.is_over(now):
                 return entry
         return None
 

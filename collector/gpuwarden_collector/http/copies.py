@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 
+from gpuwarden_collector.auth.gate import sender_of
 from gpuwarden_collector.http.app import closing, error_response
 from gpuwarden_collector.http.bodies import BodyReader, Busy
 from gpuwarden_collector.ingest.decode import RefusedBody
@@ -37,7 +38,7 @@ def copy_routes(
         if reason := no_room():
             return error_response(503, reason, NO_ROOM_RETRY_AFTER_S)
         collector = request.match_info["collector"]
-        copies.data_dir(collector)
+        await asyncio.to_thread(copies.claim, collector, sender_of(request))
         segment = _number("segment", request.match_info["segment"])
         offset = _number("offset", request.query.get("offset"))
         oldest = _number("oldest", request.query.get("oldest"))

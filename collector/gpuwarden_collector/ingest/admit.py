@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from gpuwarden.clock import EPOCH, from_ms, to_ms
 from gpuwarden.metrics import Type
-from gpuwarden.schema import WIRE_TABLES
+from gpuwarden.schema import COLLECTOR_EVENTS, EVENTS, WIRE_TABLES
 from gpuwarden.table import Column, Table
 from gpuwarden_collector.ingest.decode import RefusedBody, invalid
 
@@ -87,7 +87,7 @@ def checked(tables: Mapping[str, Any], admitted: Window) -> dict[str, Any] | Ref
             clean = without_controls(data.column(place))
             data = data.set_column(place, data.schema.field(place), clean)
         combined[name] = data
-        if reason := _wrong_json(name, data):
+        if reason := _wrong_json(name, data) or _wrong_kind(name, data):
             return RefusedBody(422, reason)
         if name in _SAMPLE_TABLES and (key := _key_twice(table, data)):
             return RefusedBody(422, key)
@@ -223,6 +223,14 @@ def _odd_texts(alike: _Alike, arrays: Sequence[Any], of: set[int], rows: int) ->
     return [
         place for place, piece in zip(found, pieces, strict=True) if (piece - 0x20).max() >= 0x5F
     ]
+
+
+def _wrong_kind(name: str, data: Any) -> str | None:
+    """What the collector says of nodes and GPUs becomes alerts in its words."""
+    if name != EVENTS.name:
+        return None
+    own = sorted(COLLECTOR_EVENTS.intersection(data["kind"].unique().to_pylist()))
+    return f"events.kind: {own[0]} is an event of the collector's own" if own else None
 
 
 def _wrong_json(name: str, data: Any) -> str | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpuwarden.clock import Clock
-from gpuwarden.files import sync_folder
+from gpuwarden.files import sync_folder, write_whole
 from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.segment import (
@@ -37,6 +37,7 @@ ANSWER_S = 5.0
 AGAIN_AFTER_S = 1.0
 """Least time between a failure and the next try; meanwhile batches are refused at once."""
 _RECOVERED = ".recovered"
+_SENDER = ".sender"
 _IDENTITY = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
@@ -77,6 +78,8 @@ class CopyFolder:
         Raises CopyConflictError where the copy does not end at `offset`, OSError.
         """
         self._refuse_recovered(collector)
+        if oldest > segment:
+            raise CopyConflictError(f"the oldest segment, {oldest}, is behind segment {segment}")
         folder = self.data_dir(collector) / FOLDER
         if not folder.exists():
             folder.mkdir(parents=True)
@@ -103,6 +106,24 @@ class CopyFolder:
         for number in segment_numbers(folder):
             if number < oldest:
                 segment_path(folder, number).unlink(missing_ok=True)
+
+    def claim(self, collector: str, sender: str) -> None:
+        """Take copies of that collector from this sender alone, the first that sends any; "": whoever sends.
+
+        Raises CopyConflictError for another, OSError.
+        """
+        path = self._folder / f"{self.data_dir(collector).name}{_SENDER}"
+        try:
+            first = path.read_text().strip()
+        except FileNotFoundError:
+            if sender:
+                self._folder.mkdir(exist_ok=True)
+                write_whole(path, f"{sender}\n".encode(), mode=0o640)
+            return
+        if sender and sender != first:
+            raise CopyConflictError(
+                f"the copies of collector {collector} come by another token ({first}): if it is gone for good, delete {path}"
+            )
 
     def note_recovered(self, collector: str, at: str) -> None:
         """Take nothing more of that collector. Raises OSError."""

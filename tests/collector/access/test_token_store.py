@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from gpuwarden.access import Scope, Token
 from gpuwarden_collector.auth.scopes import Holder
@@ -142,6 +143,12 @@ def test_a_node_that_is_in_cannot_be_taken_over_with_another_enrolment() -> None
         book.enrolled(by.id, "n1", other.id, other.digest, NOW)
     with pytest.raises(TokenStoreError, match="there is a token"):
         book.enrolled(by.id, "n2", own.id, other.digest, NOW)
+    held = book.get(own.id)
+    assert held is not None
+    ending = book.with_entry(structs.replace(held, expires_at=NOW + timedelta(days=1)))
+    with pytest.raises(TokenStoreError, match="node n1 has the token"):
+        ending.enrolled(by.id, "n1", other.id, other.digest, NOW)
+    ending.enrolled(by.id, "n1", other.id, other.digest, NOW + timedelta(days=1))
     freed, _ = book.revoked([own.id]).enrolled(by.id, "n1", other.id, other.digest, NOW)
     assert freed.get(by.id).uses_left == 3
 

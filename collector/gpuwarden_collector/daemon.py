@@ -174,14 +174,8 @@ async def running(
         health = Health(identity, writer, stats, clock, querier, levels, disk.budget, duties)
         await _watch_itself(kept.timetable, health)
         await _listen_locally(stack, settings, kept.storage, health)
-        make_api = partial(
-            Api,
-            more_metrics=more_metrics,
-            pacing=pacing,
-            guard=access.middleware,
-            body_timeout_s=settings.body_timeout_s,
-        )
-        api = make_api(ingest, stats, clock, levels)
+        make_api = partial(Api, more_metrics=more_metrics, pacing=pacing, guard=access.middleware)
+        api = make_api(ingest, stats, clock, levels, settings.body_timeout_s)
         turns = _turns(settings, kept, clock)
         sql = _sql_endpoint(settings, querier, bodies, stats, *turns)
         copies = copy_routes(CopyFolder(settings.data_dir), bodies, no_room)

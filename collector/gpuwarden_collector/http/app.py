@@ -39,11 +39,11 @@ class Api:
         stats: Stats,
         clock: Clock,
         levels: Callable[[], Levels],
+        body_timeout_s: float = 30.0,
         *,
         more_metrics: Callable[[], str] = str,
         pacing: Pacing | None = None,
         guard: Any = None,
-        body_timeout_s: float = 30.0,
     ) -> None:
         """`body_timeout_s`: of bodies that have no limit of their own. `pacing`: how large batches should be; None: as agents like. `guard`: middleware that lets
         requests in; None: all."""

@@ -81,6 +81,10 @@ def _locked(path: Path) -> Iterator[None]:
         except BaseException:
             os.close(handle)
             raise
+    except FileNotFoundError as error:
+        raise TokenFileError(
+            f"{path.parent} is missing: start the collector once, which makes its data folder"
+        ) from error
     except OSError as error:
         raise TokenFileError(
             f"{lock}: {error.strerror}: run this as the collector's user"

@@ -27,6 +27,8 @@ def main() -> None:
     for at, seed in enumerate((*target.seeds, *target.more_seeds())):
         Path(corpus, f"seed-{at}").write_bytes(seed)
 
+    again = [option for option in options if not option.startswith("-")]
+
     def once(data: bytes) -> None:
         try:
             run(data)
@@ -37,7 +39,7 @@ def main() -> None:
     atheris.Setup(
         [
             sys.argv[0],
-            corpus,
+            *([] if again else [corpus]),  # files alone are each tried once
             f"-artifact_prefix={findings}/",
             f"-timeout={TIMEOUT_S}",
             f"-rss_limit_mb={MEMORY_MIB}",

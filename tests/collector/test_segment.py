@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +23,7 @@ from gpuwarden_collector.storage.segment import (
     SCHEMAS,
     BatchKey,
     Frame,
+    SegmentError,
     SegmentWriter,
     read_header,
     segment_path,
@@ -243,3 +245,21 @@ def test_after_a_failed_append_nothing_is_lost_or_doubled(
     assert [key.sequence for key in last.tail.batches] == [1, 2, 3]
     assert asked(last, sql) == wanted
     last.close()
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"{", b"[]", b"{}", b'{"batches": [], "tables": 1}', b'{"batches": [1], "tables": []}',
+             b'{"batches": [], "tables": [["gpu_samples"]]}', b"[" * 50_000, b"\xff"],
+)  # fmt: skip
+def test_what_no_collector_writes_is_no_data_though_its_sum_is_right(
+    tmp_path: Path, said: bytes
+) -> None:
+    """Who sends second copies computes the sum."""
+    frame = segment._FRAME.pack(segment._FRAME_MAGIC, len(said), google_crc32c.extend(7, said), 0)
+    content = pa.py_buffer((frame + said).ljust(4096, b"\0"))
+    assert [*segment.frames_of(content, 0, 7)] == []
+    assert segment.next_frame(content, 0, 0, 7) is None
+    header = segment._HEADER.pack(segment._FILE_MAGIC, len(said), google_crc32c.value(said))
+    (tmp_path / "header").write_bytes(header + said)
+    with pytest.raises(SegmentError, match="a header that no collector writes"):
+        segment.read_header(tmp_path / "header")

@@ -246,12 +246,11 @@ def _import() -> Callable[[bytes], object]:
 
 
 def _slurm() -> Callable[[bytes], object]:
-    from gpuwarden_agent.collect.schedulers.slurm_text import hosts_of, parse_jobs, parse_nodes
+    from gpuwarden_agent.collect.schedulers.slurm_text import parse_jobs, parse_nodes
 
     def run(data: bytes) -> object:
         text = text_of(data)
-        hosts = sum(1 for _ in hosts_of(text))
-        return parse_jobs(text), parse_nodes(text), hosts
+        return parse_jobs(text), parse_nodes(text)
 
     return run
 

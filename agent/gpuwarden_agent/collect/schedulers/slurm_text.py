@@ -5,7 +5,7 @@ UTC: the caller sets TZ.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -173,22 +173,6 @@ def instant_ms(text: str) -> int | None:
     except ValueError:
         return None
     return to_ms(at.replace(tzinfo=UTC))
-
-
-def hosts_of(node_list: str) -> Iterator[str]:
-    """Names of "gpu[1-2,07],login": gpu1, gpu2, gpu07, login. What is not of that form is one name."""
-    for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)?", node_list):
-        found = re.fullmatch(r"([^\[]*)\[([0-9,-]+)\](.*)", part)
-        if found is None:
-            yield part
-            continue
-        head, ranges, tail = found.groups()
-        for span in ranges.split(","):
-            begin, _, end = span.partition("-")
-            if not begin.isdigit() or (end and not end.isdigit()):
-                continue
-            for at in range(int(begin), int(end or begin) + 1):
-                yield f"{head}{at:0{len(begin)}d}{tail}"
 
 
 def _told(text: str) -> str | None:

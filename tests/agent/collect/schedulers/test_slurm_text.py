@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from gpuwarden.clock import from_ms, iso_text
 from gpuwarden_agent.collect.schedulers.slurm_text import (
     gpus_in,
-    hosts_of,
     instant_ms,
     limit_s,
     parse_jobs,
@@ -83,17 +82,6 @@ def test_gpus_of_a_request(gres: str, gpus: int | None) -> None:
 )  # fmt: skip
 def test_time_limits(text: str, seconds: int | None) -> None:
     assert limit_s(text) == seconds
-
-
-@pytest.mark.parametrize(
-    ("text", "hosts"),
-    [
-        ("gpu1", ["gpu1"]), ("gpu[1-3]", ["gpu1", "gpu2", "gpu3"]), ("a[08-10],b", ["a08", "a09", "a10", "b"]),
-        ("gpu[1,3]-ib", ["gpu1-ib", "gpu3-ib"]), ("", []),
-    ],
-)  # fmt: skip
-def test_lists_of_nodes(text: str, hosts: list[str]) -> None:
-    assert list(hosts_of(text)) == hosts
 
 
 @given(st.text(max_size=300))

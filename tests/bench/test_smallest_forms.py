@@ -89,6 +89,7 @@ ELSEWHERE = {
     "bench.diagnosis.jobs": "started by bench.diagnosis.record, which needs PyTorch and root",
     "bench.diagnosis.search": "needs PyTorch, root and minutes",
     "bench.diagnosis.store": "started by bench.diagnosis.record",
+    "bench.fuzz.one": "started by bench.fuzz.run",
     "bench.gpu.run": "test_gpu_run.py starts its file",
     "bench.hurried": "started by bench.store_kill",
     "bench.keeps_up": "a minute is rolled up after three, so that no run is short",

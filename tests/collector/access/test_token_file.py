@@ -103,7 +103,7 @@ def test_a_damaged_file_is_named_and_never_overwritten(
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TokenFileError, match="No such file or directory: run this as"):
+    with pytest.raises(TokenFileError, match="no is missing: start the collector once"):
         add(tmp_path / "no" / "tokens.json")
 
 

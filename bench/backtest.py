@@ -18,9 +18,9 @@ from pathlib import Path
 import psutil
 
 from gpuwarden.clock import SystemClock
-from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.worker import WorkerSettings
+from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_rules.backtest.replay import first_sample_at, replay

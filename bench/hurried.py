@@ -2,7 +2,8 @@
 
 from datetime import timedelta
 
-from gpuwarden_collector.query import forkserver
+from gpuwarden_collector import forked
+from gpuwarden_collector.processes import forkserver
 from gpuwarden_collector.storage import maintenance
 from gpuwarden_collector.storage import process as storage_process
 
@@ -20,4 +21,4 @@ def hurry() -> None:
 
 if __name__ == "__main__":
     hurry()
-    forkserver.main()
+    forkserver.main(forked.works)

@@ -28,7 +28,7 @@ from gpuwarden.wire import BatchId
 from gpuwarden_collector.ingest.commit_plan import Batch
 from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS, Decoded
 from gpuwarden_collector.ingest.writer import Writer, load_known
-from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.rollup_schedule import Roller

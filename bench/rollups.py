@@ -28,7 +28,7 @@ from bench.store.batches import BATCH_S, GPUS, Fleet, Template, simulated
 from gpuwarden.clock import ManualClock
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden_collector.ingest.writer import Writer, load_known
-from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.address import FILES, FOLDER
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database

@@ -22,16 +22,18 @@ import pyarrow as pa
 from gpuwarden.clock import ManualClock
 from gpuwarden.wire import BatchId
 from gpuwarden_collector.ingest.commit_plan import Batch
-from gpuwarden_collector.ingest.decode import STORED_SCHEMAS, BatchRows, Decoded
+from gpuwarden_collector.ingest.decode import BatchRows, Decoded
 from gpuwarden_collector.ingest.writer import Writer, load_known
-from gpuwarden_collector.ops.disk import Budget, DiskMonitor
-from gpuwarden_collector.ops.metrics import Stats, StorageStats
+from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.address import local_address
 from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.disk import Budget, DiskMonitor
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.maintenance import Maintainer, MaintenancePolicy
 from gpuwarden_collector.storage.retention import Tier
+from gpuwarden_collector.storage.schemas import STORED_SCHEMAS
 from gpuwarden_collector.storage.seal import Sealer, SealPolicy
+from gpuwarden_collector.storage.stats import StorageStats
 
 LIMITS = EngineLimits(memory="1GiB", threads=1)
 QUARTERS = 4

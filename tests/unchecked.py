@@ -8,7 +8,8 @@ from typing import Any
 
 import duckdb
 
-from gpuwarden_collector.query import forkserver
+from gpuwarden_collector import forked
+from gpuwarden_collector.processes import forkserver
 
 _connect = duckdb.connect
 
@@ -29,4 +30,4 @@ def skip_checks() -> None:
 
 if __name__ == "__main__":
     duckdb.connect = _connected
-    forkserver.main()
+    forkserver.main(forked.works)

@@ -415,7 +415,7 @@ FAULTS = {
         Fault("collector killed", _kill_collector),
         Fault("storage process killed", _kill("gpuwarden-store")),
         Fault("query process killed", _kill("gpuwarden-query")),
-        Fault("fork server killed", _kill("forkserver")),
+        Fault("fork server killed", _kill("gpuwarden_collector.forked")),
         Fault("agents killed", _kill_agents),
         Fault("collector stopped", _stop("")),
         Fault("storage process stopped", _stop("gpuwarden-store")),

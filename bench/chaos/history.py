@@ -23,7 +23,7 @@ from bench.told_batches import ToldBatches
 from gpuwarden.clock import SystemClock
 from gpuwarden.wire import INGEST_PATH
 from gpuwarden_collector import daemon
-from gpuwarden_collector.query import forkserver
+from gpuwarden_collector.processes import forkserver
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.backup import backup, restore
 from gpuwarden_collector.storage.database import Database

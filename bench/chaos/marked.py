@@ -14,7 +14,8 @@ from typing import Any
 from bench.chaos.recorded_disk import POSITION, Position
 from bench.hurried import hurry
 
-from gpuwarden_collector.query import forkserver
+from gpuwarden_collector import forked
+from gpuwarden_collector.processes import forkserver
 from gpuwarden_collector.storage import backup, lake_files, lake_maintenance, rollup_schedule, seal
 from gpuwarden_collector.storage import process as storage_process
 
@@ -86,4 +87,4 @@ if __name__ == "__main__":
     if os.environ.get(DEFECT) == "unsynced":
         # As it once was: the lake's catalogue was on disk before its files.
         lake_files._make_durable = lambda before, now: None
-    forkserver.main()
+    forkserver.main(forked.works)

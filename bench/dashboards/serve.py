@@ -19,12 +19,12 @@ from gpuwarden.clock import SystemClock
 from gpuwarden.schema import UPSERTED
 from gpuwarden_collector.http.bodies import BodyReader
 from gpuwarden_collector.http.sql import SqlEndpoint
-from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.ops.query_log import QueryLog
 from gpuwarden_collector.query.fair_queue import QueryQueue
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.stored import RUNNING_LOOK_S, label_running, take_stored
 from gpuwarden_collector.query.worker import WorkerSettings
+from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits

@@ -39,21 +39,22 @@ from gpuwarden_agent.queue.spool import Put, Spool
 from gpuwarden_agent.ship.http1 import HttpAddress, HttpResponse, NoAnswerError, NoConnectionError
 from gpuwarden_agent.ship.shipper import Shipper
 from gpuwarden_collector.http.bodies import Busy
+from gpuwarden_collector.http.receive import Ingest
 from gpuwarden_collector.ingest import writer as writer_module
 from gpuwarden_collector.ingest.admit import refusal, window
+from gpuwarden_collector.ingest.clock_check import ClockCheck
 from gpuwarden_collector.ingest.commit_plan import Rejected, RetryLater, Stored
 from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS, Decoded, RefusedBody
 from gpuwarden_collector.ingest.decode_pool import Body
-from gpuwarden_collector.ingest.receive import Ingest
 from gpuwarden_collector.ingest.writer import Writer, load_known
-from gpuwarden_collector.ops.clock_check import ClockCheck
-from gpuwarden_collector.ops.metrics import Stats, StorageStats
+from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.address import local_address
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.seal import Sealer, SealPolicy
 from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
 from gpuwarden_collector.storage.segment import SUFFIX, SegmentError
 from gpuwarden_collector.storage.segment_log import SegmentLog
+from gpuwarden_collector.storage.stats import StorageStats
 
 KEPT_EVENTS = 60
 _ADDRESS = HttpAddress("collector", 7070, False)

@@ -22,7 +22,7 @@ from gpuwarden_agent.events.kinds import event
 from gpuwarden_agent.events.xid_lines import parse
 from gpuwarden_agent.events.xid_rows import row_of
 from gpuwarden_agent.probe import Row
-from gpuwarden_collector.ingest.decode import arrow_schema
+from gpuwarden_collector.storage.schemas import arrow_schema
 from gpuwarden_simulator import FaultKind, SimulatedNode
 
 START_MS = 1_763_683_200_000

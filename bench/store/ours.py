@@ -22,7 +22,7 @@ from bench.store.data_clock import DataClock
 from gpuwarden.clock import SystemClock
 from gpuwarden.metrics import METRICS, Type
 from gpuwarden_collector.daemon import running
-from gpuwarden_collector.footprint import keep_small
+from gpuwarden_collector.processes.footprint import keep_small
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits

@@ -256,7 +256,7 @@ def reread(running: "CollectorSettings", load: "Callable[[], CollectorSettings]"
 
 def run_collector(settings: "CollectorSettings", load: "Callable[[], CollectorSettings]") -> int:
     """`gpuwarden collector run`; `load` reads the settings anew, on SIGHUP."""
-    from gpuwarden_collector.footprint import keep_small
+    from gpuwarden_collector.processes.footprint import keep_small
 
     keep_small()
     logs.setup(settings.log_level, settings.log_format)

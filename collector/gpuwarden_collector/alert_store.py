@@ -13,10 +13,10 @@ from gpuwarden.query import Querier
 from gpuwarden.schema import ALERTS, SILENCES
 from gpuwarden.silence import Silence, matcher_of
 from gpuwarden.waste import CAUSES
-from gpuwarden_collector.ingest.decode import arrow_schema
 from gpuwarden_collector.ingest.late_rows import LATE_SCHEMA
 from gpuwarden_collector.ingest.writer import Writer
 from gpuwarden_collector.storage.commit import Changes
+from gpuwarden_collector.storage.schemas import arrow_schema
 
 _SCHEMA = arrow_schema(ALERTS.columns)
 _SILENCES_SCHEMA = arrow_schema(SILENCES.columns)

@@ -33,35 +33,33 @@ from gpuwarden.query import ExpectedQuery, Querier
 from gpuwarden_collector.alert_store import SqlAlertStore
 from gpuwarden_collector.auth.access_control import LOOK_S, AccessControl
 from gpuwarden_collector.diagnosis_store import SqlDiagnosisStore
-from gpuwarden_collector.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.http.app import Api
 from gpuwarden_collector.http.bodies import BodyReader
 from gpuwarden_collector.http.copies import copy_routes
 from gpuwarden_collector.http.listen import IDLE_S, listen, raise_descriptors
 from gpuwarden_collector.http.nodes import node_routes
 from gpuwarden_collector.http.openapi import openapi_routes
+from gpuwarden_collector.http.receive import Ingest
 from gpuwarden_collector.http.saved_queries import query_routes
 from gpuwarden_collector.http.sql import SqlEndpoint
 from gpuwarden_collector.incident_store import SqlIncidentStore
+from gpuwarden_collector.ingest.clock_check import LOOK_S as CLOCK_LOOK_S
+from gpuwarden_collector.ingest.clock_check import ClockCheck, kernel_synchronised
 from gpuwarden_collector.ingest.commit_plan import Known
 from gpuwarden_collector.ingest.decode_pool import DecodePool
 from gpuwarden_collector.ingest.pacing import LOOK_S as PACING_LOOK_S
 from gpuwarden_collector.ingest.pacing import Pacing
 from gpuwarden_collector.ingest.prices import PriceBook, PricesError, load_book
 from gpuwarden_collector.ingest.quota import SenderQuota
-from gpuwarden_collector.ingest.receive import Ingest
 from gpuwarden_collector.ingest.repricing import reprice
 from gpuwarden_collector.ingest.stored_events import StoredEvents
-from gpuwarden_collector.ingest.writer import Writer, WriterStopped, load_known
-from gpuwarden_collector.ops import control_socket as control
-from gpuwarden_collector.ops.clock_check import LOOK_S as CLOCK_LOOK_S
-from gpuwarden_collector.ops.clock_check import ClockCheck, kernel_synchronised
-from gpuwarden_collector.ops.disk import Budget, DiskMonitor
+from gpuwarden_collector.ingest.writer import Writer, load_known
 from gpuwarden_collector.ops.health import SAMPLE_S, Duties, Health
-from gpuwarden_collector.ops.metrics import Levels, Stats
 from gpuwarden_collector.ops.query_log import FLUSH_S, QueryLog
+from gpuwarden_collector.processes import control_socket as control
+from gpuwarden_collector.processes.footprint import GIVE_BACK_S, Memory
+from gpuwarden_collector.processes.forkserver import QUERY, RULES
 from gpuwarden_collector.query.fair_queue import SPARE, QueryQueue
-from gpuwarden_collector.query.forkserver import QUERY, RULES
 from gpuwarden_collector.query.limits import limits as memory_limits
 from gpuwarden_collector.query.limits import recent_bytes_max
 from gpuwarden_collector.query.querier import SqlQuerier
@@ -69,9 +67,12 @@ from gpuwarden_collector.query.stored import LOOK_S as LATEST_S
 from gpuwarden_collector.query.stored import RUNNING_LOOK_S, label_running, take_stored
 from gpuwarden_collector.query.worker import WorkerSettings
 from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.stats import Levels, Stats
 from gpuwarden_collector.storage import maintenance, spill
 from gpuwarden_collector.storage.address import AddressError, LakeAddress, address_of
+from gpuwarden_collector.storage.commit import WriterStopped
 from gpuwarden_collector.storage.database import make_data_dir, starting
+from gpuwarden_collector.storage.disk import Budget, DiskMonitor
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.storage.newest_rows import FOLDER as LATEST

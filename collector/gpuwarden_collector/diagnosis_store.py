@@ -10,9 +10,9 @@ import pyarrow as pa
 from gpuwarden.diagnosis import Bottleneck, Diagnosis, Evidence
 from gpuwarden.query import Querier
 from gpuwarden.schema import DIAGNOSES
-from gpuwarden_collector.ingest.decode import arrow_schema
 from gpuwarden_collector.ingest.writer import Writer
 from gpuwarden_collector.storage.commit import Changes
+from gpuwarden_collector.storage.schemas import arrow_schema
 
 _SCHEMA = arrow_schema(DIAGNOSES.columns)
 _ROWS_MAX = 100_000

@@ -12,9 +12,9 @@ from gpuwarden.alert import Consequence, Severity
 from gpuwarden.incident import Incident, IncidentAlert, IncidentState
 from gpuwarden.query import Querier
 from gpuwarden.schema import INCIDENT_ALERTS, INCIDENTS
-from gpuwarden_collector.ingest.decode import arrow_schema
 from gpuwarden_collector.ingest.writer import Writer
 from gpuwarden_collector.storage.commit import Changes
+from gpuwarden_collector.storage.schemas import arrow_schema
 
 _SCHEMA = arrow_schema(INCIDENTS.columns)
 _ALERTS_SCHEMA = arrow_schema(INCIDENT_ALERTS.columns)

@@ -10,10 +10,10 @@ from bench.deterministic.world import Rates
 
 from gpuwarden_agent.ship import shipper
 from gpuwarden_agent.ship.shipper import Acknowledge, Answered
+from gpuwarden_collector.http.receive import Ingest
+from gpuwarden_collector.ingest.clock_check import ClockCheck
 from gpuwarden_collector.ingest.deduplicate import StoredSequences
-from gpuwarden_collector.ingest.receive import Ingest
 from gpuwarden_collector.ingest.writer import Writer
-from gpuwarden_collector.ops.clock_check import ClockCheck
 from gpuwarden_collector.storage import lake, seal, segment
 from gpuwarden_collector.storage.errors import RowsRefusedError
 from gpuwarden_collector.storage.seal import DropSegments, Seal

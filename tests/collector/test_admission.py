@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuwarden_collector.ingest import admit, agent_clocks, gpu_owners, node_owners
+from gpuwarden_collector.ingest import admit, gpu_owners, node_owners
+from gpuwarden_collector.ingest import clock_check as agent_clocks
 from gpuwarden_collector.ingest.admit import NAME_BYTES_MAX, TEXT_BYTES_MAX, refusal, window
 from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS, RefusedBody
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden_collector.query.channel import (
+from gpuwarden_collector.processes.channel import (
     BODY_BYTES_MAX,
     QUEUED_BYTES_MAX,
     Channel,

@@ -23,7 +23,7 @@ from gpuwarden_agent.queue.spool import Spool
 from gpuwarden_agent.ship.shipper import Shipper
 from gpuwarden_agent.ship.transport import open_transport
 from gpuwarden_agent.worker import Worker
-from gpuwarden_collector.ingest.deduplicate import token_sender
+from gpuwarden_collector.auth.senders import token_sender
 from gpuwarden_collector.ops.clock_check import WRONG_S, ClockCheck, ClockEvidence, doubt
 from gpuwarden_collector.ops.control_socket import ask
 

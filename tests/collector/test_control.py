@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden_collector.ops.control_socket import NAME, ask, serving
+from gpuwarden_collector.processes.control_socket import NAME, ask, serving
 
 
 async def hello() -> dict[str, Any]:

@@ -14,7 +14,7 @@ from gpuwarden_collector.ingest.departures import HOURS_BACK_MAX, unbilled_windo
 from gpuwarden_collector.ingest.inventory import Row, priced
 from gpuwarden_collector.ingest.prices import Billing, PriceBook
 from gpuwarden_collector.ingest.writer import NodeForgotten, Writer, load_known
-from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.database import Database
 
 NODE = {"node": "n1", "agent_id": "a", "boot_id": "b", "simulated": True}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_collector.ops.disk import (
+from gpuwarden_collector.storage.disk import (
     Budget,
     DiskMonitor,
     Usage,

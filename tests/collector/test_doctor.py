@@ -18,12 +18,12 @@ import trustme
 from gpuwarden.access import Scope, Token
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.doctor import FAIL, OK, WARN, Check, worst
+from gpuwarden_collector import doctor
 from gpuwarden_collector.auth.token_file import NAME as TOKENS
 from gpuwarden_collector.auth.token_file import edit
 from gpuwarden_collector.auth.token_store import TokenEntry
 from gpuwarden_collector.daemon import running
-from gpuwarden_collector.ops import doctor
-from gpuwarden_collector.ops.doctor import examine
+from gpuwarden_collector.doctor import examine
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits

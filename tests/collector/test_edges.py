@@ -19,12 +19,13 @@ from gpuwarden.wire import TABLE_KEY, BatchId
 from gpuwarden_collector.ingest.admit import _OBJECTS, window, without_controls
 from gpuwarden_collector.ingest.coalesce import Openings
 from gpuwarden_collector.ingest.commit_plan import Batch, Stored
-from gpuwarden_collector.ingest.decode import ARROW_TYPES, Decoded, RefusedBody
+from gpuwarden_collector.ingest.decode import Decoded, RefusedBody
 from gpuwarden_collector.ingest.decode_pool import Body, admit
 from gpuwarden_collector.ingest.writer import Writer, load_known
-from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.rollup_schedule import Roller
+from gpuwarden_collector.storage.schemas import ARROW_TYPES
 from gpuwarden_collector.storage.seal import Sealer, SealPolicy
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

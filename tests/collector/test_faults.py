@@ -3,7 +3,7 @@
 import pytest
 
 from gpuwarden_collector.ingest.decode import decode_content
-from gpuwarden_collector.ops.faults import Faults
+from gpuwarden_collector.stats import Faults
 
 
 def raised(error: Exception) -> Exception:

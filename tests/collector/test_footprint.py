@@ -33,7 +33,7 @@ def test_processes_load_only_what_they_need() -> None:
     """As installed here, pandas included, which Arrow would import."""
     for process, (imports, names) in UNWANTED.items():
         code = (
-            "from gpuwarden_collector.footprint import keep_small; keep_small()\n"
+            "from gpuwarden_collector.processes.footprint import keep_small; keep_small()\n"
             f"{imports}\n"
             "import sys, pyarrow as pa; pa.array([1])\n"
             f"print([n for n in {names} if n in sys.modules])"

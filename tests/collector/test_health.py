@@ -12,13 +12,12 @@ import pytest
 from gpuwarden import __version__
 from gpuwarden.doctor import WARN
 from gpuwarden_collector.daemon import running
-from gpuwarden_collector.ops import control_socket as control
-from gpuwarden_collector.ops.cpu import pressure_percent
-from gpuwarden_collector.ops.disk import Budget, DiskMonitor, Usage
-from gpuwarden_collector.ops.health import QUESTIONS, Duties, Health
+from gpuwarden_collector.ops.health import QUESTIONS, Duties, Health, pressure_percent
 from gpuwarden_collector.ops.health_checks import findings
-from gpuwarden_collector.ops.metrics import Levels, Stats
+from gpuwarden_collector.processes import control_socket as control
 from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.stats import Levels, Stats
+from gpuwarden_collector.storage.disk import Budget, DiskMonitor, Usage
 from gpuwarden_collector.timetable import Timetable
 
 

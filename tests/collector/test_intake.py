@@ -16,8 +16,7 @@ from gpuwarden_collector.ingest.admit import window
 from gpuwarden_collector.ingest.coalesce import Openings
 from gpuwarden_collector.ingest.decode import Decoded, RefusedBody
 from gpuwarden_collector.ingest.decode_pool import Body, DecodePool, admit
-from gpuwarden_collector.ops.faults import Faults
-from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.stats import Faults, Stats
 
 
 def bodies_of(wire: Any) -> list[Body]:

@@ -16,11 +16,11 @@ import pytest
 from gpuwarden.clock import SystemClock
 from gpuwarden.query import LakeAwayError, QueryError
 from gpuwarden.rollups import ROLLUPS
-from gpuwarden_collector.ops.metrics import Stats
-from gpuwarden_collector.query import forkserver
+from gpuwarden_collector.processes import forkserver
 from gpuwarden_collector.query import querier as querier_module
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.worker import WorkerSettings
+from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.segment import SCHEMAS

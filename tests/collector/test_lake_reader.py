@@ -14,9 +14,9 @@ from tests.collector.made_up_store import LIMITS, in_this_process, move_all, put
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.query import QueryError
-from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.worker import WorkerSettings
+from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage import lake_maintenance as maintenance
 from gpuwarden_collector.storage.address import local_address
 from gpuwarden_collector.storage.database import Database

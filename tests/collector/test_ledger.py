@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_collector.ingest.deduplicate import StoredSequences, from_text, to_text
+from gpuwarden_collector.ingest.deduplicate import StoredSequences
+from gpuwarden_collector.storage.state import ranges_from_text, ranges_to_text
 
 SEQUENCES = st.integers(1, 40)
 STEPS = st.lists(st.tuples(st.sampled_from(["store", "raise"]), SEQUENCES), max_size=60)
@@ -47,7 +48,7 @@ def test_text_and_back_is_the_same(steps: list[tuple[str, int]]) -> None:
     ledger = StoredSequences()
     for _, number in steps:
         ledger = ledger.having(number)
-    assert from_text(to_text(ledger.ranges)) == ledger.ranges
+    assert ranges_from_text(ranges_to_text(ledger.ranges)) == ledger.ranges
 
 
 def test_what_is_stored_already_changes_nothing() -> None:

@@ -16,12 +16,12 @@ from gpuwarden.wire import BatchId
 from gpuwarden_collector.ingest.commit_plan import Batch, Stored
 from gpuwarden_collector.ingest.decode import Decoded
 from gpuwarden_collector.ingest.writer import Writer, load_known
-from gpuwarden_collector.ops.disk import Budget, DiskMonitor, folder_bytes
-from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage import lake_maintenance as maintain
 from gpuwarden_collector.storage.address import FILES, FOLDER, METADATA
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.disk import Budget, DiskMonitor, folder_bytes
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.lake import MERGE_BYTES_MAX, seal, sealed_segment
 from gpuwarden_collector.storage.lake_files import ASIDE

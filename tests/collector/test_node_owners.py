@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.wire import BatchId
+from gpuwarden_collector.auth.senders import NOBODY, token_sender
 from gpuwarden_collector.ingest.commit_plan import (
     Batch,
     CommitPlan,
@@ -23,7 +24,6 @@ from gpuwarden_collector.ingest.commit_plan import (
     plan,
 )
 from gpuwarden_collector.ingest.decode import BatchRows, Decoded
-from gpuwarden_collector.ingest.deduplicate import NOBODY, token_sender
 from gpuwarden_collector.ingest.node_owners import (
     BOTH_SPEAK_AFTER,
     CLAIMED_TWICE,

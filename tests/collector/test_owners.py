@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.wire import BatchId
+from gpuwarden_collector.auth.senders import NOBODY, node_sender, token_sender
 from gpuwarden_collector.ingest import gpu_owners as owners
 from gpuwarden_collector.ingest.commit_plan import (
     Batch,
@@ -21,14 +22,14 @@ from gpuwarden_collector.ingest.commit_plan import (
     loaded,
     plan,
 )
-from gpuwarden_collector.ingest.decode import STORED_SCHEMAS, Decoded
-from gpuwarden_collector.ingest.deduplicate import NOBODY, node_sender, token_sender
+from gpuwarden_collector.ingest.decode import Decoded
 from gpuwarden_collector.ingest.gpu_owners import (
     CLAIMED_TWICE,
     GONE_AFTER,
     GONE_AFTER_WITHOUT_TOKENS,
 )
 from gpuwarden_collector.ingest.prices import PriceBook
+from gpuwarden_collector.storage.schemas import STORED_SCHEMAS
 
 SECOND = timedelta(seconds=1)
 GPU = "GPU-1"

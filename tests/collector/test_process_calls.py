@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden_collector.query.channel import Channel, ChannelError
+from gpuwarden_collector.processes.channel import Channel, ChannelError
 from gpuwarden_collector.storage.process_calls import Handler, Peer
 
 

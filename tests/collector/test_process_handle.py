@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from gpuwarden_collector.query.process_handle import ProcessHandle
+from gpuwarden_collector.processes.forkserver import ProcessHandle
 
 
 @pytest.mark.parametrize("by_number", [False, True])

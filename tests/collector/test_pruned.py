@@ -8,9 +8,9 @@ import pytest
 from tests.collector.made_up_store import move_all, put
 
 from gpuwarden.clock import SystemClock
-from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.worker import WorkerSettings
+from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.database import Database
 
 _LAST = datetime(2026, 3, 3, 0, 20, tzinfo=UTC)

@@ -20,12 +20,12 @@ from tests.collector.made_up_store import move
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.query import QueryError, QueryTimeoutError
-from gpuwarden_collector.ops.metrics import Stats
-from gpuwarden_collector.query import forkserver
+from gpuwarden_collector.processes import forkserver
+from gpuwarden_collector.processes.forkserver import QUERY, RULES, STORAGE, ForkServer, spawn
 from gpuwarden_collector.query import querier as querier_module
-from gpuwarden_collector.query.forkserver import QUERY, RULES, STORAGE, ForkServer, spawn
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.worker import WorkerSettings
+from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 

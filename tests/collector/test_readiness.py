@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from gpuwarden_collector.ops.metrics import Levels
 from gpuwarden_collector.ops.readiness import READY_CHECKS, not_ready
+from gpuwarden_collector.stats import Levels
 
 READY = Levels(
     queue_bytes=0, body_bytes_in_flight=0, database_bytes=0, is_alive=True, is_failing=False

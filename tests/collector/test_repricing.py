@@ -8,7 +8,7 @@ from gpuwarden.clock import ManualClock
 from gpuwarden_collector.ingest.prices import PriceBook, PriceEntry
 from gpuwarden_collector.ingest.repricing import reprice
 from gpuwarden_collector.ingest.writer import Writer, load_known
-from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.database import Database
 
 GPUS = """

@@ -20,7 +20,7 @@ from gpuwarden.wire import BatchId
 from gpuwarden_collector.ingest.commit_plan import Batch
 from gpuwarden_collector.ingest.decode import Decoded
 from gpuwarden_collector.ingest.writer import Writer, load_known
-from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage import rollup_schedule
 from gpuwarden_collector.storage.commit import Changes
 from gpuwarden_collector.storage.database import Database

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.clock import SystemClock
-from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.processes.sandbox import landlock_version
 from gpuwarden_collector.query.querier import SqlQuerier
-from gpuwarden_collector.query.sandbox import landlock_version
 from gpuwarden_collector.query.worker import WorkerSettings
+from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.address import local_address
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.state import StateFile
@@ -21,7 +21,7 @@ from gpuwarden_collector.storage.state import StateFile
 ATTEMPTS = """
 import ctypes, errno, json, os, pickle, platform, signal, socket, struct, sys, threading
 from pathlib import Path
-from gpuwarden_collector.query.sandbox import confine
+from gpuwarden_collector.processes.sandbox import confine
 from gpuwarden_collector.query.worker import needs
 
 settings = pickle.load(sys.stdin.buffer)

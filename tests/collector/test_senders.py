@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.wire import BatchId
+from gpuwarden_collector.auth.senders import NOBODY, node_sender, token_sender
 from gpuwarden_collector.ingest import deduplicate as ledger
 from gpuwarden_collector.ingest.commit_plan import (
     Batch,
@@ -21,18 +22,15 @@ from gpuwarden_collector.ingest.commit_plan import (
 from gpuwarden_collector.ingest.decode import Decoded
 from gpuwarden_collector.ingest.deduplicate import (
     FORGET_AFTER,
-    NOBODY,
     NODE_KEYS_MAX,
     TOKEN_KEYS_MAX,
     BatchLedger,
     LedgerEntry,
     StoredSequences,
-    node_sender,
-    token_sender,
 )
 from gpuwarden_collector.ingest.prices import PriceBook
 from gpuwarden_collector.ingest.writer import Writer, load_known
-from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.database import Database
 
 FAR = 10**17

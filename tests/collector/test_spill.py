@@ -13,9 +13,16 @@ import duckdb
 import pytest
 
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector.ops.disk import Budget, DiskMonitor, Usage, excess, folder_bytes, refusal
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.disk import (
+    Budget,
+    DiskMonitor,
+    Usage,
+    excess,
+    folder_bytes,
+    refusal,
+)
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.retention import Excess
 

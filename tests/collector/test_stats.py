@@ -5,9 +5,9 @@ from datetime import date, datetime, timedelta
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpuwarden_collector.ops.disk import Usage
 from gpuwarden_collector.ops.exposition import exposition
-from gpuwarden_collector.ops.metrics import Levels, Stats
+from gpuwarden_collector.stats import Levels, Stats
+from gpuwarden_collector.storage.disk import Usage
 from gpuwarden_collector.storage.lake_maintenance import Lake, Leaving
 from gpuwarden_collector.storage.retention import LakeDay
 

@@ -17,7 +17,6 @@ from tests.collector.made_up_store import LIMITS, asked, asked_in, move_all
 from gpuwarden.lifecycle import StartError
 from gpuwarden.query import QueryError
 from gpuwarden.schema import TABLES
-from gpuwarden_collector.ingest.decode import STORED_SCHEMAS
 from gpuwarden_collector.query.execute import Interrupted, Reading
 from gpuwarden_collector.storage import segment
 from gpuwarden_collector.storage.address import CATALOGUE, FOLDER
@@ -26,6 +25,7 @@ from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.storage.extensions import load_extension
+from gpuwarden_collector.storage.schemas import STORED_SCHEMAS
 from gpuwarden_collector.storage.state import FILE_NAME, SCHEMA_VERSION
 
 

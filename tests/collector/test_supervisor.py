@@ -17,10 +17,10 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden_collector import daemon
 from gpuwarden_collector.daemon import Collector
 from gpuwarden_collector.ingest.writer import Writer
-from gpuwarden_collector.ops.metrics import Effort
 from gpuwarden_collector.storage import supervisor
 from gpuwarden_collector.storage.address import CATALOGUE, FOLDER, local_address
 from gpuwarden_collector.storage.errors import StoreUnavailableError
+from gpuwarden_collector.storage.stats import Effort
 from gpuwarden_collector.storage.supervisor import (
     again_after_s,
     has_worked,

@@ -9,10 +9,10 @@ from tests.collector.made_up_store import put
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.query import QueryError
-from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.time_bounds import with_cast_bounds
 from gpuwarden_collector.query.worker import WorkerSettings
+from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.database import Database
 
 

@@ -17,18 +17,13 @@ from tests.collector.made_up_store import LIMITS, counted
 from gpuwarden.clock import ManualClock
 from gpuwarden.wire import BatchId
 from gpuwarden_collector.ingest.commit_plan import Batch, Rejected, RetryLater, Stored
-from gpuwarden_collector.ingest.decode import STORED_SCHEMAS, Decoded
-from gpuwarden_collector.ingest.writer import (
-    STUCK_AFTER_S,
-    QueueFull,
-    Writer,
-    WriterStopped,
-    load_known,
-)
-from gpuwarden_collector.ops.metrics import Stats
-from gpuwarden_collector.storage.commit import Changes
+from gpuwarden_collector.ingest.decode import Decoded
+from gpuwarden_collector.ingest.writer import STUCK_AFTER_S, QueueFull, Writer, load_known
+from gpuwarden_collector.stats import Stats
+from gpuwarden_collector.storage.commit import Changes, WriterStopped
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.errors import RowsRefusedError
+from gpuwarden_collector.storage.schemas import STORED_SCHEMAS
 
 Run = Callable[..., AbstractAsyncContextManager[Writer]]
 

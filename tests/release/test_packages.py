@@ -51,7 +51,7 @@ def test_what_is_imported_is_in_the_bundle(extras, imported) -> None:
     """A package that only the tests bring would be missing on a host."""
     code = (
         # Arrow imports pandas where it is installed, and does without.
-        "import sys; from gpuwarden_collector.footprint import keep_small; keep_small()\n"
+        "import sys; from gpuwarden_collector.processes.footprint import keep_small; keep_small()\n"
         "before = {*sys.modules}\n"
         "import importlib, pkgutil\n"
         f"for package in map(importlib.import_module, {imported!r}):\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 import deb
 import pytest
 
-from gpuwarden_collector.query.sandbox import landlock_version
+from gpuwarden_collector.processes.sandbox import landlock_version
 
 from .machine import Machine, machine, why_not
 from .two_versions import OLD, PYTHON, two_versions, version_here

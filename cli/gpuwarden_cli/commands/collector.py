@@ -177,7 +177,7 @@ def _recover(args: argparse.Namespace) -> int:
 
 def _maintain(args: argparse.Namespace) -> int:
     from gpuwarden.lifecycle import StartError
-    from gpuwarden_collector.ops.control_socket import ask
+    from gpuwarden_collector.processes.control_socket import ask
 
     store = _store_of(args)
     try:

@@ -64,7 +64,7 @@ def _document(part: str, done: "subprocess.CompletedProcess[str]") -> Any:
 def run_collector_doctor(settings: "CollectorSettings", config: Path | None, form: str) -> int:
     """Examine the collector's host and print; 1 where something fails."""
     from gpuwarden.clock import SystemClock
-    from gpuwarden_collector.ops.doctor import examine
+    from gpuwarden_collector.doctor import examine
 
     # What is wrong becomes a line of the table; the log would say it twice.
     logs.setup("critical")

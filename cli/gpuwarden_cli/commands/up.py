@@ -35,7 +35,7 @@ def default_data_dir() -> Path:
 
 def run_up(*, port: int, data: Path, simulate: int | None, model_name: str) -> int:
     """Run until Ctrl-C. `simulate`: GPUs to simulate; None: some when the host has none."""
-    from gpuwarden_collector.footprint import keep_small
+    from gpuwarden_collector.processes.footprint import keep_small
 
     keep_small()
     from gpuwarden_agent.collect.discovery import discover

@@ -20,7 +20,7 @@ from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.table import Column, Table
 from gpuwarden.wire import TABLE_KEY
 from gpuwarden_cli.importing.model import ImportedRows, ImportTally
-from gpuwarden_collector.ingest.decode import ARROW_TYPES
+from gpuwarden_collector.storage.schemas import ARROW_TYPES
 
 BATCH_ROWS = 65_536
 NAME_BYTES_MAX = 256

@@ -16,8 +16,8 @@ from gpuwarden.clock import Clock
 from gpuwarden_collector.auth.connections import Connections
 from gpuwarden_collector.auth.exposure import Exposure
 from gpuwarden_collector.auth.scopes import Anyone, Need, need_of
+from gpuwarden_collector.auth.senders import NOBODY
 from gpuwarden_collector.auth.token_store import Denied, Granted, TokenStore
-from gpuwarden_collector.ingest.deduplicate import NOBODY
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import msgspec
 from gpuwarden.access import Scope, Token, allows
 from gpuwarden_collector.auth.scopes import Holder, Need
 from gpuwarden_collector.auth.scram import Verifier
-from gpuwarden_collector.ingest.deduplicate import node_sender, token_sender
+from gpuwarden_collector.auth.senders import node_sender, token_sender
 
 _NO_DIGEST = "0" * 64
 

@@ -12,12 +12,12 @@ from aiohttp import web
 from gpuwarden.clock import Clock
 from gpuwarden.wire import BATCH_SECONDS_HEADER, INGEST_PATH
 from gpuwarden_collector.http.bodies import Busy, LateBodyError, within_time
+from gpuwarden_collector.http.receive import Ingest
 from gpuwarden_collector.ingest.commit_plan import Rejected, RetryLater, Stored
 from gpuwarden_collector.ingest.decode import RefusedBody
 from gpuwarden_collector.ingest.pacing import Pacing
-from gpuwarden_collector.ingest.receive import Ingest
-from gpuwarden_collector.ops.metrics import Levels, Stats
 from gpuwarden_collector.ops.readiness import not_ready
+from gpuwarden_collector.stats import Levels, Stats
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from aiohttp import web
 
 from gpuwarden_collector.http.app import error_response
-from gpuwarden_collector.ingest.writer import NodeForgotten, Writer, WriterStopped
+from gpuwarden_collector.ingest.writer import NodeForgotten, Writer
+from gpuwarden_collector.storage.commit import WriterStopped
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 
 log = logging.getLogger(__name__)

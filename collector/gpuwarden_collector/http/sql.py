@@ -20,11 +20,11 @@ from gpuwarden_collector.http.sql_request import (
     sql_request_of,
 )
 from gpuwarden_collector.ingest.decode import RefusedBody
-from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.ops.query_log import QueryLog, QueryNote, outcome_of
 from gpuwarden_collector.query.fair_queue import QueryQueue, QueueFullError, user_at
 from gpuwarden_collector.query.own_rows import ALL, NOBODY
 from gpuwarden_collector.query.querier import QueryStream, SqlQuerier
+from gpuwarden_collector.stats import Stats
 
 log = logging.getLogger(__name__)
 

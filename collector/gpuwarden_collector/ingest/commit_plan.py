@@ -14,19 +14,18 @@ import pyarrow.compute as pc
 
 from gpuwarden.schema import EVENTS
 from gpuwarden.wire import BatchId
-from gpuwarden_collector.ingest import agent_clocks, departures, inventory
-from gpuwarden_collector.ingest.agent_clocks import ClockGaps, is_apart
-from gpuwarden_collector.ingest.decode import STORED_SCHEMAS, BatchRows, Decoded
+from gpuwarden_collector.auth.senders import NOBODY
+from gpuwarden_collector.ingest import clock_check as agent_clocks
+from gpuwarden_collector.ingest import departures, inventory
+from gpuwarden_collector.ingest.clock_check import ClockGaps, is_apart
+from gpuwarden_collector.ingest.decode import BatchRows, Decoded
 from gpuwarden_collector.ingest.deduplicate import (
-    NOBODY,
     RANGES_MAX,
     BatchLedger,
     Draft,
     LedgerEntry,
     LedgerKey,
     StoredSequences,
-    from_text,
-    to_text,
 )
 from gpuwarden_collector.ingest.gpu_owners import (
     TOLD_EVERY,
@@ -56,7 +55,9 @@ from gpuwarden_collector.ingest.prices import PriceBook
 from gpuwarden_collector.ingest.resent import doubtful_rows
 from gpuwarden_collector.ingest.xid_gpus import at_that_time, places_of, with_gpus
 from gpuwarden_collector.storage.commit import Changes
+from gpuwarden_collector.storage.schemas import STORED_SCHEMAS
 from gpuwarden_collector.storage.segment import BatchKey
+from gpuwarden_collector.storage.state import ranges_from_text, ranges_to_text
 
 LEDGER_KEPT_FOR = timedelta(days=60)
 _NO_KEY_RETRY_AFTER_S = 60
@@ -539,7 +540,7 @@ def inventory_table(name: str, items: Mapping[str, Item]) -> Any:
 def ledger_rows(known: Known, keys: Iterable[LedgerKey]) -> list[LedgerRow]:
     """Entries as the state file has them; keys that are forgotten have none."""
     return [
-        (*key, entry.stored.floor, to_text(entry.stored.ranges), _naive(entry.heard_at))
+        (*key, entry.stored.floor, ranges_to_text(entry.stored.ranges), _naive(entry.heard_at))
         for key in keys
         if (entry := known.ledger.get(key)) is not None
     ]
@@ -555,7 +556,7 @@ def loaded(
     rows are naive UTC."""
     known = Known()
     for row in sorted(ledger, key=lambda one: one["heard_at"]):
-        stored = StoredSequences(row["floor"], from_text(row["ranges"]))
+        stored = StoredSequences(row["floor"], ranges_from_text(row["ranges"]))
         heard_at = row["heard_at"].replace(tzinfo=UTC)
         where = (row["sender"], row["agent_id"], row["boot_id"])
         known.ledger.update({where: LedgerEntry(stored, heard_at)})

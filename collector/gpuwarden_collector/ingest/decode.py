@@ -6,18 +6,18 @@ value is optional). Columns that this collector does not know are left out and n
 that is missing becomes NULL where that is allowed.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpuwarden.metrics import Type
-from gpuwarden.schema import WIRE_TABLES, stored_columns
+from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.table import Column, Table
 from gpuwarden.wire import DECODED_BYTES_MAX, ROWS_MAX, TABLE_KEY
 from gpuwarden_collector.ingest.ipc_messages import BodyError, decompress, walk
+from gpuwarden_collector.storage.schemas import arrow_schema
 
 FIELDS_MAX = 1_000
 """Most columns of a stream."""
@@ -27,26 +27,8 @@ _MEMORY_BYTES_MAX = 3 * DECODED_BYTES_MAX
 ARROW_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
 """What pyarrow raises on damaged data: OSError for metadata, the last for names of columns."""
 
-ARROW_TYPES: dict[Type, Any] = {
-    Type.TIMESTAMP: pa.timestamp("ms"),
-    Type.STRING: pa.string(),
-    Type.BOOL: pa.bool_(),
-    Type.INT16: pa.int16(),
-    Type.INT32: pa.int32(),
-    Type.INT64: pa.int64(),
-    Type.FLOAT32: pa.float32(),
-    Type.FLOAT64: pa.float64(),
-}
-
-
-def arrow_schema(columns: Iterable[Column]) -> Any:
-    """The Arrow schema of columns in their order."""
-    return pa.schema([pa.field(c.name, ARROW_TYPES[c.type]) for c in columns])
-
-
 WIRE_SCHEMAS = {name: arrow_schema(table.columns) for name, table in WIRE_TABLES.items()}
 _KNOWN_COLUMNS = {name: frozenset(table.names) for name, table in WIRE_TABLES.items()}
-STORED_SCHEMAS = {name: arrow_schema(stored_columns(t)) for name, t in WIRE_TABLES.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from gpuwarden.clock import Clock
-from gpuwarden_collector.auth.node_rows import NodeColumns
 from gpuwarden_collector.ingest.admit import Window, checked, window
 from gpuwarden_collector.ingest.coalesce import CoalescedStreams, Openings, Stream, plain_streams
 from gpuwarden_collector.ingest.decode import (
@@ -36,8 +35,8 @@ from gpuwarden_collector.ingest.decode import (
     decode_content,
     first_line,
 )
-from gpuwarden_collector.ops.faults import Faults
-from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.ingest.node_owners import NodeColumns
+from gpuwarden_collector.stats import Faults, Stats
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -15,6 +15,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from gpuwarden_collector.auth.senders import NOBODY, is_of_node, is_of_token, sender_text
+from gpuwarden_collector.storage.state import Range
+
 RANGES_MAX = 4_096
 """Most separate ranges of one agent and boot. Only an agent that leaves holes and never says that
 they are final comes near."""
@@ -31,11 +34,6 @@ FORGET_AFTER = timedelta(hours=1)
 may be on its way a second time. Its spool sends the oldest first, so that what comes after many other
 boots of the same sender has been answered."""
 
-NOBODY = ""
-"""The sender where no tokens are asked for, and of what was stored before senders were told apart."""
-_NODE, _TOKEN = "node:", "token:"
-
-Range = tuple[int, int]
 LedgerKey = tuple[str, str, str]
 """Sender, agent and boot."""
 
@@ -82,32 +80,6 @@ def _settled(floor: int, ranges: tuple[Range, ...]) -> StoredSequences:
     if kept and kept[0][0] == floor:
         floor = kept.pop(0)[1] + 1
     return StoredSequences(floor, tuple(kept))
-
-
-def to_text(ranges: tuple[Range, ...]) -> str:
-    """Ranges as they are kept in the database: `4709-4711 4713-4713`."""
-    return " ".join(f"{first}-{last}" for first, last in ranges)
-
-
-def from_text(text: str) -> tuple[Range, ...]:
-    """The inverse of `to_text`."""
-    pairs = (pair.partition("-") for pair in text.split())
-    return tuple((int(first), int(last)) for first, _, last in pairs)
-
-
-def node_sender(node: str) -> str:
-    """Who sends with a token that is bound to a node: another token of the node is the same sender."""
-    return _NODE + node
-
-
-def token_sender(name: str) -> str:
-    """Who sends with a token for any node."""
-    return _TOKEN + name
-
-
-def is_of_node(sender: str) -> bool:
-    """Whether the sender may speak of one node alone."""
-    return sender.startswith(_NODE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +212,4 @@ def share_of(sender: str) -> int:
     """Most entries of a sender."""
     if is_of_node(sender):
         return NODE_KEYS_MAX
-    return TOKEN_KEYS_MAX if sender.startswith(_TOKEN) else LEDGER_KEYS_MAX
-
-
-def sender_text(sender: str) -> str:
-    """A sender with a token, for people."""
-    kind, _, name = sender.partition(":")
-    return f"{kind} {name}"
+    return TOKEN_KEYS_MAX if is_of_token(sender) else LEDGER_KEYS_MAX

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from gpuwarden.clock import to_ms
 from gpuwarden.schema import EVENTS, WIRE_TABLES
-from gpuwarden_collector.ingest.decode import STORED_SCHEMAS
-from gpuwarden_collector.ingest.deduplicate import NOBODY
+from gpuwarden_collector.auth.senders import NOBODY
+from gpuwarden_collector.storage.schemas import STORED_SCHEMAS
 
 GONE_AFTER = timedelta(minutes=10)
 """A node that has said nothing of a GPU for so long does not have it any more, as when a board was moved."""

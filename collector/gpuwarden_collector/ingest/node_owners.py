@@ -10,6 +10,7 @@ Time is that of arrival, as clocks of two machines need not agree.
 """
 
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -21,7 +22,8 @@ import pyarrow.compute as pc
 
 from gpuwarden.clock import to_ms
 from gpuwarden.schema import EVENTS
-from gpuwarden_collector.ingest.decode import STORED_SCHEMAS, BatchRows, Decoded
+from gpuwarden_collector.ingest.decode import BatchRows, Decoded, RefusedBody
+from gpuwarden_collector.storage.schemas import STORED_SCHEMAS
 
 SILENT_AFTER = timedelta(minutes=1)
 """An agent that has sent nothing for so long has let go of the name: agents send every five seconds, and
@@ -300,3 +302,39 @@ def stored_node_owner(row: Mapping[str, Any], now: datetime) -> NodeOwner | None
 def silent_nodes(owners: Mapping[str, NodeOwner], now: datetime) -> list[str]:
     """Nodes whose agents have been silent for so long that nothing of them matters any more."""
     return [node for node, owner in owners.items() if now - owner.heard_at >= 2 * TOLD_EVERY]
+
+
+_Runs = tuple[list[int], list[str | None]]
+"""Where each run ends, and its name."""
+
+
+class NodeColumns:
+    """The columns `node` of tables as runs; for one group of batches."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Runs] = {}
+
+    def refusal(self, batch: Decoded, node: str) -> RefusedBody | None:
+        """Why a batch is not this node's; None: it is."""
+        for part in batch.parts.values():
+            ends, names = self._runs(part.whole)
+            end = part.start + part.rows
+            run = bisect_right(ends, part.start)
+            while part.start < end and run < len(ends):
+                if names[run] != node:
+                    return RefusedBody(
+                        403,
+                        f"the token is for node {node}, and the batch has rows of node {names[run]}:"
+                        " enroll that node, or give the agent its own name back",
+                    )
+                if ends[run] >= end:
+                    break
+                run += 1
+        return None
+
+    def _runs(self, table: Any) -> _Runs:
+        runs = self._known.get(id(table))
+        if runs is None:
+            found = pc.run_end_encode(table.column("node").combine_chunks())
+            runs = self._known[id(table)] = found.run_ends.to_pylist(), found.values.to_pylist()
+        return runs

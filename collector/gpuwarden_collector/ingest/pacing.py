@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpuwarden.clock import Clock
 from gpuwarden.wire import BATCH_SECONDS_MAX
-from gpuwarden_collector.ops.metrics import Histogram
+from gpuwarden_collector.storage.stats import Histogram
 
 LOOK_S = 5.0
 STEPS_S = (0, 10, 20, BATCH_SECONDS_MAX)

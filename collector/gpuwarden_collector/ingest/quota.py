@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from gpuwarden.clock import Clock
-from gpuwarden_collector.ingest.deduplicate import NOBODY, is_of_node, sender_text
+from gpuwarden_collector.auth.senders import NOBODY, is_of_node, sender_text
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from gpuwarden.metrics import Type
 from gpuwarden.schema import WIRE_TABLES
-from gpuwarden_collector.ingest.decode import ARROW_TYPES, WIRE_SCHEMAS
+from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
 from gpuwarden_collector.ingest.ipc_messages import Buffer, RecordBatch
+from gpuwarden_collector.storage.schemas import ARROW_TYPES
 
 _OFFSET_BYTES = 4
 _TEXT_BYTES_MAX = 2**31 - 1

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from gpuwarden.clock import Clock
 from gpuwarden_collector.ingest import departures
@@ -40,8 +40,8 @@ from gpuwarden_collector.ingest.decode import first_line
 from gpuwarden_collector.ingest.deduplicate import LedgerKey
 from gpuwarden_collector.ingest.prices import PriceBook
 from gpuwarden_collector.ingest.repricing import reprice
-from gpuwarden_collector.ops.metrics import Stats
-from gpuwarden_collector.storage.commit import Changes, commit
+from gpuwarden_collector.stats import Stats
+from gpuwarden_collector.storage.commit import Changes, WriterStopped, commit
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.storage.segment_log import FrameLog
 
@@ -62,10 +62,6 @@ _NO_MEMORY = "the collector has no memory for it: give it more"
 
 class QueueFull(Exception):  # noqa: N818  an expected outcome, named like queue.Full
     """The batch does not fit into the queue now."""
-
-
-class WriterStopped(Exception):  # noqa: N818  see above
-    """The writer no longer takes anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +108,6 @@ class NodeForgotten(Enum):
 
 HEARD_LATELY = timedelta(minutes=1)
 """A node that was heard of within it sends data."""
-
-
-class UpkeepWriter(Protocol):
-    """What those who seal and roll up need of the writer; each may raise as `Writer.do`."""
-
-    async def freeze(self) -> None: ...
-    async def save(self) -> None: ...
-    async def write(self, changes: Changes) -> None: ...
-    async def close_windows(self, until: datetime) -> None: ...
-    async def forget_silent(self, before: datetime) -> Mapping[str, int]: ...
 
 
 class Writer:

@@ -17,8 +17,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from gpuwarden_collector.ops.disk import Usage
-from gpuwarden_collector.ops.metrics import Levels, Stats
+from gpuwarden_collector.stats import Levels, Stats
+from gpuwarden_collector.storage.disk import Usage
 from gpuwarden_collector.storage.lake_maintenance import Lake
 from gpuwarden_collector.storage.retention import oldest_days
 

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -17,14 +18,13 @@ from gpuwarden import __version__
 from gpuwarden.clock import Clock
 from gpuwarden.collector_samples import COLLECTOR_SAMPLES
 from gpuwarden.query import Querier, QueryError
-from gpuwarden_collector.ingest.decode import arrow_schema
-from gpuwarden_collector.ingest.writer import Writer, WriterStopped
-from gpuwarden_collector.ops.cpu import pressure_percent
-from gpuwarden_collector.ops.disk import Budget
-from gpuwarden_collector.ops.metrics import Levels, Stats
+from gpuwarden_collector.ingest.writer import Writer
 from gpuwarden_collector.ops.readiness import not_ready
-from gpuwarden_collector.storage.commit import Changes, naive
+from gpuwarden_collector.stats import Levels, Stats
+from gpuwarden_collector.storage.commit import Changes, WriterStopped, naive
+from gpuwarden_collector.storage.disk import Budget
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.storage.schemas import arrow_schema
 from gpuwarden_collector.storage.state import SCHEMA_VERSION
 
 log = logging.getLogger(__name__)
@@ -190,3 +190,16 @@ def _sum(seconds: Iterable[float]) -> float | None:
 
 def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
+
+
+PRESSURE = Path("/proc/pressure/cpu")
+
+
+def pressure_percent(path: Path = PRESSURE) -> float | None:
+    """Share of the last minute in which something waited for a CPU; None: the kernel does not say."""
+    try:
+        words = path.read_text().split()
+        # some avg10=1.20 avg60=0.85 avg300=0.60 total=1234
+        return next(float(w.removeprefix("avg60=")) for w in words if w.startswith("avg60="))
+    except (OSError, ValueError, StopIteration):
+        return None

@@ -15,10 +15,10 @@ import pyarrow as pa
 from gpuwarden.clock import Clock
 from gpuwarden.query import QueryError, QueryTimeoutError
 from gpuwarden.query_log import QUERY_LOG, SQL_CHARACTERS_MAX
-from gpuwarden_collector.ingest.decode import arrow_schema
-from gpuwarden_collector.ingest.writer import Writer, WriterStopped
-from gpuwarden_collector.storage.commit import Changes, naive
+from gpuwarden_collector.ingest.writer import Writer
+from gpuwarden_collector.storage.commit import Changes, WriterStopped, naive
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.storage.schemas import arrow_schema
 
 log = logging.getLogger(__name__)
 

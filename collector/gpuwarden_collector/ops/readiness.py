@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpuwarden_collector.ingest.receive import CLOCK_RETRY_AFTER_S, NO_ROOM_RETRY_AFTER_S
-from gpuwarden_collector.ops.metrics import Levels
+from gpuwarden_collector.stats import Levels
 
 SOON_S = 5
+NO_ROOM_RETRY_AFTER_S = 30
+CLOCK_RETRY_AFTER_S = 30
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from gpuwarden.query import QueryError
 from gpuwarden_collector.auth.access_control import AccessControl
 from gpuwarden_collector.auth.scram import MECHANISM, Exchange, ScramError, Verifier
 from gpuwarden_collector.auth.token_store import Denied, Granted, TokenEntry
-from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.ops.query_log import QueryLog, QueryNote, outcome_of
 from gpuwarden_collector.postgres import errors, messages
 from gpuwarden_collector.postgres.connection import Connection, ConnectionEnded
@@ -32,6 +31,7 @@ from gpuwarden_collector.query.execute import TypedValue
 from gpuwarden_collector.query.fair_queue import QueryQueue, QueueFullError, user_at
 from gpuwarden_collector.query.own_rows import ALL
 from gpuwarden_collector.query.querier import QueryStream, SqlQuerier
+from gpuwarden_collector.stats import Stats
 
 log = logging.getLogger(__name__)
 

@@ -28,12 +28,12 @@ import pyarrow as pa
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden.query import ExpectedQuery, LakeAwayError, QueryError
-from gpuwarden_collector.footprint import Memory
-from gpuwarden_collector.query.channel import ChannelError, receive, send
+from gpuwarden_collector.processes.channel import ChannelError, receive, send
+from gpuwarden_collector.processes.footprint import Memory
+from gpuwarden_collector.processes.sandbox import Needs, confine, installation
 from gpuwarden_collector.query.complaints import complaint
 from gpuwarden_collector.query.execute import Interrupted, Runner, check_bytes
 from gpuwarden_collector.query.formats import Ending, encoder_of
-from gpuwarden_collector.query.sandbox import Needs, confine, installation
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.engine import Engine, EngineLimits
 from gpuwarden_collector.storage.errors import StoreUnavailableError

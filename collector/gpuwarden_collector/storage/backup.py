@@ -16,12 +16,12 @@ from typing import Any
 from gpuwarden.clock import Clock
 from gpuwarden.files import sync_folder, sync_tree
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector.ops.control_socket import NAME, ask
-from gpuwarden_collector.ops.disk import free_bytes, size_text
+from gpuwarden_collector.processes.control_socket import NAME, ask
 from gpuwarden_collector.storage.address import FILES, FOLDER
 from gpuwarden_collector.storage.check import CheckReport, check
 from gpuwarden_collector.storage.copy import STAGING, link_or_copy, snapshot
 from gpuwarden_collector.storage.database import RESTORING, Database, Store, is_restore_cut_off
+from gpuwarden_collector.storage.disk import free_bytes, size_text
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS

@@ -14,7 +14,6 @@ import duckdb
 import pyarrow as pa
 
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector.ingest.deduplicate import from_text
 from gpuwarden_collector.storage.address import CATALOGUE, FILES, FOLDER, METADATA
 from gpuwarden_collector.storage.errors import one_line
 from gpuwarden_collector.storage.extensions import load_extension
@@ -24,7 +23,7 @@ from gpuwarden_collector.storage.lake_files import LakeFile, live_files, set_asi
 from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
 from gpuwarden_collector.storage.segment import SegmentError, segment_numbers, segment_path
 from gpuwarden_collector.storage.segment_log import held
-from gpuwarden_collector.storage.state import FILE_NAME, SCHEMA_VERSION
+from gpuwarden_collector.storage.state import FILE_NAME, SCHEMA_VERSION, ranges_from_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ def _check_ledger(connection: sqlite3.Connection, report: CheckReport) -> None:
     rows = connection.execute("SELECT agent_id, boot_id, floor, ranges FROM ledger").fetchall()
     for agent, boot, floor, ranges in rows:
         try:
-            spans = from_text(ranges)
+            spans = ranges_from_text(ranges)
             edges = [edge for span in spans for edge in span]
             is_right = edges == sorted(edges) and (not edges or edges[0] >= floor)
         except ValueError:

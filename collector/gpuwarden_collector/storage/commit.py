@@ -8,13 +8,13 @@ is stored.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from gpuwarden.schema import TABLES, stored_columns
-from gpuwarden_collector.ingest.decode import STORED_SCHEMAS
 from gpuwarden_collector.storage.errors import RowsRefusedError
+from gpuwarden_collector.storage.schemas import STORED_SCHEMAS
 from gpuwarden_collector.storage.segment import SCHEMAS, BatchKey, Frame
 from gpuwarden_collector.storage.segment_log import FrameLog
 from gpuwarden_collector.storage.state import Writing
@@ -111,3 +111,17 @@ _INSTANTS = {
 def naive(instant: datetime | None) -> datetime | None:
     """As the store has it: UTC, without saying so."""
     return instant.replace(tzinfo=None) if instant else None
+
+
+class WriterStopped(Exception):  # noqa: N818  an expected outcome
+    """The writer no longer takes anything."""
+
+
+class UpkeepWriter(Protocol):
+    """What those who seal and roll up need of the writer; each may raise as `Writer.do`."""
+
+    async def freeze(self) -> None: ...
+    async def save(self) -> None: ...
+    async def write(self, changes: Changes) -> None: ...
+    async def close_windows(self, until: datetime) -> None: ...
+    async def forget_silent(self, before: datetime) -> Mapping[str, int]: ...

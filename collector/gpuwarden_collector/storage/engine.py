@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from gpuwarden.collector_samples import COLLECTOR_SAMPLES
 from gpuwarden.comments import column_comments, table_comments
 from gpuwarden.schema import TABLES, UPSERTED, create_sql, stored_columns, view_words, views_sql
-from gpuwarden_collector.footprint import free_memory
+from gpuwarden_collector.processes.footprint import free_memory
 from gpuwarden_collector.storage import lake
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line

@@ -13,11 +13,10 @@ from itertools import groupby
 from typing import Any
 
 from gpuwarden.clock import Clock
-from gpuwarden_collector.ingest.writer import WriterStopped
-from gpuwarden_collector.ops.disk import DiskMonitor, size_text
-from gpuwarden_collector.ops.metrics import StorageStats
 from gpuwarden_collector.storage import lake_maintenance as maintain
+from gpuwarden_collector.storage.commit import WriterStopped
 from gpuwarden_collector.storage.database import Store
+from gpuwarden_collector.storage.disk import DiskMonitor, size_text
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.storage.lake_files import is_remote
 from gpuwarden_collector.storage.lake_maintenance import Lake
@@ -29,6 +28,7 @@ from gpuwarden_collector.storage.retention import (
     drops,
 )
 from gpuwarden_collector.storage.state import StateFile
+from gpuwarden_collector.storage.stats import StorageStats
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from gpuwarden.rollups import (
     Rollup,
     RollupPart,
 )
-from gpuwarden_collector.ingest.decode import ARROW_TYPES
+from gpuwarden_collector.storage.schemas import ARROW_TYPES
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

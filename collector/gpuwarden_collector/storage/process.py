@@ -20,24 +20,23 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.clock import Clock
-from gpuwarden_collector.footprint import GIVE_BACK_S, Memory
-from gpuwarden_collector.ingest.writer import WriterStopped
-from gpuwarden_collector.ops.clock_check import shows_as_confirmed
-from gpuwarden_collector.ops.disk import Budget, DiskMonitor
-from gpuwarden_collector.ops.metrics import Effort, StorageStats
-from gpuwarden_collector.query.channel import Channel, ChannelError
+from gpuwarden_collector.processes.channel import Channel, ChannelError
+from gpuwarden_collector.processes.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.backup import Copier
-from gpuwarden_collector.storage.commit import Changes
+from gpuwarden_collector.storage.commit import Changes, WriterStopped
 from gpuwarden_collector.storage.database import Store, starting
+from gpuwarden_collector.storage.disk import Budget, DiskMonitor
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.maintenance import Maintainer
 from gpuwarden_collector.storage.maintenance import MaintenancePolicy as KeptPolicy
 from gpuwarden_collector.storage.process_calls import Handler, Peer, RemoteError
+from gpuwarden_collector.storage.retention import shows_as_confirmed
 from gpuwarden_collector.storage.rollup_schedule import Roller
 from gpuwarden_collector.storage.seal import Sealer, SealPolicy
 from gpuwarden_collector.storage.state import FILE_NAME, StateFile
+from gpuwarden_collector.storage.stats import Effort, StorageStats
 from gpuwarden_collector.timetable import Timetable
 
 DISK_LOOK_S = 2.0

@@ -2,7 +2,7 @@
 
 A call is a name and arguments, its answer a value or one of the store's errors. Calls of one side run
 beside each other; an answer finds its call by number. (A query process is not trusted: what it says
-goes through `query/channel.py` alone.)
+goes through `processes/channel.py` alone.)
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector.query.channel import Channel, ChannelError, packed
+from gpuwarden_collector.processes.channel import Channel, ChannelError, packed
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 
 log = logging.getLogger(__name__)

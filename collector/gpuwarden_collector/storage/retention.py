@@ -12,7 +12,9 @@ from datetime import date
 from enum import Enum, IntEnum
 from itertools import groupby
 
+from gpuwarden.clock import Clock
 from gpuwarden.query_log import QUERY_LOG
+from gpuwarden.wire import AHEAD_S_MAX
 
 ROLLUPS_BY_MINUTE = frozenset({"gpu_1m", "host_1m", "process_1m"})
 ROLLUPS_BY_HOUR = frozenset({"gpu_1h", "waste_1h"})
@@ -153,3 +155,21 @@ def oldest_days(parts: Iterable[LakeDay]) -> dict[str, date]:
     for part in parts:
         oldest[part.table] = min(part.day, oldest.get(part.table, part.day))
     return oldest
+
+
+WRONG_S = float(AHEAD_S_MAX)
+"""So far apart, one of two clocks is wrong."""
+
+
+def shows_as_confirmed(confirmed_s: float | None, clock: Clock) -> bool:
+    """Whether a clock has gone on from where it was confirmed; `confirmed_s`: it less the monotonic one then."""
+    return confirmed_s is not None and not is_wrong_offset(clock_offset_s(clock) - confirmed_s)
+
+
+def clock_offset_s(clock: Clock) -> float:
+    """The clock less the monotonic one: what changes when it is set."""
+    return clock.now().timestamp() - clock.monotonic()
+
+
+def is_wrong_offset(offset_s: float) -> bool:
+    return abs(offset_s) > WRONG_S

@@ -14,10 +14,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from gpuwarden.clock import Clock
-from gpuwarden_collector.footprint import free_memory
-from gpuwarden_collector.ingest.writer import UpkeepWriter, WriterStopped
-from gpuwarden_collector.ops.metrics import StorageStats
-from gpuwarden_collector.storage.commit import Changes
+from gpuwarden_collector.processes.footprint import free_memory
+from gpuwarden_collector.storage.commit import Changes, UpkeepWriter, WriterStopped
 from gpuwarden_collector.storage.database import Store
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.storage.rollup import (
@@ -32,6 +30,7 @@ from gpuwarden_collector.storage.rollup import (
     roll_minutes,
 )
 from gpuwarden_collector.storage.seal import Sealer
+from gpuwarden_collector.storage.stats import StorageStats
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

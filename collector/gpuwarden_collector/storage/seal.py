@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuwarden.clock import Clock
-from gpuwarden_collector.ingest.writer import UpkeepWriter, WriterStopped
-from gpuwarden_collector.ops.metrics import StorageStats
-from gpuwarden_collector.storage.commit import Changes
+from gpuwarden_collector.storage.commit import Changes, UpkeepWriter, WriterStopped
 from gpuwarden_collector.storage.database import Store
 from gpuwarden_collector.storage.engine import hot_table
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
@@ -22,6 +20,7 @@ from gpuwarden_collector.storage.lake import damaged_file, seal
 from gpuwarden_collector.storage.resent import find_spans, note_doubtful, once_sql, seals_elsewhere
 from gpuwarden_collector.storage.rollup import ROLLUP_TABLES, doubles
 from gpuwarden_collector.storage.segment import TABLE_NAMES
+from gpuwarden_collector.storage.stats import StorageStats
 
 log = logging.getLogger(__name__)
 

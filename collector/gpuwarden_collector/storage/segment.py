@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from gpuwarden.files import sync_folder
 from gpuwarden.schema import TABLES, UPSERTED, stored_columns
-from gpuwarden_collector.ingest.decode import arrow_schema
+from gpuwarden_collector.storage.schemas import arrow_schema
 
 FOLDER = "segments"
 SUFFIX = ".seg"

@@ -30,6 +30,8 @@ from gpuwarden_collector.storage.segment import SCHEMAS, BatchKey
 
 FILE_NAME = "state.sqlite"
 SCHEMA_VERSION = 3
+Range = tuple[int, int]
+"""First and last sequence of batches that are stored, both included."""
 LEDGER_COLUMNS = ("sender", "agent_id", "boot_id", "floor", "ranges", "heard_at")
 PROGRESS = ("closed_until", "minutes_until", "hours_until")
 _BUSY_S = 10.0
@@ -539,3 +541,14 @@ def _array(values: Sequence[Any], kind: Any) -> Any:
     if pa.types.is_boolean(kind):
         return pa.array([None if v is None else bool(v) for v in values], kind)
     return pa.array(values, kind)
+
+
+def ranges_to_text(ranges: Sequence[Range]) -> str:
+    """Ranges as column `ranges` of the ledger has them: `4709-4711 4713-4713`."""
+    return " ".join(f"{first}-{last}" for first, last in ranges)
+
+
+def ranges_from_text(text: str) -> tuple[Range, ...]:
+    """The inverse of `ranges_to_text`."""
+    pairs = (pair.partition("-") for pair in text.split())
+    return tuple((int(first), int(last)) for first, _, last in pairs)

@@ -12,14 +12,13 @@ from typing import Any
 
 from gpuwarden import lifecycle
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector.ingest.writer import UpkeepWriter
-from gpuwarden_collector.ops.metrics import Effort, Stats, StorageStats
-from gpuwarden_collector.query.channel import Channel, ChannelError
-from gpuwarden_collector.query.forkserver import spawn_storage
-from gpuwarden_collector.query.process_handle import ProcessHandle
+from gpuwarden_collector.processes.channel import Channel, ChannelError
+from gpuwarden_collector.processes.forkserver import ProcessHandle, spawn_storage
+from gpuwarden_collector.storage.commit import UpkeepWriter
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.process import StorageSettings
 from gpuwarden_collector.storage.process_calls import Peer, RemoteError
+from gpuwarden_collector.storage.stats import Effort, StorageStats
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +97,9 @@ def trouble_of(
 class StorageProcess:
     """The process and its way to the writer. `look` is to be called each LOOK_S."""
 
-    def __init__(self, settings: StorageSettings, stats: Stats, group: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, settings: StorageSettings, stats: StorageStats, group: asyncio.TaskGroup
+    ) -> None:
         """`group`: of what runs for as long as the process does."""
         self._settings = settings
         self._stats = stats

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_agent.events.kinds import KINDS, event, span
-from gpuwarden_collector.ingest import agent_clocks, gpu_owners, node_owners
+from gpuwarden_collector.ingest import clock_check as agent_clocks
+from gpuwarden_collector.ingest import gpu_owners, node_owners
 
 PAGE = Path(__file__).parents[3] / "docs" / "events.md"
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden.access import Scope, Token
-from gpuwarden_collector.auth.node_rows import NodeColumns
 from gpuwarden_collector.auth.token_file import NAME, edit
 from gpuwarden_collector.ingest.decode import BatchRows, Decoded, RefusedBody
+from gpuwarden_collector.ingest.node_owners import NodeColumns
 from gpuwarden_collector.ingest.writer import load_known
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits

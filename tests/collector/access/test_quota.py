@@ -17,7 +17,7 @@ from gpuwarden_agent.queue.encode import encode
 from gpuwarden_collector.ingest import quota
 from gpuwarden_collector.ingest.decode import Decoded, decode
 from gpuwarden_collector.ingest.quota import DAY_S, SenderQuota, Used, charged, given_back, used_at
-from gpuwarden_collector.ops import control_socket as control
+from gpuwarden_collector.processes import control_socket as control
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_simulator import SimulatedNode, default_workloads
 

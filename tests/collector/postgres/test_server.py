@@ -19,12 +19,12 @@ from gpuwarden.clock import ManualClock
 from gpuwarden_collector.auth.access_control import AccessControl
 from gpuwarden_collector.auth.token_file import NAME, edit
 from gpuwarden_collector.auth.token_store import TokenEntry, scram_of
-from gpuwarden_collector.ops.metrics import Stats
 from gpuwarden_collector.ops.query_log import QueryLog
 from gpuwarden_collector.postgres import messages
 from gpuwarden_collector.postgres.server import Limits, PostgresServer
 from gpuwarden_collector.query.fair_queue import QueryQueue
 from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.stats import Stats
 
 Address = tuple[str, int]
 ENDLESS = "SELECT count(*) FROM range(1000000) a, range(1000000) b"

@@ -25,18 +25,19 @@ from gpuwarden.wire import (
 )
 from gpuwarden_collector.auth.gate import node_of, sender_of
 from gpuwarden_collector.http.bodies import BodyReader, Busy
+from gpuwarden_collector.ingest.clock_check import ClockCheck, apart_text
 from gpuwarden_collector.ingest.commit_plan import Batch, Outcome, Stored
 from gpuwarden_collector.ingest.decode import Decoded, RefusedBody
 from gpuwarden_collector.ingest.decode_pool import Body, DecodePool
 from gpuwarden_collector.ingest.quota import SenderQuota
-from gpuwarden_collector.ingest.writer import QueueFull, Writer, WriterStopped
-from gpuwarden_collector.ops.clock_check import WRONG_S, ClockCheck, apart_text
-from gpuwarden_collector.ops.metrics import Stats
+from gpuwarden_collector.ingest.writer import QueueFull, Writer
+from gpuwarden_collector.ops.readiness import CLOCK_RETRY_AFTER_S, NO_ROOM_RETRY_AFTER_S
+from gpuwarden_collector.stats import Stats
+from gpuwarden_collector.storage.commit import WriterStopped
+from gpuwarden_collector.storage.retention import WRONG_S
 
 log = logging.getLogger(__name__)
 
-NO_ROOM_RETRY_AFTER_S = 30
-CLOCK_RETRY_AFTER_S = 30
 
 _ONCE = (
     VERSION_HEADER,

@@ -24,10 +24,10 @@ from gpuwarden_collector.auth.access_control import tokens_path
 from gpuwarden_collector.auth.exposure import exposure_of
 from gpuwarden_collector.auth.tls import ServerTls, certificate_of
 from gpuwarden_collector.auth.token_file import TokenFileError
-from gpuwarden_collector.ops import control_socket as control
-from gpuwarden_collector.ops.disk import free_bytes
 from gpuwarden_collector.ops.health_checks import findings
+from gpuwarden_collector.processes import control_socket as control
 from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.storage.disk import free_bytes
 from gpuwarden_collector.storage.extensions import extension_path
 from gpuwarden_collector.storage.offline import look
 

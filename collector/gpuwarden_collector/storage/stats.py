@@ -1,21 +1,16 @@
-"""Counts what the collector does. Touched on the event loop only, but for the faults, which any thread may
-note.
-"""
+"""Counts what the storage process does; the collector's own counters are in `stats.py`."""
 
 import resource
 from bisect import bisect_left
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import partial
 from itertools import accumulate
 
-from gpuwarden_collector.ops.disk import Usage
-from gpuwarden_collector.ops.faults import Faults
 from gpuwarden_collector.storage.lake_maintenance import Lake
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_LAGS_MAX = 1_000
 
 
 class Histogram:
@@ -77,6 +72,8 @@ class StorageStats:
     """Rows removed because another collector of the lake has sealed them."""
     lost_segment_bytes: int = 0
     """Bytes of segments that were damaged when they were to move to the lake."""
+    storage_restarts: int = 0
+    """Times that the process has ended and was started again; counted by who starts it."""
     seal_looks: int = 0
     """Times that it was looked what is to move to the lake."""
     rolled_until: datetime | None = None
@@ -115,86 +112,3 @@ class StorageStats:
                     setattr(self, name, mine + after - before)
                 case _:
                     setattr(self, name, after)
-
-
-@dataclass
-class Stats(StorageStats):
-    """Counters since the start."""
-
-    batches: int = 0
-    duplicates: int = 0
-    rows: Counter[str] = field(default_factory=Counter)
-    imported_rows: int = 0
-    """Of them, those that were read from files."""
-    left_out_rows: Counter[str] = field(default_factory=Counter)
-    """Rows not stored because they are about a GPU of another node, by table."""
-    over_quota_batches: int = 0
-    """Batches that had to wait as their sender had sent too much in a day."""
-    clock_apart_batches: int = 0
-    """Batches stored of senders whose clocks are apart from the collector's."""
-    body_bytes: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-    """By HTTP status."""
-    unknown_columns: Counter[str] = field(default_factory=Counter)
-    """Batches that had a column this collector does not know, by table."""
-    commit_seconds: Histogram = field(default_factory=Histogram)
-    commit_failures: int = 0
-    acknowledge_seconds: Histogram = field(default_factory=Histogram)
-    """From the first byte of a request to its answer 204."""
-    ingest_lag_seconds: float | None = None
-    """Age of the newest row of the last stored batch; None before the first."""
-    lags: deque[float] = field(default_factory=lambda: deque(maxlen=_LAGS_MAX))
-    """The same of the groups of batches stored since the collector's last sample of itself."""
-    query_seconds: Histogram = field(default_factory=Histogram)
-    query_errors: Counter[str] = field(default_factory=Counter)
-    query_restarts: int = 0
-    """Times that a query process had ended or did not answer when it was to take a query, and was replaced."""
-    storage_restarts: int = 0
-    """Times that the storage process has ended and was started again."""
-    decode_hangs: int = 0
-    """Times that a thread that decodes did not come back in time and was replaced."""
-    request_failures: int = 0
-    denied: Counter[str] = field(default_factory=Counter)
-    """Requests that were not let in, by reason."""
-    malformed_requests: int = 0
-    """Requests that are not HTTP."""
-    faults: Faults = field(default_factory=Faults)
-
-    @property
-    def rows_total(self) -> int:
-        """Rows stored, all tables."""
-        return self.rows.total()
-
-
-@dataclass(frozen=True, slots=True)
-class Levels:
-    """What is read when someone asks, beside the counters."""
-
-    queue_bytes: int
-    body_bytes_in_flight: int
-    database_bytes: int
-    is_alive: bool
-    is_failing: bool
-    is_decoding: bool = True
-    """Whether there are threads that decode."""
-    disk: Usage | None = None
-    storage_trouble: str | None = None
-    """Why rows do not move to the lake, or are not rolled up."""
-    rollup_lag_s: float | None = None
-    """Age of the end of the newest minute that is rolled up."""
-    late_jobs: tuple[str, ...] = ()
-    """Jobs by the clock whose turn does not end."""
-    over_quota: tuple[str, ...] = ()
-    """Whose batches had to wait lately, as they have sent too much in a day."""
-    clock_doubt: str | None = None
-    """Why the collector's own clock is taken as wrong."""
-    is_clock_confirmed: bool = True
-    """Whether somebody says that it is right, so that rows may go by age."""
-    disk_refusal: str | None = None
-    """Why no batch is taken for want of room."""
-    certificate_ends_at: datetime | None = None
-    """Of the server; None: there is no TLS."""
-    authority_ends_at: datetime | None = None
-    """Of the authority that nodes are told to trust; None: there is none."""
-    batch_s: int = 0
-    """Seconds of samples that agents are asked to put into a batch; 0: they are not asked."""

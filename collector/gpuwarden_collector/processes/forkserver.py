@@ -5,7 +5,7 @@ better part of a second, and its processes share the pages of what they have imp
 process that started it, however that ends, and takes all that it has forked with it: they are one
 process group, which it kills; the kernel does so should it be killed itself.
 
-    python -m gpuwarden_collector.query.forkserver FD
+    python -m gpuwarden_collector.forked FD
 """
 
 import atexit
@@ -13,17 +13,20 @@ import contextlib
 import gc
 import os
 import resource
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from gpuwarden_collector.footprint import keep_small
-from gpuwarden_collector.query.sandbox import end_with_parent
+from gpuwarden_collector.processes.footprint import keep_small
+from gpuwarden_collector.processes.sandbox import end_with_parent
 
 START_S = 30.0
 """Most time that it may take to start and to fork for the first time."""
@@ -49,7 +52,7 @@ _ENVIRONMENT = {
 class ForkServer:
     """The way to the process; for any thread."""
 
-    def __init__(self, module: str = __name__) -> None:
+    def __init__(self, module: str = "gpuwarden_collector.forked") -> None:
         """`module`: what is run, which calls `main`."""
         self._module = module
         self._lock = threading.Lock()
@@ -180,8 +183,9 @@ def _work(work: Callable[[socket.socket], None], name: str, number: int, parent:
     work(socket.socket(fileno=number))
 
 
-def main() -> None:
-    """Import and serve."""
+def main(works: Callable[[], Mapping[bytes, Callable[[socket.socket], None]]]) -> None:
+    """Serve the other side of the socket whose number is the first argument; `works`: imports what each kind
+    of process does, by kind."""
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A service manager may tell all processes to end; those that asked get their answers until the one
@@ -192,17 +196,50 @@ def main() -> None:
     with contextlib.suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(_NICE[RULES]))
     keep_small()
-    # Only now: whoever imports this module to reach the process does not need them.
-    import pyarrow.compute
-    import pyarrow.dataset  # noqa: F401
-
-    from gpuwarden_collector.query import worker
-    from gpuwarden_collector.storage import process as storage_process
-
-    works = {QUERY: worker.work, RULES: worker.work, STORAGE: storage_process.work}
-    serve(control, works)
+    serve(control, works())
     os.killpg(0, signal.SIGKILL)
 
 
-if __name__ == "__main__":
-    main()
+_POLL_S = 0.01
+
+
+class ProcessHandle:
+    """One process. `close` lets go of it, whether or not it has ended."""
+
+    def __init__(self, pid: int, *, by_number: bool = sys.platform != "linux") -> None:
+        """Raises OSError when there is no such process."""
+        self.pid = pid
+        self._pidfd = -1
+        if by_number:
+            os.kill(pid, 0)
+        elif sys.platform == "linux":
+            self._pidfd = os.pidfd_open(pid)
+
+    def kill(self) -> None:
+        """End it at once; nothing where it has ended."""
+        with suppress(ProcessLookupError):
+            if self._pidfd < 0:
+                os.kill(self.pid, signal.SIGKILL)
+            elif sys.platform == "linux":
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def wait_ended(self, timeout_s: float) -> bool:
+        """Wait, for a bounded time, until it has ended and its files are closed; whether it has."""
+        if self._pidfd >= 0:
+            # Not select(), which takes no descriptor above 1,023: a collector has one for each agent.
+            poll = select.poll()
+            poll.register(self._pidfd, select.POLLIN)
+            return bool(poll.poll(timeout_s * 1000))
+        for _ in range(int(timeout_s / _POLL_S)):
+            try:
+                os.kill(self.pid, 0)
+            except ProcessLookupError:
+                return True
+            time.sleep(_POLL_S)
+        return False
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1

@@ -9,23 +9,32 @@ as few, and those of a node's token as one.
 """
 
 import ctypes
+import json
 import logging
 import statistics
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
+from typing import Any
+
+import pyarrow as pa
 
 from gpuwarden.clock import Clock
-from gpuwarden.wire import AHEAD_S_MAX
-from gpuwarden_collector.ingest.deduplicate import is_of_node
+from gpuwarden.schema import EVENTS
+from gpuwarden_collector.auth.senders import is_of_node
+from gpuwarden_collector.storage.retention import (
+    WRONG_S,
+    clock_offset_s,
+    is_wrong_offset,
+    shows_as_confirmed,
+)
+from gpuwarden_collector.storage.schemas import STORED_SCHEMAS
 
 log = logging.getLogger(__name__)
 
-WRONG_S = float(AHEAD_S_MAX)
-"""So far apart, one of two clocks is wrong."""
 MOST_OF = 3
 """So many agents that agree with each other and not with the collector are right."""
 LOOK_S = 5.0
@@ -56,7 +65,7 @@ def doubt(evidence: ClockEvidence) -> str | None:
 
     def is_against(offset: float) -> bool:
         # Clocks that are each wrong in its own way say nothing of the collector's.
-        return _is_wrong(offset) and not _is_wrong(offset - middle_s)
+        return is_wrong_offset(offset) and not is_wrong_offset(offset - middle_s)
 
     against = [offset for offset in agents if is_against(offset)]
     hint = (
@@ -85,21 +94,7 @@ def is_confirmed(evidence: ClockEvidence) -> bool:
 
 
 def _do_agree(evidence: ClockEvidence) -> bool:
-    return any(evidence.offsets_s) and _share(evidence.offsets_s, _is_wrong) < 0.5
-
-
-def shows_as_confirmed(confirmed_s: float | None, clock: Clock) -> bool:
-    """Whether a clock has gone on from where it was confirmed; `confirmed_s`: it less the monotonic one then."""
-    return confirmed_s is not None and not _is_wrong(_wall_s(clock) - confirmed_s)
-
-
-def _wall_s(clock: Clock) -> float:
-    """The clock less the monotonic one: what changes when it is set."""
-    return clock.now().timestamp() - clock.monotonic()
-
-
-def _is_wrong(offset_s: float) -> bool:
-    return abs(offset_s) > WRONG_S
+    return any(evidence.offsets_s) and _share(evidence.offsets_s, is_wrong_offset) < 0.5
 
 
 def _share(offsets_s: Sequence[Sequence[float]], holds: Callable[[float], bool]) -> float:
@@ -195,7 +190,7 @@ class ClockCheck:
         """What an agent's request says of its clock; `sender`: who was let in (`deduplicate.py`)."""
         of_sender = self._said.setdefault(sender, OrderedDict())
         is_news = agent_id not in of_sender
-        of_sender[agent_id] = (_wall_s(self._clock) + ahead_s, self._clock.monotonic())
+        of_sender[agent_id] = (clock_offset_s(self._clock) + ahead_s, self._clock.monotonic())
         of_sender.move_to_end(agent_id)
         self._said.move_to_end(sender)
         if len(of_sender) > (1 if is_of_node(sender) else _AGENTS_MAX):
@@ -214,7 +209,7 @@ class ClockCheck:
                 of_sender.popitem(last=False)
             if not of_sender:
                 del self._said[sender]
-        wall_s = _wall_s(self._clock)
+        wall_s = clock_offset_s(self._clock)
         offsets = [
             [theirs_s - wall_s for theirs_s, _ in said.values()] for said in self._said.values()
         ]
@@ -241,3 +236,62 @@ def kernel_synchronised() -> bool | None:
 
 
 _TIME_ERROR = 5
+
+
+APART_S = 60.0
+"""Rows are in the wrong minute. A sender reads its clock before the request, which may take ten seconds."""
+TOLD_EVERY = timedelta(minutes=10)
+CLOCK_APART = "node_clock_apart"
+
+
+def is_apart(ahead_s: float) -> bool:
+    """Whether a clock that is so far ahead of the collector's gives rows wrong times."""
+    return abs(ahead_s) >= APART_S
+
+
+@dataclass(slots=True)
+class ClockGaps:
+    """What a group of batches says of nodes' clocks; `told` itself stays as it is."""
+
+    told: Mapping[str, datetime]
+    """When an event last told of a node."""
+    now: datetime
+    changed: dict[str, datetime] = field(default_factory=dict)
+    batches: int = 0
+    """Batches of senders whose clocks are apart."""
+    _rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def note(self, nodes: Iterable[str], ahead_s: float, *, simulated: bool) -> None:
+        """Take that a batch with rows of these nodes came from a clock that is apart."""
+        self.batches += 1
+        for node in sorted(nodes):
+            told_at = self.changed.get(node) or self.told.get(node)
+            if told_at is not None and self.now - told_at < TOLD_EVERY:
+                continue
+            self.changed[node] = self.now
+            message = (
+                f"the clock of {node} is {apart_text(ahead_s)} the collector's, which was confirmed: its rows have wrong"
+                " times"
+            )
+            self._rows.append(
+                {
+                    "ts": self.now.replace(tzinfo=None),
+                    "node": node,
+                    "simulated": simulated,
+                    "kind": CLOCK_APART,
+                    "severity": "warning",
+                    "message": message,
+                    "details": json.dumps({"ahead_s": round(ahead_s, 1)}),
+                }
+            )
+
+    def events(self) -> Any | None:
+        """Rows of `events`; None: there is nothing to tell."""
+        if not self._rows:
+            return None
+        return pa.Table.from_pylist(self._rows, schema=STORED_SCHEMAS[EVENTS.name])
+
+
+def forgotten(told: Mapping[str, datetime], now: datetime) -> list[str]:
+    """Nodes that would be told of again."""
+    return [node for node, at in told.items() if now - at >= TOLD_EVERY]

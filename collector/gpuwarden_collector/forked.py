@@ -1,0 +1,21 @@
+"""Runs the fork server of the collector's processes: queries of people, queries of rules, storage."""
+
+import socket
+from collections.abc import Callable, Mapping
+
+from gpuwarden_collector.processes.forkserver import QUERY, RULES, STORAGE, main
+
+
+def works() -> Mapping[bytes, Callable[[socket.socket], None]]:
+    """What each kind of process does, imported once for all of them."""
+    import pyarrow.compute
+    import pyarrow.dataset  # noqa: F401
+
+    from gpuwarden_collector.query import worker
+    from gpuwarden_collector.storage import process
+
+    return {QUERY: worker.work, RULES: worker.work, STORAGE: process.work}
+
+
+if __name__ == "__main__":
+    main(works)

@@ -1,0 +1,1 @@
+"""Processes that the collector starts, and messages between them."""

@@ -8,8 +8,7 @@ same type and meaning is only named, and columns of rollups are listed by how th
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from gpuwarden.metric import NOT_NEGATIVE, PERCENT, Type
-from gpuwarden.metrics import METRICS, Kind, Metric
+from gpuwarden.metrics import METRICS, NOT_NEGATIVE, PERCENT, Kind, Metric, Type
 from gpuwarden.rollups import REASONS, ROLLUPS, Rollup
 from gpuwarden.schema import INVENTORY_EXTRA, TABLES, WIRE_TABLES, public_views
 from gpuwarden.table import GPU, GPU_UUID, MIG, NODE, SIMULATED, TS, Column

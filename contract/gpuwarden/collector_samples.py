@@ -1,6 +1,6 @@
 """Defines what a collector says of itself each minute, so that rules watch the collector as they watch the fleet."""
 
-from gpuwarden.metric import Type
+from gpuwarden.metrics import Type
 from gpuwarden.table import Column, Table
 
 COLLECTOR_SAMPLES = Table(

@@ -4,8 +4,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-from gpuwarden.metric import Kind, Metric
-from gpuwarden.metrics import METRICS
+from gpuwarden.metrics import METRICS, Kind, Metric
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.schema import TABLES, public_views, stored_columns
 

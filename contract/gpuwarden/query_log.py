@@ -1,6 +1,6 @@
 """Defines what a collector keeps of the queries that people ask, for whoever runs it."""
 
-from gpuwarden.metric import Type
+from gpuwarden.metrics import Type
 from gpuwarden.table import Column, Table
 
 SQL_CHARACTERS_MAX = 4_000

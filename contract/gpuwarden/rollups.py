@@ -8,8 +8,7 @@ are computed is in the collector.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gpuwarden.metric import Kind, Metric, Type
-from gpuwarden.metrics import CLOCKS_EVENT_REASONS, METRICS
+from gpuwarden.metrics import CLOCKS_EVENT_REASONS, METRICS, Kind, Metric, Type
 from gpuwarden.table import GPU, GPU_UUID, MIG, NODE, SIMULATED, Column, Table
 
 IDLE_BELOW_PERCENT = 5.0

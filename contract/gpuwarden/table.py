@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpuwarden.metric import Type
+from gpuwarden.metrics import Type
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpuwarden.diagnosis import INPUT_BOUND, Bottleneck
-from gpuwarden.metric import Type
+from gpuwarden.metrics import Type
 from gpuwarden.query import timestamp_sql
 from gpuwarden.rollups import IDLE_BELOW_PERCENT, Rollup
 from gpuwarden.table import GPU, GPU_UUID, NODE, SIMULATED, Column, Table

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from gpuwarden.metric import Type
+from gpuwarden.metrics import Type
 from gpuwarden.rollups import (
     IDLE_BELOW_PERCENT,
     KNOWN_REASONS,

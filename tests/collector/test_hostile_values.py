@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.collector.made_up_store import LIMITS, asked, move_all, put
 
-from gpuwarden.metric import Type
+from gpuwarden.metrics import Type
 from gpuwarden.schema import EVENTS, TABLES, UPSERTED, WIRE_TABLES, stored_columns, view_words
 from gpuwarden.table import Column
 from gpuwarden_collector.storage.database import Database

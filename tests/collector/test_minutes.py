@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden.metric import Type
+from gpuwarden.metrics import Type
 from gpuwarden.rollups import GPU_1M, HOST_1M, LOOKBACK_MINUTES, PROCESS_1M, Rollup
 from gpuwarden.schema import TABLES, stored_columns
 from gpuwarden_collector.storage.engine import hot_table

@@ -18,7 +18,7 @@ from tests.collector import segment_writer
 from tests.collector.made_up_store import LIMITS, in_this_process, move_all, put
 
 from gpuwarden.clock import ManualClock, SystemClock
-from gpuwarden.metric import Type
+from gpuwarden.metrics import Type
 from gpuwarden.query import ExpectedQuery
 from gpuwarden.schema import TABLES, UPSERTED, stored_columns
 from gpuwarden.table import Column

@@ -1,13 +1,26 @@
-"""The catalogue keeps its own rules: names, units, kinds."""
+"""The catalogue keeps its own rules: names, units, kinds, and sources that NVML and the kernel have."""
 
 import re
 
+import pynvml
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.each import each
 
-from gpuwarden.metrics import CLOCKS_EVENT_REASONS, METRICS, Kind, Metric, reason_names
+from gpuwarden.metrics import (
+    CLOCKS_EVENT_REASONS,
+    COUNTER,
+    F32,
+    FLAGS,
+    GAUGE,
+    METRICS,
+    Kind,
+    Metric,
+    reason_names,
+)
 
+TABLES_OF_GPUS = ("gpu_samples", "gpu_detail_samples", "gpu_health_samples")
 ALL = [(table, metric) for table, metrics in METRICS.items() for metric in metrics]
 UNITS = {"percent", "bytes", "watts", "joules", "celsius", "mhz", "seconds"}
 
@@ -58,8 +71,50 @@ def test_every_bit_of_a_mask_is_named_once(bits: int) -> None:
     assert known == [n for bit, n in sorted(CLOCKS_EVENT_REASONS.items()) if bits & bit]
 
 
-def test_kinds_decide_how_a_window_is_summarised() -> None:
-    rollups = {m.kind: m.rollup for _, m in ALL}
-    assert rollups[Kind.COUNTER] == ("delta",)
-    assert "avg" in rollups[Kind.GAUGE]
-    assert "avg" not in rollups[Kind.FLAGS]
+@pytest.mark.parametrize(
+    ("kind", "rollup"),
+    [
+        (GAUGE, ("avg", "min", "max", "last")),
+        (COUNTER, ("delta",)),
+        (FLAGS, ("share",)),
+    ],
+)
+def test_a_window_is_summarised_by_kind(kind: Kind, rollup: tuple[str, ...]) -> None:
+    assert Metric("a_percent", F32, "percent", kind, "source", "Meaning.").rollup == rollup
+
+
+def constants(prefix: str) -> set[int]:
+    return {getattr(pynvml, name) for name in dir(pynvml) if name.startswith(prefix)}
+
+
+@each("metric", [m for table in (*TABLES_OF_GPUS, "link_samples") for m in METRICS[table]])
+def test_sources_of_gpus_are_fields_and_calls_of_nvml(metric: Metric) -> None:
+    fields = {int(number) for number in re.findall(r"\bFI (\d+)", metric.source)}
+    assert fields <= constants("NVML_FI_")
+    for number, name in re.findall(r"\bGPM (\d+) ([A-Z]\w+)", metric.source):
+        assert getattr(pynvml, f"NVML_GPM_METRIC_{name}") == int(number)
+    for call in re.findall(r"\bnvml[A-Z]\w+", metric.source):
+        assert hasattr(pynvml, call) or hasattr(pynvml, call.removesuffix("_v2")), call
+
+
+def test_no_metric_stands_twice_in_the_tables_of_a_gpu() -> None:
+    names = [metric.name for table in TABLES_OF_GPUS for metric in METRICS[table]]
+    assert len(names) == len(set(names))
+
+
+@each("metric", METRICS["host_samples"])
+def test_a_host_metric_names_its_file_or_call(metric: Metric) -> None:
+    assert metric.source.startswith(("/proc/", "/sys/", "statvfs "))
+
+
+@each("metric", METRICS["infiniband_samples"])
+def test_an_infiniband_metric_names_its_file_under_the_port(metric: Metric) -> None:
+    assert metric.source.startswith("ports/N/")
+
+
+def test_slow_columns_say_so() -> None:
+    slow = (*METRICS["process_samples"], *METRICS["infiniband_samples"])
+    assert {m.cadence_s for m in slow} == {10}
+    nfs = [m for m in METRICS["host_samples"] if m.name.startswith(("nfs_", "shm_"))]
+    assert {m.cadence_s for m in nfs} == {10}
+    assert all(m.kind is COUNTER for m in nfs if m.name.startswith("nfs_"))

@@ -2,8 +2,7 @@
 
 import pytest
 
-from gpuwarden.metric import Kind, Type
-from gpuwarden.metrics import CLOCKS_EVENT_REASONS, METRICS
+from gpuwarden.metrics import CLOCKS_EVENT_REASONS, METRICS, Kind, Type
 from gpuwarden.rollups import GPU_1H, GPU_1M, REASONS, ROLLUPS, Rollup
 from gpuwarden.schema import TABLES, WIRE_TABLES
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuwarden.metric import Type
+from gpuwarden.metrics import Type
 from gpuwarden.table import Column, Table
 
 CATS = Table("cats", "cat", ("name",), (Column("name", Type.STRING, "Name.", required=True),))

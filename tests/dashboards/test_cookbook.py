@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.cookbook import Question, QuestionParameter, question_named, questions
-from gpuwarden.metric import Kind
-from gpuwarden.metrics import METRICS
+from gpuwarden.metrics import METRICS, Kind
 from gpuwarden.schema import public_views
 
 NOW = datetime.now(UTC).replace(tzinfo=None)

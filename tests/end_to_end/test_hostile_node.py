@@ -15,7 +15,7 @@ import pytest
 from tests.end_to_end.conftest import World
 from tests.end_to_end.test_pages import CHROMIUM, browsing
 
-from gpuwarden.metric import Type
+from gpuwarden.metrics import Type
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.table import Column
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of

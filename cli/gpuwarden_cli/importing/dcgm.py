@@ -62,8 +62,7 @@ _POD = re.compile(r"(?:.*-)?dcgm-exporter-[a-z0-9]+(?:-[a-z0-9]+)?\Z")
 @cache
 def columns() -> Mapping[str, tuple[str, str, Scale, bool]]:
     """By DCGM name: table, column, scale of the export, and whether values are whole."""
-    from gpuwarden.metric import Type
-    from gpuwarden.metrics import METRICS
+    from gpuwarden.metrics import METRICS, Type
 
     whole = {Type.INT16, Type.INT32, Type.INT64}
     types = {(t, m.name): m.type for t, metrics in METRICS.items() for m in metrics}

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpuwarden.metric import Type
+from gpuwarden.metrics import Type
 from gpuwarden.rollups import (
     ACTIVITY,
     EXPECTED,

@@ -22,7 +22,7 @@ import duckdb
 import pyarrow as pa
 
 from gpuwarden.clock import Clock
-from gpuwarden.metric import Type
+from gpuwarden.metrics import Type
 from gpuwarden.schema import TABLES, UPSERTED, column_sql, stored_columns, views_sql
 from gpuwarden.table import Column
 from gpuwarden_collector.storage.engine import Engine

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpuwarden.metric import Type
+from gpuwarden.metrics import Type
 from gpuwarden.query import timestamp_sql
 from gpuwarden.rollups import (
     ACTIVITY,

@@ -7,11 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from gpuwarden.alert import Alert, AlertState, Consequence, Severity
+from gpuwarden.alert import Alert, AlertState, Consequence, Severity, Silence, matcher_of
 from gpuwarden.clock import Clock
 from gpuwarden.query import Querier
 from gpuwarden.schema import ALERTS, SILENCES
-from gpuwarden.silence import Silence, matcher_of
 from gpuwarden.waste import CAUSES
 from gpuwarden_collector.ingest.late_rows import LATE_SCHEMA
 from gpuwarden_collector.ingest.writer import Writer

@@ -1,15 +1,22 @@
-"""Defines an alert: the model that rules produce, the store keeps and people read."""
+"""Defines alerts, which rules produce and the store keeps, and silences, which stop their notifications.
+
+An acknowledgement is a silence of a single alert. Other silences have matchers: `node=n1`,
+`severity!=critical`, `gpu_uuid=~GPU-0.*`, `team!~ml|web`. The name in a matcher is a label, `rule` or
+`severity`; a label that an alert does not have is the empty text. A regular expression is RE2's, whose
+time is linear in the text, and must match the whole value.
+"""
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from gpuwarden.silence import Silence
+MATCHER_CHARS_MAX = 200
+_MATCHER = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(=~|!~|!=|=)(.*)\Z", re.DOTALL)
 
 
 class Severity(StrEnum):
@@ -121,6 +128,111 @@ ALERT_FILTERS = {
 """SQL that alerts are chosen by, by the name that people give it by."""
 
 
+def fingerprint(rule: str, labels: Mapping[str, str]) -> str:
+    """Identity of a rule's alert for a label set: 16 hex digits, the same in every process."""
+    text = _ENCODER.encode([rule, sorted(labels.items())])
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+"""`json.dumps` would make one each time, which is most of the time that it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matcher:
+    """A condition on one label of an alert."""
+
+    name: str
+    operator: str
+    value: str
+    _pattern: Any = field(default=None, repr=False, compare=False)
+    """What `operator` compares with where that is a regular expression."""
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.operator}{self.value}"
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether the condition holds; `labels` with `rule` and `severity` among them."""
+        value = labels.get(self.name, "")
+        if self._pattern is None:
+            is_same = value == self.value
+        else:
+            is_same = self._pattern.fullmatch(value) is not None
+        return is_same is not self.operator.startswith("!")
+
+
+def matcher_of(text: str) -> Matcher:
+    """The matcher that a text such as `node=~gpu-0.*` means. Raises ValueError."""
+    if len(text) > MATCHER_CHARS_MAX:
+        raise ValueError(f"a matcher has at most {MATCHER_CHARS_MAX} characters: {text[:40]}...")
+    found = _MATCHER.match(text.strip())
+    if found is None:
+        raise ValueError(
+            f"{text!r} is not a matcher; write node=n1, node!=n1, node=~n.* or node!~n.*"
+        )
+    name, operator, value = found.groups()
+    pattern = None
+    if "~" in operator:
+        try:
+            pattern = _compiled(value)
+        except ValueError as error:
+            raise ValueError(f"{text!r}: {value!r} is not a regular expression: {error}") from error
+    return Matcher(name, operator, value, pattern)
+
+
+def _compiled(value: str) -> Any:
+    """Raises ValueError."""
+    import re2  # here, so that the agent, which has no silences, does without the library
+
+    options = re2.Options()
+    options.log_errors = False  # it would write them to stderr
+    try:
+        return re2.compile(value, options)
+    except re2.error as error:
+        reason = error.args[0]
+        raise ValueError(reason.decode() if isinstance(reason, bytes) else reason) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """Alerts that notify nobody from `starts_at` until `ends_at`, aware instants."""
+
+    id: str
+    matchers: tuple[Matcher, ...] = ()
+    """All of them must match; none where the silence is of one alert."""
+    fingerprint: str | None = None
+    """The alert that was acknowledged; None: by matchers."""
+    author: str
+    comment: str
+    starts_at: datetime
+    ends_at: datetime
+
+    def covers(self, alert: Alert) -> bool:
+        """Whether it is about this alert, at whatever time."""
+        if self.fingerprint is not None:
+            return alert.fingerprint == self.fingerprint
+        labels = {**alert.labels, "rule": alert.rule, "severity": alert.severity.value}
+        return all(matcher.matches(labels) for matcher in self.matchers)
+
+    def is_active(self, now: datetime) -> bool:
+        """Whether it holds at `now`."""
+        return self.starts_at <= now < self.ends_at
+
+    def reason(self, now: datetime) -> str:
+        """Why its alerts notify nobody: `silenced until 18:00 by alice: maintenance`."""
+        verb = "silenced" if self.fingerprint is None else "acknowledged"
+        same_day = self.ends_at.date() == now.date()
+        until = self.ends_at.strftime("%H:%M" if same_day else "%Y-%m-%d %H:%M")
+        comment = f": {self.comment}" if self.comment else ""
+        return f"{verb} until {until} UTC by {self.author}{comment}"
+
+
+def first_covering(silences: Sequence[Silence], alert: Alert, now: datetime) -> Silence | None:
+    """The silence that holds longest of those that cover an alert at `now`."""
+    active = [s for s in silences if s.is_active(now) and s.covers(alert)]
+    return max(active, key=lambda s: (s.ends_at, s.id), default=None)
+
+
 class AlertStore(Protocol):
     """Where alerts are kept: the `alerts` table."""
 
@@ -136,20 +248,10 @@ class AlertStore(Protocol):
         """Insert or update by (fingerprint, active_at); durable when it returns."""
         ...
 
-    async def silences(self) -> "Sequence[Silence]":
+    async def silences(self) -> Sequence[Silence]:
         """Silences that have not ended."""
         ...
 
-    async def save_silences(self, silences: "Sequence[Silence]") -> None:
+    async def save_silences(self, silences: Sequence[Silence]) -> None:
         """Insert or update by id; durable when it returns."""
         ...
-
-
-def fingerprint(rule: str, labels: Mapping[str, str]) -> str:
-    """Identity of a rule's alert for a label set: 16 hex digits, the same in every process."""
-    text = _ENCODER.encode([rule, sorted(labels.items())])
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-"""`json.dumps` would make one each time, which is most of the time that it takes."""

@@ -4,8 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from gpuwarden.alert import Alert, AlertState, Severity
-from gpuwarden.silence import Silence, matcher_of
+from gpuwarden.alert import Alert, AlertState, Severity, Silence, matcher_of
 
 
 def alert(wire: Any, **changes: Any) -> Alert:

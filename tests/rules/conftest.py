@@ -3,9 +3,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuwarden.alert import Alert, AlertState
+from gpuwarden.alert import Alert, AlertState, Silence
 from gpuwarden.clock import ManualClock
-from gpuwarden.silence import Silence
 from gpuwarden_rules.testing import MemoryDatabase
 
 

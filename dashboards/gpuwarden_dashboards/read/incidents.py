@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpuwarden.alert import ALERT_FILTERS, PLACE_SQL, USD_SO_FAR_SQL, WORST_FIRST
+from gpuwarden.alert import ALERT_FILTERS, PLACE_SQL, USD_SO_FAR_SQL, WORST_FIRST, matcher_of
 from gpuwarden.query import Querier, query_all
-from gpuwarden.silence import matcher_of
 from gpuwarden_dashboards.read.fleet import Record
 
 LISTED_MAX = 200

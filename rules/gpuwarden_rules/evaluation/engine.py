@@ -17,11 +17,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpuwarden.alert import Alert, AlertState, AlertStore, Severity
+from gpuwarden.alert import Alert, AlertState, AlertStore, Severity, Silence
 from gpuwarden.clock import Clock, from_ms, to_ms
 from gpuwarden.judgement import Judgement
 from gpuwarden.query import ExpectedQuery, LakeAwayError, Querier, QueryError
-from gpuwarden.silence import Silence
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.overrides import Locations, Override
 from gpuwarden_rules.evaluation import fleet, schedule

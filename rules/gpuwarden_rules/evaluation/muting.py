@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from gpuwarden.alert import Alert
-from gpuwarden.silence import Silence, first_covering
+from gpuwarden.alert import Alert, Silence, first_covering
 
 
 def reasons(alerts: Iterable[Alert], silences: Sequence[Silence], now: datetime) -> dict[str, str]:

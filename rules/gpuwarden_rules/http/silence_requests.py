@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gpuwarden.alert import Alert
+from gpuwarden.alert import Alert, Matcher, Silence, matcher_of
 from gpuwarden.durations import seconds_of
-from gpuwarden.silence import Matcher, Silence, matcher_of
 
 KEYS = ("matchers", "fingerprint", "for", "ends_at", "starts_at", "author", "comment")
 AUTHOR_CHARS_MAX = 100

@@ -7,9 +7,8 @@ from typing import Any
 
 from aiohttp import web
 
-from gpuwarden.alert import Alert
+from gpuwarden.alert import Alert, Silence
 from gpuwarden.clock import Clock
-from gpuwarden.silence import Silence
 from gpuwarden_rules.evaluation.reload import RuleReloader
 from gpuwarden_rules.http.answers import Guarded, answer, document_of, instant
 from gpuwarden_rules.http.silence_requests import RequestError, silence_of

@@ -4,8 +4,7 @@ import asyncio
 import time
 from datetime import timedelta
 
-from gpuwarden.alert import Alert, AlertState
-from gpuwarden.silence import Silence, matcher_of
+from gpuwarden.alert import Alert, AlertState, Silence, matcher_of
 from gpuwarden_rules.definition.language import Rule, parse
 from gpuwarden_rules.definition.overrides import parse_overrides
 from gpuwarden_rules.evaluation.engine import RuleEngine

@@ -2,8 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from gpuwarden.alert import Alert, AlertState, Severity
-from gpuwarden.silence import Silence, matcher_of
+from gpuwarden.alert import Alert, AlertState, Severity, Silence, matcher_of
 from gpuwarden_rules.evaluation.muting import reasons
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -32,7 +32,7 @@ from bench.sql import fill
 from bench.store import ours
 from bench.this_host import free_port
 
-import gpuwarden
+import gpuwarden_client
 from gpuwarden_client.fleet import Fleet
 from gpuwarden_collector.storage.address import CATALOGUE, FOLDER
 from gpuwarden_collector.storage.extensions import load_extension
@@ -70,7 +70,7 @@ class Sums:
 def export(url: str, port: int, rows: int, form: str) -> dict[str, Any]:
     """All rows, taken by the Python client, or as bytes of another form."""
     found = Sums()
-    fleet = gpuwarden.connect(url)
+    fleet = gpuwarden_client.connect(url)
     sql = SQL.format("gpu_samples")
     print("begun", flush=True)
     sys.stdin.readline()
@@ -101,7 +101,7 @@ def parts(fleet: Fleet, rows: int, form: str) -> Iterator[bytes]:
 def checked_bytes(url: str, rows: int, form: str) -> int:
     """Bytes of all rows in a form. Raises SystemExit where they have not so many rows."""
     with tempfile.NamedTemporaryFile() as file:
-        for part in parts(gpuwarden.connect(url), rows, form):
+        for part in parts(gpuwarden_client.connect(url), rows, form):
             file.write(part)
         size = file.tell()
         file.seek(0)

@@ -11,12 +11,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-import gpuwarden
 from gpuwarden.clock import SystemClock, to_ms
 from gpuwarden.waste_report import BY
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, BatchId, headers_of
 from gpuwarden_agent.queue.encode import encode
-from gpuwarden_client import AsyncFleet, CallError, Fleet, RefusedError
+from gpuwarden_client import AsyncFleet, CallError, Fleet, RefusedError, connect, connect_async
 from gpuwarden_client.chart import chart_of
 from gpuwarden_collector.daemon import Collector, running
 from gpuwarden_collector.settings import CollectorSettings
@@ -39,7 +38,7 @@ async def collector(tmp_path) -> AsyncIterator[Collector]:
 async def fleet(collector: Collector) -> AsyncFleet:
     """Of two GPUs, with samples of the ten seconds before NOW; the second never says its power."""
     await asyncio.to_thread(_send, collector.url, 1, [_samples(NOW, s) for s in range(10)])
-    return gpuwarden.connect_async(collector.url)
+    return connect_async(collector.url)
 
 
 def _samples(now: datetime, seconds_ago: int) -> list[dict]:
@@ -118,9 +117,9 @@ async def test_a_question_that_cannot_be_answered_says_why(fleet: AsyncFleet) ->
     with pytest.raises(CallError, match="since = 999999999d is longer ago than there are years"):
         fleet.waste(since="999999999d")
     with pytest.raises(CallError, match="no collector answers at http://127.0.0.1:9"):
-        gpuwarden.connect("http://127.0.0.1:9").sql("SELECT 1").rows()
+        connect("http://127.0.0.1:9").sql("SELECT 1").rows()
     with pytest.raises(CallError, match="url = localhost is not a URL"):
-        gpuwarden.connect("localhost")
+        connect("localhost")
 
 
 @pytest.mark.slow
@@ -191,7 +190,7 @@ def test_what_was_not_read_is_not_drawn() -> None:
 
 def test_the_client_loads_no_server_and_no_frame_before_it_needs_one() -> None:
     code = (
-        "import sys, gpuwarden; gpuwarden.connect('http://127.0.0.1:9');"
+        "import sys, gpuwarden_client; gpuwarden_client.connect('http://127.0.0.1:9');"
         "bad = [n for n in sys.modules if n.split('.')[0] in"
         " ('duckdb', 'aiohttp', 'pandas', 'pyarrow', 'gpuwarden_collector', 'gpuwarden_agent')];"
         "sys.exit(str(bad) if bad else 0)"
@@ -206,7 +205,7 @@ def test_the_client_loads_no_server_and_no_frame_before_it_needs_one() -> None:
 def test_a_token_is_not_shown() -> None:
     token = "gw_read_" + "0" * 12 + "_" + "x" * 43
     try:
-        fleet = Fleet(gpuwarden.connect("http://127.0.0.1:9", token).collector)
+        fleet = Fleet(connect("http://127.0.0.1:9", token).collector)
     except CallError as error:
         assert token not in str(error)
     else:

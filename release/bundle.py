@@ -29,7 +29,17 @@ from interpreter import CannotBuild, Interpreter
 from packages import EXTRAS, HERE, LEFT_OUT, UNUSED, Target, lay_out, needed
 from paths import CACHE, ROOT
 
-PACKAGES = ("contract", "agent", "simulator", "collector", "rules", "dashboards", "client", "cli")
+PACKAGES = (
+    "contract",
+    "agent",
+    "simulator",
+    "collector",
+    "rules",
+    "dashboards",
+    "client",
+    "importing",
+    "cli",
+)
 SHEBANG = b"#!/usr/bin/env python3\n"
 HEADER = Path(__file__).with_name("header.sh")
 PYTHON, UNPACK = "python.tar.xz", "unpack"

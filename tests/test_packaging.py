@@ -16,6 +16,7 @@ PACKAGES = {
     "gpuwarden_rules": "rules",
     "gpuwarden_dashboards": "dashboards",
     "gpuwarden_client": "client",
+    "gpuwarden_importing": "importing",
     "gpuwarden_cli": "cli",
 }
 

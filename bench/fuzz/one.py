@@ -17,7 +17,7 @@ def main() -> None:
         "gpuwarden_agent",
         "gpuwarden_collector",
         "gpuwarden_rules",
-        "gpuwarden_cli",
+        "gpuwarden_importing",
     )
     with atheris.instrument_imports(include=[*ours]):
         from bench.fuzz.targets import TARGETS

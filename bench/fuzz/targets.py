@@ -232,9 +232,9 @@ def _signature() -> Callable[[bytes], object]:
 
 
 def _import() -> Callable[[bytes], object]:
-    from gpuwarden_cli.importing.detect import read
-    from gpuwarden_cli.importing.model import ImportTally, Origin
-    from gpuwarden_cli.importing.sources import opened
+    from gpuwarden_importing.detect import read
+    from gpuwarden_importing.model import ImportTally, Origin
+    from gpuwarden_importing.sources import opened
 
     def run(data: bytes) -> object:
         _path().write_bytes(data)

@@ -695,7 +695,7 @@ def _add_completion(commands: "Commands[CommandParser]") -> None:
 
 def _add_import(commands: "Commands[CommandParser]") -> None:
     def run(args: argparse.Namespace) -> int:
-        from gpuwarden_cli.importing.command import run
+        from gpuwarden_cli.commands.import_logs import run
 
         return run(args)
 

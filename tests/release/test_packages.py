@@ -43,7 +43,7 @@ def test_a_gpu_host_gets_no_database_and_a_collector_gets_its_extensions() -> No
         ),
         (
             packages.EXTRAS["agent"] + packages.EXTRAS["collector"],
-            ("gpuwarden_cli", "gpuwarden_client"),
+            ("gpuwarden_cli", "gpuwarden_client", "gpuwarden_importing"),
         ),
     ],
 )

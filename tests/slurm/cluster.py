@@ -25,7 +25,17 @@ PACKAGES = (
 )  # fmt: skip
 TOOLS = ("debootstrap", "unshare", "nsenter", "mount", "umount")
 REPOSITORY = Path(__file__).parents[2]
-PARTS = ("contract", "agent", "simulator", "collector", "rules", "dashboards", "client", "cli")
+PARTS = (
+    "contract",
+    "agent",
+    "simulator",
+    "collector",
+    "rules",
+    "dashboards",
+    "client",
+    "importing",
+    "cli",
+)
 HOST = "gpunode"
 CGROUPS = Path("/sys/fs/cgroup")
 HAS_CGROUPS = (CGROUPS / "memory/cgroup.procs").exists()

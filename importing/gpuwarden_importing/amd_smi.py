@@ -1,0 +1,210 @@
+"""Reads what `amd-smi metric`, `monitor`, `static` and `list` print with `--json` or `--csv`.
+
+Names are of the tool's documentation for ROCm 6 and 7, where a value is `{"value": 5, "unit": "W"}` or a text;
+no capture was at hand. Its MB are of 2^20 bytes. Identity is that of the agent's AMD probe: the number burnt
+into the chip, which `static` tells as `asic_serial`.
+"""
+
+import csv
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpuwarden_agent.collect.amd import sysfs as amd_sysfs
+from gpuwarden_importing.instants import Instants
+from gpuwarden_importing.model import (
+    ImportedInventory,
+    ImportedRows,
+    ImportTally,
+    Origin,
+    Row,
+    Value,
+)
+from gpuwarden_importing.rocm import documents
+from gpuwarden_importing.smi_csv import note_zone
+from gpuwarden_importing.values import Converter, LogField, converter, plain, text
+
+SAMPLES, DETAILS, HEALTH, GPUS = (
+    "gpu_samples",
+    "gpu_detail_samples",
+    "gpu_health_samples",
+    "gpus",
+)
+_FIELDS: tuple[tuple[str, LogField], ...] = (
+    (r"(usage/)?gfx_activity|gfx|gfx_util(ization)?|gfx_percent", LogField(SAMPLES, "util_percent", "percent", "%")),
+    (r"(usage/)?umc_activity|mem|mem_util(ization)?|mem_percent", LogField(SAMPLES, "memory_util_percent", "percent", "%")),
+    (r"(power/)?(socket_power|current_socket_power|power_usage)", LogField(SAMPLES, "power_instant_watts", "watts", "W")),
+    (r"(power/)?average_socket_power", LogField(SAMPLES, "power_watts", "watts", "W")),
+    (r"temperature/(hotspot|edge)|hotspot(_temperature)?|edge(_temperature)?", LogField(SAMPLES, "temperature_celsius", "celsius", "C")),
+    (r"temperature/mem|mem_temperature|memory_temperature|temperature_mem", LogField(SAMPLES, "memory_temperature_celsius", "celsius", "C")),
+    (r"clock/gfx_0/clk|gfx_0_clk|gfx_clk|gfx_clock", LogField(SAMPLES, "sm_clock_mhz", "mhz", "MHz")),
+    (r"clock/mem_0/clk|mem_0_clk|mem_clk|mem_clock", LogField(SAMPLES, "memory_clock_mhz", "mhz", "MHz")),
+    (r"(mem_usage/)?(total_vram|vram_total)|vram/vram_total", LogField(SAMPLES, "memory_total_bytes", "bytes", "MiB")),
+    (r"(mem_usage/)?(used_vram|vram_used)|vram/vram_used", LogField(SAMPLES, "memory_used_bytes", "bytes", "MiB")),
+    (r"(mem_usage/)?(free_vram|vram_free)", LogField(SAMPLES, "memory_free_bytes", "bytes", "MiB")),
+    (r"(energy/)?total_energy_consumption", LogField(SAMPLES, "energy_joules_total", "joules", "J")),
+    (r"fan/usage|fan_usage", LogField(DETAILS, "fan_percent", "percent", "%")),
+    (r"pcie/width|width", LogField(DETAILS, "pcie_width", "lanes")),
+    (r"pcie/replay_count|replay_count|pcie_replay", LogField(DETAILS, "pcie_replays_total", "count")),
+    (r"clock/vclk_0/clk|vclk_0_clk|vclk_clock", LogField(DETAILS, "video_clock_mhz", "mhz", "MHz")),
+    (r"(ecc/)?total_correctable_count|total_correctable|single_bit_ecc", LogField(HEALTH, "ecc_corrected_volatile_total", "count")),
+    (r"(ecc/)?total_uncorrectable_count|total_uncorrectable|double_bit_ecc", LogField(HEALTH, "ecc_uncorrected_volatile_total", "count")),
+    (r"(asic/)?market_name", LogField(GPUS, "model", "text")),
+    (r"(board/)?product_serial", LogField(GPUS, "serial", "text")),
+    (r"vbios/part_number|vbios_part_number", LogField(GPUS, "vbios_version", "text")),
+    (r"(bus/)?bdf", LogField(GPUS, "pci_bus_id", "bus_id")),
+    (r"(numa/)?numa_node|numa/node", LogField(GPUS, "numa_node", "count")),
+    (r"(limit/)?max_power|max_power_limit", LogField(GPUS, "power_limit_max_watts", "watts", "W")),
+    (r"(limit/)?(socket_power_limit|current_power|power_cap)", LogField(SAMPLES, "power_limit_watts", "watts", "W")),
+)  # fmt: skip
+_KNOWN: tuple[tuple[re.Pattern[str], LogField, Converter], ...] = tuple(
+    (re.compile(rf"(?:{shape})\Z"), known, converter(known.quantity, known.unit))
+    for shape, known in _FIELDS
+)
+_ELSEWHERE = re.compile(r"gpu|timestamp|(asic/)?asic_serial|driver/version|driver_version|uuid")
+_HOTSPOT = re.compile(r"(?:temperature/)?hotspot")
+
+
+def read_json(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
+    """A `Reader` of JSON: one answer, or many one after another."""
+    file = _File(origin, tally)
+    for document, line in documents(lines, tally):
+        inner = document.get("gpu_data")
+        for each in inner if isinstance(inner, list) else [document]:
+            if isinstance(each, dict):
+                file.take(dict(_flat(each)), line)
+    yield from file.rows()
+
+
+def read_csv(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
+    """A `Reader` of CSV."""
+    file = _File(origin, tally)
+    header: list[str] = []
+    for number, line in enumerate(lines, 1):
+        cells = [cell.strip() for cell in next(csv.reader([line]), [])]
+        if is_header(line):
+            header = [cell.lower() for cell in cells]
+        elif header and len(cells) == len(header):
+            file.take(dict(zip(header, cells, strict=True)), number)
+        elif any(cells):
+            tally.skip(f"not the {len(header)} cells of the header", number)
+    yield from file.rows()
+
+
+def is_header(line: str) -> bool:
+    """Whether a line is the header of amd-smi's CSV."""
+    names = [cell.strip().lower() for cell in line.split(",")]
+    if "gpu" not in names[:2] or not all(re.fullmatch(r"[a-z]\w*", name) for name in names):
+        return False
+    return any(shape.match(name) for name in names if name != "gpu" for shape, _, _ in _KNOWN)
+
+
+def _flat(document: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, str]]:
+    """Paths and texts; a value with its unit is one text."""
+    for name, value in document.items():
+        path = f"{start}{name}".lower()
+        match value:
+            case {"value": amount, **unit} if not isinstance(amount, dict | list):
+                yield path, f"{amount} {unit.get('unit') or ''}".strip()
+            case dict():
+                yield from _flat(value, f"{path}/")
+            case str() | int() | float():
+                yield path, str(value)
+
+
+class _File:
+    """Rows so far, and what was said of each GPU in other answers."""
+
+    def __init__(self, origin: Origin, tally: ImportTally) -> None:
+        self._origin = origin
+        self._tally = tally
+        self._node = origin.node_or(None)
+        self._tables: dict[str, list[Row]] = {}
+        self._serials: dict[int, str] = {}
+        self._places: dict[int, str] = {}
+        self._facts: dict[int, Row] = {}
+        self._driver: Value = None
+        self._instants = Instants(origin.zone, day_first=origin.day_first)
+
+    def take(self, said: Mapping[str, str], line: int) -> None:
+        """What one answer says of one GPU."""
+        number = said.get("gpu", "")
+        if not number.isdecimal() or len(number) > 4:
+            self._tally.skip("an answer that names no GPU", line)
+            return
+        gpu = int(number)
+        values: dict[str, Row] = {SAMPLES: {}, DETAILS: {}, HEALTH: {}, GPUS: {}}
+        for name, cell in said.items():
+            self._take_value(values, name, cell, line)
+        samples = values[SAMPLES]
+        if samples.get("power_watts") is None and samples.get("power_instant_watts") is not None:
+            samples["power_watts"] = samples["power_instant_watts"]
+        serial = said.get("asic/asic_serial") or said.get("asic_serial") or ""
+        if re.fullmatch(r"0x[0-9a-fA-F]{1,16}", serial):
+            self._serials[gpu] = f"{int(serial, 16):016x}"
+        if (place := values[GPUS].get("pci_bus_id")) is not None:
+            self._places[gpu] = str(place)
+        self._driver = (
+            text(said.get("driver/version") or said.get("driver_version") or "") or self._driver
+        )
+        facts = self._facts.setdefault(gpu, {"gpu": gpu, "vendor": "amd"})
+        facts |= {n: v for n, v in values.pop(GPUS).items() if v is not None}
+        if samples.get("memory_total_bytes") is not None:
+            facts["memory_total_bytes"] = samples["memory_total_bytes"]
+        ts_ms = self._time(said.get("timestamp"), line)
+        for table, row in values.items():
+            if ts_ms is not None and any(value is not None for value in row.values()):
+                self._tables.setdefault(table, []).append({"ts": ts_ms, "gpu": gpu, **row})
+
+    def _take_value(self, values: dict[str, Row], name: str, cell: str, line: int) -> None:
+        for shape, known, convert in _KNOWN:
+            if not shape.match(name):
+                continue
+            try:
+                value = convert(cell)
+            except ValueError as error:
+                self._tally.skip(f"{name} {error}", line)
+                return
+            row = values[known.table]
+            # Of several sensors of a chip the hottest spot counts.
+            if value is not None and (row.get(known.column) is None or _HOTSPOT.match(name)):
+                row[known.column] = value
+            return
+        if plain(cell) is not None and not _ELSEWHERE.fullmatch(name):
+            self._tally.unmapped[name] += 1
+
+    def _time(self, said: str | None, line: int) -> int | None:
+        if said is None or plain(said) is None:
+            self._tally.note(f"no timestamps: all rows get the time {self._origin.at_source}")
+            return self._origin.at()
+        try:
+            return self._instants.parse(said)
+        except ValueError as error:
+            self._tally.skip(f"timestamp {error}", line)
+            return None
+
+    def rows(self) -> Iterator[ImportedRows]:
+        """All rows, once all that names the GPUs has been read."""
+        uuids = {gpu: self._uuid(gpu) for gpu in self._facts}
+        for table, rows in self._tables.items():
+            named = [
+                {**row, "node": self._node, "gpu_uuid": uuids[int(str(row["gpu"]))]} for row in rows
+            ]
+            yield ImportedRows.of(table, named)
+        inventory = ImportedInventory()
+        for gpu, facts in self._facts.items():
+            inventory.add_gpu(uuids[gpu], self._node, facts)
+        if self._facts:
+            inventory.add_node(self._node, {"driver_version": self._driver})
+        yield from inventory.rows()
+        note_zone(self._instants, self._origin, self._tally)
+
+    def _uuid(self, gpu: int) -> str:
+        if serial := self._serials.get(gpu):
+            return amd_sysfs.gpu_uuid(serial, "", self._node)
+        place = self._places.get(gpu)
+        which = "PCI bus id" if place else "number"
+        self._tally.note(
+            f"no asic_serial in the file (`amd-smi static`): the GPU's {which} and its node stand for its UUID"
+        )
+        return amd_sysfs.gpu_uuid(None, place or f"gpu{gpu}", self._node)

@@ -1,0 +1,338 @@
+"""Reads what dcgm-exporter measured: Prometheus text, and answers of Prometheus to query and query_range.
+
+Names (of both name sets), units and columns are the catalogue's own: what the agent's exporter writes,
+read backwards. The last Xid of a GPU becomes an event where it changes.
+
+The form of Prometheus's answers is that of its HTTP API (`resultType` matrix or vector); no capture of one
+was at hand.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+from gpuwarden.xids import xid_info
+from gpuwarden_agent.events.kinds import event
+from gpuwarden_agent.exporter.names import DCGM_TABLES, DCGM_XID, Scale, names_of
+from gpuwarden_importing.model import (
+    ImportedInventory,
+    ImportedRows,
+    ImportTally,
+    Origin,
+    Row,
+    UnreadableError,
+    mig_uuid,
+    place_uuid,
+)
+from gpuwarden_importing.values import bus_id, plain
+
+_LINE = re.compile(
+    r"(?P<name>[A-Za-z_:][\w:]*)\s*(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)(?:\s+(?P<ts>\S+))?\s*\Z"
+)
+_LABEL = re.compile(r'(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"')
+_ESCAPES = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
+_NEVER = (range(2147483632, 2147483648), range(140737488355328, 140737488355344))
+"""What DCGM writes for "no value": the last of int32, and 2^47 and above for numbers."""
+_NO_INT64 = 9.2233720368547758e18
+_TABLES_ROWS_MAX = 50_000
+VALUES_MAX = 2_000_000
+"""Most values of an answer of Prometheus: its series stand one after another, and its rows are made of all
+of them, so that they are held until the end."""
+SERIES_CHARS_MAX = 32 * 1024 * 1024
+_SERIES = re.compile(r'\{\s*"metric"\s*:')
+_LIMITS = ("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "DCGM_FI_DEV_POWER_MGMT_LIMIT")
+"""The limit that holds, and the one that was set: the first counts where both are there."""
+_NODES = (
+    "node",
+    "exported_node",
+    "kubernetes_node",
+    "node_name",
+    "nodename",
+    "Hostname",
+    "hostname",
+    "exported_hostname",
+)
+"""Labels that name the node, best first: in Kubernetes `Hostname` is that of the exporter's pod, and who
+scrapes it adds the node's."""
+_POD = re.compile(r"(?:.*-)?dcgm-exporter-[a-z0-9]+(?:-[a-z0-9]+)?\Z")
+
+
+@cache
+def columns() -> Mapping[str, tuple[str, str, Scale, bool]]:
+    """By DCGM name: table, column, scale of the export, and whether values are whole."""
+    from gpuwarden.metrics import METRICS, Type
+
+    whole = {Type.INT16, Type.INT32, Type.INT64}
+    types = {(t, m.name): m.type for t, metrics in METRICS.items() for m in metrics}
+    found: dict[str, tuple[str, str, Scale, bool]] = {}
+    for name_set in ("dcgm", "dcgm49"):
+        for table in DCGM_TABLES:
+            for each in names_of(name_set, table):
+                if not each.is_rate and each.name not in found:
+                    column = each.columns[0]
+                    is_whole = types[table, column] in whole
+                    found[each.name] = (table, column, each.scale, is_whole)
+    found |= {name: ("gpu_samples", "power_limit_watts", Scale("W"), False) for name in _LIMITS}
+    return found
+
+
+_XIDS = frozenset(DCGM_XID.values())
+
+
+def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
+    """A `Reader` of Prometheus text."""
+    file = _File(origin, tally)
+    for number, line in enumerate(lines, 1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        found = _LINE.match(stripped)
+        if found is None:
+            tally.skip("no line of Prometheus text", number)
+            continue
+        file.take_line(found, number)
+        if len(file.rows) >= _TABLES_ROWS_MAX:
+            yield from file.handed_on()
+    yield from file.rest()
+
+
+def read_answer(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
+    """A `Reader` of the JSON that Prometheus answers to a query."""
+    file = _File(origin, tally)
+    values = 0
+    for series in _series(lines, tally):
+        metric, points = series.get("metric"), series.get("values", [series.get("value")])
+        if not isinstance(metric, dict) or not isinstance(points, list):
+            tally.skip("a series that is none", 0)
+            continue
+        values += len(points)
+        if values > VALUES_MAX:
+            raise UnreadableError(
+                f"it has more than {VALUES_MAX:,} values: ask Prometheus for a shorter time, or fewer series"
+            )
+        labels = {str(name): str(value) for name, value in metric.items()}
+        name = labels.pop("__name__", "")
+        if not name:
+            tally.skip(
+                "a series without a name: ask for metrics, not for what is computed of them", 0
+            )
+            continue
+        file.take_series(name, labels, points)
+    yield from file.rest()
+
+
+def _series(lines: Iterator[str], tally: ImportTally) -> Iterator[Mapping[str, object]]:
+    """One series after another, without holding the whole answer."""
+    decoder = json.JSONDecoder()
+    parts: list[str] = []
+    size = 0
+    for line in lines:
+        parts.append(line)
+        size += len(line)
+        if size > SERIES_CHARS_MAX:
+            raise UnreadableError("one of its series has more than 32 MiB: ask for a shorter time")
+        if "}" not in line:
+            continue  # no series ends here
+        content, at = "".join(parts), 0
+        while (begun := _SERIES.search(content, at)) is not None:
+            try:
+                found, at = decoder.raw_decode(content, begun.start())
+            except (ValueError, RecursionError):
+                at = begun.start()
+                break
+            yield found
+        else:
+            # Of what follows the last one only the beginning of a next one matters.
+            at = max(at, content.rfind("{", at), 0)
+        parts, size = [content[at:]], len(content) - at
+    if _SERIES.search("".join(parts)):
+        tally.skip("a series that is cut short", 0)
+
+
+class _File:
+    """Rows that are being put together, as each line of the text is one value of one row."""
+
+    def __init__(self, origin: Origin, tally: ImportTally) -> None:
+        self._origin = origin
+        self._tally = tally
+        self._labels: dict[str, tuple[str, Row] | None] = {}
+        self.inventory = ImportedInventory()
+        self.rows: dict[tuple[str, str, int], Row] = {}
+        self._events: list[Row] = []
+        self._xids: dict[str, int] = {}
+        self._has_no_time = False
+
+    def handed_on(self) -> Iterator[ImportedRows]:
+        """The rows so far, by table."""
+        tables: dict[str, list[Row]] = {}
+        for (table, _, _), row in self.rows.items():
+            tables.setdefault(table, []).append(row)
+        self.rows = {}
+        for table, rows in tables.items():
+            yield ImportedRows.of(table, rows)
+
+    def rest(self) -> Iterator[ImportedRows]:
+        """The rows that are left, the events and the inventory."""
+        yield from self.handed_on()
+        if self._events:
+            self._tally.note(
+                "an Xid of DCGM is the last that the GPU had, of the time at which it was first seen"
+            )
+            yield ImportedRows.of("events", self._events)
+        yield from self.inventory.rows()
+        if self._has_no_time:
+            self._tally.note(f"no timestamps: all rows get the time {self._origin.at_source}")
+
+    def take_line(self, found: re.Match[str], line: int) -> None:
+        """One value."""
+        if self._is_known(found["name"], 1):
+            gpu = self._gpu_of_text(found["labels"] or "", line)
+            self._take(found["name"], gpu, found["value"], found["ts"], line)
+
+    def take_series(self, name: str, labels: Mapping[str, str], points: list[object]) -> None:
+        """The values of one series."""
+        if not self._is_known(name, len(points)):
+            return
+        gpu = self._identified(labels, 0)
+        for point in points:
+            match point:
+                case [ts, value]:
+                    self._take(name, gpu, str(value), str(ts), 0)
+                case _:
+                    self._tally.skip("no number where one has to be", 0)
+
+    def _is_known(self, name: str, values: int) -> bool:
+        if name in columns() or name in _XIDS:
+            return True
+        self._tally.unmapped[name[:100]] += values
+        return False
+
+    def _take(
+        self, name: str, gpu: tuple[str, Row] | None, said: str, ts: str | None, line: int
+    ) -> None:
+        if gpu is None:
+            self._tally.skip("no GPU in the labels", line)
+            return
+        uuid, identity = gpu
+        try:
+            value = _number(said)
+            ts_ms = self._time(ts)
+        except (ValueError, OverflowError):
+            self._tally.skip("no number where one has to be", line)
+            return
+        if value is None:
+            return
+        if name in _XIDS:
+            self._take_xid(uuid, identity, round(value), ts_ms)
+            return
+        table, column, scale, is_whole = columns()[name]
+        row = self.rows.setdefault((table, uuid, ts_ms), {"ts": ts_ms, **identity})
+        # Dividing first by what the exporter multiplied with gives back what it had.
+        value = value * scale.over / scale.times
+        if column in row and name != _LIMITS[0]:
+            if name != _LIMITS[1]:
+                self._tally.skip("a value that the same GPU and time has already", line)
+            return
+        row[column] = round(value) if is_whole else value
+
+    def _take_xid(self, uuid: str, identity: Row, code: int, ts_ms: int) -> None:
+        """The last Xid of a GPU, 0 where it had none: an event where it is another than before."""
+        if code == self._xids.get(uuid, 0) or code < 0:
+            self._xids[uuid] = max(code, 0)
+            return
+        self._xids[uuid] = code
+        if code == 0:
+            return
+        info = xid_info(code)
+        gpu = identity.get("gpu")
+        where = f"GPU {gpu}" if gpu is not None else f"GPU {uuid}"
+        place = self.inventory.gpus[uuid].get("pci_bus_id")
+        details = {
+            "xid": code,
+            "action": info.action,
+            "mnemonic": info.mnemonic,
+            "pci_bus_id": place,
+        }
+        made = event(
+            "xid",
+            f"Xid {code} on {where}: {info.meaning}; {info.remedy}",
+            severity=info.severity,
+            details={n: v for n, v in {**details, "source": "dcgm"}.items() if v is not None},
+        )
+        own = {"ts": ts_ms, "node": identity["node"], "gpu": gpu, "gpu_uuid": identity["gpu_uuid"]}
+        self._events.append({**made, **own})
+
+    def _time(self, said: str | None) -> int:
+        if said is None:
+            self._has_no_time = True
+            return self._origin.at()
+        value = float(said)
+        if not 0 <= value < 1e16:
+            raise ValueError(said)
+        # Prometheus has whole milliseconds, OpenMetrics seconds.
+        return round(value) if value >= 1e11 else round(value * 1000)
+
+    def _gpu_of_text(self, text: str, line: int) -> tuple[str, Row] | None:
+        """UUID and identity columns, made once for each set of labels."""
+        if text not in self._labels:
+            if len(self._labels) > 100_000:
+                self._labels.clear()
+            labels = {
+                name: re.sub(r"\\[\\\"n]", lambda m: _ESCAPES[m[0]], value)
+                for name, value in _LABEL.findall(text)
+            }
+            self._labels[text] = self._identified(labels, line)
+        return self._labels[text]
+
+    def _identified(self, labels: Mapping[str, str], line: int) -> tuple[str, Row] | None:
+        index = labels.get("gpu", "")
+        told = labels.get("UUID") or labels.get("uuid")
+        if not told and not index:
+            return None
+        hosts = (labels.get(name) for name in _NODES)
+        # A name that goes with the pod would make a new node of each.
+        host = next((h for h in hosts if h and not _POD.match(h)), None)
+        if host is None and not self._origin.node and labels.get("Hostname"):
+            raise UnreadableError(
+                f"its Hostname {labels['Hostname']} is a pod's, and no label `node` names the node: name it with"
+                " --node NAME, one file a node"
+            )
+        node = self._origin.node_or(host)
+        try:
+            place = bus_id(labels.get("pci_bus_id", ""))
+        except ValueError as error:
+            self._tally.skip(f"pci_bus_id {error}", line)
+            place = None
+        number = int(index) if index.isdecimal() and len(index) < 6 else None
+        if not told:
+            self._tally.note("no UUID in the labels: bus id or index and the node stand for it")
+        whole = uuid = told or place_uuid(place, number, node)
+        identity: Row = {"node": node, "gpu": number}
+        instance = labels.get("GPU_I_ID")
+        if instance:
+            identity["mig_instance"] = instance
+            uuid = uuid if uuid.startswith("MIG-") else mig_uuid(uuid, instance)
+        identity["gpu_uuid"] = uuid
+        facts: Row = {
+            "gpu": number,
+            "vendor": "nvidia",
+            "model": plain(labels.get("modelName", "")) if not instance else None,
+            "pci_bus_id": place if not instance else None,
+            "mig_instance": instance or None,
+            "parent_gpu_uuid": whole if instance and uuid != whole else None,
+        }
+        self.inventory.add_gpu(uuid, node, facts)
+        driver = labels.get("DCGM_FI_DRIVER_VERSION") or labels.get("DCGM_FI_SYSTEM_DRIVER_VERSION")
+        self.inventory.add_node(node, {"driver_version": plain(driver or "")})
+        return uuid, identity
+
+
+def _number(said: str) -> float | None:
+    """None: what Prometheus or DCGM writes where there is no value. Raises ValueError."""
+    value = float(said)
+    if not math.isfinite(value) or value >= _NO_INT64:
+        return None
+    is_blank = value == int(value) and any(int(value) in blank for blank in _NEVER)
+    return None if is_blank else value

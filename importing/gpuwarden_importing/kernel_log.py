@@ -1,0 +1,219 @@
+"""Reads Xids and SXids out of the kernel's log, however it was kept: dmesg, journalctl, syslog, kmsg.
+
+What the lines mean is the agent's `xid_lines.py` and `xid_rows.py`; here are only the times and
+names that stand before them.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuwarden_agent.events.xid_lines import FellOffBus, Found, GpuNamed, Xid, bus_id, step
+from gpuwarden_agent.events.xid_rows import FALLEN_OFF_BUS, row_of
+from gpuwarden_importing.instants import Instants
+from gpuwarden_importing.model import ImportedRows, ImportTally, Origin, Row, place_uuid
+from gpuwarden_importing.smi_csv import note_zone
+
+_KMSG = re.compile(r"\d{1,5},\d{1,18},\d{1,18},[^;\n]*;")
+_LEVEL = re.compile(r"(?:kern|user|daemon|syslog)\s*:\s*\w+\s*:\s*")
+_PRIORITY = re.compile(r"<\d{1,3}>\s*")
+_SINCE_BOOT = re.compile(r"\[\s*(?P<s>\d{1,10})\.(?P<us>\d{6})\]\s?(?P<text>.*)", re.DOTALL)
+_BRACKETS = re.compile(r"\[(?P<time>[^\]]{15,40})\]\s?(?P<text>.*)", re.DOTALL)
+_JOURNAL = re.compile(
+    r"(?P<time>\S.{6,38}?)\s(?P<host>[\w.-]+)\skernel(?:\[\d+\])?:\s(?P<text>.*)", re.DOTALL
+)
+_PLAIN = re.compile(
+    r"(?P<time>\d{4}-\d\d-\d\dT\S+|\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d\S*)\s(?P<text>.*)",
+    re.DOTALL,
+)
+_GPU_AT = re.compile(r"NVRM: GPU at PCI:(?P<bus_id>[0-9a-fA-F:.]+): (?P<uuid>GPU-[0-9a-fA-F-]{36})")
+_SAYS = ("NVRM", "SXid")
+SAME_FALL_S = 10.0
+"""As for the agent: a driver tells that a GPU fell off the bus with its code, in words, or both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a log: what it says, and when and where as far as it tells."""
+
+    text: str
+    ts_ms: int | None = None
+    us: int | None = None
+    """Microseconds since boot, of logs that tell no other time."""
+    host: str | None = None
+    sequence: int | None = None
+
+
+def line_of(line: str, instants: Instants) -> Line:
+    """Take a line apart. Raises ValueError where its time is none."""
+    line = line.rstrip("\r\n")
+    if line.startswith("{"):
+        return _of_json(line)
+    if _KMSG.match(line):
+        # Here, as probes need the packages of a GPU host, and few logs are of this form.
+        from gpuwarden_agent.events.kernel_log import parse_records
+
+        for record in parse_records(line.encode(errors="replace")):
+            return Line(record.text, us=record.us, sequence=record.sequence)
+    line = _PRIORITY.sub("", _LEVEL.sub("", line, count=1), count=1)
+    if found := _SINCE_BOOT.match(line):
+        return Line(found["text"], us=int(found["s"]) * 1_000_000 + int(found["us"]))
+    if found := _BRACKETS.match(line):
+        return Line(found["text"], instants.parse(found["time"]))
+    if line.startswith("NVRM:"):
+        return Line(line)
+    if found := _JOURNAL.match(line):
+        said = found["text"]
+        if stamped := _SINCE_BOOT.match(said):
+            said = stamped["text"]
+        return Line(said, instants.parse(found["time"]), host=found["host"])
+    if found := _PLAIN.match(line):
+        return Line(found["text"], instants.parse(found["time"]))
+    return Line(line)
+
+
+def _of_json(line: str) -> Line:
+    """A line of `journalctl -o json`."""
+    try:
+        entry = json.loads(line)
+        message = entry["MESSAGE"]
+        if isinstance(message, list):  # bytes that are no UTF-8
+            message = bytes(message).decode(errors="replace")
+        us = int(entry["__REALTIME_TIMESTAMP"])
+        host = entry.get("_HOSTNAME")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError("is no entry of the journal") from error
+    return Line(str(message), us // 1000, host=str(host) if host else None)
+
+
+def is_kernel_log(lines: list[str]) -> bool:
+    """Whether the start of a file looks like a kernel's log."""
+    told = 0
+    for line in lines:
+        if "NVRM: " in line or "SXid (" in line:
+            return True
+        bare = _LEVEL.sub("", line, count=1)
+        is_shaped = (
+            bare != line
+            or _KMSG.match(line)
+            or _SINCE_BOOT.match(_PRIORITY.sub("", bare, count=1))
+            or ("kernel: " in line and _JOURNAL.match(line))
+        )
+        told += bool(is_shaped)
+    return told > len(lines) // 2 and told > 0
+
+
+def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
+    """A `Reader`."""
+    instants = Instants(origin.zone, now_ms=origin.at_ms, day_first=origin.day_first)
+    file = _File(origin, tally)
+    for number, line in enumerate(lines, 1):
+        if not any(word in line for word in _SAYS):
+            # Only for the time of the last line, where times count from boot.
+            if found := _SINCE_BOOT.search(line) or _KMSG.match(line):
+                file.seen(found, line)
+            if line.strip():
+                tally.skip("a line without an Xid", number)
+            continue
+        try:
+            file.take(line_of(line, instants), number)
+        except ValueError as error:
+            tally.skip(f"timestamp {error}", number)
+    rows = file.rows()
+    if rows:
+        yield ImportedRows.of("events", rows)
+    note_zone(instants, origin, tally)
+
+
+@dataclass(slots=True)
+class _File:
+    """The events so far, and what they are told by."""
+
+    origin: Origin
+    tally: ImportTally
+    named: GpuNamed | None = None
+    uuids: dict[str, str] = field(default_factory=dict)
+    """By PCI bus id."""
+    found: list[tuple[Line, Found]] = field(default_factory=list)
+    last_us: int = 0
+    fallen: dict[str, tuple[int, bool]] = field(default_factory=dict)
+
+    def seen(self, found: re.Match[str], line: str) -> None:
+        """A line that says nothing, but when."""
+        said = found.groupdict()
+        if "s" in said:
+            us = int(said["s"]) * 1_000_000 + int(said["us"])
+        else:
+            us = int(line.split(",", 3)[2])
+        self.last_us = max(self.last_us, us)
+
+    def take(self, line: Line, number: int) -> None:
+        """A line that may say something."""
+        self.last_us = max(self.last_us, line.us or 0)
+        if told := _GPU_AT.search(line.text):
+            place = bus_id(told["bus_id"])
+            if place:
+                self.uuids[place] = told["uuid"]
+        found, self.named = step(self.named, line.text)
+        if found is None:
+            self.tally.skip("a line without an Xid", number)
+        elif self._is_told(line, found):
+            self.tally.skip("the same fall off the bus in other words", number)
+        else:
+            self.found.append((line, found))
+
+    def rows(self) -> list[Row]:
+        """The events."""
+        return [self._row(line, found) for line, found in self.found]
+
+    def _row(self, line: Line, found: Found) -> Row:
+        # As the agent makes it, but for where it was read.
+        row = row_of(found, {}, line.sequence or 0)
+        details: dict[str, Any] = json.loads(str(row["details"]))
+        if line.sequence is None:
+            details.pop("kmsg_sequence", None)
+        details["source"] = "kernel log"
+        node = self.origin.node_or(line.host)
+        uuid = self.uuids.get(found.pci_bus_id)
+        if uuid is None and row["kind"] == "xid":
+            uuid = place_uuid(found.pci_bus_id, None, node)
+            self.tally.note(
+                "the log does not name all GPUs: the collector takes the GPU that its inventory has at the"
+                " PCI bus id, else bus id and node stand for its UUID"
+            )
+        return {
+            **row,
+            "gpu_uuid": uuid,
+            "details": json.dumps(details, sort_keys=True),
+            "ts": self._time(line),
+            "node": node,
+        }
+
+    def _time(self, line: Line) -> int:
+        if line.ts_ms is not None:
+            return line.ts_ms
+        at_ms = self.origin.at()
+        if line.us is None:
+            self.tally.note(f"lines without a time are of {self.origin.at_source}")
+            return at_ms
+        self.tally.note(
+            f"times count from boot: the last line is taken to be of {self.origin.at_source}"
+        )
+        return at_ms - (self.last_us - line.us) // 1000
+
+    def _is_told(self, line: Line, found: Found) -> bool:
+        """Whether it is the other way to say that a GPU fell off the bus, just told."""
+        has_code = isinstance(found, Xid) and found.code == FALLEN_OFF_BUS
+        at = line.us // 1000 if line.us is not None else line.ts_ms
+        if at is None or (not has_code and not isinstance(found, FellOffBus)):
+            return False
+        before, had_code = self.fallen.get(found.pci_bus_id, (None, False))
+        is_again = (
+            before is not None
+            and abs(at - before) <= SAME_FALL_S * 1000
+            and not (has_code and had_code)
+        )
+        self.fallen[found.pci_bus_id] = (at, had_code or has_code) if is_again else (at, has_code)
+        return is_again

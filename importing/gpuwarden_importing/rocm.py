@@ -1,0 +1,301 @@
+"""Reads what `rocm-smi --json` and `--csv` print: versions 4 to 7, one document or many one after another.
+
+The CSV has the names of the JSON as its header, after `device`; no capture of it was at hand.
+
+The tool names no time, so that a document is of the file's. Its names of values change from version
+to version; what they measure does not. Units and identity are those of the agent's AMD probe.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpuwarden_agent.collect.amd import sysfs as amd_sysfs
+from gpuwarden_importing.model import (
+    ImportedInventory,
+    ImportedRows,
+    ImportTally,
+    Origin,
+    Row,
+    UnreadableError,
+    Value,
+)
+from gpuwarden_importing.values import Converter, bus_id, converter, executable, plain, text
+
+DOCUMENT_CHARS_MAX = 64 * 1024 * 1024
+_CARD = re.compile(r"card(\d{1,4})\Z")
+_PROCESS = re.compile(r"PID(\d{1,9})\Z")
+_HEX = re.compile(r"0x[0-9a-f]+\Z", re.IGNORECASE)
+_PCIE = re.compile(r"\(?(?P<speed>\d+(?:\.\d+)?)\s*GT/s(?:\s+PCIe)?\s*x(?P<width>\d+)\)?")
+_SPEEDS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+
+_PERCENT, _WATTS, _CELSIUS = (
+    converter("percent", "%"),
+    converter("watts", "W"),
+    converter("celsius", "C"),
+)
+_BYTES, _CLOCK, _COUNT = converter("bytes", "B"), converter("clock"), converter("count")
+_MICROJOULES = converter("joules", "uJ")
+
+
+def _warm(cell: str) -> Value:
+    """0 is a sensor that is not there."""
+    return _CELSIUS(cell) or None
+
+
+def _drawn(cell: str) -> Value:
+    """0 is a board that measures nothing; "N/A (Secondary die)" is counted with its first die."""
+    return None if cell.strip().upper().startswith("N/A") else _WATTS(cell) or None
+
+
+_SAMPLES: tuple[tuple[str, str, Converter], ...] = (
+    (r"GPU use \(%\)", "util_percent", _PERCENT),
+    (r"GPU memory use \(%\)", "memory_util_percent", _PERCENT),
+    (r"GPU Memory Read/Write Activity \(%\)", "memory_util_percent", _PERCENT),
+    (r"Average Graphics Package Power \(W\)", "power_watts", _drawn),
+    (r"Current (?:Socket )?Graphics Package Power \(W\)", "power_instant_watts", _drawn),
+    (r"Max Graphics Package Power \(W\)", "power_limit_watts", _drawn),
+    (r"Accumulated Energy \(uJ\)", "energy_joules_total", _MICROJOULES),
+    (r"Temperature \(Sensor edge\) \(C\)", "temperature_celsius", _warm),
+    (r"Temperature \(Sensor memory\) \(C\)", "memory_temperature_celsius", _warm),
+    (r"sclk clock speed:?", "sm_clock_mhz", _CLOCK),
+    (r"mclk clock speed:?", "memory_clock_mhz", _CLOCK),
+    (r"VRAM Total Memory \(B\)", "memory_total_bytes", _BYTES),
+    (r"VRAM Total Used Memory \(B\)", "memory_used_bytes", _BYTES),
+)
+_DETAILS: tuple[tuple[str, str, Converter], ...] = (
+    (r"Fan speed \(%\)", "fan_percent", _PERCENT),
+    (r"PCIe Replay Count", "pcie_replays_total", _COUNT),
+    (r"vclk clock speed:?", "video_clock_mhz", _CLOCK),
+)
+
+
+def _name(cell: str) -> Value:
+    """A name; a bare number stands where the machine has no list of names."""
+    found = text(cell)
+    return None if found is None or str(found) == "0" or _HEX.match(str(found)) else found
+
+
+_GPUS: tuple[tuple[str, str, Converter], ...] = (
+    (r"VBIOS version", "vbios_version", text),
+    (r"Serial Number", "serial", _name),
+    (r"PCI Bus", "pci_bus_id", bus_id),
+    (r"Card [Ss]eries", "model", _name),
+)
+_TABLES = {"gpu_samples": _SAMPLES, "gpu_detail_samples": _DETAILS, "gpus": _GPUS}
+_NAMES = {
+    table: tuple((re.compile(shape + r"\Z"), column, convert) for shape, column, convert in shapes)
+    for table, shapes in _TABLES.items()
+}
+_ELSEWHERE = ("Unique ID", "GPU ID", "Device ID", "(Topology) Numa Node", "pcie clock level")
+"""Read by name below."""
+_JUNCTION = "Temperature (Sensor junction) (C)"
+
+
+def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
+    """A `Reader`."""
+    return _rows(documents(lines, tally), origin, tally)
+
+
+def read_csv(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
+    """A `Reader` of `--csv`."""
+    return _rows(_csv_documents(lines, tally), origin, tally)
+
+
+def _rows(
+    found: Iterator[tuple[dict[str, Any], int]], origin: Origin, tally: ImportTally
+) -> Iterator[ImportedRows]:
+    tables: dict[str, list[Row]] = {}
+    inventory = ImportedInventory()
+    for document, line in found:
+        _take(document, line, origin, tally, tables, inventory)
+    if tables:
+        tally.note(f"no timestamps: all rows get the time {origin.at_source}")
+    for table, rows in tables.items():
+        yield ImportedRows.of(table, rows)
+    yield from inventory.rows()
+
+
+def _csv_documents(
+    lines: Iterator[str], tally: ImportTally
+) -> Iterator[tuple[dict[str, dict[str, str]], int]]:
+    """What is said of each card, until one of it is said anew."""
+    document: dict[str, dict[str, str]] = {}
+    header: list[str] = []
+    begun = 1
+    for number, line in enumerate(lines, 1):
+        cells = [cell.strip() for cell in next(csv.reader([line]), [])]
+        if cells[:1] == ["device"]:
+            header = cells
+        elif header and len(cells) == len(header):
+            said = dict(zip(header[1:], cells[1:], strict=True))
+            if document.get(cells[0], {}).keys() & said.keys():
+                yield document, begun
+                document, begun = {}, number
+            document.setdefault(cells[0], {}).update(said)
+        elif any(cells):
+            tally.skip("other text", number)
+    if document:
+        yield document, begun
+
+
+def documents(lines: Iterator[str], tally: ImportTally) -> Iterator[tuple[dict[str, Any], int]]:
+    """JSON objects, one after another or in a list, and the line that each begins in."""
+    parts: list[str] = []
+    size = 0
+    for line in lines:
+        parts.append(line)
+        size += len(line)
+        if size > DOCUMENT_CHARS_MAX:
+            raise UnreadableError("it has more than 64 MiB, which no rocm-smi has written")
+    content = "".join(parts)
+    decoder = json.JSONDecoder()
+    at = 0
+    while (at := _next_object(content, at)) >= 0:
+        line_number = content.count("\n", 0, at) + 1
+        try:
+            found, at = decoder.raw_decode(content, at)
+        except (ValueError, RecursionError):
+            tally.skip("a document that is no JSON", line_number)
+            at += 1
+            continue
+        for each in found if isinstance(found, list) else [found]:
+            if isinstance(each, dict):
+                yield each, line_number
+
+
+def _next_object(content: str, at: int) -> int:
+    found = [position for mark in "{[" if (position := content.find(mark, at)) >= 0]
+    return min(found, default=-1)
+
+
+def _take(
+    document: Mapping[str, Any],
+    line: int,
+    origin: Origin,
+    tally: ImportTally,
+    tables: dict[str, list[Row]],
+    inventory: ImportedInventory,
+) -> None:
+    cards = {n: v for n, v in document.items() if _CARD.match(n) and isinstance(v, dict)}
+    if not cards:
+        tally.skip("a document without cards", line)
+        return
+    node, ts_ms = origin.node_or(None), origin.at()
+    uuids: dict[int, str] = {}
+    for name, card in cards.items():
+        said = {str(k): str(v) for k, v in card.items() if isinstance(v, str | int | float)}
+        index = int(name.removeprefix("card"))
+        found = _values(said, name, line, tally)
+        gpu = found.pop("gpus") | _facts(said)
+        uuid = _uuid(said, gpu.get("pci_bus_id"), index, node, tally)
+        uuids[index] = uuid
+        for table, row in found.items():
+            if any(value is not None for value in row.values()):
+                identity: Row = {"ts": ts_ms, "node": node, "gpu": index, "gpu_uuid": uuid}
+                tables.setdefault(table, []).append(identity | row)
+        total = found["gpu_samples"].get("memory_total_bytes")
+        gpu |= {"gpu": index, "vendor": "amd", "memory_total_bytes": total}
+        inventory.add_gpu(uuid, node, gpu)
+    system = document.get("system")
+    system = system if isinstance(system, dict) else {}
+    driver = system.get("Driver version")
+    for name, told in system.items():
+        if (process := _PROCESS.match(str(name))) is None:
+            if name != "Driver version" and plain(str(told)) is not None:
+                tally.unmapped[f"system: {name}"] += 1
+        elif made := _process(int(process[1]), str(told), uuids, line, tally):
+            tables.setdefault("process_samples", []).append({"ts": ts_ms, "node": node, **made})
+    inventory.add_node(node, {"driver_version": text(str(driver or "")), "gpus": len(cards)})
+
+
+def _process(
+    pid: int, said: str, uuids: Mapping[int, str], line: int, tally: ImportTally
+) -> Row | None:
+    """A process of `--showpids`: name, how many GPUs, bytes, and two more."""
+    cells = [cell.strip() for cell in said.rsplit(",", 4)]
+    if len(cells) != 5 or not cells[1].isdecimal():
+        tally.skip("a process (PID...) that is not understood", line)
+    elif int(cells[1]) == 0:
+        tally.skip("a process (PID...) that is on no GPU", line)
+    elif len(uuids) != 1:
+        tally.skip("a process (PID...) of which rocm-smi does not say on which GPU it is", line)
+    else:
+        ((gpu, uuid),) = uuids.items()
+        used = _read(f"PID{pid}", cells[2], _BYTES, line, tally)
+        row: Row = {"gpu": gpu, "gpu_uuid": uuid, "pid": pid, "process_type": "compute"}
+        return row | {"process_name": executable(cells[0]), "gpu_memory_bytes": used}
+    return None
+
+
+def _values(said: Mapping[str, str], card: str, line: int, tally: ImportTally) -> dict[str, Row]:
+    found: dict[str, Row] = {table: {} for table in _NAMES}
+    for name, cell in said.items():
+        column = None
+        for table, shapes in _NAMES.items():
+            for shape, column, convert in shapes:
+                if shape.match(name):
+                    value = _read(f"{card}: {name}", cell, convert, line, tally)
+                    if value is not None or column not in found[table]:
+                        found[table][column] = value
+                    break
+            else:
+                continue
+            break
+        else:
+            if plain(cell) is not None and name not in _ELSEWHERE and name != _JUNCTION:
+                tally.unmapped[name] += 1
+    samples = found["gpu_samples"]
+    if samples.get("power_watts") is None:
+        samples["power_watts"] = samples.get("power_instant_watts")
+    if samples.get("temperature_celsius") is None and _JUNCTION in said:
+        junction = _read(f"{card}: {_JUNCTION}", said[_JUNCTION], _warm, line, tally)
+        samples["temperature_celsius"] = junction
+    if link := _PCIE.search(said.get("pcie clock level", "")):
+        found["gpu_detail_samples"] |= {
+            "pcie_generation": _SPEEDS.get(float(link["speed"])),
+            "pcie_width": int(link["width"][:4]) or None,
+        }
+    return found
+
+
+def _read(name: str, cell: str, convert: Converter, line: int, tally: ImportTally) -> Value:
+    try:
+        return convert(cell)
+    except ValueError as error:
+        tally.skip(f"{name} {error}", line)
+        return None
+
+
+def _facts(said: Mapping[str, str]) -> Row:
+    """What of `gpus` takes more than one value, or another form."""
+    row: Row = {}
+    numa = said.get("(Topology) Numa Node", "")
+    if numa.isdecimal() and int(numa[:10]) < 1 << 15:
+        row["numa_node"] = int(numa)
+    device = _number(said.get("Device ID")) or _number(said.get("GPU ID"))
+    if device in amd_sysfs.MODELS:
+        row["model"] = amd_sysfs.MODELS[device]
+    return row
+
+
+def _number(said: str | None) -> int:
+    return int(said, 16) if said and _HEX.match(said) and len(said) <= 18 else 0
+
+
+def _uuid(
+    said: Mapping[str, str], pci_bus_id: Value, index: int, node: str, tally: ImportTally
+) -> str:
+    """As the agent makes it: by the number burnt into the chip, else by the place."""
+    chip = said.get("Unique ID", "").strip()
+    if _HEX.match(chip) and _number(chip):
+        return amd_sysfs.gpu_uuid(f"{_number(chip):016x}", "", node)
+    if not pci_bus_id:
+        tally.note(
+            "neither unique id nor PCI bus: the card's number and its node stand for its UUID"
+        )
+        return amd_sysfs.gpu_uuid(None, f"card{index}", node)
+    tally.note("no unique id in the file: the GPU's PCI bus id and its node stand for its UUID")
+    return amd_sysfs.gpu_uuid(None, str(pci_bus_id), node)

@@ -1,0 +1,164 @@
+"""Opens what is to be imported: files, folders and standard input, plain, gzip or zstd, any encoding."""
+
+import gzip
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, BinaryIO, cast
+
+from gpuwarden_importing.model import UnreadableError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+HEAD_BYTES = 1024 * 1024
+"""How much of a file is looked at to tell its format."""
+LINE_CHARS_MAX = 8 * 1024 * 1024
+"""What is longer is taken for several lines: a file without line ends must not fill the memory."""
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_BOMS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))
+STDIN = Path("-")
+
+
+def found(paths: Sequence[Path]) -> list[Path]:
+    """The files of the call: of a folder all that are in it, hidden ones left out, in order.
+
+    Raises UnreadableError.
+    """
+    files: list[Path] = []
+    for path in paths:
+        if path != STDIN and path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.is_file())
+            files += [
+                p for p in inside if not any(q.startswith(".") for q in p.relative_to(path).parts)
+            ]
+        elif path == STDIN or path.exists():
+            files.append(path)
+        else:
+            raise UnreadableError(f"{path}: there is no such file")
+    return files
+
+
+@dataclass(slots=True)
+class LogSource:
+    """An open file: its beginning, and all of it."""
+
+    head: bytes
+    stream: BinaryIO
+    """Not compressed, from the beginning."""
+    trouble: str = ""
+    """Why its lines ended before its end."""
+
+    def lines(self) -> Iterator[str]:
+        """Lines with their ends; bytes that are no text become "�". Where the file is damaged they
+        end, and `trouble` says so.
+        """
+        encoding = next((name for bom, name in _BOMS if self.head.startswith(bom)), "utf-8")
+        wrapped = io.TextIOWrapper(self.stream, encoding, errors="replace", newline=None)
+        try:
+            while line := wrapped.readline(LINE_CHARS_MAX):
+                yield line
+        except damage() as error:
+            self.trouble = f"it is damaged, or gone, from here on: {error}"
+
+    def head_lines(self) -> list[str]:
+        """The lines of the beginning; the last may be a part of one."""
+        encoding = next((name for bom, name in _BOMS if self.head.startswith(bom)), "utf-8")
+        return self.head.decode(encoding, "replace").splitlines()
+
+
+class _Whole(io.RawIOBase):
+    """The head that was read already, and then the rest."""
+
+    def __init__(self, head: bytes, rest: IO[bytes]) -> None:
+        self._head = memoryview(head)
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        into = memoryview(cast(bytearray, buffer))
+        piece = self._head[: len(into)] if len(self._head) else self._rest.read(len(into))
+        self._head = self._head[len(piece) :] if len(self._head) else self._head
+        into[: len(piece)] = piece
+        return len(piece)
+
+
+_ZSTD_BYTES = 2048
+"""Unpacked at a time: 64 MiB at most, however it was packed."""
+
+
+class _Zstd(io.RawIOBase):
+    """What was packed with zstd. Raises EOFError where the file ends before what was packed does."""
+
+    def __init__(self, packed: IO[bytes]) -> None:
+        self._packed = packed
+        self._frame: zstd.ZstdDecompressor | None = None
+        """The frame that has begun and not ended."""
+        self._plain = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        into = memoryview(cast(bytearray, buffer))
+        while not self._plain:
+            packed = self._packed.read(_ZSTD_BYTES)
+            if not packed:
+                if self._frame is not None:
+                    raise EOFError("the zstd file ended in the middle of a frame")
+                return 0
+            self._plain = memoryview(self._unpacked(packed))
+        piece = self._plain[: len(into)]
+        self._plain = self._plain[len(piece) :]
+        into[: len(piece)] = piece
+        return len(piece)
+
+    def _unpacked(self, packed: bytes) -> bytes:
+        parts = []
+        while packed:
+            if self._frame is None:
+                self._frame = zstd.ZstdDecompressor()  # with a window of 128 MiB at most
+            parts.append(self._frame.decompress(packed))
+            packed = self._frame.unused_data
+            if self._frame.eof:
+                self._frame = None
+        return b"".join(parts)
+
+
+def opened(path: Path) -> LogSource:
+    """Open a file. Raises UnreadableError."""
+    try:
+        raw: IO[bytes] = sys.stdin.buffer if path == STDIN else path.open("rb")
+        start = raw.read(4)
+        plain: IO[bytes] = io.BufferedReader(_Whole(start, raw), 1 << 18)
+        if start[:2] == _GZIP:
+            plain = cast(IO[bytes], gzip.GzipFile(fileobj=plain))
+        elif start == _ZSTD:
+            plain = io.BufferedReader(_Zstd(plain), 1 << 18)
+        head = _read_up_to(plain, HEAD_BYTES)
+    except OSError as error:
+        raise UnreadableError(f"it cannot be read: {error.strerror or error}") from error
+    return LogSource(head, io.BufferedReader(_Whole(head, plain), 1 << 18))
+
+
+def damage() -> tuple[type[Exception], ...]:
+    """What reading a damaged or vanished file raises."""
+    import zlib
+
+    return (OSError, EOFError, zlib.error, zstd.ZstdError)
+
+
+def _read_up_to(stream: IO[bytes], size: int) -> bytes:
+    parts: list[bytes] = []
+    with suppress(*damage()):  # it comes again where the lines are read
+        while size > 0 and (piece := stream.read(min(size, 1 << 14))):
+            parts.append(piece)
+            size -= len(piece)
+    return b"".join(parts)

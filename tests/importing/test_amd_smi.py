@@ -1,0 +1,125 @@
+"""`amd-smi` as JSON and CSV, and rocm-smi's CSV. Written from the tools' documentation: no capture was at hand."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden_importing import amd_smi, rocm
+from gpuwarden_importing.model import ImportTally, Origin
+
+AT = 1_780_000_000_000
+
+
+def amount(value: object, unit: str) -> dict[str, object]:
+    return {"value": value, "unit": unit}
+
+
+METRIC = {
+    "gpu": 1,
+    "usage": {"gfx_activity": amount(97, "%"), "umc_activity": amount(12, "%"), "mm_activity": "N/A"},
+    "power": {"socket_power": amount(650, "W"), "gfx_voltage": "N/A"},
+    "clock": {"gfx_0": {"clk": amount(2100, "MHz"), "max_clk": amount(2100, "MHz")}, "mem_0": {"clk": amount(1300, "MHz")}},
+    "temperature": {"edge": "N/A", "hotspot": amount(61, "C"), "mem": amount(48, "C")},
+    "pcie": {"width": 16, "replay_count": 3},
+    "ecc": {"total_correctable_count": 2, "total_uncorrectable_count": 0},
+    "mem_usage": {"total_vram": amount(196592, "MB"), "used_vram": amount(1024, "MB")},
+    "energy": {"total_energy_consumption": amount(1500.5, "J")},
+}  # fmt: skip
+STATIC = {
+    "gpu": 1,
+    "asic": {"market_name": "AMD Instinct MI300X", "asic_serial": "0x79CCD55167A2124A"},
+    "bus": {"bdf": "0000:0c:00.0"},
+    "driver": {"name": "amdgpu", "version": "6.8.5"},
+    "limit": {"max_power": amount(750, "W")},
+    "numa": {"node": 1},
+}
+SAMPLE = {
+    "ts": AT, "gpu": 1, "node": "n1", "util_percent": 97.0, "memory_util_percent": 12.0,
+    "power_instant_watts": 650.0, "power_watts": 650.0, "sm_clock_mhz": 2100, "memory_clock_mhz": 1300,
+    "temperature_celsius": 61.0, "memory_temperature_celsius": 48.0, "memory_total_bytes": 196592 * 2**20,
+    "memory_used_bytes": 1024 * 2**20, "energy_joules_total": 1500.5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["list", "gpu_data", "one after another"])
+def test_json_of_metric_and_static_is_one_gpu_under_the_agents_identity(imported, form) -> None:
+    both = [METRIC, STATIC]
+    text = {"list": json.dumps(both), "gpu_data": json.dumps({"gpu_data": both}),
+            "one after another": "\n".join(map(json.dumps, both))}[form]  # fmt: skip
+    found = imported(amd_smi.read_json, text)
+    uuid = "AMD-79ccd55167a2124a"
+    assert found["gpu_samples"] == [SAMPLE | {"gpu_uuid": uuid}]
+    assert found["gpu_detail_samples"][0]["pcie_replays_total"] == 3
+    assert found["gpu_health_samples"][0]["ecc_corrected_volatile_total"] == 2
+    (gpu,) = found["gpus"]
+    assert (gpu["gpu_uuid"], gpu["model"], gpu["pci_bus_id"], gpu["numa_node"], gpu["power_limit_max_watts"]) == (
+        uuid, "AMD Instinct MI300X", "0000:0c:00.0", 1, 750.0,
+    )  # fmt: skip
+    assert found["nodes"][0]["driver_version"] == "6.8.5"
+    assert set(found.tally.unmapped) == {"clock/gfx_0/max_clk", "driver/name"}
+    assert not found.tally.skipped
+
+
+def test_without_a_serial_the_place_stands_for_the_uuid_and_times_are_read(imported) -> None:
+    found = imported(amd_smi.read_json, json.dumps(METRIC | {"timestamp": 1753000000}))
+    (row,) = found["gpu_samples"]
+    assert (row["gpu_uuid"], row["ts"]) == ("AMD-gpu1@n1", 1753000000000)
+    assert any("no asic_serial" in note for note in found.tally.notes)
+    assert (
+        "an answer that names no GPU" in imported(amd_smi.read_json, '{"usage": {}}').tally.skipped
+    )
+
+
+def test_csv_has_a_line_for_each_gpu(imported) -> None:
+    text = "timestamp,gpu,power_usage,hotspot_temperature,gfx,mem_clk,vram_used,xyzzy\n1753000000,0,140,41,5,900,280,N/A\n1753000000,1,N/A,42,6,900,281,7\n"
+    found = imported(amd_smi.read_csv, text)
+    rows = [
+        (
+            r["gpu"],
+            r.get("power_watts"),
+            r["temperature_celsius"],
+            r["util_percent"],
+            r["memory_used_bytes"],
+        )
+        for r in found["gpu_samples"]
+    ]
+    assert rows == [(0, 140.0, 41.0, 5.0, 280 * 2**20), (1, None, 42.0, 6.0, 281 * 2**20)]
+    assert found.tally.unmapped == {"xyzzy": 1}
+
+
+def test_csv_of_rocm_smi_says_what_its_json_says(imported) -> None:
+    card = {
+        "GPU use (%)": "7",
+        "Average Graphics Package Power (W)": "15.0",
+        "PCI Bus": "0000:04:00.0",
+    }
+    text = "WARNING: x\n\ndevice,GPU use (%),Average Graphics Package Power (W)\ncard3,7,15.0\n\ndevice,PCI Bus\ncard3,0000:04:00.0\ndevice,Driver version\nsystem,6.3.6\n"
+    csv, other = (
+        imported(rocm.read_csv, text),
+        imported(rocm.read, json.dumps({"card3": card, "system": {"Driver version": "6.3.6"}})),
+    )
+    assert csv.tables == other.tables
+    again = imported(rocm.read_csv, text + text)
+    assert len(again["gpu_samples"]) == 2
+
+
+@given(st.recursive(st.sampled_from([5, "5 W", None, "N/A", True]), lambda inner: st.dictionaries(
+    st.sampled_from(["gpu", "usage", "gfx_activity", "value", "unit", "gpu_data", "asic", "asic_serial", "bus", "bdf", "timestamp"]),
+    inner, max_size=4) | st.lists(inner, max_size=3), max_leaves=12))  # fmt: skip
+def test_rubbish_never_raises(document: object) -> None:
+    lines = json.dumps([document, {"gpu": 0, "x": document}]).splitlines(keepends=True)
+    list(amd_smi.read_json(iter(lines), Origin(node="n1", at_ms=AT), ImportTally()))
+    list(
+        amd_smi.read_csv(
+            iter(["gpu,gfx,bdf\n", *lines]), Origin(node="n1", at_ms=AT), ImportTally()
+        )
+    )
+    list(
+        rocm.read_csv(
+            iter(["device,GPU use (%)\n", "card0,x\n", *lines]),
+            Origin(node="n1", at_ms=AT),
+            ImportTally(),
+        )
+    )

@@ -1,0 +1,114 @@
+"""Batches hold only what a collector admits, and are the same for the same rows."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden.clock import from_ms
+from gpuwarden.metrics import METRICS
+from gpuwarden_collector.ingest.admit import Window, refusal
+from gpuwarden_collector.ingest.decode import Decoded, decode
+from gpuwarden_importing.batches import BATCH_ROWS, Batcher, digest
+from gpuwarden_importing.model import ImportedRows, ImportTally
+
+NOW_MS = 1_780_000_000_000
+
+
+def row(**values):
+    return {
+        "ts": NOW_MS - 1000,
+        "node": "n1",
+        "gpu": 0,
+        "gpu_uuid": "GPU-1",
+        "util_percent": 5.0,
+    } | values
+
+
+def batches(*rows, table="gpu_samples"):
+    batcher, tally = Batcher(NOW_MS), ImportTally()
+    made = [*batcher.add(ImportedRows.of(table, list(rows)), tally), *batcher.flush(tally)]
+    return made, tally
+
+
+def rows_of(made):
+    return [row for batch in made for row in batch.data.to_pylist()]
+
+
+def test_rows_keep_their_values_and_are_not_simulated() -> None:
+    (only,) = rows_of(batches(row(memory_used_bytes=2**40))[0])
+    assert only == {
+        "ts": from_ms(NOW_MS - 1000).replace(tzinfo=None), "node": "n1", "gpu": 0,
+        "gpu_uuid": "GPU-1", "simulated": False, "util_percent": 5.0, "memory_used_bytes": 2**40,
+    }  # fmt: skip
+
+
+def test_impossible_values_go_and_are_counted() -> None:
+    made, tally = batches(
+        row(util_percent=101.0, power_watts=5.0),
+        row(ts=NOW_MS - 1, util_percent=float("nan"), power_watts=5.0),
+    )
+    assert [r.get("util_percent") for r in rows_of(made)] == [None, None]
+    assert tally.skipped["gpu_samples.util_percent values with an impossible value"].count == 2
+
+
+def test_rows_of_the_future_without_a_key_or_said_twice_go_and_are_counted() -> None:
+    made, tally = batches(
+        row(), row(), row(ts=NOW_MS + 1), row(gpu_uuid=None), row(gpu_uuid="", ts=1)
+    )
+    assert len(rows_of(made)) == 1
+    assert {reason: s.count for reason, s in tally.skipped.items()} == {
+        "gpu_samples rows in the future, or before 1970": 1,
+        "gpu_samples rows without gpu_uuid": 1,
+        "gpu_samples rows whose gpu_uuid is empty or longer than 256 bytes": 1,
+        "gpu_samples rows whose key stood before": 1,
+    }
+
+
+def test_a_row_that_says_nothing_is_none() -> None:
+    made, _ = batches(row(util_percent=None), row(ts=1))
+    assert len(rows_of(made)) == 1
+
+
+def test_events_may_repeat() -> None:
+    event = {
+        "ts": 1,
+        "node": "n1",
+        "kind": "xid",
+        "severity": "critical",
+        "message": "m",
+        "gpu": None,
+    }
+    made, _ = batches(event, event, table="events")
+    assert len(rows_of(made)) == 2
+
+
+def test_the_same_rows_make_the_same_batches_however_they_come() -> None:
+    many = [row(ts=1000 * n) for n in range(BATCH_ROWS + 10)]
+    together, apart = Batcher(NOW_MS), Batcher(NOW_MS)
+    first = [
+        *together.add(ImportedRows.of("gpu_samples", many), ImportTally()),
+        *together.flush(ImportTally()),
+    ]
+    pieces = [many[:7], many[7:40_000], many[40_000:]]
+    second = [
+        b for p in pieces for b in apart.add(ImportedRows.of("gpu_samples", p), ImportTally())
+    ]
+    second += apart.flush(ImportTally())
+    assert [b.data.num_rows for b in first] == [BATCH_ROWS, 10]
+    assert [digest(b.body()) for b in first] == [digest(b.body()) for b in second]
+
+
+ANYTHING = (
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=6)
+)
+
+
+@given(st.lists(st.fixed_dictionaries(
+    {"ts": ANYTHING, "node": ANYTHING, "gpu_uuid": ANYTHING, "gpu": ANYTHING},
+    optional={m.name: ANYTHING for m in METRICS["gpu_samples"][:12]}), min_size=1, max_size=6))  # fmt: skip
+def test_whatever_a_reader_gives_the_collector_admits_what_is_left(rows) -> None:
+    made, _ = batches(*rows)
+    for batch in made:
+        if batch.data.num_rows:
+            decoded = decode(batch.body(), "")
+            assert isinstance(decoded, Decoded), decoded
+            assert refusal(decoded.tables, Window(0, NOW_MS)) is None

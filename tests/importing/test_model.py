@@ -1,0 +1,50 @@
+"""Names, times and rows that all readers share; what is skipped is counted."""
+
+import pytest
+
+from gpuwarden_importing.model import (
+    ImportedInventory,
+    ImportedRows,
+    ImportTally,
+    Origin,
+    UnreadableError,
+    place_uuid,
+)
+
+
+def test_rows_may_lack_each_others_columns() -> None:
+    rows = ImportedRows.of("gpus", [{"a": 1}, {"b": 2}])
+    assert rows.columns == {"a": [1, None], "b": [None, 2]}
+    assert (rows.count, ImportedRows.of("gpus", []).count) == (2, 0)
+
+
+def test_the_call_names_the_node_before_the_file_does() -> None:
+    assert Origin(node="n1").node_or("n2") == "n1"
+    assert Origin().node_or("n2") == "n2"
+    with pytest.raises(UnreadableError, match="--node"):
+        Origin().node_or(None)
+    with pytest.raises(UnreadableError, match="--at"):
+        Origin().at()
+
+
+def test_a_gpu_is_named_by_bus_id_before_index() -> None:
+    assert place_uuid("0000:3b:00.0", 2, "n1") == "pci-0000:3b:00.0@n1"
+    assert place_uuid(None, 2, "n1") == "gpu-2@n1"
+
+
+def test_the_first_line_of_what_was_left_out_is_kept() -> None:
+    tally = ImportTally()
+    tally.skip("x", 7)
+    tally.skip("x", 9, 4)
+    assert (tally.skipped["x"].count, tally.skipped["x"].line) == (5, 7)
+
+
+def test_the_last_word_counts_and_absence_says_nothing() -> None:
+    inventory = ImportedInventory()
+    inventory.add_gpu("GPU-1", "n1", {"model": "A", "serial": "1"})
+    inventory.add_gpu("GPU-1", "n1", {"model": "B", "serial": None})
+    inventory.add_node("n1", {"driver_version": "590"})
+    nodes, gpus = inventory.rows()
+    assert (gpus.columns["model"], gpus.columns["serial"]) == (["B"], ["1"])
+    assert nodes.columns["agent_id"] == ["import"]
+    assert list(ImportedInventory().rows()) == []

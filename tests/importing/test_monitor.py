@@ -1,0 +1,106 @@
+"""`dmon`, `pmon` and `dcgmi dmon`: columns below a line with `#`."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.importing.conftest import CAPTURES
+
+from gpuwarden_importing.model import ImportTally, Origin
+from gpuwarden_importing.monitor import read
+
+END = 1_780_000_000_000
+
+
+@pytest.mark.parametrize("machine", CAPTURES)
+def test_captures_are_read_round_by_round(imported, capture, machine: str) -> None:
+    dmon = imported(read, capture(machine, "load", "nvidia-smi dmon").partition("####")[0])
+    assert not dmon.tally.skipped and not dmon.tally.unmapped
+    assert [r["ts"] for r in dmon["gpu_samples"]] == [END - 1000 * n for n in (4, 3, 2, 1, 0)]
+    assert all(row["power_watts"] > 90 for row in dmon["gpu_samples"])
+    text = capture(machine, "load", "nvidia-smi pmon")
+    pmon = imported(read, text)
+    assert len(pmon["process_samples"]) == sum(l.strip()[:1].isdecimal() for l in text.splitlines())
+    assert len({row["ts"] for row in pmon["process_samples"]}) == 5
+    assert not pmon.tally.skipped
+
+
+HOST = {"node": "n1"}
+TEXTS = [
+    (
+        "times, as with -o DT",
+        """\
+#Date       Time        gpu    pwr   sm  fb  rxpci
+#YYYYMMDD   HH:MM:SS    Idx   W   %  MB  MB/s
+ 20260714   09:00:44      0     69    5  10  7
+ 20260714   09:00:44      1      -    6  20  -
+""",
+        [(1784019644000, 0, 69.0, 5.0, 10 * 2**20), (1784019644000, 1, None, 6.0, 20 * 2**20)],
+        {"rxpci": 1},
+    ),
+    (
+        "the header comes again, and two GPUs",
+        "# gpu pwr sm fb\n# Idx W % MB\n0 1 2 3\n1 4 5 6\n# gpu pwr sm fb\n# Idx W % MB\n0 7 8 9\n1 1 1 1\n",
+        [(END - 1000, 0, 1.0, 2.0, 3 * 2**20), (END - 1000, 1, 4.0, 5.0, 6 * 2**20),
+         (END, 0, 7.0, 8.0, 9 * 2**20), (END, 1, 1.0, 1.0, 2**20)],
+        {},
+    ),
+    (
+        "as CSV",
+        "#gpu, pwr, sm, fb\n#Idx, W, %, MB\n0, 1, 2, 3\n",
+        [(END, 0, 1.0, 2.0, 3 * 2**20)],
+        {},
+    ),
+    (
+        "dcgmi",
+        """\
+#Entity   POWER  GPUTL  FBUSD  XYZZY
+ID
+GPU 0  1.0  2  3  4
+GPU 1  N/A  2  3  N/A
+GPU-I 0  1 1 1 1
+GPU 0  5.0  2  3  4
+""",
+        [(END - 1000, 0, 1.0, 2.0, 3 * 2**20), (END - 1000, 1, None, 2.0, 3 * 2**20), (END, 0, 5.0, 2.0, 3 * 2**20)],
+        {"xyzzy": 2},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "unmapped"), [t[1:] for t in TEXTS], ids=[t[0] for t in TEXTS]
+)
+def test_each_form_gives_its_rows(imported, text, rows, unmapped) -> None:
+    found = imported(read, text)
+    names = ("ts", "gpu", "power_watts", "util_percent", "memory_used_bytes")
+    assert [tuple(row[name] for name in names) for row in found["gpu_samples"]] == rows
+    assert {row["gpu_uuid"] for row in found["gpus"]} == {f"gpu-{row[1]}@n1" for row in rows}
+    assert dict(found.tally.unmapped) == unmapped
+
+
+def test_ratios_of_dcgmi_are_percent_and_processes_may_have_blanks(imported) -> None:
+    found = imported(read, "#Entity  SMACT  DRAMA\nID\nGPU 3  0.25  0.5\n")
+    (row,) = found["gpu_detail_samples"]
+    assert (row["gpu"], row["sm_active_percent"], row["dram_active_percent"]) == (3, 25.0, 50.0)
+    found = imported(
+        read,
+        '# gpu pid type sm command\n# Idx # C/G % name\n 0 7 C 5 My "App", v.exe\n 0 - - - -\n 1 7 C+G - x\n',
+    )
+    assert [
+        (r["gpu"], r["pid"], r["process_type"], r["process_name"]) for r in found["process_samples"]
+    ] == [
+        (0, 7, "compute", "My  App   v.exe"),
+        (1, 7, "compute", "x"),
+    ]
+
+
+@given(st.lists(st.sampled_from(["# gpu pwr sm\n", "# Idx W %\n", "0 1 2\n", "1 - -\n", "#Entity POWER\n", "GPU 0 5\n", "GPU 0\n",
+    "Switch 1 5\n", "# gpu pid sm command\n", "0 - - -\n", "x y z\n", '0 " 5\n', "#Date Time gpu pwr\n", "20260714 09:00:44 0 5\n",
+    "9 99:99 0 5\n", "é\x00\n"]), max_size=25))  # fmt: skip
+def test_rubbish_never_raises(pieces: list[str]) -> None:
+    list(
+        read(
+            iter("".join(pieces).splitlines(keepends=True)),
+            Origin(node="n1", at_ms=END),
+            ImportTally(),
+        )
+    )

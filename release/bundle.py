@@ -34,6 +34,7 @@ PACKAGES = (
     "agent",
     "simulator",
     "collector",
+    "postgres",
     "rules",
     "dashboards",
     "client",

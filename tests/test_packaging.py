@@ -13,6 +13,7 @@ PACKAGES = {
     "gpuwarden_agent": "agent",
     "gpuwarden_simulator": "simulator",
     "gpuwarden_collector": "collector",
+    "gpuwarden_postgres": "postgres",
     "gpuwarden_rules": "rules",
     "gpuwarden_dashboards": "dashboards",
     "gpuwarden_client": "client",

@@ -82,7 +82,7 @@ def _packed_batches() -> Iterable[bytes]:
 
 
 def _messages() -> Callable[[bytes], object]:
-    from gpuwarden_collector.postgres.messages import MessageReader
+    from gpuwarden_postgres.messages import MessageReader
 
     def run(data: bytes) -> object:
         reader = MessageReader()
@@ -97,8 +97,8 @@ def _messages() -> Callable[[bytes], object]:
 
 
 def _statements() -> Callable[[bytes], object]:
-    from gpuwarden_collector.postgres.statements import command_of, split, without_type_schema
     from gpuwarden_collector.query.statement import split as parts_of
+    from gpuwarden_postgres.statements import command_of, split, without_type_schema
 
     def run(data: bytes) -> object:
         sql = text_of(data)
@@ -110,7 +110,7 @@ def _statements() -> Callable[[bytes], object]:
 
 
 def _scram() -> Callable[[bytes], object]:
-    from gpuwarden_collector.auth.scram import Exchange, Verifier
+    from gpuwarden.scram import Exchange, Verifier
 
     verifier = Verifier.of("secret", b"salt" * 4)
 

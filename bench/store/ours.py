@@ -27,6 +27,7 @@ from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.lake import seal
+from gpuwarden_postgres.front import POSTGRES
 
 SEALED_ROWS_MAX = 10_000_000
 """Of rows that are filled in; more than a seal has."""
@@ -57,7 +58,7 @@ async def serve(settings: Mapping[str, Any]) -> None:
     chosen = {**settings, "data_dir": Path(settings["data_dir"]), "port": 0}
     path = chosen.pop("clock", None)
     clock = SystemClock() if path is None else DataClock(Path(path), 0)
-    async with running(CollectorSettings(**chosen), clock) as collector:
+    async with running(CollectorSettings(**chosen), clock, front=POSTGRES) as collector:
         print(collector.url, flush=True)
         loop = asyncio.get_running_loop()
         while await loop.run_in_executor(None, sys.stdin.readline):

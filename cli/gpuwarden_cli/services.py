@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gpuwarden_cli.progress import ProgressLine
     from gpuwarden_collector.daemon import Collector
     from gpuwarden_collector.ops.health import Duties
+    from gpuwarden_collector.query.port import Front
     from gpuwarden_collector.settings import CollectorSettings
     from gpuwarden_rules.backtest.run import Backtester
     from gpuwarden_rules.definition.rule_set import RuleSet
@@ -111,6 +112,7 @@ async def collecting(
         routes=routes,
         more_metrics=lambda: _figures(parts, notifications, clock),
         duties=partial(_duties, parts, notifications),
+        front=_front(settings),
     ) as collector:
         stop_rules, beside = asyncio.Event(), collector.beside
         engine = _engine_of(rule_set, collector, clock, changed)
@@ -136,6 +138,15 @@ async def collecting(
             finally:
                 reloading.cancel()
                 stop_rules.set()
+
+
+def _front(settings: "CollectorSettings") -> "Front | None":
+    """PostgreSQL's protocol, where it is asked for."""
+    if settings.postgres_port is None:
+        return None
+    from gpuwarden_postgres.front import POSTGRES
+
+    return POSTGRES
 
 
 @dataclass(slots=True)

@@ -55,13 +55,14 @@ from gpuwarden_collector.ingest.repricing import reprice
 from gpuwarden_collector.ingest.stored_events import StoredEvents
 from gpuwarden_collector.ingest.writer import Writer, load_known
 from gpuwarden_collector.ops.health import SAMPLE_S, Duties, Health
-from gpuwarden_collector.ops.query_log import FLUSH_S, QueryLog
+from gpuwarden_collector.ops.query_log import FLUSH_S, QueryLog, QueryService
 from gpuwarden_collector.processes import control_socket as control
 from gpuwarden_collector.processes.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.processes.forkserver import QUERY, RULES
 from gpuwarden_collector.query.fair_queue import SPARE, QueryQueue
 from gpuwarden_collector.query.limits import limits as memory_limits
 from gpuwarden_collector.query.limits import recent_bytes_max
+from gpuwarden_collector.query.port import Front
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.stored import LOOK_S as LATEST_S
 from gpuwarden_collector.query.stored import RUNNING_LOOK_S, label_running, take_stored
@@ -149,18 +150,19 @@ async def running(
     routes: Routes = no_routes,
     more_metrics: Callable[[], str] = str,
     duties: Callable[[], Duties] = Duties,
+    front: Front | None = None,
 ) -> AsyncIterator[Collector]:
     """A collector that listens until the block is left; then what was taken is stored.
 
     `more_metrics` gives Prometheus text that /metrics shows after the collector's own; `duties` what the
-    process does beside it.
+    process does beside it. `front` listens on `postgres_port`, if that is set.
 
     Raises StartError when it cannot start. A fault of the writer ends the block with it.
     """
     async with AsyncExitStack() as stack:
         stats = Stats()
         access = AccessControl(settings, clock, stats.denied, raise_descriptors())
-        kept = await _keeping(stack, settings, clock, stats, access)
+        kept = await _keeping(stack, settings, clock, stats, access, front)
         frames, writer, disk = kept.frames, kept.writer, kept.disk
         querier, rules_querier = kept.querier, kept.rules_querier
         bodies = BodyReader(settings.body_bytes_in_flight_max, settings.body_timeout_s)
@@ -177,13 +179,13 @@ async def running(
         await _listen_locally(stack, settings, kept.storage, health)
         make_api = partial(Api, more_metrics=more_metrics, pacing=pacing, guard=access.middleware)
         api = make_api(ingest, stats, clock, levels, settings.body_timeout_s)
-        turns = _turns(settings, kept, clock)
-        sql = _sql_endpoint(settings, querier, bodies, stats, *turns)
+        queries = _queries(settings, kept, querier, stats, clock)
+        sql = SqlEndpoint(queries, bodies, send_s=settings.query_send_s)
         copies = copy_routes(CopyFolder(settings.data_dir), bodies, no_room)
         own = (*access.routes, *sql.routes(), *node_routes(writer), *copies)
         app = _application(api, [*own, *query_routes(frames.state, clock), *routes(querier)])
         url = health.url = await _listen(stack, settings, app, access, _http_log(stats))
-        postgres = await _listen_postgres(stack, settings, querier, access, stats, *turns)
+        postgres = await _listen_beside(stack, settings, front, queries, access, stats)
         # First of all: whoever waits for an answer would keep the server from its end.
         stack.push_async_callback(querier.close)
         log.info("collector listens", extra={"url": url, "data": str(settings.data_dir)})
@@ -233,6 +235,7 @@ async def _keeping(
     clock: Clock,
     stats: Stats,
     access: AccessControl,
+    front: Front | None,
 ) -> _Kept:
     """Start them, in the order in which each needs the others; they end as the stack unwinds."""
     prices = load_book(settings.prices_file, settings.prices)
@@ -249,7 +252,11 @@ async def _keeping(
     # What other collectors seal into a shared lake may be newer than what is kept here.
     latest = None if address.is_shared else LatestRows(spill_dir / LATEST, clock)
     running = RunningWaste(spill_dir / LATEST, clock)
-    worker = replace(_worker(settings, address, spill_dir), newest=spill_dir / LATEST)
+    worker = replace(
+        _worker(settings, address, spill_dir),
+        newest=spill_dir / LATEST,
+        dialects={} if front is None else {front.dialect: front.dialect_class},
+    )
     make = partial(_querier, stack, settings, stats, clock, latest)
     querier = make(worker, settings.query_processes + SPARE, running)
     # What alerts cost is counted from their rows, not from what was kept some time ago.
@@ -418,23 +425,13 @@ def _application(api: Api, routes: Iterable[web.AbstractRouteDef]) -> web.Applic
     return app
 
 
-def _turns(settings: CollectorSettings, kept: _Kept, clock: Clock) -> tuple[QueryQueue, QueryLog]:
-    """Who may query next, and what was queried: for HTTP and PostgreSQL's clients together."""
+def _queries(
+    settings: CollectorSettings, kept: _Kept, querier: SqlQuerier, stats: Stats, clock: Clock
+) -> QueryService:
+    """Queries of clients, over HTTP and a front's protocol together."""
     query_log = QueryLog(kept.frames.state.collector, kept.writer, clock)
     kept.timetable.every("query_log", FLUSH_S, query_log.flush)
-    return QueryQueue(settings.query_processes), query_log
-
-
-def _sql_endpoint(
-    settings: CollectorSettings,
-    querier: SqlQuerier,
-    bodies: BodyReader,
-    stats: Stats,
-    queue: QueryQueue,
-    query_log: QueryLog,
-) -> SqlEndpoint:
-    send_s = settings.query_send_s
-    return SqlEndpoint(querier, bodies, stats, queue=queue, query_log=query_log, send_s=send_s)
+    return QueryService(querier, QueryQueue(settings.query_processes), query_log, stats)
 
 
 def _decode_pool(
@@ -719,27 +716,27 @@ async def _listen(
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-async def _listen_postgres(
+async def _listen_beside(
     stack: AsyncExitStack,
     settings: CollectorSettings,
-    querier: SqlQuerier,
+    front: Front | None,
+    queries: QueryService,
     access: AccessControl,
     stats: Stats,
-    queue: QueryQueue,
-    query_log: QueryLog,
 ) -> tuple[str, int] | None:
-    """Listen for PostgreSQL's clients until the stack unwinds, if they are wanted. Raises StartError."""
+    """Listen by the front's protocol until the stack unwinds, if that is wanted. Raises StartError."""
     if settings.postgres_port is None:
         return None
-    from gpuwarden_collector.postgres.server import PostgresServer
-
-    server = PostgresServer(querier, access, stats, queue, query_log)
+    if front is None:
+        raise StartError("postgres_port is set, and nothing here serves PostgreSQL's clients")
     group = await stack.enter_async_context(_task_group())
-    found = await stack.enter_async_context(
-        server.listening(settings.host, settings.postgres_port, group)
+    listening = front.listening(
+        settings.host, settings.postgres_port, group, queries, access, stats
     )
+    found = await stack.enter_async_context(listening)
     log.info(
-        "collector listens for PostgreSQL's clients", extra={"host": found[0], "port": found[1]}
+        "collector listens by another protocol",
+        extra={"dialect": front.dialect, "host": found[0], "port": found[1]},
     )
     return found
 

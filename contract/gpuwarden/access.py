@@ -64,6 +64,15 @@ class Caller:
     """Id of the token, or of the first one that it has come from by rotation."""
 
 
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """It may not: a word to count by, a sentence, and 401 or 403."""
+
+    why: str
+    reason: str
+    status: int = 401
+
+
 _ANYONE = Caller(Scope.ADMIN, None)
 CALLER: ContextVar[Caller] = ContextVar("CALLER", default=_ANYONE)
 """Of the request that is answered: pages show what their reader may do. The gate decides by itself."""

@@ -30,6 +30,7 @@ from gpuwarden_collector.query.worker import WorkerSettings
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
+from gpuwarden_postgres.front import POSTGRES
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 
@@ -180,7 +181,7 @@ def start(data_dir: Path, clock: ManualClock) -> Start:
         *, routes: Any = None, clock: ManualClock = clock, **settings: Any
     ) -> AsyncIterator[Collector]:
         chosen = {"port": 0, "data_dir": data_dir, "threads": 1, "commit_interval_s": 0.01}
-        more = {} if routes is None else {"routes": routes}
+        more = {"front": POSTGRES, **({} if routes is None else {"routes": routes})}
         async with running(CollectorSettings(**{**chosen, **settings}), clock, **more) as running_:
             yield running_
 

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from gpuwarden.query import TRUNCATED, QueryError
 from gpuwarden_collector.query.encode import ResultRows, python_rows
 from gpuwarden_collector.query.execute import Reading
-from gpuwarden_collector.query.formats import Ending, encoded, encoder_of
+from gpuwarden_collector.query.formats import encoded, encoder_of
+from gpuwarden_collector.query.port import Ending
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
 

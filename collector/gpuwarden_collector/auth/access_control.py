@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from gpuwarden.access import ID, Scope
+from gpuwarden.access import ID, Denied, Scope
 from gpuwarden.clock import Clock
 from gpuwarden.files import Mark, mark_of
 from gpuwarden.lifecycle import StartError
@@ -22,7 +22,7 @@ from gpuwarden_collector.auth.gate import Gate
 from gpuwarden_collector.auth.routes import AccessRoutes
 from gpuwarden_collector.auth.tls import ServerTls, certificate_of
 from gpuwarden_collector.auth.token_file import TokenFileError
-from gpuwarden_collector.auth.token_store import Denied, Granted
+from gpuwarden_collector.auth.token_store import Granted
 from gpuwarden_collector.settings import CollectorSettings
 
 log = logging.getLogger(__name__)
@@ -81,6 +81,11 @@ class AccessControl:
         if self.exposure.asks_tokens and not self._store.entries:
             remedy = "gpuwarden token enrolment, or gpuwarden token create"
             log.warning("there are no tokens yet: nobody is let in", extra={"remedy": remedy})
+
+    @property
+    def asks_tokens(self) -> bool:
+        """Whether clients need a token."""
+        return self.exposure.asks_tokens
 
     @property
     def middleware(self) -> Any:

@@ -11,13 +11,13 @@ from urllib.parse import urlencode, urlsplit
 
 from aiohttp import web
 
-from gpuwarden.access import CALLER, COOKIE, LOGIN_PATH, Caller, Scope, is_local_name
+from gpuwarden.access import CALLER, COOKIE, LOGIN_PATH, Caller, Denied, Scope, is_local_name
 from gpuwarden.clock import Clock
 from gpuwarden_collector.auth.connections import Connections
 from gpuwarden_collector.auth.exposure import Exposure
 from gpuwarden_collector.auth.scopes import Anyone, Need, need_of
 from gpuwarden_collector.auth.senders import NOBODY
-from gpuwarden_collector.auth.token_store import Denied, Granted, TokenStore
+from gpuwarden_collector.auth.token_store import Granted, TokenStore
 
 log = logging.getLogger(__name__)
 

@@ -8,19 +8,13 @@ from urllib.parse import parse_qsl, urlencode
 
 from aiohttp import web
 
-from gpuwarden.access import COOKIE, DIGEST, ID, LOGIN_PATH, LOGOUT_PATH, OWN_PATH, Scope
+from gpuwarden.access import COOKIE, DIGEST, ID, LOGIN_PATH, LOGOUT_PATH, OWN_PATH, Denied, Scope
 from gpuwarden.clock import Clock
 from gpuwarden_collector.auth import token_file
 from gpuwarden_collector.auth.gate import GRANT
 from gpuwarden_collector.auth.scopes import Need
 from gpuwarden_collector.auth.token_file import TokenFileError
-from gpuwarden_collector.auth.token_store import (
-    Denied,
-    Granted,
-    TokenEntry,
-    TokenStore,
-    TokenStoreError,
-)
+from gpuwarden_collector.auth.token_store import Granted, TokenEntry, TokenStore, TokenStoreError
 
 BODY_BYTES_MAX = 4_096
 BODY_S = 10.0

@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from gpuwarden.access import Scope, Token, allows
+from gpuwarden.access import Denied, Scope, Token, allows
+from gpuwarden.scram import Verifier
 from gpuwarden_collector.auth.scopes import Holder, Need
-from gpuwarden_collector.auth.scram import Verifier
 from gpuwarden_collector.auth.senders import node_sender, token_sender
 
 _NO_DIGEST = "0" * 64
@@ -66,15 +66,6 @@ class Granted:
     """The request may pass."""
 
     entry: TokenEntry
-
-
-@dataclass(frozen=True, slots=True)
-class Denied:
-    """It may not: a word to count by, a sentence, and 401 or 403."""
-
-    why: str
-    reason: str
-    status: int = 401
 
 
 class TokenStoreError(ValueError):

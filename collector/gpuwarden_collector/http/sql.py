@@ -8,7 +8,6 @@ from contextlib import suppress
 
 from aiohttp import web
 
-from gpuwarden.access import CALLER, Scope
 from gpuwarden.query import ERROR, LakeAwayError, QueryError, QueryTimeoutError
 from gpuwarden_collector.auth.gate import GRANT
 from gpuwarden_collector.http.app import closing, error_response
@@ -20,11 +19,9 @@ from gpuwarden_collector.http.sql_request import (
     sql_request_of,
 )
 from gpuwarden_collector.ingest.decode import RefusedBody
-from gpuwarden_collector.ops.query_log import QueryLog, QueryNote, outcome_of
-from gpuwarden_collector.query.fair_queue import QueryQueue, QueueFullError, user_at
-from gpuwarden_collector.query.own_rows import ALL, NOBODY
-from gpuwarden_collector.query.querier import QueryStream, SqlQuerier
-from gpuwarden_collector.stats import Stats
+from gpuwarden_collector.ops.query_log import QueryNote, QueryService, outcome_of
+from gpuwarden_collector.query.fair_queue import QueueFullError
+from gpuwarden_collector.query.querier import QueryStream
 
 log = logging.getLogger(__name__)
 
@@ -35,22 +32,10 @@ LOOK_AHEAD_BYTES = 256 * 1024
 class SqlEndpoint:
     """Takes queries, and sends their rows."""
 
-    def __init__(
-        self,
-        querier: SqlQuerier,
-        bodies: BodyReader,
-        stats: Stats,
-        *,
-        queue: QueryQueue,
-        query_log: QueryLog,
-        send_s: float,
-    ) -> None:
+    def __init__(self, queries: QueryService, bodies: BodyReader, *, send_s: float) -> None:
         """`send_s`: most time that a client may take to receive its rows."""
-        self._querier = querier
+        self._queries = queries
         self._bodies = bodies
-        self._stats = stats
-        self._queue = queue
-        self._log = query_log
         self._send_s = send_s
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
@@ -59,13 +44,8 @@ class SqlEndpoint:
 
     async def run(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/sql."""
-        caller = CALLER.get()
-        note = self._log.begin(caller.name, request.remote, caller.token)
-        try:
+        async with self._queries.logged(request.get(GRANT), request.remote) as note:
             return await self._run(request, note)
-        finally:
-            if note.sql:
-                self._log.end(note)
 
     async def _run(self, request: web.Request, note: QueryNote) -> web.StreamResponse:
         body = await self._bodies.read(request, SQL_BODY_BYTES_MAX)
@@ -78,17 +58,10 @@ class SqlEndpoint:
         asked: SqlRequest | None = None
         try:
             asked = sql_request_of(body, request.content_type, request.headers.get("Accept", ""))
-            note.sql, note.form = asked.sql, asked.form.name.lower()
-            async with self._queue.turn(user_of(request)):
-                note.wait_seconds = self._log.elapsed_s(note)
-                # Sent while the turn is held: answers that nobody takes must not pile up.
-                return await self._answered(request, asked, note)
+            return await self._answered(request, asked, note)
         except QueueFullError as error:
-            note.failed("refused", str(error))
-            self._stats.query_errors["busy"] += 1
             return error_response(error.status, str(error), error.retry_after_s)
         except QueryError as error:
-            note.failed(outcome_of(error), str(error))
             status = _status_of(error)
             text = "" if asked is None else asked.sql
             return web.json_response(error.document(text, status), status=status)
@@ -96,14 +69,12 @@ class SqlEndpoint:
     async def _answered(
         self, request: web.Request, asked: SqlRequest, note: QueryNote
     ) -> web.StreamResponse:
-        """The answer, sent as its rows come. Raises QueryError where nothing is sent yet."""
-        form = asked.form.name.lower()
-        first = bytearray()
+        """The answer, sent as its rows come, while the turn is held: answers that nobody takes must not pile up.
+        Raises QueryError where nothing is sent yet."""
+        form, first = asked.form.name.lower(), bytearray()
         sending = _Sending(request, self._send_s, note)
-        caller = CALLER.get()
-        log_of = ALL if caller.scope is Scope.ADMIN else caller.token or NOBODY
-        async with self._querier.stream(
-            form, asked.sql, asked.params, row_limit=asked.row_limit, log_of=log_of
+        async with self._queries.answering(
+            note, request.get(GRANT), form, asked.sql, asked.params, row_limit=asked.row_limit
         ) as rows:
             async for part in rows:
                 first += part
@@ -111,18 +82,10 @@ class SqlEndpoint:
                     break
             if not rows.is_ended:
                 return await sending.rows(asked, first, rows)
-        whole = web.Response(body=first, headers=_row_headers(asked.form))
-        whole.headers["Gpuwarden-Truncated"] = "true" if rows.truncated else "false"
-        note.bytes = len(first)
-        return await sending.whole(whole, rows)
-
-
-def user_of(request: web.Request) -> str:
-    """Who asks, as the queue tells users apart: the token, else the address."""
-    grant = request.get(GRANT)
-    if grant is not None:
-        return str(grant.entry.user)
-    return user_at(request.remote)
+            whole = web.Response(body=first, headers=_row_headers(asked.form))
+            whole.headers["Gpuwarden-Truncated"] = "true" if rows.truncated else "false"
+            note.bytes = len(first)
+            return await sending.whole(whole, rows)
 
 
 class _Sending:
@@ -139,7 +102,7 @@ class _Sending:
         with suppress(ConnectionError):
             await self._within(self._begun(answer, b""))
             await self._within(answer.write_eof())
-            self._done(rows)
+            self._note.ended(rows)
         return answer
 
     async def rows(
@@ -164,13 +127,8 @@ class _Sending:
                 await self._within(answer.write_eof())
                 return answer
             await self._within(answer.write_eof())
-            self._done(rows)
+            self._note.ended(rows)
         return answer
-
-    def _done(self, rows: QueryStream) -> None:
-        note = self._note
-        note.outcome = "truncated" if rows.truncated else "ok"
-        note.rows, note.memory_bytes = rows.rows, rows.memory_bytes
 
     def _abort(self) -> None:
         if self._request.transport is not None:

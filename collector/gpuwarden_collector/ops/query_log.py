@@ -1,21 +1,30 @@
-"""Keeps what people asked and what came of it as rows of `query_log`, written some seconds later.
+"""Runs queries of people in a fair order, and logs each as a row of `query_log` some seconds later.
 
-Nothing waits for it: where the store takes no rows, or too many come, the oldest are dropped and counted.
+Nothing waits for the log: where the store takes no rows, or too many come, the oldest are dropped and counted.
 """
 
 import itertools
 import logging
 from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
+from gpuwarden.access import Scope
 from gpuwarden.clock import Clock
 from gpuwarden.query import QueryError, QueryTimeoutError
 from gpuwarden.query_log import QUERY_LOG, SQL_CHARACTERS_MAX
+from gpuwarden_collector.auth.token_store import Granted
 from gpuwarden_collector.ingest.writer import Writer
+from gpuwarden_collector.query.fair_queue import QueryQueue, QueueFullError, user_at
+from gpuwarden_collector.query.own_rows import ALL
+from gpuwarden_collector.query.port import RowStream
+from gpuwarden_collector.query.querier import QueryStream, SqlQuerier
+from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.commit import Changes, WriterStopped, naive
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.storage.schemas import arrow_schema
@@ -50,6 +59,11 @@ class QueryNote:
         """It ends without all its rows."""
         self.outcome, self.error = outcome, error
 
+    def ended(self, rows: QueryStream) -> None:
+        """All its rows are with the client."""
+        self.outcome = "truncated" if rows.truncated else "ok"
+        self.rows, self.memory_bytes = rows.rows, rows.memory_bytes
+
 
 def outcome_of(error: QueryError) -> str:
     """Of a query that failed."""
@@ -67,11 +81,10 @@ class QueryLog:
         self._held: deque[dict[str, Any]] = deque()
         self._dropped = 0
 
-    def begin(
-        self, user_name: str | None, address: str | None, token: str | None = None
-    ) -> QueryNote:
+    def begin(self, grant: Granted | None, address: str | None) -> QueryNote:
         """A query that has come."""
-        return QueryNote(self._clock.now(), self._clock.monotonic(), user_name, token, address)
+        name, token = (None, None) if grant is None else (grant.entry.name, grant.entry.first_id)
+        return QueryNote(self._clock.now(), self._clock.monotonic(), name, token, address)
 
     def elapsed_s(self, note: QueryNote) -> float:
         """Since it came."""
@@ -119,3 +132,120 @@ class QueryLog:
         if self._dropped:
             log.warning("notes of queries were dropped", extra={"queries": self._dropped})
             self._dropped = 0
+
+
+class QueryService:
+    """Runs queries of clients: each in turn, as its token allows, and logged."""
+
+    def __init__(
+        self, querier: SqlQuerier, queue: QueryQueue, query_log: QueryLog, stats: Stats
+    ) -> None:
+        self._querier = querier
+        self._queue = queue
+        self._log = query_log
+        self._stats = stats
+
+    @asynccontextmanager
+    async def logged(self, grant: Granted | None, address: str | None) -> AsyncIterator[QueryNote]:
+        """Note a query that has come; it is logged at the end of the block, if its SQL is known by then."""
+        note = self._log.begin(grant, address)
+        try:
+            yield note
+        finally:
+            if note.sql:
+                self._log.end(note)
+
+    @asynccontextmanager
+    async def answering(
+        self,
+        note: QueryNote,
+        grant: Granted | None,
+        form: str,
+        sql: str,
+        params: Mapping[str, Any],
+        *,
+        timeout_s: float | None = None,
+        row_limit: int | None = None,
+        dialect: str = "",
+    ) -> AsyncIterator[QueryStream]:
+        """The rows, once it is the query's turn, which it holds to the end of the block. `form`, `dialect` and the
+        rest as of `SqlQuerier.stream`. Raises QueryError, QueueFullError, here and from the stream."""
+        note.sql, note.form = sql, form
+        user = user_at(note.address) if grant is None else grant.entry.user
+        sees_all = grant is None or grant.entry.scope is Scope.ADMIN
+        log_of = ALL if grant is None or sees_all else grant.entry.first_id
+        try:
+            async with self._queue.turn(user):
+                note.wait_seconds = self._log.elapsed_s(note)
+                async with self._querier.stream(
+                    form,
+                    sql,
+                    params,
+                    timeout_s=timeout_s,
+                    row_limit=row_limit,
+                    log_of=log_of,
+                    dialect=dialect,
+                ) as rows:
+                    yield rows
+        except QueueFullError as error:
+            self._stats.query_errors["busy"] += 1
+            note.failed("refused", str(error))
+            raise
+        except QueryError as error:
+            note.failed(outcome_of(error), str(error))
+            raise
+
+    @asynccontextmanager
+    async def run(
+        self,
+        form: str,
+        sql: str,
+        params: Mapping[str, Any],
+        *,
+        grant: Any,
+        address: str,
+        timeout_s: float | None,
+        row_limit: int | None,
+        dialect: str,
+    ) -> AsyncIterator[RowStream]:
+        """As of `Queries`."""
+        async with (
+            self.logged(grant, address) as note,
+            self.answering(
+                note,
+                grant,
+                form,
+                sql,
+                params,
+                timeout_s=timeout_s,
+                row_limit=row_limit,
+                dialect=dialect,
+            ) as rows,
+        ):
+            yield _NotedRows(rows, note)
+
+
+class _NotedRows:
+    """Rows of which it is noted what becomes of them."""
+
+    def __init__(self, rows: QueryStream, note: QueryNote) -> None:
+        self._rows = rows
+        self._note = note
+
+    @property
+    def rows(self) -> int:
+        """As of RowStream."""
+        return self._rows.rows
+
+    @property
+    def truncated(self) -> bool:
+        """As of RowStream."""
+        return self._rows.truncated
+
+    async def whole(self) -> bytes | bytearray:
+        """As of RowStream."""
+        found = await self._rows.whole()
+        self._note.bytes = (self._note.bytes or 0) + len(found)
+        if not found:
+            self._note.ended(self._rows)
+        return found

@@ -3,8 +3,9 @@
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any, Protocol
 
 import duckdb
@@ -23,6 +24,13 @@ from gpuwarden_collector.query.known_lake import KnownLake
 from gpuwarden_collector.query.needs import QueryNeeds
 from gpuwarden_collector.query.newest import NewestRows, show_running_waste
 from gpuwarden_collector.query.own_rows import NOBODY, closed_tables, keep_to_own, own_rows_sql
+from gpuwarden_collector.query.port import (
+    Description,
+    Dialect,
+    QuerySource,
+    Translation,
+    TypedValue,
+)
 from gpuwarden_collector.query.pruned import PrunedLake, QueryTimeSpan, span_of
 from gpuwarden_collector.query.recent import RecentQueries
 from gpuwarden_collector.query.statement import Statement, split
@@ -37,6 +45,7 @@ from gpuwarden_collector.storage.running_waste import READERS, RUNNING
 from gpuwarden_collector.storage.segment import TABLE_NAMES
 
 NO_FILES: Mapping[str, str] = {}
+NO_DIALECTS: Mapping[str, str] = {}
 _AWAY = "the lake's catalogue cannot be read now, and the query needs {}, which only the lake has"
 _ROLLED_UP = {*ROLLUPS, WASTE_1H.table.name}
 _NO_ROWS = frozenset({"EXPLAIN", "SHOW", "DESCRIBE", "DESC"})
@@ -76,36 +85,8 @@ class _Judged:
     """The same query with bounds of `ts` in its type; None: they are."""
     may_be_recent: bool
     """Whether it gives rows of tables behind the lake, all of them named plainly."""
-    postgres: "_Translated"
-
-
-@dataclass(frozen=True, slots=True)
-class _Translated:
-    """What was done about a query of a PostgreSQL client."""
-
-    is_changed: bool = False
-    is_catalog: bool = False
-    """Whether it asks PostgreSQL's catalogue."""
-    listed: frozenset[str] = frozenset()
-    """Parameters that are lists, which such a client may give as a text."""
-
-
-@dataclass(frozen=True, slots=True)
-class TypedValue:
-    """A value of a parameter that is of this DuckDB type, whatever it looks like."""
-
-    value: Any
-    sql_type: str
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """What a query returns, and the types of its parameters as far as they can be told."""
-
-    names: Sequence[str]
-    types: Sequence[str]
-    parameters: Mapping[str, str]
-    """By name; "": it can be of any type."""
+    dialect: str
+    translation: Translation
 
 
 class Interrupted(Exception):  # noqa: N818  an outcome that the caller expects
@@ -161,18 +142,6 @@ def check_bytes(used: int, bytes_max: int) -> None:
         )
 
 
-class QuerySource(Protocol):
-    """What can be read: an engine, or a store with one."""
-
-    def cursor(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
-        """A cursor, outside of a transaction. Raises StoreUnavailableError."""
-        ...
-
-    def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
-        """Begin a transaction that sees the store at one moment. Raises StoreUnavailableError."""
-        ...
-
-
 class Reading:
     """One query's cursor and read-only transaction, for use in one thread.
 
@@ -218,23 +187,16 @@ class Reading:
         with _interruptible():
             return parse(self._open(), sql)
 
-    def translate(self, sql: str) -> tuple[Parsed, _Translated]:
-        """Parse a query of a PostgreSQL client, as one that DuckDB answers. Raises QueryError, Interrupted."""
-        from gpuwarden_collector.postgres.rewrite import listed_parameters, rewrite  # few need it
-        from gpuwarden_collector.postgres.statements import without_type_schema
-
-        sql = without_type_schema(sql)
-        parsed = self.parse(sql)
+    def translate(self, sql: str, dialect: Dialect) -> tuple[Parsed, Translation]:
+        """Parse a query of another dialect, as one that DuckDB answers. Raises QueryError, Interrupted."""
+        text = dialect.text(sql)
+        parsed = self.parse(text)
         selects = parsed.selects or ()
         if len(selects) != 1:
-            return parsed, _Translated()
-        listed = listed_parameters([*selects])
-        statement = split(sql)
-        found = rewrite(selects[0], statement.select)
-        if not found.is_changed:
-            return parsed, _Translated(listed=listed)
-        parsed = self._written(selects, statement)
-        return parsed, _Translated(True, found.is_catalog, listed)
+            return parsed, Translation()
+        statement = split(text)
+        found = dialect.translate(selects[0], statement.select)
+        return (self._written(selects, statement) if found.is_changed else parsed), found
 
     def kept_to_own(self, parsed: Parsed, closed: Iterable[str], token: str) -> Parsed:
         """A query that may run, with the token's own rows in place of these tables. Raises QueryError."""
@@ -405,8 +367,14 @@ def _interruptible() -> Iterator[None]:
 class Runner:
     """Runs one query after the other on an engine."""
 
-    def __init__(self, engine: Engine, recent: RecentRows | None = None) -> None:
-        """`recent`: rows that are kept for queries that come again."""
+    def __init__(
+        self,
+        engine: Engine,
+        recent: RecentRows | None = None,
+        dialects: Mapping[str, str] = NO_DIALECTS,
+    ) -> None:
+        """`recent`: rows that are kept for queries that come again. `dialects`: classes of Dialect by name, as
+        `module:class`."""
         self._engine = engine
         self._needs = QueryNeeds(SystemClock())
         self._recent = None if recent is None else RecentQueries(recent, self._needs)
@@ -417,7 +385,9 @@ class Runner:
         self._pruned = PrunedLake(engine)
         self._whole = WholeStore(engine)
         self._judged: dict[tuple[str, str, str], _Judged] = {}
-        self._catalog: QuerySource | None = None
+        self._dialect_classes = dialects
+        self._dialects: dict[str, Dialect] = {}
+        self._catalogs: dict[str, QuerySource] = {}
         self._column_types: Mapping[str, str] | None = None
         self._lock = threading.Lock()
         self._running: tuple[int, Reading] | None = None
@@ -438,8 +408,8 @@ class Runner:
         """Judge and run, and give the rows to the sink; whether there are more than `row_limit`.
 
         `number`: for `interrupt`; `newest`: files of rows that are kept, by table; `log_of`: the token whose
-        rows it may read of what admins read, or as `own_rows.py` has it; `dialect`: `postgres` where
-        PostgreSQL's catalogue is to be had.
+        rows it may read of what admins read, or as `own_rows.py` has it; `dialect`: of the
+        query; "": DuckDB's.
         Raises QueryError, Interrupted, StoreUnavailableError.
         """
         guard.check_text(sql)
@@ -449,9 +419,9 @@ class Runner:
             missing = sorted(judged.parsed.parameters - params.keys())
             if missing:
                 raise QueryError(f"the query needs values for ${', $'.join(missing)}")
-            listed = judged.postgres.listed
-            names_bound = judged.parsed.parameters
-            bound = {name: _bound(params[name], is_list=name in listed) for name in names_bound}
+            bound = {
+                name: self._bound(judged, name, params[name]) for name in judged.parsed.parameters
+            }
             text = judged.cast_sql or judged.parsed.sql
             try:
                 return self._run(reading, sink, judged, text, bound, row_limit, newest)
@@ -481,9 +451,10 @@ class Runner:
         if judged.span is not None and self._pruned.take(judged.span, bound):
             with reading.opened(self._pruned):
                 return reading.give(sink, *asked, names=judged.names)
-        if judged.postgres.is_catalog:
-            with self._reading_catalog(reading):
-                return reading.give(_WithObjectIds(sink), *asked, names=judged.names)
+        if judged.translation.is_catalog:
+            with self._reading_catalog(reading, judged.dialect):
+                of_catalog = _OfCatalog(sink, self.dialect(judged.dialect))
+                return reading.give(of_catalog, *asked, names=judged.names)
         is_newest = bool(judged.views) and self._newest.take(judged.views, newest)
         names = judged.state_names if is_newest else judged.names
         if judged.may_be_recent and not is_newest and judged.names_running is None:
@@ -502,19 +473,29 @@ class Runner:
             return reading.give(sink, *asked, names=names)
 
     def describe(
-        self, number: int, sql: str, params: Mapping[str, Any], log_of: str = NOBODY
+        self,
+        number: int,
+        sql: str,
+        params: Mapping[str, Any],
+        *,
+        log_of: str = NOBODY,
+        dialect: str,
     ) -> Description:
-        """What a query of a PostgreSQL client returns, without running it. As `run`."""
+        """What a query of another dialect returns, without running it. As `run`."""
         guard.check_text(sql)
         reading = Reading(self._whole, self._engine, self._needs.planner)
         with self._as_running(number, reading) as judging:
-            judged = judging.judged = self._judge(reading, sql, "postgres", log_of)
+            judged = judging.judged = self._judge(reading, sql, dialect, log_of)
+            spoken = self.dialect(dialect)
             with reading.opened():
-                parameters = self._parameter_types(reading, sql)
+                parameters = self._parameter_types(reading, sql, spoken)
             names = judged.parsed.parameters
-            samples = {n: _bound(params.get(n, _sample(parameters[n]))) for n in names}
-            if judged.postgres.is_catalog:  # what it calls oid DuckDB reads as BIGINT
-                parameters = {n: t.replace("BIGINT", "OID") for n, t in parameters.items()}
+            samples = {n: _duckdb_value(params.get(n, spoken.sample(parameters[n]))) for n in names}
+            if judged.translation.is_catalog:
+                parameters = {
+                    n: spoken.catalog_type(sql_type, is_parameter=True)
+                    for n, sql_type in parameters.items()
+                }
             try:
                 return self._described(reading, judged, samples, parameters)
             except QueryError:
@@ -532,35 +513,51 @@ class Runner:
         parameters: Mapping[str, str],
     ) -> Description:
         sql = judged.parsed.sql
-        with self._reading_catalog(reading):
+        with self._reading_catalog(reading, judged.dialect):
             if judged.parsed.word in _NOT_DESCRIBED:
                 rows = reading.run(sql, bound, 0, names=judged.names)
                 return Description(rows.data.schema.names, rows.types, parameters)
             # As EXPLAIN: what stands behind it is the text that was judged.
             rows = reading.run(f"DESCRIBE {sql}", bound, _COLUMNS_MAX, names=judged.names)
         names, types = (rows.data.column(at).to_pylist() for at in (0, 1))
-        if judged.postgres.is_catalog:
-            types = [_object_id(sql_type) for sql_type in types]
+        if judged.translation.is_catalog:
+            spoken = self.dialect(judged.dialect)
+            types = [spoken.catalog_type(sql_type, is_parameter=False) for sql_type in types]
         return Description(names, types, parameters)
 
-    def _parameter_types(self, reading: Reading, sql: str) -> Mapping[str, str]:
-        from gpuwarden_collector.postgres.rewrite import parameter_types
-
-        parsed, _ = reading.translate(sql)
+    def _parameter_types(self, reading: Reading, sql: str, dialect: Dialect) -> Mapping[str, str]:
+        parsed, _ = reading.translate(sql, dialect)
         if not parsed.parameters:
             return {}
         if self._column_types is None:
             self._column_types = reading.column_types()
-        found = parameter_types([*(parsed.selects or ())], self._column_types)
+        found = dialect.parameter_types([*(parsed.selects or ())], self._column_types)
         return {name: found.get(name, "") for name in parsed.parameters}
 
-    @contextmanager
-    def _reading_catalog(self, reading: Reading) -> Iterator[None]:
-        from gpuwarden_collector.postgres.catalog import Catalog  # few processes need it
+    def _bound(self, judged: _Judged, name: str, value: Any) -> Any:
+        """A parameter as DuckDB binds it."""
+        is_text = isinstance(value, str) and value.startswith("{")
+        if is_text and name in judged.translation.listed:
+            try:
+                return self.dialect(judged.dialect).list_of(value)
+            except ValueError as error:
+                raise QueryError(f"a parameter is no list: {error}") from error
+        return _duckdb_value(value)
 
-        self._catalog = self._catalog or Catalog(self._engine)
+    def dialect(self, name: str) -> Dialect:
+        """The dialect of that name, imported when it is needed first: few processes need one."""
+        found = self._dialects.get(name)
+        if found is None:
+            module, _, cls = self._dialect_classes[name].partition(":")
+            found = self._dialects[name] = getattr(import_module(module), cls)()
+        return found
+
+    @contextmanager
+    def _reading_catalog(self, reading: Reading, dialect: str) -> Iterator[None]:
+        if dialect not in self._catalogs:
+            self._catalogs[dialect] = self.dialect(dialect).catalog(self._engine)
         self._order_joins(True)
-        with reading.opened(self._catalog):
+        with reading.opened(self._catalogs[dialect]):
             yield
 
     @contextmanager
@@ -627,20 +624,22 @@ class Runner:
         known = self._judged.get((dialect, sql, NOBODY)) or self._judged.get((dialect, sql, log_of))
         if known is not None:
             return known
-        postgres = _Translated()
+        translation, more = Translation(), guard.NO_MORE
         with reading.opened():
             if dialect:
-                parsed, postgres = reading.translate(sql)
+                spoken = self.dialect(dialect)
+                parsed, translation = reading.translate(sql, spoken)
+                if translation.is_catalog:
+                    more = guard.Names(spoken.tables, spoken.functions)
             else:
                 parsed = reading.parse(sql)
-            more = _catalog_names() if postgres.is_catalog else guard.NO_MORE
             guard.check(parsed, more)
             closed = closed_tables(guard.tables(parsed), log_of)
             if closed:
                 parsed = reading.kept_to_own(parsed, closed, log_of)
                 guard.check(parsed, more)
-                postgres = replace(postgres, is_changed=True)
-            is_plain = not postgres.is_catalog and guard.is_plainly_named(parsed)
+                translation = replace(translation, is_changed=True)
+            is_plain = not translation.is_catalog and guard.is_plainly_named(parsed)
             cast = (
                 with_cast_bounds([*(parsed.selects or ())], parsed.sql)
                 if guard.is_select(parsed)
@@ -667,7 +666,8 @@ class Runner:
             span,
             cast,
             is_plain and bool(names) and guard.is_select(parsed),
-            postgres,
+            dialect,
+            translation,
         )
         if len(self._judged) >= _JUDGED_MAX:
             self._judged.clear()
@@ -686,11 +686,12 @@ class _Judging:
     judged: _Judged | None = None
 
 
-class _WithObjectIds:
-    """A sink for rows of PostgreSQL's catalogue."""
+class _OfCatalog:
+    """A sink for rows of a dialect's catalogue."""
 
-    def __init__(self, sink: RowSink) -> None:
+    def __init__(self, sink: RowSink, dialect: Dialect) -> None:
         self._sink = sink
+        self._dialect = dialect
 
     @property
     def has_sent(self) -> bool:
@@ -699,42 +700,16 @@ class _WithObjectIds:
 
     def begin(self, schema: Any, types: tuple[str, ...]) -> None:
         """As of RowSink."""
-        self._sink.begin(schema, tuple(map(_object_id, types)))
+        named = (self._dialect.catalog_type(sql_type, is_parameter=False) for sql_type in types)
+        self._sink.begin(schema, tuple(named))
 
     def take(self, batch: Any) -> None:
         """As of RowSink."""
         self._sink.take(batch)
 
 
-def _object_id(sql_type: str) -> str:
-    """In PostgreSQL's catalogue a UINTEGER is one."""
-    return "OID" + sql_type[8:] if sql_type in ("UINTEGER", "UINTEGER[]") else sql_type
-
-
-def _catalog_names() -> guard.Names:
-    from gpuwarden_collector.postgres import catalog
-
-    return guard.Names(catalog.TABLES, catalog.FUNCTIONS)
-
-
-def _sample(sql_type: str) -> Any:
-    """A value of a type, to describe a query by; a text where it is not known."""
-    from gpuwarden_collector.postgres.types import SAMPLES
-
-    if sql_type.endswith("[]"):
-        return TypedValue([], sql_type)
-    return TypedValue(SAMPLES[sql_type], sql_type) if sql_type in SAMPLES else ""
-
-
-def _bound(value: Any, *, is_list: bool = False) -> Any:
-    """A value as DuckDB binds it. `is_list`: a text of PostgreSQL's form is a list."""
-    if is_list and isinstance(value, str) and value.startswith("{"):
-        from gpuwarden_collector.postgres.types import text_array
-
-        try:
-            return text_array(value)
-        except ValueError as error:
-            raise QueryError(f"a parameter is no list: {error}") from error
+def _duckdb_value(value: Any) -> Any:
+    """A value as DuckDB binds it."""
     if isinstance(value, TypedValue):
         try:
             return duckdb.Value(value.value, duckdb.sqltype(value.sql_type))
@@ -746,7 +721,7 @@ def _bound(value: Any, *, is_list: bool = False) -> Any:
 def _as_asked(error: QueryError, judged: _Judged) -> QueryError:
     """With the place in the query as it was asked, and a hint where DuckDB has none."""
     # In a query that was rewritten places are other ones.
-    is_placed = error.offset is not None and not judged.postgres.is_changed
+    is_placed = error.offset is not None and not judged.translation.is_changed
     place = (error.offset or 0) + judged.parsed.shift if is_placed else None
     hint = error.hint
     if hint is None and (column := missing_column(error.reason)) is not None:

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from gpuwarden.query import QueryError
+
 WAITING_MAX = 32
 """Most queries that wait."""
 SPARE = 1
@@ -22,7 +24,7 @@ def user_at(address: str | None) -> str:
     return f"address {address or ''}"
 
 
-class QueueFullError(Exception):
+class QueueFullError(QueryError):
     """A query has no place; the message says why."""
 
     def __init__(self, reason: str, status: int, retry_after_s: int) -> None:

@@ -8,8 +8,7 @@ import csv
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,47 +21,14 @@ from gpuwarden_collector.query.encode import (
     json_lines,
     parquet_column,
 )
+from gpuwarden_collector.query.port import Encoder, Ending
 
 _CHUNK_ROWS = 2_048
 """Rows of which the Python values are few enough to hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """What is known of the rows when all are encoded."""
-
-    rows: int
-    truncated: bool
-    elapsed_s: float
-    is_own_limit: bool = False
-    """Whether whoever asked chose the number of rows: forms without a place for it need not say it then."""
-
-
-class Encoder(Protocol):
-    """Encodes the rows of one answer."""
-
-    batch_bytes: int
-    """Rows of about so many bytes are encoded together."""
-
-    def begin(self) -> bytes:
-        """What stands before the rows. Raises QueryError."""
-        ...
-
-    def rows(self, data: Any) -> bytes:
-        """Some rows, an Arrow table. Raises QueryError."""
-        ...
-
-    def end(self, ending: Ending) -> bytes:
-        """What stands behind them."""
-        ...
-
-
 def encoder_of(form: str, schema: Any, types: tuple[str, ...]) -> Encoder:
-    """`form`: json, ndjson, csv, parquet, arrow, or one of `postgres/encode.py`."""
-    if form.startswith("postgres"):
-        from gpuwarden_collector.postgres import encode  # few processes need it
-
-        return encode.encoder_of(form, schema, types)
+    """`form`: json, ndjson, csv, parquet or arrow."""
     kinds: dict[str, type[Encoder]] = {
         "json": _Json, "ndjson": _Ndjson, "csv": _Csv, "parquet": _Parquet, "arrow": _Arrow,
     }  # fmt: skip

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ from gpuwarden_collector.processes.footprint import Memory
 from gpuwarden_collector.processes.sandbox import Needs, confine, installation
 from gpuwarden_collector.query.complaints import complaint
 from gpuwarden_collector.query.execute import Interrupted, Runner, check_bytes
-from gpuwarden_collector.query.formats import Ending, encoder_of
+from gpuwarden_collector.query.formats import encoder_of
+from gpuwarden_collector.query.port import Dialect, Ending
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.engine import Engine, EngineLimits
 from gpuwarden_collector.storage.errors import StoreUnavailableError
@@ -68,6 +69,8 @@ class WorkerSettings:
     """The lake cannot be opened: answer what segments and state can."""
     recent_bytes_max: int = 0
     """Most memory for rows that are kept for the queries that come again (`storage/recent_rows.py`); 0: none."""
+    dialects: Mapping[str, str] = field(default_factory=dict)
+    """Classes of other dialects than DuckDB's by name, as `module:class`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ class QueryRequest:
     bytes_max: int | None
     """Most bytes of rows, for who holds them all; None: any number."""
     form: str
-    """How rows are encoded: `json`, `ndjson`, `csv`, `parquet`, `arrow`, or as `postgres/encode.py` has it."""
+    """How rows are encoded: `json`, `ndjson`, `csv`, `parquet`, `arrow`, or one of the dialect's."""
     is_own_limit: bool
     """Whether whoever asked chose `row_limit`."""
     log_of: str
@@ -91,7 +94,7 @@ class QueryRequest:
     newest: Mapping[str, str]
     """Files of rows that are kept, by table."""
     dialect: str = ""
-    """`postgres`: PostgreSQL's catalogue is to be had."""
+    """Of `WorkerSettings.dialects`; "": DuckDB's."""
     expected: Sequence[ExpectedQuery] | None = None
     """What will be asked again and again; None: as it was."""
 
@@ -199,8 +202,9 @@ def _runner(settings: WorkerSettings) -> Runner:
         rows_since=rows_since,
     )
     if rows_since is None:
-        return Runner(engine)
-    return Runner(engine, RecentRows(engine, rows_since, SystemClock(), settings.recent_bytes_max))
+        return Runner(engine, dialects=settings.dialects)
+    recent = RecentRows(engine, rows_since, SystemClock(), settings.recent_bytes_max)
+    return Runner(engine, recent, settings.dialects)
 
 
 def _listen(
@@ -224,16 +228,19 @@ def _listen(
 class _Sending:
     """Encodes rows as they come, and sends what fills a part."""
 
-    def __init__(self, sock: socket.socket, asked: QueryRequest) -> None:
+    def __init__(
+        self, sock: socket.socket, asked: QueryRequest, dialect: Dialect | None = None
+    ) -> None:
         self._sock = sock
         self._asked = asked
+        self._encoder_of = encoder_of if dialect is None else dialect.encoder
         self._began_s = time.monotonic()
         self.has_sent = False
 
     def begin(self, schema: Any, types: tuple[str, ...]) -> None:
         """As of RowSink."""
         self._schema, self._types = schema, types
-        self._encoder = encoder_of(self._asked.form, schema, types)
+        self._encoder = self._encoder_of(self._asked.form, schema, types)
         self._encoded = bytearray(self._encoder.begin())
         self._held: list[Any] = []
         self._held_bytes = self._used_bytes = self._rows = 0
@@ -292,15 +299,16 @@ def _answer(
     runner: Runner, asked: QueryRequest, sock: socket.socket
 ) -> tuple[dict[str, Any], bytes | bytearray]:
     """The message that ends the answer; what came before it is sent."""
-    sending, peak_before = _Sending(sock, asked), _peak_bytes()
+    dialect = runner.dialect(asked.dialect) if asked.dialect else None
+    sending, peak_before = _Sending(sock, asked, dialect), _peak_bytes()
     try:
         runner.limit_spill(asked.spill_bytes_max)
-        if asked.form == "postgres-describe":
-            from gpuwarden_collector.postgres.encode import description
-
-            found = runner.describe(asked.number, asked.sql, asked.params, asked.log_of)
+        if asked.dialect and asked.form.endswith("-describe"):
+            found = runner.describe(
+                asked.number, asked.sql, asked.params, log_of=asked.log_of, dialect=asked.dialect
+            )
             header = {"truncated": False, "rows": 0, "names": [], "types": []}
-            return {"kind": "end", **header}, description(found)
+            return {"kind": "end", **header}, runner.dialect(asked.dialect).described(found)
         truncated = runner.run(
             asked.number,
             sending,

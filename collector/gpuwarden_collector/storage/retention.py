@@ -172,4 +172,5 @@ def clock_offset_s(clock: Clock) -> float:
 
 
 def is_wrong_offset(offset_s: float) -> bool:
+    """Whether clocks so far apart cannot both be right."""
     return abs(offset_s) > WRONG_S

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.access import Scope, Token
+from gpuwarden.access import Denied, Scope, Token
 from gpuwarden.clock import SystemClock
 from gpuwarden_cli.main import main
 from gpuwarden_collector.auth.authority import AuthorityFiles, init
 from gpuwarden_collector.auth.token_file import NAME, load
-from gpuwarden_collector.auth.token_store import Denied, Granted
+from gpuwarden_collector.auth.token_store import Granted
 
 
 @pytest.fixture

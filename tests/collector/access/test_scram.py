@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_collector.auth.scram import Exchange, ScramError, Verifier
+from gpuwarden.scram import Exchange, ScramError, Verifier
 
 
 def initial(text: str) -> bytes:

@@ -8,15 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from gpuwarden.access import Scope, Token
+from gpuwarden.access import Denied, Scope, Token
 from gpuwarden_collector.auth.scopes import Holder
-from gpuwarden_collector.auth.token_store import (
-    Denied,
-    Granted,
-    TokenEntry,
-    TokenStore,
-    TokenStoreError,
-)
+from gpuwarden_collector.auth.token_store import Granted, TokenEntry, TokenStore, TokenStoreError
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

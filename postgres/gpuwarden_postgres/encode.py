@@ -12,11 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpuwarden.query import QueryError
-from gpuwarden_collector.postgres import messages, types
-from gpuwarden_collector.postgres.types import ColumnType
-from gpuwarden_collector.query.encode import joined, json_column
-from gpuwarden_collector.query.execute import Description
-from gpuwarden_collector.query.formats import Encoder, Ending
+from gpuwarden_collector.query.port import Description, Encoder, Ending, joined, json_column
+from gpuwarden_postgres import messages, types
+from gpuwarden_postgres.types import ColumnType
 
 _HEAD = np.dtype([("kind", "S1"), ("size", ">i4"), ("columns", ">i2")])
 _COPY_HEAD = np.dtype([("kind", "S1"), ("size", ">i4")])

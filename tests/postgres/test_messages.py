@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_collector.postgres import messages
-from gpuwarden_collector.postgres.messages import (
+from gpuwarden_postgres import messages
+from gpuwarden_postgres.messages import (
     Bind,
     CancelRequest,
     CloseMessage,

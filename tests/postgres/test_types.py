@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.each import each
 
-from gpuwarden_collector.postgres import types
-from gpuwarden_collector.postgres.types import ParameterValue, ParameterValueError, parameter
+from gpuwarden_postgres import types
+from gpuwarden_postgres.types import ParameterValue, ParameterValueError, parameter
 
 
 def naive(*parts: int) -> datetime:

@@ -11,8 +11,8 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 
-from gpuwarden_collector.postgres import messages
-from gpuwarden_collector.postgres.messages import Message, MessageReader
+from gpuwarden_postgres import messages
+from gpuwarden_postgres.messages import Message, MessageReader
 
 _READ_BYTES_MAX = 64 * 1024
 _WRITTEN_BYTES_MAX = 256 * 1024

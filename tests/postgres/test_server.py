@@ -19,12 +19,12 @@ from gpuwarden.clock import ManualClock
 from gpuwarden_collector.auth.access_control import AccessControl
 from gpuwarden_collector.auth.token_file import NAME, edit
 from gpuwarden_collector.auth.token_store import TokenEntry, scram_of
-from gpuwarden_collector.ops.query_log import QueryLog
-from gpuwarden_collector.postgres import messages
-from gpuwarden_collector.postgres.server import Limits, PostgresServer
+from gpuwarden_collector.ops.query_log import QueryLog, QueryService
 from gpuwarden_collector.query.fair_queue import QueryQueue
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.stats import Stats
+from gpuwarden_postgres import messages
+from gpuwarden_postgres.server import Limits, PostgresServer
 
 Address = tuple[str, int]
 ENDLESS = "SELECT count(*) FROM range(1000000) a, range(1000000) b"
@@ -151,8 +151,9 @@ async def limited(collector: Any, data_dir: Path, **limits: Any) -> AsyncIterato
     """Another server over the collector's querier, with limits of its own."""
     clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
     access = AccessControl(CollectorSettings(data_dir=data_dir), clock, Counter(), 1_024)
-    queue, query_log = QueryQueue(2), QueryLog("c", collector, clock)
-    server = PostgresServer(collector.querier, access, Stats(), queue, query_log, Limits(**limits))
+    stats, query_log = Stats(), QueryLog("c", collector, clock)
+    queries = QueryService(collector.querier, QueryQueue(2), query_log, stats)
+    server = PostgresServer(queries, access, stats, Limits(**limits))
     async with (
         asyncio.TaskGroup() as group,
         server.listening("127.0.0.1", 0, group) as address,

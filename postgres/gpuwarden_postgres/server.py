@@ -14,24 +14,16 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from gpuwarden.access import Scope
+from gpuwarden.access import Denied, Scope
 from gpuwarden.lifecycle import StartError
-from gpuwarden.query import QueryError
-from gpuwarden_collector.auth.access_control import AccessControl
-from gpuwarden_collector.auth.scram import MECHANISM, Exchange, ScramError, Verifier
-from gpuwarden_collector.auth.token_store import Denied, Granted, TokenEntry
-from gpuwarden_collector.ops.query_log import QueryLog, QueryNote, outcome_of
-from gpuwarden_collector.postgres import errors, messages
-from gpuwarden_collector.postgres.connection import Connection, ConnectionEnded
-from gpuwarden_collector.postgres.messages import ProtocolError
-from gpuwarden_collector.postgres.session import Session
-from gpuwarden_collector.postgres.statements import StatementError
-from gpuwarden_collector.postgres.types import ParameterValue
-from gpuwarden_collector.query.execute import TypedValue
-from gpuwarden_collector.query.fair_queue import QueryQueue, QueueFullError, user_at
-from gpuwarden_collector.query.own_rows import ALL
-from gpuwarden_collector.query.querier import QueryStream, SqlQuerier
-from gpuwarden_collector.stats import Stats
+from gpuwarden.scram import MECHANISM, Exchange, ScramError, Verifier
+from gpuwarden_collector.query.port import FrontAccess, FrontStats, Queries, RowStream, TypedValue
+from gpuwarden_postgres import errors, messages
+from gpuwarden_postgres.connection import Connection, ConnectionEnded
+from gpuwarden_postgres.messages import ProtocolError
+from gpuwarden_postgres.session import Session
+from gpuwarden_postgres.statements import StatementError
+from gpuwarden_postgres.types import ParameterValue
 
 log = logging.getLogger(__name__)
 
@@ -80,19 +72,10 @@ class PostgresServer:
     """Clients by the number that they cancel with."""
 
     def __init__(
-        self,
-        querier: SqlQuerier,
-        access: AccessControl,
-        stats: Stats,
-        queue: QueryQueue,
-        query_log: QueryLog,
-        limits: Limits | None = None,
+        self, queries: Queries, access: FrontAccess, stats: FrontStats, limits: Limits | None = None
     ) -> None:
-        """`queue` and `query_log`: those of HTTP, as they are of the same users and processes."""
-        self._querier = querier
-        self._queue = queue
-        self._log = query_log
-        self._access = access
+        self.queries = queries
+        self.access = access
         self._stats = stats
         self._limits = limits or Limits()
         self._clients: dict[int, _Client] = {}
@@ -186,67 +169,19 @@ class PostgresServer:
         """How many clients are known."""
         return sum(client.is_known for client in self._clients.values())
 
-    @asynccontextmanager
-    async def query(
-        self,
-        form: str,
-        sql: str,
-        params: Mapping[str, object],
-        timeout_s: float | None,
-        row_limit: int | None,
-        client: "_Client",
-    ) -> AsyncIterator[tuple[QueryStream, QueryNote]]:
-        """Run a query of that client, once it is its turn. Raises QueryError."""
-        token, address = client.token, client.connection.client
-        name, first_id = (None, None) if token is None else (token.name, token.first_id)
-        note = self._log.begin(name, address, first_id)
-        note.sql, note.form = sql, form
-        user = user_at(address) if token is None else token.user
-        log_of = ALL if token is None or token.scope is Scope.ADMIN else token.first_id
-        try:
-            async with self._queue.turn(user):
-                note.wait_seconds = self._log.elapsed_s(note)
-                async with self._querier.stream(
-                    form,
-                    sql,
-                    params,
-                    timeout_s=timeout_s,
-                    row_limit=row_limit,
-                    log_of=log_of,
-                    dialect="postgres",
-                ) as rows:
-                    yield rows, note
-        except QueueFullError as error:
-            self._stats.query_errors["busy"] += 1
-            note.failed("refused", str(error))
-            raise QueryError(str(error)) from error
-        except QueryError as error:
-            note.failed(outcome_of(error), str(error))
-            raise
-        finally:
-            self._log.end(note)
-
-    @property
-    def access(self) -> AccessControl:
-        """Tokens and certificate."""
-        return self._access
-
 
 class _Asked:
     """A query of a client, from its turn on: `RunningQuery` of its session. It ends with its last row or an error."""
 
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
-        self._stream: QueryStream | None = None
-        self._note: QueryNote | None = None
+        self._stream: RowStream | None = None
         self.rows = 0
         self.truncated = False
 
-    async def begin(
-        self, query: AbstractAsyncContextManager[tuple[QueryStream, QueryNote]]
-    ) -> None:
+    async def begin(self, query: AbstractAsyncContextManager[RowStream]) -> None:
         """Wait for its turn and its first rows. Raises QueryError."""
-        self._stream, self._note = await self._stack.enter_async_context(query)
+        self._stream = await self._stack.enter_async_context(query)
 
     @property
     def is_open(self) -> bool:
@@ -255,21 +190,18 @@ class _Asked:
 
     async def take(self) -> bytes | bytearray:
         """As of RunningQuery."""
-        stream, note = self._stream, self._note
-        if stream is None or note is None:
+        stream = self._stream
+        if stream is None:
             return b""
         try:
             found = await stream.whole()
         except BaseException as error:
             self._stream = None
-            # The query is told, and notes it.
+            # The query is told, and logs it.
             await self._stack.__aexit__(type(error), error, error.__traceback__)
             raise
-        note.bytes = (note.bytes or 0) + len(found)
         if not found:
             self.rows, self.truncated = stream.rows, stream.truncated
-            note.outcome = "truncated" if stream.truncated else "ok"
-            note.rows, note.memory_bytes = stream.rows, stream.memory_bytes
             await self.close()
         return found
 
@@ -290,7 +222,7 @@ class _Client:
         self.secret = secrets.token_bytes(4)
         self.task: asyncio.Task[None] | None = None
         self.is_known = False
-        self._grant: Granted | None = None
+        self._grant: object | None = None
         self._running: asyncio.Timeout | None = None
         self._asked: list[_Asked] = []
         self._session: Session | None = None
@@ -370,7 +302,7 @@ class _Client:
     async def _authenticate(self, user: str) -> None:
         """Raises _Refused for a client that is not let in."""
         access = self._server.access
-        if not access.exposure.asks_tokens:
+        if not access.asks_tokens:
             return
         if access.is_guessing(self.connection.client):
             raise _Refused(
@@ -380,14 +312,14 @@ class _Client:
         if scram is None:
             self.write(messages.ASK_PASSWORD)
             token = (await self._said()).removesuffix(b"\0").decode("latin-1")
-            verdict: Granted | Denied = access.judged(token, Scope.READ, self.connection.client)
+            verdict = access.judged(token, Scope.READ, self.connection.client)
         else:
             verdict = await self._scram(user, Verifier.parse(scram))
         if isinstance(verdict, Denied):
             raise _Refused("42501" if verdict.status == 403 else "28P01", verdict.reason)
         self._grant = verdict
 
-    async def _scram(self, user: str, verifier: Verifier) -> Granted | Denied:
+    async def _scram(self, user: str, verifier: Verifier) -> object | Denied:
         """Without the token being sent. Raises _Refused."""
         exchange = Exchange(verifier, secrets.token_urlsafe(18))
         self.write(messages.ask_sasl([MECHANISM]))
@@ -407,11 +339,6 @@ class _Client:
             raise ProtocolError("a password was expected")
         return message.content
 
-    @property
-    def token(self) -> TokenEntry | None:
-        """Its token; None: none is asked for."""
-        return None if self._grant is None else self._grant.entry
-
     async def _ask(
         self,
         form: str,
@@ -428,7 +355,18 @@ class _Client:
         }
         row_limit = BULK_ROWS_MAX if is_bulk else None
         asked = _Asked()
-        await asked.begin(self._server.query(form, sql, bound, timeout_s, row_limit, self))
+        await asked.begin(
+            self._server.queries.run(
+                form,
+                sql,
+                bound,
+                grant=self._grant,
+                address=self.connection.client,
+                timeout_s=timeout_s,
+                row_limit=row_limit,
+                dialect="postgres",
+            )
+        )
         self._asked.append(asked)
         return asked
 

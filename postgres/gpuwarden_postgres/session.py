@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpuwarden.query import QueryError
-from gpuwarden_collector.postgres import errors, messages, statements, types
-from gpuwarden_collector.postgres.catalog import SETTINGS
-from gpuwarden_collector.postgres.statements import (
+from gpuwarden_postgres import errors, messages, statements, types
+from gpuwarden_postgres.catalog import SETTINGS
+from gpuwarden_postgres.statements import (
     Command,
     CommandKind,
     SqlStatement,
     StatementError,
 )
-from gpuwarden_collector.postgres.types import ParameterValue, ParameterValueError
+from gpuwarden_postgres.types import ParameterValue, ParameterValueError
 
 PREPARED_MAX = 1_000
 """Most statements, and most portals, that a session has at a time."""

@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from gpuwarden.schema import TABLES, public_views, stored_columns
-from gpuwarden_collector.postgres.statements import split
-from gpuwarden_collector.postgres.types import column_type
+from gpuwarden_postgres.statements import split
+from gpuwarden_postgres.types import column_type
 
 VIEWS = {view.name for view in public_views()} | {"waste"}
 

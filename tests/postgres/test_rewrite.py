@@ -7,7 +7,7 @@ import duckdb
 import pytest
 from tests.each import each
 
-from gpuwarden_collector.postgres.rewrite import Rewritten, parameter_types, rewrite
+from gpuwarden_postgres.rewrite import Rewritten, parameter_types, rewrite
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,15 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
 from gpuwarden.schema import TABLES as STORED
 from gpuwarden.schema import public_views, stored_columns
-from gpuwarden_collector.postgres.types import TYPES, column_type
-from gpuwarden_collector.query.allowed_names import TABLES as PUBLIC
+from gpuwarden_collector.query.port import TABLES as PUBLIC
+from gpuwarden_collector.query.port import CatalogEngine
+from gpuwarden_postgres.types import TYPES, column_type
 
 SERVER_VERSION = "15.0"
 """Of PostgreSQL, whose catalogue this is like: clients choose their queries by it."""
@@ -86,18 +87,10 @@ TABLES = frozenset(name for kind, name in _found if kind == "TABLE")
 FUNCTIONS = frozenset(name for kind, name in _found if kind == "MACRO")
 
 
-class CatalogStore(Protocol):
-    """The engine as it is needed here."""
-
-    def new_cursor(self) -> Any: ...
-
-    def begin(self, cursor: Any, names: Iterable[str] | None = None) -> None: ...
-
-
 class Catalog:
     """A source of queries for one thread: public tables, and the catalogue beside them."""
 
-    def __init__(self, engine: CatalogStore) -> None:
+    def __init__(self, engine: CatalogEngine) -> None:
         self._engine = engine
         self._cursor: Any = None
 

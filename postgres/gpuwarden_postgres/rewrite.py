@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuwarden_collector.postgres import catalog
-from gpuwarden_collector.postgres.types import SAMPLES, text_array
-from gpuwarden_collector.query.allowed_names import TABLE_FUNCTIONS
-from gpuwarden_collector.query.guard import nodes_of
+from gpuwarden_collector.query.port import TABLE_FUNCTIONS, nodes_of
+from gpuwarden_postgres import catalog
+from gpuwarden_postgres.types import SAMPLES, text_array
 
 Node = dict[str, Any]
 

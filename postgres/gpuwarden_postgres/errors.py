@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 
 from gpuwarden.query import QueryError, QueryTimeoutError
-from gpuwarden_collector.postgres.statements import StatementError
-from gpuwarden_collector.postgres.types import ParameterValueError
+from gpuwarden_postgres.statements import StatementError
+from gpuwarden_postgres.types import ParameterValueError
 
 CANCELLED = "57014"
 

@@ -9,17 +9,26 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.collector.conftest import (  # noqa: F401  fixtures
+    clock,
+    data_dir,
+    empty_store,
+    eventually,
+    start,
+    wire_maker,
+)
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, BatchId, headers_of
 from gpuwarden_collector.daemon import Collector, running
 from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_postgres.front import POSTGRES
 
 
 class Served:
     """A collector in a thread of its own, so that clients may block."""
 
-    def __init__(self, folder: Path, clock: ManualClock) -> None:
+    def __init__(self, folder: Path, clock: ManualClock) -> None:  # noqa: F811
         self._settings = CollectorSettings(
             port=0, postgres_port=0, data_dir=folder, threads=1, commit_interval_s=0.01
         )
@@ -32,7 +41,7 @@ class Served:
 
     async def _run(self) -> None:
         try:
-            async with running(self._settings, self._clock) as self.collector:
+            async with running(self._settings, self._clock, front=POSTGRES) as self.collector:
                 self._is_up.set()
                 await self._stop.wait()
         finally:
@@ -58,7 +67,10 @@ class Served:
 
 
 @pytest.fixture(scope="package")
-def address(tmp_path_factory: pytest.TempPathFactory, wire_maker: Any) -> Iterator[tuple[str, int]]:
+def address(
+    tmp_path_factory: pytest.TempPathFactory,
+    wire_maker: Any,  # noqa: F811
+) -> Iterator[tuple[str, int]]:
     """Host and port of a collector with eight GPUs and ten seconds of them."""
     wire = wire_maker()
     served = Served(tmp_path_factory.mktemp("postgres"), ManualClock(wire.now))

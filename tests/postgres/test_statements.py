@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.each import each
 
-from gpuwarden_collector.postgres.statements import (
+from gpuwarden_postgres.statements import (
     STATEMENTS_MAX,
     CommandKind,
     StatementError,

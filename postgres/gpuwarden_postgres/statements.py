@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from gpuwarden_collector.query.guard import SQL_CHARACTERS_MAX
+from gpuwarden_collector.query.port import SQL_CHARACTERS_MAX
 
 STATEMENTS_MAX = 100
 _FEW_CHARACTERS = 10_000

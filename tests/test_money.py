@@ -18,7 +18,7 @@ from gpuwarden.waste import COUNTED_MINUTES, WasteScope, waste_sql
 from gpuwarden_cli.commands import report
 from gpuwarden_cli.main import main
 from gpuwarden_client.http import QueryAnswer
-from gpuwarden_collector.alert_store import SqlAlertStore
+from gpuwarden_collector.rule_stores import SqlAlertStore
 from gpuwarden_dashboards.assets import load_assets
 from gpuwarden_dashboards.pages.waste import WastePage
 from gpuwarden_dashboards.read.fleet import read_trouble

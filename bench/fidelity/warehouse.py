@@ -15,7 +15,7 @@ from gpuwarden.clock import from_ms, to_ms
 from gpuwarden.diagnosis import Diagnosis
 from gpuwarden.query import Result, timestamp_sql
 from gpuwarden.rollups import GPU_1H, GPU_1M, PROCESS_1M
-from gpuwarden_collector.diagnosis_store import row_of
+from gpuwarden_collector.rule_stores import diagnosis_row
 from gpuwarden_collector.storage.rollup_sql import WindowSpan, rollup_sql
 from gpuwarden_rules.evaluation.fleet import SILENT_AFTER
 from gpuwarden_rules.testing import MemoryDatabase
@@ -91,7 +91,7 @@ class Warehouse:
                 "begun": [at.replace(tzinfo=None) for _, at in latest],
             },
         )
-        self.db.insert("diagnoses", [row_of(d) for d in latest.values()])
+        self.db.insert("diagnoses", [diagnosis_row(d) for d in latest.values()])
 
     def _insert(self, name: str, table: pa.Table) -> None:
         columns = [f.name for f in SCHEMAS[name] if table[f.name].null_count < table.num_rows]

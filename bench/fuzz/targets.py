@@ -142,7 +142,7 @@ def _guard() -> Callable[[bytes], object]:
 
 
 def _sql_request() -> Callable[[bytes], object]:
-    from gpuwarden_collector.http.sql_request import sql_request_of
+    from gpuwarden_collector.http.sql import sql_request_of
 
     return lambda data: sql_request_of(data, "application/json", "text/csv")
 

@@ -30,19 +30,15 @@ from gpuwarden.diagnosis import DiagnosisStore
 from gpuwarden.incident import IncidentStore
 from gpuwarden.lifecycle import StartError
 from gpuwarden.query import ExpectedQuery, Querier
-from gpuwarden_collector.alert_store import SqlAlertStore
 from gpuwarden_collector.auth.access_control import LOOK_S, AccessControl
-from gpuwarden_collector.diagnosis_store import SqlDiagnosisStore
-from gpuwarden_collector.http.app import Api
+from gpuwarden_collector.http.app import Api, node_routes
 from gpuwarden_collector.http.bodies import BodyReader
 from gpuwarden_collector.http.copies import copy_routes
 from gpuwarden_collector.http.listen import IDLE_S, listen, raise_descriptors
-from gpuwarden_collector.http.nodes import node_routes
 from gpuwarden_collector.http.openapi import openapi_routes
 from gpuwarden_collector.http.receive import Ingest
 from gpuwarden_collector.http.saved_queries import query_routes
 from gpuwarden_collector.http.sql import SqlEndpoint
-from gpuwarden_collector.incident_store import SqlIncidentStore
 from gpuwarden_collector.ingest.clock_check import LOOK_S as CLOCK_LOOK_S
 from gpuwarden_collector.ingest.clock_check import ClockCheck, kernel_synchronised
 from gpuwarden_collector.ingest.commit_plan import Known
@@ -51,22 +47,20 @@ from gpuwarden_collector.ingest.pacing import LOOK_S as PACING_LOOK_S
 from gpuwarden_collector.ingest.pacing import Pacing
 from gpuwarden_collector.ingest.prices import PriceBook, PricesError, load_book
 from gpuwarden_collector.ingest.quota import SenderQuota
-from gpuwarden_collector.ingest.repricing import reprice
-from gpuwarden_collector.ingest.stored_events import StoredEvents
-from gpuwarden_collector.ingest.writer import Writer, load_known
+from gpuwarden_collector.ingest.writer import StoredEvents, Writer, load_known, reprice
 from gpuwarden_collector.ops.health import SAMPLE_S, Duties, Health
 from gpuwarden_collector.ops.query_log import FLUSH_S, QueryLog, QueryService
 from gpuwarden_collector.processes import control_socket as control
 from gpuwarden_collector.processes.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.processes.forkserver import QUERY, RULES
 from gpuwarden_collector.query.fair_queue import SPARE, QueryQueue
-from gpuwarden_collector.query.limits import limits as memory_limits
-from gpuwarden_collector.query.limits import recent_bytes_max
 from gpuwarden_collector.query.port import Front
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.stored import LOOK_S as LATEST_S
 from gpuwarden_collector.query.stored import RUNNING_LOOK_S, label_running, take_stored
-from gpuwarden_collector.query.worker import WorkerSettings
+from gpuwarden_collector.query.worker import WorkerSettings, recent_bytes_max
+from gpuwarden_collector.query.worker import limits as memory_limits
+from gpuwarden_collector.rule_stores import SqlAlertStore, SqlDiagnosisStore, SqlIncidentStore
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.stats import Levels, Stats
 from gpuwarden_collector.storage import maintenance, spill

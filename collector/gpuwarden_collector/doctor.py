@@ -5,11 +5,13 @@ no token. Without one the store is opened for reading. Nothing is changed, and n
 """
 
 import os
+import sqlite3
 import ssl
 import stat
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,9 +29,15 @@ from gpuwarden_collector.auth.token_file import TokenFileError
 from gpuwarden_collector.ops.health_checks import findings
 from gpuwarden_collector.processes import control_socket as control
 from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.storage.address import CATALOGUE, FOLDER
+from gpuwarden_collector.storage.database import start_error
 from gpuwarden_collector.storage.disk import free_bytes
 from gpuwarden_collector.storage.extensions import extension_path
-from gpuwarden_collector.storage.offline import look
+from gpuwarden_collector.storage.hot import read_tail
+from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
+from gpuwarden_collector.storage.segment import SegmentError
+from gpuwarden_collector.storage.segment_log import held
+from gpuwarden_collector.storage.state import FILE_NAME, SCHEMA_VERSION, newer_error
 
 ASK_S = 30.0
 HTTP_S = 5.0
@@ -285,3 +293,35 @@ def _check_extensions(settings: CollectorSettings) -> Iterator[Check]:
             )
             return
     yield Check("extensions", OK, f"{', '.join(wanted)}: of DuckDB's own version")
+
+
+def look(data_dir: Path) -> int | None:
+    """The schema version of the store in a folder; None: there is no store yet. Changes nothing.
+
+    Raises StartError as a start of the collector would: held by a process, damaged, or newer than this build.
+    """
+    path, catalogue = data_dir / FILE_NAME, data_dir / FOLDER / CATALOGUE
+    if not path.exists():
+        return None
+    with held(data_dir):
+        version = _one(path, "SELECT value FROM meta WHERE name = 'schema_version'")
+        if version > SCHEMA_VERSION:
+            raise newer_error(path, version)
+        if catalogue.exists():
+            _one(catalogue, "SELECT count(*) FROM ducklake_snapshot")
+        try:
+            read_tail(data_dir / SEGMENTS, 0)
+        except (SegmentError, OSError) as error:
+            raise start_error(data_dir, error) from error
+    return version
+
+
+def _one(path: Path, sql: str) -> int:
+    try:
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        ) as connection:
+            row = connection.execute(sql).fetchone()
+    except sqlite3.Error as error:
+        raise start_error(path, error) from error
+    return int(row[0] or 0) if row else 0

@@ -15,12 +15,11 @@ from gpuwarden_collector.ingest.clock_check import ClockCheck
 from gpuwarden_collector.ingest.deduplicate import StoredSequences
 from gpuwarden_collector.ingest.writer import Writer
 from gpuwarden_collector.storage import lake, seal, segment
-from gpuwarden_collector.storage.errors import RowsRefusedError
+from gpuwarden_collector.storage.errors import RowsRefusedError, transaction
 from gpuwarden_collector.storage.seal import DropSegments, Seal
 from gpuwarden_collector.storage.segment import SegmentWriter
 from gpuwarden_collector.storage.segment_log import SegmentLog
 from gpuwarden_collector.storage.state import Writing
-from gpuwarden_collector.storage.transaction import transaction
 
 RATES = Rates() * 2
 WORLD_STEPS = 3_000

@@ -29,7 +29,7 @@ from gpuwarden.wire import (
     headers_of,
 )
 from gpuwarden_collector.doctor import examine
-from gpuwarden_collector.http.sql_request import Form
+from gpuwarden_collector.http.sql import Form
 from gpuwarden_collector.query.fair_queue import WAITING_MAX
 from gpuwarden_collector.settings import CollectorSettings
 

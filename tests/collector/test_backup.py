@@ -15,12 +15,11 @@ from gpuwarden.clock import ManualClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.ingest.deduplicate import StoredSequences
 from gpuwarden_collector.ingest.writer import load_known
-from gpuwarden_collector.storage import copy as copying
+from gpuwarden_collector.storage import backup as copying
 from gpuwarden_collector.storage.address import FILES, FOLDER
-from gpuwarden_collector.storage.backup import BackupError, backup, restore
+from gpuwarden_collector.storage.backup import STAGING, BackupError, backup, restore, snapshot
 from gpuwarden_collector.storage.check import check
 from gpuwarden_collector.storage.commit import Changes, commit
-from gpuwarden_collector.storage.copy import STAGING, snapshot
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.state import FILE_NAME, StateFile

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.collector.made_up_store import asked
 
 from gpuwarden.wire import BatchId
-from gpuwarden_collector.ingest.resent import doubtful_rows
+from gpuwarden_collector.ingest.deduplicate import doubtful_rows
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import hot_table

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from gpuwarden.wire import BatchId
-from gpuwarden_collector.ingest.resent import DOUBTFUL_SCHEMA, doubtful_rows
+from gpuwarden_collector.ingest.deduplicate import DOUBTFUL_SCHEMA, doubtful_rows
 
 AGAIN = BatchId("agent", "boot", 7, 0, is_sent_before=True)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.lifecycle import StartError
+from gpuwarden_collector.doctor import look
 from gpuwarden_collector.storage.address import CATALOGUE, FOLDER
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
-from gpuwarden_collector.storage.offline import look
 from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
 from gpuwarden_collector.storage.segment_log import LOCK_NAME
 from gpuwarden_collector.storage.state import FILE_NAME, SCHEMA_VERSION

@@ -4,7 +4,7 @@ from tests.collector.made_up_store import move
 
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.wal_index import CatalogMark
+from gpuwarden_collector.storage.lake_reader import CatalogMark
 
 
 def test_a_mark_changes_with_each_commit_and_only_then(database: Database) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector.query.limits import IDLE_BYTES, limits, machine_bytes, size_bytes
+from gpuwarden_collector.query.worker import IDLE_BYTES, limits, machine_bytes, size_bytes
 
 MIB = 1024 * 1024
 

@@ -23,9 +23,8 @@ from gpuwarden.query import ExpectedQuery
 from gpuwarden.schema import TABLES, UPSERTED, stored_columns
 from gpuwarden.table import Column
 from gpuwarden_collector.query.execute import CollectedRows, Runner
-from gpuwarden_collector.query.needs import QueryNeeds
-from gpuwarden_collector.query.recent import RecentQueries
-from gpuwarden_collector.query.table_reads import PlannedRead
+from gpuwarden_collector.query.needs import PlannedRead, QueryNeeds
+from gpuwarden_collector.query.sources import RecentQueries
 from gpuwarden_collector.storage.address import local_address
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import Engine

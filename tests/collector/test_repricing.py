@@ -6,8 +6,7 @@ from tests.collector.made_up_store import asked, put
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_collector.ingest.prices import PriceBook, PriceEntry
-from gpuwarden_collector.ingest.repricing import reprice
-from gpuwarden_collector.ingest.writer import Writer, load_known
+from gpuwarden_collector.ingest.writer import Writer, load_known, reprice
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.database import Database
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.query import QueryError
-from gpuwarden_collector.http.sql_request import Form, sql_request_of
+from gpuwarden_collector.http.sql import Form, sql_request_of
 
 
 @pytest.mark.parametrize(

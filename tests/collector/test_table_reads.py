@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.schema import UPSERTED
-from gpuwarden_collector.query.table_reads import PlannedRead, QueryPlanner, earliest_of, reads_of
+from gpuwarden_collector.query.needs import PlannedRead, QueryPlanner, earliest_of, reads_of
 from gpuwarden_rules.definition.language import builtin_rules
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC).replace(tzinfo=None)

@@ -3,8 +3,12 @@
 import duckdb
 import pytest
 
-from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
-from gpuwarden_collector.storage.transaction import transaction, translating
+from gpuwarden_collector.storage.errors import (
+    RowsRefusedError,
+    StoreUnavailableError,
+    transaction,
+    translating,
+)
 
 
 @pytest.fixture

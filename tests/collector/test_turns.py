@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_collector.query.turns import Rank, TurnOrder, Turns
+from gpuwarden_collector.query.fair_queue import Rank, TurnOrder, Turns
 
 STEPS = st.lists(st.one_of(st.sampled_from(Rank), st.integers(0, 5)), max_size=60)
 """A query that comes, or which of those that run ends."""

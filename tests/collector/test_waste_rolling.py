@@ -9,8 +9,8 @@ from tests.collector.test_rolling import HOUR, Fleet, fleet, gpu_rows
 
 from gpuwarden.alert import Alert, AlertState, Severity
 from gpuwarden.waste import FORGOTTEN_AFTER_DAYS, WASTE_1H
-from gpuwarden_collector.alert_store import SqlAlertStore, backdated_windows
 from gpuwarden_collector.ingest.writer import Writer
+from gpuwarden_collector.rule_stores import SqlAlertStore, backdated_windows
 from gpuwarden_collector.storage.engine import hot_table
 from gpuwarden_collector.storage.rollup import ROLLUP_TABLES, doubles
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpuwarden.logs import JsonFormatter, TextFormatter
 from gpuwarden.untrusted_text import escaped_json, printable, without_formula
 from gpuwarden_cli.output import render
-from gpuwarden_collector.query.csv_rows import csv_rows
+from gpuwarden_collector.query.formats import csv_rows
 
 ATTACKS = (
     "\x1b[2J\x1b[1;31mgone",

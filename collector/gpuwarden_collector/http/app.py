@@ -16,8 +16,11 @@ from gpuwarden_collector.http.receive import Ingest
 from gpuwarden_collector.ingest.commit_plan import Rejected, RetryLater, Stored
 from gpuwarden_collector.ingest.decode import RefusedBody
 from gpuwarden_collector.ingest.pacing import Pacing
+from gpuwarden_collector.ingest.writer import NodeForgotten, Writer
 from gpuwarden_collector.ops.readiness import not_ready
 from gpuwarden_collector.stats import Levels, Stats
+from gpuwarden_collector.storage.commit import WriterStopped
+from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -172,3 +175,28 @@ def _sentence(request: web.Request, error: web.HTTPException) -> str:
     if error.status == 405:
         return f"{request.path} does not take {request.method}"
     return error.reason
+
+
+log = logging.getLogger(__name__)
+
+
+def node_routes(writer: Writer) -> Iterable[web.AbstractRouteDef]:
+    """For the application."""
+
+    async def forget(request: web.Request) -> web.Response:
+        node = request.match_info["node"]
+        try:
+            outcome = await writer.forget_node(node)
+        except (StoreUnavailableError, RowsRefusedError, WriterStopped) as error:
+            return error_response(503, f"the store cannot take it now: {error}", 5)
+        match outcome:
+            case NodeForgotten.UNKNOWN:
+                return error_response(404, f"there is no node {node!r}")
+            case NodeForgotten.SENDS:
+                return error_response(
+                    409, f"{node} sends data: stop its agent first, and it leaves by itself"
+                )
+        log.info("node forgotten", extra={"node": node})
+        return web.Response(status=204)
+
+    return [web.delete("/v1/nodes/{node}", forget)]

@@ -26,6 +26,7 @@ from gpuwarden_collector.ingest.deduplicate import (
     LedgerEntry,
     LedgerKey,
     StoredSequences,
+    doubtful_rows,
 )
 from gpuwarden_collector.ingest.gpu_owners import (
     TOLD_EVERY,
@@ -52,7 +53,6 @@ from gpuwarden_collector.ingest.node_owners import (
     without_nodes,
 )
 from gpuwarden_collector.ingest.prices import PriceBook
-from gpuwarden_collector.ingest.resent import doubtful_rows
 from gpuwarden_collector.ingest.xid_gpus import at_that_time, places_of, with_gpus
 from gpuwarden_collector.storage.commit import Changes
 from gpuwarden_collector.storage.schemas import STORED_SCHEMAS

@@ -9,14 +9,17 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, TypeVar
 
 from gpuwarden.clock import Clock
-from gpuwarden_collector.ingest import departures
+from gpuwarden.models import MODELS
+from gpuwarden.schema import EVENTS
+from gpuwarden_collector.ingest import departures, inventory
 from gpuwarden_collector.ingest.commit_plan import (
     LEDGER_KEPT_FOR,
     Batch,
@@ -38,8 +41,8 @@ from gpuwarden_collector.ingest.commit_plan import (
 )
 from gpuwarden_collector.ingest.decode import first_line
 from gpuwarden_collector.ingest.deduplicate import LedgerKey
-from gpuwarden_collector.ingest.prices import PriceBook
-from gpuwarden_collector.ingest.repricing import reprice
+from gpuwarden_collector.ingest.inventory import Item
+from gpuwarden_collector.ingest.prices import PriceBook, unmatched_prices
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.commit import Changes, WriterStopped, commit
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
@@ -534,3 +537,54 @@ def _settle(answer: asyncio.Future[Any], result: Any, error: Exception | None) -
         answer.set_result(result)
     else:
         answer.set_exception(error)
+
+
+log = logging.getLogger(__name__)
+
+
+def reprice(frames: FrameLog, known: Known, prices: PriceBook) -> int:
+    """Give every GPU the price that the book has for it; how many have another one now.
+
+    By the writer, or before it starts. Raises StoreUnavailableError and RowsRefusedError, and nothing
+    has changed.
+    """
+    if unknown := unmatched_prices(prices.by_model, [model.name for model in MODELS]):
+        log.info(
+            "prices not in the catalogue; taken as the driver's names", extra={"names": unknown}
+        )
+    changed = {}
+    for key, item in known.items["gpus"].items():
+        node = known.items["nodes"].get(item.row["node"])
+        row = inventory.priced(item.row, node.row if node else None, prices)
+        if row != item.row:
+            changed[key] = Item(row, item.source)
+    if changed:
+        commit(frames, Changes(upserted={"gpus": inventory_table("gpus", changed)}))
+        known.items["gpus"].update(changed)
+    return len(changed)
+
+
+Listener = Callable[[Collection[str]], None]
+
+
+class StoredEvents:
+    """Made on the event loop, which then calls the listener."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listener: Listener = lambda kinds: None
+
+    def listen(self, listener: Listener) -> None:
+        """Have it called with the kinds of what is stored from now on."""
+        self._listener = listener
+
+    def add(self, tables: Mapping[str, Any]) -> None:
+        """These Arrow tables are stored, by name. From any thread."""
+        rows = tables.get(EVENTS.name)
+        if rows is not None and rows.num_rows:
+            kinds = rows["kind"].unique().to_pylist()
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._tell, kinds)
+
+    def _tell(self, kinds: Collection[str]) -> None:
+        self._listener(kinds)

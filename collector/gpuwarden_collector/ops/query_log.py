@@ -21,7 +21,7 @@ from gpuwarden.query_log import QUERY_LOG, SQL_CHARACTERS_MAX
 from gpuwarden_collector.auth.token_store import Granted
 from gpuwarden_collector.ingest.writer import Writer
 from gpuwarden_collector.query.fair_queue import QueryQueue, QueueFullError, user_at
-from gpuwarden_collector.query.own_rows import ALL
+from gpuwarden_collector.query.guard import ALL
 from gpuwarden_collector.query.port import RowStream
 from gpuwarden_collector.query.querier import QueryStream, SqlQuerier
 from gpuwarden_collector.stats import Stats

@@ -19,11 +19,8 @@ from gpuwarden.waste import WASTE_1H
 from gpuwarden_collector.query import guard
 from gpuwarden_collector.query.complaints import complaint, did_you_mean, missing_column
 from gpuwarden_collector.query.encode import ResultRows
-from gpuwarden_collector.query.guard import Parsed
-from gpuwarden_collector.query.known_lake import KnownLake
-from gpuwarden_collector.query.needs import QueryNeeds
-from gpuwarden_collector.query.newest import NewestRows, show_running_waste
-from gpuwarden_collector.query.own_rows import NOBODY, closed_tables, keep_to_own, own_rows_sql
+from gpuwarden_collector.query.guard import NOBODY, Parsed, closed_tables, keep_to_own, own_rows_sql
+from gpuwarden_collector.query.needs import QueryNeeds, QueryPlanner, earliest_of
 from gpuwarden_collector.query.port import (
     Description,
     Dialect,
@@ -31,12 +28,18 @@ from gpuwarden_collector.query.port import (
     Translation,
     TypedValue,
 )
-from gpuwarden_collector.query.pruned import PrunedLake, QueryTimeSpan, span_of
-from gpuwarden_collector.query.recent import RecentQueries
+from gpuwarden_collector.query.sources import (
+    KnownLake,
+    NewestRows,
+    PrunedLake,
+    QueryTimeSpan,
+    RecentQueries,
+    WholeStore,
+    show_running_waste,
+    span_of,
+)
 from gpuwarden_collector.query.statement import Statement, split
-from gpuwarden_collector.query.table_reads import QueryPlanner, earliest_of
 from gpuwarden_collector.query.time_bounds import with_cast_bounds
-from gpuwarden_collector.query.whole_store import WholeStore
 from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.errors import lost_file, one_line, unreachable_store
 from gpuwarden_collector.storage.newest_rows import KEPT

@@ -1,13 +1,14 @@
-"""Lets people's queries run in a fair order: whoever has the fewest running is next, so that one who asks a
-hundred times does not keep others waiting. Who has all that may run cannot keep out the first other who comes:
-one more runs then. What is decided is pure (`FairOrder`); `QueryQueue` waits by it.
+"""Decides whose query is next: people by `FairOrder`, and for the processes of one querier ranks by `TurnOrder`.
+
+Both orders are pure; `QueryQueue` and `Turns` wait by them.
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from gpuwarden.query import QueryError
 
@@ -44,7 +45,11 @@ class Waiting:
 
 @dataclass(slots=True)
 class FairOrder:
-    """Queries that run and wait, by user, and which is next."""
+    """Queries that run and wait, by user, and which is next.
+
+    The user with the fewest running is next, so that one who asks a hundred times does not keep others waiting. A
+    user that has all places cannot keep out the first other that comes: one query more runs then.
+    """
 
     running_max: int
     waiting_max: int = WAITING_MAX
@@ -174,3 +179,73 @@ class QueryQueue:
                 f"{self.waiting} queries wait, {own} of them yours: wait for their answers", 429, 1
             )
         return QueueFullError(f"{self.waiting} queries wait: try again", 503, 2)
+
+
+class Rank(IntEnum):
+    """Whose query is next, the lowest first."""
+
+    FIRST = 0
+    BESIDE = 1
+    """Nobody waits for it."""
+
+
+@dataclass(slots=True)
+class TurnOrder:
+    """How many queries run, and how many wait, by rank.
+
+    Where more than one may run, those beside leave one process free: a query of rank FIRST never waits
+    until one of them has ended.
+    """
+
+    running_max: int
+    running: Counter[Rank] = field(default_factory=Counter)
+    waiting: Counter[Rank] = field(default_factory=Counter)
+
+    def begin_next(self) -> Rank | None:
+        """The rank whose next query runs now; None: none waits, or as many run as may."""
+        for rank in Rank:
+            if self.waiting[rank] and self.may_begin(rank):
+                self.waiting[rank] -= 1
+                self.running[rank] += 1
+                return rank
+        return None
+
+    def may_begin(self, rank: Rank) -> bool:
+        """Whether one more of that rank may run now."""
+        beside_max = max(1, self.running_max - 1)
+        is_room = self.running.total() < self.running_max
+        return is_room and (rank is Rank.FIRST or self.running[rank] < beside_max)
+
+
+class Turns:
+    """Turns of a pool of that many processes, in order of rank, then of coming."""
+
+    def __init__(self, running_max: int) -> None:
+        self._order = TurnOrder(running_max)
+        self._waiting: dict[Rank, deque[asyncio.Future[None]]] = {rank: deque() for rank in Rank}
+
+    async def take(self, rank: Rank) -> None:
+        """Wait for a turn, to be given back."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[rank].append(turn)
+        self._order.waiting[rank] += 1
+        self._begin()
+        try:
+            await turn
+        except BaseException:
+            if turn in self._waiting[rank]:
+                self._waiting[rank].remove(turn)
+                self._order.waiting[rank] -= 1
+            elif turn.done() and not turn.cancelled():
+                self.give_back(rank)  # who waited was let go while the turn came
+            raise
+
+    def give_back(self, rank: Rank) -> None:
+        """The query of that rank has ended."""
+        self._order.running[rank] -= 1
+        self._begin()
+
+    def _begin(self) -> None:
+        while (rank := self._order.begin_next()) is not None:
+            turn = self._waiting[rank].popleft()
+            turn.set_result(None)

@@ -29,8 +29,8 @@ from gpuwarden_collector.processes.channel import Channel, ChannelError, packed
 from gpuwarden_collector.processes.forkserver import QUERY, ProcessHandle, spawn
 from gpuwarden_collector.query.encode import ResultRows, decoded, python_rows
 from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
-from gpuwarden_collector.query.own_rows import NOBODY
-from gpuwarden_collector.query.turns import Rank, Turns
+from gpuwarden_collector.query.fair_queue import Rank, Turns
+from gpuwarden_collector.query.guard import NOBODY
 from gpuwarden_collector.query.worker import QueryRequest, WorkerSettings
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.newest_rows import LatestRows, named_views

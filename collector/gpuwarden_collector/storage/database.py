@@ -23,7 +23,7 @@ from gpuwarden_collector.storage import lake, spill
 from gpuwarden_collector.storage.address import LakeAddress, local_address
 from gpuwarden_collector.storage.coordination import Coordination
 from gpuwarden_collector.storage.engine import Engine, EngineLimits
-from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
+from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line, translating
 from gpuwarden_collector.storage.hot import Damage, Tail, read_tail
 from gpuwarden_collector.storage.joined_rows import remove_joined
 from gpuwarden_collector.storage.lake_files import set_aside
@@ -37,7 +37,6 @@ from gpuwarden_collector.storage.segment import (
 )
 from gpuwarden_collector.storage.segment_log import SegmentLog, hot_bytes, progress_of
 from gpuwarden_collector.storage.state import FILE_NAME, StateFile
-from gpuwarden_collector.storage.transaction import translating
 
 log = logging.getLogger(__name__)
 

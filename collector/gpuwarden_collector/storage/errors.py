@@ -1,6 +1,8 @@
 """Maps DuckDB's errors to the collector's: try again later, or never."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import duckdb
 
@@ -55,3 +57,30 @@ def translated(error: duckdb.Error) -> Exception:
     if isinstance(error, lasting) and not isinstance(error, duckdb.TransactionException):
         return RowsRefusedError(one_line(error))
     return StoreUnavailableError(one_line(error))
+
+
+@contextmanager
+def translating() -> Iterator[None]:
+    """DuckDB's errors within become StoreUnavailableError or RowsRefusedError."""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise translated(error) from error
+
+
+@contextmanager
+def transaction(cursor: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """All that the cursor does within is kept, or nothing, whatever is raised.
+
+    Raises StoreUnavailableError or RowsRefusedError for DuckDB's errors.
+    """
+    with translating():
+        cursor.execute("BEGIN")
+        try:
+            yield
+            cursor.execute("COMMIT")
+        except BaseException:
+            # DuckDB has rolled back on its own after some errors.
+            with suppress(duckdb.Error):
+                cursor.execute("ROLLBACK")
+            raise

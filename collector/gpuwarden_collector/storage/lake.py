@@ -19,6 +19,7 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden.schema import TABLES, UPSERTED, column_sql, stored_columns
 from gpuwarden.table import Table
 from gpuwarden_collector.storage.address import FOLDER, METADATA, LakeAddress, S3Keys
+from gpuwarden_collector.storage.errors import translating
 from gpuwarden_collector.storage.extensions import load_extension
 from gpuwarden_collector.storage.lake_files import (
     LakeFile,
@@ -27,7 +28,6 @@ from gpuwarden_collector.storage.lake_files import (
     live_files,
 )
 from gpuwarden_collector.storage.resent import LAKE_SQL
-from gpuwarden_collector.storage.transaction import translating
 
 SEALED_TABLES = tuple(name for name in TABLES if name not in UPSERTED)
 """Tables whose rows move to the lake: all that are only ever appended to."""

@@ -16,8 +16,7 @@ import duckdb
 
 from gpuwarden.files import sync_folder
 from gpuwarden_collector.storage.address import METADATA
-from gpuwarden_collector.storage.errors import StoreUnavailableError
-from gpuwarden_collector.storage.transaction import transaction
+from gpuwarden_collector.storage.errors import StoreUnavailableError, transaction
 
 ASIDE = "lost"
 """Folder in the data folder for what must go and may be needed."""

@@ -19,6 +19,7 @@ from typing import Any
 import duckdb
 
 from gpuwarden_collector.storage.address import METADATA
+from gpuwarden_collector.storage.errors import transaction, translating
 from gpuwarden_collector.storage.lake import SEALED_TABLES
 from gpuwarden_collector.storage.lake_files import (
     ASIDE,
@@ -28,7 +29,6 @@ from gpuwarden_collector.storage.lake_files import (
     set_aside,
 )
 from gpuwarden_collector.storage.retention import DropDay, LakeDay
-from gpuwarden_collector.storage.transaction import transaction, translating
 
 SMALL_FILE_BYTES = 16 * 1024 * 1024
 """Larger files are left alone: merging them reads and sorts much and gains little."""

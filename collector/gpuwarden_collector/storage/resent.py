@@ -16,7 +16,7 @@ from typing import Any
 import duckdb
 
 from gpuwarden.schema import EVENTS, WIRE_TABLES
-from gpuwarden_collector.storage.transaction import translating
+from gpuwarden_collector.storage.errors import translating
 
 LAKE_SQL = """CREATE TABLE lake.main.doubtful (
     collector VARCHAR NOT NULL, segment BIGINT NOT NULL,

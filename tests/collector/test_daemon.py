@@ -9,9 +9,10 @@ import pytest
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector.daemon import WriterFailedError, running
+from gpuwarden_collector.daemon import running
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.state import FILE_NAME
+from gpuwarden_collector.supervision import WriterFailedError
 
 
 async def test_a_port_in_use_is_named_and_nothing_stays_open(start: Any, tmp_path: Path) -> None:

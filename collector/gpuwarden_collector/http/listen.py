@@ -1,18 +1,30 @@
-"""Listens for HTTP within bounds of how many connections there are (`auth/connections.py`)."""
+"""Serves HTTP within bounds of how many connections there are (`auth/connections.py`)."""
 
 import asyncio
+import errno
+import logging
 import resource
 import socket
 import sys
 from asyncio import sslproto
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
+from gpuwarden.lifecycle import StartError
+from gpuwarden_collector.auth.access_control import AccessControl
 from gpuwarden_collector.auth.connections import Connections
+from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.stats import Stats
 
+log = logging.getLogger(__name__)
+
+DRAIN_S = 10.0
+"""Most time that requests in flight get on stopping."""
+_LINGER_S = 2.0
 IDLE_S = 75.0
 """How long a connection may be silent, and a request's head take to arrive; proxies close theirs before."""
 UNREAD_S = 75.0
@@ -98,3 +110,72 @@ async def listen(
         for listener in listeners:
             await web.SockSite(runner, listener, backlog=_BACKLOG, ssl_context=ssl_context).start()
         opened.pop_all()
+
+
+async def serve(
+    stack: AsyncExitStack,
+    settings: CollectorSettings,
+    app: web.Application,
+    access: AccessControl,
+    stats: Stats,
+) -> str:
+    """Serve the application until the stack unwinds; its URL. Raises StartError."""
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        logger=_http_log(stats),
+        auto_decompress=False,
+        handler_cancellation=True,  # nobody waits for the rows of a client that has gone
+        keepalive_timeout=IDLE_S,
+        lingering_time=_LINGER_S,
+        shutdown_timeout=DRAIN_S,
+    )
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    try:
+        await listen(
+            runner,
+            settings.host,
+            settings.port,
+            access.ssl_context,
+            access.connections,
+            access.refused_connection,
+        )
+    except OSError as error:
+        raise _cannot_listen(settings, error) from error
+    host, port = runner.addresses[0][:2]
+    scheme = "http" if access.tls is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+class _MalformedCounted(logging.Filter):
+    """Counts requests that are not HTTP: aiohttp would log a stack trace for each, so anyone who
+    can connect could fill the log."""
+
+    def __init__(self, stats: Stats) -> None:
+        super().__init__()
+        self._stats = stats
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
+            self._stats.malformed_requests += 1
+            return False
+        return record.levelno > logging.DEBUG
+
+
+def _http_log(stats: Stats) -> logging.Logger:
+    """Of one collector, whichever others run in this process."""
+    # One of the registry would be shared. aiohttp says some of it as DEBUG.
+    http_log = logging.Logger(f"{__name__}.http", logging.DEBUG)  # noqa: LOG001
+    http_log.parent = log
+    http_log.addFilter(_MalformedCounted(stats))
+    return http_log
+
+
+def _cannot_listen(settings: CollectorSettings, error: OSError) -> StartError:
+    where = f"{settings.host}:{settings.port}"
+    if error.errno == errno.EADDRINUSE:
+        return StartError(f"{where} is in use by another process: stop it or choose another --port")
+    if error.errno == errno.EACCES:
+        return StartError(f"{where} is not allowed for this user: choose a --port above 1023")
+    return StartError(f"cannot listen on {where}: {error.strerror or error}: choose another --host")

@@ -411,7 +411,7 @@ class Runner:
         """Judge and run, and give the rows to the sink; whether there are more than `row_limit`.
 
         `number`: for `interrupt`; `newest`: files of rows that are kept, by table; `log_of`: the token whose
-        rows it may read of what admins read, or as `own_rows.py` has it; `dialect`: of the
+        rows it may read of what admins read, or `ALL`, or `NOBODY`; `dialect`: of the
         query; "": DuckDB's.
         Raises QueryError, Interrupted, StoreUnavailableError.
         """

@@ -454,7 +454,7 @@ class SqlQuerier:
         """The rows of the query as they come, encoded as `form` says: as of QueryRequest.
 
         `timeout_s` can only be shorter than the settings say, `row_limit` at most `export_rows_max`.
-        `log_of`: whose rows it may read of what admins read, as `own_rows.py` has it; `dialect`: of the
+        `log_of`: whose rows it may read of what admins read, `ALL`, or `NOBODY`; `dialect`: of the
         SQL, of `WorkerSettings.dialects`; "": DuckDB's. Who leaves before the end ends the query.
         Raises QueryError, here and from the stream.
         """

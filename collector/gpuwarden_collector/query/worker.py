@@ -91,7 +91,7 @@ class QueryRequest:
     is_own_limit: bool
     """Whether whoever asked chose `row_limit`."""
     log_of: str
-    """Whose rows it may read of tables that only admins read, as `own_rows.py` has it."""
+    """Whose rows it may read of tables that only admins read, `ALL`, or `NOBODY`."""
     newest: Mapping[str, str]
     """Files of rows that are kept, by table."""
     dialect: str = ""

@@ -1,0 +1,513 @@
+"""Builds each stage of the collector from its settings; `daemon.py` has their order.
+
+What a stage starts ends as the stack unwinds.
+"""
+
+import asyncio
+import logging
+import os
+import sqlite3
+from collections.abc import (
+    Callable,
+    Mapping,
+)
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.clock import Clock
+from gpuwarden.lifecycle import StartError
+from gpuwarden_collector.auth.access_control import LOOK_S, AccessControl
+from gpuwarden_collector.http.bodies import BodyReader
+from gpuwarden_collector.ingest.clock_check import LOOK_S as CLOCK_LOOK_S
+from gpuwarden_collector.ingest.clock_check import ClockCheck, kernel_synchronised
+from gpuwarden_collector.ingest.commit_plan import Known
+from gpuwarden_collector.ingest.decode_pool import DecodePool
+from gpuwarden_collector.ingest.pacing import Pacing
+from gpuwarden_collector.ingest.prices import PriceBook, PricesError, load_book
+from gpuwarden_collector.ingest.quota import SenderQuota
+from gpuwarden_collector.ingest.writer import StoredEvents, Writer, load_known, reprice
+from gpuwarden_collector.ops.health import SAMPLE_S, Health
+from gpuwarden_collector.ops.query_log import FLUSH_S, QueryLog, QueryService
+from gpuwarden_collector.processes import control_socket as control
+from gpuwarden_collector.processes.footprint import GIVE_BACK_S, Memory
+from gpuwarden_collector.processes.forkserver import QUERY, RULES
+from gpuwarden_collector.query.fair_queue import SPARE, QueryQueue
+from gpuwarden_collector.query.port import Front
+from gpuwarden_collector.query.querier import SqlQuerier
+from gpuwarden_collector.query.stored import LOOK_S as LATEST_S
+from gpuwarden_collector.query.stored import RUNNING_LOOK_S, label_running, take_stored
+from gpuwarden_collector.query.worker import WorkerSettings, recent_bytes_max
+from gpuwarden_collector.query.worker import limits as memory_limits
+from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.stats import Levels, Stats
+from gpuwarden_collector.storage import maintenance, spill
+from gpuwarden_collector.storage.address import AddressError, LakeAddress, address_of
+from gpuwarden_collector.storage.commit import WriterStopped
+from gpuwarden_collector.storage.database import make_data_dir, starting
+from gpuwarden_collector.storage.disk import Budget, DiskMonitor
+from gpuwarden_collector.storage.engine import EngineLimits
+from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.storage.newest_rows import FOLDER as LATEST
+from gpuwarden_collector.storage.newest_rows import LatestRows
+from gpuwarden_collector.storage.process import DISK_LOOK_S, StorageSettings
+from gpuwarden_collector.storage.retention import Tier
+from gpuwarden_collector.storage.running_waste import RunningWaste
+from gpuwarden_collector.storage.seal import SealPolicy
+from gpuwarden_collector.storage.second_copy import SecondCopy, Standby
+from gpuwarden_collector.storage.segment_log import SegmentLog
+from gpuwarden_collector.storage.supervisor import LOOK_S as STORAGE_LOOK_S
+from gpuwarden_collector.storage.supervisor import StorageProcess
+from gpuwarden_collector.supervision import task_group
+from gpuwarden_collector.timetable import Timetable
+
+log = logging.getLogger(__name__)
+
+STOP_WRITER_S = 10.0
+"""Most time that the writer gets on stopping."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStore:
+    """Segments that batches are appended to, the lake, and the process that moves rows there."""
+
+    frames: SegmentLog
+    storage: StorageProcess
+    known: Known
+    address: LakeAddress
+    spill_dir: Path
+    """Folder that the processes of this run spill to."""
+    prices: PriceBook
+
+
+async def open_store(
+    stack: AsyncExitStack, settings: CollectorSettings, stats: Stats, clock: Clock
+) -> OpenStore:
+    """Open the store behind what the lake holds, with prices as the settings have them. Raises StartError."""
+    prices = load_book(settings.prices_file, settings.prices)
+    address = _address(settings)
+    frames, spill_dir = _frames(stack, settings)
+    storage = await _storage(stack, settings, address, spill_dir, stats, clock)
+    known = await _first_segment(stack, settings, frames, storage, address, prices, clock)
+    return OpenStore(frames, storage, known, address, spill_dir, prices)
+
+
+def _address(settings: CollectorSettings) -> LakeAddress:
+    try:
+        return address_of(settings.data_dir, settings.catalog, settings.data, os.environ)
+    except AddressError as error:
+        raise StartError(str(error)) from error
+
+
+def _frames(stack: AsyncExitStack, settings: CollectorSettings) -> tuple[SegmentLog, Path]:
+    """What batches are appended to, and the folder that this run's processes spill to."""
+    make_data_dir(settings.data_dir)
+    with starting(settings.data_dir):
+        frames = SegmentLog(settings.data_dir)
+    stack.callback(frames.close)
+    spill_dir = spill.begin(settings.data_dir, settings.spill_dir)
+    stack.callback(spill.end, spill_dir)
+    spill.empty_others(settings.data_dir, spill_dir)
+    return frames, spill_dir
+
+
+async def _storage(
+    stack: AsyncExitStack,
+    settings: CollectorSettings,
+    address: LakeAddress,
+    spill_dir: Path,
+    stats: Stats,
+    clock: Clock,
+) -> StorageProcess:
+    group = await stack.enter_async_context(task_group())
+    asked = StorageSettings(
+        settings.data_dir,
+        address,
+        EngineLimits(settings.memory_limit, settings.temp_limit, settings.threads),
+        spill_dir / "storage",
+        SealPolicy(settings.seal_interval_s, settings.seal_bytes_max),
+        _maintenance(settings),
+        Budget(settings.disk_bytes_max, settings.disk_free_bytes_min),
+        clock,
+        log.getEffectiveLevel(),
+    )
+    return StorageProcess(asked, stats, group)
+
+
+async def _first_segment(
+    stack: AsyncExitStack,
+    settings: CollectorSettings,
+    frames: SegmentLog,
+    storage: StorageProcess,
+    address: LakeAddress,
+    prices: PriceBook,
+    clock: Clock,
+) -> Known:
+    """Begin to write behind what the lake holds; what the store knows, prices as the settings have them."""
+    try:
+        frames.begin(await storage.start())
+        if not address.is_shared:
+            stack.callback(_kept_open(Path(address.catalog)).close)
+        known = load_known(frames, clock.now(), has_peers=address.is_shared)
+        reprice(frames, known, prices)
+    except (OSError, sqlite3.Error, StoreUnavailableError, RowsRefusedError) as error:
+        raise StartError(f"{settings.data_dir}: {error}: see that the disk has space") from error
+    return known
+
+
+def _kept_open(path: Path) -> sqlite3.Connection:
+    """The catalogue, open for as long as the collector runs.
+
+    Its log and the log's index go with the last connection, and who may only read, as query processes
+    may, cannot make them again. This process has no other copy of SQLite that it could disturb.
+    """
+    connection = sqlite3.connect(path, check_same_thread=False)
+    connection.execute("SELECT count(*) FROM ducklake_snapshot").fetchone()
+    return connection
+
+
+def _maintenance(settings: CollectorSettings) -> maintenance.MaintenancePolicy:
+    days = {
+        Tier.SAMPLES: settings.keep_samples_days,
+        Tier.QUERIES: settings.keep_query_log_days,
+        Tier.MINUTES: settings.keep_minutes_days,
+        Tier.HOURS: settings.keep_hours_days,
+        Tier.EVENTS: settings.keep_events_days,
+    }
+    return maintenance.MaintenancePolicy(days, settings.query_timeout_s + settings.query_send_s)
+
+
+def clock_check_of(frames: SegmentLog, clock: Clock) -> ClockCheck:
+    """Judge the clock by when the collector last heard of a node."""
+    heard = (row["last_seen_at"] for row in frames.state.rows("nodes"))
+    newest = max((at for at in heard if at is not None), default=None)
+    return ClockCheck(clock, newest and newest.replace(tzinfo=UTC), kernel_synchronised)
+
+
+def _second_copy(
+    stack: AsyncExitStack, settings: CollectorSettings, frames: SegmentLog, clock: Clock
+) -> Callable[[], None]:
+    """Has the standby hold what is in the segments. Raises StartError."""
+    if settings.standby_url is None:
+        return lambda: None
+    standby = Standby(settings.standby_url, settings.standby_token_file, settings.standby_tls_ca)
+    second = SecondCopy(settings.data_dir, frames.state.collector, standby, clock)
+    stack.callback(second.close)
+    return lambda: second.bring_up_to_date(frames.segment_number, frames.end)
+
+
+def start_writer(
+    stack: AsyncExitStack,
+    settings: CollectorSettings,
+    store: OpenStore,
+    stats: Stats,
+    clock: Clock,
+    clock_check: ClockCheck,
+) -> "tuple[Writer, asyncio.Future[None]]":
+    """Start the one thread that appends batches; the future ends with it."""
+    writer = Writer(
+        store.frames,
+        store.known,
+        stats,
+        clock,
+        commit_interval_s=settings.commit_interval_s,
+        queue_bytes_max=settings.queue_bytes_max,
+        prices=store.prices,
+        copy=_second_copy(stack, settings, store.frames, clock),
+        trusts_clock=lambda: clock_check.is_trusted,
+    )
+    ended = writer.start()
+    stack.push_async_callback(_stop_writer, writer)
+    return writer, ended
+
+
+async def _stop_writer(writer: Writer) -> None:
+    try:
+        await writer.stop(STOP_WRITER_S)
+    except TimeoutError:
+        log.error("the writer did not finish in time; unanswered batches stay with their agents")
+
+
+async def start_timetable(stack: AsyncExitStack, access: AccessControl) -> Timetable:
+    """Start what is done by the clock, first of all to read tokens and certificate again."""
+    stack.push_async_callback(access.close)
+    timetable = Timetable()
+    await stack.enter_async_context(timetable.running())
+    timetable.every("access", LOOK_S, access.look)
+    memory = Memory()
+    stack.callback(memory.close)
+
+    async def give_back() -> None:
+        await asyncio.to_thread(memory.give_back_if_grown)
+
+    timetable.every("memory", GIVE_BACK_S, give_back)
+    return timetable
+
+
+@dataclass(frozen=True, slots=True)
+class Queriers:
+    """Query processes for people and for rules, and what they read beside the store."""
+
+    people: SqlQuerier
+    rules: SqlQuerier
+    events: StoredEvents
+
+
+def start_queriers(
+    stack: AsyncExitStack,
+    settings: CollectorSettings,
+    store: OpenStore,
+    timetable: Timetable,
+    stats: Stats,
+    clock: Clock,
+    front: Front | None,
+) -> Queriers:
+    """Have processes for queries, and keep the newest rows and the waste of the hours that run for them."""
+    newest_dir = store.spill_dir / LATEST
+    # What other collectors seal into a shared lake may be newer than what is kept here.
+    latest = None if store.address.is_shared else LatestRows(newest_dir, clock)
+    running = RunningWaste(newest_dir, clock)
+    worker = _worker(settings, store, front)
+    make = partial(_querier, stack, settings, stats, clock, latest)
+    people = make(worker, settings.query_processes + SPARE, running)
+    # What alerts cost is counted from their rows, not from what was kept some time ago.
+    keeping = replace(worker, recent_bytes_max=recent_bytes_max(worker.limits.memory))
+    rules = make(keeping, settings.rule_processes, None, RULES)
+    timetable.every("running_waste", RUNNING_LOOK_S, partial(label_running, running, rules.beside))
+    events = StoredEvents()
+    _follow(store.frames, events, latest, stats)
+    if latest is not None:
+        timetable.every("newest_rows", LATEST_S, partial(take_stored, latest, rules.beside))
+    return Queriers(people, rules, events)
+
+
+def _worker(settings: CollectorSettings, store: OpenStore, front: Front | None) -> WorkerSettings:
+    memory, data_bytes_max = memory_limits(
+        settings.query_memory_limit, settings.query_memory_bytes_max
+    )
+    return WorkerSettings(
+        settings.data_dir,
+        store.address,
+        EngineLimits(memory, settings.temp_limit, settings.query_threads),
+        store.spill_dir,
+        data_bytes_max,
+        newest=store.spill_dir / LATEST,
+        dialects={} if front is None else {front.dialect: front.dialect_class},
+    )
+
+
+def _querier(
+    stack: AsyncExitStack,
+    settings: CollectorSettings,
+    stats: Stats,
+    clock: Clock,
+    latest: LatestRows | None,
+    worker: WorkerSettings,
+    queries_max: int,
+    running: RunningWaste | None,
+    kind: bytes = QUERY,
+) -> SqlQuerier:
+    querier = SqlQuerier(
+        worker,
+        stats,
+        clock,
+        queries_max=queries_max,
+        timeout_s=settings.query_timeout_s,
+        rows_max=settings.query_rows_max,
+        export_rows_max=settings.query_export_rows_max,
+        take_s=settings.query_send_s,
+        latest=latest,
+        running=running,
+        kind=kind,
+    )
+    stack.push_async_callback(querier.close)
+    return querier
+
+
+def _follow(
+    frames: SegmentLog, events: StoredEvents, latest: LatestRows | None, stats: Stats
+) -> None:
+    """Tell of events, and keep the newest rows; where that fails they are read from the store again."""
+
+    def take(tables: Mapping[str, Any]) -> None:
+        events.add(tables)
+        if latest is not None:
+            latest.add(tables)
+
+    def start_again(error: Exception) -> None:
+        stats.faults.note("newest_rows", error)
+        if latest is not None:
+            latest.restart()
+
+    frames.follow(take, start_again)
+
+
+async def start_storage(
+    stack: AsyncExitStack,
+    store: OpenStore,
+    writer: Writer,
+    timetable: Timetable,
+    clock_check: ClockCheck,
+) -> None:
+    """Let the storage process move rows to the lake, and drop rows by age only while the clock is trusted."""
+    storage = store.storage
+    storage.trust_clock(clock_check.confirmed_s)
+    await storage.begin(writer)
+    stack.push_async_callback(storage.stop)
+    # A start of the storage process may take long, which `StorageProcess.trouble` tells.
+    timetable.every("storage", STORAGE_LOOK_S, storage.look, late_s=None)
+
+    async def look_at_clock() -> None:
+        clock_check.look()
+        clock_check.tell()
+        storage.trust_clock(clock_check.confirmed_s)
+
+    timetable.every("clock", CLOCK_LOOK_S, look_at_clock)
+
+
+def watch_disk(
+    timetable: Timetable, settings: CollectorSettings, store: OpenStore, queriers: Queriers
+) -> DiskMonitor:
+    """Watch by the clock how much room there is: whether batches are taken, and how much may be spilled."""
+    spilling = (store.storage, queriers.people, queriers.rules)
+
+    def limit_spill(bytes_max: int) -> None:
+        for process in spilling:
+            process.limit_spill(bytes_max // len(spilling))
+
+    disk = DiskMonitor(
+        settings.data_dir,
+        Budget(settings.disk_bytes_max, settings.disk_free_bytes_min),
+        spill_dir=lambda: store.spill_dir,
+        limit_spill=limit_spill,
+    )
+    disk.look()
+
+    async def look() -> None:
+        await asyncio.to_thread(disk.look)
+
+    timetable.every("disk", DISK_LOOK_S, look)
+    return disk
+
+
+def start_decode_pool(
+    stack: AsyncExitStack, settings: CollectorSettings, clock: Clock, stats: Stats
+) -> DecodePool:
+    """Start the threads that decode batches."""
+    decode_pool = DecodePool(
+        clock,
+        ts_past_max_s=settings.ts_past_max_s,
+        ts_future_max_s=settings.ts_future_max_s,
+        stats=stats,
+    )
+    stack.callback(decode_pool.close)
+    return decode_pool
+
+
+def query_service(
+    settings: CollectorSettings,
+    store: OpenStore,
+    writer: Writer,
+    querier: SqlQuerier,
+    timetable: Timetable,
+    stats: Stats,
+    clock: Clock,
+) -> QueryService:
+    """Queries of clients, over HTTP and a front's protocol together."""
+    query_log = QueryLog(store.frames.state.collector, writer, clock)
+    timetable.every("query_log", FLUSH_S, query_log.flush)
+    return QueryService(querier, QueryQueue(settings.query_processes), query_log, stats)
+
+
+async def take_commands(
+    stack: AsyncExitStack, settings: CollectorSettings, storage: StorageProcess, health: Health
+) -> None:
+    """Take commands of this host, over the socket in the data folder."""
+    commands: dict[str, control.Command] = {
+        "backup": storage.backup,
+        "maintain": storage.maintain,
+        "health": health.document,
+    }
+    await stack.enter_async_context(control.serving(settings.data_dir, commands))
+
+
+async def sample_itself(timetable: Timetable, health: Health) -> None:
+    """The first sample comes before the first rule, which would else see a collector that is silent."""
+    await health.sample()
+    timetable.every("sample", SAMPLE_S, health.sample)
+
+
+async def listen_beside(
+    stack: AsyncExitStack,
+    settings: CollectorSettings,
+    front: Front | None,
+    queries: QueryService,
+    access: AccessControl,
+    stats: Stats,
+) -> tuple[str, int] | None:
+    """Listen by the front's protocol until the stack unwinds, if that is wanted. Raises StartError."""
+    if settings.postgres_port is None:
+        return None
+    if front is None:
+        raise StartError("postgres_port is set, and nothing here serves PostgreSQL's clients")
+    group = await stack.enter_async_context(task_group())
+    listening = front.listening(
+        settings.host, settings.postgres_port, group, queries, access, stats
+    )
+    found = await stack.enter_async_context(listening)
+    log.info(
+        "collector listens by another protocol",
+        extra={"dialect": front.dialect, "host": found[0], "port": found[1]},
+    )
+    return found
+
+
+async def take_prices(settings: CollectorSettings, writer: Writer) -> str | None:
+    """Read the prices file anew, and price GPUs by it from now on; what is wrong with it, if anything is."""
+    if settings.prices_file is None:
+        return None
+    try:
+        prices = await asyncio.to_thread(load_book, settings.prices_file, settings.prices)
+        changed = await writer.take_prices(prices)
+    except (PricesError, StoreUnavailableError, RowsRefusedError, WriterStopped) as error:
+        log.error("prices not reloaded; the old ones go on", extra={"problem": str(error)})
+        return str(error)
+    log.info("prices reloaded", extra={"entries": len(prices.entries), "gpus_changed": changed})
+    return None
+
+
+def levels_of(
+    store: OpenStore,
+    writer: Writer,
+    timetable: Timetable,
+    disk: DiskMonitor,
+    clock_check: ClockCheck,
+    bodies: BodyReader,
+    decode_pool: DecodePool,
+    pacing: Pacing,
+    quota: SenderQuota,
+    access: AccessControl,
+) -> Levels:
+    """What /metrics, readiness and the doctor read of all stages."""
+    return Levels(
+        queue_bytes=writer.queue_bytes,
+        body_bytes_in_flight=bodies.in_flight_bytes,
+        database_bytes=store.frames.size_bytes,
+        batch_s=pacing.batch_s,
+        is_alive=writer.is_alive(),
+        is_decoding=decode_pool.is_alive,
+        is_failing=writer.is_failing(),
+        disk=disk.usage,
+        late_jobs=(*timetable.late, *store.storage.late_jobs),
+        storage_trouble=store.storage.trouble,
+        rollup_lag_s=store.storage.rollup_lag_s,
+        over_quota=quota.over,
+        clock_doubt=clock_check.reason,
+        is_clock_confirmed=clock_check.is_trusted,
+        disk_refusal=disk.refusal,
+        certificate_ends_at=access.certificate_ends_at,
+        authority_ends_at=access.authority_ends_at,
+    )

@@ -23,9 +23,9 @@ from gpuwarden_agent.exporter.latest import Latest
 from gpuwarden_agent.probe import Probe, Row
 from gpuwarden_agent.queue.batch import OpenBatch
 from gpuwarden_agent.queue.flusher import Flusher
+from gpuwarden_agent.queue.inventory import AgentFacts, Inventory, backend_of, is_simulated
 from gpuwarden_agent.queue.spool import LastRun, Spool, open_spool
 from gpuwarden_agent.reload import Reload, Use, Way, keep_reloading
-from gpuwarden_agent.sampling.inventory import AgentFacts, Inventory, backend_of, is_simulated
 from gpuwarden_agent.sampling.rediscovery import Rediscovery, keep_rediscovering
 from gpuwarden_agent.sampling.sampler import Cadence, Sampler
 from gpuwarden_agent.settings import AgentSettings

@@ -11,8 +11,8 @@ from gpuwarden_agent.events.kinds import span
 from gpuwarden_agent.events.recorder import EventRecorder
 from gpuwarden_agent.queue.batch import OpenBatch, TakenRows
 from gpuwarden_agent.queue.encode import encode
+from gpuwarden_agent.queue.inventory import Inventory
 from gpuwarden_agent.queue.spool import Dropped, Spool, SpoolError
-from gpuwarden_agent.sampling.inventory import Inventory
 from gpuwarden_agent.worker import Worker
 
 log = logging.getLogger(__name__)

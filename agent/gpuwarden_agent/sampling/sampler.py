@@ -16,9 +16,9 @@ from gpuwarden_agent.events.recorder import EventRecorder
 from gpuwarden_agent.probe import Probe, Reading, Row, Value
 from gpuwarden_agent.queue.batch import OpenBatch
 from gpuwarden_agent.queue.flusher import Flusher
+from gpuwarden_agent.queue.inventory import Inventory
 from gpuwarden_agent.queue.rows import impossible_columns
 from gpuwarden_agent.sampling.health import HealthEvent
-from gpuwarden_agent.sampling.inventory import Inventory
 from gpuwarden_agent.sampling.runner import ProbeRunner
 from gpuwarden_agent.sampling.schedule import Schedule, TickPlan, next_tick, wait_s
 

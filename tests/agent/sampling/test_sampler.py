@@ -13,8 +13,8 @@ from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.events.recorder import EventRecorder
 from gpuwarden_agent.queue.batch import OpenBatch
 from gpuwarden_agent.queue.flusher import Flusher
+from gpuwarden_agent.queue.inventory import AgentFacts, Inventory
 from gpuwarden_agent.queue.spool import Spool
-from gpuwarden_agent.sampling.inventory import AgentFacts, Inventory
 from gpuwarden_agent.sampling.sampler import Cadence, Sampler
 from gpuwarden_agent.worker import Worker
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpuwarden.clock import ManualClock
 from gpuwarden.models import model_named
 from gpuwarden_agent.probe import ProbeError
-from gpuwarden_agent.sampling.inventory import backend_of
+from gpuwarden_agent.queue.inventory import backend_of
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_simulator import SimulatedNode
 from gpuwarden_simulator.fleet import run_fleet

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from gpuwarden_agent.queue.rows import impossible_columns
-from gpuwarden_agent.sampling.inventory import (
+from gpuwarden_agent.queue.inventory import (
     RESHIP_AFTER_S,
     AgentFacts,
     Inventory,
     backend_of,
     is_simulated,
 )
+from gpuwarden_agent.queue.rows import impossible_columns
 
 FACTS = AgentFacts(node="n1", agent_id="a", boot_id="b", agent_version="1", labels={"rack": "12"})
 

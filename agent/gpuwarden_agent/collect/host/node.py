@@ -6,12 +6,13 @@ asks for everything): their columns are in that second's row alone.
 """
 
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.coerce import coerce
-from gpuwarden_agent.collect.host.reader import HostReader, HostReading, host_reader
+from gpuwarden_agent.collect.host.reader import HostReader, HostReading
 from gpuwarden_agent.probe import ProbeError, Reading, Value
 
 SLOW_MS = 10_000
@@ -71,6 +72,17 @@ class Total:
                 self._before_restarts += last
             self._last[name] = now
         return self._before_restarts + sum(self._last.values()) if self._last else None
+
+
+def host_reader(clock: Clock, system: str = sys.platform) -> HostReader:
+    """The reader of this system."""
+    if system == "linux":
+        from gpuwarden_agent.collect.host.linux import LinuxReader
+
+        return LinuxReader(clock)
+    from gpuwarden_agent.collect.host.portable import PsutilReader
+
+    return PsutilReader()
 
 
 class HostProbe:

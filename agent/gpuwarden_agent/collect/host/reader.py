@@ -1,12 +1,10 @@
-"""Defines what a reader of the host gives at one instant, and chooses the reader of this system."""
+"""Defines the interface of a host reader, and what it returns: the counters at one instant."""
 
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpuwarden.clock import Clock
 from gpuwarden_agent.probe import Value
 
 CPU_STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
@@ -43,14 +41,3 @@ class HostReader(Protocol):
     def facts(self) -> Mapping[str, Value]:
         """Columns of `nodes`; looks anew at which disks and interfaces there are."""
         ...
-
-
-def host_reader(clock: Clock, system: str = sys.platform) -> HostReader:
-    """The reader of this system."""
-    if system == "linux":
-        from gpuwarden_agent.collect.host.linux import LinuxReader
-
-        return LinuxReader(clock)
-    from gpuwarden_agent.collect.host.portable import PsutilReader
-
-    return PsutilReader()

@@ -23,9 +23,15 @@ from gpuwarden_agent.collect.host.linux import (
     parse_pressure,
     parse_stat,
 )
-from gpuwarden_agent.collect.host.node import HostProbe, Total, busiest_percent, cpu_percents
+from gpuwarden_agent.collect.host.node import (
+    HostProbe,
+    Total,
+    busiest_percent,
+    cpu_percents,
+    host_reader,
+)
 from gpuwarden_agent.collect.host.portable import PsutilReader
-from gpuwarden_agent.collect.host.reader import CPU_STATES, HostReader, host_reader
+from gpuwarden_agent.collect.host.reader import CPU_STATES, HostReader
 from gpuwarden_agent.probe import ProbeError, Row
 
 KIB = 1024

@@ -21,8 +21,7 @@ from gpuwarden.clock import SystemClock
 from gpuwarden_agent.collect.host.linux import LinuxReader
 from gpuwarden_agent.collect.host.node import HostProbe
 from gpuwarden_agent.collect.host.portable import PsutilReader
-from gpuwarden_agent.collect.nvidia.metrics import Call
-from gpuwarden_agent.collect.nvidia.nvml import GpuProcess
+from gpuwarden_agent.collect.nvidia.nvml import Call, GpuProcess
 from gpuwarden_agent.collect.processes.procfs import Process, ProcFs
 from gpuwarden_agent.collect.processes.trees import ProcessProbe
 from gpuwarden_agent.probe import Reading

@@ -12,7 +12,7 @@ from typing import Any
 import pynvml
 
 from gpuwarden_agent.collect.nvidia.event_source import nvml_events
-from gpuwarden_agent.collect.nvidia.metrics import ROWS, Call
+from gpuwarden_agent.collect.nvidia.metrics import ROWS
 from gpuwarden_agent.collect.nvidia.nvml import (
     BLANK,
     DRIVER_NOT_LOADED,
@@ -25,6 +25,7 @@ from gpuwarden_agent.collect.nvidia.nvml import (
     SUCCESS,
     UNINITIALIZED,
     UNKNOWN,
+    Call,
     EventSource,
     FieldQuery,
     FieldValue,

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuwarden.clock import Clock
-from gpuwarden_agent.collect.nvidia.metrics import CALLS, FIELDS, ROWS, Field
+from gpuwarden_agent.collect.nvidia.metrics import CALLS, FIELDS, ROWS
+from gpuwarden_agent.collect.nvidia.nvml import Field
 from gpuwarden_agent.collect.nvidia.query import (
     ASKED,
     LEARNED_FOR_S,

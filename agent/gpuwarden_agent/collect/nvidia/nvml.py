@@ -5,12 +5,12 @@ code. `device.py` implements the interface with nvidia-ml-py, the tests with mad
 """
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from gpuwarden_agent.collect.nvidia.metrics import Call
+from gpuwarden_agent.probe import Value
 
 CODE_NAMES: dict[int, str] = {
     0: "SUCCESS",
@@ -111,6 +111,71 @@ class FieldQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """A reading by an NVML function of its own."""
+
+    columns: tuple[str, ...]
+    """None: a call that other readings depend on."""
+    function: str
+    arguments: tuple[Any, ...] = ()
+    over: int = 1
+    """What the driver's unit is divided by."""
+    reading: str = ""
+    """Its name in reports; the calls of one name are timed together."""
+    needs: str = ""
+    """What the GPU must be or have for it to be asked; the reader says what holds."""
+    part: tuple[int, ...] = ()
+    """Arguments that name a part of the GPU: what it lacks says nothing of the other parts."""
+    plain: Callable[..., Any] = int
+    value: Callable[[Any], Any] | None = None
+    """Of several columns: a value each, or None for none of them."""
+    out: tuple[Callable[[], Any], ...] = ()
+    """Structures that the function fills, which `plain` gets."""
+    prepare: Callable[..., tuple[Any, ...]] | None = None
+    """Turns what is asked about into arguments of the function."""
+    answers: Mapping[int, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """Return codes that are an answer, and which."""
+
+    def values(self, answer: Any) -> Sequence[Value]:
+        """A value for each column."""
+        if self.value is not None:
+            answer = self.value(answer)
+        elif self.over != 1:
+            answer = None if answer == BLANK else answer / self.over
+        if len(self.columns) == 1:
+            return (answer,)
+        return () if answer is None else answer
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A reading by a field id of nvmlDeviceGetFieldValues: `times / over`, or `decoded` where the way
+    to the column's unit is no factor.
+    """
+
+    column: str
+    id: int
+    times: int = 1
+    over: int = 1
+    scope: int = 0
+    decoded: Callable[[int], Value] | None = None
+    needs: str = ""
+
+    def value(self, raw: float) -> Value:
+        """In the column's unit; None where the number cannot mean anything."""
+        if self.decoded is not None:
+            return self.decoded(raw) if isinstance(raw, int) else None
+        scaled = raw * self.times
+        # Whole numbers stay whole: a float would round counters above 2**53.
+        return scaled if self.over == 1 else scaled / self.over
+
+    @property
+    def query(self) -> FieldQuery:
+        """What the driver is asked."""
+        return FieldQuery(self.id, self.scope)
+
+
+@dataclass(frozen=True, slots=True)
 class FieldValue:
     """What the driver answered for one field; `value` only where `code` is SUCCESS."""
 
@@ -200,7 +265,7 @@ class NvmlCalls(Protocol):
         """Get (again) a handle, by UUID once that is known, and give the UUID."""
         ...
 
-    def ask(self, call: "Call", *arguments: Any) -> Any:
+    def ask(self, call: Call, *arguments: Any) -> Any:
         """One driver call; `arguments` come before those of the row."""
         ...
 

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.nvidia import nvml
-from gpuwarden_agent.collect.nvidia.metrics import FIELDS, GROUPS, Call, Field
-from gpuwarden_agent.collect.nvidia.nvml import FieldQuery, NvmlCalls, NvmlError
+from gpuwarden_agent.collect.nvidia.metrics import FIELDS, GROUPS
+from gpuwarden_agent.collect.nvidia.nvml import Call, Field, FieldQuery, NvmlCalls, NvmlError
 from gpuwarden_agent.collect.nvidia.timing import (
     TIERS_S,
     TRIAL_CALLS,

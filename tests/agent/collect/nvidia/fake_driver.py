@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuwarden_agent.collect.nvidia import nvml
-from gpuwarden_agent.collect.nvidia.metrics import Call
 from gpuwarden_agent.collect.nvidia.nvml import (
+    Call,
     FabricInfo,
     FieldQuery,
     FieldValue,

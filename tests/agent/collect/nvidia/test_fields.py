@@ -6,7 +6,8 @@ from tests.agent.collect.nvidia.fake_driver import UNSUPPORTED, Fails, FakeDevic
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.nvidia import nvml
-from gpuwarden_agent.collect.nvidia.metrics import NS, Field
+from gpuwarden_agent.collect.nvidia.metrics import NS
+from gpuwarden_agent.collect.nvidia.nvml import Field
 from gpuwarden_agent.collect.nvidia.query import (
     Query,
     asked_of_link,

@@ -7,7 +7,8 @@ from tests.agent.collect.nvidia.fake_driver import Fails, FakeDevice
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.nvidia import nvml
-from gpuwarden_agent.collect.nvidia.metrics import ROWS, Call
+from gpuwarden_agent.collect.nvidia.metrics import ROWS
+from gpuwarden_agent.collect.nvidia.nvml import Call
 from gpuwarden_agent.collect.nvidia.query import LEARNED_FOR_S, Query
 from gpuwarden_agent.collect.nvidia.timing import TRIAL_CALLS
 from gpuwarden_agent.probe import ProbeError

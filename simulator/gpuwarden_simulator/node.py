@@ -7,23 +7,30 @@ from gpuwarden.models import GpuModel
 from gpuwarden_agent.probe import Reading, Row
 from gpuwarden_simulator.devices import gpu as gpu_physics
 from gpuwarden_simulator.devices import host as host_physics
-from gpuwarden_simulator.devices import processes as process_tree
 from gpuwarden_simulator.devices.gpu import GpuLoad, GpuState
 from gpuwarden_simulator.devices.hardware import cpu_model_of, driver_facts, make_device, peers_of
 from gpuwarden_simulator.devices.host import HostState, SlowColumns
-from gpuwarden_simulator.devices.processes import TreeState
-from gpuwarden_simulator.devices.slow_tables import SlowTables
 from gpuwarden_simulator.faults import events as scripted_events
 from gpuwarden_simulator.faults.effects import Effects
 from gpuwarden_simulator.faults.events import Culprit
 from gpuwarden_simulator.faults.kinds import Fault, misfit
+from gpuwarden_simulator.jobs import processes as process_tree
 from gpuwarden_simulator.jobs.placement import (
     Placement,
     Timeline,
     check_placements,
     default_workloads,
 )
-from gpuwarden_simulator.jobs.workload import Demand, Job, Workload, demand, gpu_loads
+from gpuwarden_simulator.jobs.processes import TreeState
+from gpuwarden_simulator.jobs.workload import (
+    Demand,
+    Job,
+    Workload,
+    demand,
+    gpu_loads,
+    host_load,
+)
+from gpuwarden_simulator.slow_tables import SlowTables
 
 FIRST_STEP_MS = 1_000
 """What the first tick lives through, so that its readings are those of a running node."""
@@ -221,7 +228,7 @@ class SimulatedNode:
                 yield gpu, load
 
     def _host_load(self) -> host_physics.HostLoad:
-        return host_physics.total((asked.tree, len(job.pids)) for job, asked in self._asked)
+        return host_load((asked.tree, len(job.pids)) for job, asked in self._asked)
 
     def _begin(self, ts_ms: int) -> None:
         self._ask(ts_ms)

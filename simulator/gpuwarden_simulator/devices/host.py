@@ -6,13 +6,11 @@ on a node that has been up for days.
 
 import math
 import random
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpuwarden.models import GIB
 from gpuwarden_agent.probe import Row
-from gpuwarden_simulator.jobs.workload import TreeLoad
 
 MIB = 1024**2
 
@@ -61,21 +59,6 @@ class HostLoad(NamedTuple):
     memory_bytes: float
     remote_tasks: float = 0.0
     """Those of the blocked tasks that wait for the network, not for the disk."""
-
-
-def total(trees: Iterable[tuple[TreeLoad, int]]) -> HostLoad:
-    """The sum over jobs, each given as the load of one process and the number of its processes."""
-    cores = blocked = read = write = network = memory = remote = 0.0
-    for tree, processes in trees:
-        cores += processes * tree.cpu_percent / 100
-        blocked += processes * tree.blocked_tasks
-        read += processes * tree.read_bytes_per_second
-        write += processes * tree.write_bytes_per_second
-        network += processes * tree.network_bytes_per_second
-        memory += processes * tree.memory_bytes
-        if tree.is_remote:
-            remote += processes * tree.blocked_tasks
-    return HostLoad(cores, blocked, read, write, network, memory, remote)
 
 
 class Shares(NamedTuple):

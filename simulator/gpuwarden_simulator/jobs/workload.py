@@ -6,13 +6,14 @@ of the node at an instant. Everything is a mean over the second that ends there.
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
 from gpuwarden.models import GIB
 from gpuwarden_simulator.devices.gpu import GpuLoad
+from gpuwarden_simulator.devices.host import HostLoad
 
 GB, MB = 1e9, 1e6
 
@@ -170,6 +171,21 @@ def gpu_loads(job: Job, asked: Demand) -> list[tuple[int, GpuLoad]]:
         load = load._replace(cooling_factor=1.0)
         loads[1:] = [(gpu, load) for gpu in job.gpus[1:]]
     return loads
+
+
+def host_load(trees: Iterable[tuple[TreeLoad, int]]) -> HostLoad:
+    """The sum over jobs, each given as the load of one process and the number of its processes."""
+    cores = blocked = read = write = network = memory = remote = 0.0
+    for tree, processes in trees:
+        cores += processes * tree.cpu_percent / 100
+        blocked += processes * tree.blocked_tasks
+        read += processes * tree.read_bytes_per_second
+        write += processes * tree.write_bytes_per_second
+        network += processes * tree.network_bytes_per_second
+        memory += processes * tree.memory_bytes
+        if tree.is_remote:
+            remote += processes * tree.blocked_tasks
+    return HostLoad(cores, blocked, read, write, network, memory, remote)
 
 
 def _spread(rng: random.Random, half_width: float) -> float:

@@ -13,9 +13,8 @@ from gpuwarden_simulator.devices.host import (
     make_node_size,
     start,
     step,
-    total,
 )
-from gpuwarden_simulator.jobs.workload import TreeLoad
+from gpuwarden_simulator.jobs.workload import TreeLoad, host_load
 
 SIZE = make_node_size(8)
 QUIET = HostLoad(0, 0, 0, 0, 0, 0)
@@ -55,7 +54,7 @@ def test_cpu_states_add_up_and_nothing_is_out_of_range_under_any_load(
 def test_loads_of_processes_add_up() -> None:
     tree = TreeLoad(main_cpu_percent=50, loader_workers=4, loader_cpu_percent=100)
     blocked = TreeLoad(loader_workers=10, loader_blocked_percent=60, read_bytes_per_second=1e6)
-    load = total([(tree, 2), (blocked, 1)])
+    load = host_load([(tree, 2), (blocked, 1)])
     assert load.cpu_cores == pytest.approx(9)
     assert load.blocked_tasks == pytest.approx(6)
     assert load.read_bytes_per_second == 1e6

@@ -6,8 +6,8 @@ import pytest
 
 from gpuwarden.models import model_named
 from gpuwarden_simulator.devices import gpu as gpu_physics
-from gpuwarden_simulator.devices import processes as process_tree
 from gpuwarden_simulator.devices.hardware import make_device
+from gpuwarden_simulator.jobs import processes as process_tree
 from gpuwarden_simulator.jobs.workload import Job, TreeLoad, Workload, demand
 
 DEVICE = make_device(model_named("H100-SXM"), "s", 1, 8)

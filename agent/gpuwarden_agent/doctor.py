@@ -28,6 +28,7 @@ from gpuwarden.clock import Clock, from_ms, to_ms
 from gpuwarden.doctor import FAIL, OK, WARN, Check, check_life, check_unit, size_text
 from gpuwarden.lifecycle import StartError
 from gpuwarden.wire import error_sentence
+from gpuwarden_agent.collect.files import is_there
 from gpuwarden_agent.collect.kubernetes.directory import pod_directory
 from gpuwarden_agent.collect.nvidia.timing import CallReport, quantile
 from gpuwarden_agent.events.kinds import span
@@ -260,11 +261,7 @@ _OF_LINUX = (_check_process_io, _check_hidepid, _check_pressure)
 
 def _check_pod_resources(root: Path) -> Check | None:
     path = root / "var/lib/kubelet/pod-resources/kubelet.sock"
-    try:
-        is_there = path.exists()
-    except PermissionError:
-        is_there = True
-    if not is_there:
+    if not is_there(path):
         return None
     if os.access(path, os.R_OK | os.W_OK):
         return Check("pod_resources", OK, "kubelet tells which pod has which GPU")

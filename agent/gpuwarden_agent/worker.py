@@ -1,7 +1,7 @@
-"""Runs blocking calls on a daemon thread of their own: those of a driver, and of SQLite.
+"""Runs blocking calls, of a driver or of SQLite, on daemon threads.
 
 concurrent.futures joins its threads when the interpreter exits, so one driver call that never
-returns would keep the process from ending. A daemon thread is left behind instead.
+returns would keep the process from ending. The process leaves a daemon thread behind instead.
 """
 
 import asyncio
@@ -84,3 +84,30 @@ def _succeed(future: asyncio.Future[Any], result: Any) -> None:
 def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
+
+
+def within(limit_s: float, call: Callable[[], T], name: str) -> T:
+    """Return what `call` returns, or raise what it raises. Raises TimeoutError after `limit_s`; the
+    call then goes on in a daemon thread called `name`.
+    """
+    answers: queue.SimpleQueue[Callable[[], T]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001  # raised again by whoever waits
+            failure = error
+
+            def fail() -> T:
+                raise failure
+
+            answers.put(fail)
+        else:
+            answers.put(lambda: result)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    try:
+        answer = answers.get(timeout=limit_s)
+    except queue.Empty:
+        raise TimeoutError(f"it has not answered for {limit_s:g} s") from None
+    return answer()

@@ -33,9 +33,8 @@ from multidict import CIMultiDict
 from gpuwarden.clock import to_ms
 from gpuwarden.wire import AHEAD_S_MAX, CONTENT_TYPE
 from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.queue import reserve
 from gpuwarden_agent.queue.spool import FILE_NAME as SPOOL_FILE
-from gpuwarden_agent.queue.spool import Put, Spool
+from gpuwarden_agent.queue.spool import Put, Reserve, Spool
 from gpuwarden_agent.ship.http1 import HttpAddress, HttpResponse, NoAnswerError, NoConnectionError
 from gpuwarden_agent.ship.shipper import Shipper
 from gpuwarden_collector.http.bodies import Busy
@@ -715,7 +714,7 @@ class World:
                     "gpuwarden_collector.storage.state.uuid4",
                     lambda: UUID(int=rng.getrandbits(128)),
                 ),
-                mock.patch.object(reserve.Reserve, "hold", lambda self: True),
+                mock.patch.object(Reserve, "hold", lambda self: True),
                 mock.patch.object(writer_module, "plan", planned),
             ):
                 patches.enter_context(patch)

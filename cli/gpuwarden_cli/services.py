@@ -315,7 +315,7 @@ def sources_of(settings: "AgentSettings") -> Sources:
     """What the settings ask for. Raises StartError."""
     from gpuwarden.models import model_named
     from gpuwarden_agent.collect.discovery import discover
-    from gpuwarden_agent.collect.schedulers.slurm_probes import slurm_probes
+    from gpuwarden_agent.collect.schedulers.slurm_jobs import slurm_probes
 
     if settings.backend == "replay":
         from gpuwarden_cli.commands.recordings import replayed

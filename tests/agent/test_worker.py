@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gpuwarden_agent.worker import Worker, WorkerBusyError
+from gpuwarden_agent.worker import Worker, WorkerBusyError, within
 
 
 async def test_calls_run_in_order_on_one_thread_that_is_not_the_loops() -> None:
@@ -72,3 +72,18 @@ asyncio.run(main())
 """
     done = subprocess.run([sys.executable, "-c", code], timeout=20, check=False)
     assert done.returncode == 0
+
+
+def test_what_the_call_gives_or_raises_is_passed_on() -> None:
+    assert within(30, lambda: 7, "call") == 7
+    with pytest.raises(ZeroDivisionError):
+        within(30, lambda: 1 // 0, "call")
+
+
+def test_a_call_that_does_not_return_is_left_behind() -> None:
+    release = threading.Event()
+    try:
+        with pytest.raises(TimeoutError, match=r"^it has not answered for 0\.01 s$"):
+            within(0.01, lambda: release.wait(30), "call")
+    finally:
+        release.set()

@@ -13,7 +13,6 @@ from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.collect.amd.gpu import SYS, AmdGpuProbe, Card, driver_version, find_cards
 from gpuwarden_agent.collect.amd.processes import amd_process_probe
-from gpuwarden_agent.collect.call_timeout import within
 from gpuwarden_agent.collect.host.infiniband import infiniband_probe
 from gpuwarden_agent.collect.host.node import HostProbe
 from gpuwarden_agent.collect.kubernetes.pods import PodSource
@@ -35,6 +34,7 @@ from gpuwarden_agent.collect.shared_state import SharedState
 from gpuwarden_agent.events.kernel_log import DEVICE, kmsg_probe
 from gpuwarden_agent.events.xid_ledger import XidLedger
 from gpuwarden_agent.probe import Probe, Value
+from gpuwarden_agent.worker import within
 
 if TYPE_CHECKING:
     from gpuwarden_agent.collect.kubernetes.directory import PodDirectory

@@ -87,6 +87,17 @@ def listed(folder: Path) -> list[str]:
         return []
 
 
+def is_there(path: Path) -> bool:
+    """Whether the file exists; True also where permission to look is missing, so that the caller reports it."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def driver_of(device: Path) -> str | None:
     """Name of the driver that serves a PCI device."""
     try:

@@ -5,18 +5,23 @@ inventory stays until it is replaced. Time is the wall clock's, as in the rows: 
 from before the clock was set back, counts as old too.
 """
 
+import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.metrics import METRICS
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden_agent.exporter.sample_cache import CachedSample, followed, keep_ms
-from gpuwarden_agent.exporter.xid_counts import XidCounts
 from gpuwarden_agent.probe import Row, Value
 
 ROWS_MAX = 2048
 """Keys of all sample tables together: 16 GPUs in 7 MIG devices each, their 300 links, 1,400 processes."""
 INVENTORY_MAX = 256
+KINDS_MAX = 512
+"""GPUs times codes; a node that brings more has other worries."""
+
 
 WHOLE_TICK_TABLES = frozenset({"process_samples"})
 """Tables whose keys come and go: what is not in the newest reading has ended and is not shown."""
@@ -27,6 +32,64 @@ _KEYS = {
 }
 
 _Key = tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class XidKind:
+    """What Xids are counted by."""
+
+    node: Value
+    gpu: Value
+    gpu_uuid: Value
+    """None where it is not known which GPU has the bus id."""
+    pci_bus_id: Value
+    """Only where the UUID is not known."""
+    simulated: Value
+    code: int | None
+    """None where the event does not tell."""
+
+
+class XidCounts:
+    """Xids by GPU and code. `take` is the only way in."""
+
+    def __init__(self) -> None:
+        self.by_kind: Counter[XidKind] = Counter()
+        self.last: dict[Value, XidKind] = {}
+        """The last one with a code of each GPU, by UUID."""
+
+    def take(self, row: Row) -> bool:
+        """Count an `events` row of kind xid; False: there are too many kinds of them already."""
+        kind = _kind(row)
+        if kind not in self.by_kind and len(self.by_kind) >= KINDS_MAX:
+            return False
+        self.by_kind[kind] += 1
+        if kind.code is not None and kind.gpu_uuid is not None:
+            self.last[kind.gpu_uuid] = kind
+        return True
+
+
+def _kind(row: Row) -> XidKind:
+    details = _details(row)
+    code, gpu_uuid = details.get("xid"), row.get("gpu_uuid")
+    return XidKind(
+        node=row["node"],
+        gpu=row.get("gpu"),
+        gpu_uuid=gpu_uuid,
+        pci_bus_id=details.get("pci_bus_id") if gpu_uuid is None else None,
+        simulated=row.get("simulated"),
+        code=code if type(code) is int else None,
+    )
+
+
+def _details(row: Row) -> dict[str, Value]:
+    """What there is in the details, a JSON object; of its values the scalars."""
+    try:
+        details = json.loads(str(row.get("details")))
+    except ValueError:
+        return {}
+    if not isinstance(details, dict):
+        return {}
+    return {name: v for name, v in details.items() if not isinstance(v, dict | list)}
 
 
 class Latest:

@@ -23,14 +23,15 @@ Invariants
 - Another process may move batches between the two tables: `put` notices.
 - One agent a folder: a lock on `agent.lock` beside the file says so.
 - A file that SQLite cannot read is set aside under a new name, never deleted.
-- A full disk keeps batches from coming in, never from leaving: `spool.reserve` holds the room that
-  deleting takes (`reserve.py`).
+- A full disk stops new batches, never the deletion of old ones: `Reserve` holds the room that
+  deletion takes.
 """
 
 import contextlib
 import fcntl
 import os
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -41,7 +42,6 @@ from gpuwarden.files import sync_folder
 from gpuwarden.lifecycle import StartError, boot_id
 from gpuwarden.sqlite_file import move_aside, transaction
 from gpuwarden.wire import BatchId, batch_id_of, headers_of, sealed_under
-from gpuwarden_agent.queue.reserve import RESERVE_BYTES, Reserve
 
 FORMAT_VERSION = 1
 REFUSED_SHARE = 8
@@ -51,6 +51,9 @@ LOCK_NAME = "agent.lock"
 RESERVE_NAME = "spool.reserve"
 CHECKPOINT_PAGES = 256
 """Pages of 4 KiB that the WAL holds before it is written back: half of the reserve."""
+RESERVE_BYTES = 2 * 1024**2
+"""Twice what the WAL may hold before it is written back."""
+
 
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
@@ -130,6 +133,47 @@ class LastRun:
     """The newest tick that was sealed; None: this is the first run."""
     stopped_cleanly: bool
     same_boot: bool
+
+
+class Reserve:
+    """Reserves disk space, so that the spool can shrink on a full disk.
+
+    SQLite needs room to delete: a spool that filled the disk during an outage could not delete what
+    the collector then acknowledged. The reserve is a file of real blocks beside the spool. Deleting
+    may use its space; new batches never get it.
+    """
+
+    def __init__(self, path: Path, size_bytes: int = RESERVE_BYTES) -> None:
+        self._path = path
+        self._size_bytes = size_bytes
+        self.is_held = False
+
+    def hold(self) -> bool:
+        """Take the space, unless it is held; False when the disk does not have it."""
+        if self.is_held:
+            return True
+        try:
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            try:
+                if sys.platform == "linux":
+                    os.posix_fallocate(file, 0, self._size_bytes)
+                else:
+                    os.pwrite(file, bytes(self._size_bytes), 0)
+            finally:
+                os.close(file)
+        except OSError:
+            self.give()
+            return False
+        self.is_held = True
+        return True
+
+    def give(self) -> bool:
+        """Free the space, also what an earlier run held; False when there was none to free."""
+        self.is_held = False
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+            return True
+        return False
 
 
 class Spool:

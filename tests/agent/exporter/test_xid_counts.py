@@ -7,7 +7,7 @@ import pytest
 
 from gpuwarden_agent.events.xid_lines import Xid
 from gpuwarden_agent.events.xid_rows import row_of
-from gpuwarden_agent.exporter.xid_counts import KINDS_MAX, XidCounts
+from gpuwarden_agent.exporter.latest import KINDS_MAX, XidCounts
 
 
 def event(gpu_uuid: str | None = "GPU-1", **details: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The spool: named after its invariants, and compared with a list."""
 
+import asyncio
 import multiprocessing
 import os
 import resource
@@ -23,9 +24,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden.wire import BatchId
-from gpuwarden_agent.queue.reserve import RESERVE_BYTES
+from gpuwarden_agent.daemon import close_spool
 from gpuwarden_agent.queue.spool import (
     REFUSED_SHARE,
+    RESERVE_BYTES,
+    Reserve,
     SealedBatch,
     Spool,
     SpoolError,
@@ -33,6 +36,7 @@ from gpuwarden_agent.queue.spool import (
     refused_in,
     settle_refused,
 )
+from gpuwarden_agent.worker import Worker
 
 BYTES_MAX = 1000
 
@@ -517,3 +521,64 @@ class SpoolAgainstAList(RuleBasedStateMachine):
 
 TestSpoolAgainstAList = SpoolAgainstAList.TestCase
 TestSpoolAgainstAList.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+
+
+def test_what_is_held_takes_real_blocks_and_what_is_given_frees_them(tmp_path: Path) -> None:
+    reserve = Reserve(tmp_path / "r", 100_000)
+    assert reserve.hold()
+    assert reserve.hold()
+    assert (tmp_path / "r").stat().st_blocks * 512 >= 100_000
+    assert reserve.give()
+    assert not (tmp_path / "r").exists()
+    assert not reserve.give()
+
+
+def test_a_disk_without_the_space_is_told_and_left_as_it_was(tmp_path: Path) -> None:
+    reserve = Reserve(tmp_path / "r", 100_000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (99_999, hard))
+    try:
+        assert not reserve.hold()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+    assert reserve.hold()
+
+
+def test_a_folder_that_is_gone_has_nothing_to_hold_or_give(tmp_path: Path) -> None:
+    reserve = Reserve(tmp_path / "gone" / "r")
+    assert not reserve.hold()
+    assert not reserve.give()
+
+
+async def test_a_batch_goes_in_comes_out_and_is_forgotten() -> None:
+    spool, submit = Spool(None, bytes_max=100, clock=SystemClock(), boot="b"), Worker("s").submit
+    put = await submit(spool.put, b"abc", 2, last_ts_ms=1000)
+    assert (spool.count, spool.size_bytes, spool.boot_id, spool.bytes_max) == (1, 3, "b", 100)
+    oldest, newest = await submit(spool.oldest), await submit(spool.newest)
+    assert oldest
+    assert oldest == newest
+    assert await submit(spool.oldest, skip={put.sequence}) == []
+    assert await submit(spool.acknowledge, put.sequence)
+    second = await submit(spool.put, b"d", 1, last_ts_ms=None)
+    assert await submit(spool.refuse, second.sequence, "400: no")
+    assert spool.count == 0
+
+
+async def test_closing_waits_for_a_call_whose_caller_gave_up(tmp_path: Path) -> None:
+    spool, worker = open_spool(tmp_path, bytes_max=100, clock=SystemClock()), Worker("s")
+    giving_up = asyncio.ensure_future(worker.submit(spool.put, b"a", 1, last_ts_ms=None))
+    await asyncio.sleep(0)
+    giving_up.cancel()
+    await close_spool(spool, worker)
+    again = open_spool(tmp_path, bytes_max=100, clock=SystemClock())
+    assert again.count == 1
+    again.close()
+
+
+async def test_sqlite_runs_on_the_workers_thread() -> None:
+    used: list[str] = []
+    spool = Spool(None, bytes_max=100, clock=SystemClock())
+    spool._db.set_trace_callback(lambda _: used.append(threading.current_thread().name))
+    await Worker("spool thread").submit(spool.put, b"a", 1, last_ts_ms=None)
+    assert set(used) == {"spool thread"}

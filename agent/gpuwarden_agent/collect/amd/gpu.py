@@ -23,9 +23,8 @@ from pathlib import Path
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.amd import gpu_metrics as amd_metrics
 from gpuwarden_agent.collect.amd import sysfs as parse
-from gpuwarden_agent.collect.amd.gpu_metrics import Metrics, number, numbers
+from gpuwarden_agent.collect.amd.gpu_metrics import Metrics, number, numbers, xgmi_rows
 from gpuwarden_agent.collect.amd.health import HealthReader
-from gpuwarden_agent.collect.amd.links import xgmi_rows
 from gpuwarden_agent.collect.amd.smi import SmiMetrics
 from gpuwarden_agent.collect.amd.throttling import Throttling
 from gpuwarden_agent.collect.coerce import coerce

@@ -1,9 +1,8 @@
-"""Decodes the binary file `gpu_metrics` of the amdgpu driver, by the names of the kernel.
+"""Decodes the binary file `gpu_metrics` of the amdgpu driver, and makes rows of its xGMI links.
 
-The layouts are those of drivers/gpu/drm/amd/include/kgd_pp_interface.h, versions 1.3 (MI100, MI200,
-Radeon) and 1.4 to 1.8 (MI300 and later), with the machine's own alignment. Older versions lack what
-is asked for here, versions 2 and 3 are of APUs. A value that is all ones is one that the firmware
-does not give.
+Names and layouts are those of drivers/gpu/drm/amd/include/kgd_pp_interface.h, versions 1.3 (MI100,
+MI200, Radeon) and 1.4 to 1.8 (MI300 and later), with the machine's own alignment. Older versions
+lack the values that are read here; versions 2 and 3 belong to APUs. A value of all ones is absent.
 """
 
 import struct
@@ -11,10 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from gpuwarden_agent.probe import Row
+
 Metrics = Mapping[str, int | Sequence[int | None]]
 """Values by name; those that there are, absent ones of a list None."""
 
 XGMI_LINKS = 8
+KIB = 1024
+GIGABIT_BYTES = 1e9 / 8
+IS_ACTIVE = {0: False, 1: True}
+"""enum amdgpu_xgmi_link_status; 2: unknown."""
 _HEADER = struct.Struct("=HBB")
 NEWEST = (1, 8)
 _OF_APUS = frozenset({2, 3})
@@ -156,3 +161,50 @@ def numbers(metrics: Metrics, name: str) -> Sequence[int | None]:
     """The values of a list; none where it is absent."""
     value = metrics.get(name)
     return () if value is None or isinstance(value, int) else value
+
+
+def xgmi_rows(metrics: Metrics) -> list[Row]:
+    """Rows of `link_samples` for xGMI links (Infinity Fabric between GPUs), without identity.
+
+    The firmware counts bytes link by link from MI300 on. Drivers with metrics of version 1.7 and
+    newer tell the state of each link. Older ones have a number for each of eight links, used or
+    not: there, and where the state is unknown, a link is a row once it has carried something.
+
+    The other end of a link is unknown: the numbers of the metrics and those of `xgmi_port_num` are
+    the same in some drivers only. `xgmi_error` is never read, because reading clears it.
+    """
+    read = _padded(metrics, "xgmi_read_data_acc")
+    written = _padded(metrics, "xgmi_write_data_acc")
+    states = _padded(metrics, "xgmi_link_status")
+    rows: list[Row] = []
+    for link in range(XGMI_LINKS):
+        state = states[link]
+        is_active = None if state is None else IS_ACTIVE.get(state)
+        if is_active is None and not (read[link] or written[link]):
+            continue
+        row: Row = {
+            "link_type": "xgmi",
+            "link": link,
+            "remote_type": "gpu",
+            "active": is_active,
+            "speed_bytes_per_second": _speed(metrics),
+            "tx_bytes_total": _bytes(written[link]),
+            "rx_bytes_total": _bytes(read[link]),
+        }
+        rows.append(row)
+    return rows
+
+
+def _speed(metrics: Metrics) -> float | None:
+    """Lanes times Gbit/s of each, one way."""
+    width, gigabits = number(metrics, "xgmi_link_width"), number(metrics, "xgmi_link_speed")
+    return width * gigabits * GIGABIT_BYTES if width and gigabits else None
+
+
+def _padded(metrics: Metrics, name: str) -> list[int | None]:
+    values = list(numbers(metrics, name))[:XGMI_LINKS]
+    return values + [None] * (XGMI_LINKS - len(values))
+
+
+def _bytes(kib: int | None) -> int | None:
+    return None if kib is None else kib * KIB

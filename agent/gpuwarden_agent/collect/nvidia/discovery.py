@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuwarden.clock import Clock
-from gpuwarden_agent.collect.call_timeout import within
 from gpuwarden_agent.collect.nvidia.events import DriverState
 from gpuwarden_agent.collect.nvidia.nvml import (
     DRIVER_NOT_LOADED,
@@ -27,6 +26,7 @@ from gpuwarden_agent.collect.nvidia.nvml import (
 )
 from gpuwarden_agent.events.kinds import event
 from gpuwarden_agent.probe import Probe, Value
+from gpuwarden_agent.worker import within
 
 log = logging.getLogger(__name__)
 

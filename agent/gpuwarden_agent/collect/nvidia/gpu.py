@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.coerce import coerce
 from gpuwarden_agent.collect.nvidia.gpm import GpmReader
-from gpuwarden_agent.collect.nvidia.health import read_health
 from gpuwarden_agent.collect.nvidia.inventory import InventoryReader
 from gpuwarden_agent.collect.nvidia.links import LinkReader
 from gpuwarden_agent.collect.nvidia.metrics import ROWS
@@ -32,6 +31,9 @@ UNTRUE_UTILIZATIONS = 2
 
 FANS_MAX = 16
 """More is no number of fans."""
+
+AMPERE = 7
+"""nvmlDeviceArchitecture_t of the first GPUs that remap rows; older ones retire pages."""
 
 FAST_WITHOUT_NVLINK = tuple(each for each in ASKED["gpu_samples"] if not each.field.needs)
 
@@ -227,3 +229,41 @@ def _fan_percent(query: Query) -> int | None:
 
 def _without_untrue_zeros(values: dict[str, Value]) -> dict[str, Value]:
     return {name: v for name, v in values.items() if v != 0 or name not in _NEVER_ZERO}
+
+
+def read_health(query: Query, architecture: int | None, is_mig: bool) -> dict[str, Value]:
+    """Columns of `gpu_health_samples`. `architecture`: None if unknown; `is_mig`: MIG is on.
+
+    Boards without ECC answer some of these calls with zeroes (GeForce does for remapped rows), which
+    would mean that memory nobody checks is sound. So most are called on boards with ECC alone.
+    """
+    modes = query.ask(ROWS["ecc_modes"])
+    has = conditions(
+        has_ecc=query.is_there("ecc_modes"),
+        is_ecc_on=modes is None or modes[0],
+        architecture=architecture,
+        is_mig=is_mig,
+    )
+    asked = [a for a in ASKED["gpu_health_samples"] if not a.field.needs or a.field.needs in has]
+    values = read_columns(query, "health_fields", asked)
+    return values | read_calls(query, "gpu_health_samples", values, has)
+
+
+def conditions(
+    *, has_ecc: bool, is_ecc_on: bool, architecture: int | None, is_mig: bool
+) -> frozenset[str]:
+    """What rows of `metrics.py` need, of what this GPU has."""
+    if not has_ecc:
+        return frozenset()
+    has = {"ecc"}
+    if is_ecc_on:
+        has.add("ecc_on")
+    if architecture is None or architecture >= AMPERE:
+        has.add("remaps")
+        # With MIG devices there, remapped rows are not told (nvidia-smi: N/A), and nothing says
+        # that the fields know it; the call does.
+        if not is_mig:
+            has.add("remap_fields")
+    if architecture is None or architecture < AMPERE:
+        has.add("retires")
+    return frozenset(has)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.coerce import coerce
+from gpuwarden_agent.collect.files import is_there
 from gpuwarden_agent.collect.processes.cgroup import CgroupFs
 from gpuwarden_agent.collect.processes.owner import user_name
 from gpuwarden_agent.collect.processes.procfs import ProcFs
@@ -194,17 +195,6 @@ class AllocationProbe:
                     "the environment of Slurm's jobs may not be read: give the agent CAP_SYS_PTRACE"
                 )
         return found, errors
-
-
-def is_there(path: Path) -> bool:
-    """Whether there is such a file; one that may not be looked at is, so that somebody learns of it."""
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def allocation_probe(

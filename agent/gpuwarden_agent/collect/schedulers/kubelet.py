@@ -5,13 +5,11 @@ rest of the agent. h2 is imported with the first call, so that a host without Ku
 """
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
-
-from gpuwarden_agent.collect.schedulers.protobuf import string, strings, submessages
 
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 METHOD = "/v1.PodResourcesLister/List"
@@ -20,6 +18,9 @@ TIMEOUT_S = 1.5
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 """The kubelet's own limit."""
 OK, DEADLINE_EXCEEDED, UNIMPLEMENTED = 0, 4, 12
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+"""Wire types of Protocol Buffers."""
+VARINT_BYTES_MAX = 10
 
 
 class PodResourcesError(Exception):
@@ -158,3 +159,60 @@ def _refusal(status: str, headers: Mapping[str, str]) -> str:
         return "no answer within the time that we gave it"
     said = unquote(headers.get("grpc-message", "")) or f"HTTP {headers.get(':status', '?')}"
     return f"the kubelet refused: {said} (gRPC status {status or 'missing'})"
+
+
+def fields(message: bytes | memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Field numbers and values in the order in which they stand; a submessage is its bytes.
+
+    Raises ValueError where the message is cut short or is none.
+    """
+    data = memoryview(message)
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        number, kind = key >> 3, key & 7
+        if not number:
+            raise ValueError("field number 0")
+        if kind == VARINT:
+            value, at = _varint(data, at)
+            yield number, value
+            continue
+        if kind == BYTES:
+            size, at = _varint(data, at)
+        elif kind in (FIXED64, FIXED32):
+            size = 8 if kind == FIXED64 else 4
+        else:
+            raise ValueError(f"wire type {kind}")
+        if size > len(data) - at:
+            raise ValueError("message cut short")
+        yield number, data[at : at + size]
+        at += size
+
+
+def submessages(message: bytes | memoryview, number: int) -> Iterator[memoryview]:
+    """The values of a repeated field that holds messages or strings. Raises ValueError."""
+    for found, value in fields(message):
+        if found == number and isinstance(value, memoryview):
+            yield value
+
+
+def strings(message: bytes | memoryview, number: int) -> list[str]:
+    """The values of a repeated string. Raises ValueError."""
+    return [bytes(value).decode(errors="replace") for value in submessages(message, number)]
+
+
+def string(message: bytes | memoryview, number: int) -> str:
+    """A string; of several the last counts, and none is empty. Raises ValueError."""
+    return next(reversed(strings(message, number)), "")
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    value = 0
+    for n in range(VARINT_BYTES_MAX):
+        if at + n >= len(data):
+            raise ValueError("message cut short")
+        byte = data[at + n]
+        value |= (byte & 0x7F) << (7 * n)
+        if byte < 0x80:
+            return value, at + n + 1
+    raise ValueError("number too long")

@@ -4,10 +4,12 @@ A job is a row when its note appears, every ten seconds while it runs, and when 
 restart the notes are read again, so that no job is forgotten; rows that come twice say the same.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 
+from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.coerce import coerce
-from gpuwarden_agent.collect.files import read_text
+from gpuwarden_agent.collect.files import is_there, read_text
 from gpuwarden_agent.collect.processes.cgroup import (
     NO_LIMIT_BYTES,
     V2,
@@ -18,9 +20,10 @@ from gpuwarden_agent.collect.processes.cgroup import (
 )
 from gpuwarden_agent.collect.processes.owner import user_name
 from gpuwarden_agent.collect.schedulers.gpu_names import GpuNames
-from gpuwarden_agent.collect.schedulers.slurm import job_folders, numbers_of
-from gpuwarden_agent.collect.schedulers.slurm_notes import JobNote, SlurmNotes
-from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
+from gpuwarden_agent.collect.schedulers.slurm import INSTALLED, job_folders, numbers_of
+from gpuwarden_agent.collect.schedulers.slurm_controller import SlurmControllerProbe
+from gpuwarden_agent.collect.schedulers.slurm_notes import NOTES, JobNote, SlurmNotes
+from gpuwarden_agent.probe import Probe, ProbeError, Reading, Row, Value
 
 TABLE = "slurm_job_samples"
 USED_EVERY_MS = 10_000
@@ -166,3 +169,20 @@ class SlurmJobProbe:
             **self._used.get(note.job, {}),
         }
         return coerce(TABLE, values)
+
+
+def slurm_probes(
+    bus_ids: Mapping[str, tuple[int, str]],
+    clock: Clock,
+    *,
+    controller: bool,
+    notes: Path = NOTES,
+    installed: Sequence[Path] = INSTALLED,
+) -> list[Probe]:
+    """`bus_ids`: GPUs by PCI bus id; may grow. `controller`: ask Slurm's controller, too."""
+    probes: list[Probe] = []
+    if any(map(is_there, (notes, *installed))):
+        probes.append(SlurmJobProbe(SlurmNotes(notes), GpuNames(bus_ids)))
+    if controller:
+        probes.append(SlurmControllerProbe(clock))
+    return probes

@@ -1,6 +1,6 @@
 """xGMI links: which are rows, and in which units."""
 
-from gpuwarden_agent.collect.amd.links import xgmi_rows
+from gpuwarden_agent.collect.amd.gpu_metrics import xgmi_rows
 
 WAY = {"xgmi_link_width": 16, "xgmi_link_speed": 32}
 

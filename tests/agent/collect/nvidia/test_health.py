@@ -22,7 +22,7 @@ from gpuwarden.clock import ManualClock
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden_agent.collect.coerce import coerce
 from gpuwarden_agent.collect.nvidia import nvml
-from gpuwarden_agent.collect.nvidia.health import read_health
+from gpuwarden_agent.collect.nvidia.gpu import read_health
 from gpuwarden_agent.collect.nvidia.metrics import FABRIC_FAULTS, fabric_health, recovery_action
 from gpuwarden_agent.collect.nvidia.nvml import FabricInfo, SramErrors
 from gpuwarden_agent.collect.nvidia.query import Query

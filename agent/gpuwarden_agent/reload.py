@@ -1,7 +1,8 @@
-"""Reads settings anew while the agent runs (SIGHUP, `systemctl reload`).
+"""Reads the settings again while the agent runs (SIGHUP, `systemctl reload`).
 
-What can change live is how it reaches its collectors and how it logs. Token and authority are read again even where
-their paths are the same. What is wrong changes nothing and is one line of the log.
+The agent applies live how it reaches its collectors and how it logs. It reads token and authority
+again even where their paths are the same. Settings with an error change nothing; the error is one
+line of the log.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ LIVE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """When to read settings anew, and how."""
+    """When to read the settings again, and how."""
 
     asked: asyncio.Event
     load: Callable[[], AgentSettings]
@@ -37,14 +38,14 @@ class Reload:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Names of settings that are others now."""
+    """Names of settings that changed."""
 
     live: tuple[str, ...]
     restart: tuple[str, ...]
 
 
 def difference(before: AgentSettings, after: AgentSettings) -> Difference:
-    """What changed, by whether it can change live."""
+    """Settings that changed, by whether they take effect live."""
     names = changed(before, after)
     live = tuple(name for name in names if name in LIVE)
     return Difference(live, tuple(name for name in names if name not in LIVE))
@@ -53,22 +54,22 @@ def difference(before: AgentSettings, after: AgentSettings) -> Difference:
 Use = Callable[[Sequence[Transport]], Awaitable[None]]
 
 
-class Way:
-    """The way to the collectors: transports that can be replaced while batches are sent."""
+class Connections:
+    """Transports to the collectors, which can be replaced while batches are sent."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._open = AsyncExitStack()
+        self._stack = AsyncExitStack()
 
-    async def begin(self, settings: AgentSettings) -> Sequence[Transport]:
-        """The first transports. Raises StartError."""
-        transports, self._open = await self._opened(settings)
+    async def open(self, settings: AgentSettings) -> Sequence[Transport]:
+        """Open the first transports. Raises StartError."""
+        transports, self._stack = await self._opened(settings)
         return transports
 
     async def replace(self, settings: AgentSettings, use: Use) -> None:
-        """Have others used, and close those before. Raises StartError, and then nothing has changed."""
+        """Open new transports, `use` them, and close the old ones. Raises StartError, and then keeps the old ones."""
         transports, stack = await self._opened(settings)
-        before, self._open = self._open, stack
+        before, self._stack = self._stack, stack
         try:
             await use(transports)
         finally:
@@ -76,7 +77,7 @@ class Way:
 
     async def close(self) -> None:
         """Close the transports."""
-        await self._open.aclose()
+        await self._stack.aclose()
 
     async def _opened(self, settings: AgentSettings) -> tuple[Sequence[Transport], AsyncExitStack]:
         access = Access(settings.token_file, settings.tls_ca)
@@ -88,14 +89,16 @@ class Way:
             return transports, stack.pop_all()
 
 
-async def keep_reloading(reload: Reload, settings: AgentSettings, way: Way, use: Use) -> None:
-    """Read `settings` anew whenever it is asked for, until cancelled."""
+async def keep_reloading(
+    reload: Reload, settings: AgentSettings, connections: Connections, use: Use
+) -> None:
+    """Read the settings again whenever `reload` asks for it, until cancelled."""
     while True:
         await reload.asked.wait()
         reload.asked.clear()
         try:
             after = reload.load()
-            await way.replace(after, use)
+            await connections.replace(after, use)
         except (SettingsError, StartError) as error:
             log.error("not reloaded; the old settings go on", extra={"why": str(error)})
             continue

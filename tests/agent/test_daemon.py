@@ -21,10 +21,11 @@ import pytest
 from gpuwarden.clock import ManualClock, SystemClock, to_ms
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.daemon import SEAL_TIMEOUT_S, run
+from gpuwarden_agent.daemon import run
 from gpuwarden_agent.queue.spool import Put, Spool, open_spool
 from gpuwarden_agent.sampling.rediscovery import keep_rediscovering
 from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_agent.supervision import SEAL_TIMEOUT_S
 
 
 def settings(url: str, state_dir: Path, **more: Any) -> AgentSettings:

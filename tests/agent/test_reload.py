@@ -18,7 +18,7 @@ from gpuwarden.settings import SettingsError
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.queue.encode import encode
 from gpuwarden_agent.queue.spool import Spool
-from gpuwarden_agent.reload import LIVE, Difference, Reload, Way, difference, keep_reloading
+from gpuwarden_agent.reload import LIVE, Connections, Difference, Reload, difference, keep_reloading
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_agent.ship.shipper import Shipper
 from gpuwarden_agent.ship.transport import Transport, open_transport
@@ -39,10 +39,10 @@ def test_what_changed_is_told_apart_by_whether_it_can_change_live() -> None:
 class Case:
     """A reload under the test's control: what the file says, and which transports are in use."""
 
-    def __init__(self, way: Way) -> None:
+    def __init__(self, connections: Connections) -> None:
         self.says: AgentSettings | Exception = BEFORE
         self.used: list[list[str]] = []
-        self.way = way
+        self.connections = connections
         self.reload = Reload(asyncio.Event(), self.load)
 
     def load(self) -> AgentSettings:
@@ -62,14 +62,14 @@ class Case:
 @asynccontextmanager
 async def reloading(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Case]:
     caplog.set_level(logging.INFO)
-    way = Way(SystemClock())
-    await way.begin(BEFORE)
-    case = Case(way)
+    connections = Connections(SystemClock())
+    await connections.open(BEFORE)
+    case = Case(connections)
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(keep_reloading(case.reload, BEFORE, way, case.use))
+        task = group.create_task(keep_reloading(case.reload, BEFORE, connections, case.use))
         yield case
         task.cancel()
-    await way.close()
+    await connections.close()
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
@@ -120,13 +120,13 @@ async def test_token_and_authority_are_read_again_where_the_paths_are_the_same(
     async def use(transports: Sequence[Transport]) -> None:
         found.append(transports[0]._credentials.authorization)
 
-    way = Way(SystemClock())
+    connections = Connections(SystemClock())
     with pytest.raises(StartError):
-        await way.begin(settings)
+        await connections.open(settings)
     for _ in range(2):
         token.write_text(Token.new(Scope.INGEST).text)
-        await way.replace(settings, use)
-    await way.close()
+        await connections.replace(settings, use)
+    await connections.close()
     assert len(set(found)) == 2 and None not in found
 
 

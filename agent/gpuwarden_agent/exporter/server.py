@@ -1,9 +1,10 @@
-"""Serves GET /metrics and GET /healthz over HTTP."""
+"""Serves GET /metrics and GET /healthz of an agent over HTTP."""
 
 import errno
 import gzip
+import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from aiohttp import web
@@ -11,7 +12,15 @@ from aiohttp import web
 from gpuwarden.access import is_local_name
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.collect.processes.owner import is_loopback
+from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.exporter.exposition import CONTENT_TYPE
+from gpuwarden_agent.exporter.latest import Latest
+from gpuwarden_agent.exporter.names import check_name_sets
+from gpuwarden_agent.exporter.page import metrics_page
+from gpuwarden_agent.probe import Probe
+from gpuwarden_agent.settings import AgentSettings
+
+log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SHUTDOWN_TIMEOUT_S = 1.0
@@ -19,6 +28,29 @@ COMPRESSION = 1
 """A page repeats itself so much that the cheapest level makes a tenth of it."""
 
 _REFUSED = re.compile(r"q\s*=\s*0(\.0*)?\s*$")
+
+
+@asynccontextmanager
+async def exporting(
+    settings: AgentSettings, latest: Latest, counters: Counters, probes: Sequence[Probe]
+) -> AsyncIterator[None]:
+    """Serve the page of an agent until the block is left. `probes`: more may come. Raises StartError."""
+    names = settings.exporter_names
+    check_name_sets(names)
+
+    def page() -> str:
+        return metrics_page(
+            settings.node_name, latest, counters, names, xid_probes=_xid_probes(probes)
+        )
+
+    async with serving(settings.exporter_host, settings.exporter_port or 0, page) as url:
+        log.info("exporter listens", extra={"url": url})
+        yield
+
+
+def _xid_probes(probes: Sequence[Probe]) -> list[str]:
+    """Probes that report Xids: those of a node's events; a simulator reports those of its GPUs."""
+    return [p.name for p in probes if p.simulated or (p.gpu_uuid is None and "events" in p.tables)]
 
 
 @asynccontextmanager

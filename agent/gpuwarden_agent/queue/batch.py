@@ -5,6 +5,7 @@ hangs): then the oldest rows go, counted. A row whose key is already there is le
 collector would refuse the whole batch for it.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -43,6 +44,8 @@ class OpenBatch:
         self.count = 0
         self.last_ts_ms: int | None = None
         """The newest tick that was begun."""
+        self.seal_requested = asyncio.Event()
+        """Set when the rows are to be sealed within a second."""
 
     def add(self, table: str, row: Row) -> int:
         """Add a checked row; how many rows that lost: itself as a duplicate, or the oldest."""

@@ -48,7 +48,6 @@ class Flusher:
         self._inventory = inventory
         self._recorder = recorder
         self._sealed = sealed
-        self._wanted = asyncio.Event()
         self._turn = asyncio.Lock()
         # Nodes tick at the same instant; each waits a moment of its own, so that a collector of
         # thousands does not get all their batches at once. What comes meanwhile goes along.
@@ -63,19 +62,19 @@ class Flusher:
 
     def seal_soon(self) -> None:
         """Seal the open batch within a second."""
-        self._wanted.set()
+        self._batch.seal_requested.set()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Seal what is asked for until `stop`."""
         while not stop.is_set():
             try:
                 async with asyncio.timeout(RETRY_S):
-                    await self._wanted.wait()
+                    await self._batch.seal_requested.wait()
             except TimeoutError:
                 if not self.is_failing:
                     continue
             if not await until(stop, self._delay_s):
-                self._wanted.clear()
+                self._batch.seal_requested.clear()
                 await self.seal()
 
     async def seal(self, *, is_last: bool = False) -> None:

@@ -2,31 +2,41 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 
+DELAYS_KEPT = 600
+"""Ticks whose delays are kept: ten minutes of one a second."""
 
-class Delays:
-    """How late ticks were: the last 600, which at one a second are ten minutes."""
 
-    KEPT = 600
+def quantile(values: Sequence[float], share: float) -> float | None:
+    """The smallest value that `share` of them do not exceed; None if there are none."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
-    def __init__(self) -> None:
-        self._ring = array("f")
+
+class Recent:
+    """Keeps the newest numbers of a series, as floats of 32 bits."""
+
+    __slots__ = ("_next", "_size", "values")
+
+    def __init__(self, size: int) -> None:
+        """`size`: how many are kept."""
+        self._size = size
         self._next = 0
+        self.values: Sequence[float] = array("f")
+        """In the order of their arrival until `size` of them came."""
 
-    def add(self, seconds: float) -> None:
-        """Note a tick."""
-        if len(self._ring) < self.KEPT:
-            self._ring.append(seconds)
+    def add(self, value: float) -> None:
+        """Add a number, in the place of the oldest one when `size` are there."""
+        assert isinstance(self.values, array)
+        if len(self.values) < self._size:
+            self.values.append(value)
         else:
-            self._ring[self._next] = seconds
-            self._next = (self._next + 1) % self.KEPT
-
-    def quantile(self, share: float) -> float:
-        """The delay in seconds that `share` of the ticks did not exceed; 0 before the first."""
-        ordered = sorted(self._ring)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+            self.values[self._next] = value
+            self._next = (self._next + 1) % self._size
 
 
 @dataclass(slots=True)
@@ -67,12 +77,12 @@ class Counters:
     tries_failed: int = 0
     """Tries in a row that brought no batch to the collector; 0: it takes them."""
     last_error: str | None = None
-    tick_delays: Delays = field(default_factory=Delays)
+    tick_delays: Recent = field(default_factory=lambda: Recent(DELAYS_KEPT))
 
     @property
     def tick_delay_p99_s(self) -> float:
-        """The delay behind the wall clock's second that 99 of 100 ticks of late did not exceed."""
-        return self.tick_delays.quantile(0.99)
+        """The delay, behind the wall clock's second, that 99 of 100 recent ticks did not exceed; 0 before the first."""
+        return quantile(self.tick_delays.values, 0.99) or 0.0
 
     def log_fields(self) -> dict[str, object]:
         """The counts as fields of a log line; counters by name are summed."""
@@ -80,21 +90,19 @@ class Counters:
         return {
             name: value.total() if isinstance(value, Counter) else value
             for name, value in values
-            if value is not None and not isinstance(value, Delays)
+            if value is not None and not isinstance(value, Recent)
         } | {"tick_delay_p99_ms": round(1000 * self.tick_delay_p99_s, 1)}
 
 
 def total(several: Iterable[Counters]) -> Counters:
-    """The sum of several agents' counters; `last_error` is the first that there is, delays are each
-    agent's own.
-    """
+    """Add up the counters of several agents. `last_error` is the first there is; delays are not added."""
     result = Counters()
     for counters in several:
         for f in fields(Counters):
             mine, theirs = getattr(result, f.name), getattr(counters, f.name)
             if f.name == "last_error":
                 result.last_error = result.last_error or counters.last_error
-            elif isinstance(mine, Delays):
+            elif isinstance(mine, Recent):
                 continue
             elif isinstance(mine, Counter):
                 mine.update(theirs)

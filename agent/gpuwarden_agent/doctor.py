@@ -30,7 +30,8 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden.wire import error_sentence
 from gpuwarden_agent.collect.files import is_there
 from gpuwarden_agent.collect.kubernetes.directory import pod_directory
-from gpuwarden_agent.collect.nvidia.timing import CallReport, quantile
+from gpuwarden_agent.collect.nvidia.timing import CallReport
+from gpuwarden_agent.counters import quantile
 from gpuwarden_agent.events.kinds import span
 from gpuwarden_agent.once import call_all
 from gpuwarden_agent.probe import Probe, ProbeError

@@ -2,7 +2,11 @@
 
 from collections import Counter
 
-from gpuwarden_agent.counters import Counters, Delays, total
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden_agent.counters import Counters, Recent, quantile, total
 
 
 def test_counts_of_a_fleet_add_up_by_name() -> None:
@@ -23,11 +27,20 @@ def test_a_log_line_has_sums_and_leaves_out_what_is_absent() -> None:
     assert "last_error" not in fields
 
 
-def test_delays_are_those_of_the_last_ticks() -> None:
-    delays = Delays()
-    assert delays.quantile(0.99) == 0.0
-    delays.add(9.0)
-    for number in range(Delays.KEPT):
-        delays.add(number / Delays.KEPT)
-    assert delays.quantile(1.0) < 1.0, "the first has left"
-    assert delays.quantile(0.5) == 0.5
+def test_the_newest_numbers_are_kept() -> None:
+    recent = Recent(600)
+    assert quantile(recent.values, 0.99) is None
+    recent.add(9.0)
+    for number in range(600):
+        recent.add(number / 600)
+    assert quantile(recent.values, 1.0) == pytest.approx(599 / 600), "the first has left"
+    assert quantile(recent.values, 0.5) == 0.5
+
+
+@given(st.lists(st.floats(0, 1000), min_size=1), st.floats(0, 1))
+def test_a_quantile_is_a_value_that_its_share_does_not_exceed(
+    values: list[float], share: float
+) -> None:
+    found = quantile(values, share)
+    assert found in values
+    assert sum(v <= found for v in values) >= share * len(values)

@@ -21,9 +21,9 @@ from gpuwarden_agent.collect.nvidia.timing import (
     TRIAL_CALLS,
     CallReport,
     CallTimes,
-    quantile,
     tier_after_trial,
 )
+from gpuwarden_agent.counters import quantile
 from gpuwarden_agent.probe import ProbeError, Value
 
 log = logging.getLogger(__name__)

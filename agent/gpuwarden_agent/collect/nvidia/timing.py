@@ -1,13 +1,14 @@
-"""Decides from the durations of driver calls how often each may be made: pure functions.
+"""Decides from the durations of driver calls how often each call is made: pure functions.
 
-A call belongs to a tier: it is made every second, every ten or every minute. Its first calls are
-timed, and one that is slow on this machine moves one tier down, once: 40 ms for a reading that is
-wanted each second would, on a node of eight GPUs, keep the driver's lock for a third of the time.
+A call belongs to a tier: every second, every ten seconds or every minute. Its first calls are timed.
+A call that is slow on this machine moves one tier down, once: a reading of 40 ms every second
+would, on a node of eight GPUs, hold the driver's lock for a third of the time.
 """
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from gpuwarden_agent.counters import Recent, quantile
 
 TIERS_S = (1, 10, 60)
 """Seconds between two calls, fastest first."""
@@ -28,22 +29,13 @@ def slower(tier_s: int) -> int:
 
 
 def tier_after_trial(tier_s: int, timings_ms: Sequence[float]) -> int:
-    """The tier of a call whose own is `tier_s`: the next one if its first TRIAL_CALLS calls took too
-    long, by their median: the first one of all often wakes the GPU up, which says nothing about the
-    next.
+    """The tier of a call whose own is `tier_s`: the next one if the median of its first TRIAL_CALLS
+    calls is slow. The median, because the very first call often wakes the GPU up.
     """
     trial = timings_ms[:TRIAL_CALLS]
     median_ms = quantile(trial, 0.5)
     is_slow = len(trial) == TRIAL_CALLS and median_ms is not None and median_ms > SLOW_MS
     return slower(tier_s) if is_slow else tier_s
-
-
-def quantile(timings_ms: Sequence[float], share: float) -> float | None:
-    """The smallest timing that `share` of them do not exceed; None: there are none."""
-    if not timings_ms:
-        return None
-    ordered = sorted(timings_ms)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +58,9 @@ class CallReport:
 
 
 class CallTimes:
-    """The timings of one call, newest KEPT of them, and its tier."""
+    """The tier of one call, how often it was made, and its newest timings."""
 
-    __slots__ = ("_ring", "call", "code", "count", "own_tier_s", "tier_s")
+    __slots__ = ("_recent", "call", "code", "count", "own_tier_s", "tier_s")
 
     def __init__(self, tier_s: int) -> None:
         self.call = ""
@@ -76,18 +68,15 @@ class CallTimes:
         self.count = 0
         self.own_tier_s = tier_s
         self.tier_s = tier_s
-        self._ring = array("f")
+        self._recent = Recent(KEPT)
 
     def add(self, duration_ms: float, code: int) -> None:
-        """Note a call that was made."""
-        if len(self._ring) < KEPT:
-            self._ring.append(duration_ms)
-        else:
-            self._ring[self.count % KEPT] = duration_ms
+        """Add a call that was made."""
+        self._recent.add(duration_ms)
         self.count += 1
         self.code = code
 
     @property
     def timings_ms(self) -> Sequence[float]:
         """In the order of the calls until KEPT of them were made."""
-        return self._ring
+        return self._recent.values

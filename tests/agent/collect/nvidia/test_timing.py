@@ -10,7 +10,6 @@ from gpuwarden_agent.collect.nvidia.timing import (
     TIERS_S,
     TRIAL_CALLS,
     CallTimes,
-    quantile,
     slower,
     tier_after_trial,
 )
@@ -37,19 +36,6 @@ def test_too_few_calls_decide_nothing() -> None:
 @given(st.sampled_from(TIERS_S), st.lists(st.floats(0, 100)))
 def test_no_call_becomes_faster(tier_s: int, timings: list[float]) -> None:
     assert tier_after_trial(tier_s, timings) in (tier_s, slower(tier_s))
-
-
-@given(st.lists(st.floats(0, 1000), min_size=1), st.floats(0, 1))
-def test_a_quantile_is_a_timing_that_its_share_does_not_exceed(
-    timings: list[float], share: float
-) -> None:
-    found = quantile(timings, share)
-    assert found in timings
-    assert sum(t <= found for t in timings) >= share * len(timings)
-
-
-def test_of_no_timings_there_is_no_quantile() -> None:
-    assert quantile([], 0.5) is None
 
 
 def test_the_newest_timings_are_kept() -> None:

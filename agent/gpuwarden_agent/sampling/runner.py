@@ -6,7 +6,7 @@ samples and nothing else. What comes after the deadline is dropped: it says noth
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.counters import Counters
@@ -208,6 +208,19 @@ class ProbeRunner:
             return False
         self._described_at_s = now_s
         return True
+
+
+async def wait_for_readings(runners: Iterable[ProbeRunner], until_next_tick_s: float) -> bool:
+    """Wait until no call of this tick runs, so that its readings go into its own batch, but never
+    into the next tick. False: some calls still run.
+    """
+    try:
+        async with asyncio.timeout(0.8 * until_next_tick_s):
+            for runner in runners:
+                await runner.is_idle.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 def _outcome(call: Callable[[], Reading]) -> tuple[Outcome, Reading | None]:

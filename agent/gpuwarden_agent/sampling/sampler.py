@@ -19,7 +19,7 @@ from gpuwarden_agent.queue.flusher import Flusher
 from gpuwarden_agent.queue.inventory import Inventory
 from gpuwarden_agent.queue.rows import impossible_columns
 from gpuwarden_agent.sampling.health import HealthEvent
-from gpuwarden_agent.sampling.runner import ProbeRunner
+from gpuwarden_agent.sampling.runner import ProbeRunner, wait_for_readings
 from gpuwarden_agent.sampling.schedule import Schedule, TickPlan, next_tick, wait_s
 
 log = logging.getLogger(__name__)
@@ -162,14 +162,8 @@ class Sampler:
 
     async def _tick(self, ts_ms: int, missed: int = 0) -> None:
         self._read(ts_ms, self._runners, missed)
-        # A reading takes milliseconds: wait for it, so that it is sealed with its own tick, but
-        # never into the next one.
         left_s = wait_s(self._cadence.interval_ms, to_ms(self._clock.now()))
-        try:
-            async with asyncio.timeout(0.8 * left_s):
-                for runner in self._runners:
-                    await runner.is_idle.wait()
-        except TimeoutError:
+        if not await wait_for_readings(self._runners, left_s):
             log.debug("tick goes on without a slow probe", extra={"node": self._node})
         self._recorder.flush()
         if self._ends_window(ts_ms):

@@ -10,7 +10,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -109,7 +109,9 @@ class Block:
 
 def encode_block(entries: Sequence[Entry], header: RecordingHeader | None = None) -> bytes:
     """A block; the first one of a file carries the header. Raises ValueError for NaN or infinity."""
-    lines = [] if header is None else [_header_line(header)]
+    lines: list[dict[str, Any]] = []
+    if header is not None:
+        lines.append({"format": FORMAT, "version": VERSION, **asdict(header)})
     lines += [_entry_line(entry) for entry in entries]
     text = "".join(
         json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
@@ -185,23 +187,6 @@ def _may_go_on(data: bytes) -> bool:
     except zlib.error:
         return False
     return len(text) < BLOCK_BYTES_MAX
-
-
-def _header_line(header: RecordingHeader) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "gpuwarden": header.gpuwarden,
-        "node": header.node,
-        "started_at": header.started_at,
-        "interval_s": header.interval_s,
-        "label": header.label,
-        "has_identity": header.has_identity,
-        "probes": [
-            {"name": probe.name, "tables": dict(probe.tables), "gpu_uuid": probe.gpu_uuid}
-            for probe in header.probes
-        ],
-    }
 
 
 def _entry_line(entry: Entry) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.probe import Probe, Reading, Row
 from gpuwarden_agent.queue.rows import impossible_columns
 from gpuwarden_agent.sampling.health import HealthEvent
-from gpuwarden_agent.sampling.runner import ProbeRunner
+from gpuwarden_agent.sampling.runner import ProbeRunner, wait_for_readings
 from gpuwarden_agent.sampling.schedule import Schedule, next_tick, wait_s
 from gpuwarden_simulator.recordings.format import (
     Described,
@@ -167,7 +167,8 @@ class Recorder:
             if plan.ts_ms is None:
                 continue
             self._read(plan.ts_ms, plan.missed)
-            await self._settled()
+            left_s = wait_s(self._interval_ms, to_ms(self._clock.now()))
+            await wait_for_readings(self._runners, left_s)
             # The first block is written early, so that the file has its header.
             is_early = not self._has_header and self.tally.ticks > 1
             is_full = len(self._entries) >= ENTRIES_MAX
@@ -193,16 +194,6 @@ class Recorder:
         self.tally.ticks += 1
         for runner in self._runners:
             runner.tick(ts_ms, missed)
-
-    async def _settled(self) -> None:
-        """Wait for the readings of this tick, but never into the next one."""
-        left_s = wait_s(self._interval_ms, to_ms(self._clock.now()))
-        try:
-            async with asyncio.timeout(0.8 * left_s):
-                for runner in self._runners:
-                    await runner.is_idle.wait()
-        except TimeoutError:
-            return
 
     def _accept(self, probe: Probe, ts_ms: int, reading: Reading) -> None:
         rows = {

@@ -65,8 +65,6 @@ class Discovery:
     """One line for people: what is watched, or why no GPU is."""
     gpus: int
     """GPUs that the drivers count; a dead one is among them."""
-    backend: str
-    """Column `backend` of `nodes`: "nvml", "amdgpu", "amdgpu+nvml" or "none"."""
     bus_ids: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Index and UUID of NVIDIA GPUs by PCI bus id, as their probes learn them."""
     nvidia: NvidiaHost | None = None
@@ -189,7 +187,7 @@ def discover(
     directory = _pod_directory(pods, clock)
     if backend == "none":
         host = HostProbe(clock)
-        return Discovery((host,), f"host metrics only{_without(host)}", 0, "none")
+        return Discovery((host,), f"host metrics only{_without(host)}", 0)
     cards = find_cards(sys) if backend == "auto" else []
     version = driver_version(sys) if cards else None
     name = node or socket.gethostname()
@@ -263,7 +261,7 @@ class _Found:
                 return self._made(_amd_alone(amd, self._clock, found), host)
             node = HostProbe(self._clock)
             message = _host_only(found) + _without(node)
-            return self._made(Discovery((node,), message, 0, "none"), host)
+            return self._made(Discovery((node,), message, 0), host)
         driver, devices = found
         first = 1 + max((device.index for device in devices), default=-1)
         host = self._host(first)
@@ -281,16 +279,13 @@ class _Found:
         named = f"NVIDIA driver {facts.get('driver_version', 'of unknown version')}"
         host = HostProbe(self._clock, facts)
         if processes is None:
-            return Discovery((host,), f"{named} here, but no GPU: host metrics only", 0, "nvml")
+            return Discovery((host,), f"{named} here, but no GPU: host metrics only", 0)
         probes = [self._makers.gpu(device) for device in devices]
         message = f"{_gpus(len(devices))}, {named}"
         if amd.cards:
             message = f"{message}; {amd.counted}"
-        backend = "amdgpu+nvml" if amd.cards else "nvml"
         gpus = len(devices) + len(amd.cards)
-        return Discovery(
-            (*probes, *amd.probes(first, self._clock), processes, host), message, gpus, backend
-        )
+        return Discovery((*probes, *amd.probes(first, self._clock), processes, host), message, gpus)
 
     def _host(self, first: int) -> NvidiaHost:
         """`first`: the index where AMD GPUs begin."""
@@ -328,7 +323,7 @@ def _amd_alone(amd: _Amd, clock: Clock, nvidia: NvmlUnavailable | None) -> Disco
     if nvidia is not None and nvidia.code != LIBRARY_NOT_FOUND:
         message = f"{message}; NVIDIA driver not usable ({nvidia.reason})"
     probes = (*amd.probes(0, clock), HostProbe(clock, known))
-    return Discovery(probes, message, len(amd.cards), "amdgpu")
+    return Discovery(probes, message, len(amd.cards))
 
 
 def _gpus(count: int, vendor: str = "") -> str:

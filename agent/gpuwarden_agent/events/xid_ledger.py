@@ -7,7 +7,7 @@ together when GPU and code are the same and their times are near; each belongs t
 the oldest first, so that N lines and N events are N Xids, and N lines and M events the larger of
 both.
 
-`step` and `with_log` are pure. Times are monotonic seconds.
+`step` is pure. Times are monotonic seconds.
 """
 
 import threading
@@ -57,11 +57,6 @@ class Ledger:
     """Of the kernel: told without an event."""
     log_read_s: float | None = None
     """When the kernel's log was last read to its end; None: it cannot be read."""
-
-
-def with_log(ledger: Ledger, read_s: float | None) -> Ledger:
-    """The kernel's log was read to its end at `read_s`; None: it cannot be read."""
-    return replace(ledger, log_read_s=read_s)
 
 
 def step(
@@ -147,13 +142,13 @@ class XidLedger:
     def log_is_read(self, now_s: float) -> list[Row]:
         """The log was read to its end: rows of events that waited for that."""
         with self._lock:
-            self._ledger = with_log(self._ledger, now_s)
+            self._ledger = replace(self._ledger, log_read_s=now_s)
         return self._step(now_s)
 
     def log_is_unreadable(self) -> None:
         """Wait for no lines until it is read again."""
         with self._lock:
-            self._ledger = with_log(self._ledger, None)
+            self._ledger = replace(self._ledger, log_read_s=None)
 
     def _step(
         self, now_s: float, lines: Sequence[XidReport] = (), events: Sequence[XidReport] = ()

@@ -1,6 +1,7 @@
 """Xids of two sources: each is told once, whatever order the sources come in."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,6 @@ from gpuwarden_agent.events.xid_ledger import (
     XidLedger,
     XidReport,
     step,
-    with_log,
 )
 
 GPU = "0000:3b:00.0"
@@ -43,7 +43,7 @@ def test_a_line_is_told_at_once_and_its_event_never() -> None:
     assert words(told) == ["line"]
     ledger, told = step(ledger, 100, events=[event(100)])
     assert told == []
-    assert step(with_log(ledger, 110), 110)[1] == []
+    assert step(replace(ledger, log_read_s=110), 110)[1] == []
 
 
 def test_an_event_waits_for_its_line() -> None:
@@ -51,13 +51,13 @@ def test_an_event_waits_for_its_line() -> None:
     assert told == []
     ledger, told = step(ledger, 100.2, lines=[line(99.9)])
     assert words(told) == ["line"]
-    assert step(with_log(ledger, 110), 110)[1] == []
+    assert step(replace(ledger, log_read_s=110), 110)[1] == []
 
 
 def test_an_event_goes_out_alone_when_the_log_was_read_and_has_no_line() -> None:
     ledger, _ = step(READABLE, 100, events=[event(100)])
-    assert step(with_log(ledger, 100.1), 100.1)[1] == [], "the line may be on its way"
-    ledger, told = step(with_log(ledger, 101), 101)
+    assert step(replace(ledger, log_read_s=100.1), 100.1)[1] == [], "the line may be on its way"
+    ledger, told = step(replace(ledger, log_read_s=101), 101)
     assert words(told) == ["event"]
     assert step(ledger, 101, lines=[line(100)])[1] == [], "a late line is the same Xid"
 
@@ -78,13 +78,13 @@ def test_without_a_log_an_event_is_told_at_once_and_history_does_not_repeat_it()
 
 def test_a_log_that_becomes_unreadable_lets_go_of_what_waits() -> None:
     ledger, _ = step(READABLE, 100, events=[event(100)])
-    assert words(step(with_log(ledger, None), 100)[1]) == ["event"]
+    assert words(step(replace(ledger, log_read_s=None), 100)[1]) == ["event"]
 
 
 @pytest.mark.parametrize(("lines", "events"), [(3, 3), (3, 1), (1, 3), (5, 0), (0, 2)])
 def test_of_several_of_one_code_the_larger_number_is_told(lines: int, events: int) -> None:
     ledger, first = step(READABLE, 100, lines=[line(99.5)] * lines, events=[event(100)] * events)
-    _, later = step(with_log(ledger, 102), 102)
+    _, later = step(replace(ledger, log_read_s=102), 102)
     assert len(first) + len(later) == max(lines, events)
 
 
@@ -96,26 +96,26 @@ def test_of_several_of_one_code_the_larger_number_is_told(lines: int, events: in
 def test_what_is_not_the_same_is_told_beside_it(other: XidReport) -> None:
     ledger, first = step(READABLE, 100, lines=[line(99.5)])
     ledger, _ = step(ledger, other.until_s, events=[other])
-    _, later = step(with_log(ledger, 120), 120)
+    _, later = step(replace(ledger, log_read_s=120), 120)
     assert words(first + later) == ["line", "event"]
 
 
 def test_a_code_that_nvml_does_not_know_is_that_of_the_line() -> None:
     ledger, first = step(READABLE, 100, lines=[line(99.9, code=79)])
     ledger, later = step(ledger, 100, events=[event(100, code=UNKNOWN_CODE)])
-    assert words(first + later + step(with_log(ledger, 110), 110)[1]) == ["line"]
+    assert words(first + later + step(replace(ledger, log_read_s=110), 110)[1]) == ["line"]
 
 
 def test_an_event_that_the_driver_kept_while_a_call_hung_belongs_to_its_line() -> None:
     ledger, first = step(READABLE, 100, lines=[line(100)])
     ledger, later = step(ledger, 150, events=[event(150, since_s=99)])
-    assert words(first + later + step(with_log(ledger, 160), 160)[1]) == ["line"]
+    assert words(first + later + step(replace(ledger, log_read_s=160), 160)[1]) == ["line"]
 
 
 def test_nothing_is_kept_for_ever() -> None:
     ledger, _ = step(READABLE, 100, lines=[line(100)], events=[event(100, code=48)])
-    ledger, _ = step(with_log(ledger, 101), 101)
-    ledger, _ = step(with_log(ledger, 200 + LINES_KEPT_S), 200 + LINES_KEPT_S)
+    ledger, _ = step(replace(ledger, log_read_s=101), 101)
+    ledger, _ = step(replace(ledger, log_read_s=200 + LINES_KEPT_S), 200 + LINES_KEPT_S)
     assert (ledger.waiting, ledger.told_events, ledger.told_lines) == ((), (), ())
 
 
@@ -148,7 +148,7 @@ def test_in_any_order_nothing_is_lost_and_nothing_doubled(
             new = [
                 line(t / 10, code, bus) for at, t, code, bus in lines if tenth - 10 < at <= tenth
             ]
-            ledger, more = step(with_log(ledger, now_s), now_s, lines=new)
+            ledger, more = step(replace(ledger, log_read_s=now_s), now_s, lines=new)
             told += more
         if tenth % 10 == nvml_phase % 10:
             found = [

@@ -28,7 +28,14 @@ from gpuwarden_agent.collect.amd.health import HealthReader
 from gpuwarden_agent.collect.amd.smi import SmiMetrics
 from gpuwarden_agent.collect.amd.throttling import Throttling
 from gpuwarden_agent.collect.coerce import coerce
-from gpuwarden_agent.collect.files import DeviceFiles, driver_of, first_bytes, listed, text_of
+from gpuwarden_agent.collect.files import (
+    DeviceFiles,
+    driver_of,
+    first_bytes,
+    listed,
+    read_text,
+    text_of,
+)
 from gpuwarden_agent.events.kinds import event
 from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
 
@@ -80,10 +87,8 @@ def find_cards(sys: Path = SYS) -> list[Card]:
 
 def driver_version(sys: Path = SYS) -> str | None:
     """Version of an amdgpu driver that came with ROCm; None: the kernel's own, which has none."""
-    try:
-        return parse.name(text_of(sys / "module/amdgpu/version"))
-    except OSError:
-        return None
+    version = read_text(sys / "module/amdgpu/version")
+    return None if version is None else parse.name(version)
 
 
 class AmdGpuProbe:
@@ -414,7 +419,4 @@ class AmdGpuProbe:
 
 
 def _is_amd(device: Path) -> bool:
-    try:
-        return text_of(device / "vendor").strip() == parse.AMD
-    except OSError:
-        return False
+    return (read_text(device / "vendor") or "").strip() == parse.AMD

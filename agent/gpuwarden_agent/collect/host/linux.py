@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from gpuwarden.clock import Clock
 from gpuwarden.schema import WIRE_TABLES
+from gpuwarden_agent.collect.files import read_text
 from gpuwarden_agent.collect.host.mounts import (
     Mount,
     by_superblock,
@@ -199,7 +200,8 @@ class LinuxReader:
     def _cpu_cores(self) -> int | None:
         """Physical cores: the threads of one have the same list of siblings."""
         siblings = {
-            _text(cpu / "topology/core_cpus_list") or _text(cpu / "topology/thread_siblings_list")
+            _text_of(cpu / "topology/core_cpus_list")
+            or _text_of(cpu / "topology/thread_siblings_list")
             for cpu in (self._sys / "devices/system/cpu").glob("cpu[0-9]*")
         }
         return len(siblings - {""}) or None
@@ -214,7 +216,7 @@ class LinuxReader:
         # sysfs has a partition only below its disk, `device` only with hardware behind it, and
         # `hidden` set on the paths of a multipath disk. It writes "/" of a name as "!".
         block = self._sys / "block" / name.replace("/", "!")
-        return (block / "device").exists() and _text(block / "hidden").strip() != "1"
+        return (block / "device").exists() and _text_of(block / "hidden").strip() != "1"
 
     def _mounts(self) -> list[Mount]:
         # A node of containers has thousands of mounts; those that matter are few.
@@ -267,7 +269,7 @@ class LinuxReader:
         return physical or single
 
     def _os_name(self) -> str | None:
-        for line in _text(self._etc / "os-release").splitlines():
+        for line in _text_of(self._etc / "os-release").splitlines():
             key, _, value = line.partition("=")
             if key == "PRETTY_NAME":
                 return value.strip().strip("\"'") or None
@@ -290,9 +292,5 @@ def parse_cpuinfo(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in lines}
 
 
-def _text(path: Path) -> str:
-    """Text of a file; empty where it cannot be read."""
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
+def _text_of(path: Path) -> str:
+    return read_text(path) or ""

@@ -51,7 +51,8 @@ AGAIN_AFTER_S = 300.0
 AFTER_FAILURE_S = 60.0
 KEPT_S = 600.0
 """How long a pod that has ended stays known."""
-GONE, NOT_ACCEPTABLE = 410, 406
+GONE = 410
+"""HTTP status: the resource version is too old."""
 
 
 @dataclass(slots=True)

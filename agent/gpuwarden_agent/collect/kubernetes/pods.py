@@ -106,12 +106,8 @@ def parse_pods(answer: bytes, names: PodLabelNames) -> dict[str, PodNames]:
 
 
 def parse_labels(answer: bytes) -> dict[str, str]:
-    """Labels of an object. Raises ValueError when it is none."""
-    found = json.loads(answer)
-    metadata = found.get("metadata") if isinstance(found, dict) else None
-    if isinstance(metadata, dict):
-        return _texts(metadata, "labels")
-    raise ValueError("no object")
+    """Labels of an object. Raises ValueError when the answer is not an object."""
+    return _texts(_metadata(answer), "labels")
 
 
 def workload_of(metadata: Mapping[str, Any]) -> str | None:
@@ -136,13 +132,19 @@ def workload_of(metadata: Mapping[str, Any]) -> str | None:
 
 
 def parse_parent(answer: bytes) -> str | None:
-    """Kind/name of what an object belongs to; None: nothing. Raises ValueError when it is no object."""
+    """Kind/name of the owner of an object; None: it has none. Raises ValueError when the answer is not
+    an object.
+    """
+    owner = _owner(_metadata(answer))
+    kind, name = _text(owner, "kind"), _text(owner, "name")
+    return f"{kind}/{name}" if kind and name else None
+
+
+def _metadata(answer: bytes) -> Mapping[str, Any]:
     found = json.loads(answer)
     metadata = found.get("metadata") if isinstance(found, dict) else None
     if isinstance(metadata, dict):
-        owner = _owner(metadata)
-        kind, name = _text(owner, "kind"), _text(owner, "name")
-        return f"{kind}/{name}" if kind and name else None
+        return metadata
     raise ValueError("no object")
 
 

@@ -54,17 +54,17 @@ def used_by(folders: Mapping[str, str]) -> dict[str, Value]:
             "memory_peak_bytes": number(read_text(f"{folder}/memory.peak")),
             "memory_limit_bytes": number(read_text(f"{folder}/memory.max")),
         }
-    cpu, memory = folders.get("cpuacct"), folders.get("memory")
-    nanos = number(read_text(f"{cpu}/cpuacct.usage")) if cpu else None
-    limit = number(read_text(f"{memory}/memory.limit_in_bytes")) if memory else None
+
+    def read(controller: str, name: str) -> int | None:
+        folder = folders.get(controller)
+        return number(read_text(f"{folder}/{name}")) if folder else None
+
+    nanos = read("cpuacct", "cpuacct.usage")
+    limit = read("memory", "memory.limit_in_bytes")
     return {
         "cpu_seconds_total": None if nanos is None else nanos / 1e9,
-        "memory_used_bytes": number(read_text(f"{memory}/memory.usage_in_bytes"))
-        if memory
-        else None,
-        "memory_peak_bytes": number(read_text(f"{memory}/memory.max_usage_in_bytes"))
-        if memory
-        else None,
+        "memory_used_bytes": read("memory", "memory.usage_in_bytes"),
+        "memory_peak_bytes": read("memory", "memory.max_usage_in_bytes"),
         "memory_limit_bytes": None if limit is None or limit >= NO_LIMIT_BYTES else limit,
     }
 

@@ -1,12 +1,12 @@
-"""Reads a GPU's links, each a row of `link_samples` every ten seconds: NVLinks, and C2C to a Grace CPU.
+"""Reads the links of a GPU: NVLinks, and C2C to a Grace CPU, each a row of `link_samples`.
 
 Error counters come from nvmlDeviceGetNvLinkErrorCounter, link by link. The older field ids for them
-(32-59, 96-119, 161-163) answer success and 0 on Hopper whatever happened, so they are never read:
-where the call does not answer, the errors are unknown.
+(32-59, 96-119, 161-163) always return 0 on Hopper, so they are never read: where the call fails,
+the errors are unknown.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gpuwarden.clock import Clock
@@ -23,21 +23,15 @@ from gpuwarden_agent.collect.nvidia.query import (
 from gpuwarden_agent.probe import Row, Value
 
 LINKS_MAX = 64
-"""More is no number of links: a sentinel, or a field that means something else to this driver."""
+"""A larger number is a sentinel, or a field that this driver uses for something else."""
 
 BYTES = FIELDS["link_samples"][:2]
 FALLBACKS = tuple(zip(BYTES, FIELDS["nvlink5_bytes"], strict=True))
 ERRORS = tuple(row for row in CALLS["link_samples"] if row.reading == "nvlink_errors")
 
 
-@dataclass(frozen=True, slots=True)
-class _Identity:
-    """What a link is; it does not change, and is asked for rarely."""
-
-    asked_s: float
-    version: int | None
-    remote_type: str | None
-    remote_pci_bus_id: str | None
+def _text(value: Value) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _number_of_links(value: Value) -> int | None:
@@ -50,18 +44,19 @@ class LinkReader:
     def __init__(self, query: Query, clock: Clock) -> None:
         self._query = query
         self._clock = clock
-        self._identities: dict[int, _Identity] = {}
+        self._identities: dict[int, tuple[float, Row]] = {}
+        """When it was asked what a link is, which does not change, and the answer."""
         self._states: dict[int, bool] = {}
         self._c2c_links = 0
 
     def learn(self) -> int | None:
-        """Ask how many links there are, and give the number of NVLinks; None: not told."""
+        """Ask how many links there are; returns the number of NVLinks, None if unknown."""
         counts = read_columns(self._query, "link_counts", ASKED["link_counts"])
         self._c2c_links = _number_of_links(counts.get("c2c_links")) or 0
         return _number_of_links(counts.get("nvlinks"))
 
     def look(self, nvlinks: int) -> None:
-        """Ask which of the NVLinks are up, for what follows."""
+        """Ask which of the NVLinks are up; the other methods use the answer."""
         self._states = {}
         for link in range(nvlinks):
             is_active = self._query.ask_of(ROWS["is_nvlink_active"], link)
@@ -70,11 +65,11 @@ class LinkReader:
 
     @property
     def active(self) -> int | None:
-        """NVLinks that are up; None where no link tells, also where there is none."""
+        """NVLinks that are up; None if no link gives its state, or there is none."""
         return sum(self._states.values()) if self._states else None
 
     def rows(self) -> list[Row]:
-        """A row for each link that tells its state, and for each C2C link."""
+        """A row for each link that gives its state, and for each C2C link."""
         active = [link for link, is_active in self._states.items() if is_active]
         measured = self._fields("nvlink_fields", FIELDS["link_samples"], active)
         self._add_fallbacks(measured)
@@ -87,10 +82,11 @@ class LinkReader:
         return rows + self._c2c_rows()
 
     def ways(self) -> list[str | None]:
-        """What each NVLink that is up leads to: "switch", or the bus id of a GPU."""
-        found = (self._known(link) for link, is_active in self._states.items() if is_active)
+        """The other end of each NVLink that is up: "switch", or the bus id of a GPU."""
+        found = (self._identity(link) for link, is_active in self._states.items() if is_active)
         return [
-            "switch" if each.remote_type == "switch" else each.remote_pci_bus_id for each in found
+            "switch" if link["remote_type"] == "switch" else _text(link["remote_pci_bus_id"])
+            for link in found
         ]
 
     def forget(self) -> None:
@@ -126,25 +122,16 @@ class LinkReader:
         return {row.columns[0]: self._query.ask_of(row, link, *row.part) for row in ERRORS}
 
     def _identity(self, link: int) -> Row:
-        known = self._known(link)
-        return {
-            "version": known.version,
-            "remote_type": known.remote_type,
-            "remote_pci_bus_id": known.remote_pci_bus_id,
-        }
-
-    def _known(self, link: int) -> _Identity:
         now_s = self._clock.monotonic()
-        known = self._identities.get(link)
-        if known is None or now_s - known.asked_s >= LEARNED_FOR_S:
-            known = _Identity(
-                now_s,
-                self._one("nvlink_version", link),
-                self._one("nvlink_remote_type", link),
-                self._one("nvlink_remote_bus_id", link),
-            )
-            self._identities[link] = known
-        return known
+        asked_s, row = self._identities.get(link, (-math.inf, {}))
+        if now_s - asked_s >= LEARNED_FOR_S:
+            row = {
+                "version": self._one("nvlink_version", link),
+                "remote_type": self._one("nvlink_remote_type", link),
+                "remote_pci_bus_id": self._one("nvlink_remote_bus_id", link),
+            }
+            self._identities[link] = now_s, row
+        return row
 
     def _one(self, reading: str, link: int) -> Any:
         row = ROWS[reading]

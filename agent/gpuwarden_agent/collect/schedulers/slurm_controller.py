@@ -1,7 +1,7 @@
-"""Asks Slurm's controller for jobs and nodes, from one agent of the cluster: `slurm_controller` in its settings.
+"""Asks Slurm's controller for jobs and nodes, from one agent of the cluster (setting `slurm_controller`).
 
-squeue and sinfo run beside the sampler, each with a deadline, and never more than one at a time. The pause
-between two rounds grows with the time that a round takes, so that a busy controller is asked less.
+squeue and sinfo run on a thread of their own, one at a time, each with a deadline. The pause between
+two rounds grows with the time that a round takes, so that a busy controller is asked less often.
 """
 
 import logging
@@ -11,7 +11,7 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.coerce import coerce
@@ -25,7 +25,7 @@ from gpuwarden_agent.collect.schedulers.slurm_text import (
     parse_nodes,
 )
 from gpuwarden_agent.events.kinds import event
-from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
+from gpuwarden_agent.probe import ProbeError, Reading, Row
 
 log = logging.getLogger(__name__)
 
@@ -34,18 +34,18 @@ DEADLINE_S = 20.0
 """For one command."""
 EVERY_S = 5.0
 REST_FACTOR = 20.0
-"""Pause after a round, in times that it took: slurmctld is to have less than a twentieth of its time of us."""
+"""Pause after a round, as a multiple of its duration: we take less than a twentieth of slurmctld's time."""
 AGAIN_S = 3600.0
-"""What does not change is told again after so long: old rows are not kept for ever."""
+"""After this time a job or node that did not change is sent again: old rows are deleted some day."""
 OUT = frozenset({"drained", "draining", "drain", "down", "fail", "failing", "failed", "error"})
-"""States in which a node takes no job because somebody or something said so."""
+"""States in which a node takes no job because a person or a check took it out."""
 
 Run = Callable[[Sequence[str], float], str]
 """Runs a command with a deadline; its output. Raises AskError."""
 
 
 class AskError(Exception):
-    """The controller did not say; the message says why."""
+    """The controller gave no answer; the message says why."""
 
 
 def run_command(argv: Sequence[str], deadline_s: float) -> str:
@@ -78,11 +78,11 @@ def run_command(argv: Sequence[str], deadline_s: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ControllerAnswer:
-    """What a round of questions gave."""
+    """The result of one round."""
 
     jobs: Sequence[JobLine] = ()
     nodes: Sequence[NodeLine] = ()
-    not_understood: int = 0
+    not_parsed: int = 0
     error: str | None = None
 
 
@@ -107,7 +107,7 @@ class SlurmControllerProbe:
     def __init__(self, clock: Clock, run: Run = run_command) -> None:
         self.tables: Mapping[str, int] = {JOBS: 1, NODES: 1}
         self.failed: Counter[str] = Counter()
-        """Lines that were not understood."""
+        """Lines that could not be parsed."""
         self._clock = clock
         self._run = run
         self._answer: ControllerAnswer | None = None
@@ -115,9 +115,9 @@ class SlurmControllerProbe:
         self._next_s = 0.0
         self._asked_s = 0.0
         self._jobs: dict[str, tuple[JobLine, float]] = {}
-        """Jobs as they were last told, and when, in monotonic seconds."""
+        """Jobs as they were last sent, and when, in monotonic seconds."""
         self._nodes: tuple[NodeLine, ...] = ()
-        self._nodes_told_s = float("-inf")
+        self._nodes_sent_s = float("-inf")
 
     def describe(self) -> Reading:
         return {}
@@ -131,8 +131,8 @@ class SlurmControllerProbe:
             return {JOBS: [], NODES: []}
         if answer.error is not None:
             raise ProbeError(f"Slurm's controller: {answer.error}")
-        if answer.not_understood:
-            self.failed["a line of squeue or sinfo"] += answer.not_understood
+        if answer.not_parsed:
+            self.failed["a line of squeue or sinfo"] += answer.not_parsed
         events = self._events(answer.nodes)
         reading = {
             JOBS: self._job_rows(answer.jobs, now_s),
@@ -157,26 +157,26 @@ class SlurmControllerProbe:
         rows = []
         told: dict[str, tuple[JobLine, float]] = {}
         for job in jobs:
-            before = self._jobs.get(job.job)
+            before = self._jobs.get(job.slurm_job_id)
             if before is not None and before[0] == job and now_s - before[1] < AGAIN_S:
-                told[job.job] = before
+                told[job.slurm_job_id] = before
                 continue
-            told[job.job] = (job, now_s)
-            rows.append(_job_row(job))
+            told[job.slurm_job_id] = (job, now_s)
+            rows.append(coerce(JOBS, {"source": "controller", **asdict(job)}))
         self._jobs = told
         return rows
 
     def _node_rows(self, nodes: Sequence[NodeLine], now_s: float) -> list[Row]:
-        if now_s - self._nodes_told_s >= AGAIN_S:
-            self._nodes_told_s = now_s
+        if now_s - self._nodes_sent_s >= AGAIN_S:
+            self._nodes_sent_s = now_s
             told = list(nodes)
         else:
             told = [after for _, after in changed(self._nodes, nodes)]
         self._nodes = tuple(nodes)
-        return [_node_row(node) for node in told]
+        return [coerce(NODES, asdict(node)) for node in told]
 
     def _events(self, nodes: Sequence[NodeLine]) -> list[Row]:
-        """What happened to nodes since the last answer; the first only says how they are."""
+        """Events of nodes since the last answer; the first answer makes none."""
         if not self._nodes:
             return []
         return [
@@ -187,7 +187,7 @@ class SlurmControllerProbe:
 def _node_event(before: NodeLine | None, after: NodeLine) -> Row | None:
     was_out, is_out = before is not None and before.state in OUT, after.state in OUT
     details = {
-        "slurm_node": after.node,
+        "slurm_node": after.slurm_node,
         "state": after.state,
         "reason": after.reason,
         "by": after.reason_user,
@@ -197,47 +197,10 @@ def _node_event(before: NodeLine | None, after: NodeLine) -> Row | None:
         by = f" (by {after.reason_user})" if after.reason_user else ""
         return event(
             "slurm_node_out",
-            f"Slurm gives {after.node} no jobs, it is {after.state}{why}{by}",
+            f"Slurm gives {after.slurm_node} no jobs, it is {after.state}{why}{by}",
             details=details,
         )
     if was_out and not is_out and before is not None:
-        text = f"Slurm gives {after.node} jobs again, it was {before.state}"
+        text = f"Slurm gives {after.slurm_node} jobs again, it was {before.state}"
         return event("slurm_node_back", text, details=details)
     return None
-
-
-def _job_row(job: JobLine) -> Row:
-    values: dict[str, Value] = {
-        "source": "controller",
-        "slurm_job_id": job.job,
-        "array_job_id": job.array_job,
-        "array_task_id": job.array_task,
-        "job_name": job.name,
-        "username": job.username,
-        "account": job.account,
-        "partition": job.partition,
-        "qos": job.qos,
-        "reservation": job.reservation,
-        "state": job.state,
-        "node_list": job.node_list,
-        "nodes": job.nodes,
-        "cpus": job.cpus,
-        "gpus": job.gpus,
-        "time_limit_seconds": job.time_limit_s,
-        "submitted_at": job.submitted_ms,
-        "started_at": job.started_ms,
-        "ended_at": job.ended_ms,
-    }
-    return coerce(JOBS, values)
-
-
-def _node_row(node: NodeLine) -> Row:
-    values: dict[str, Value] = {
-        "slurm_node": node.node,
-        "state": node.state,
-        "partitions": ",".join(node.partitions),
-        "reason": node.reason,
-        "reason_user": node.reason_user,
-        "reason_at": node.reason_ms,
-    }
-    return coerce(NODES, values)

@@ -1,7 +1,7 @@
-"""Parses what squeue and sinfo print with formats of our own, the same from Slurm 20.11 on. Pure functions.
+"""Parses the output of squeue and sinfo, in formats of our own: pure functions.
 
-One line a job or a node and partition, fields separated by "|", what people may write freely last. Times are
-UTC: the caller sets TZ.
+The formats work from Slurm 20.11 on: one line a job, or a node and partition; fields separated by
+"|", free text last. Times are UTC: the caller sets TZ.
 """
 
 import re
@@ -40,12 +40,12 @@ _STATE_FLAGS = "*~#!%$@^-+"
 
 @dataclass(frozen=True, slots=True)
 class JobLine:
-    """A job as the controller has it; None: not told."""
+    """A job as the controller has it, in columns of `slurm_job_samples`; None: unknown."""
 
-    job: str
-    array_job: str | None
-    array_task: str | None
-    name: str | None
+    slurm_job_id: str
+    array_job_id: str | None
+    array_task_id: str | None
+    job_name: str | None
     username: str | None
     account: str | None
     partition: str | None
@@ -56,27 +56,27 @@ class JobLine:
     nodes: int | None
     cpus: int | None
     gpus: int | None
-    time_limit_s: int | None
-    submitted_ms: int | None
-    started_ms: int | None
-    ended_ms: int | None
-    """None: it runs; what squeue says then is when it will be stopped."""
+    time_limit_seconds: int | None
+    submitted_at: int | None
+    started_at: int | None
+    ended_at: int | None
+    """None: it runs; squeue then prints when its time limit ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
-    """A node as the controller has it."""
+    """A node as the controller has it, in columns of `slurm_node_samples`; None: unknown."""
 
-    node: str
+    slurm_node: str
     state: str
-    partitions: tuple[str, ...]
+    partitions: str
     reason: str | None
     reason_user: str | None
-    reason_ms: int | None
+    reason_at: int | None
 
 
 def parse_jobs(text: str) -> tuple[list[JobLine], int]:
-    """squeue's answer, and how many of its lines are not understood."""
+    """Jobs of squeue's output, and how many of its lines could not be parsed."""
     made = [_job(line) for line in text.splitlines() if line.strip()]
     jobs = [job for job in made if job is not None]
     return jobs, len(made) - len(jobs)
@@ -93,10 +93,10 @@ def _job(line: str) -> JobLine | None:
     count = _number(nodes)
     per_node = gpus_in(gres)
     return JobLine(
-        job=job,
-        array_job=array if is_array else None,
-        array_task=task if is_array else None,
-        name=_told(name),
+        slurm_job_id=job,
+        array_job_id=array if is_array else None,
+        array_task_id=task if is_array else None,
+        job_name=_told(name),
         username=_told(user),
         account=_told(account),
         partition=_told(partition),
@@ -107,15 +107,15 @@ def _job(line: str) -> JobLine | None:
         nodes=count,
         cpus=_number(cpus),
         gpus=None if per_node is None or count is None else per_node * count,
-        time_limit_s=limit_s(limit),
-        submitted_ms=instant_ms(submitted),
-        started_ms=instant_ms(started),
-        ended_ms=None if state in _LIVE else instant_ms(ended),
+        time_limit_seconds=limit_s(limit),
+        submitted_at=instant_ms(submitted),
+        started_at=instant_ms(started),
+        ended_at=None if state in _LIVE else instant_ms(ended),
     )
 
 
 def parse_nodes(text: str) -> tuple[list[NodeLine], int]:
-    """sinfo's answer, each node once, and how many of its lines are not understood."""
+    """Nodes of sinfo's output, each once, and how many of its lines could not be parsed."""
     found: dict[str, NodeLine] = {}
     bad = 0
     for line in text.splitlines():
@@ -126,15 +126,17 @@ def parse_nodes(text: str) -> tuple[list[NodeLine], int]:
             bad += 1
             continue
         node, state, partition, user, at, reason = fields
-        before = found[node].partitions if node in found else ()
+        partitions = dict.fromkeys(
+            [*found[node].partitions.split(","), partition] if node in found else [partition]
+        )
         is_told = _told(reason) is not None
         found[node] = NodeLine(
-            node=node,
+            slurm_node=node,
             state=state.rstrip(_STATE_FLAGS).lower(),
-            partitions=tuple(dict.fromkeys([*before, partition])),
+            partitions=",".join(partitions),
             reason=_told(reason),
             reason_user=re.sub(r"\(\d+\)$", "", user) if is_told and _told(user) else None,
-            reason_ms=instant_ms(at) if is_told else None,
+            reason_at=instant_ms(at) if is_told else None,
         )
     return list(found.values()), bad
 
@@ -187,11 +189,11 @@ def _number(text: str) -> int | None:
 def changed(
     before: Sequence[NodeLine], after: Sequence[NodeLine]
 ) -> list[tuple[NodeLine | None, NodeLine]]:
-    """Nodes whose state or reason is another, with what they were."""
-    known = {one.node: one for one in before}
+    """Nodes whose state or reason changed, each with its earlier line."""
+    known = {node.slurm_node: node for node in before}
     return [
-        (known.get(one.node), one)
-        for one in after
-        if one.node not in known
-        or (known[one.node].state, known[one.node].reason) != (one.state, one.reason)
+        (old, node)
+        for node in after
+        if (old := known.get(node.slurm_node)) is None
+        or (old.state, old.reason) != (node.state, node.reason)
     ]

@@ -29,19 +29,24 @@ other|idle*|batch|Unknown|Unknown|none
 def test_jobs_of_22_05() -> None:
     (failed, task, running), bad = parse_jobs(SQUEUE_22_05)
     assert bad == 0
-    assert (failed.name, failed.qos, failed.reservation, failed.gpus) == (
+    assert (failed.job_name, failed.qos, failed.reservation, failed.gpus) == (
         "my job|x",
         "high",
         None,
         2,
     )
-    assert (failed.state, failed.array_job, failed.time_limit_s) == ("failed", None, 600)
-    assert failed.ended_ms is not None and iso_text(from_ms(failed.ended_ms)).startswith(
+    assert (failed.state, failed.array_job_id, failed.time_limit_seconds) == ("failed", None, 600)
+    assert failed.ended_at is not None and iso_text(from_ms(failed.ended_at)).startswith(
         "2026-11-23T09:09:15"
     )
-    assert (task.job, task.array_job, task.array_task, task.gpus) == ("3", "2", "1", None)
-    assert running.ended_ms is None, "squeue says when it will be stopped, which is not its end"
-    assert (running.gpus, running.nodes, running.node_list, running.time_limit_s) == (
+    assert (task.slurm_job_id, task.array_job_id, task.array_task_id, task.gpus) == (
+        "3",
+        "2",
+        "1",
+        None,
+    )
+    assert running.ended_at is None, "squeue says when it will be stopped, which is not its end"
+    assert (running.gpus, running.nodes, running.node_list, running.time_limit_seconds) == (
         8,
         2,
         "gpu[1-2]",
@@ -54,11 +59,11 @@ def test_nodes_of_22_05() -> None:
     assert bad == 0
     assert (drained.state, drained.partitions, drained.reason) == (
         "drained",
-        ("batch", "debug"),
+        "batch,debug",
         "bad gpu | x",
     )
-    assert drained.reason_user == "root" and drained.reason_ms == instant_ms("2026-11-23T09:09:16")
-    assert (idle.state, idle.reason, idle.reason_user, idle.reason_ms) == ("idle", None, None, None)
+    assert drained.reason_user == "root" and drained.reason_at == instant_ms("2026-11-23T09:09:16")
+    assert (idle.state, idle.reason, idle.reason_user, idle.reason_at) == ("idle", None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Counts by table how many readings were due, and how many were made."""
+"""Counts the due readings of each table, and how many of them were made."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from gpuwarden_agent.sampling.health import Outcome, Overdue, ProbeFailed, Read
 from gpuwarden_agent.sampling.schedule import cadence_ms, is_due
 
 UNCOUNTED = frozenset({"events"})
-"""Tables whose rows come when something happens: none are expected."""
+"""Tables whose rows come when something happens, so no number is expected."""
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class CoverageTally:
 
 
 class Coverage:
-    """The tables of one probe: which are due, and what became of those that were."""
+    """The tables of one probe: which are due, and how their readings ended."""
 
     def __init__(self, cadences: Mapping[str, int], interval_ms: int) -> None:
         """`cadences`: seconds between readings, by table."""
@@ -37,17 +37,17 @@ class Coverage:
 
     @property
     def pending(self) -> bool:
-        """Whether any table is to be read now."""
+        """Whether any table is due."""
         return bool(self._pending)
 
     @property
     def unread(self) -> int:
-        """What was due at a tick and not read, since the last row: also what an end interrupted."""
+        """Readings due since the last row and not made, also those that the stop interrupted."""
         counted = (self._tallies[table] for table in self._tallies.keys() - UNCOUNTED)
         return sum(tally.expected - tally.taken - tally.missed for tally in counted)
 
     def tick(self, ts_ms: int, missed_ticks: int = 0) -> None:
-        """See what is due at this tick: what was due before and not read yet still is."""
+        """Add the tables that are due at this tick to those that are still to be read."""
         for table, cadence_s in self._cadences.items():
             if not is_due(cadence_s, ts_ms, self._last_ts_ms, self._interval_ms):
                 continue
@@ -60,13 +60,13 @@ class Coverage:
         self._last_ts_ms = ts_ms
 
     def take(self) -> frozenset[str]:
-        """The tables to be read now, by a call that begins."""
+        """Take the due tables, for a call that starts now."""
         taken = frozenset(self._pending)
         self._pending.clear()
         return taken
 
     def settle(self, due: frozenset[str], outcome: Outcome, reading: Reading) -> None:
-        """Count what became of a call for the tables `due`."""
+        """Count the outcome of a call for the tables `due`."""
         for table in due:
             tally = self._tallies[table]
             match outcome:
@@ -92,7 +92,7 @@ class Coverage:
         ]
 
     def _missed(self, cadence_s: int, ts_ms: int, missed_ticks: int) -> int:
-        """Periods that passed without a tick; those that the clock leapt over never were."""
+        """Periods that passed without a tick, without those that the clock skipped."""
         if not missed_ticks or self._last_ts_ms is None:
             return 0
         period_ms = cadence_ms(cadence_s, self._interval_ms)

@@ -1,4 +1,4 @@
-"""Decides whether a source answers: a pure state machine that reports each change of state once."""
+"""Tracks whether a source answers: a pure state machine that reports each change of state once."""
 
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -13,12 +13,12 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class ProbeFailed:
-    """The source gave nothing; `kind` is the kind of event that it becomes."""
+    """The source gave no reading; `kind` is the kind of its event."""
 
     kind: str
     message: str
     cause: Exception | None = field(default=None, compare=False)
-    """What the probe raised when it was nothing that probes are expected to raise."""
+    """An exception that probes are not expected to raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ Outcome = Read | ProbeFailed | Overdue
 
 @dataclass(frozen=True, slots=True)
 class ProbeHealth:
-    """State of one source: `trouble` is the kind of event that was reported; None: it answers."""
+    """State of one source: `trouble` is the kind of the reported event; None: the source answers."""
 
     trouble: str | None = None
     since_s: float = 0.0
@@ -51,7 +51,7 @@ class HealthEvent:
 def observe(
     health: ProbeHealth, name: str, outcome: Outcome, now_s: float
 ) -> tuple[ProbeHealth, HealthEvent | None]:
-    """What a call's outcome means for the source called `name`; `now_s` is monotonic."""
+    """The state of the source `name` after a call, and the event to write. `now_s` is monotonic."""
     match outcome:
         case Read():
             return ProbeHealth(), _recovered(health, name, now_s)
@@ -73,7 +73,7 @@ def observe(
 
 
 def _since(health: ProbeHealth, now_s: float) -> float:
-    """Trouble of one kind that turns into another began when the first did."""
+    """When the trouble began; one kind that turns into another keeps the first time."""
     return now_s if health.trouble is None else health.since_s
 
 

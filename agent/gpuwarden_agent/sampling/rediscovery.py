@@ -1,4 +1,4 @@
-"""Looks every few seconds for devices that came while the agent runs."""
+"""Looks every few seconds for devices that were added while the agent runs."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ LOOK_EVERY_S = 3.0
 STOP_SEEN_S = 0.5
 
 Rediscovery = Callable[[], Sequence[Probe]]
-"""Probes that were not there at the call before; may block."""
+"""Returns the probes of devices that are new since the last call; may block."""
 
 
 async def keep_rediscovering(
@@ -24,12 +24,12 @@ async def keep_rediscovering(
     *,
     every_s: float = LOOK_EVERY_S,
 ) -> None:
-    """Call `rediscover` on a thread of its own until `stop`, and hand on what it finds.
+    """Call `rediscover` on its own thread until `stop`, and `take_in` each probe that it returns.
 
-    A look that raises is logged, once for each reason; one that does not return is waited for, and
-    keeps nothing else from going on.
+    A call that raises is logged, once for each reason. A call that does not return blocks nothing
+    else.
     """
-    worker = Worker("look again")
+    worker = Worker("rediscover")
     failed: set[str] = set()
     try:
         while not await until(stop, every_s):

@@ -1,7 +1,7 @@
-"""Runs one probe: a blocking one on a thread of its own, with a deadline for every call.
+"""Runs one probe: a blocking probe on its own thread, with a deadline for every call.
 
-While a call runs the probe is not asked again, so a driver call that hangs costs this probe's
-samples and nothing else. What comes after the deadline is dropped: it says nothing about its tick.
+One call of a probe runs at a time, so a driver call that hangs loses the samples of this probe only.
+A reading that comes after the deadline is dropped, because it says nothing about its tick.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ DESCRIBE_EVERY_S = 60.0
 CLOSE_TIMEOUT_S = 1.0
 
 Accept = Callable[[Probe, int, Reading], None]
-"""Takes a reading of the tick; may raise RowError for one that is not what tables allow."""
-Tell = Callable[[Probe, HealthEvent], None]
+"""Takes a reading of the tick; may raise RowError for a row that does not fit its table."""
+Report = Callable[[Probe, HealthEvent], None]
 
 
 class ProbeRunner:
-    """A probe with its thread, its health and its place in the schedule."""
+    """A probe with its thread, its health and its due tables."""
 
     def __init__(
         self,
@@ -46,18 +46,18 @@ class ProbeRunner:
         counters: Counters,
         accept: Accept,
         describe: Callable[[Probe, Reading], None],
-        tell: Tell,
+        report: Report,
     ) -> None:
         self.probe = probe
         self.is_idle = asyncio.Event()
-        """Set while no call of the current tick runs; a stuck call counts as over."""
+        """Set while no call of the current tick runs; a stuck call counts as ended."""
         self.is_idle.set()
         self._deadline_s = deadline_s
         self._clock = clock
         self._counters = counters
         self._accept = accept
         self._describe = describe
-        self._tell = tell
+        self._report = report
         self._worker = Worker(f"probe-{probe.name}")
         self._asked = asyncio.Event()
         self._is_busy = False
@@ -66,14 +66,14 @@ class ProbeRunner:
         self._ts_ms = 0
         self._due: frozenset[str] = frozenset()
         self.coverage = Coverage(probe.tables, interval_ms)
-        """How much of what was due was read."""
+        """How many of the due readings were made."""
         self._described_at_s: float | None = None
         self._read_health = ProbeHealth()
         self._describe_health = ProbeHealth()
 
     def tick(self, ts_ms: int, missed: int = 0) -> None:
-        """Read what is due: at once, or on the probe's thread when it may block. `missed`: ticks
-        that the agent did not get to since the last one.
+        """Read the due tables: at once, or on the probe's thread when it may block. `missed`: ticks that
+        the agent missed since the last one.
         """
         self.coverage.tick(ts_ms, missed)
         if not self.coverage.pending:
@@ -110,12 +110,12 @@ class ProbeRunner:
         )
 
     async def close(self) -> None:
-        """Give the source back, after the call that may still run; a stuck one keeps it."""
+        """Close the probe, after the call that may still run; not if that call is stuck."""
         if not self.probe.blocking:
             self.probe.close()
             return
         if not self._is_overdue:
-            # On the probe's thread, so after a call whose reader was cancelled in the middle of it.
+            # On the probe's thread, so after a call whose task was cancelled.
             closing = self._worker.submit(self.probe.close)
             done, _ = await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
             for future in done:
@@ -139,7 +139,7 @@ class ProbeRunner:
         take: Callable[[Reading], None],
         due: frozenset[str] | None,
     ) -> None:
-        """`due`: the tables that a read is to fill; None: it is no read."""
+        """`due`: the tables that a read fills; None: not a read."""
         began_s = self._clock.monotonic()
         future = self._worker.submit(_outcome, call)
         done, _ = await asyncio.wait({future}, timeout=self._deadline_s)
@@ -163,7 +163,7 @@ class ProbeRunner:
             },
         )
         outcome, reading = future.result()
-        # It came too late to be a sample, but it does say whether the source answers.
+        # Too late for a sample, but it shows whether the source answers.
         self._settle(outcome, reading, lambda _: None, None if due is None else frozenset())
 
     def _settle(
@@ -176,7 +176,7 @@ class ProbeRunner:
         if reading is not None:
             try:
                 take(reading)
-            except Exception as error:  # noqa: BLE001  # one probe run: its rows fail alone
+            except Exception as error:  # noqa: BLE001  # only this probe's rows fail
                 outcome = ProbeFailed("probe_failed", f"{type(error).__name__}: {error}", error)
         if not isinstance(outcome, Read):
             self._counters.probe_errors[self.probe.name] += 1
@@ -196,11 +196,11 @@ class ProbeRunner:
             log.warning("probe raised", extra={"probe": self.probe.name}, exc_info=outcome.cause)
         if health.trouble is not None:
             self._counters.last_error = report.message
-        self._tell(self.probe, report)
+        self._report(self.probe, report)
         return health
 
     def _is_describe_due(self) -> bool:
-        """Once a minute, and not while the source is in trouble: that is one event, not two."""
+        """Once a minute, and not while the source fails: one event is enough."""
         if self._read_health.trouble is not None:
             return False
         now_s = self._clock.monotonic()
@@ -224,10 +224,10 @@ async def wait_for_readings(runners: Iterable[ProbeRunner], until_next_tick_s: f
 
 
 def _outcome(call: Callable[[], Reading]) -> tuple[Outcome, Reading | None]:
-    """Call a probe: one source that fails must not stop the others."""
+    """Call a probe; a source that fails must not stop the others."""
     try:
         return Read(), call()
     except ProbeError as error:
         return ProbeFailed(error.kind, str(error)), None
-    except Exception as error:  # noqa: BLE001  # one probe run: it fails alone, named
+    except Exception as error:  # noqa: BLE001  # only this probe fails, by name
         return ProbeFailed("probe_failed", f"{type(error).__name__}: {error}", error), None

@@ -1,4 +1,4 @@
-"""Reads the probes on the wall clock's seconds and puts their samples into the open batch."""
+"""Reads the probes at the ticks of the wall clock and adds their samples to the open batch."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ class Cadence:
 
 
 class Sampler:
-    """The sources of one node. `run` is the loop; everything it decides is in `schedule`."""
+    """Reads the probes of one node. `run` is the loop; `schedule.py` has its decisions."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Sampler:
         self._recorder = recorder
         self._flusher = flusher
         self._schedule = Schedule(cadence.interval_ms, last_ts_ms)
-        # Batches of a fleet must not all be sealed in the same second.
+        # Spreads the batches of a fleet over the seconds.
         self._phase = zlib.crc32(node.encode()) / 2**32
         self._batch_ms = cadence.batch_ms
         self._window: int | None = None
@@ -86,8 +86,8 @@ class Sampler:
         self._serve(runner, self._group)
 
     def batch_at_least(self, seconds: int) -> None:
-        """Seal batches of at least so many seconds of samples, 0 for the settings' own; events go at
-        once all the same."""
+        """Seal batches of at least so many seconds of samples; 0: as the settings say. Events are still
+        sealed at once."""
         batch_ms = max(self._cadence.batch_ms, seconds * 1000)
         if batch_ms != self._batch_ms:
             extra = {"node": self._node, "batch_s": batch_ms / 1000}
@@ -103,7 +103,7 @@ class Sampler:
             counters=self._counters,
             accept=self._accept,
             describe=self._describe,
-            tell=self._tell,
+            report=self._report_health,
         )
 
     def _serve(self, runner: ProbeRunner, group: asyncio.TaskGroup) -> None:
@@ -120,7 +120,7 @@ class Sampler:
         on_first_tick: Callable[[int], None] | None = None,
     ) -> None:
         """Tick until `stop`. Simulated probes first produce the past since `backfill_from_ms`;
-        `backfill_turn` bounds how many nodes of one process do so at the same time.
+        `backfill_turn` limits how many nodes of one process do so at the same time.
         """
         try:
             async with asyncio.TaskGroup() as self._group:
@@ -130,7 +130,7 @@ class Sampler:
                     async with backfill_turn or contextlib.nullcontext():
                         await self._backfill(stop, backfill_from_ms)
                 else:
-                    await self._next_boundary(stop)  # a first tick in mid-second would be stale
+                    await self._next_boundary(stop)  # a first tick within a second would be late
                 await self._live(stop, on_first_tick)
                 if self._batch.last_ts_ms is not None:
                     self._report_coverage(self._batch.last_ts_ms + self._cadence.interval_ms)
@@ -139,7 +139,7 @@ class Sampler:
                     task.cancel()
         finally:
             self._group = None
-            self._flusher.seal_soon()  # which also wakes it to see that `stop` is set
+            self._flusher.seal_soon()  # also wakes the flusher, which then sees `stop`
             for runner in self._runners:
                 await runner.close()
 
@@ -170,7 +170,7 @@ class Sampler:
             self._flusher.seal_soon()
 
     async def _backfill(self, stop: asyncio.Event, from_ms: int) -> None:
-        """Produce past ticks as fast as the spool takes them, then catch up with the present."""
+        """Produce past ticks as fast as the spool stores them, up to the present."""
         runners = [r for r in self._runners if r.probe.simulated and not r.probe.blocking]
         interval_ms, last = self._cadence.interval_ms, self._schedule.last_ts_ms
         ts_ms = from_ms // interval_ms * interval_ms
@@ -188,7 +188,7 @@ class Sampler:
             if ticks % BACKFILL_CHUNK_TICKS == 0:
                 self.progress_at_s = self._clock.monotonic()
                 await asyncio.sleep(0)
-        # No waiting here: the next tick is the present, and must be the one after the last.
+        # Does not wait: the present tick must follow the last one of the past.
         self._flusher.seal_soon()
 
     def _read(self, ts_ms: int, runners: Sequence[ProbeRunner], missed: int) -> None:
@@ -201,7 +201,7 @@ class Sampler:
             runner.tick(ts_ms, missed)
 
     def _report_coverage(self, ts_ms: int) -> None:
-        """Rows of `coverage` for what was counted since the last ones."""
+        """Add rows of `coverage` for what was counted since the last ones."""
         for runner in self._runners:
             probe = runner.probe
             identity: Row = {
@@ -221,20 +221,20 @@ class Sampler:
         return is_end
 
     def _accept(self, probe: Probe, ts_ms: int, reading: Reading) -> None:
-        """Put the samples of a reading into the batch; all of it is checked before any of it."""
+        """Add a reading to the batch; all rows are checked before the first is added."""
         stamped = {
             table: [self._checked(table, self._stamped(probe, table, row, ts_ms)) for row in rows]
             for table, rows in reading.items()
         }
-        is_news = bool(reading.get("events"))
+        is_urgent = bool(reading.get("events"))
         for table, rows in stamped.items():
             for row in rows:
                 self._add(table, row)
             self._seen, edges = observe(self._seen, table, rows)
             for row in edges:
                 self._add("events", self._recorder.stamp(row, ts_ms, simulated=probe.simulated))
-            is_news = is_news or bool(edges)
-        if is_news:
+            is_urgent = is_urgent or bool(edges)
+        if is_urgent:
             self._flusher.seal_soon()
         self._counters.readings[probe.name] += 1
 
@@ -245,7 +245,7 @@ class Sampler:
 
     def _stamped(self, probe: Probe, table: str, row: Row, ts_ms: int) -> Row:
         if table == "events":
-            # An event may know better than the tick when it happened.
+            # An event may have its own time.
             at_ms = row.get("ts", ts_ms)
             assert isinstance(at_ms, int)
             return self._recorder.stamp(row, at_ms, simulated=probe.simulated)
@@ -253,7 +253,10 @@ class Sampler:
 
     def _describe(self, probe: Probe, reading: Reading) -> None:
         stamp: Row = {"node": self._node, "simulated": probe.simulated}
-        agent = {"agent_id": "", "boot_id": ""}  # what the inventory adds and the check asks for
+        agent = {
+            "agent_id": "",
+            "boot_id": "",
+        }  # the inventory adds them, and the check requires them
         rows = {table: [{**row, **stamp} for row in several] for table, several in reading.items()}
         for table, several in rows.items():
             for row in several:
@@ -263,7 +266,7 @@ class Sampler:
             self._flusher.seal_soon()
 
     def _checked(self, table: str, row: Row) -> Row:
-        """The row without values that cannot be true; the collector would refuse the batch."""
+        """The row without impossible values, for which the collector would refuse the batch."""
         for column in impossible_columns(table, row):
             self._report_impossible(table, column, row.pop(column), row.get("gpu_uuid"))
         return row
@@ -286,7 +289,7 @@ class Sampler:
         self._counters.rows_dropped += rows
         self._flusher.report_lost_rows(rows)
 
-    def _tell(self, probe: Probe, report: HealthEvent) -> None:
+    def _report_health(self, probe: Probe, report: HealthEvent) -> None:
         self._recorder.record(
             report.kind,
             report.message,

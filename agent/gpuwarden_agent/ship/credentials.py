@@ -1,4 +1,4 @@
-"""Reads the token that the agent shows to a collector, and the authority that it trusts for TLS."""
+"""Reads the agent's token for a collector, and the authority that it trusts for TLS."""
 
 import logging
 import ssl
@@ -17,14 +17,14 @@ _EXPIRED, _NOT_YET, _OTHER_NAMES = 10, 9, frozenset({62, 64})
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Files, as the settings name them; None: no token, the system's authorities."""
+    """Paths of the settings; None: no token, the system's authorities."""
 
     token_file: Path | None = None
     tls_ca: Path | None = None
 
 
 class Credentials:
-    """What the files hold. They are read again when a collector does not like what they held."""
+    """Contents of the files, which are read again after a collector refused them."""
 
     def __init__(self, access: Access) -> None:
         """Raises StartError where the token cannot be read."""
@@ -37,7 +37,7 @@ class Credentials:
 
     @property
     def authorization(self) -> str | None:
-        """The header; None: there is none to send."""
+        """The header; None: send none."""
         return self._authorization
 
     def _read(self) -> str | None:
@@ -45,15 +45,15 @@ class Credentials:
         return None if path is None else f"Bearer {read_token(path).text}"
 
     def reread(self) -> None:
-        """The token may be another one now; where it cannot be read, the old one is tried on."""
+        """Read the token again; if it cannot be read, keep the old one."""
         try:
             self._authorization = self._read()
         except ValueError as error:
             log.warning("the token is not read again", extra={"why": str(error)})
 
     def tls_context(self) -> ssl.SSLContext:
-        """Verifies against `tls_ca` alone, or else the system's authorities, or those of SSL_CERT_FILE and
-        SSL_CERT_DIR. Raises StartError."""
+        """A context that trusts `tls_ca` alone, or else the system's authorities, or those of
+        SSL_CERT_FILE and SSL_CERT_DIR. Raises StartError."""
         try:
             context = ssl.create_default_context(cafile=self._access.tls_ca)
         except (OSError, ssl.SSLError) as error:
@@ -68,7 +68,7 @@ class Credentials:
 
 
 def why_refused(error: ssl.SSLCertVerificationError) -> str:
-    """Why the collector's certificate is not believed, and what to do."""
+    """Why the collector's certificate is not trusted, and what to do."""
     code = error.verify_code
     why = f"its certificate is refused: {error.verify_message}"
     if code == _EXPIRED:

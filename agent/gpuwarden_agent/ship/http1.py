@@ -8,31 +8,31 @@ from urllib.parse import quote, unquote, urlsplit
 import h11
 
 HEAD_BYTES_MAX = 16 * 1024
-"""Of an answer's status line and headers; also of what frames a chunk."""
+"""Limit for an answer's status line and headers, and for the frame of a chunk."""
 ANSWER_BYTES_MAX = 4096
-"""What of an answer's body is kept; a connection whose answer is longer is given up."""
+"""Kept bytes of an answer's body; a connection with a longer answer is closed."""
 PATH_CHARACTERS = "/%:@!$&'()*+,;=~-._"
-"""RFC 3986 3.3, and the per cent sign of what is quoted already."""
+"""RFC 3986 3.3, and the per cent sign of a path that is quoted already."""
 
 
 class NoAnswerError(Exception):
-    """There is no whole answer. The message is one line for people, without the address."""
+    """No complete answer came. The message is one line for people, without the address."""
 
 
 class NoConnectionError(NoAnswerError):
-    """There was no connection, so nothing was sent."""
+    """No connection was made, so nothing was sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAddress:
-    """Where a collector is."""
+    """The address of a collector."""
 
     host: str
     """As the DNS and certificates know it: letters, digits, or an IP address without brackets."""
     port: int
     is_tls: bool
     path: str = ""
-    """What precedes the paths of its API, quoted, without a slash at its end."""
+    """Prefix of the paths of its API, quoted, without a slash at its end."""
     authorization: str | None = None
     """The header, from the user and password in the address."""
 
@@ -66,7 +66,7 @@ class HttpAddress:
 
 
 def _ascii(host: str) -> str:
-    """Python's IDNA codec costs a MiB of tables, so that it is asked about other letters only."""
+    """Python's IDNA codec costs a MiB of tables, so it is used for non-ASCII names only."""
     if not host.isascii():
         host = host.encode("idna").decode("ascii")
     labels = host.removesuffix(".").split(".")
@@ -83,7 +83,7 @@ def _basic(user: str | None, password: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What a server said."""
+    """The answer of a server."""
 
     status: int
     headers: Mapping[str, str]
@@ -108,10 +108,10 @@ class Http1Codec:
         self._head: h11.Response | None = None
         self._body = bytearray()
         self.has_answer_begun = False
-        """Whether a byte of the answer to the last request came."""
+        """Whether a byte of the answer to the last request has come."""
 
     def request(self, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
-        """The head of a POST; `body` is to follow it as it is."""
+        """Return the head of a POST; the caller sends `body` after it, unchanged."""
         if self._http.our_state is h11.DONE:
             self._http.start_next_cycle()
         self._head, self._body, self.has_answer_begun = None, bytearray(), False
@@ -123,9 +123,9 @@ class Http1Codec:
         return head or b""
 
     def receive(self, data: bytes) -> HttpResponse | None:
-        """Take what came, nothing for the end of the stream; None: the answer is not whole yet.
+        """Process received bytes, none at the end of the stream; None: the answer is not complete yet.
 
-        Raises NoAnswerError where the answer cannot become whole.
+        Raises NoAnswerError when the answer cannot become complete.
         """
         self.has_answer_begun = self.has_answer_begun or bool(data)
         if not data and not self.has_answer_begun:
@@ -165,7 +165,7 @@ class Http1Codec:
 
     @property
     def is_reusable(self) -> bool:
-        """Whether the connection is good for another request after this answer."""
+        """Whether the connection can be used for another request after this answer."""
         states = self._http.our_state, self._http.their_state
         return states == (h11.DONE, h11.DONE) and self._http.trailing_data == (b"", False)
 
@@ -173,7 +173,7 @@ class Http1Codec:
 def may_ask_again(*, was_kept: bool, has_answer_begun: bool) -> bool:
     """Whether a request whose connection broke is sent once more, over a fresh connection.
 
-    A server may close a kept connection in the instant in which we write to it. What it has
-    taken may then come twice, which is harmless: a batch has an identity.
+    A server may close a kept connection while we write to it. It may then get the request twice,
+    which is harmless: a batch has an identity.
     """
     return was_kept and not has_answer_begun

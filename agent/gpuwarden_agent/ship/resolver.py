@@ -1,7 +1,7 @@
-"""Looks up the collector's address on a daemon thread, and remembers it for a while.
+"""Looks up the collector's address on a daemon thread, and caches it.
 
-asyncio's own lookup runs in the default thread pool, which the interpreter waits for at its end: a
-name server that does not answer would hold a stopped agent for as long as it takes to give up.
+asyncio's own lookup runs in the default thread pool, and the interpreter waits for that pool at its
+end: a name server that does not answer would delay the end of the agent until its timeout.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from gpuwarden_agent.worker import Worker
 
 KEPT_S = 60.0
 LOOKUP_S = 5.0
-"""What a name server may take; glibc itself asks for up to half a minute."""
+"""Time limit for a name server; glibc itself waits for up to half a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +52,20 @@ class DaemonResolver:
         except OSError:
             if not self._found:
                 raise
-        # A name service that failed is not asked again before each batch either.
+        # A name service that failed is not asked again for a while, either.
         self._found_at_s = self._clock.monotonic()
         return self._found
 
     async def _looked_up(self) -> Sequence[Found]:
         if self._lookup is None or self._lookup.done():
-            # Bytes, because str would load the codec of international names, a MiB of tables.
+            # Bytes: str would load the codec of international names, a MiB of tables.
             name = self._host.encode("ascii")
             self._lookup = self._worker.submit(
                 socket.getaddrinfo, name, self._port, type=socket.SOCK_STREAM
             )
         try:
             async with asyncio.timeout(LOOKUP_S):
-                # Shielded: it is everybody's who waits for it.
+                # Shielded, because several callers wait for the same lookup.
                 answers = await asyncio.shield(self._lookup)
         except TimeoutError:
             raise OSError(f"the name service has not answered for {LOOKUP_S:g} s") from None

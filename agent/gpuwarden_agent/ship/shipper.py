@@ -1,15 +1,15 @@
 """Sends sealed batches to the collector and acts on its answer.
 
-Oldest first, over a few lanes so that a backlog is caught up quickly; one lane takes the newest, so
-that the present is not hidden behind hours of past. While the collector is away or asks for time,
-one lane alone tries, with exponential backoff and full jitter.
+A few lanes send the oldest batches first, so that a backlog shrinks quickly; one lane sends the newest,
+so that current samples do not wait behind hours of old ones. While the collector is away or overloaded,
+one lane alone retries, with exponential backoff and full jitter.
 
 Only 204 acknowledges: a proxy or another server that answers 200 to everything must not make the
-agent forget its samples. For the same reason answers about the address rather than the batch (401,
-403, 404 and their like, which a collector does not give to a batch) mean later and not never.
+agent delete its samples. For the same reason the agent retries after answers that concern the address
+and not the batch (401, 403, 404 and similar, which a collector does not give to a batch).
 
-Of several collectors one is shipped to (`failover.py`). A batch that one of them may have stored goes to
-the next one with a word about it, so that together they keep it once.
+The agent ships to one of several collectors (`failover.py`). A batch that a collector may have stored
+is resent with `Sent-Before`, so that collectors can deduplicate.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ NEWS_TIMEOUT_S = 30.0
 ADDRESS_STATUSES = frozenset({401, 402, 403, 404, 405, 407, 408, 421, 425, 426, 429, 451})
 """Statuses from 400 to 499 that say nothing about the batch."""
 DENIED_STATUSES = frozenset({401, 403, 421, 426})
-"""Those that a person must do something about: a token, a name, a version."""
+"""Statuses that only a person can mend: token, name or version are wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Answered:
     """The header, as sent."""
     reason: str = ""
     batch_s: int = 0
-    """Seconds of samples that it would like in a batch; 0: it does not say."""
+    """Seconds of samples that it asks for in a batch; 0: not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Unreachable:
 
     reason: str
     was_sent: bool = True
-    """Whether the collector may have the batch all the same."""
+    """Whether the collector may still have got the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +96,19 @@ Outcome = Answered | Unreachable | TimedOut
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """The batch is durable at the collector: forget it."""
+    """The batch is durable at the collector: delete it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryAfter:
-    """Send it again, not before."""
+    """Send it again after this time."""
 
     seconds: float
     reason: str
     is_busy: bool = False
-    """Whether the collector works, and has too much to do."""
+    """Whether the collector works, but is overloaded."""
     is_denied: bool = False
-    """Whether it works, and will not take batches until a person has done something."""
+    """Whether the collector works, but refuses batches until a person changes something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def next_action(
     *,
     backoff_max_s: float = 30.0,
 ) -> Action:
-    """What an outcome means. `attempt`: tries in a row that failed before this one, 0 at first."""
+    """The action after an outcome. `attempt`: failed tries in a row before this one."""
     match outcome:
         case Answered(204):
             return Acknowledge()
@@ -146,7 +146,7 @@ def next_action(
                     status in DENIED_STATUSES,
                 )
                 return RetryAfter(pause_s, why, is_busy, is_denied)
-            # A fleet that was told the same number must not come back in the same instant.
+            # Agents that got the same number must not come back in the same instant.
             return RetryAfter(seconds * rng.uniform(1.0, 1.5) + rng.uniform(0, 1.0), why, is_busy)
         case Unreachable(reason):
             return RetryAfter(_backoff_s(attempt, rng, backoff_max_s), reason)
@@ -163,13 +163,13 @@ def _backoff_s(attempt: int, rng: random.Random, most_s: float) -> float:
 
 
 def _asked_s(retry_after: str | None, now: datetime) -> float | None:
-    """Seconds that a Retry-After header asks for (RFC 9110 10.2.3), bounded; None: none, or junk."""
+    """Seconds of a Retry-After header (RFC 9110 10.2.3), bounded; None: no or a wrong header."""
     if retry_after is None:
         return None
     text = retry_after.strip()
     if text.isascii() and text.isdigit():
         return min(float(text[:9]), RETRY_AFTER_S_MAX)
-    from email.utils import parsedate_to_datetime  # a MiB, which few agents ever need
+    from email.utils import parsedate_to_datetime  # costs a MiB, and few agents need it
 
     try:
         then = parsedate_to_datetime(text)
@@ -198,14 +198,14 @@ class Shipper:
         rng: random.Random | None = None,
         is_quiet: bool = False,
     ) -> None:
-        """`worker`: the spool's thread. `transports`: one for each collector of the lake. `on_batch_seconds` gets the seconds of samples
-        that the collector would like in a batch, 0 for none said, each time that it took one.
-        `is_quiet`: the log has changes of state at level debug only, as for one of many."""
+        """`worker`: the spool's thread. `transports`: one for each collector of the lake.
+        `on_batch_seconds` gets, with each accepted batch, the seconds of samples that the collector
+        asks for in a batch; 0: none. `is_quiet`: log changes of state at level debug only."""
         self._spool = spool
         self._worker = worker
         self._aim(transports)
         self._maybe_stored: set[int] = set()
-        """Batches of this run that a collector may have."""
+        """Batches of this run that a collector may have stored."""
         self._is_away_told = False
         self._denial_told = ""
         self._clock = clock
@@ -219,10 +219,10 @@ class Shipper:
         self._level = logging.DEBUG if is_quiet else logging.WARNING
         self._in_flight: set[int] = set()
         self._resting: dict[int, float] = {}
-        """Batches that the collector failed at, and until when others go first."""
+        """Batches at which the collector failed, and until when other batches go first."""
         self._claim = asyncio.Lock()
         self._failures = 0
-        """Tries in a row that failed; above 0 only the first lane sends."""
+        """Failed tries in a row; above 0 only the first lane sends."""
         self._failures_ever = 0
         self._away_since_s = 0.0
         self._not_before_s = 0.0
@@ -239,8 +239,8 @@ class Shipper:
         self._failover = Failover()
 
     async def redirect(self, transports: Sequence[Transport]) -> None:
-        """Ship to these from now on, the first try at once. What is being sent is settled before it returns."""
-        async with self._claim:  # so that no lane takes a batch meanwhile
+        """Ship to these from now on, the first try at once. Returns after the batches in flight are settled."""
+        async with self._claim:  # no lane takes a batch meanwhile
             while self._in_flight:
                 self._settled.clear()
                 await until(self._settled, 0.2)
@@ -248,7 +248,7 @@ class Shipper:
             self._failures = self._counters.tries_failed = 0
             self._is_away_told, self._denial_told = False, ""
             self._is_reachable.set()
-            if not self._hurry.is_set():  # for a moment only: that it stays set means the end
+            if not self._hurry.is_set():  # for a moment only: it stays set at the end of the run
                 self._hurry.set()
                 self._hurry.clear()
 
@@ -259,7 +259,7 @@ class Shipper:
                 lanes.create_task(self._serve(lane), name=f"ship {lane}")
 
     async def drain(self) -> bool:
-        """Wait until nothing waits, or until the first try fails; whether nothing waits."""
+        """Wait until the spool is empty, or the first try fails. Returns whether the spool is empty."""
         failures = self._failures_ever
         self._not_before_s = self._clock.monotonic()
         self._hurry.set()
@@ -283,7 +283,7 @@ class Shipper:
                 self._settled.set()
 
     async def _may_send(self, lane: int) -> None:
-        """Wait while the collector is away: the first lane for its next try, the others for it."""
+        """Wait while the collector is away: the first lane for its next try, the others for its success."""
         while self._failures:
             if lane:
                 await until(self._is_reachable, NEWS_TIMEOUT_S)
@@ -296,14 +296,14 @@ class Shipper:
                 return
 
     async def _claimed(self, lane: int) -> SealedBatch | None:
-        """The batch that this lane is to send; None: all that wait are being sent."""
+        """The next batch for this lane; None: all batches are in flight."""
         async with self._claim:
             self._sealed.clear()
             if self._spool.count <= len(self._in_flight):
                 return None
             skip = self._in_flight | self._still_resting()
             if self._spool.count <= len(skip):
-                skip = self._in_flight  # nothing else waits: they may try again
+                skip = self._in_flight  # no other batch waits: these may be tried again
             waiting = self._spool.count - len(skip)
             is_fresh_lane = lane == LANES - 1 and waiting > LANES
             look = self._spool.newest if is_fresh_lane else self._spool.oldest
@@ -316,7 +316,7 @@ class Shipper:
             if batch is not None:
                 self._in_flight.add(batch.sequence)
             if waiting > 1:
-                self._sealed.set()  # there is work for the next lane as well
+                self._sealed.set()  # the next lane has work, too
             return batch
 
     def _still_resting(self) -> set[int]:
@@ -345,7 +345,7 @@ class Shipper:
         try:
             await self._settle(batch, action, place, attempt)
         except SpoolError as error:
-            # It will be sent again, and the collector will know it already.
+            # It is sent again; the collector deduplicates it.
             self._fail(RetryAfter(self._backoff_max_s, str(error)), attempt)
 
     async def _post(self, batch: SealedBatch, place: int) -> Outcome:
@@ -355,7 +355,7 @@ class Shipper:
             batch.boot_id,
             sequence,
             batch.oldest_sequence,
-            # What waited when the agent started may have been sent by the one before it.
+            # The previous run may have sent a batch that waited at the start.
             sequence <= self._spool.last_sequence or sequence in self._maybe_stored,
         )
         headers = headers_of(identity) | {
@@ -403,7 +403,7 @@ class Shipper:
                 assert_never(action)
 
     def _arrive(self, place: int) -> None:
-        """A collector has answered for good, whatever the spool makes of it."""
+        """A collector has accepted or refused a batch; note it before the spool does."""
         before, self._failover = self._failover, after_success(self._failover, place)
         if before.at != self._failover.at:
             extra = {"collector": self._urls[place]}
@@ -429,13 +429,13 @@ class Shipper:
         )
 
     def _fail_at(self, place: int, action: RetryAfter, attempt: int) -> None:
-        """A collector failed; there may be others to be tried."""
+        """A collector failed; there may be other collectors to try."""
         before, places = self._failover, len(self._urls)
         now_s = self._clock.monotonic()
         failover = after_failure(before, place, places, now_s, self._rng, is_busy=action.is_busy)
         self._failover = failover
         if place != before.at:
-            return  # the one that is shipped to is another
+            return  # the agent already ships to another collector
         is_over = failover.given_up >= places or places == 1
         if failover.at != place:
             extra = {"collector": self._urls[failover.at], "instead_of": self._urls[place]}
@@ -448,13 +448,13 @@ class Shipper:
     def _fail(
         self, action: RetryAfter, attempt: int, *, place: int | None = None, is_over: bool = True
     ) -> None:
-        """`is_over`: nobody else is left to be tried."""
+        """`is_over`: no other collector is left to try."""
         url = self._urls[self._failover.at if place is None else place]
         if not self._failures:
             self._away_since_s = self._clock.monotonic()
             self._is_reachable.clear()
         denial = action.reason if action.is_denied else self._denial_told
-        # A collector that was away and then denies is told again: it will not be back by itself.
+        # A collector that denies access after an outage is logged again: a person must act.
         if is_over and (not self._is_away_told or denial != self._denial_told):
             self._is_away_told, self._denial_told = True, denial
             log.log(
@@ -462,20 +462,20 @@ class Shipper:
                 "collector takes no batches; they wait in the spool",
                 extra={"collector": url, "why": action.reason},
             )
-        # Lanes that fail together have tried once, not four times.
+        # Lanes that fail together count as one try.
         self._failures = max(self._failures, attempt + 1)
         self._counters.tries_failed = self._failures
         self._failures_ever += is_over
         self._not_before_s = self._clock.monotonic() + action.seconds
         self._counters.last_error = f"{url}: {action.reason}"
         self._settled.set()
-        self._sealed.set()  # the first lane may be waiting for news, and is the one to try again
+        self._sealed.set()  # wakes the first lane, which tries again
 
 
 def may_be_stored(outcome: Outcome) -> bool:
-    """Whether the collector may have the batch.
+    """Whether the collector may have stored the batch.
 
-    A collector that answers 503 may have found the batch on its disk after it failed to write it.
+    A collector that answers 503 may still have the batch on its disk.
     """
     match outcome:
         case Unreachable(was_sent=was_sent):
@@ -489,7 +489,7 @@ def may_be_stored(outcome: Outcome) -> bool:
 
 
 def _is_about_the_batch(outcome: Outcome) -> bool:
-    """Whether another batch may fare better: one that breaks the collector must not stop the rest."""
+    """Whether another batch may succeed: one batch that the collector cannot process must not block the rest."""
     match outcome:
         case Answered(status):
             return status not in (204, 429, 503)
@@ -502,6 +502,6 @@ def _is_about_the_batch(outcome: Outcome) -> bool:
 
 
 def _reason(body: bytes) -> str:
-    """The collector's words, `{"error": "..."}`, or those of whatever else answered, in one line."""
+    """The collector's error, `{"error": "..."}`, or another server's text, in one line."""
     text = body.decode(errors="replace")
     return " ".join((error_sentence(text) or text).split())[:REASON_CHARACTERS_MAX]

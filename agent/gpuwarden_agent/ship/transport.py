@@ -1,8 +1,7 @@
 """Makes requests to one address over a few open connections.
 
-Small on purpose: an HTTP client for everything costs the host 14 MiB more. It follows no redirect,
-keeps no cookie and knows no proxy; what an answer is bounded by, and when a connection is given up,
-is in `http1.py`.
+Small on purpose: a general HTTP client costs the host 14 MiB more. It follows no redirects, keeps no
+cookies and uses no proxy. `http1.py` has the limits of an answer.
 """
 
 import asyncio
@@ -28,15 +27,15 @@ from gpuwarden_agent.ship.http1 import (
 from gpuwarden_agent.ship.resolver import DaemonResolver, Found
 
 IDLE_S = 15.0
-"""How long a connection is kept without a request; longer, and what is between may forget it."""
+"""How long an idle connection is kept; routers and proxies may drop it after a longer time."""
 CONNECT_S = 3.0
-"""What one of several addresses may take to connect."""
+"""Time limit to connect to one of several addresses."""
 AGENT = f"gpuwarden-agent/{__version__}"
 _NO_ACCESS = Access()
 
 
 class Transport:
-    """A pool of connections to one address. What waits for one of them is served in its order."""
+    """A pool of connections to one address. Requests that wait for one are served in order."""
 
     def __init__(
         self,
@@ -65,8 +64,8 @@ class Transport:
         timeout_s: float,
         again: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """Send a body and wait for the answer. `again`: headers that say that it is sent once more, as
-        happens when a kept connection has ended.
+        """Send a body and wait for the answer. `again`: headers to add when it is sent a second time,
+        because the server had closed a kept connection.
 
         Raises NoAnswerError, of which NoConnectionError says that nothing was sent, or TimeoutError after
         `timeout_s`. Cancelling closes the connection.
@@ -98,12 +97,12 @@ class Transport:
         try:
             connection = await self._connected(timeout_s)
         except NoConnectionError as error:
-            # Over the kept one it may have arrived before the server went.
+            # It may have arrived over the kept connection.
             raise NoAnswerError(str(error)) from error
         return await connection.ask(path, {**headers, **again}, body)
 
     def _kept(self) -> "_Connection | None":
-        """The one that was used last, so that the others can grow old."""
+        """The connection used last, so that the others can expire."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_open:
@@ -147,22 +146,22 @@ class Transport:
         return connection
 
     def _distrust(self, error: OSError) -> None:
-        """A certificate that is not believed may be one of a new authority, whose file is there by now."""
+        """Load the authorities again: a certificate that is not trusted may have a new authority."""
         if getattr(error, "verify_code", None) is None:
             return
         with contextlib.suppress(StartError):
             self._tls = self._credentials.tls_context()
 
     def opened(self, connection: "_Connection") -> None:
-        """A connection is up."""
+        """Called when a connection is open."""
         self._open.add(connection)
 
     def rested(self, connection: "_Connection") -> None:
-        """A connection may be used again."""
+        """Called when a connection may be used again."""
         self._idle.append(connection)
 
     def closed(self, connection: "_Connection") -> None:
-        """A connection is no more."""
+        """Called when a connection is closed."""
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
@@ -172,12 +171,12 @@ class Transport:
         self._resolver.close()
         for connection in list(self._open):
             connection.abort()
-        await asyncio.sleep(0)  # in which the loop closes the sockets
+        await asyncio.sleep(0)  # lets the loop close the sockets
 
 
 class _Connection(asyncio.Protocol):
-    """One connection. Reads by callback and not by stream: an answer that came before the server
-    cut the connection counts, where a stream would tell of the cut alone."""
+    """One connection. It reads by callbacks: an answer that came before the server closed the
+    connection counts, where a stream would report the close alone."""
 
     def __init__(self, pool: Transport) -> None:
         self._pool = pool
@@ -202,7 +201,7 @@ class _Connection(asyncio.Protocol):
             head = self.codec.request(path, headers, body)
             if not self.is_open:
                 raise NoAnswerError("the server closed the connection")
-            # Without waiting until it is sent: the answer may come before that.
+            # Does not wait until all is sent: the answer may come before.
             self._transport.writelines((head, body))
             done = await answer
             is_unsent = self._transport.get_write_buffer_size() > 0
@@ -217,7 +216,7 @@ class _Connection(asyncio.Protocol):
                 self.abort()
 
     def abort(self) -> None:
-        """Close at once; what is not sent yet is not sent."""
+        """Close at once, without sending the rest."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -228,7 +227,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None or self._answer.done():
-            self.abort()  # nothing more was asked: it is out of step, or about to close
+            self.abort()  # bytes without a request: the server is out of step, or about to close
         else:
             self._take(data)
 
@@ -259,12 +258,12 @@ class _Connection(asyncio.Protocol):
 async def open_transport(
     url: str, clock: Clock, *, connections: int = 8, access: Access = _NO_ACCESS
 ) -> AsyncIterator[Transport]:
-    """A transport to a collector for as long as the block runs. Raises StartError for a bad address, and for
-    files of `access` that cannot be used."""
+    """Open a transport to a collector until the block is left. Raises StartError for a wrong address, and
+    for files of `access` that cannot be used."""
     try:
         address = HttpAddress.parse(url)
     except ValueError as error:
-        _, at, shown = url.rpartition("@")  # what precedes it is a user and a password
+        _, at, shown = url.rpartition("@")  # before it are a user and a password
         raise StartError(
             f"collector_url = {'…@' if at else ''}{shown} is no address of a collector; it looks like"
             " http://collector.example:8750"
@@ -281,7 +280,7 @@ async def open_transport(
 
 
 def _why(error: OSError) -> str:
-    """The reason alone: what was connected to is said elsewhere."""
+    """The reason, without the address."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return why_refused(error)
     if (reason := getattr(error, "reason", None)) == "WRONG_VERSION_NUMBER":

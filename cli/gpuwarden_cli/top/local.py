@@ -70,7 +70,7 @@ class LocalSource:
                 counters=counters,
                 accept=self._accept,
                 describe=lambda probe, reading: self._accept(probe, to_ms(clock.now()), reading),
-                tell=_untold,
+                report=_untold,
             )
             for probe in probes
         ]

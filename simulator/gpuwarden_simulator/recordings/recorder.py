@@ -125,7 +125,7 @@ class Recorder:
                 counters=Counters(),
                 accept=self._accept,
                 describe=self._describe,
-                tell=self._tell,
+                report=self._report,
             )
             for probe in probes
         ]
@@ -210,7 +210,7 @@ class Recorder:
         self._described[probe.name] = reading
         self._entries.append(Described(self._ts_ms, probe.name, self._anonymous(reading)))
 
-    def _tell(self, probe: Probe, report: HealthEvent) -> None:
+    def _report(self, probe: Probe, report: HealthEvent) -> None:
         # Inventory that fails is absent; a probe that recovers shows it by its rows.
         if report.kind == "probe_recovered" or report.message.startswith(f"{probe.name} inventory"):
             return

@@ -38,7 +38,7 @@ def make(probe: Any, taken: Taken, deadline_s: float = 0.05) -> ProbeRunner:
         counters=taken.counters,
         accept=lambda _, ts_ms, reading: taken.readings.append((ts_ms, reading)),
         describe=lambda _, reading: taken.described.append(reading),
-        tell=lambda _, report: taken.events.append((report.kind, report.message)),
+        report=lambda _, report: taken.events.append((report.kind, report.message)),
     )
 
 

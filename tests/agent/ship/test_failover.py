@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from gpuwarden_agent.ship.failover import (
     HOME_FIRST_S,
     HOME_MAX_S,
-    PATIENCE,
-    PATIENCE_BUSY,
+    TRIES,
+    TRIES_BUSY,
     Failover,
     after_failure,
     after_success,
@@ -38,12 +38,12 @@ def test_agents_spread_over_the_collectors_and_each_keeps_its_order() -> None:
 
 def test_a_collector_is_given_up_after_some_tries_in_a_row() -> None:
     failover = Failover()
-    for _ in range(PATIENCE - 1):
+    for _ in range(TRIES - 1):
         failover = failed(failover, 0)
         assert failover.at == 0
     failover = failed(after_success(failover, 0), 0)
     assert failover.at == 0, "a success in between: begun anew"
-    for _ in range(PATIENCE - 1):
+    for _ in range(TRIES - 1):
         failover = failed(failover, 0)
     assert failover.at == 1
     assert failover.home_at_s is not None
@@ -51,7 +51,7 @@ def test_a_collector_is_given_up_after_some_tries_in_a_row() -> None:
 
 def test_one_that_is_busy_is_given_more_time() -> None:
     failover = Failover()
-    for _ in range(PATIENCE_BUSY - 1):
+    for _ in range(TRIES_BUSY - 1):
         failover = failed(failover, 0, busy=True)
     assert failover.at == 0
     assert failed(failover, 0, busy=True).at == 1
@@ -90,13 +90,13 @@ def test_what_was_sent_before_the_change_of_course_changes_nothing() -> None:
 def test_a_pause_is_made_when_all_have_failed() -> None:
     """Each is tried at once that has not been yet."""
     failover, pauses = Failover(), []
-    for _ in range(3 * PATIENCE):
+    for _ in range(3 * TRIES):
         after = failed(failover, failover.at, places=3)
         pauses.append(is_pause_due(failover, after, 3))
         failover = after
-    moves = [pauses[at] for at in range(PATIENCE - 1, 3 * PATIENCE, PATIENCE)]
+    moves = [pauses[at] for at in range(TRIES - 1, 3 * TRIES, TRIES)]
     assert moves == [False, False, True]
-    assert all(pauses[at] for at in range(3 * PATIENCE) if at % PATIENCE != PATIENCE - 1)
+    assert all(pauses[at] for at in range(3 * TRIES) if at % TRIES != TRIES - 1)
 
 
 def test_with_one_collector_there_is_always_a_pause() -> None:

@@ -1,9 +1,8 @@
 """Compares each sample with the one before it, and makes an event of a change.
 
-One pure step, `observe`, over the rows of a reading; it knows neither clock nor source, so NVIDIA's
-driver, AMD's, a simulator and a recording all tell the same events. Counters are compared with the
-look before and never tell anything at the first one, nor do links and ports, which may have no cable; any
-other state that is bad at the first look is told.
+`observe` is pure and knows neither clock nor source, so NVIDIA's driver, AMD's, a simulator and a
+recording give the same events. The first reading makes no events of counters, nor of links and ports,
+which may have no cable; any other bad state in it is an event.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,26 +14,26 @@ from gpuwarden_agent.events.kinds import event, span
 from gpuwarden_agent.probe import Row, Value
 
 SLOWDOWN_BITS = 0x8 | 0x20 | 0x40 | 0x80
-"""Reasons that nobody chose: hardware slowdown, software and hardware thermal, power brake."""
+"""Reasons that nobody set: hardware slowdown, software and hardware thermal, power brake."""
 
 SLOWDOWN_BEGINS_MS = 3_000
 SLOWDOWN_ENDS_MS = 10_000
-"""A reason that flickers is one slowdown: it must hold so long to begin, be gone so long to end."""
+"""A slowdown begins and ends after these times, so that a reason that flickers is one slowdown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """Unchosen clock reasons that are there, or were until just now."""
+    """Clock reasons of a slowdown that holds, or held until just now."""
 
     since_ms: int
     seen_ms: int
     bits: int
-    is_told: bool = False
+    is_reported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeState:
-    """What the next look is compared with; keys are GPUs, links and ports."""
+    """State to compare the next reading with, by GPU, link and port."""
 
     rows: Mapping[tuple[Value, ...], Row]
     slowdowns: Mapping[Value, Slowdown]
@@ -42,12 +41,12 @@ class ChangeState:
 
 NOTHING = ChangeState({}, {})
 
-_Told = tuple[str, str, dict[str, Any]]
+_Change = tuple[str, str, dict[str, Any]]
 """Kind, sentence, and other columns of an event."""
 
 
 def observe(seen: ChangeState, table: str, rows: Sequence[Row]) -> tuple[ChangeState, list[Row]]:
-    """The events in a reading's rows of one table (stamped), and what to compare the next with."""
+    """The events in a reading's rows of one table (with ts and node), and the next state."""
     match table:
         case "gpu_samples":
             return _gpu_samples(seen, rows)
@@ -65,7 +64,7 @@ def _each(
     seen: ChangeState,
     rows: Sequence[Row],
     key: tuple[str, ...],
-    compare: Callable[[Row | None, Row], list[_Told]],
+    compare: Callable[[Row | None, Row], list[_Change]],
 ) -> tuple[ChangeState, list[Row]]:
     known = dict(seen.rows)
     events = []
@@ -73,7 +72,7 @@ def _each(
         place = tuple(row.get(name) for name in key)
         for kind, message, columns in compare(known.get(place), row):
             events.append(event(kind, message, **_of(row), **columns))
-        # What is absent this time is compared with the last time that it was there.
+        # An absent value keeps its last one for the next comparison.
         known[place] = {**known.get(place, {}), **row}
     return replace(seen, rows=known), events
 
@@ -82,9 +81,9 @@ def _of(row: Row) -> dict[str, Any]:
     return {"gpu": row.get("gpu"), "gpu_uuid": row.get("gpu_uuid")}
 
 
-# Health: counters that grew, flags that rose, states that changed.
+# Health: counters that grew, flags that were set, states that changed.
 
-_GROWN: tuple[tuple[str, str, str, str], ...] = (
+_COUNTERS: tuple[tuple[str, str, str, str], ...] = (
     ("ecc_uncorrected_volatile_total", "ecc_uncorrected", "uncorrected memory errors",
      "what used that memory is wrong: restart the job; if more come, drain the GPU and reset it"),
     ("remapped_rows_uncorrected_total", "row_remapped", "memory rows remapped after uncorrected errors",
@@ -96,9 +95,9 @@ _GROWN: tuple[tuple[str, str, str, str], ...] = (
     ("retired_pages_corrected_total", "page_retired", "memory pages retired after corrected errors",
      "reboot when its job ends"),
 )  # fmt: skip
-"""Column, kind, what it counts, what to do."""
+"""Column, kind, what it counts, remedy."""
 
-_RISEN: tuple[tuple[str, bool, str, str], ...] = (
+_FLAGS: tuple[tuple[str, bool, str, str], ...] = (
     ("remap_pending", True, "row_remap_pending", "a memory row waits to be remapped: reset the GPU"),
     ("remap_failed", True, "row_remap_failed",
      "a memory row could not be remapped: have the board replaced"),
@@ -121,21 +120,21 @@ _RECOVERIES = {
 }
 
 
-def _health(before: Row | None, row: Row) -> list[_Told]:
+def _health(before: Row | None, row: Row) -> list[_Change]:
     gpu = _gpu(row)
-    told: list[_Told] = []
-    for column, kind, things, remedy in _GROWN:
+    found: list[_Change] = []
+    for column, kind, things, remedy in _COUNTERS:
         if new := _growth(before, row, column):
             details = {"column": column, "new": new, "total": row[column]}
             message = f"{gpu}: {things}: {new} new, {row[column]} in all; {remedy}"
-            told.append((kind, message, {"details": details}))
-    for column, bad, kind, meaning in _RISEN:
+            found.append((kind, message, {"details": details}))
+    for column, bad, kind, meaning in _FLAGS:
         if row.get(column) is bad and (before is None or before.get(column) is not bad):
-            told.append((kind, f"{gpu}: {meaning}", {}))
-    return [*told, *_recovery(before, row, gpu), *_fabric(before, row, gpu)]
+            found.append((kind, f"{gpu}: {meaning}", {}))
+    return [*found, *_recovery(before, row, gpu), *_fabric(before, row, gpu)]
 
 
-def _recovery(before: Row | None, row: Row, gpu: str) -> list[_Told]:
+def _recovery(before: Row | None, row: Row, gpu: str) -> list[_Change]:
     action = row.get("recovery_action")
     earlier = None if before is None else before.get("recovery_action")
     if action is None or action == (earlier or "none"):
@@ -148,7 +147,7 @@ def _recovery(before: Row | None, row: Row, gpu: str) -> list[_Told]:
     return [("recovery_action", f"{gpu}: the driver asks for {action}: {remedy}", details)]
 
 
-def _fabric(before: Row | None, row: Row, gpu: str) -> list[_Told]:
+def _fabric(before: Row | None, row: Row, gpu: str) -> list[_Change]:
     health = row.get("fabric_health")
     earlier = None if before is None else before.get("fabric_health")
     if health is None or health == (earlier or "healthy"):
@@ -167,7 +166,7 @@ def _fabric(before: Row | None, row: Row, gpu: str) -> list[_Told]:
 
 
 def _growth(before: Row | None, row: Row, column: str) -> int:
-    """How much a counter grew; after a reset it counts from 0."""
+    """Growth of a counter; after a reset, its value."""
     now, then = row.get(column), None if before is None else before.get(column)
     if not isinstance(now, int) or not isinstance(then, int):
         return 0
@@ -178,7 +177,7 @@ def _growth(before: Row | None, row: Row, column: str) -> int:
 
 
 def _links(seen: ChangeState, rows: Sequence[Row]) -> tuple[ChangeState, list[Row]]:
-    """Links go down together, as when a switch does: one event for each GPU and direction."""
+    """Links often fail together, as with their switch: one event for each GPU, up or down."""
     known = dict(seen.rows)
     changed: dict[tuple[Value, Value, bool], list[Row]] = {}
     for row in rows:
@@ -216,7 +215,7 @@ def _links_message(gpu: str, link_type: str, numbers: Sequence[Value], *, is_up:
     return f"{gpu}: {which} down: collectives over it are slow or fail; drain the node and reset the GPU"
 
 
-def _port(before: Row | None, row: Row) -> list[_Told]:
+def _port(before: Row | None, row: Row) -> list[_Change]:
     state = row.get("state")
     earlier = None if before is None else before.get("state")
     # A port that was never up is one without a cable.
@@ -233,7 +232,7 @@ def _port(before: Row | None, row: Row) -> list[_Told]:
     return [("port_down", f"{port} went {how}: check cable and switch", details)]
 
 
-# The fast tier: slowdowns that nobody chose, and limits that somebody set.
+# The fast tier: slowdowns, and changed power limits.
 
 
 def _gpu_samples(seen: ChangeState, rows: Sequence[Row]) -> tuple[ChangeState, list[Row]]:
@@ -268,13 +267,13 @@ def _slowdown(before: Slowdown | None, row: Row) -> tuple[Slowdown | None, list[
             if before is None
             else replace(before, seen_ms=ts_ms, bits=before.bits | bits)
         )
-        if now.is_told or ts_ms - now.since_ms < SLOWDOWN_BEGINS_MS:
+        if now.is_reported or ts_ms - now.since_ms < SLOWDOWN_BEGINS_MS:
             return now, []
-        return replace(now, is_told=True), [_slowdown_event(row, now, is_over=False)]
+        return replace(now, is_reported=True), [_slowdown_event(row, now, is_over=False)]
     if before is None:
         return None, []
-    if not before.is_told:
-        # Not long enough to tell; a flicker may still become one.
+    if not before.is_reported:
+        # Too short to report; the reason may come back.
         return (before, []) if ts_ms - before.seen_ms < SLOWDOWN_BEGINS_MS else (None, [])
     if ts_ms - before.seen_ms < SLOWDOWN_ENDS_MS:
         return before, []

@@ -1,15 +1,14 @@
 """Reads the kernel's log as it is written: each Xid and SXid becomes an event.
 
-/dev/kmsg gives one record a read, `priority,sequence,microseconds,flags;text`, where bytes that do
-not print stand as `\\xNN`, then lines ` KEY=value` that say nothing here. Sequences count from 0 at
-boot. A reader that was overtaken gets EPIPE once and goes on with the oldest record there is.
+Each read of /dev/kmsg returns one record, `priority,sequence,microseconds,flags;text`, with bytes that
+do not print as `\\xNN`, and then lines ` KEY=value`, which are not used. Sequences count from 0 at boot.
+A reader whose next record was overwritten gets EPIPE once and continues with the oldest record.
 
-How far the log was read is kept in a small file, so that a restart neither repeats nor misses
-anything: boot id and sequence of the last record. It is written at the call after the one that gave
-the rows, and at the end, because only then the agent has them. An agent that is killed within that
-second repeats them, which is better than missing one. The file is replaced at once, so that a kill
-never leaves half of it, and not synced: only a crash of the machine would lose it, and the next
-boot is another log.
+The position in the log (boot id and sequence of the last record) is kept in a small file, so that a
+restart neither repeats nor misses records. It is written at the call after the one that returned the
+rows, and at the end: then the agent has the rows. An agent that is killed within that second repeats
+them, which is better than a loss. The file is replaced atomically and not synced: only a crash of the
+machine could lose it, and the next boot has another log.
 """
 
 import errno
@@ -41,16 +40,16 @@ DEVICE = Path("/dev/kmsg")
 POSITION_FILE = "kmsg.json"
 
 RECORD_BYTES_MAX = 16_384
-"""Twice what the kernel makes of the longest record; a shorter read would give EINVAL."""
+"""Twice the longest record of the kernel; a shorter buffer would give EINVAL."""
 RECORDS_MAX = 10_000
 EVENTS_MAX = 500
-"""What one call takes; the rest waits in the kernel for the next one."""
+"""Limit for one call; the rest waits in the kernel for the next one."""
 SAME_FALL_S = 10.0
-"""A driver tells that a GPU fell off the bus with its code, in words, or both."""
+"""A driver reports a GPU that fell off the bus with its code, in words, or both, within this time."""
 NAMES_WAIT_S = 10.0
-"""How long the first call waits for the probes of the GPUs to say which GPU is where."""
+"""How long the first call waits for the PCI bus ids from the probes of the GPUs."""
 HISTORY_AGE_S = 13 * 86_400.0
-"""A day less than collectors admit: what is older is told with its age, at the time of reading."""
+"""A day less than the collector's limit: an older event gets the time of reading, and its age in words."""
 
 log = logging.getLogger(__name__)
 
@@ -59,17 +58,17 @@ _ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")
 
 
 class KernelLog(Protocol):
-    """Where records come from."""
+    """A source of records."""
 
     def read(self) -> bytes | None:
-        """The next record or several; None: nothing new.
+        """Return the next record or several; None: nothing new.
 
         Raises BrokenPipeError when records were overwritten before they were read, and OSError.
         """
         ...
 
     def close(self) -> None:
-        """Give it back."""
+        """Close the source."""
         ...
 
 
@@ -101,7 +100,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The last record that was handled."""
+    """The last record that was processed."""
 
     boot_id: str
     sequence: int
@@ -109,7 +108,7 @@ class Position:
 
 
 def parse_records(data: bytes) -> Iterator[Record]:
-    """The records in what was read; lines that are not the start of a record are left out."""
+    """The records in the bytes; lines that do not start a record are skipped."""
     for line in data.split(b"\n"):
         header = _HEADER.match(line)
         if header is not None:
@@ -119,7 +118,7 @@ def parse_records(data: bytes) -> Iterator[Record]:
 
 
 def load_position(path: Path, boot: str) -> Position | None:
-    """Where an earlier run stopped; None when there was none in this boot."""
+    """The position of an earlier run; None when there was none in this boot."""
     try:
         kept = Position(**json.loads(path.read_text()))
     except FileNotFoundError:
@@ -156,8 +155,8 @@ def kmsg_probe(
     """The probe of this host; None where there is no /dev/kmsg, as in most containers.
 
     `gpus` may fill up while the probe runs: the first call waits up to ten seconds until it has
-    `gpu_count` entries. `boot` is the kernel's boot id, `ledger` the node's Xids if NVML tells of
-    them too.
+    `gpu_count` entries. `boot` is the kernel's boot id, `ledger` that of the node if NVML reports
+    Xids, too.
     """
     if not path.exists():
         return None
@@ -188,7 +187,7 @@ class KmsgProbe:
         source: KernelLog | None = None,
         ledger: XidLedger | None = None,
     ) -> None:
-        """`source`: an open log, instead of `path`; `ledger`: None: the log alone tells of Xids."""
+        """`source`: an open log, instead of `path`. `ledger` None: the log is the only source of Xids."""
         self._path = path
         self._clock = clock
         self._gpus = gpus
@@ -207,11 +206,11 @@ class KmsgProbe:
         self._fallen: dict[str, tuple[int, bool]] = {}
 
     def describe(self) -> Reading:
-        """Nothing: the log is no inventory."""
+        """Nothing: the log has no inventory."""
         return {}
 
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
-        """Events of the records since the last call, oldest first, with a `ts` of their own."""
+        """Events of the records since the last call, oldest first, each with its own `ts`."""
         self._save()
         now_s = self._clock.monotonic()
         if self._began_s is None:
@@ -223,16 +222,16 @@ class KmsgProbe:
         try:
             self._read_new(rows, now_s, to_ms(self._clock.now()))
         except OSError as error:
-            self._give_back()
+            self._close_source()
             self._ledger.log_is_unreadable()
-            if not rows:  # what was read before the error is told; the error comes again
+            if not rows:  # rows read before the error are reported first; the error comes again
                 raise self._probe_error(error) from error
         return {"events": rows}
 
     def close(self) -> None:
-        """Keep the position and close the log."""
+        """Save the position and close the log."""
         self._save()
-        self._give_back()
+        self._close_source()
 
     def _read_new(self, rows: list[Row], now_s: float, now_ms: int) -> None:
         if self._source is None:
@@ -256,7 +255,7 @@ class KmsgProbe:
         last = self._last
         if last is not None:
             if record.sequence <= last.sequence:
-                return  # an earlier run, or the open before an error, has handled it
+                return  # processed by an earlier run, or before an error
             if self._has_overrun or record.sequence > last.sequence + 1:
                 rows.append(_overrun(last, record))
         self._has_overrun = False
@@ -267,7 +266,7 @@ class KmsgProbe:
             return
         for line in record.text.split("\n"):
             found, self._named = step(self._named, line)
-            if found is not None and not self._is_told(found, us):
+            if found is not None and not self._is_repeated(found, us):
                 age_s = self._age_s(us, now_s)
                 row = _timed(row_of(found, self._gpus, record.sequence), age_s, now_ms)
                 if isinstance(found, Sxid):
@@ -279,16 +278,16 @@ class KmsgProbe:
                 rows += self._ledger.take_lines([report], now_s)
 
     def _age_s(self, us: int, now_s: float) -> float:
-        """How long ago a record was written, by the monotonic clock.
+        """Age of a record, by the monotonic clock.
 
-        The kernel's stamps run on a clock that nobody disciplines, minutes off after months. What
-        is new was written since the call that had read everything, which bounds the error.
+        The kernel's timestamps drift, by minutes in months. A new record was written after the
+        last call that read the log to its end, which bounds the error.
         """
         age_s = max(0.0, now_s - us / 1e6)
         return age_s if self._drained_s is None else min(age_s, now_s - self._drained_s)
 
-    def _is_told(self, found: Found, us: int) -> bool:
-        """Whether it is the other way to say that a GPU fell off the bus, just told."""
+    def _is_repeated(self, found: Found, us: int) -> bool:
+        """Whether it repeats, in words or as a code, that a GPU fell off the bus."""
         has_code = isinstance(found, Xid) and found.code == FALLEN_OFF_BUS
         if not has_code and not isinstance(found, FellOffBus):
             return False
@@ -317,7 +316,7 @@ class KmsgProbe:
         self._is_saving = True
         self._saved = self._last
 
-    def _give_back(self) -> None:
+    def _close_source(self) -> None:
         if self._source is not None:
             self._source.close()
             self._source = None
@@ -333,7 +332,7 @@ class KmsgProbe:
 
 
 def _timed(row: Row, age_s: float, now_ms: int) -> Row:
-    """The row with its time, or as history where a collector would not take a time that old."""
+    """The row with its time; one that a collector would refuse as too old becomes information."""
     ts_ms = now_ms - round(age_s * 1000)
     if age_s <= HISTORY_AGE_S:
         return {**row, "ts": ts_ms}

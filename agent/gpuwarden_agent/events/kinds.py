@@ -1,6 +1,4 @@
-"""Lists the kinds of events that agents send; `docs/events.md` explains each, and a test compares
-them.
-"""
+"""Lists the kinds of events that agents send; `docs/events.md` explains each, and a test compares both."""
 
 import json
 from collections.abc import Mapping
@@ -77,9 +75,9 @@ def event(
     duration_seconds: float | None = None,
     details: Mapping[str, Any] | None = None,
 ) -> Row:
-    """An `events` row without the columns that are stamped (ts, node, simulated).
+    """An `events` row without ts, node and simulated, which are added later.
 
-    A kind outside the list, which only a probe can bring, is a warning.
+    A kind that is not in the list, as a probe may return it, is a warning.
     """
     return {
         "kind": kind,

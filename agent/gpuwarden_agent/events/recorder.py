@@ -16,14 +16,14 @@ _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging
 
 @dataclass(frozen=True, slots=True)
 class PendingCount:
-    """How much of something happened that is not reported yet."""
+    """A number of occurrences that is not reported yet."""
 
     pending: int = 0
     reported_at_s: float | None = None
 
 
 def tally(state: PendingCount, more: int, now_s: float, every_s: float) -> tuple[PendingCount, int]:
-    """Add `more`; the second value is what to report now, at most once in `every_s`, or 0."""
+    """Add `more`; the second value is the number to report now, at most once in `every_s`, or 0."""
     pending = state.pending + more
     is_due = state.reported_at_s is None or now_s - state.reported_at_s >= every_s
     if pending == 0 or not is_due:
@@ -43,7 +43,7 @@ class EventRecorder:
         simulated: bool,
         is_quiet: bool = False,
     ) -> None:
-        """`is_quiet`: the log has the events at level debug only, as for one of many nodes."""
+        """`is_quiet`: log events at level debug only, as for one of many nodes."""
         self._node = node
         self._clock = clock
         self._write = write
@@ -70,12 +70,12 @@ class EventRecorder:
         self._write(stamp | row)
 
     def stamp(self, row: Mapping[str, Any], ts_ms: int, *, simulated: bool) -> Row:
-        """An event that a probe brought, as a row of its own key."""
+        """Complete an event of a probe, with a timestamp that makes its key unique."""
         unique_ms = self._unique_ts_ms(str(row.get("kind")), ts_ms)
         return {**row, "ts": unique_ms, "node": self._node, "simulated": simulated}
 
     def count(self, what: str, more: int, *, every_s: float, write: Callable[[int], None]) -> None:
-        """Something that may happen in masses: `write(number)` is called once in `every_s`."""
+        """Count what may happen often: calls `write(number)` once in `every_s`."""
         state = self._tallies[what][0] if what in self._tallies else PendingCount()
         state, due = tally(state, more, self._clock.monotonic(), every_s)
         self._tallies[what] = (state, every_s, write)
@@ -83,7 +83,7 @@ class EventRecorder:
             write(due)
 
     def flush(self, *, is_last: bool = False) -> None:
-        """Report what is pending and due; to be called now and then. `is_last`: due or not."""
+        """Report the counts that are due; call it regularly. `is_last`: report all counts."""
         for what, (state, every_s, write) in list(self._tallies.items()):
             if state.pending:
                 self.count(what, 0, every_s=0.0 if is_last else every_s, write=write)
@@ -91,7 +91,7 @@ class EventRecorder:
     def _unique_ts_ms(self, kind: str, ts_ms: int) -> int:
         """`ts_ms`, or the next millisecond free, so that no two events of a kind share their key."""
         last = self._last_ts_ms.get(kind)
-        # A clock that was set back a lot must not pin the events to the old time for ever.
+        # After the clock was set back by more, events get the new time.
         if last is not None and ts_ms <= last < ts_ms + 1000:
             ts_ms = last + 1
         self._last_ts_ms[kind] = ts_ms

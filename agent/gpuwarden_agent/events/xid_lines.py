@@ -1,6 +1,6 @@
-"""Finds in lines of the kernel's log what NVIDIA's drivers say about GPUs and NVSwitches.
+"""Parses messages of NVIDIA's drivers about GPUs and NVSwitches in lines of the kernel's log.
 
-The shapes, of drivers new and old:
+The forms, of new and old drivers:
 
     NVRM: Xid (PCI:0000:3b:00): 79, pid=4242, name=python3, GPU has fallen off the bus.
     NVRM: Xid (PCI:0000:3b:00 GPU-I:02): 31, pid=..., name=..., Ch 00000008, ...    (MIG)
@@ -11,7 +11,7 @@ The shapes, of drivers new and old:
     NVRM: (PCI ID: 10de:2330) installed in this system has
     NVRM: fallen off the bus and is not responding to commands.
 
-What does not have one of these shapes, a line that was cut short among them, is nothing.
+A line in any other form, also one that was cut short, is ignored.
 """
 
 import re
@@ -42,7 +42,7 @@ _NOT_RESPONDING = "fallen off the bus and is not responding"
 _UNKNOWN = "<unknown>"
 
 NAMED_LINES = 3
-"""Driver lines within which the end of a sentence about a named GPU is looked for."""
+"""Number of driver lines in which to look for the end of a sentence about a named GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Xid:
     pci_bus_id: str
     """As `bus_id` makes it."""
     text: str
-    """What follows code, pid and name."""
+    """The text after code, pid and name."""
     pid: int | None = None
     """None: the driver did not know."""
     process: str | None = None
@@ -77,7 +77,7 @@ class Sxid:
 
 @dataclass(frozen=True, slots=True)
 class FellOffBus:
-    """The driver lost a GPU and gave no code; it means what Xid 79 does."""
+    """The driver lost a GPU and gave no code: the same as Xid 79."""
 
     pci_bus_id: str
     text: str
@@ -88,7 +88,7 @@ Found = Xid | Sxid | FellOffBus
 
 @dataclass(frozen=True, slots=True)
 class GpuNamed:
-    """A line named a GPU and the sentence goes on in the driver's next lines."""
+    """A line named a GPU, and its sentence continues in the driver's next lines."""
 
     pci_bus_id: str
     text: str
@@ -96,8 +96,8 @@ class GpuNamed:
 
 
 def bus_id(text: str) -> str | None:
-    """A PCI bus id as column `pci_bus_id` has it, "0000:3b:00.0", from any way to write it: with
-    eight digits of domain, upper case, without a function. None: it is not one.
+    """A PCI bus id in the form of column `pci_bus_id`, "0000:3b:00.0", from any other form: with
+    eight digits of domain, in upper case, without a function. None: it is not a bus id.
     """
     found = _PARTS.fullmatch(text)
     if found is None:
@@ -107,7 +107,7 @@ def bus_id(text: str) -> str | None:
 
 
 def parse(text: str) -> Found | None:
-    """What one record of the kernel's log says, also when it has several lines; None: nothing."""
+    """The message in one record of the kernel's log, which may have several lines; None: there is none."""
     found: Found | None = None
     named: GpuNamed | None = None
     for line in text.split("\n"):
@@ -118,7 +118,7 @@ def parse(text: str) -> Found | None:
 
 
 def step(named: GpuNamed | None, text: str) -> tuple[Found | None, GpuNamed | None]:
-    """One line after another: what it says, and what the next call is to be told."""
+    """Parse the next line: the message in it, and `named` for the next call."""
     if (found := _XID.search(text)) is not None:
         return _xid(found), None
     if (found := _SXID.search(text)) is not None:
@@ -161,7 +161,7 @@ def _xid(found: re.Match[str]) -> Xid:
 
 
 def _sxid(found: re.Match[str]) -> Sxid | None:
-    """None for the lines of details that follow an SXid with the same code."""
+    """None for lines of details, which follow an SXid with the same code."""
     rest = found["rest"]
     if _MORE_OF_SXID.match(rest):
         return None

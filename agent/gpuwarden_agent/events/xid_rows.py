@@ -1,7 +1,7 @@
-"""Makes rows of `events` from what the drivers wrote into the kernel's log, or NVML told of an Xid.
+"""Makes rows of `events` from driver messages in the kernel's log, and from NVML's events of Xids.
 
-The kinds are "xid" and "sxid". A GPU that fell off the bus without a code is told as the Xid 79
-that it is: it means the same and needs the same.
+The kinds are "xid" and "sxid". A GPU that fell off the bus without a code becomes an Xid 79, which
+means the same.
 """
 
 import re
@@ -26,7 +26,7 @@ Gpus = Mapping[str, tuple[int, str]]
 
 
 def row_of(found: Found, gpus: Gpus, sequence: int) -> Row:
-    """The event, without the columns that are stamped; `sequence` is the record's number."""
+    """The event of a message, without ts, node and simulated; `sequence` is the record's number."""
     match found:
         case Xid():
             return _xid_row(found, gpus, sequence)
@@ -39,7 +39,7 @@ def row_of(found: Found, gpus: Gpus, sequence: int) -> Row:
 
 
 def row_of_event(xid: Xid, gpus: Gpus) -> Row:
-    """The event of an Xid that NVML told and the kernel's log did not: it has no text."""
+    """The event of an Xid that came from NVML alone, so it has no text."""
     return _xid_row(xid, gpus, None)
 
 

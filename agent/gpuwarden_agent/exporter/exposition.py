@@ -1,6 +1,6 @@
-"""Writes the Prometheus text format 0.0.4: families, labels, escaping. Knows nothing about GPUs.
+"""Writes the Prometheus text format 0.0.4: families, labels, escaping.
 
-A family stands once on a page, a series once in its family; a series without a value is left out.
+A family is once on a page, a series once in its family; a series without a value is not written.
 Source: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
@@ -47,7 +47,7 @@ def label_text(labels: Mapping[str, object]) -> str:
 
 
 def text_of(families: Iterable[Family]) -> str:
-    """The page. Of two families with one name the first stays; one without series is left out."""
+    """The page. Of two families with the same name the first is used; empty ones are not written."""
     by_name: dict[str, Family] = {}
     for family in families:
         if family.series:

@@ -1,4 +1,4 @@
-"""Exports the agent's `Counters` as metrics, each with its meaning."""
+"""Exports the agent's `Counters` as metrics, with their help texts."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ class Count:
     name: str
     meaning: str
     label: str | None = None
-    """What the keys of a counter by name are."""
+    """Label for the keys of a counter by name."""
     kind: str = "counter"
 
 
@@ -80,7 +80,7 @@ COUNTS = (
 
 
 def health_families(node: str, counters: Counters, rows_not_kept: int) -> Iterator[Family]:
-    """Metrics gpuwarden_agent_*. `rows_not_kept`: what the exporter itself had no room for."""
+    """Metrics gpuwarden_agent_*. `rows_not_kept`: rows that the exporter dropped for lack of room."""
     info = Family("gpuwarden_agent_info", "gauge", "Version of the agent; always 1.")
     info.put(label_text({"node": node, "version": __version__}), 1)
     yield info

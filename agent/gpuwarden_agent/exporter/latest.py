@@ -1,8 +1,8 @@
 """Keeps the newest sample of each table and key, bounded in time and number, and counts Xids.
 
-Rows come in on the event loop and are read there. A sample that is too old for its table is gone;
-inventory stays until it is replaced. Time is the wall clock's, as in the rows: a row from the future,
-from before the clock was set back, counts as old too.
+Used on the event loop only. A sample that is too old for its table is removed; inventory stays until it
+is replaced. Time is the wall clock's, as in the rows: a row from the future, written before the clock
+was set back, counts as old, too.
 """
 
 import json
@@ -20,11 +20,11 @@ ROWS_MAX = 2048
 """Keys of all sample tables together: 16 GPUs in 7 MIG devices each, their 300 links, 1,400 processes."""
 INVENTORY_MAX = 256
 KINDS_MAX = 512
-"""GPUs times codes; a node that brings more has other worries."""
+"""Most pairs of GPU and code."""
 
 
 WHOLE_TICK_TABLES = frozenset({"process_samples"})
-"""Tables whose keys come and go: what is not in the newest reading has ended and is not shown."""
+"""Tables whose keys come and go: a key that is not in the newest reading has ended and is not shown."""
 
 _KEYS = {
     name: tuple(column for column in WIRE_TABLES[name].key if column != "ts")
@@ -36,29 +36,29 @@ _Key = tuple[Value, ...]
 
 @dataclass(frozen=True, slots=True)
 class XidKind:
-    """What Xids are counted by."""
+    """Key of the counts of Xids."""
 
     node: Value
     gpu: Value
     gpu_uuid: Value
-    """None where it is not known which GPU has the bus id."""
+    """None if no GPU is known for the bus id."""
     pci_bus_id: Value
-    """Only where the UUID is not known."""
+    """Only if the UUID is not known."""
     simulated: Value
     code: int | None
-    """None where the event does not tell."""
+    """None if the event has none."""
 
 
 class XidCounts:
-    """Xids by GPU and code. `take` is the only way in."""
+    """Counts Xids by GPU and code."""
 
     def __init__(self) -> None:
         self.by_kind: Counter[XidKind] = Counter()
         self.last: dict[Value, XidKind] = {}
-        """The last one with a code of each GPU, by UUID."""
+        """The last Xid with a code of each GPU, by UUID."""
 
     def take(self, row: Row) -> bool:
-        """Count an `events` row of kind xid; False: there are too many kinds of them already."""
+        """Count an `events` row of kind xid; False: there are too many keys already."""
         kind = _kind(row)
         if kind not in self.by_kind and len(self.by_kind) >= KINDS_MAX:
             return False
@@ -82,7 +82,7 @@ def _kind(row: Row) -> XidKind:
 
 
 def _details(row: Row) -> dict[str, Value]:
-    """What there is in the details, a JSON object; of its values the scalars."""
+    """Scalars of the details, which are a JSON object."""
     try:
         details = json.loads(str(row.get("details")))
     except ValueError:
@@ -93,7 +93,7 @@ def _details(row: Row) -> dict[str, Value]:
 
 
 class Latest:
-    """The newest rows. `take` is the only way in."""
+    """The newest rows."""
 
     def __init__(self, clock: Clock, *, interval_s: float = 1.0, rows_max: int = ROWS_MAX) -> None:
         """`interval_s`: seconds between the agent's ticks."""
@@ -105,14 +105,14 @@ class Latest:
         self._newest_ms: dict[str, int] = {}
         self._inventory: dict[str, dict[_Key, Row]] = {"gpus": {}, "nodes": {}}
         self.xids = XidCounts()
-        """Those that happened since this was made."""
+        """Xids that happened since the agent's start."""
         self.rows_dropped = 0
-        """Rows that were not kept because there were too many keys."""
+        """Rows that were dropped because there were too many keys."""
 
     def take(self, table: str, rows: Iterable[Row]) -> None:
-        """Take checked rows of a wire table, as they enter a batch; of events only Xids are kept.
+        """Add checked rows of a wire table, as they enter a batch; of events only Xids are counted.
 
-        The rows must not be changed afterwards. One that is older than what is there is ignored.
+        The rows must not be changed afterwards. A row older than the stored one is ignored.
         """
         if table in self._samples:
             now_ms = to_ms(self._clock.now())
@@ -152,7 +152,7 @@ class Latest:
         return (to_ms(self._clock.now()) - ts_ms) / 1000
 
     def ages_s(self) -> dict[str, float]:
-        """Age of the newest sample of each table that ever had one, forgotten ones included."""
+        """Age of the newest sample of each table that ever had one, removed samples included."""
         return {table: self.age_s(ts_ms) for table, ts_ms in self._newest_ms.items()}
 
     def _take_sample(self, table: str, row: Row, now_ms: int) -> None:
@@ -181,7 +181,7 @@ class Latest:
     def _take_event(self, row: Row) -> None:
         if row["kind"] != "xid":
             return
-        # The kernel's log goes back to the boot, and backfill further.
+        # The kernel's log starts at the boot, and backfill before that.
         is_new = self.age_s(_stamp_ms(row)) <= self._clock.monotonic() - self._began_s
         if is_new and not self.xids.take(row):
             self.rows_dropped += 1
@@ -213,5 +213,5 @@ def _stamp_ms(row: Row) -> int:
 
 
 def _supersedes(ts_ms: int, held_ms: int | None, latest_ms: int) -> bool:
-    """Whether an instant is the newer one; one that lies after `latest_ms` does not count."""
+    """Whether `ts_ms` is newer than `held_ms`, which does not count if it is after `latest_ms`."""
     return held_ms is None or ts_ms > held_ms or held_ms > latest_ms

@@ -1,11 +1,11 @@
-"""Makes the three name sets from the catalogue: the name and the unit of each metric.
+"""Derives the three name sets from the catalogue: name and unit of each metric.
 
 own     gpuwarden_<table>_<metric>, base units: hertz for MHz, ratio for percent, seconds.
 dcgm    dcgm-exporter up to 4.8: MiB, mJ, ns, percent, MHz, MB/s. Its DCGM_FI_PROF_* are base units.
 dcgm49  dcgm-exporter since 4.9: base units.
 
-Beside the catalogue's names stand those of rates, which the catalogue keeps as counters of bytes, and
-of the last Xid, which is no column.
+Two kinds of names are not in the catalogue: rates, which the catalogue has as counters of bytes, and
+the last Xid, which is not a column.
 """
 
 import re
@@ -30,8 +30,8 @@ PREFIXES = {
 }
 
 DCGM_TABLES = ("gpu_detail_samples", "gpu_samples", "gpu_health_samples")
-"""Tables that the DCGM sets have names for. Where two have a value for a name, the first counts: PCIe
-rates as the GPU measures them rather than those made of counters."""
+"""Tables that the DCGM sets have names for. If two have a value for a name, the first one is used: PCIe
+rates that the GPU measures, before rates computed from counters."""
 
 DCGM_XID = {"dcgm": "DCGM_FI_DEV_XID_ERRORS", "dcgm49": "DCGM_FI_DEV_XID_ERROR"}
 
@@ -39,7 +39,7 @@ DCGM_KINDS = {
     "DCGM_FI_DEV_RETIRED_PENDING": "counter",
     "DCGM_FI_DEV_PAGE_RETIRED_PENDING": "counter",
 }
-"""Where dcgm-exporter's TYPE is not what the value is."""
+"""Names whose TYPE in dcgm-exporter does not fit their value."""
 
 _GPU_LABELS = ("gpu", "gpu_uuid", "mig_instance")
 _PROCESS_LABELS = ("pid", "process_name", "username", "slurm_job_id", "container_id", "pod")
@@ -49,12 +49,12 @@ _LABELS: Mapping[str, tuple[str, ...]] = {
     "link_samples": (*_GPU_LABELS, "link_type", "link"),
     "process_samples": (*_GPU_LABELS, *_PROCESS_LABELS),
 }
-"""Columns that are labels of our own set, beside the node; of other tables those of a GPU."""
+"""Columns that are labels of our own set, in addition to the node; other tables have those of a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Multiply by `times`, divide by `over`: kept apart so that 7 percent is 0.07 and not nearly."""
+    """Multiply by `times`, then divide by `over`: two steps, so that 7 percent is exactly 0.07."""
 
     unit: str
     times: int = 1
@@ -71,7 +71,7 @@ BASE = {
     "ms": Scale("seconds", over=1000),
     "bits_per_second": Scale("bytes_per_second", over=8),
 }
-"""From the catalogue's unit to the base unit; other units are base units already."""
+"""From the catalogue's unit to the base unit; all other units are base units."""
 
 DCGM = {
     "percent": Scale("%"),
@@ -87,13 +87,13 @@ DCGM = {
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """One name of a set, and how its value comes from a row."""
+    """One name of a set, and how to compute its value from a row."""
 
     name: str
     kind: str
     help: str
     columns: tuple[str, ...]
-    """The catalogue's metric; of a rate, the counters that are added up."""
+    """The catalogue's metric; for a rate, the counters to add up."""
     scale: Scale
     is_rate: bool = False
 
@@ -106,7 +106,7 @@ class Exported:
 
 
 def check_name_sets(names: Iterable[str]) -> None:
-    """Raise StartError where a setting names a set that there is not."""
+    """Raise StartError if a setting names an unknown set."""
     known = ", ".join(NAME_SETS)
     for name in names:
         if name not in NAME_SETS:
@@ -115,7 +115,7 @@ def check_name_sets(names: Iterable[str]) -> None:
 
 @cache
 def names_of(name_set: str, table: str) -> tuple[Exported, ...]:
-    """What a set calls the metrics of a table, in the catalogue's order."""
+    """Names of a set for the metrics of a table, in the catalogue's order."""
     assert name_set in NAME_SETS, f"no name set {name_set!r}; known: {', '.join(NAME_SETS)}"
     if name_set == "own":
         return tuple(_own(table, metric) for metric in METRICS[table])

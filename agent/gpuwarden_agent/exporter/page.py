@@ -19,7 +19,7 @@ from gpuwarden_agent.exporter.names import (
 from gpuwarden_agent.probe import Row
 
 GPU_TABLES = ("gpu_samples", "gpu_detail_samples", "gpu_health_samples", "link_samples")
-"""Tables of which each GPU has its own age, because each has its own probe."""
+"""Tables with an age for each GPU, because each GPU has its own probe."""
 
 
 def metrics_page(
@@ -30,10 +30,10 @@ def metrics_page(
     *,
     xid_probes: Collection[str] = (),
 ) -> str:
-    """The page now. `names`: which of `NAME_SETS`, whose order decides where two share a name.
+    """Render the page. `names`: some of `NAME_SETS`, whose order decides when two have the same name.
 
-    `xid_probes`: probes that bring Xids. A GPU without one has the Xid 0 once any of them was read;
-    before, or without them, nobody knows.
+    `xid_probes`: probes that report Xids. A GPU without an Xid has the Xid 0 once one of them was read;
+    before, or without such a probe, it is unknown.
     """
     sees_xids = any(counters.readings[name] for name in xid_probes)
     return text_of(_families(node, latest, counters, names, sees_xids))
@@ -72,7 +72,7 @@ def _sample_families(name_set: str, latest: Latest) -> Iterable[Family]:
 
 
 def _labels(name_set: str, table: str, row: Row, latest: Latest) -> str | None:
-    """Label text of a row; None: the set does not speak of it."""
+    """Label text of a row; None: the set does not have this row."""
     gpu = latest.gpu(row.get("gpu_uuid"))
     if name_set == "own":
         return label_text(own_labels(table, row, gpu))
@@ -98,7 +98,7 @@ def _xids_total(latest: Latest) -> Family:
 
 
 def _last_xids(name_set: str, latest: Latest, sees_xids: bool) -> Family:
-    """The last Xid of each GPU: also of one that fell off the bus and has no samples any more."""
+    """The last Xid of each GPU, also of one that fell off the bus and has no samples any more."""
     meaning = "Last Xid since the agent's start; 0: there was none."
     family = Family(DCGM_XID[name_set], "gauge", meaning)
     for gpu in latest.gpus():

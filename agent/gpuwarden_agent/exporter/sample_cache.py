@@ -1,10 +1,10 @@
-"""Caches the newest row of one key, and what earlier rows said that this one does not.
+"""Caches the newest row of one key, and older values of columns that this row does not have.
 
-Some columns come more seldom than the rows of their table: by the catalogue (/dev/shm and NFS every
-ten seconds), or because a driver call is slow and its probe makes it less often. The newest value of
-such a column stays for 2.5 of its periods. A probe's own choice is seen in its rows: the period is
-the time between two values with rows without one in between. So a column that a row lacks is absent
-until it comes again and thereby tells its period; that of a device that fails stays absent.
+Some columns come less often than the rows of their table: by the catalogue (/dev/shm and NFS every ten
+seconds), or because a driver call is slow and its probe makes it less often. The newest value of such a
+column stays for 2.5 of its periods. The period that a probe chose follows from its rows: it is the time
+between two values with rows without a value in between. So a column that a row lacks is absent until
+its next value gives the period; a column that fails stays absent.
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from gpuwarden.metrics import METRICS
 from gpuwarden_agent.probe import Row, Value
 
 KEEP_S = 60.0
-"""How long a sample is shown at least."""
+"""Shortest time that a sample is shown."""
 KEEP_PERIODS = 2.5
-"""How many periods the newest value of something slow is shown."""
+"""How many periods the newest value of a slow column is shown."""
 PERIOD_MAX_MS = 60_000
-"""The slowest period that a probe may choose; what comes even more seldom had failed meanwhile."""
+"""The longest period that a probe may choose; a value that comes later had failed in between."""
 
 TIERED_TABLES = frozenset({"gpu_samples", "gpu_detail_samples"})
 """Tables whose probes read a column less often when the driver is slow to give it."""
@@ -43,15 +43,15 @@ _TIERED = {table: tuple(m.name for m in METRICS[table]) for table in TIERED_TABL
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """The newest value of a column that comes more seldom than its table's rows."""
+    """The newest value of a column that comes less often than the rows of its table."""
 
     value: Value
     ts_ms: int
     period_ms: int
-    """0: not told yet."""
+    """0: not known yet."""
 
     def is_shown(self, now_ms: int) -> bool:
-        """Whether it still stands for now."""
+        """Whether the value is still current."""
         return now_ms - self.ts_ms <= KEEP_PERIODS * self.period_ms
 
 
@@ -67,7 +67,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class CachedSample:
-    """The newest row of a key, with what came before it."""
+    """The newest row of a key, with older values."""
 
     row: Row
     ts_ms: int
@@ -77,7 +77,7 @@ class CachedSample:
     """By column, those of `RATED`."""
 
     def at(self, now_ms: int) -> "CachedSample":
-        """The same with its slow columns filled in, without those that are too old."""
+        """A copy with its slow columns filled in, without values that are too old."""
         slow = {name: s for name, s in self.slow.items() if s.is_shown(now_ms)}
         if not self.slow:
             return self
@@ -85,7 +85,7 @@ class CachedSample:
         return replace(self, row=self.row | values, slow=slow)
 
     def rate(self, columns: tuple[str, ...]) -> float | None:
-        """Growth a second of counters added up; None where the row or the rate of one is absent."""
+        """Sum of the growth a second of counters; None if the row or a rate lacks one."""
         added = 0.0
         for column in columns:
             counted = self.counted.get(column)
@@ -103,7 +103,7 @@ def keep_ms(table: str, interval_s: float = 1.0) -> int:
 
 
 def followed(held: CachedSample | None, table: str, row: Row, ts_ms: int) -> CachedSample:
-    """What is known after a row that is newer than those before; `held` None: it is the first."""
+    """The sample after a newer row; `held` None: it is the first."""
     before = held or CachedSample({}, ts_ms)
     slow: dict[str, Slow | None] = {
         column: _slow_by_catalogue(before, column, row, ts_ms, period_ms)
@@ -129,7 +129,7 @@ def _slow_by_rows(before: CachedSample, column: str, row: Row, ts_ms: int) -> Sl
     value, known = row.get(column), before.slow.get(column)
     if value is not None:
         if known is None or known.ts_ms == before.ts_ms:
-            return None  # the row before had it too: it comes with every row
+            return None  # the row before had a value, too: it comes with every row
         return Slow(value, ts_ms, min(ts_ms - known.ts_ms, PERIOD_MAX_MS))
     if known is None:
         earlier = before.row.get(column)

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SHUTDOWN_TIMEOUT_S = 1.0
 COMPRESSION = 1
-"""A page repeats itself so much that the cheapest level makes a tenth of it."""
+"""The cheapest level already reduces a page to a tenth."""
 
 _REFUSED = re.compile(r"q\s*=\s*0(\.0*)?\s*$")
 
@@ -55,10 +55,10 @@ def _xid_probes(probes: Sequence[Probe]) -> list[str]:
 
 @asynccontextmanager
 async def serving(host: str, port: int, page: Callable[[], str]) -> AsyncIterator[str]:
-    """Serve until the block is left; gives the URL, with the true port where `port` is 0.
+    """Serve until the block is left; yields the URL, with the real port if `port` is 0.
 
-    `page` makes the text of /metrics at each request, on the event loop. Raises StartError when
-    the address cannot be had.
+    `page` renders /metrics at each request, on the event loop. Raises StartError when the address
+    cannot be used.
     """
     app = _application(page, only_local=is_loopback(host))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
@@ -76,7 +76,7 @@ async def serving(host: str, port: int, page: Callable[[], str]) -> AsyncIterato
 
 
 def _application(page: Callable[[], str], *, only_local: bool) -> web.Application:
-    """`only_local`: no page of the web may have it read by a name that it has made to lead here."""
+    """`only_local`: refuse foreign host names, which protects against DNS rebinding."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -100,7 +100,7 @@ def _application(page: Callable[[], str], *, only_local: bool) -> web.Applicatio
 
 
 def takes_gzip(accepted: str) -> bool:
-    """Whether a client with this Accept-Encoding reads gzip; one that says nothing may not."""
+    """Whether a client with this Accept-Encoding accepts gzip; without the header it does not."""
     for part in accepted.lower().split(","):
         coding, _, weight = part.partition(";")
         if coding.strip() == "gzip":

@@ -116,7 +116,7 @@ def test_nothing_is_kept_for_ever() -> None:
     ledger, _ = step(READABLE, 100, lines=[line(100)], events=[event(100, code=48)])
     ledger, _ = step(replace(ledger, log_read_s=101), 101)
     ledger, _ = step(replace(ledger, log_read_s=200 + LINES_KEPT_S), 200 + LINES_KEPT_S)
-    assert (ledger.waiting, ledger.told_events, ledger.told_lines) == ((), (), ())
+    assert (ledger.waiting, ledger.reported_events, ledger.reported_lines) == ((), (), ())
 
 
 xids = st.lists(

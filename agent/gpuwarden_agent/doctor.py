@@ -1,8 +1,8 @@
-"""Checks what the agent can read on this host, what each call costs, and what is in its way.
+"""Checks what the agent can read on this host, what each call costs, and what it lacks.
 
-`examine` asks every probe some times, as the sampler does, and `check_host` looks at what the agent
-needs from the host: permissions, the spool's disk, the collector. Nothing is written but a file that
-is deleted at once, and nothing is sent.
+`examine` reads every probe a few times, as the sampler does. `check_host` checks what the agent
+needs from the host: permissions, the spool's disk, the collector. It writes only a file that it
+deletes at once, and sends no samples.
 """
 
 import json
@@ -42,14 +42,14 @@ from gpuwarden_agent.ship.http1 import HttpAddress
 
 READS = 20
 LIMIT_S = 30.0
-"""What a probe may take for all its reads together."""
+"""Time limit for all reads of a probe."""
 COLLECTOR_LIMIT_S = 5.0
 ANSWER_BYTES_MAX = 10_000
 SKEW_S_MAX = 2.0
-"""Clocks further apart than this mix up what happened first; the collector's header has seconds."""
+"""Clocks further apart than this put events in the wrong order; the collector's header has whole seconds."""
 
 BACKLOG_S = 300.0
-"""A batch that has waited for so long is not on its way."""
+"""A batch that has waited for longer is a backlog."""
 REFUSED_LATELY_S = 86_400.0
 
 CAP_SYS_PTRACE = 19
@@ -79,7 +79,7 @@ class CallCost:
 def examine(
     probes: Sequence[Probe], clock: Clock, *, reads: int = READS, limit_s: float = LIMIT_S
 ) -> tuple[list[CallCost], list[Check]]:
-    """Ask every probe `reads` times, all at once, each on a thread of its own.
+    """Read every probe `reads` times, all at the same time, each on its own thread.
 
     Blocks for at most `limit_s`. A probe that fails or does not answer is a failed check.
     """
@@ -128,8 +128,8 @@ def _reports(probe: Probe, timed: dict[str, list[float]]) -> list[CallReport]:
 
 
 def merged(calls: Sequence[CallCost]) -> list[CallCost]:
-    """Calls that several sources answer alike as one, with the slowest timings; by tier, those that
-    are not supported last.
+    """Merge calls with the same answer from several sources, with the slowest timings. Sorted by tier,
+    unsupported calls last.
     """
     together: dict[tuple[object, ...], list[CallCost]] = {}
     for call in calls:
@@ -169,7 +169,7 @@ def check_host(
     root: Path = Path("/"),
     has_nvidia: bool,
 ) -> list[Check]:
-    """What the agent needs from the host. `has_nvidia`: NVIDIA GPUs are there to be watched.
+    """Check what the agent needs from the host. `has_nvidia`: the host has NVIDIA GPUs.
 
     Blocks for some seconds where the collector does not answer.
     """
@@ -356,7 +356,7 @@ def _spool(
 
 
 def _check_authority(settings: AgentSettings, clock: Clock) -> Check | None:
-    """Life of what the agent trusts; what cannot be read is told with the collector."""
+    """Validity of the authority that the agent trusts; the collector's check reports an unreadable file."""
     if settings.tls_ca is None:
         return None
     try:
@@ -371,7 +371,7 @@ def _check_authority(settings: AgentSettings, clock: Clock) -> Check | None:
 
 
 def _check_certificate(url: str, clock: Clock, settings: AgentSettings) -> Check | None:
-    """Life of the collector's certificate; one that is not believed is told with the collector."""
+    """Validity of the collector's certificate; the collector's check reports one that is not trusted."""
     try:
         where = HttpAddress.parse(url)
         if not where.is_tls:
@@ -397,7 +397,7 @@ def _instant(text: object) -> datetime:
 
 
 def _opener(credentials: Credentials) -> urllib.request.OpenerDirector:
-    """As the agent ships: past whatever proxy the environment names, and with its authorities."""
+    """As the agent sends: without a proxy of the environment, and with its authorities."""
     return urllib.request.build_opener(
         urllib.request.ProxyHandler({}),
         urllib.request.HTTPSHandler(context=credentials.tls_context()),
@@ -446,7 +446,7 @@ def _check_collector(url: str, clock: Clock, access: Access) -> Check:
 def _token_refusal(
     where: HttpAddress, opener: urllib.request.OpenerDirector, credentials: Credentials
 ) -> str | None:
-    """Why the collector would not take this agent's batches; None: it would, or cannot be asked."""
+    """Why the collector would refuse this agent's batches; None: it accepts them, or gives no answer."""
     request = urllib.request.Request(where.shown(TOKEN_PATH))
     if (authorization := credentials.authorization or where.authorization) is not None:
         request.add_unredirected_header("Authorization", authorization)

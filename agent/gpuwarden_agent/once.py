@@ -1,7 +1,7 @@
-"""Reads everything once, for `gpuwarden agent once`.
+"""Reads every probe once, for `gpuwarden agent once`.
 
-Every probe describes itself and is read twice, a second apart, because rates need two looks. All
-run at the same time, each on a thread of its own, so that one that hangs costs its own rows only.
+Every probe describes itself and is read twice, a second apart, because rates need two readings. All
+run at the same time, each on its own thread, so that a probe that hangs loses only its own rows.
 """
 
 import socket
@@ -19,7 +19,7 @@ from gpuwarden_agent.queue.rows import impossible_columns
 T = TypeVar("T")
 
 PROBE_LIMIT_S = 5.0
-"""What a probe may take for a call; after it there is a line instead of its rows."""
+"""Time limit for a call of a probe; after it a problem is reported instead of rows."""
 
 BETWEEN_READS_S = 1.0
 
@@ -32,13 +32,13 @@ class CountsFailures(Protocol):
 
     @property
     def failed(self) -> Mapping[str, int]:
-        """How often, by reason."""
+        """Number of failures by reason."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """Rows by table, in the tables' column order, and a line for each thing that failed."""
+    """Rows by table, in the tables' column order, and a line for each failure."""
 
     tables: dict[str, list[Row]]
     problems: list[str]
@@ -52,10 +52,9 @@ def read_once(
     limit_s: float = PROBE_LIMIT_S,
     between_s: float = BETWEEN_READS_S,
 ) -> Once:
-    """Inventory and the second of two samples of every probe.
+    """Return inventory and the second of two samples of every probe.
 
-    Rows are stamped with ts, node (default: the hostname) and simulated; absent cells are left
-    out. A probe that fails, or does not answer within `limit_s`, becomes a problem and no error.
+    Rows get ts, node (default: the hostname) and simulated; absent cells are removed. A probe that fails, or does not answer within `limit_s`, becomes a problem and no error.
     Blocks for up to 3 x `limit_s` + `between_s`.
     """
     problems: list[str] = []
@@ -85,8 +84,8 @@ def read_once(
 def call_all(
     probes: Sequence[Probe], call: Callable[[Probe], T], limit_s: float
 ) -> dict[str, T | ProbeError]:
-    """What `call` gives for each probe, by name, all at once; those that do not answer within `limit_s`
-    are left out.
+    """Call all probes at the same time. Returns the results by name, without those of probes that do
+    not answer within `limit_s`.
     """
     results: dict[str, T | ProbeError] = {}
 
@@ -98,7 +97,7 @@ def call_all(
         except Exception as error:  # noqa: BLE001  one probe's fault must not hide the others
             results[probe.name] = ProbeError(f"{type(error).__name__}: {error}")
 
-    # Daemon threads: a call that never returns must not keep the command from ending.
+    # Daemon threads: a call that never returns must not block the end of the command.
     threads = [threading.Thread(target=run, args=(probe,), daemon=True) for probe in probes]
     deadline = time.monotonic() + limit_s
     for thread in threads:
@@ -114,7 +113,7 @@ def _readings(
     limit_s: float,
     problems: list[str],
 ) -> list[tuple[Probe, Reading]]:
-    """Readings of the probes that gave one; what became of the others is added to `problems`."""
+    """Readings of the probes that gave one; adds the failures of the others to `problems`."""
     done = call_all(probes, call, limit_s)
     readings: list[tuple[Probe, Reading]] = []
     for probe in probes:
@@ -129,7 +128,7 @@ def _readings(
 
 
 def _leave_out_impossible(table: str, row: Row, problems: list[str]) -> None:
-    """As the sampler does, before a row is sealed."""
+    """Remove values outside the limits, as the sampler does."""
     problems += [
         f"{table}.{name} = {row.pop(name)} cannot be true: left out"
         for name in impossible_columns(table, row)

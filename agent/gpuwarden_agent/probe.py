@@ -2,7 +2,7 @@
 
 A probe takes readings from one source: one GPU, the host, the GPU processes of the node, a whole
 simulated node. The sampler gives every blocking probe a thread of its own and a deadline, so a
-driver call that hangs stops nothing but its own GPU. Probes add neither `ts` nor `node` nor
+driver call that hangs affects its own GPU only. Probes add neither `ts` nor `node` nor
 `simulated` to their rows: the sampler stamps them.
 """
 
@@ -20,9 +20,9 @@ Reading = Mapping[str, Sequence[Row]]
 
 
 class ProbeError(Exception):
-    """The source gave nothing this time; the message says what failed and where.
+    """The source gave no reading; the message says what failed and where.
 
-    `kind` is the kind of event it becomes ("gpu_lost", "driver_not_loaded", "probe_failed").
+    `kind` is the kind of its event ("gpu_lost", "driver_not_loaded", "probe_failed").
     """
 
     def __init__(self, message: str, *, kind: str = "probe_failed") -> None:
@@ -40,24 +40,24 @@ class Probe(Protocol):
 
     @property
     def tables(self) -> Mapping[str, int]:
-        """Tables that `read` fills, and every how many seconds: at the wall clock seconds that the
-        number divides.
+        """Tables that `read` fills, and seconds between readings, at the seconds of the wall clock that
+        the number divides.
         """
         ...
 
     @property
     def simulated(self) -> bool:
-        """True where the rows are made up."""
+        """Whether the rows are simulated."""
         ...
 
     @property
     def blocking(self) -> bool:
-        """True where a call may block and needs a thread; False: it is pure computation."""
+        """Whether a call may block and needs a thread; False: it only computes."""
         ...
 
     @property
     def gpu_uuid(self) -> str | None:
-        """The GPU that the probe is about; None: not about one GPU."""
+        """The GPU that the probe reads; None: not one GPU."""
         ...
 
     def describe(self) -> Reading:
@@ -70,12 +70,12 @@ class Probe(Protocol):
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         """Samples for the tick `ts_ms`, of the tables that are `due` (None: of all).
 
-        A due table that was read has its key, if there is nothing to tell with no rows; one without
-        its key failed. The first call of a probe that needs two looks to tell a rate leaves that
-        column out. Raises ProbeError when the source gives nothing at all.
+        The result has a key for each due table that was read, also when it has no rows; a due table
+        without its key failed. Rates need two readings, so the first call returns none. Raises
+        ProbeError when the source gives no reading at all.
         """
         ...
 
     def close(self) -> None:
-        """Give the source back."""
+        """Release the source."""
         ...

@@ -1,4 +1,4 @@
-"""Defines the settings of the agent: the only list of what an operator can change."""
+"""Defines the settings of the agent, all that an operator can change."""
 
 import socket
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from gpuwarden_agent.collect.kubernetes.pods import SERVICE_ACCOUNT, PodLabelNam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """How one node is watched and where its samples go."""
+    """Settings of the agent of one node."""
 
     node: str | None = setting(None, "Name of this node; none: the host's name.")
     labels: dict[str, str] = setting({}, "Labels of this node, for queries: rack, cluster, owner.")

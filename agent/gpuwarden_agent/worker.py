@@ -37,10 +37,10 @@ class Worker:
         def run() -> None:
             try:
                 result = call(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001  # whoever awaits the call handles it
-                _tell(loop, future, _fail, error)
+            except BaseException as error:  # noqa: BLE001  # the caller handles it
+                _settle(loop, future, _fail, error)
             else:
-                _tell(loop, future, _succeed, result)
+                _settle(loop, future, _succeed, result)
 
         try:
             self._calls.put_nowait(run)
@@ -52,19 +52,19 @@ class Worker:
         return future
 
     def close(self) -> None:
-        """Let the thread end after the calls it has; does not wait for a stuck one."""
+        """End the thread after the calls in its queue; does not wait for a stuck call."""
         if self._thread is not None:
             try:
                 self._calls.put_nowait(None)
             except queue.Full:
-                return  # stuck with a full queue: the process's end takes the thread along
+                return  # stuck, with a full queue: the thread ends with the process
 
     def _work(self) -> None:
         while (run := self._calls.get()) is not None:
             run()
 
 
-def _tell(
+def _settle(
     loop: asyncio.AbstractEventLoop,
     future: asyncio.Future[Any],
     settle: Callable[[asyncio.Future[Any], Any], None],
@@ -73,7 +73,7 @@ def _tell(
     try:
         loop.call_soon_threadsafe(settle, future, value)
     except RuntimeError:
-        return  # The loop is closed: nobody waits for the answer of a call that took so long.
+        return  # the loop is closed: nobody waits for the result any more
 
 
 def _succeed(future: asyncio.Future[Any], result: Any) -> None:

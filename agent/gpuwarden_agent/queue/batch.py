@@ -1,8 +1,8 @@
 """Collects rows until they are sealed as one batch.
 
-Bounded by `rows_max`, which is reached only while the spool takes nothing (its disk is full or
-hangs): then the oldest rows go, counted. A row whose key is already there is left out, because the
-collector would refuse the whole batch for it.
+The number of rows is bounded by `rows_max`. The bound is reached only while the spool stores nothing
+(its disk is full or hangs): then the oldest rows are dropped and counted. A row whose key is already
+there is dropped, because the collector would refuse the whole batch for it.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class TakenRows:
 
     @property
     def count(self) -> int:
-        """Rows of all tables together."""
+        """Number of rows in all tables."""
         return sum(map(len, self.by_table.values()))
 
 
@@ -43,33 +43,33 @@ class OpenBatch:
         self._rows: dict[str, dict[tuple[Value, ...], Row]] = {}
         self.count = 0
         self.last_ts_ms: int | None = None
-        """The newest tick that was begun."""
+        """The newest tick that has started."""
         self.seal_requested = asyncio.Event()
         """Set when the rows are to be sealed within a second."""
 
     def add(self, table: str, row: Row) -> int:
-        """Add a checked row; how many rows that lost: itself as a duplicate, or the oldest."""
+        """Add a checked row. Returns how many rows were dropped: this one as a duplicate, or the oldest."""
         rows = self._rows.setdefault(table, {})
         key = tuple([row.get(name) for name in WIRE_TABLES[table].key])
         if key in rows:
             return 1
         rows[key] = row
-        self._tell(table, row)
+        self._notify(table, row)
         self.count += 1
         return self._shrink()
 
     def replace(self, table: str, row: Row) -> int:
-        """Add a row, or put it in the place of one with the same key; how many rows that lost."""
+        """Add a row, or replace the one with the same key. Returns how many rows were dropped."""
         rows = self._rows.get(table, {})
         key = tuple([row.get(name) for name in WIRE_TABLES[table].key])
         if key in rows:
             rows[key] = row
-            self._tell(table, row)
+            self._notify(table, row)
             return 0
         return self.add(table, row)
 
     def take(self) -> TakenRows:
-        """All rows, which leave the batch."""
+        """Take all rows out of the batch."""
         taken = TakenRows(
             {name: list(rows.values()) for name, rows in self._rows.items()}, self.last_ts_ms
         )
@@ -77,7 +77,7 @@ class OpenBatch:
         return taken
 
     def put_back(self, taken: TakenRows) -> int:
-        """Rows that could not be sealed, in front of those that came since; how many that lost."""
+        """Put rows that could not be sealed back, before newer ones. Returns how many rows were dropped."""
         newer = self.take()
         lost = 0
         for rows in (taken, newer):
@@ -86,7 +86,7 @@ class OpenBatch:
                 lost += sum(add(table, row) for row in several)
         return lost
 
-    def _tell(self, table: str, row: Row) -> None:
+    def _notify(self, table: str, row: Row) -> None:
         if self._on_rows is not None:
             self._on_rows(table, (row,))
 

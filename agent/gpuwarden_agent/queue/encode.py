@@ -1,5 +1,4 @@
-"""Encodes rows as the body of a batch: one Arrow IPC stream a table, one after another, zstd
-outside.
+"""Encodes rows as the body of a batch: one Arrow IPC stream a table, all in one zstd frame.
 
 Every stream has all columns of its table in the contract's order, and the table's name under
 `gpuwarden.table` in the schema metadata. The zstd frame carries a checksum, so a body damaged on
@@ -52,7 +51,7 @@ _SCHEMAS = {table.name: _schema(table) for table in WIRE_TABLES.values()}
 
 
 def encode(rows_by_table: Mapping[str, Sequence[Row]]) -> bytes:
-    """The body of a batch. Tables without rows are left out.
+    """The body of a batch; tables without rows are not in it.
 
     Raises RowError, which names table and column, for a row that does not fit its table: such a
     row is a bug of the code that made it.
@@ -60,7 +59,7 @@ def encode(rows_by_table: Mapping[str, Sequence[Row]]) -> bytes:
     streams = io.BytesIO()
     for name, rows in rows_by_table.items():
         for row in rows:
-            impossible_columns(name, row)  # the collector judges limits; types are judged here
+            impossible_columns(name, row)  # for the types; the collector checks the limits
         if rows:
             _write_stream(streams, WIRE_TABLES[name], rows)
     return zstd.compress(streams.getvalue(), options=_ZSTD)

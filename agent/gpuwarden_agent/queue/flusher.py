@@ -24,7 +24,7 @@ REPORT_DROPPED_EVERY_S = 600.0
 
 
 class Flusher:
-    """Takes what is in the open batch to the spool, once at a time."""
+    """Moves the rows of the open batch to the spool, one batch at a time."""
 
     def __init__(
         self,
@@ -49,15 +49,15 @@ class Flusher:
         self._recorder = recorder
         self._sealed = sealed
         self._turn = asyncio.Lock()
-        # Nodes tick at the same instant; each waits a moment of its own, so that a collector of
-        # thousands does not get all their batches at once. What comes meanwhile goes along.
+        # Nodes tick at the same instant. Each waits for a moment of its own, so that the collector
+        # does not get thousands of batches at once. Rows that arrive meanwhile join the batch.
         share = zlib.crc32(node.encode()[::-1]) % 1000 / 1000
         self._delay_s = DELAY_S_MIN + share * (DELAY_S_MAX - DELAY_S_MIN)
         self._failing_since_s: float | None = None
 
     @property
     def is_failing(self) -> bool:
-        """Whether the spool took no batch when last asked."""
+        """Whether the spool failed to store the last batch."""
         return self._failing_since_s is not None
 
     def seal_soon(self) -> None:
@@ -65,7 +65,7 @@ class Flusher:
         self._batch.seal_requested.set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Seal what is asked for until `stop`."""
+        """Seal when it is requested, until `stop`."""
         while not stop.is_set():
             try:
                 async with asyncio.timeout(RETRY_S):
@@ -78,7 +78,7 @@ class Flusher:
                 await self.seal()
 
     async def seal(self, *, is_last: bool = False) -> None:
-        """Seal now; rows that the spool cannot take stay in the open batch."""
+        """Seal now; rows that the spool cannot store stay in the open batch."""
         async with self._turn:
             for table, row in self._inventory.take_changes(self._clock.monotonic()):
                 self._batch.replace(table, row)
@@ -92,14 +92,14 @@ class Flusher:
                 self._keep_open(rows, error)
 
     async def seal_in_turn(self, stop: asyncio.Event) -> None:
-        """Seal, and wait while half of the spool is full: for rows that can be made later."""
+        """Wait while the spool is more than half full, then seal: for rows that can be produced later."""
         while self._spool.size_bytes > self._spool.bytes_max // 2:
             if await until(stop, 0.5):
                 break
         await self.seal()
 
     def report_lost_rows(self, rows: int) -> None:
-        """Say so, now and then, when rows were lost before they were sealed."""
+        """Record lost rows as an event, at most every ten minutes."""
         self._recorder.count(
             "rows", rows, every_s=REPORT_DROPPED_EVERY_S, write=self._record_lost_rows
         )

@@ -1,7 +1,7 @@
-"""Tracks the inventory of the node, and which of it the collector has not got.
+"""Tracks the inventory of the node, and which rows of it are still to be sent.
 
-A row is shipped at the agent's start, when it changes, and once an hour, so that a batch which was
-lost or refused does not leave a hole in the inventory for ever.
+A row is sent at the agent's start, when it changes, and once an hour, so that the inventory becomes
+whole again after a batch was lost or refused.
 """
 
 import json
@@ -15,7 +15,7 @@ RESHIP_AFTER_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentFacts:
-    """What the agent knows of itself for its row in `nodes`."""
+    """Facts about the agent for its row in `nodes`."""
 
     node: str
     agent_id: str
@@ -26,29 +26,29 @@ class AgentFacts:
 
 @dataclass(slots=True)
 class Inventory:
-    """Newest inventory rows of all probes, and when each was last shipped."""
+    """Newest inventory rows of all probes, and when each was last sent."""
 
     agent: AgentFacts
     probes: Sequence[Probe]
     _described: dict[str, Mapping[str, Sequence[Row]]] = field(default_factory=dict)
     _shipped: dict[tuple[str, str], tuple[Row, float]] = field(default_factory=dict)
     is_changed: bool = True
-    """Whether `take_changes` may have something to tell."""
+    """Whether `take_changes` may return rows."""
 
     def described(self, probe: str, reading: Mapping[str, Sequence[Row]]) -> None:
-        """Take what a probe's `describe` gave: checked rows with node and simulated."""
+        """Store the result of a probe's `describe`: checked rows with node and simulated."""
         self.is_changed = self.is_changed or self._described.get(probe) != reading
         self._described[probe] = reading
 
     def gpu_index(self, gpu_uuid: Value) -> int | None:
-        """Index of a GPU on the node, where a probe has told it."""
+        """Index of a GPU on the node; None if no probe has described it."""
         for row in self._gpus():
             if row["gpu_uuid"] == gpu_uuid and isinstance(gpu := row.get("gpu"), int):
                 return gpu
         return None
 
     def take_changes(self, now_s: float) -> list[tuple[str, Row]]:
-        """Table and row of what to ship now; one row a key. `now_s` is monotonic."""
+        """Table and row of what to send now; one row a key. `now_s` is monotonic."""
         rows = [("nodes", self.agent.node, self._node())]
         rows += [("gpus", str(row["gpu_uuid"]), row) for row in self._gpus()]
         changes = []
@@ -64,7 +64,7 @@ class Inventory:
         return [row for reading in self._described.values() for row in reading.get("gpus", ())]
 
     def _node(self) -> Row:
-        """The node's row: real facts go before simulated ones, the agent's own before both."""
+        """The node's row: facts of real probes replace simulated ones, the agent's own replace both."""
         row: Row = {"gpus": len(self._gpus()) or None}
         readings = [self._described.get(p.name, {}) for p in sorted(self.probes, key=_is_real)]
         labels: dict[str, str] = {}
@@ -86,7 +86,7 @@ class Inventory:
 
 
 def _labels_of(text: Value) -> dict[str, str]:
-    """Labels as a probe tells them; a recording without identity has no JSON there."""
+    """Labels of a probe's row; in a recording without identity they are not JSON."""
     try:
         found = json.loads(text) if isinstance(text, str) else None
     except ValueError:
@@ -95,7 +95,7 @@ def _labels_of(text: Value) -> dict[str, str]:
 
 
 def backend_of(probes: Sequence[Probe]) -> str:
-    """Where GPU readings come from: nvml, amdgpu, both ("amdgpu+nvml"), simulator, replay or none."""
+    """Source of GPU readings: nvml, amdgpu, both ("amdgpu+nvml"), simulator, replay or none."""
     gpu_probes = [probe for probe in probes if "gpu_samples" in probe.tables]
     if not gpu_probes:
         return "none"
@@ -107,7 +107,7 @@ def backend_of(probes: Sequence[Probe]) -> str:
 
 
 def is_simulated(probes: Sequence[Probe]) -> bool:
-    """Whether everything that the agent says about its node is made up."""
+    """Whether all probes of the agent are simulated."""
     return bool(probes) and all(probe.simulated for probe in probes)
 
 

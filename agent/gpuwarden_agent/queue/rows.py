@@ -1,8 +1,8 @@
 """Checks every row before it enters a batch.
 
 A wrong column or type is a bug of the code that made the row and raises RowError. A number outside
-the catalogue's limits is a source that lies, which happens on real hardware: the caller is told
-which columns, to leave them out. The collector would refuse the whole batch for either.
+the catalogue's limits comes from a source that is wrong, which happens on real hardware: the caller
+gets the columns and removes them. The collector would refuse the whole batch for either.
 """
 
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ _REQUIRED = {
 
 
 def impossible_columns(table: str, row: Mapping[str, Value]) -> tuple[str, ...]:
-    """Columns whose value is outside the catalogue's limits (NaN included), mostly none.
+    """Columns whose value is outside the catalogue's limits (NaN included); usually none.
 
     Raises RowError for an unknown table or column, a value of the wrong type or outside the
     range of its type, text that is not UTF-8, and a required column without a value.

@@ -4,17 +4,17 @@ Format, version 1: one SQLite file `spool.sqlite` (WAL, synchronous=NORMAL) in t
 
     batches  sequence (1, 2, 3 ...), boot_id (with the opening's nonce) and created_ms of the sealing, rows,
              body as sent
-    refused  batches that the collector refused for good, with its reason, set aside to be looked at or sent
-             again by a person: `gpuwarden agent refused`
+    refused  batches that the collector refused for good, with its reason; a person lists them, and
+             sends or deletes them, with `gpuwarden agent refused`
     meta     agent_id, made with the file; last_ts_ms, the newest tick that is sealed;
              stopped_cleanly, there only between a clean stop and the next start; boot_id, the
              one under which the agent last ran
 
 Invariants
 - The agent's identity is on disk before it is used.
-- A sequence is given once in the life of the file, also after its batch is gone (AUTOINCREMENT). A file
-  that was set back (snapshot, power cut) gives it again, under the nonce of another opening; a batch keeps
-  the nonce under which it was sealed.
+- A sequence is used once in the life of the file, also after its batch is gone (AUTOINCREMENT). A file
+  that was restored (snapshot, power cut) uses it again, under the nonce of another opening; a batch
+  keeps the nonce under which it was sealed.
 - A batch that `put` has returned survives kill -9; a power cut may take the last few, never the
   file. It leaves by `acknowledge`, by `refuse`, or as the oldest when the spool is full, and then
   the caller is told.
@@ -80,7 +80,7 @@ COMMIT;
 
 
 class SpoolError(Exception):
-    """The spool cannot take or give a batch now (disk full, I/O error); nothing has changed."""
+    """The spool cannot store or read a batch now (disk full, I/O error); nothing has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class RefusedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A batch that a full spool gave up."""
+    """A batch that was dropped because the spool was full."""
 
     sequence: int
     rows: int
@@ -119,7 +119,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A batch is durable under `sequence`; what had to go for it."""
+    """A stored batch, and the batches that were dropped to make room for it."""
 
     sequence: int
     dropped: tuple[Dropped, ...]
@@ -127,7 +127,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """What the spool knows of the agent's life before this start."""
+    """What the spool knows about the agent's previous run."""
 
     last_ts_ms: int | None
     """The newest tick that was sealed; None: this is the first run."""
@@ -168,7 +168,7 @@ class Reserve:
         return True
 
     def give(self) -> bool:
-        """Free the space, also what an earlier run held; False when there was none to free."""
+        """Free the space, also that of an earlier run; False when there was none."""
         self.is_held = False
         with contextlib.suppress(OSError):
             self._path.unlink()
@@ -188,26 +188,26 @@ class Spool:
         self._clock = clock
         self.boot_id = boot or boot_id()
         self._sealed_under = sealed_under(self.boot_id, _nonce())
-        # SQLite's own locking does not cover a close beside a running query: that is a crash of
-        # the process, and a call whose caller was cancelled goes on in its thread.
+        # A close during a query crashes the process: SQLite's locking does not cover it. A call
+        # whose caller was cancelled goes on in its thread.
         self._turn = threading.Lock()
         self._is_closed = False
         self.set_aside: Path | None = None
-        """Where an unreadable file went when this spool was opened."""
+        """New path of an unreadable file, moved when this spool was opened."""
         self._lock = None if path is None else _lock(path.parent)
         self._reserve = None if path is None else Reserve(path.with_name(RESERVE_NAME))
         try:
             if self._reserve is not None:
-                self._reserve.give()  # opening a file that filled the disk takes room as well
+                self._reserve.give()  # to open a file that filled the disk needs room, too
             self._db = self._opened()
             self._inode = None if path is None else path.stat().st_ino
             self.agent_id, self.last_run = self._begin_run()
             self.count, self.size_bytes = self._measured()
             self._changed_elsewhere = self._data_version()
             self.refused_dropped = 0
-            """Refused batches that went in this run, as they took too much room."""
+            """Refused batches deleted in this run, because they took too much room."""
             self.last_sequence = self._last_sequence()
-            """Newest sequence that was given before this run; 0: none."""
+            """Newest sequence used before this run; 0: none."""
         except SpoolError as error:
             self._unlock()
             raise StartError(f"{error}; is the disk full or read-only?") from error
@@ -262,11 +262,11 @@ class Spool:
         return self._batches("DESC", limit, skip)
 
     def acknowledge(self, sequence: int) -> bool:
-        """The collector has it: forget it. False when it was no longer here. Raises SpoolError."""
+        """Delete a batch that the collector has stored. False when it was no longer here. Raises SpoolError."""
         return self._left(self._with_room(lambda: self._delete(sequence)))
 
     def refuse(self, sequence: int, reason: str) -> bool:
-        """The collector will never take it: set it aside. Raises SpoolError."""
+        """Set a batch aside that the collector will never take. Raises SpoolError."""
         gone = 0
 
         def move() -> int | None:
@@ -290,7 +290,7 @@ class Spool:
         return left
 
     def refused(self) -> list[RefusedBatch]:
-        """Those that are set aside, oldest first. Raises SpoolError."""
+        """Refused batches, oldest first. Raises SpoolError."""
         with self._reading():
             return _refused(self._db)
 
@@ -315,7 +315,7 @@ class Spool:
             ) from error
 
     def _check_in_place(self) -> None:
-        """SQLite goes on with a file that was deleted, and what it takes is lost at the end."""
+        """SQLite would keep writing to a deleted file, whose batches are lost at the end."""
         if self._path is None:
             return
         try:
@@ -339,7 +339,7 @@ class Spool:
             self._set("boot_id", self.boot_id)
             self._db.execute("DELETE FROM meta WHERE key = 'stopped_cleanly'")
         if "agent_id" not in meta and self._path is not None:
-            # After a power cut another identity would be taken for a second machine of this name.
+            # If a power cut lost the identity, the next one would look like a second machine.
             self._checkpoint()
             try:
                 sync_folder(self._path.parent)
@@ -352,7 +352,7 @@ class Spool:
         )
 
     def _data_version(self) -> int:
-        """Another one when another connection has changed the file."""
+        """A number that differs after another connection changed the file."""
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def _measured(self) -> tuple[int, int]:
@@ -393,7 +393,7 @@ class Spool:
             return False
         self.count, self.size_bytes = self.count - 1, self.size_bytes - size
         if self.count == 0:
-            # After an outage the file is mostly free pages: give some back each time it is empty.
+            # After an outage the file is mostly free pages: free some each time it is empty.
             with contextlib.suppress(SpoolError):
                 self._shrink()
         return True
@@ -410,7 +410,7 @@ class Spool:
             self._checkpoint()  # the disk is full: the space is needed now
 
     def _with_room(self, change: Callable[[], int | None]) -> int | None:
-        """A transaction that takes batches out, with the reserve's room where the disk is full."""
+        """Run a transaction that deletes batches; on a full disk it uses the room of the reserve."""
         try:
             with self._transaction():
                 return change()
@@ -460,7 +460,7 @@ class Spool:
 
 
 def open_spool(state_dir: Path, *, bytes_max: int, clock: Clock, boot: str | None = None) -> Spool:
-    """The spool of a state folder, which is made when missing. Raises StartError, one line."""
+    """Open the spool of a state folder; creates the folder. Raises StartError, one line."""
     try:
         state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
     except OSError as error:
@@ -469,13 +469,13 @@ def open_spool(state_dir: Path, *, bytes_max: int, clock: Clock, boot: str | Non
 
 
 def refused_in(state_dir: Path) -> list[RefusedBatch]:
-    """The refused batches of an agent, which may run. Raises StartError."""
+    """The refused batches of an agent, which may be running. Raises StartError."""
     with _beside(state_dir) as db:
         return _refused(db)
 
 
 def settle_refused(state_dir: Path, sequences: Collection[int], *, is_resent: bool) -> int:
-    """Have refused batches sent again, as new ones, or delete them; how many. The agent may run.
+    """Send refused batches again, as new ones, or delete them. Returns how many; the agent may be running.
 
     Raises StartError, and then has changed nothing.
     """
@@ -495,7 +495,7 @@ def settle_refused(state_dir: Path, sequences: Collection[int], *, is_resent: bo
 
 @contextlib.contextmanager
 def _beside(state_dir: Path) -> Iterator[sqlite3.Connection]:
-    """The file of an agent that may run. Raises StartError."""
+    """Open the file of an agent that may be running. Raises StartError."""
     path = state_dir / FILE_NAME
     if not path.exists():
         raise StartError(f"{path} is not there: name the agent's folder with --state-dir")
@@ -518,7 +518,7 @@ def _nonce() -> str:
 
 
 class _CorruptError(Exception):
-    """SQLite cannot make sense of the file."""
+    """SQLite cannot read the file."""
 
 
 def _connect(path: str) -> sqlite3.Connection:
@@ -534,10 +534,10 @@ def _connect(path: str) -> sqlite3.Connection:
 
 
 def _is_damage(error: BaseException) -> bool:
-    """Whether the file is to blame.
+    """Whether the file is damaged.
 
-    OperationalError is about the disk (full, read-only, no permission), where another file would
-    not help, except for these words: tables that are not ours, a header or text that is junk.
+    OperationalError is about the disk (full, read-only, no permission), where a new file would not
+    help, except with these words: tables that are not ours, an invalid header or text.
     """
     if isinstance(error, sqlite3.OperationalError):
         return any(words in str(error) for words in ("no such", "unsupported file", "decode"))
@@ -565,7 +565,7 @@ def _prepare(db: sqlite3.Connection, path: str) -> None:
     db.execute("SELECT sequence, refused_ms, reason, body FROM refused LIMIT 0")
     meta = dict(db.execute("SELECT key, value FROM meta"))
     boots = [str(boot) for (boot,) in db.execute("SELECT DISTINCT boot_id FROM batches")]
-    # A flipped bit in what becomes a header of every request would stop the shipper for good.
+    # These values go into headers of every request: a flipped bit would stop the shipper for ever.
     if not _are_sound(meta, boots):
         raise _CorruptError("the agent's identity, a boot id or the last tick is junk")
 

@@ -1,7 +1,7 @@
 """Opens the NVIDIA driver and its GPUs, and makes the calls of `metrics.py` through nvidia-ml-py.
 
-NVML calls block, now and then for ever: none may be made on an event loop. A device is opened by
-its first user and not with the driver, so that a dead or hung GPU is the trouble of one probe.
+NVML calls block, sometimes for ever: never make one on an event loop. A device is opened by its first
+user and not with the driver, so that a dead or hung GPU affects one probe only.
 """
 
 import threading
@@ -67,7 +67,7 @@ class NvmlDevice:
 
     @property
     def handle(self) -> NvmlPointer:
-        """NVML's handle, gotten again when the library was opened anew."""
+        """NVML's handle, fetched again after the library was opened again."""
         if self._handle.generation != NVML.generation:
             self.open()
         return self._handle
@@ -172,8 +172,8 @@ _BLANKS = {
 
 
 def decode(raw: Any) -> FieldValue:
-    """The answer in an nvmlFieldValue_t: its own return code, and the union's right member."""
-    # Each attribute of the binding's structures is read by Python code: once is enough.
+    """The answer in an nvmlFieldValue_t: its return code, and the union member of its type."""
+    # Attributes of the binding's structures are slow: read each once.
     code, kind = raw.nvmlReturn, raw.valueType
     if code != SUCCESS:
         return FieldValue(code)
@@ -182,8 +182,8 @@ def decode(raw: Any) -> FieldValue:
         return FieldValue(UNKNOWN)
     value: int | float = getattr(raw.value, member)
     if kind == _DOUBLE and value == 0.0 and raw.timestamp == 0:
-        # A driver that skips a field that it does not know leaves the zeroes that the binding
-        # allocated, which read as success, type double, 0.0: no answer at all.
+        # A driver skips a field that it does not know. The zeroes that the binding allocated then
+        # look like success, type double, 0.0.
         return FieldValue(NOT_SUPPORTED)
     if value == _BLANKS.get(kind):
         return FieldValue(NOT_SUPPORTED)
@@ -205,8 +205,8 @@ _REASONS = {
 
 
 def open_driver() -> "NvmlDriver | NvmlUnavailable":
-    """Load libnvidia-ml.so.1 and initialise it; this takes seconds where nothing keeps the driver
-    loaded (persistence mode off). One dead GPU does not make it fail.
+    """Load libnvidia-ml.so.1 and initialise it, which takes seconds without persistence mode. It does not
+    fail because of one dead GPU.
     """
     return _renewed() or NvmlDriver()
 

@@ -1,9 +1,8 @@
 """Follows NVIDIA's driver and GPUs while the agent runs: added, lost, and back again.
 
-Every few seconds `NvidiaHost.rediscover` looks at two places of the kernel's, which costs nothing
-and wakes up nothing: the version of the loaded module, and the GPUs that are bound to it. Only when
-something is there that was not, or when no GPU answers any more, the driver is opened (again).
-`decide` is that decision, pure.
+Every few seconds `NvidiaHost.rediscover` reads two things of the kernel, which is cheap and wakes no
+GPU: the version of the loaded module, and the GPUs bound to it. The driver is opened (again) only when
+something new is there, or when no GPU answers any more. `decide` is that decision, pure.
 """
 
 import logging
@@ -35,14 +34,14 @@ BOUND = Path("/sys/bus/pci/drivers/nvidia")
 
 RETRY_S = 3.0
 RETRY_S_MAX = 60.0
-FORGOTTEN_S = 60.0
-"""How long all must have been well for the next failure to be the first one."""
+RESET_AFTER_S = 60.0
+"""Time without failures after which the backoff starts again."""
 TRIES_FOR_NEW = 4
-"""How often the driver is opened for a GPU that the kernel has and NVML does not list: one that is
-being initialised comes later, one that is not ours to use never does.
+"""How often the driver is opened for a GPU that the kernel has and NVML does not list: a GPU that is
+being initialised appears later, one that we may not use never does.
 """
 OPEN_LIMIT_S = 20.0
-"""What a GPU may take to say its UUID; one that wakes up takes seconds."""
+"""Time limit for the UUID of a GPU; a GPU that wakes up needs seconds."""
 
 _BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _KINDS = {
@@ -56,16 +55,16 @@ OpenDriver = Callable[[], Driver | NvmlUnavailable]
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What the kernel shows of NVIDIA's driver."""
+    """What the kernel shows about NVIDIA's driver."""
 
     module: str | None
-    """Text of its version; None: it is not loaded."""
+    """Text of the module's version; None: it is not loaded."""
     gpus: frozenset[str] = frozenset()
     """PCI bus ids that are bound to it."""
 
 
 def read_signs(module: Path = MODULE, bound: Path = BOUND) -> Signs:
-    """Two small reads, one where there is no driver."""
+    """Read the signs: two small reads, or one if there is no driver."""
     try:
         version = (module / "version").read_text(errors="replace")
     except OSError:
@@ -78,43 +77,43 @@ def read_signs(module: Path = MODULE, bound: Path = BOUND) -> Signs:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
-    """What was seen by the last look, and when to open the driver next."""
+class RediscoveryState:
+    """The last signs, and when to open the driver next."""
 
     signs: Signs
     tries: int = 0
-    """Times that the driver was opened since the last change of the signs."""
+    """How often the driver was opened since the last change of the signs."""
     not_before_s: float = float("-inf")
     awaits_gpu: bool = False
-    """A GPU came whose probe is not there yet."""
+    """A GPU came that has no probe yet."""
 
 
 def decide(
-    outlook: Outlook, signs: Signs, *, is_well: bool, now_s: float, has_module: bool = True
-) -> tuple[Outlook, bool]:
+    state: RediscoveryState, signs: Signs, *, is_well: bool, now_s: float, has_module: bool = True
+) -> tuple[RediscoveryState, bool]:
     """Whether to open the driver (again) now.
 
-    At once when a GPU came or another module was loaded; else, while not `is_well`, or while a GPU
-    that came is not there, after 3, 6, 12 seconds and so on up to a minute. Never while the module
-    is not loaded; `has_module` False: a host that does not show it has none to wait for.
+    At once when a GPU came or another module was loaded; else, while not `is_well`, or while a new GPU
+    has no probe, after 3, 6, 12 seconds and so on up to a minute. Never while the module is not
+    loaded, unless `has_module` is False: the host does not show its module.
     """
     if signs.module is None and has_module:
-        return Outlook(signs), False
-    came = bool(signs.gpus - outlook.signs.gpus)
-    if came or signs.module != outlook.signs.module:
-        return Outlook(signs, 1, now_s + RETRY_S, awaits_gpu=came), True
-    awaits_gpu = outlook.awaits_gpu and outlook.tries < TRIES_FOR_NEW
-    if now_s < outlook.not_before_s or (is_well and not awaits_gpu):
-        if now_s - outlook.not_before_s >= FORGOTTEN_S:
-            return Outlook(signs), False
-        return Outlook(signs, outlook.tries, outlook.not_before_s, awaits_gpu), False
-    wait_s = min(RETRY_S * 2.0 ** min(outlook.tries, 10), RETRY_S_MAX)
-    return Outlook(signs, outlook.tries + 1, now_s + wait_s, awaits_gpu), True
+        return RediscoveryState(signs), False
+    came = bool(signs.gpus - state.signs.gpus)
+    if came or signs.module != state.signs.module:
+        return RediscoveryState(signs, 1, now_s + RETRY_S, awaits_gpu=came), True
+    awaits_gpu = state.awaits_gpu and state.tries < TRIES_FOR_NEW
+    if now_s < state.not_before_s or (is_well and not awaits_gpu):
+        if now_s - state.not_before_s >= RESET_AFTER_S:
+            return RediscoveryState(signs), False
+        return RediscoveryState(signs, state.tries, state.not_before_s, awaits_gpu), False
+    wait_s = min(RETRY_S * 2.0 ** min(state.tries, 10), RETRY_S_MAX)
+    return RediscoveryState(signs, state.tries + 1, now_s + wait_s, awaits_gpu), True
 
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """How the probes of what is found are made."""
+    """Functions that make the probes."""
 
     gpu: Callable[[NvmlCalls], Probe]
     processes: Callable[[Sequence[NvmlCalls]], Probe]
@@ -122,7 +121,7 @@ class Makers:
 
 
 class NvidiaHost:
-    """NVIDIA's side of this host. Used by one thread after another."""
+    """NVIDIA's driver and GPUs on this host. Used by one thread at a time."""
 
     def __init__(
         self,
@@ -134,54 +133,54 @@ class NvidiaHost:
         other_gpus: Collection[int] = (),
         look: Callable[[], Signs] = read_signs,
     ) -> None:
-        """`other_gpus`: indices that GPUs of other makers have."""
+        """`other_gpus`: indices of GPUs of other makers."""
         self._clock = clock
         self._open_driver = open_driver
         self._makers = makers
         self._state = state
         self._other_gpus = frozenset(other_gpus)
         self._look = look
-        self._outlook = Outlook(look())
+        self._rediscovery = RediscoveryState(look())
         self._has_module = True
         self._processes: Probe | None = None
         self._has_probe = False
 
     def begin(self, driver: Driver, devices: Sequence[NvmlCalls], processes: Probe | None) -> None:
-        """Start from what was found at the agent's start, and has probes."""
+        """Start with a driver and GPUs that already have probes."""
         self._state.driver, self._state.devices = driver, devices
         self._state.facts = self._facts(driver) if self._is_ours() else {}
         self._processes = processes
-        # A driver that works without showing its module is one of WSL or of a sandbox.
-        self._has_module = self._outlook.signs.module is not None
+        # In WSL or a sandbox a driver works without a visible module.
+        self._has_module = self._rediscovery.signs.module is not None
 
     def begin_without(self, unavailable: NvmlUnavailable) -> None:
-        """Start without a driver; what keeps it from working is told where there is one."""
-        if unavailable.code != LIBRARY_NOT_FOUND or self._outlook.signs.module is not None:
+        """Start without a driver; reports why a driver that is installed does not work."""
+        if unavailable.code != LIBRARY_NOT_FOUND or self._rediscovery.signs.module is not None:
             self._state.trouble = _trouble(unavailable)
-        self._outlook = Outlook(
-            self._outlook.signs, tries=1, not_before_s=self._clock.monotonic() + RETRY_S
+        self._rediscovery = RediscoveryState(
+            self._rediscovery.signs, tries=1, not_before_s=self._clock.monotonic() + RETRY_S
         )
 
     @property
     def is_there(self) -> bool:
-        """Whether there is, or was, anything of NVIDIA's to tell of."""
+        """Whether there is, or was, a driver of NVIDIA."""
         state = self._state
-        return bool(state.driver or state.trouble or self._outlook.signs.module is not None)
+        return bool(state.driver or state.trouble or self._rediscovery.signs.module is not None)
 
     def probe(self) -> Probe | None:
-        """The probe of the driver, once: None when there is nothing to tell of, or it was given."""
+        """The probe of the driver, once; None: no driver, or already returned."""
         if self._has_probe or not self.is_there:
             return None
         self._has_probe = True
         return self._makers.nvml()
 
     def rediscover(self) -> list[Probe]:
-        """Open the driver (again) if it is time to: probes of what came. Blocks."""
+        """Open the driver (again) if it is time; returns the probes of new devices. Blocks."""
         is_well = self._state.driver is not None and self._state.trouble is None
         if self._state.driver is not None and self._state.driver.has_ended():
             is_well = False
-        self._outlook, is_time = decide(
-            self._outlook,
+        self._rediscovery, is_time = decide(
+            self._rediscovery,
             self._look(),
             is_well=is_well,
             now_s=self._clock.monotonic(),
@@ -216,8 +215,8 @@ class NvidiaHost:
         state.devices = [*state.devices, *new]
         self._tell_opened(driver)
         probes = [self._makers.gpu(device) for device in new]
-        if new or len(listed) >= len(self._outlook.signs.gpus):
-            self._outlook = replace(self._outlook, awaits_gpu=False)
+        if new or len(listed) >= len(self._rediscovery.signs.gpus):
+            self._rediscovery = replace(self._rediscovery, awaits_gpu=False)
         return [*probes, *self._watch_processes(new)]
 
     def _watch_processes(self, new: Sequence[NvmlCalls]) -> list[Probe]:
@@ -233,10 +232,10 @@ class NvidiaHost:
         return []
 
     def _new_among(self, listed: Sequence[NvmlCalls]) -> list[NvmlCalls]:
-        """Those without a probe yet, with an index that no other GPU has."""
+        """GPUs without a probe, each with a free index."""
         known = list(self._state.devices)
         uuids = {device.uuid for device in known}
-        # What has not been opened since the start is opened by index, by its own probe.
+        # A GPU that was not opened yet is opened by index, by its own probe.
         theirs = {device.index for device in known if device.uuid is None}
         taken = {device.index for device in known} | self._other_gpus
         new: list[NvmlCalls] = []
@@ -248,7 +247,7 @@ class NvidiaHost:
                 continue
             if device.index in taken:
                 if uuid is None:
-                    continue  # nothing tells it from the GPU that had the index before
+                    continue  # it cannot be distinguished from the earlier GPU with this index
                 device.index = 1 + max(taken)
             taken.add(device.index)
             uuids.add(uuid)
@@ -272,7 +271,7 @@ class NvidiaHost:
         )
 
     def _is_ours(self) -> bool:
-        """Whether the node's driver is NVIDIA's, and not the one of the only GPUs it has."""
+        """Whether the driver of the node's row is NVIDIA's: the node does not have other GPUs only."""
         return bool(self._state.devices or not self._other_gpus)
 
     def _facts(self, driver: Driver) -> dict[str, Value]:
@@ -300,7 +299,7 @@ def _trouble(unavailable: NvmlUnavailable) -> tuple[str, str]:
 
 
 def _uuid_of(device: NvmlCalls) -> str | None:
-    """None: it is dead, or does not answer in time."""
+    """UUID of a GPU; None: it is dead, or does not answer in time."""
     try:
         return within(OPEN_LIMIT_S, device.open, "open GPU")
     except (NvmlError, TimeoutError) as error:

@@ -1,7 +1,7 @@
-"""Registers for NVML's events of one GPU, and takes them from the driver.
+"""Registers for NVML's events of one GPU, and reads them from the driver.
 
-Each GPU has an event set of its own: waiting on a set fails as soon as one of its GPUs is lost. The
-driver queues events from registration on, each with the data of its own; there is no time in them.
+Each GPU has its own event set, because a wait on a set fails as soon as one of its GPUs is lost. The
+driver queues events after registration; they have no time.
 """
 
 from collections.abc import Sequence
@@ -37,12 +37,12 @@ ASKED_FOR = (
     | GPU_UNAVAILABLE
     | RECOVERY_ACTION
 )
-"""Not changes of clocks and P-states: there are thousands a minute under load."""
+"""Without changes of clocks and P-states, which come thousands of times a minute under load."""
 
 WAIT_MS = 1
-"""What is queued comes at once. Documentation of 0 differs: some has it as waiting without end."""
+"""Queued events come at once. The documentation of 0 differs: in some versions it waits for ever."""
 EVENTS_MAX = 200
-"""What one call takes, so that a storm cannot hold it; the rest stays in the driver."""
+"""Limit for one call, so that a storm of events cannot hold it; the rest stays in the driver."""
 NO_INSTANCE = 0xFFFF_FFFF
 
 
@@ -77,7 +77,7 @@ class _NvmlEvents:
             try:
                 data = call("nvmlEventSetWait_v2", self._events, WAIT_MS)
             except NvmlError as error:
-                # What was taken is told first; an error comes again.
+                # Return the events read so far first; the error comes again.
                 if error.code == TIMEOUT or taken:
                     break
                 raise
@@ -88,7 +88,7 @@ class _NvmlEvents:
         try:
             call("nvmlEventSetFree", self._events)
         except NvmlError:
-            return  # a set of an earlier life of the library went with it
+            return  # a set of an earlier generation of the library is gone
 
 
 def _event(data: Any) -> GpuEvent:

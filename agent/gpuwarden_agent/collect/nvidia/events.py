@@ -1,9 +1,9 @@
-"""Turns NVML's own events and the state of the driver into rows of `events`.
+"""Turns NVML's events and the state of the driver into rows of `events`.
 
-Each second it takes what the driver has queued for each GPU: Xids go through the node's ledger,
-where they meet the kernel's lines; other errors become events of their own. A GPU is registered
-when its own probe has opened it, so that one that is dead or hangs costs the others nothing. While
-the driver as a whole cannot be used, the probe fails with the reason.
+Each second it reads the queued events of each GPU. Xids go through the node's ledger, which matches them
+with lines of the kernel's log; other errors become events of their own. A GPU is registered once its own
+probe has opened it, so that a dead or hung GPU does not affect the others. While the whole driver cannot
+be used, the probe fails with the reason.
 """
 
 import logging
@@ -25,9 +25,9 @@ from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
 log = logging.getLogger(__name__)
 
 LOCKS_WAIT_S = 0.3
-"""How long one pass waits, all in all, for GPUs that are in a call of their own probe."""
+"""Total time to wait, in one read, for GPUs that are in a call of their own probe."""
 REGISTER_AGAIN_S = 3.0
-"""How long a GPU whose events failed is left alone."""
+"""Pause after the events of a GPU failed."""
 
 _MEANINGS: Mapping[int, tuple[str, str, str]] = {
     types.DOUBLE_BIT_ECC: (
@@ -71,30 +71,30 @@ _MEANINGS: Mapping[int, tuple[str, str, str]] = {
         "the driver asks for another recovery than before; recovery_action and Xid 154 say which",
     ),
 }
-"""Type of NVML's event to kind, severity and words."""
+"""Type of NVML's event to kind, severity and text."""
 
 
 @dataclass(slots=True)
 class DriverState:
-    """What the looking for devices and the probe share, each on a thread of its own. Whole values
-    are replaced, none is changed in place but the queue.
+    """State shared by rediscovery and the probe, which run on different threads. Values are replaced as a
+    whole; only the queue is changed in place.
     """
 
     driver: Driver | None = None
     devices: Sequence[NvmlCalls] = ()
     generation: int = 0
-    """How often the driver was opened: event sets of before are gone."""
+    """How often the driver was opened; earlier event sets are gone."""
     trouble: tuple[str, str] | None = None
     """Kind of event and message while the driver cannot be used."""
     facts: Mapping[str, Value] = field(default_factory=dict)
-    """Columns of `nodes` that the driver knows."""
+    """Columns of `nodes` that come from the driver."""
     news: "deque[Row]" = field(default_factory=deque)
     """Events about the driver."""
 
 
 @dataclass(slots=True)
 class _Watched:
-    """A GPU whose events are taken; `source` None: it has none."""
+    """A registered GPU; `source` None: it has no events."""
 
     pci_bus_id: str
     source: EventSource | None
@@ -112,7 +112,7 @@ class NvmlProbe:
 
     def __init__(self, state: DriverState, ledger: XidLedger, clock: Clock) -> None:
         self.failed: Counter[str] = Counter()
-        """GPUs whose events could not be had, by reason."""
+        """GPUs whose events could not be read, by reason."""
         self._state = state
         self._ledger = ledger
         self._clock = clock
@@ -126,7 +126,7 @@ class NvmlProbe:
         return {"nodes": [facts]} if facts else {}
 
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
-        """What was queued since the last call."""
+        """Events queued since the last call."""
         if self._generation != self._state.generation:
             self._generation = self._state.generation
             self._watched.clear()
@@ -142,7 +142,7 @@ class NvmlProbe:
         return {"events": rows}
 
     def close(self) -> None:
-        """Have the driver queue no more."""
+        """Close all event sets."""
         for watched in self._watched.values():
             if watched.source is not None:
                 watched.source.close()
@@ -173,7 +173,7 @@ class NvmlProbe:
         return rows + self._ledger.take_events(reports, self._clock.monotonic())
 
     def _register(self, device: NvmlCalls, until_s: float) -> _Watched | None:
-        """None: not yet, or not now."""
+        """Register for the events of a GPU; None: not possible now."""
         now_s = self._clock.monotonic()
         driver = self._state.driver
         if driver is None or device.uuid is None or now_s < self._not_before_s.get(device, now_s):
@@ -194,7 +194,7 @@ class NvmlProbe:
         return watched
 
     def _give_up(self, device: NvmlCalls, error: NvmlError) -> None:
-        """What is wrong with the GPU as such its own probe reports."""
+        """Pause the events of a GPU; its own probe reports what is wrong with the GPU."""
         watched = self._watched.pop(device, None)
         if watched is not None and watched.source is not None:
             watched.source.close()
@@ -208,7 +208,7 @@ def _xid_row(device: NvmlCalls, bus_id: str, found: GpuEvent, now_ms: int) -> Ro
 
 
 def _other_rows(device: NvmlCalls, found: Sequence[GpuEvent], now_ms: int) -> list[Row]:
-    """One row for all of a type that came at once."""
+    """One row for all events of the same type in one read."""
     rows = []
     for number, count in Counter(one.type for one in found).items():
         kind, severity, words = _MEANINGS.get(

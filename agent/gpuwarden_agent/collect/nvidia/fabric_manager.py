@@ -1,9 +1,8 @@
-"""NVIDIA's fabric manager, without which no CUDA program starts on GPUs behind NVSwitches, and the
-kind of NVIDIA's kernel module: facts of the node.
+"""Reads the state of NVIDIA's fabric manager and the kind of NVIDIA's kernel module: facts of the node.
 
-Whether it runs is seen in /proc: its process, of the host or in a container. Only when one that is
-installed does not run is systemd asked why, and not again for ten minutes; its version is asked
-for once for each file that is its program.
+Without the fabric manager no CUDA program starts on GPUs behind NVSwitches. Its process, on the host or
+in a container, is found in /proc. If it is installed and does not run, systemd is asked why, at most
+once in ten minutes. Its version is read once for each program file.
 """
 
 import os
@@ -17,7 +16,7 @@ from gpuwarden_agent.probe import Value
 
 UNIT = "nvidia-fabricmanager.service"
 COMM = "nv-fabricmanage"
-"""Its name as the kernel keeps it: fifteen characters."""
+"""Its name in the kernel, which has at most fifteen characters."""
 
 ASK_EVERY_S = 600.0
 COMMAND_LIMIT_S = 1.0
@@ -27,11 +26,11 @@ _UNIT_FOLDERS = ("etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/sy
 _VERSION = re.compile(r"\d{3,}\.\d+(?:\.\d+)*")
 
 Run = Callable[[Sequence[str]], str | None]
-"""Runs a command; what it wrote, or None where it could not be run in time."""
+"""Runs a command; returns its output, or None if it failed to run in time."""
 
 
 def kernel_module(text: str) -> str | None:
-    """Kind of the module that /proc/driver/nvidia/version tells of; None: another format."""
+    """Kind of the module in /proc/driver/nvidia/version; None: unknown format."""
     _, found, module = text.partition("NVRM version:")
     line = module.partition("\n")[0]
     if not found or "Kernel Module" not in line:
@@ -46,10 +45,10 @@ def parse_version(text: str | None) -> str | None:
 
 
 def state(is_running: bool, is_installed: bool, unit_state: str | None) -> str | None:
-    """Column `fabric_manager` of `nodes`. `unit_state` is what systemd says, None: nothing.
+    """Column `fabric_manager` of `nodes`. `unit_state`: that of systemd, None if unknown.
 
-    A unit that starts again and again, as one whose version is not the driver's, is between two
-    failures most of the time ("activating").
+    A unit that restarts again and again, for example with the wrong version, is "activating" most of
+    the time.
     """
     if is_running:
         return "active"
@@ -59,7 +58,7 @@ def state(is_running: bool, is_installed: bool, unit_state: str | None) -> str |
 
 
 class FabricManager:
-    """Looks after the fabric manager of this node."""
+    """Reads the fabric manager of this node."""
 
     def __init__(
         self,
@@ -126,7 +125,7 @@ class FabricManager:
 
 
 def run_command(command: Sequence[str]) -> str | None:
-    """What the command wrote, whatever its exit status; None where it could not be run in time."""
+    """The command's output, with any exit status; None if it could not be run in time."""
     try:
         done = subprocess.run(
             command,

@@ -16,35 +16,35 @@ from gpuwarden_agent.collect.nvidia.query import Query
 from gpuwarden_agent.probe import Value
 
 GAP_S_MAX = 60.0
-"""An older look would smear what happens now over minutes: begin anew."""
+"""After a longer gap an average would cover minutes: start again."""
 
 GAP_S_MIN = 0.1
-"""nvml.h asks for this much between two looks."""
+"""Shortest time between two samples, by nvml.h."""
 
 RATE_MAX = 1 << 43
-"""Bytes a second beyond any link of any GPU."""
+"""More bytes a second than any link of any GPU carries."""
 
 
 class Turn(Enum):
-    """What to do with the look before."""
+    """What to do with the earlier sample."""
 
-    SEED = auto()  # there is none, or it is too old: look, and tell nothing yet
-    WAIT = auto()  # it is too young: leave it
+    SEED = auto()  # none, or too old: take a sample, return nothing yet
+    WAIT = auto()  # too recent: keep it
     READ = auto()
 
 
 def turn(taken_s: float | None, now_s: float) -> Turn:
-    """What to do at `now_s` after a look at `taken_s` (None: none was taken)."""
+    """What to do at `now_s` after a sample at `taken_s`; None: there is none."""
     if taken_s is None or not 0 <= now_s - taken_s <= GAP_S_MAX:
         return Turn.SEED
     return Turn.READ if now_s - taken_s >= GAP_S_MIN else Turn.WAIT
 
 
 def true_value(metric: GpmMetric, value: float) -> float | None:
-    """The value in the column's unit; None where it cannot be true.
+    """The value in the column's unit; None if it is impossible.
 
-    Ratios of counters that are read one after the other pass 100 % by a little at full load; beyond
-    that, and where a counter was reset between two looks, the driver gives anything.
+    The counters of a ratio are read one after the other, so at full load it may exceed 100 % by a little.
+    Larger values, as after the reset of a counter, are wrong.
     """
     if not math.isfinite(value) or value < 0:
         return None
@@ -55,7 +55,7 @@ def true_value(metric: GpmMetric, value: float) -> float | None:
 
 
 class GpmReader:
-    """The looks at a GPU, or at one GPU instance of it (MIG)."""
+    """Takes samples of a GPU, or of one GPU instance of it (MIG)."""
 
     def __init__(self, query: Query, clock: Clock, gpu_instance: int | None = None) -> None:
         self._query = query
@@ -67,7 +67,7 @@ class GpmReader:
         self._taken_s: float | None = None
 
     def read(self) -> dict[str, Value]:
-        """Averages since the last call; nothing at the first one, and after a long gap."""
+        """Averages since the last call; empty at the first call and after a long gap."""
         now_s = self._clock.monotonic()
         do = turn(self._taken_s, now_s)
         if do is Turn.WAIT or not self._has_gpm():
@@ -83,13 +83,13 @@ class GpmReader:
         return self._metrics(earlier, sample)
 
     def close(self) -> None:
-        """Give the looks back; the next read begins anew."""
+        """Free the samples; the next read starts again."""
         for sample in (self._earlier, self._spare):
             try:
                 if sample is not None:
                     sample.free()
             except NvmlError:
-                # The driver that kept it is gone, and the look with it.
+                # The driver that kept the sample is gone.
                 continue
         self._earlier = self._spare = self._taken_s = None
         self._is_supported = False
@@ -108,7 +108,7 @@ class GpmReader:
             try:
                 sample.take(self._instance)
             except NvmlError as error:
-                return self._forgive(error)
+                return self._after_error(error)
             return True
 
         return self._query.ask_as(("gpm_take", self._instance), take) is True
@@ -123,15 +123,15 @@ class GpmReader:
             try:
                 return sample.metrics_since(earlier, ids)
             except NvmlError as error:
-                self._forgive(error)
+                self._after_error(error)
                 return ()
 
         answers = self._query.ask_as(("gpm_metrics", self._instance), metrics)
         return self._values(asked, answers or ())
 
-    def _forgive(self, error: NvmlError) -> bool:
-        """False where looks are of before NVML was opened anew: the driver itself is there, as the
-        calls of a moment ago show, and what it kept is not.
+    def _after_error(self, error: NvmlError) -> bool:
+        """Close, and return False, when the samples are lost because NVML was opened again: the driver
+        itself works, as the calls before show. Raises any other error.
         """
         if error.code != nvml.UNINITIALIZED:
             raise error
@@ -152,6 +152,6 @@ class GpmReader:
             if value is not None:
                 values[metric.column] = value
             elif not math.isnan(answer.value):
-                # NaN is GPM's word for no activity to take a ratio of; anything else is untrue.
+                # NaN: GPM has no activity to take a ratio of. Anything else is wrong.
                 self._query.count_failed(f"{call}: untrue value")
         return values

@@ -1,11 +1,11 @@
 """Reads one NVIDIA GPU: its samples of each second, ten seconds and minute, and its inventory.
 
-There is one probe for each GPU, each on its own thread of the sampler, so that a GPU whose driver
-calls hang stops nothing but itself. Counters are passed on as the driver gives them, wraps and
-resets included: whoever takes differences repairs them.
+There is one probe for each GPU, each on its own thread of the sampler, so that a GPU whose driver calls
+hang affects only itself. Counters are those of the driver, with wraps and resets: code that takes
+differences handles them.
 
-What is asked stands in `metrics.py`. A reading is made absent where the driver is known to
-answer something untrue; the reason stands where that is done, and in docs/gpus.md.
+`metrics.py` lists the readings. A reading is made absent if the driver is known to return a wrong value;
+the reason is written there, and in docs/gpus.md.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,13 +24,13 @@ from gpuwarden_agent.collect.nvidia.timing import CallReport
 from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
 
 LOCK_WAIT_S = 1.0
-"""How long to wait for another user of the device, whose call may hang."""
+"""How long to wait for another thread that uses the device, whose call may hang."""
 
-UNTRUE_UTILIZATIONS = 2
-"""Samples of utilization to leave out after the driver woke the GPU up."""
+WRONG_UTILIZATIONS = 2
+"""Samples of utilization to drop after the driver woke the GPU up."""
 
 FANS_MAX = 16
-"""More is no number of fans."""
+"""A larger number of fans is not valid."""
 
 AMPERE = 7
 """nvmlDeviceArchitecture_t of the first GPUs that remap rows; older ones retire pages."""
@@ -40,12 +40,11 @@ FAST_WITHOUT_NVLINK = tuple(each for each in ASKED["gpu_samples"] if not each.fi
 _NEVER_ZERO = frozenset(
     {"power_watts", "power_instant_watts", "power_limit_watts", "memory_temperature_celsius"}
 )
-"""A powered board draws and may draw something, and its memory is not at the freezing point: a
-driver that says 0 here has nothing to ask."""
+"""Columns in which 0 means that the driver has no sensor."""
 
 
 class GpuProbe:
-    """One GPU. Opened by its first describe or read, and again after it was lost."""
+    """Reads one GPU. Opens it at the first describe or read, and again after it was lost."""
 
     simulated = False
     blocking = True
@@ -62,7 +61,7 @@ class GpuProbe:
         clock: Clock,
         bus_ids: dict[str, tuple[int, str]] | None = None,
     ) -> None:
-        """`bus_ids`: where to note index and UUID by PCI bus id once they are known."""
+        """`bus_ids`: gets index and UUID by PCI bus id once they are known."""
         self.name = f"gpu{device.index}"
         self._device = device
         self._query = Query(device, clock)
@@ -73,7 +72,7 @@ class GpuProbe:
         self._is_open = False
         self._is_mig: bool | None = None
         self._nvlinks: int | None = None
-        self._untrue_utilizations = 0
+        self._wrong_utilizations = 0
 
     @property
     def gpu_uuid(self) -> str | None:
@@ -86,7 +85,7 @@ class GpuProbe:
         return self._query.failed
 
     def calls(self) -> Sequence[CallReport]:
-        """What each driver call of this GPU costs, and which readings it does not have."""
+        """Cost of each driver call of this GPU, and which readings it does not support."""
         return self._query.calls()
 
     def describe(self) -> Reading:
@@ -128,7 +127,7 @@ class GpuProbe:
         return reading
 
     def close(self) -> None:
-        """Give back what the driver keeps for this GPU; its handles are the library's."""
+        """Free what the driver keeps for this GPU; its handles belong to the library."""
         self._gpm.close()
         self._mig.forget()
 
@@ -140,15 +139,15 @@ class GpuProbe:
         return [self._identity() | row] if row else []
 
     def _samples(self) -> list[Row]:
-        # Without NVLinks, 0 bytes would be a claim about links that the board does not have.
+        # Without NVLinks the driver returns 0 bytes for links that do not exist.
         asked = FAST_WITHOUT_NVLINK if self._nvlinks == 0 else ASKED["gpu_samples"]
-        values = _without_untrue_zeros(read_columns(self._query, "fast_fields", asked))
+        values = _without_wrong_zeros(read_columns(self._query, "fast_fields", asked))
         calls = read_calls(self._query, "gpu_samples", values, whole(bool(self._is_mig)))
-        if self._untrue_utilizations and "util_percent" in calls:
-            self._untrue_utilizations -= 1
+        if self._wrong_utilizations and "util_percent" in calls:
+            self._wrong_utilizations -= 1
             del calls["util_percent"]
             calls.pop("memory_util_percent", None)
-        rows = self._rows("gpu_samples", values | _without_untrue_zeros(calls))
+        rows = self._rows("gpu_samples", values | _without_wrong_zeros(calls))
         if not rows:
             raise ProbeError(f"GPU {self._device.index} gave no reading at all")
         return rows + (self._mig.samples() if self._is_mig else [])
@@ -157,12 +156,12 @@ class GpuProbe:
         return self._mig.details() if self._is_mig else []
 
     def _look_at_links(self) -> None:
-        # NVLinks cannot be asked about while the GPU is cut into MIG devices.
+        # NVLinks cannot be read in MIG mode.
         self._links.look(0 if self._is_mig else self._nvlinks or 0)
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:
-        """Hold the device, opened; after a ProbeError it is opened anew."""
+        """Hold the opened device; after a ProbeError it is opened again."""
         if not self._device.lock.acquire(timeout=LOCK_WAIT_S):
             raise ProbeError(
                 f"GPU {self._device.index} is held by a driver call that does not return",
@@ -188,9 +187,9 @@ class GpuProbe:
         self._forget()
         self._learn_modes()
         is_persistent = self._query.ask(ROWS["is_persistent"])
-        # Without persistence mode the GPU sleeps when its last user leaves, and being woken up shows
-        # as work: an idle L40S with driver 595 answers 100 % right after.
-        self._untrue_utilizations = 0 if is_persistent else UNTRUE_UTILIZATIONS
+        # Without persistence mode the GPU sleeps after its last user, and its wake-up looks like work:
+        # an idle L40S with driver 595 then returns 100 %.
+        self._wrong_utilizations = 0 if is_persistent else WRONG_UTILIZATIONS
         self._is_open = True
 
     def _forget(self) -> None:
@@ -206,14 +205,14 @@ class GpuProbe:
 
 
 def whole(is_mig: bool) -> tuple[str, ...]:
-    """What holds of a GPU: in MIG mode the engines belong to the MIG devices, and a 0 of the whole
-    GPU would read as idle ones.
+    """The need "whole" if the engines belong to the whole GPU. In MIG mode they belong to the MIG devices,
+    and the 0 of the whole GPU would look idle.
     """
     return () if is_mig else ("whole",)
 
 
 def read_details(query: Query, is_mig: bool) -> dict[str, Value]:
-    """Columns of `gpu_detail_samples` but those of GPM and links; `is_mig`: MIG is switched on."""
+    """Columns of `gpu_detail_samples` without those of GPM and links; `is_mig`: MIG mode is on."""
     values = read_columns(query, "detail_fields", ASKED["gpu_detail_samples"])
     values |= read_calls(query, "gpu_detail_samples", values, whole(is_mig))
     return values | {"fan_percent": _fan_percent(query)}
@@ -227,7 +226,7 @@ def _fan_percent(query: Query) -> int | None:
     return max((speed for speed in speeds if speed is not None), default=None)
 
 
-def _without_untrue_zeros(values: dict[str, Value]) -> dict[str, Value]:
+def _without_wrong_zeros(values: dict[str, Value]) -> dict[str, Value]:
     return {name: v for name, v in values.items() if v != 0 or name not in _NEVER_ZERO}
 
 
@@ -252,7 +251,7 @@ def read_health(query: Query, architecture: int | None, is_mig: bool) -> dict[st
 def conditions(
     *, has_ecc: bool, is_ecc_on: bool, architecture: int | None, is_mig: bool
 ) -> frozenset[str]:
-    """What rows of `metrics.py` need, of what this GPU has."""
+    """The needs of rows in `metrics.py` that this GPU fulfils."""
     if not has_ecc:
         return frozenset()
     has = {"ecc"}
@@ -260,8 +259,8 @@ def conditions(
         has.add("ecc_on")
     if architecture is None or architecture >= AMPERE:
         has.add("remaps")
-        # With MIG devices there, remapped rows are not told (nvidia-smi: N/A), and nothing says
-        # that the fields know it; the call does.
+        # With MIG devices, remapped rows are not available (nvidia-smi: N/A). The call reports that;
+        # the fields may not.
         if not is_mig:
             has.add("remap_fields")
     if architecture is None or architecture < AMPERE:

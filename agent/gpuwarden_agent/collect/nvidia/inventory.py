@@ -1,6 +1,6 @@
 """Describes a GPU and its settings: its row of `gpus`.
 
-What cannot change while the GPU is open is asked once; modes and limits every minute.
+Facts that cannot change while the GPU is open are read once; modes and limits every minute.
 """
 
 import json
@@ -34,10 +34,9 @@ WAYS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
 
 def numa_node(pci_devices: Path, bus_id: str) -> int | None:
-    """The NUMA node of a PCI device as sysfs has it; None where the platform does not say (-1).
+    """The NUMA node of a PCI device in sysfs; None if it has none (-1).
 
-    nvmlDeviceGetNumaNodeId answers another question: the node that the GPU's own memory is, on
-    coherent platforms.
+    nvmlDeviceGetNumaNodeId is different: on coherent platforms, the node of the GPU's own memory.
     """
     try:
         node = int((pci_devices / bus_id / "numa_node").read_text())
@@ -47,9 +46,9 @@ def numa_node(pci_devices: Path, bus_id: str) -> int | None:
 
 
 def way_to(bus_id: str, level: int | None, ways: Sequence[str | None]) -> str | None:
-    """The way to the GPU `bus_id`, as nvidia-smi topo has it; None: unknown.
+    """The connection to the GPU `bus_id`, named as by nvidia-smi topo; None: unknown.
 
-    `ways`: what each NVLink leads to. Through a switch all GPUs of the node are reached.
+    `ways`: the other end of each NVLink. A switch leads to all GPUs of the node.
     """
     links = Counter(ways)
     nvlinks = links[bus_id] + links["switch"]
@@ -67,7 +66,7 @@ class InventoryReader:
         pci_devices: Path = PCI_DEVICES,
         bus_ids: dict[str, tuple[int, str]] | None = None,
     ) -> None:
-        """`bus_ids`: where to note index and UUID by PCI bus id, and to find the other GPUs."""
+        """`bus_ids`: index and UUID of all GPUs by PCI bus id; this GPU is added."""
         self._device = query.device
         self._query = query
         self._pci_devices = pci_devices
@@ -77,7 +76,7 @@ class InventoryReader:
         self._levels: dict[str, int | None] = {}
 
     def read(self, modes: Mapping[str, Value], ways: Sequence[str | None]) -> Row:
-        """The row. `modes`: columns that are known already; `ways`: what the NVLinks lead to."""
+        """The row. `modes`: columns that are already known; `ways`: the other ends of the NVLinks."""
         self._learn_constants()
         values: dict[str, Value] = {
             "gpu_uuid": self._device.uuid,
@@ -97,7 +96,7 @@ class InventoryReader:
         return self._architecture if self._architecture in ARCHITECTURES else None
 
     def forget(self) -> None:
-        """The device was opened again: what it is may have changed with its firmware."""
+        """The device was opened again: its firmware may have changed."""
         self._constants.clear()
         self._architecture = None
         self._levels.clear()
@@ -122,7 +121,7 @@ class InventoryReader:
             self._constants[column] = value
 
     def _peers(self, ways: Sequence[str | None]) -> str | None:
-        # Other probes note their GPUs in their own threads: one copy, and what comes later, later.
+        # Other probes add their GPUs on their own threads: use a copy.
         others = sorted(set(self._bus_ids.copy()) - {self._constants.get("pci_bus_id")})
         found = {}
         for bus_id in others:

@@ -1,14 +1,13 @@
 """Lists every reading of an NVIDIA GPU: its column, the NVML call or field id, arguments, scale and tier.
 
-This is the one list that the agent reads NVML by. `query.py` asks what stands here, `device.py`
-makes the calls; reports of `agent doctor`, the fake driver of the tests and docs/metrics.md follow
-from it. To add a metric, add its row to the catalogue and a row here.
+This is the one list of NVML readings. `query.py` reads the rows, `device.py` makes the calls; reports of
+`agent doctor`, the fake driver of the tests and docs/metrics.md are made from it. To add a metric, add
+its row to the catalogue and a row here.
 
-Rows are grouped by the table that they fill, so by the tier that they are read in. Rows of one
-table that follow each other and have the same columns are one reading: the first call that the
-driver has is asked, newest first. A row whose columns are known already, as from a field, is not
-asked. What is not a plain number is turned into plain types by `plain`, and into the column's
-value by `value`.
+Rows are grouped by the table that they fill, and so by tier. Successive rows of one table with the
+same columns are one reading: the first call that the driver supports is used, newest first. A row
+whose columns are already known, for example from a field, is skipped. `plain` converts an answer that is
+not a plain number into plain types, `value` converts it into the column's value.
 """
 
 from collections.abc import Sequence
@@ -49,7 +48,7 @@ class GpmMetric:
     times: int = 1
 
 
-# What answers mean.
+# Conversion of answers.
 
 
 def first(answer: Sequence[int]) -> int:
@@ -105,7 +104,7 @@ def sram_errors(status: Any) -> SramErrors:
 
 
 def number_or_none(answer: int) -> int | None:
-    """No link is of generation 0 or has no lane: that is how some guests say "unknown"."""
+    """None for 0, which some guests return for an unknown generation or width of a link."""
     return answer or None
 
 
@@ -124,7 +123,7 @@ def signed(raw: int) -> int:
 
 
 def thousandth(value: int | None) -> float | None:
-    """In units of a thousand; None where the driver says that there is no value."""
+    """A thousandth of the value; None if the driver has no value."""
     return None if value in (None, BLANK) else value / 1000
 
 
@@ -162,7 +161,7 @@ RECOVERY_ACTIONS = {
 
 
 def recovery_action(number: int) -> str:
-    """What the driver asks for; an action newer than this list by its number."""
+    """Name of the action that the driver asks for; an action that is not in this list, by its number."""
     return RECOVERY_ACTIONS.get(number, f"unknown_{number}")
 
 
@@ -174,13 +173,13 @@ FABRIC_FAULTS = (
     (4, "route_unhealthy"),
     (6, "access_timeout_recovery"),
 )
-"""Where in the health mask the two bits of each fault are: 0 not told, 1 yes, 2 no."""
+"""Shift of the two bits of each fault in the health mask: 0 unknown, 1 yes, 2 no."""
 FABRIC_CONFIGURATION_SHIFT = 8
-"""Four bits: 0 not told, 1 correct, the rest kinds of incorrect ones."""
+"""Four bits: 0 unknown, 1 correct, others incorrect."""
 
 
 def fabric_health(mask: int) -> str | None:
-    """The health mask in words; None: the GPU tells nothing of it."""
+    """Names of the faults in the health mask; None: unknown."""
     told = [(mask >> shift & 0x3, fault) for shift, fault in FABRIC_FAULTS]
     configuration = mask >> FABRIC_CONFIGURATION_SHIFT & 0xF
     if configuration == 0 and not any(answer for answer, _ in told):
@@ -192,7 +191,7 @@ def fabric_health(mask: int) -> str | None:
 
 
 def fabric(info: FabricInfo) -> tuple[str, str | None, str | None] | None:
-    """State, health and status. How registration ended means something only once it has."""
+    """State, health and status; the status is valid only once registration has completed."""
     state = FABRIC_STATES.get(info.state)
     if state is None:
         return None
@@ -241,7 +240,7 @@ SRAM_COLUMNS = (
 
 
 def _call(columns: str | tuple[str, ...], function: str, *arguments: Any, **more: Any) -> Call:
-    """A row; without a `reading` it is called like its column."""
+    """A row; without a `reading` it has the name of its column."""
     names = (columns,) if isinstance(columns, str) else columns
     more.setdefault("reading", names[0] if names else function)
     return Call(names, function, arguments, **more)
@@ -345,7 +344,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
         _place("sram_corrected_aggregate_total", SRAM, CORRECTED, AGGREGATE),
         _place("sram_uncorrected_aggregate_total", SRAM, UNCORRECTED, AGGREGATE),
         _call(REMAPPED, "nvmlDeviceGetRemappedRows", reading="remapped_rows", plain=tuple, needs="remaps"),
-        # No memory has no banks: the board does not keep the histogram.
+        # All zeroes: the board does not keep the histogram.
         _call(BANKS, "nvmlDeviceGetRowRemapperHistogram", reading="remap_histogram", plain=lambda b: (b.max, b.high, b.partial, b.low, b.none), value=lambda banks: banks if any(banks) else None, needs="remaps"),
         _call("retired_pages_corrected_total", "nvmlDeviceGetRetiredPages", reading="retired_pages", part=(0,), plain=len, needs="retires"),
         _call("retired_pages_uncorrected_total", "nvmlDeviceGetRetiredPages", reading="retired_pages", part=(1,), plain=len, needs="retires"),
@@ -387,10 +386,10 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "": (
         _call("mig_mode", "nvmlDeviceGetMigMode", reading="is_mig_enabled", plain=lambda modes: bool(modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE)),
         _call("architecture", "nvmlDeviceGetArchitecture"),
-        # Without arguments of ours, the binding's threads share one place for the answer.
+        # With arguments of our own: the binding's threads share one structure for the answer.
         _call((), "nvmlDeviceGetGspFirmwareMode", reading="is_gsp_enabled", out=(c_uint, c_uint), plain=lambda enabled, _: bool(enabled.value)),
         _call("gsp_firmware_version", "nvmlDeviceGetGspFirmwareVersion", reading="gsp_version", plain=lambda v: v.decode() if isinstance(v, bytes) else str(v)),
-        # By bus id: looking for a UUID may wake up, or hang in, every other GPU on the way.
+        # By bus id: a search for a UUID may wake up, or hang in, every other GPU.
         _call("peers", "nvmlDeviceGetTopologyCommonAncestor", reading="common_ancestor", prepare=lambda bus: (hold("nvmlDeviceGetHandleByPciBusId", bus.encode()),)),
         _call((), "nvmlDeviceGetNumFans", reading="fans"),
         _call("fan_percent", "nvmlDeviceGetFanSpeed_v2"),
@@ -402,7 +401,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
         _call((), "nvmlDeviceGetComputeRunningProcesses_v2", reading="compute_processes_v2", plain=processes),
         _call((), "nvmlDeviceGetGraphicsRunningProcesses_v3", reading="graphics_processes", plain=processes),
         _call((), "nvmlDeviceGetMPSComputeRunningProcesses_v3", reading="mps_processes", plain=processes),
-        # SUCCESS is an error to the binding here: it means that there is no sample at all.
+        # The binding raises SUCCESS here: there is no sample at all.
         _call((), "nvmlDeviceGetProcessUtilization", reading="process_utilization", plain=utilizations, answers={nvml.NOT_FOUND: [], nvml.SUCCESS: []}),
     ),
 }  # fmt: skip
@@ -465,7 +464,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         Field("symbol_errors_total", 221),
         Field("symbol_bit_error_rate", 222, decoded=bit_error_rate),
     ),
-    # NVLink 5 counts bytes under ids of its own; read where the driver does not fill the first ones.
+    # NVLink 5 has its own ids for bytes; used when the driver does not fill the first ones.
     "nvlink5_bytes": (Field("tx_bytes_total", 202), Field("rx_bytes_total", 204)),
     "c2c": (
         Field("active", 171),

@@ -1,8 +1,8 @@
 """Reads MIG devices: instances of a GPU, each with rows of its own.
 
-They come and go while the agent runs. Who is there is asked with every description, and again as
-soon as one does not answer. A MIG device has memory, and with GPM (Hopper and newer) activity of
-its own; power, temperature, clocks and errors are those of the whole GPU.
+They come and go while the agent runs. They are listed at every description, and again as soon as one
+does not answer. A MIG device has its own memory, and with GPM (Hopper and newer) its own activity;
+power, temperature, clocks and errors are those of the whole GPU.
 """
 
 from collections import Counter
@@ -17,10 +17,10 @@ from gpuwarden_agent.collect.nvidia.query import Query
 from gpuwarden_agent.probe import Row, Value
 
 _NONE_THERE = frozenset({nvml.NOT_FOUND, nvml.INVALID_ARGUMENT})
-"""What an index without a MIG device is answered with."""
+"""Return codes for an index without a MIG device."""
 
 PARTS_MAX = 64
-"""More is no number of MIG devices; an H100 can be cut into seven."""
+"""A larger number of MIG devices is not valid; an H100 can have seven."""
 
 
 class MigReader:
@@ -35,7 +35,7 @@ class MigReader:
         self._is_stale = True
 
     def learn(self, is_mig: bool) -> None:
-        """Ask which MIG devices there are now; `is_mig`: MIG is switched on."""
+        """List the MIG devices; `is_mig`: MIG mode is on."""
         count = (self._query.ask(ROWS["mig_devices_max"]) or 0) if is_mig else 0
         indices = range(min(count, PARTS_MAX))
         found = (self._query.ask_as(("mig_device", n), self._find, n) for n in indices)
@@ -62,8 +62,8 @@ class MigReader:
         return rows
 
     def details(self) -> list[Row]:
-        """Rows of `gpu_detail_samples`: GPM measures GPU instances, so that compute instances that
-        share one cannot be told apart and have none.
+        """Rows of `gpu_detail_samples`. GPM measures GPU instances, so compute instances that share one
+        have no rows.
         """
         sharing = Counter(part.gpu_instance for part in self._parts.values())
         rows = []
@@ -90,7 +90,7 @@ class MigReader:
         return rows
 
     def forget(self) -> None:
-        """The GPU is opened again, or given back: handles and looks of before are worth nothing."""
+        """The GPU is opened again, or closed: drop its handles and samples."""
         for reader in self._gpm.values():
             reader.close()
         self._gpm.clear()
@@ -117,8 +117,8 @@ class MigReader:
             try:
                 return part.memory_v2()
             except NvmlError as error:
-                # Destroyed, most likely. Whatever the code, it says nothing about the whole GPU:
-                # the next look for MIG devices tells whether that is there.
+                # It was probably destroyed. The code says nothing about the whole GPU; the next
+                # list of MIG devices does.
                 self._is_stale = True
                 raise NvmlError(nvml.NOT_FOUND, error.call) from error
 

@@ -1,7 +1,7 @@
 """Defines NVML's return codes, errors and answers, and the interface of a driver and its GPUs.
 
 Values keep NVML's units (mW, mJ, KiB, ns). Every failed call is an `NvmlError` with NVML's return
-code. `device.py` implements the interface with nvidia-ml-py, the tests with made-up drivers.
+code. `device.py` implements the interface with nvidia-ml-py, the tests with fake drivers.
 """
 
 import threading
@@ -69,7 +69,7 @@ GPU_NOT_FOUND = 28
 UNKNOWN = 999
 
 BLANK = 0xFFFF_FFFF
-"""NVML_VALUE_NOT_AVAILABLE as an unsigned int: the value that says that there is no value."""
+"""NVML_VALUE_NOT_AVAILABLE as an unsigned int: there is no value."""
 
 ALL_LINKS = 0xFFFF_FFFF
 """scopeId of an NVLink field that sums all links (nvml.h: UINT_MAX)."""
@@ -86,7 +86,7 @@ class NvmlError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NvmlUnavailable:
-    """There is no NVML to talk to, in a line that a person understands."""
+    """NVML cannot be used; the reason is one line for people."""
 
     reason: str
     code: int
@@ -115,26 +115,26 @@ class Call:
     """A reading by an NVML function of its own."""
 
     columns: tuple[str, ...]
-    """None: a call that other readings depend on."""
+    """Empty: a call that other readings depend on."""
     function: str
     arguments: tuple[Any, ...] = ()
     over: int = 1
     """What the driver's unit is divided by."""
     reading: str = ""
-    """Its name in reports; the calls of one name are timed together."""
+    """Name in reports; calls of the same name are timed together."""
     needs: str = ""
-    """What the GPU must be or have for it to be asked; the reader says what holds."""
+    """Condition that the GPU must fulfil; the reader knows which hold."""
     part: tuple[int, ...] = ()
-    """Arguments that name a part of the GPU: what it lacks says nothing of the other parts."""
+    """Arguments that name a part of the GPU; support is tracked for each part."""
     plain: Callable[..., Any] = int
     value: Callable[[Any], Any] | None = None
-    """Of several columns: a value each, or None for none of them."""
+    """For several columns: a sequence of values, or None for no value."""
     out: tuple[Callable[[], Any], ...] = ()
-    """Structures that the function fills, which `plain` gets."""
+    """Structures that the function fills; passed to `plain`."""
     prepare: Callable[..., tuple[Any, ...]] | None = None
-    """Turns what is asked about into arguments of the function."""
+    """Converts the given arguments into those of the function."""
     answers: Mapping[int, Any] = field(default_factory=lambda: MappingProxyType({}))
-    """Return codes that are an answer, and which."""
+    """Return codes that are answers, and their values."""
 
     def values(self, answer: Any) -> Sequence[Value]:
         """A value for each column."""
@@ -149,8 +149,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A reading by a field id of nvmlDeviceGetFieldValues: `times / over`, or `decoded` where the way
-    to the column's unit is no factor.
+    """A reading by a field id of nvmlDeviceGetFieldValues, scaled by `times / over`, or by `decoded` if
+    the conversion is not a factor.
     """
 
     column: str
@@ -162,7 +162,7 @@ class Field:
     needs: str = ""
 
     def value(self, raw: float) -> Value:
-        """In the column's unit; None where the number cannot mean anything."""
+        """The value in the column's unit; None if the number is not valid."""
         if self.decoded is not None:
             return self.decoded(raw) if isinstance(raw, int) else None
         scaled = raw * self.times
@@ -171,7 +171,7 @@ class Field:
 
     @property
     def query(self) -> FieldQuery:
-        """What the driver is asked."""
+        """The query for the driver."""
         return FieldQuery(self.id, self.scope)
 
 
@@ -185,7 +185,7 @@ class FieldValue:
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process on a GPU; None where the driver does not tell, ids where it runs in a MIG device."""
+    """A process on a GPU; None if the driver does not report it. The ids are those of a MIG device."""
 
     pid: int
     memory_bytes: int | None
@@ -195,7 +195,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUtilization:
-    """What a process used of a GPU in one of the driver's sample periods, which ended `at_us`."""
+    """Use of a GPU by a process in one sample period of the driver, which ended at `at_us`."""
 
     pid: int
     at_us: int
@@ -226,14 +226,14 @@ class FabricInfo:
 
 
 class GpmSample(Protocol):
-    """A look at the GPU's counters, which the driver keeps until `free`."""
+    """A snapshot of the GPU's counters, which the driver keeps until `free`."""
 
     def take(self, gpu_instance: int | None = None) -> None:
-        """Look now; at a MIG device's GPU instance if one is named."""
+        """Take the snapshot now, of the whole GPU or of a MIG GPU instance."""
         ...
 
     def metrics_since(self, earlier: "GpmSample", ids: Sequence[int]) -> Sequence[FieldValue]:
-        """Averages between two looks, one answer a metric, in order."""
+        """Averages between two snapshots, one answer for each metric, in order."""
         ...
 
     def free(self) -> None: ...
@@ -257,12 +257,12 @@ class NvmlCalls(Protocol):
     uuid: str | None
     """None until it was opened once."""
     lock: threading.Lock
-    """Held by whoever calls, so that a hung GPU can be told from outside."""
+    """Held during a call, so that others can detect a hung GPU."""
     called: str
     """Name of the NVML call that was made last."""
 
     def open(self) -> str:
-        """Get (again) a handle, by UUID once that is known, and give the UUID."""
+        """Get a handle (again), by UUID once it is known; returns the UUID."""
         ...
 
     def ask(self, call: Call, *arguments: Any) -> Any:
@@ -295,14 +295,14 @@ class GpuEvent:
 
 
 class EventSource(Protocol):
-    """Events of one GPU, which the driver keeps until they are taken."""
+    """Events of one GPU, which the driver queues."""
 
     def drain(self) -> Sequence[GpuEvent]:
-        """Those since the last call, oldest first, or the first hundreds of them. Does not wait."""
+        """Events since the last call, oldest first, at most some hundreds. Does not wait."""
         ...
 
     def close(self) -> None:
-        """Have no more kept."""
+        """Stop the driver from queueing events."""
         ...
 
 
@@ -319,20 +319,20 @@ class Driver(Protocol):
         ...
 
     def events_of(self, device: NvmlCalls) -> "EventSource | None":
-        """What NVML tells of an opened GPU from now on; None: nothing of what is asked for. Called
-        with the device's lock held.
+        """Register for events of an opened GPU; None: it supports none of them. Called with the
+        device's lock held.
         """
         ...
 
     def has_ended(self) -> bool:
-        """Whether no call since the last time this was asked has reached a GPU, so that the driver
+        """Whether no call has reached a GPU since the last call of this method, so that the driver
         must be opened again.
         """
         ...
 
     def renew(self) -> NvmlUnavailable | None:
-        """Close the driver and open it again, after which `devices` counts anew; devices of before
-        go on by their UUIDs. Not None: why there is none now; with code IN_USE nothing was done,
-        because a call has not returned. Blocks.
+        """Close the driver and open it again; `devices` then counts again, and earlier devices continue
+        by their UUIDs. Returns why there is no driver now; with code IN_USE nothing was done, because
+        a call has not returned. Blocks.
         """
         ...

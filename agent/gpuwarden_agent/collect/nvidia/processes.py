@@ -1,7 +1,7 @@
-"""Reads the processes on one GPU from its driver: kind, memory, MIG device, share of the time.
+"""Reads the processes on one GPU from its driver: kind, memory, MIG device, SM utilization.
 
-The driver lists a process once for each kind of work and for each MIG instance that it uses; here it
-is one entry a GPU or MIG device.
+The driver lists a process once for each kind of work and each MIG instance; these are merged into one
+entry for each GPU or MIG device.
 """
 
 from collections import defaultdict
@@ -20,9 +20,9 @@ from gpuwarden_agent.collect.nvidia.nvml import (
 from gpuwarden_agent.collect.nvidia.query import Query
 
 KINDS = ("graphics", "compute", "mps")
-"""From weak to strong: what a process that is in several lists is called."""
+"""In order of priority, lowest first: the kind of a process that is in several lists."""
 MIG_LOOKS = 6
-"""Looks for which the UUIDs of MIG devices are believed."""
+"""Readings for which the UUIDs of MIG devices are kept."""
 
 Instance = tuple[int | None, int | None]
 """GPU instance and compute instance; None: the whole GPU."""
@@ -30,7 +30,7 @@ Instance = tuple[int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class HeldGpu:
-    """A process on a GPU or MIG device; None where the driver does not tell."""
+    """A process on a GPU or MIG device; None if the driver does not report it."""
 
     pid: int
     gpu_uuid: str
@@ -43,7 +43,7 @@ class HeldGpu:
 def merged(
     listed: Iterable[tuple[str, GpuProcess]], gpu_uuid: str, mig_uuids: Mapping[Instance, str]
 ) -> list[HeldGpu]:
-    """One entry a process and GPU, of the parent GPU where the MIG device's UUID is not known."""
+    """One entry for each process and GPU; for the parent GPU if the UUID of the MIG device is unknown."""
     instances: dict[tuple[int, Instance], HeldGpu] = {}
     for kind, process in listed:
         instance = (process.gpu_instance, process.compute_instance)
@@ -55,7 +55,7 @@ def merged(
             _named(instance),
         )
         before = instances.get((process.pid, instance))
-        # The same memory is told in both lists.
+        # Both lists have the same memory.
         instances[process.pid, instance] = _joined(before, held, max) if before else held
     processes: dict[tuple[int, str], HeldGpu] = {}
     for held in instances.values():
@@ -83,7 +83,7 @@ def _named(instance: Instance) -> str | None:
 
 
 def mean_sm_percent(samples: Iterable[ProcessUtilization]) -> dict[int, float]:
-    """By pid: the mean of its samples, without those that cannot be true."""
+    """Mean of the samples by pid, without impossible ones."""
     by_pid: dict[int, list[int]] = defaultdict(list)
     for sample in samples:
         if 0 <= sample.sm_percent <= 100:
@@ -92,7 +92,7 @@ def mean_sm_percent(samples: Iterable[ProcessUtilization]) -> dict[int, float]:
 
 
 class GpuProcesses:
-    """Asks one device. Not thread-safe, and only to be called with the device's lock."""
+    """Reads one device. Not thread-safe; call it with the device's lock held."""
 
     def __init__(self, device: NvmlCalls, clock: Clock) -> None:
         self.device = device
@@ -103,10 +103,10 @@ class GpuProcesses:
         self._mig_looks = 0
 
     def held(self) -> Sequence[HeldGpu] | None:
-        """Processes on the GPU; None where it does not tell. Raises NvmlError and ProbeError.
+        """Processes on the GPU; None if it does not report them. Raises NvmlError and ProbeError.
 
-        The share of the time is that since the look before, so the first look has none. A process
-        that the driver has no sample of since then has none either: it may have been idle.
+        SM utilization is the mean since the last call, so the first call has none. A process without
+        a sample of the driver has none, either: it may have been idle.
         """
         device = self.device
         uuid = device.uuid or device.open()
@@ -131,7 +131,7 @@ class GpuProcesses:
         return {} if is_first else mean_sm_percent(s for s in samples if s.at_us > since_us)
 
     def _mig_uuids_for(self, processes: Sequence[GpuProcess]) -> Mapping[Instance, str]:
-        """UUIDs of MIG devices: known ones, asked for again now and then, and for a new instance."""
+        """UUIDs of MIG devices, read again regularly and for a new instance."""
         seen = {(p.gpu_instance, p.compute_instance) for p in processes} - {(None, None)}
         self._mig_looks += 1
         if seen and (not seen <= self._mig_uuids.keys() or self._mig_looks >= MIG_LOOKS):

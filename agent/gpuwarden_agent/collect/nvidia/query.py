@@ -1,9 +1,9 @@
-"""Asks a GPU one thing at a time: counts failures, times calls, and maps return codes.
+"""Makes single calls about a GPU: counts failures, times calls, and maps return codes.
 
-Invariants: what the device does not have is absent and not asked for again for ten minutes, because
-some calls are slow to say no. What failed is absent and counted. A return code that means that the
-whole device or driver is out of order ends the read with a ProbeError, since every further call
-would fail too, or take long to. A slow call is made more seldom.
+Invariants: a reading that the device does not support is absent and not asked for again for ten
+minutes, because some calls are slow to fail. A failed reading is absent and counted. A return code that
+means that the whole device or driver failed ends the read with a ProbeError, because every further call
+would fail, too. A slow call is made less often.
 """
 
 import logging
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LEARNED_FOR_S = 600.0
-"""How long a reading that the device does not have is not asked for again."""
+"""How long a reading that the device does not support is not asked for again."""
 
 _NOT_THERE = frozenset(
     {
@@ -41,7 +41,7 @@ _NOT_THERE = frozenset(
     }
 )
 
-_THE_END: dict[int, tuple[str, str]] = {
+_FATAL: dict[int, tuple[str, str]] = {
     nvml.GPU_IS_LOST: ("gpu_lost", "is lost: it fell off the bus; drain the node and reboot it"),
     nvml.GPU_NOT_FOUND: ("gpu_lost", "is gone: the driver no longer lists it"),
     nvml.RESET_REQUIRED: (
@@ -56,12 +56,12 @@ _THE_END: dict[int, tuple[str, str]] = {
     ),
     nvml.TIMEOUT: ("driver_timeout", "did not answer its driver in time"),
 }
-"""Return code to kind of event, and what to say of the GPU."""
+"""Return code to kind of event, and text about the GPU."""
 
 
 def probe_error(error: NvmlError, gpu: int) -> ProbeError:
-    """What a return code means for a whole GPU."""
-    kind, words = _THE_END.get(error.code, ("probe_failed", "cannot be read"))
+    """The error for a return code that concerns a whole GPU."""
+    kind, words = _FATAL.get(error.code, ("probe_failed", "cannot be read"))
     return ProbeError(f"GPU {gpu} {words} ({error})", kind=kind)
 
 
@@ -70,7 +70,7 @@ def _code_name(code: int) -> str:
 
 
 class Query:
-    """What one device was found to have, and what asking costs. Not thread-safe: one a thread."""
+    """Knows what one device supports and what its calls cost. Not thread-safe: one for each thread."""
 
     def __init__(self, device: NvmlCalls, clock: Clock) -> None:
         self.failed: Counter[str] = Counter()
@@ -80,14 +80,14 @@ class Query:
         self._clock = clock
         self._not_there_until: dict[Hashable, float] = {}
         self._values: dict[Hashable, tuple[str, str, int]] = {}
-        """Batch, NVML's name and last return code of each value that was asked for in a batch."""
+        """Batch, NVML's name and last return code of each value that was read in a batch."""
         self._times: dict[str, CallTimes] = {}
         self._tier_s = TIERS_S[0]
         self._due_s = TIERS_S[-1]
 
     def begin(self, tier_s: int, due_s: int) -> None:
-        """Say for which tier the next calls are asked, and up to which tier all is due now: calls
-        that were found slow are left out until their own tier is.
+        """Set the tier of the next calls, and the slowest tier that is due now: slow calls are skipped
+        until their own tier is due.
         """
         self._tier_s = tier_s
         self._due_s = due_s
@@ -96,14 +96,14 @@ class Query:
         """The first answer of calls that give the same reading, newest first; None: absent. `given`:
         arguments of the calls.
 
-        Raises ProbeError when the device or the driver is out of order.
+        Raises ProbeError when the whole device or driver failed.
         """
         for call in calls:
             name = call.reading
             if not self.is_there(name):
                 continue
             if not self._is_due(name):
-                # An older call may count otherwise (memory): its answers must not mix with these.
+                # An older call may count differently (memory); its answers must not mix with these.
                 return None
             try:
                 return self._timed(call, given)
@@ -112,9 +112,9 @@ class Query:
         return None
 
     def ask_of(self, call: Call, *arguments: Hashable) -> Any:
-        """The answer of a call about a part of the device: a link, a fan. What one part does not
-        have says nothing of the others; they are timed together. INVALID_ARGUMENT is the answer
-        about a part, or a counter of it, that is not there.
+        """The answer of a call about a part of the device: a link, a fan. Support is tracked for each
+        part; times are tracked for all parts together. INVALID_ARGUMENT means that the part, or a
+        counter of it, does not exist.
         """
         reading = (call.reading, *arguments)
         if not self.is_there(reading) or not self._is_due(call.reading):
@@ -128,8 +128,8 @@ class Query:
     def ask_as(
         self, reading: tuple[Hashable, ...], make: Callable[..., T], *args: object
     ) -> T | None:
-        """The answer of what is more than one call of the table: `make(*args)`. `reading` says what
-        is read, and its first part is what it is timed under.
+        """The result of `make(*args)`, which makes several calls. `reading` names what is read; its first
+        part names the times.
         """
         name = str(reading[0])
         if not self.is_there(reading) or not self._is_due(name):
@@ -145,14 +145,14 @@ class Query:
             self._note_time(name, 1000 * (self._clock.monotonic() - began), code)
 
     def is_there(self, reading: Hashable) -> bool:
-        """False for ten minutes after the device said that it does not have the reading."""
+        """Whether the reading may be supported: False for ten minutes after the device denied it."""
         if not self._not_there_until:
             return True
         return self._clock.monotonic() >= self._not_there_until.get(reading, -float("inf"))
 
     def note(self, error: NvmlError, reading: Hashable) -> None:
-        """Learn from a return code. Raises ProbeError when it is the end."""
-        if error.code in _THE_END:
+        """Learn from a return code. Raises ProbeError when the whole device or driver failed."""
+        if error.code in _FATAL:
             raise probe_error(error, self._gpu) from error
         if error.code in _NOT_THERE:
             self._not_there_until[reading] = self._clock.monotonic() + LEARNED_FOR_S
@@ -160,7 +160,7 @@ class Query:
         self.count_failed(str(error))
 
     def count_failed(self, what: str) -> None:
-        """Count a reading that was asked for and could not be used; say so the first time."""
+        """Count a failed reading, and log it the first time."""
         self.failed[what] += 1
         if self.failed[what] == 1:
             log.warning("reading failed", extra={"gpu": self._gpu, "error": what})
@@ -172,11 +172,11 @@ class Query:
             self.note(NvmlError(code, call), reading)
 
     def forget(self) -> None:
-        """The device is not what it was: ask for everything again."""
+        """The device was opened again: ask for everything again."""
         self._not_there_until.clear()
 
     def calls(self) -> list[CallReport]:
-        """What each call that was made costs, and after them the values of the batches."""
+        """Cost of each call that was made, then the values of the batches."""
         reports = [
             CallReport(
                 call=times.call or name,
@@ -206,7 +206,7 @@ class Query:
                 count=0,
                 tier_s=self._times[batch].tier_s,
             )
-            # What one link of many has, the GPU has.
+            # A value of one link counts as one of the GPU.
             if (call, name) not in found or report.supported:
                 found[call, name] = report
         return list(found.values())
@@ -216,7 +216,7 @@ class Query:
         if times is None:
             return True
         if times.own_tier_s > self._tier_s:
-            # First asked for a description, now for samples: the fastest use decides.
+            # First called for a description, now for samples: the fastest use decides.
             times.own_tier_s = self._tier_s
             self._settle_tier(name, times)
         return times.tier_s <= self._due_s
@@ -264,7 +264,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class ScopedField:
-    """A field of one scope, and what its value is known as."""
+    """A field of one scope, and the key of its value."""
 
     reading: Hashable
     field: Field
@@ -277,12 +277,12 @@ class ScopedField:
 
 
 def asked_once(fields: Iterable[Field]) -> tuple[ScopedField, ...]:
-    """Fields that the GPU has one value of: known by their columns."""
+    """Fields with one value for the GPU; their columns are the keys."""
     return tuple(ScopedField(f.column, f, f.query) for f in fields)
 
 
 def asked_of_link(fields: Iterable[Field], link: int) -> tuple[ScopedField, ...]:
-    """Fields that every link has one value of."""
+    """Fields with one value for each link."""
     return tuple(ScopedField((f.column, f.id, link), f, FieldQuery(f.id, link)) for f in fields)
 
 
@@ -290,9 +290,7 @@ ASKED = {table: asked_once(fields) for table, fields in FIELDS.items()}
 
 
 def read_fields(query: Query, batch: str, asked: Iterable[ScopedField]) -> dict[Hashable, Value]:
-    """Values by reading, of one driver call; absent are those that the GPU does not have. `batch`
-    names the call.
-    """
+    """Values of one driver call, by reading, without unsupported ones. `batch` names the call."""
     wanted = [each for each in asked if query.is_there(each.reading)]
     if not wanted:
         return {}
@@ -316,8 +314,8 @@ def read_columns(query: Query, batch: str, asked: Iterable[ScopedField]) -> dict
 def read_calls(
     query: Query, table: str, known: Collection[str] = (), has: Collection[str] = ()
 ) -> dict[str, Value]:
-    """Columns of a table by calls of their own, but those that are `known`; `has`: what holds of the
-    GPU, of what rows may need.
+    """Columns of a table that have calls of their own, without `known` ones. `has`: the needs of rows
+    that this GPU fulfils.
     """
     values: dict[str, Value] = {}
     for same in GROUPS[table]:

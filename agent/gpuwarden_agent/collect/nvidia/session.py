@@ -1,10 +1,10 @@
 """Loads NVML, makes calls through nvidia-ml-py, and closes and opens the library again when needed.
 
-When the kernel module was unloaded and loaded again, every call fails until NVML was shut down and
-initialised anew; when the driver was upgraded meanwhile, the library that is mapped is the wrong
-one and must be loaded anew too. Neither may happen while a thread is inside a call, so callers are
-counted, and kept out for as long as it takes. Handles belong to one life of the library: a call
-with one of an earlier life fails before it reaches NVML.
+After the kernel module was unloaded and loaded again, every call fails until NVML is shut down and
+initialised again; after an upgrade of the driver, the mapped library is the wrong one and must be loaded
+again, too. Neither may happen while a thread is inside a call, so calls are counted and blocked
+meanwhile. A handle belongs to one generation of the library: a call with a handle of an earlier
+generation fails before it reaches NVML.
 """
 
 import _ctypes
@@ -38,7 +38,7 @@ CALL_WAIT_S = 30.0
 """How long a call waits for NVML to be opened again; GPUs that wake up take their time."""
 
 ANSWERS_OF_THE_LOST = 3
-"""Calls about a lost GPU that may succeed, from the library's memory, before one fails."""
+"""Calls about a lost GPU that may succeed, from the library's cache, before one fails."""
 
 _ENDS = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH})
 _LOSSES = frozenset({GPU_IS_LOST, GPU_NOT_FOUND, UNKNOWN})
@@ -46,19 +46,19 @@ _LOSSES = frozenset({GPU_IS_LOST, GPU_NOT_FOUND, UNKNOWN})
 
 @dataclass(slots=True)
 class CallTally:
-    """What calls about GPUs said since the tally was last taken."""
+    """Results of calls about GPUs since the tally was last taken."""
 
     answered: int = 0
     lost: int = 0
-    """Calls that found no GPU where there was one, or failed without a reason: in a container whose
-    devices were taken away, all do.
+    """Calls that found no GPU, or failed without a reason, as all do in a container whose devices were
+    removed.
     """
     ended: int = 0
     """Calls that found no driver."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether no GPU answers any more, so that NVML may as well be opened anew."""
+        """Whether no GPU answers any more, so that NVML must be opened again."""
         return bool(self.ended or (self.lost and self.answered <= ANSWERS_OF_THE_LOST * self.lost))
 
 
@@ -67,7 +67,7 @@ class NvmlSession:
 
     def __init__(self) -> None:
         self.generation = 0
-        """Which life of the library this is: handles of another are worth nothing."""
+        """Number of the current generation of the library; handles of others are not valid."""
         self._is_initialised = False
         self._free = threading.Condition()
         self._inside = 0
@@ -75,10 +75,10 @@ class NvmlSession:
         self._tally = CallTally()
 
     def enter(self, call: str, generation: int | None = None) -> None:
-        """Begin a call; `leave` must follow. `generation`: of the handle that it is about.
+        """Begin a call; `leave` must follow. `generation`: that of the handle.
 
-        Raises NvmlError with UNINITIALIZED when the handle is of another life, or NVML is being
-        opened and that takes too long.
+        Raises NvmlError with UNINITIALIZED when the handle is of another generation, or when the
+        opening of NVML takes too long.
         """
         with self._free:
             if self._is_closed:
@@ -95,7 +95,7 @@ class NvmlSession:
                 self._free.notify_all()
 
     def note(self, code: int) -> None:
-        """A call about a GPU had this return code."""
+        """Add the return code of a call about a GPU."""
         tally = self._tally
         if code in _ENDS:
             tally.ended += 1
@@ -105,31 +105,31 @@ class NvmlSession:
             tally.answered += 1
 
     def take_tally(self) -> CallTally:
-        """What `note` was told since the last call of this."""
+        """The tally since the last call of this method."""
         tally, self._tally = self._tally, CallTally()
         return tally
 
     def renew(self, wait_s: float = RENEW_WAIT_S) -> None:
         """Open NVML, after closing it if it is open. Blocks, for seconds where GPUs wake up.
 
-        Raises NvmlError: IN_USE when a call did not return within `wait_s`, or another thread is
-        opening it: then nothing was done; else the code of nvmlInit, and the library is unloaded.
+        Raises NvmlError: IN_USE when a call did not return within `wait_s`, or another thread opens it,
+        and nothing was done; else the code of nvmlInit, and the library is unloaded.
         """
         with self._free:
             if self._is_closed:
                 raise NvmlError(IN_USE, "nvmlInit")
             self._is_closed = True
             if not self._free.wait_for(lambda: not self._inside, wait_s):
-                self._open_door()
+                self._admit_calls()
                 raise NvmlError(IN_USE, "nvmlShutdown")
         try:
             self._restart()
             self._tally = CallTally()
         finally:
             with self._free:
-                self._open_door()
+                self._admit_calls()
 
-    def _open_door(self) -> None:
+    def _admit_calls(self) -> None:
         self._is_closed = False
         self._free.notify_all()
 
@@ -142,13 +142,11 @@ class NvmlSession:
             with contextlib.suppress(NvmlError):
                 self._initialise()
                 return
-            # Once more: what was mapped may be the library of an older driver.
+            # Try again: the mapped library may be that of an older driver.
         self._initialise()
 
     def _initialise(self) -> None:
-        """A library that does not work is unloaded, so that the next attempt takes the one that is
-        installed then.
-        """
+        """Initialise NVML; unload a library that fails, so that the next attempt loads the installed one."""
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
@@ -161,24 +159,24 @@ class NvmlSession:
 
 
 NVML = NvmlSession()
-"""NVML's own state is the process's, and so is this."""
+"""One for the process, as NVML's own state."""
 
 
 @dataclass(frozen=True, slots=True)
 class NvmlPointer:
-    """A pointer of NVML's, and the life of the library that it belongs to."""
+    """A pointer of NVML, and the generation of the library that it belongs to."""
 
     pointer: Any
     generation: int
 
 
 NO_HANDLE = NvmlPointer(None, -1)
-"""Of no life of the library."""
+"""Belongs to no generation of the library."""
 
 
 def call(name: str, *arguments: Any, of: NvmlPointer | None = None) -> Any:
-    """Call NVML. What is `Held` among the arguments, or is `of` them, must be of this generation of
-    the library: else UNINITIALIZED.
+    """Call NVML. A pointer among the arguments, or `of`, must be of the current generation of the
+    library: else UNINITIALIZED.
     """
     held = of
     for argument in arguments:
@@ -191,9 +189,9 @@ def call(name: str, *arguments: Any, of: NvmlPointer | None = None) -> Any:
 
 
 def call_plain(name: str, generation: int | None, arguments: Iterable[Any]) -> Any:
-    """Call NVML with NVML's own pointers, which are of that `generation` of the library. What the
-    library or the binding lacks is FUNCTION_NOT_FOUND, like the driver's own answer; bytes that are
-    no text come from a board whose EEPROM is broken: UNKNOWN.
+    """Call NVML with its own pointers, of that `generation` of the library. A function that library or
+    binding lacks is FUNCTION_NOT_FOUND, as the driver's own answer. Invalid text, from a board with a
+    damaged EEPROM, is UNKNOWN.
     """
     NVML.enter(name, generation)
     try:
@@ -210,6 +208,6 @@ def call_plain(name: str, generation: int | None, arguments: Iterable[Any]) -> A
 
 
 def hold(name: str, *arguments: Any) -> NvmlPointer:
-    """Call NVML for a pointer."""
+    """Call NVML for a pointer, and keep its generation."""
     generation = NVML.generation
     return NvmlPointer(call(name, *arguments), generation)

@@ -20,7 +20,7 @@ from gpuwarden_agent.collect.nvidia.discovery import (
     RETRY_S,
     RETRY_S_MAX,
     TRIES_FOR_NEW,
-    Outlook,
+    RediscoveryState,
     Signs,
     decide,
     read_signs,
@@ -358,7 +358,7 @@ signs = st.sampled_from([NOTHING, Signs("590", frozenset({A})), Signs("590", fro
 def test_the_driver_is_never_opened_without_a_reason_or_more_often_than_it_may_be(
     looks: list[tuple[Signs, bool]],
 ) -> None:
-    outlook, opened_at = Outlook(NOTHING), -1e9
+    outlook, opened_at = RediscoveryState(NOTHING), -1e9
     for number, (seen, is_well) in enumerate(looks):
         now_s, before = number * LOOK_EVERY_S, outlook
         outlook, is_time = decide(outlook, seen, is_well=is_well, now_s=now_s)
@@ -375,7 +375,7 @@ def test_the_driver_is_never_opened_without_a_reason_or_more_often_than_it_may_b
 
 def test_the_wait_doubles_up_to_a_minute_and_begins_anew_when_all_was_well() -> None:
     def opened(is_well: Callable[[int], bool]) -> list[int]:
-        outlook, at = Outlook(Signs("590")), []
+        outlook, at = RediscoveryState(Signs("590")), []
         for second in range(400):
             outlook, is_time = decide(
                 outlook, Signs("590"), is_well=is_well(second), now_s=float(second)

@@ -1,8 +1,7 @@
-"""Coerces values of a source to the types of the columns; what is absent or impossible is left out.
+"""Coerces values of a source to the types of the columns, without absent and invalid values.
 
-Numbers that cannot be true are left in where the column has limits: the sampler leaves those out,
-counts them and says so in an event. Columns without limits hold inventory, where a number beyond
-the type's range is a driver's way to say "none".
+Numbers outside the limits of a column stay: the sampler removes and counts them, and writes an event.
+Columns without limits hold inventory, in which a number beyond the type's range means "none".
 """
 
 import math
@@ -21,21 +20,21 @@ _COLUMNS: dict[str, dict[str, Column]] = {
 
 
 def coerce(table: str, values: Mapping[str, Value]) -> Row:
-    """A row of `table` with those values that there are, in the columns' types.
+    """A row of `table` with the values that are present, in the columns' types.
 
-    Raises KeyError for a column that the table does not have, TypeError for a value of another
-    kind: both are bugs of the caller.
+    Raises KeyError for an unknown column and TypeError for a value of another type: both are bugs of
+    the caller.
     """
     columns = _COLUMNS[table]
-    fitted = ((name, _fitted(columns[name], value)) for name, value in values.items())
-    return {name: value for name, value in fitted if value is not None}
+    coerced = ((name, _coerced(columns[name], value)) for name, value in values.items())
+    return {name: value for name, value in coerced if value is not None}
 
 
-def _fitted(column: Column, value: Value) -> Value:
+def _coerced(column: Column, value: Value) -> Value:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        # Names of files and users are bytes to the kernel; what is no UTF-8 becomes "?".
+        # To the kernel, names of files and users are bytes; invalid UTF-8 becomes "?".
         return value.encode(errors="replace").decode() or None
     if not math.isfinite(value):
         return None

@@ -1,7 +1,4 @@
-"""Finds what this host has, and makes its probes: GPUs, their processes, and the host.
-
-`discover` is the only thing that the rest of the agent needs from here.
-"""
+"""Finds the devices of this host and makes its probes: GPUs, their processes, and the host itself."""
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -43,14 +40,14 @@ DRIVER_LIMIT_S = 60.0
 """Eight GPUs without persistence mode take half of it to wake up."""
 
 NO_ANSWER = -1
-"""Code of an NvmlUnavailable that no NVML call gave."""
+"""Code of an NvmlUnavailable without an NVML return code."""
 
 __all__ = ["Discovery", "discover"]
 
 
 @dataclass(slots=True)
 class _Kmsg:
-    """Whether the kernel's log is read, and how it would be."""
+    """How to make the probe of the kernel's log, and whether that was done."""
 
     make: Callable[[], Probe | None] | None = None
     is_read: bool = False
@@ -58,21 +55,21 @@ class _Kmsg:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """What there is to read on this host."""
+    """The devices and probes of this host."""
 
     probes: Sequence[Probe]
     message: str
-    """One line for people: what is watched, or why no GPU is."""
+    """One line for people: what is watched, or why no GPU is watched."""
     gpus: int
-    """GPUs that the drivers count; a dead one is among them."""
+    """Number of GPUs that the drivers count, dead ones included."""
     bus_ids: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Index and UUID of NVIDIA GPUs by PCI bus id, as their probes learn them."""
     nvidia: NvidiaHost | None = None
-    """NVIDIA's driver as the agent's life goes on; None: not to be looked at."""
+    """NVIDIA's driver and GPUs, for rediscovery; None: not used."""
     ledger: XidLedger = field(default_factory=lambda: XidLedger(has_log=DEVICE.exists()))
-    """Where Xids of the kernel's log and of NVML meet."""
+    """Matches Xids of the kernel's log with those of NVML."""
     allocations: list[Probe] = field(default_factory=list)
-    """What schedulers gave out; empty without one, and once it was told with the first GPU."""
+    """The probe of schedulers' allocations; empty without a scheduler, and once it was returned."""
     _kmsg: _Kmsg = field(default_factory=_Kmsg)
 
     def all_probes(
@@ -83,9 +80,8 @@ class Discovery:
         kmsg: Path = DEVICE,
         sys: Path = SYS,
     ) -> list[Probe]:
-        """The probes, the ports of InfiniBand and RoCE adapters, and where there is a driver of
-        NVIDIA's its own events and the kernel's log, for Xids; the position in the log is kept in
-        `state_dir`.
+        """All probes: also those of InfiniBand and RoCE ports, of NVIDIA's driver and of the kernel's log,
+        for Xids. The position in the log is kept in `state_dir`.
         """
         gpu_count = sum(isinstance(probe, GpuProbe) for probe in self.probes)
         probes = list(self.probes)
@@ -99,26 +95,26 @@ class Discovery:
             path=kmsg,
             ledger=self.ledger,
         )
-        probes += self._beside(probes)
+        probes += self._allocations_with(probes)
         if ports := infiniband_probe(sys):
             probes.append(ports)
         return [*probes, *self._log_probe(gpu_count > 0 or module.exists())]
 
     def rediscover(self) -> Sequence[Probe]:
-        """Probes of what came since `all_probes`, or the last call: GPUs, their processes, the
-        driver's events, the kernel's log. To be called every few seconds, by one thread at a time.
+        """Probes of devices that came since `all_probes`, or the last call: GPUs, their processes, the
+        driver's events, the kernel's log. Call it every few seconds, on one thread at a time.
 
-        Where nothing changed it reads two small files, one without a driver. It blocks while the
-        driver is opened (again), for seconds where GPUs wake up; the probes' own driver calls wait
-        for that too. A GPU that comes back is not among the probes: the one it had goes on.
+        If nothing changed, it reads two small files, or one without a driver. It blocks while the
+        driver is opened (again), for seconds if GPUs wake up; the driver calls of probes wait, too. A
+        GPU that comes back keeps its probe, which is not returned again.
         """
         if self.nvidia is None:
             return []
         found = self.nvidia.rediscover()
-        return [*found, *self._beside(found), *self._log_probe(self.nvidia.is_there)]
+        return [*found, *self._allocations_with(found), *self._log_probe(self.nvidia.is_there)]
 
-    def _beside(self, probes: Sequence[Probe]) -> list[Probe]:
-        """The probe of allocations, with the first GPU."""
+    def _allocations_with(self, probes: Sequence[Probe]) -> list[Probe]:
+        """The probe of allocations, returned with the first GPU."""
         has_gpu = any(isinstance(probe, GpuProbe | AmdGpuProbe) for probe in probes)
         return [self.allocations.pop()] if has_gpu and self.allocations else []
 
@@ -144,7 +140,7 @@ class _Amd:
     gpus: list[AmdGpuProbe] = field(default_factory=list)
 
     def probes(self, first: int, clock: Clock) -> list[Probe]:
-        """One for each GPU, whose indices begin at `first`, and one for their processes. To be called once."""
+        """A probe for each GPU, with indices from `first` on, and one for their processes. Call it once."""
         self.gpus.extend(
             AmdGpuProbe(card, first + n, clock, self.node) for n, card in enumerate(self.cards)
         )
@@ -154,7 +150,7 @@ class _Amd:
         return [*self.gpus, *([processes] if processes else [])]
 
     def bus_ids(self) -> Mapping[str, tuple[int, str]]:
-        """Index and UUID by PCI bus id, of GPUs that were awake once."""
+        """Index and UUID by PCI bus id of GPUs that have been awake."""
         return {g.pci_bus_id.lower(): (g.gpu, g.gpu_uuid) for g in self.gpus if g.gpu_uuid}
 
     @property
@@ -180,8 +176,8 @@ def discover(
     "nvml": NVIDIA's GPUs only, and no usable driver is a StartError; "none": host metrics alone. No
     GPU is opened here, each is by its probe's first call; but loading NVIDIA's driver can take
     seconds. Blocks for at most `limit_s`. `node` (default: the hostname) is part of the identity of
-    AMD GPUs without a unique id. `signs`: what the kernel shows of NVIDIA's driver.
-    `commands`: what of command lines is told, as of the setting. `pods`: where names of pods come from.
+    AMD GPUs without a unique id. `signs`: what the kernel shows about NVIDIA's driver.
+    `commands`: the setting of that name. `pods`: source of the names of pods.
     """
     clock = clock or SystemClock()
     directory = _pod_directory(pods, clock)
@@ -202,7 +198,7 @@ def discover(
 
 
 def _pod_directory(source: PodSource | None, clock: Clock) -> "PodDirectory | None":
-    """None outside of Kubernetes, which then costs no memory either. Raises StartError."""
+    """None outside of Kubernetes; then its modules are not loaded. Raises StartError."""
     if source is None or source.ask == "off" or not source.service_account.is_dir():
         return None
     from gpuwarden_agent.collect.kubernetes.directory import pod_directory
@@ -226,7 +222,7 @@ def _asked(
 
 
 class _Found:
-    """Puts probes together, now and for what comes later."""
+    """Makes the probes of the devices found now and later."""
 
     def __init__(
         self,
@@ -252,7 +248,7 @@ class _Found:
         self._open_driver, self._state, self._signs = open_driver, state, signs
 
     def discovery(self, found: tuple[Driver, Sequence[NvmlCalls]] | NvmlUnavailable) -> Discovery:
-        """What a driver and its GPUs, or none, amount to."""
+        """The discovery for a driver and its GPUs, or for no driver."""
         amd = self._amd
         if isinstance(found, NvmlUnavailable):
             host = self._host(0)
@@ -288,7 +284,7 @@ class _Found:
         return Discovery((*probes, *amd.probes(first, self._clock), processes, host), message, gpus)
 
     def _host(self, first: int) -> NvidiaHost:
-        """`first`: the index where AMD GPUs begin."""
+        """`first`: the index of the first AMD GPU."""
         return NvidiaHost(
             self._clock,
             self._open_driver,
@@ -315,11 +311,11 @@ class _Found:
 
 
 def _amd_alone(amd: _Amd, clock: Clock, nvidia: NvmlUnavailable | None) -> Discovery:
-    """`nvidia`: why there is no driver of NVIDIA's; None: there is one, without a GPU."""
+    """`nvidia`: why there is no NVIDIA driver; None: there is one, without a GPU."""
     node: dict[str, Value] = {"gpus": len(amd.cards), "driver_version": amd.version}
     known = {name: value for name, value in node.items() if value is not None}
     message = amd.counted
-    # No driver of NVIDIA's is nothing to tell on such a host; one that is broken is.
+    # A missing NVIDIA driver is normal on such a host; a broken one is reported.
     if nvidia is not None and nvidia.code != LIBRARY_NOT_FOUND:
         message = f"{message}; NVIDIA driver not usable ({nvidia.reason})"
     probes = (*amd.probes(0, clock), HostProbe(clock, known))

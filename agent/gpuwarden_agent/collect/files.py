@@ -1,4 +1,4 @@
-"""Reads small files of /sys and /proc: what a device does not have is absent, what fails is also counted."""
+"""Reads small files of /sys and /proc. A missing file is absent; a failed reading is absent and counted."""
 
 import errno
 import logging
@@ -13,34 +13,34 @@ T = TypeVar("T")
 
 REASONS_MAX = 100
 TEXT_BYTES = 4096
-"""A page: what an attribute of sysfs is at most."""
+"""A page: the largest size of a sysfs attribute."""
 BINARY_BYTES_MAX = 1 << 20
 
 NOT_THERE = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.ENODATA})
-"""Errors that say that the device does not have the reading."""
+"""Errors that mean that the device does not have the reading."""
 
 
 class DeviceFiles:
     """Files of one device."""
 
     def __init__(self, device: Mapping[str, object], not_there: frozenset[int] = NOT_THERE) -> None:
-        """`device`: what the log calls it by. `not_there`: errors that are no failure."""
+        """`device`: fields for the log. `not_there`: errors that are not failures."""
         self.failed: Counter[str] = Counter()
         """Failed readings by "FILE: WHY"."""
         self._device = device
         self._not_there = not_there
 
     def read(self, path: Path, parser: Callable[[str], T]) -> T | None:
-        """What `parser` makes of the file; None: absent."""
+        """Parse the file; None: absent."""
         return self._read(path, lambda: parser(text_of(path)))
 
     def read_whole(self, path: Path, parser: Callable[[bytes], T]) -> T | None:
-        """What `parser` makes of a binary file, which may be longer than a page; None: absent."""
+        """Parse a binary file, which may be longer than a page; None: absent."""
         return self._read(path, lambda: parser(_whole(path)))
 
     def note(self, reason: str) -> None:
         """Count a failed reading."""
-        # Content is part of some reasons: a device that makes up new garbage must not fill memory.
+        # Reasons may contain file content: invalid content that always changes must not fill memory.
         if reason not in self.failed and len(self.failed) >= REASONS_MAX:
             reason = "others"
         self.failed[reason] += 1
@@ -64,7 +64,7 @@ def text_of(path: Path | str) -> str:
 
 
 def read_text(path: Path | str) -> str | None:
-    """Text of an attribute; None where it is not there or may not be read."""
+    """Text of an attribute; None if it cannot be read."""
     try:
         return text_of(path)
     except OSError:
@@ -72,7 +72,7 @@ def read_text(path: Path | str) -> str | None:
 
 
 def first_bytes(path: Path, count: int) -> bytes:
-    """Empty where the file cannot be read."""
+    """The first bytes of a file; empty if it cannot be read."""
     try:
         return _bytes_of(path, count)
     except OSError:
@@ -80,7 +80,7 @@ def first_bytes(path: Path, count: int) -> bytes:
 
 
 def listed(folder: Path) -> list[str]:
-    """Names in a folder; none where it cannot be read."""
+    """Names in a folder; none if it cannot be read."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -107,7 +107,7 @@ def driver_of(device: Path) -> str | None:
 
 
 def _bytes_of(path: Path | str, count: int) -> bytes:
-    # Attributes of sysfs are made by one read, and each read asks the device again.
+    # One read returns a whole attribute of sysfs, and each read asks the device again.
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(file, count)
@@ -116,7 +116,7 @@ def _bytes_of(path: Path | str, count: int) -> bytes:
 
 
 def _whole(path: Path) -> bytes:
-    # The kernel gives a binary attribute page by page, whatever the size asked for.
+    # The kernel returns a binary attribute page by page.
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     parts: list[bytes] = []
     size = 0

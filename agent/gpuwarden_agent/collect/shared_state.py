@@ -1,7 +1,7 @@
-"""Shares what one probe of a node has read with the others. Entries expire.
+"""Shares readings between the probes of a node.
 
-Each probe has a thread of its own. What was seen is replaced as a whole by its only writer, so that
-readers need no lock, and counts for a while only: a probe that hangs must not speak for ever.
+Each probe has its own thread. A reading has one writer, which replaces it as a whole, so that readers
+need no lock. Entries expire after 35 s, in case their writer hangs.
 """
 
 from collections.abc import Mapping
@@ -11,19 +11,19 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 KEPT_S = 35.0
-"""How long what was seen counts: three looks may fail."""
+"""How long a reading is valid: three readings may fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedReading(Generic[T]):
-    """What a look found of each GPU or MIG device, by UUID."""
+    """A value for each GPU or MIG device, by UUID, and when it was read."""
 
     at_s: float
     by_gpu: Mapping[str, T]
 
 
 class SharedState:
-    """The board that probes write on. Times are monotonic seconds."""
+    """Readings that probes share. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self.processes: SharedReading[int] | None = None
@@ -32,16 +32,16 @@ class SharedState:
         """Which pods ("namespace/pod") have a GPU; written by the probe of allocations."""
 
     def processes_on(self, gpu_uuid: str, now_s: float) -> int | None:
-        """None: not known now."""
-        return _now(self.processes, gpu_uuid, now_s)
+        """Number of processes on a GPU; None: unknown now."""
+        return _current(self.processes, gpu_uuid, now_s)
 
     def only_pod_on(self, gpu_uuid: str, now_s: float) -> str | None:
-        """The pod that has the GPU; None where none has it, several share it, or nobody knows."""
-        pods = _now(self.pods, gpu_uuid, now_s)
+        """The pod that has the GPU; None: no pod, several pods, or unknown."""
+        pods = _current(self.pods, gpu_uuid, now_s)
         return next(iter(pods)) if pods and len(pods) == 1 else None
 
 
-def _now(seen: SharedReading[T] | None, gpu_uuid: str, now_s: float) -> T | None:
-    if seen is None or now_s - seen.at_s > KEPT_S:
+def _current(shared: SharedReading[T] | None, gpu_uuid: str, now_s: float) -> T | None:
+    if shared is None or now_s - shared.at_s > KEPT_S:
         return None
-    return seen.by_gpu.get(gpu_uuid)
+    return shared.by_gpu.get(gpu_uuid)

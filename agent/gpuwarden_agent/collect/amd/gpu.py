@@ -1,17 +1,17 @@
 """Reads one AMD GPU from the amdgpu driver's files in /sys: no library, no privilege.
 
-There is one probe for each GPU, as for NVIDIA, so that a driver call that hangs stops nothing but
-its own GPU. Columns are filled where the driver's reading means what the catalogue says:
+There is one probe for each GPU, as for NVIDIA, so that a driver call that hangs affects only its own
+GPU. Columns are filled if the driver's reading has the meaning of the catalogue:
 
 - `temperature_celsius` is the edge sensor, as NVIDIA's core temperature is one sensor of the die.
   Junction is the hottest of many sensors, 20 degrees and more above it under load, and would
   make AMD GPUs look hotter than equally warm others. MI300 has no edge sensor: there it is
   junction. Slowdown and shutdown temperatures are those of the same sensor.
-- Power of an APU is left out: it includes the CPU. (MI300A cannot be told apart: its is given.)
-- `memory_total_bytes` of an APU is the memory set aside for it, which is what its driver calls VRAM.
+- Power of an APU is absent, because it includes the CPU. (MI300A cannot be distinguished and has it.)
+- `memory_total_bytes` of an APU is the memory reserved for it, which its driver calls VRAM.
 
-`pcie_bw` is never read: it measures for a whole second. A GPU that sleeps (runtime suspend) is
-not woken up: its row says that it is there, and nothing else.
+`pcie_bw` is never read, because it measures for a whole second. A GPU that sleeps (runtime suspend) is
+not woken up: its row has only its identity.
 """
 
 import re
@@ -60,7 +60,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Sensors:
-    """What the hwmon of a GPU has, learned once."""
+    """The sensors in the hwmon folder of a GPU."""
 
     folder: Path
     core: str
@@ -72,7 +72,7 @@ class Sensors:
 def find_cards(sys: Path = SYS) -> list[Card]:
     """AMD GPUs that the amdgpu driver serves, in the order of the PCI bus.
 
-    Partitions of an MI300 are no PCI devices, and not listed: the board is. Nothing is woken up.
+    An MI300 is one GPU: its partitions are not PCI devices. No GPU is woken up.
     """
     cards = {}
     for entry in listed(sys / "class/drm"):
@@ -86,7 +86,7 @@ def find_cards(sys: Path = SYS) -> list[Card]:
 
 
 def driver_version(sys: Path = SYS) -> str | None:
-    """Version of an amdgpu driver that came with ROCm; None: the kernel's own, which has none."""
+    """Version of an amdgpu driver of ROCm; None: the kernel's own driver, which has no version."""
     version = read_text(sys / "module/amdgpu/version")
     return None if version is None else parse.name(version)
 
@@ -166,7 +166,7 @@ class AmdGpuProbe:
         return reading
 
     def close(self) -> None:
-        """No file stays open; AMD's library may be loaded."""
+        """Shut AMD's library down if it is loaded."""
         self._smi.close()
 
     @property
@@ -182,9 +182,9 @@ class AmdGpuProbe:
 
     @contextmanager
     def _in_use(self) -> Iterator[bool]:
-        """Whether the GPU is awake, and then opened; after a ProbeError it is opened anew."""
+        """Open the GPU if it is awake; yields whether it is. After a ProbeError it is opened again."""
         try:
-            is_awake = self._look_for_card()
+            is_awake = self._is_awake()
             if is_awake and not self._is_open:
                 self._open()
             yield is_awake
@@ -201,7 +201,7 @@ class AmdGpuProbe:
         self.gpu_uuid = identity
         self._is_open = True
 
-    def _look_for_card(self) -> bool:
+    def _is_awake(self) -> bool:
         """Whether it is awake. Raises ProbeError when it is gone."""
         device = self._card.device
         if not device.is_dir():
@@ -209,7 +209,7 @@ class AmdGpuProbe:
                 f"{self._named} is lost: it is no longer on the PCI bus; drain the node and reboot it",
                 kind="gpu_lost",
             )
-        # The driver makes `drm` last: before, files that stay away and files to come look the same.
+        # The driver makes `drm` last: before that, a missing file may still come.
         if driver_of(device) is None or not (device / "drm").is_dir():
             raise ProbeError(
                 f"{self._named} has no driver that is ready: load the amdgpu kernel module",
@@ -217,7 +217,7 @@ class AmdGpuProbe:
             )
         if self._files.read(device / "power/runtime_status", parse.word) in _ASLEEP:
             return False
-        # From the device itself, unlike `vendor`, which the kernel remembers.
+        # From the device itself, unlike `vendor`, which the kernel caches.
         if parse.is_off_bus(first_bytes(device / "config", 2)):
             raise ProbeError(
                 f"{self._named} is lost: it fell off the bus; drain the node and reboot it",
@@ -232,7 +232,7 @@ class AmdGpuProbe:
         except FileNotFoundError:
             chip_id = None
         except (OSError, ValueError) as error:
-            # As during a reset. Taking the place for an identity now would make it two GPUs.
+            # As during a reset. To use the place as identity now would make it a second GPU.
             raise ProbeError(f"{self._named} does not tell its unique id: {error}") from error
         return parse.gpu_uuid(chip_id, self._card.pci_bus_id, self._node)
 
@@ -251,7 +251,7 @@ class AmdGpuProbe:
     def _sample(self, metrics: Metrics) -> Row:
         """Raises ProbeError when the GPU gives nothing."""
         files = coerce("gpu_samples", self._device_values(metrics) | self._sensor_values(metrics))
-        if not files and not self._look_for_card():
+        if not files and not self._is_awake():
             return self._identity()  # it fell asleep meanwhile
         if not files:
             raise ProbeError(f"{self._named} gave no reading at all")
@@ -266,8 +266,8 @@ class AmdGpuProbe:
         if replays is None:
             replays = read(device / "pcie_replay_count", parse.number)
         values: dict[str, Value] = {
-            "pcie_generation": self._of_the_way("current_link_speed", parse.pcie_generation),
-            "pcie_width": self._of_the_way("current_link_width", parse.pcie_width),
+            "pcie_generation": self._slowest_link("current_link_speed", parse.pcie_generation),
+            "pcie_width": self._slowest_link("current_link_width", parse.pcie_width),
             "pcie_replays_total": replays,
             "pcie_replay_rollovers_total": number(metrics, "pcie_replay_rover_count_acc"),
             "pcie_l0_to_recovery_total": number(metrics, "pcie_l0_to_recov_count_acc"),
@@ -325,7 +325,7 @@ class AmdGpuProbe:
         }
 
     def _learn_sensors(self) -> Sensors | None:
-        """The hwmon of the GPU, which has another number after the driver was loaded anew."""
+        """Find the hwmon folder of the GPU, whose number changes when the driver is loaded again."""
         if self._sensors and self._sensors.folder.is_dir():
             return self._sensors
         read, parent = self._files.read, self._card.device / "hwmon"
@@ -363,8 +363,8 @@ class AmdGpuProbe:
             "memory_total_bytes": read(device / "mem_info_vram_total", parse.positive),
             "sm_clock_max_mhz": read(device / "pp_dpm_sclk", parse.highest_level_mhz),
             "memory_clock_max_mhz": read(device / "pp_dpm_mclk", parse.highest_level_mhz),
-            "pcie_generation_max": self._of_the_way("max_link_speed", parse.pcie_generation),
-            "pcie_width_max": self._of_the_way("max_link_width", parse.pcie_width),
+            "pcie_generation_max": self._slowest_link("max_link_speed", parse.pcie_generation),
+            "pcie_width_max": self._slowest_link("max_link_width", parse.pcie_width),
             "numa_node": read(device / "numa_node", parse.numa_node),
         }
         return coerce("gpus", values | self._limits())
@@ -377,7 +377,7 @@ class AmdGpuProbe:
         slowdown = read(hwmon / f"temp{sensors.core}_crit", parse.celsius)
         shutdown = read(hwmon / f"temp{sensors.core}_emergency", parse.celsius)
         if slowdown is not None and shutdown is not None and slowdown > shutdown:
-            # Navi 10 says 118 and 99 of its edge: a slowdown that can never come is none.
+            # Navi 10 has 118 and 99 for its edge: such a slowdown can never happen.
             slowdown = None
         values: dict[str, Value] = {
             "temperature_slowdown_celsius": slowdown,
@@ -387,15 +387,15 @@ class AmdGpuProbe:
             return values
         return values | {
             "power_limit_default_watts": read(hwmon / "power1_cap_default", parse.millionth),
-            # Older kernels say 0 of every board, which is absent here.
+            # Older kernels have 0 for every board; it becomes absent.
             "power_limit_min_watts": read(hwmon / "power1_cap_min", parse.millionth),
             "power_limit_max_watts": read(hwmon / "power1_cap_max", parse.millionth),
         }
 
-    def _of_the_way(self, file: str, parser: Callable[[str], int | None]) -> int | None:
-        """The least of GPU, slot and every bridge between.
+    def _slowest_link(self, file: str, parser: Callable[[str], int | None]) -> int | None:
+        """The minimum of the links of GPU, slot and all bridges between them.
 
-        A board has bridges of its own, so the GPU's own link says nothing about the slot.
+        A board has its own bridges, so the GPU's own link says nothing about the slot.
         """
         folders = [self._card.device]
         for folder in self._card.device.parents:
@@ -403,7 +403,7 @@ class AmdGpuProbe:
                 break
             folders.append(folder)
         links = [self._files.read(folder / file, parser) for folder in folders]
-        # Without the GPU's own word the bridges' would be a guess.
+        # Without the GPU's own link, those of the bridges would be a guess.
         return min(link for link in links if link is not None) if links[0] is not None else None
 
     def _ras_event(self, grown: Mapping[str, Mapping[str, int]]) -> Row:

@@ -1,8 +1,8 @@
 """Reads memory errors (RAS counters) and retired pages of an AMD GPU.
 
-A counter is read once a minute: reading one makes the driver ask every memory channel, and clear
-what it found there. Umc is the memory controller: DRAM. The other blocks of `_SRAM` keep errors of
-their own memories. Links (pcie_bif, xgmi_wafl) and blocks without a memory are in events alone.
+Counters are read once a minute, because each read makes the driver query and clear every memory
+channel. The block umc is the memory controller: DRAM. The blocks of `_SRAM` count errors of their own
+memories. Links (pcie_bif, xgmi_wafl) and blocks without memory are only in events.
 """
 
 from collections.abc import Mapping
@@ -28,8 +28,8 @@ class HealthReader:
         self._last: dict[str, Counts] = {}
 
     def read(self) -> tuple[dict[str, Value], dict[str, Counts]]:
-        """Columns of `gpu_health_samples`, and by block what the counters gained since the last
-        look. What stood there at the first look is old: they begin when the driver is loaded.
+        """Columns of `gpu_health_samples`, and the growth of the counters since the last reading, by
+        block. The first reading has no growth: the counters start when the driver is loaded.
         """
         counts = self._counts()
         grown: dict[str, Counts] = {
@@ -42,11 +42,11 @@ class HealthReader:
         return error_columns(counts) | (pages or {}), grown
 
     def forget(self) -> None:
-        """It is another GPU now."""
+        """Another GPU is in this place: drop the last counters."""
         self._last.clear()
 
     def _counts(self) -> dict[str, Counts | None]:
-        """By block; None: not to be had now."""
+        """Error counts by block; None: not available now."""
         counts: dict[str, Counts | None] = {}
         for entry in sorted(listed(self._folder)):
             block, is_count, _ = entry.partition("_err_count")
@@ -58,8 +58,8 @@ class HealthReader:
 def error_columns(counts: Mapping[str, Counts | None]) -> dict[str, Value]:
     """Errors since the driver was loaded.
 
-    A deferred error could not be corrected either: it was found before anyone used the data. A sum
-    of which a part is missing now is absent: it would fall, and grow again.
+    A deferred error was not corrected, either; it was found before the data was used. A sum with a
+    missing part is absent, because it would fall and grow again.
     """
     columns: dict[str, Value] = {}
     for name, blocks in (("dram", _DRAM), ("sram", _SRAM), ("ecc", _DRAM | _SRAM)):

@@ -1,9 +1,9 @@
-"""Processes on an AMD GPU, from the files of its compute driver in /sys/class/kfd: no library, no
+"""Reads the processes on an AMD GPU from its compute driver's files in /sys/class/kfd: no library, no
 privilege.
 
-There is a folder for each process that uses ROCm, with a file for each GPU that it may see. ROCm opens
-all of those, so that a process is on a GPU only where it has memory. OpenGL and Vulkan do not go
-through this driver: their processes are not seen. Numbers are those of the host's processes.
+Each process that uses ROCm has a folder, with a file for each visible GPU. ROCm opens all of them, so a
+process counts as on a GPU only if it has memory there. Processes of OpenGL and Vulkan do not use this
+driver and are not seen. Pids are those of the host.
 """
 
 import threading
@@ -36,8 +36,8 @@ def amd_process_probe(
     shared: SharedState | None = None,
     pods: "PodDirectory | None" = None,
 ) -> ProcessProbe | None:
-    """The probe of the processes on those GPUs that the compute driver serves; None where it serves
-    none. `commands`: as of the setting.
+    """The probe of the processes on those GPUs that the compute driver serves; None if it serves none.
+    `commands`: the setting of that name.
     """
     sources = [source for gpu in gpus if (source := AmdProcesses(gpu, sys)).is_served()]
     if not sources:
@@ -48,7 +48,7 @@ def amd_process_probe(
 
 
 class AmdProcesses:
-    """Asks for one GPU: what `GpuProcesses` and its device are for NVIDIA."""
+    """Reads the processes of one GPU, as `GpuProcesses` does for NVIDIA."""
 
     def __init__(self, gpu: AmdGpuProbe, sys: Path) -> None:
         """`gpu`: its own probe, which learns its UUID."""
@@ -68,11 +68,11 @@ class AmdProcesses:
 
     @property
     def device(self) -> "AmdProcesses":
-        """Itself: there is no handle of a driver to it."""
+        """Itself: there is no driver handle."""
         return self
 
     def is_served(self) -> bool:
-        """Whether the compute driver has the GPU: it leaves out many that are for displays."""
+        """Whether the compute driver serves the GPU; it does not serve many display GPUs."""
         self._learn_ids()
         return bool(self._ids)
 
@@ -90,13 +90,13 @@ class AmdProcesses:
         return [pid for pid in listed(self._kfd / "proc") if pid.isdecimal()]
 
     def _memory(self, pid: str) -> int:
-        """Of a GPU that is cut into partitions, the sum over those."""
+        """Memory of a process on the GPU; the sum over its partitions."""
         folder = self._kfd / "proc" / pid
         sizes = (self._files.read(folder / f"vram_{n}", parse.number) for n in self._ids)
         return sum(size or 0 for size in sizes)
 
     def _learn_ids(self) -> None:
-        """The driver's numbers for the GPU: several where it is cut into partitions."""
+        """Read the driver's ids for the GPU, one for each partition."""
         folder = self._kfd / "topology/nodes"
         nodes = frozenset(listed(folder))
         if nodes == self._nodes:

@@ -1,8 +1,8 @@
 """Reads the metrics of an AMD GPU by AMD's Python package `amdsmi`, where it is installed.
 
-It is asked only for a version of `gpu_metrics` that is newer than the layouts known here: its
-library knows those that came with it, and gives the values by the same names. Loading it costs
-memory, so it is not loaded before.
+It is used only for versions of `gpu_metrics` that are newer than the layouts in this package: its
+library knows them, and has the values under the same names. It is loaded at its first use, because it
+costs memory.
 """
 
 import importlib
@@ -26,7 +26,7 @@ class SmiMetrics:
         self._is_tried = False
 
     def read(self) -> Metrics:
-        """Empty where the package is not installed or gives nothing."""
+        """The metrics; empty if the package is not installed or fails."""
         if not self._is_tried:
             self._is_tried = True
             self._library = _load()
@@ -41,16 +41,14 @@ class SmiMetrics:
             return {}
 
     def close(self) -> None:
-        """Give the library back."""
+        """Shut the library down."""
         if self._library is not None:
             self._library.amdsmi_shut_down()
             self._library = None
 
 
 def only_numbers(info: dict[str, Any]) -> Metrics:
-    """What is a number, or a list with numbers, of what the package gives: "N/A" is its word for
-    absent.
-    """
+    """The numbers and lists of numbers in the package's answer, in which "N/A" means absent."""
     found: dict[str, int | list[int | None]] = {}
     for name, value in info.items():
         if _is_number(value):
@@ -65,11 +63,11 @@ def _is_number(value: object) -> bool:
 
 
 def _load() -> Any:
-    """The package, ready; None where it is not installed, or its library does not work here."""
+    """The initialised package; None if it is not installed, or its library does not work here."""
     try:
         library = importlib.import_module("amdsmi")
     except (ImportError, OSError, KeyError, AttributeError) as error:
-        # It looks for its shared library while it is imported, each version with errors of its own.
+        # It loads its shared library at its import; the errors differ by version.
         log.info("no amdsmi", extra={"why": str(error)})
         return None
     try:

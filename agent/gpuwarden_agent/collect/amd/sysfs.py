@@ -1,8 +1,8 @@
-"""Parses the files of the amdgpu driver: pure functions, one for each form of content.
+"""Parses the files of the amdgpu driver: pure functions, one for each format.
 
 Formats and units are those of the kernel's own documentation (Documentation/gpu/amdgpu: thermal,
-driver-misc, ras; Documentation/ABI/testing/sysfs-bus-pci). A parser returns None where the driver
-says that there is nothing, and raises ValueError for content that is none of the documented forms.
+driver-misc, ras; Documentation/ABI/testing/sysfs-bus-pci). A parser returns None if the driver has no
+value, and raises ValueError for content in no documented format.
 """
 
 import re
@@ -58,28 +58,28 @@ def number(text: str) -> int:
 
 
 def positive(text: str) -> int | None:
-    """A number that is only true above zero: a powered GPU draws, is warm, and has memory."""
+    """A number that is valid only above zero: a powered GPU draws power, is warm, and has memory."""
     value = number(text)
     return value if value > 0 else None
 
 
 def millionth(text: str) -> float | None:
-    """Watts from microwatts, joules from microjoules; None: 0, where there is nothing to measure.
+    """Watts from microwatts, joules from microjoules; None for 0, which is not measured.
 
-    So the second die of an MI250 says that it draws nothing: the first one counts for both.
+    The second die of an MI250 has 0: the first one measures both.
     """
     value = positive(text)
     return None if value is None else value / 1e6
 
 
 def celsius(text: str) -> float | None:
-    """A temperature from millidegrees; None: 0, of a sensor that is not there."""
+    """A temperature from millidegrees; None for 0, of a missing sensor."""
     value = number(text)
     return value / 1000 if value else None
 
 
 def mhz(text: str) -> int:
-    """A clock from hertz; 0 is true of a gated clock."""
+    """A clock from hertz; a gated clock has 0."""
     return number(text) // 1_000_000
 
 
@@ -111,18 +111,18 @@ def pcie_width(text: str) -> int | None:
 
 
 def fan_percent(text: str) -> float:
-    """Speed that a fan is to have, of a pwm file (0 to 255)."""
+    """Target speed of a fan, from a pwm file (0 to 255)."""
     return 100 * number(text) / _PWM_MAX
 
 
 def numa_node(text: str) -> int | None:
-    """The NUMA node; None where the platform does not say (-1)."""
+    """The NUMA node; None if the platform has none (-1)."""
     node = number(text)
     return node if node >= 0 else None
 
 
 def name(text: str) -> str | None:
-    """A name or number that a person gave; None for the ways to write that there is none."""
+    """A name or number; None for the texts that mean "none"."""
     stripped = " ".join(text.replace("\0", " ").split())
     return None if stripped.lower() in _NO_NAME else stripped
 
@@ -174,9 +174,9 @@ def bad_pages(data: bytes) -> dict[str, int | bool]:
 
 
 def growth(before: Mapping[str, int] | None, now: Mapping[str, int]) -> dict[str, int]:
-    """What counters of one block gained since the look before; nothing at the first look.
+    """Growth of the counters of one block since the last reading; empty at the first reading.
 
-    Below what was there before they began anew with the driver: all that they hold is new.
+    A counter that fell was reset with the driver: its whole value is new.
     """
     if before is None:
         return {}
@@ -189,7 +189,7 @@ def growth(before: Mapping[str, int] | None, now: Mapping[str, int]) -> dict[str
 
 
 def ras_verdict(grown: Mapping[str, Mapping[str, int]]) -> tuple[str, str]:
-    """Severity and words for new errors by block and kind.
+    """Severity and text for new errors, by block and kind.
 
     Uncorrected errors have destroyed data; deferred ones will when it is used; corrected ones
     matter by their number.
@@ -233,7 +233,7 @@ def kfd_node_place(text: str) -> tuple[int, int, int]:
 
 
 def is_off_bus(config: bytes) -> bool:
-    """Whether configuration space reads as all ones: what a bus gives when nobody answers."""
+    """Whether configuration space reads as all ones: no device answers on the bus."""
     return config[:2] == b"\xff\xff"
 
 

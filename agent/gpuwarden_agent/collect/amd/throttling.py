@@ -1,15 +1,14 @@
-"""Names the reasons why an AMD GPU's clocks are held down, in the catalogue's words: pure
-functions.
+"""Maps the throttle reasons of AMD GPUs to the catalogue's: pure functions.
 
-Two generations of boards say it in two ways. Up to MI200 and on Radeons the driver gives a bit for
+There are two formats. Up to MI200 and on Radeons the driver gives a bit for
 each limit in force (`indep_throttle_status`, the SMU_THROTTLER bits of amdgpu_smu.h). From MI300 on
 the firmware counts, of each limit, the cycles in which it held (`*_residency_acc`) of those that
 passed (`accumulation_counter`).
 
-Only what means the same on NVIDIA is told: package power as the software power cap, temperatures as
-software thermal slowdown (the firmware lowers clocks step by step), PROCHOT as hardware slowdown.
-Limits of current have no counterpart: where nothing else holds, the reasons are absent, because 0
-would say that nothing does.
+Only reasons that NVIDIA has, too, are reported: package power as the software power cap, temperatures
+as software thermal slowdown (the firmware lowers clocks step by step), PROCHOT as hardware slowdown.
+Limits of current have no counterpart: if only these hold, the reasons are absent, because 0 would
+mean that there are none.
 """
 
 from collections.abc import Mapping
@@ -41,22 +40,22 @@ _COUNTER_BITS = 32
 
 
 def reasons_of_status(status: int) -> int | None:
-    """`clocks_event_reasons` for an `indep_throttle_status`; None: for limits without counterpart."""
+    """`clocks_event_reasons` for an `indep_throttle_status`; None: only limits without a counterpart."""
     reasons = sum(reason for reason, bits in _COUNTERPARTS.items() if status & bits)
     return reasons if reasons or not status else None
 
 
 def passed(before: int, after: int) -> int | None:
-    """What a 32-bit counter gained, wrapped or not; None: it began anew."""
+    """Growth of a 32-bit counter, wrapped or not; None: it was reset."""
     gained = (after - before) % (1 << _COUNTER_BITS)
     return gained if gained < 1 << _COUNTER_BITS - 1 else None
 
 
 def shares(before: Mapping[str, int], after: Mapping[str, int]) -> dict[int, float]:
-    """The part of the cycles between two looks in which each reason held, by its bit.
+    """Share of the cycles between two readings in which each reason held, by its bit.
 
-    Of several limits for one reason, the one that held longest counts: they hold at the same time.
-    Empty where no cycle passed or the counters began anew.
+    Several limits of one reason hold at the same time, so the longest counts. Empty if no cycle passed
+    or the counters were reset.
     """
     cycles = passed(before["accumulation_counter"], after["accumulation_counter"])
     if not cycles:
@@ -72,7 +71,7 @@ def shares(before: Mapping[str, int], after: Mapping[str, int]) -> dict[int, flo
 
 
 class Throttling:
-    """Turns what each look says into columns of `gpu_samples`. Counters begin at the first look."""
+    """Computes columns of `gpu_samples` from readings. Counters start at the first reading."""
 
     def __init__(self) -> None:
         self._last: tuple[float, Mapping[str, int]] | None = None

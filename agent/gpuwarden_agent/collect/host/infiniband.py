@@ -1,14 +1,14 @@
 """Reads InfiniBand, RoCE and EFA ports from /sys/class/infiniband: no library, no privilege.
 
-Every port is a row, one without a link too: a cable that came loose must not look like a port that
-never was. Files are those of the kernel's Documentation/ABI/stable/sysfs-class-infiniband; which of
-them a port has depends on its driver. Where they mislead:
+Every port is a row, also one without a link: a loose cable must not look like a port that does not
+exist. The files are those of the kernel's Documentation/ABI/stable/sysfs-class-infiniband; each driver
+has some of them. Where they mislead:
 
-- Counters of old adapters have 32 bits and stay at the highest value when they are full, so that a
-  full one of data or packets would read as no traffic: it is absent. Error counters, some of which
-  have 4, 8 or 16 bits, are given: so many errors there were.
-- A port without a link keeps the rate that it had, or that it could have: absent.
-- On Ethernet bytes and packets are those of RDMA alone.
+- Counters of old adapters have 32 bits and stop at the highest value. A full counter of data or
+  packets would look like no traffic, so it is absent. Full error counters, some of 4, 8 or 16 bits,
+  are kept: there were at least so many errors.
+- A port without a link keeps its old or possible rate, so it is absent.
+- On Ethernet, bytes and packets are those of RDMA only.
 """
 
 import errno
@@ -38,7 +38,7 @@ _TRAFFIC = {
     "rx_packets_total": ("counters/port_rcv_packets", "hw_counters/rx_pkts"),
     "tx_waits_total": ("counters/port_xmit_wait",),
 }
-"""Column to its file, and to the one of drivers that count in bytes (EFA, bnxt_re)."""
+"""Column to its file, and to the file of drivers that count in bytes (EFA, bnxt_re)."""
 
 _ERRORS = {
     "tx_discards_total": "counters/port_xmit_discards",
@@ -54,7 +54,7 @@ _LINK = {
     "link_downed_total": "counters/link_downed",
     "link_recoveries_total": "counters/link_error_recovery",
 }
-"""Read of a port without a link as well; a host may have hundreds of such virtual functions."""
+"""Files that are also read for a port without a link; a host may have hundreds of such ports."""
 
 
 def parse_state(text: str) -> str:
@@ -79,7 +79,7 @@ def parse_rate(text: str) -> float:
 
 
 def parse_count(text: str) -> int | None:
-    """A counter; None where the driver says that it has none ("N/A (no PMA)")."""
+    """A counter; None if the driver does not have it ("N/A (no PMA)")."""
     word = text.strip()
     if word.startswith("N/A"):
         return None
@@ -94,17 +94,17 @@ def parse_word(text: str) -> str | None:
 
 
 def infiniband_probe(sys: Path = SYS) -> "InfiniBandProbe | None":
-    """The probe of this host's ports; None where no driver of such an adapter is loaded."""
+    """The probe of this host's ports; None if no driver of such an adapter is loaded."""
     probe = InfiniBandProbe(sys)
     return probe if probe.is_there() else None
 
 
 class InfiniBandProbe:
-    """All ports of the node."""
+    """Reads all ports of the node."""
 
     name = "infiniband"
     simulated = False
-    blocking = True  # each counter is a question to the adapter's firmware
+    blocking = True  # each counter is a call of the adapter's firmware
     tables: Mapping[str, int] = {TABLE: 10}
     gpu_uuid: str | None = None
 
@@ -115,7 +115,7 @@ class InfiniBandProbe:
         self._folder = sys / "class/infiniband"
 
     def is_there(self) -> bool:
-        """Whether the kernel knows of such adapters at all."""
+        """Whether the kernel has such adapters."""
         return self._folder.is_dir()
 
     def describe(self) -> Reading:

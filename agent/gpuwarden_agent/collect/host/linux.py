@@ -1,12 +1,11 @@
 """Reads CPU, memory, pressure, disks, network and mounts from /proc and /sys of Linux.
 
-Each file is read and parsed by itself: one that this kernel does not have leaves its columns out
-and the others in. Parsers are functions on text.
+Each file is read and parsed by itself: if this kernel does not have it, only its columns are absent.
+Parsers are functions on text.
 
-Bytes are counted once. Disks: those with hardware behind them, so partitions, loop devices, device
-mapper and md, whose bytes pass through those disks, are left out. Network: interfaces with hardware
-that no other interface is stacked under; in a container, which has none, every interface that is
-not stacked on others.
+Bytes are counted once. Disks: only those with hardware, because the bytes of partitions, loop devices,
+device mapper and md pass through them. Network: interfaces with hardware that are not stacked on
+others; in a container, which has none, every interface that is not stacked on others.
 """
 
 import os
@@ -33,7 +32,7 @@ from gpuwarden_agent.probe import Value
 T = TypeVar("T")
 
 SECTOR_BYTES = 512
-"""The unit of /proc/diskstats, whatever the disk's own sector size."""
+"""The unit of /proc/diskstats, for every sector size of a disk."""
 
 _NFS = tuple(name for name in WIRE_TABLES["host_samples"].names if name.startswith("nfs_"))
 
@@ -57,7 +56,7 @@ class DiskCounters:
 
 
 def parse_stat(text: str) -> Stat:
-    """/proc/stat. Old kernels have fewer states; those are missing from `ticks`."""
+    """/proc/stat. Old kernels have fewer states in `ticks`."""
     ticks: dict[str, int] = {}
     tasks: dict[str, int] = {}
     for line in text.splitlines():
@@ -137,7 +136,7 @@ def parse_net_dev(text: str) -> dict[str, tuple[int, int]]:
 
 
 class LinuxReader:
-    """Reads the files. Keeps nothing but which disks and interfaces count."""
+    """Reads the files. Its only state is which disks and interfaces to count."""
 
     source = "/proc"
     lacks = ""
@@ -166,7 +165,7 @@ class LinuxReader:
         gauges |= self._parsed("loadavg", parse_loadavg) or {}
         gauges |= self._parsed("meminfo", parse_meminfo) or {}
         for resource in ("cpu", "io", "memory"):
-            # A kernel booted with psi=0 has the files but does not let them be read.
+            # A kernel booted with psi=0 has the files, but they cannot be read.
             gauges |= self._parsed(f"pressure/{resource}", partial(parse_pressure, resource)) or {}
         counters: dict[str, Mapping[str, float]] = {
             "disk_read_bytes_total": {name: disk.read_bytes for name, disk in disks.items()},
@@ -184,7 +183,7 @@ class LinuxReader:
         return HostReading(gauges, stat.ticks, busy_ms, counters)
 
     def facts(self) -> Mapping[str, Value]:
-        # What is stacked on what can change under the same names; a minute is soon enough.
+        # Stacking can change under the same names; once a minute is enough.
         self._disk_names, self._interfaces = {}, None
         cpu = self._parsed("cpuinfo", parse_cpuinfo) or {}
         memory = self._parsed("meminfo", parse_meminfo) or {}
@@ -219,7 +218,7 @@ class LinuxReader:
         return (block / "device").exists() and _text_of(block / "hidden").strip() != "1"
 
     def _mounts(self) -> list[Mount]:
-        # A node of containers has thousands of mounts; those that matter are few.
+        # A node with containers has thousands of mounts, of which only a few are needed.
         marks = (" - nfs", f" {self._shm} ")
 
         def parse(text: str) -> list[Mount]:
@@ -256,7 +255,7 @@ class LinuxReader:
 
     def _counted_interfaces(self) -> dict[str, tuple[int, int]]:
         found = self._parsed("net/dev", parse_net_dev) or {}
-        # A node of containers has hundreds of interfaces: sysfs is asked when they change.
+        # A node with containers has hundreds of interfaces: sysfs is read only when they change.
         if self._interfaces is None or self._interfaces[0] != found.keys():
             self._interfaces = (frozenset(found), self._not_stacked(found))
         return {name: found[name] for name in self._interfaces[1]}
@@ -276,7 +275,7 @@ class LinuxReader:
         return None
 
     def _parsed(self, name: str, parse: Callable[[str], T]) -> T | None:
-        """None, and counted, where the file is not there or not in its format."""
+        """Parse a file of /proc; None if it is missing, or if it fails, which is counted."""
         try:
             return parse((self._proc / name).read_text(errors="replace"))
         except FileNotFoundError:

@@ -1,6 +1,6 @@
 """Reads the list of mounts and the counters of the NFS client from /proc.
 
-No mount is ever touched: a server that is gone hangs whoever asks for its files, for hours. Formats
+It never accesses a mount, because a server that is gone blocks every access for hours. Formats
 are those of proc(5) (mountinfo) and of nfs_show_stats and rpc_clnt_show_stats in the kernel
 (mountstats); all of NFS 3, 4.0 to 4.2 write the same lines with other names of operations.
 """
@@ -46,9 +46,7 @@ def parse_mountinfo(lines: Iterable[str]) -> Iterator[Mount]:
 
 
 def parse_mountstats(text: str) -> list[NfsMount]:
-    """/proc/PID/mountstats: its NFS mounts, in its order. Raises ValueError for counters that are
-    none.
-    """
+    """NFS mounts of /proc/PID/mountstats, in its order. Raises ValueError for invalid counters."""
     mounts: list[NfsMount] = []
     counters: dict[str, float] | None = None
     for line in text.splitlines():
@@ -71,25 +69,25 @@ def parse_mountstats(text: str) -> list[NfsMount]:
 def by_superblock(
     mounts: Iterable[Mount], stats: Iterable[NfsMount]
 ) -> dict[str, Mapping[str, float]]:
-    """The counters by superblock: a bind mount, or a second mount of the same export, shows those
-    of the first again.
+    """The counters by superblock: a bind mount, or a second mount of the same export, has those of the
+    first one.
 
-    Places that are mounted over occur twice; both files have the mounts in the same order.
+    A place that is mounted over occurs twice; both files have the mounts in the same order.
     """
     devices: dict[str, list[str]] = {}
     for mount in mounts:
         devices.setdefault(mount.place, []).append(mount.device)
     found: dict[str, Mapping[str, float]] = {}
     for stat in stats:
-        # One that was mounted between the two looks counts from the next time on.
+        # A mount made between the two readings counts from the next time on.
         if waiting := devices.get(stat.place):
             found[waiting.pop(0)] = stat.counters
     return found
 
 
 def _count(counters: dict[str, float], operation: str, fields: list[int]) -> None:
-    """Fields: operations, transmissions, timeouts, bytes sent and received, and the milliseconds
-    in the queue, on the way, and all in all.
+    """Fields: operations, transmissions, timeouts, bytes sent and received, and milliseconds in the
+    queue, on the network, and in total.
     """
     done, sent, all_s = fields[0], fields[1], fields[7] / 1000
     _add(counters, "nfs_retransmissions_total", max(0, sent - done))

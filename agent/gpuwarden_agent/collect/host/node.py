@@ -1,8 +1,8 @@
-"""Makes the node's row of every second from what a reader of the host counts.
+"""Makes the host's row of each second from the counters of a host reader.
 
-Percentages are taken between two readings, and bytes of disks, interfaces and mounts that come and go
-become totals that never fall. /dev/shm and the NFS client are looked at every ten seconds (and by who
-asks for everything): their columns are in that second's row alone.
+Percentages are differences of two readings. Bytes of disks, interfaces and mounts, which come and go,
+become totals that never fall. /dev/shm and the NFS client are read every ten seconds (and when all
+tables are read): only that second's row has their columns.
 """
 
 import os
@@ -16,14 +16,14 @@ from gpuwarden_agent.collect.host.reader import HostReader, HostReading
 from gpuwarden_agent.probe import ProbeError, Reading, Value
 
 SLOW_MS = 10_000
-"""Between two looks at mounts."""
+"""Time between two readings of mounts."""
 
 
 def cpu_percents(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Value]:
-    """Shares of the time between two looks; they add up to 100. Empty when no time passed, or without a
-    first look.
+    """Shares of the time between two readings; they add up to 100. Empty when no time passed, or without
+    an earlier reading.
 
-    A state's counter may fall (iowait does, and CPUs go offline): that counts as no time in it.
+    A counter that falls (iowait does, and CPUs go offline) counts as no time in that state.
     """
     if not before:
         return {}
@@ -40,32 +40,32 @@ def cpu_percents(before: Mapping[str, float], after: Mapping[str, float]) -> dic
     if "irq" in share and "softirq" in share:
         values["cpu_irq_percent"] = share["irq"] + share["softirq"]
     busy = sum(part for state, part in share.items() if state not in ("idle", "iowait"))
-    values["cpu_util_percent"] = min(100.0, busy)  # shares that add up to a hair more
+    values["cpu_util_percent"] = min(100.0, busy)  # the sum may be slightly more
     return values
 
 
 def busiest_percent(
     before: Mapping[str, int], after: Mapping[str, int], dt_s: float
 ) -> float | None:
-    """Busy share of the busiest disk that both looks have; None where there is none."""
+    """Busy share of the busiest disk that both readings have; None if there is none."""
     shares = [
         (busy_ms - before[name]) / (10 * dt_s)
         for name, busy_ms in after.items()
         if name in before and busy_ms >= before[name] and dt_s > 0
     ]
-    # The kernel books I/O in ticks, so that a saturated disk may read as a little over 100.
+    # The kernel counts I/O in ticks, so a saturated disk may show a little more than 100.
     return min(100.0, max(shares)) if shares else None
 
 
 class Total:
-    """Sum of counters that come and go: it never falls, also when one vanishes or starts anew."""
+    """Sum of counters that never falls, also when a counter disappears or starts again."""
 
     def __init__(self) -> None:
         self._last: dict[str, float] = {}
         self._before_restarts: float = 0
 
     def of(self, counters: Mapping[str, float]) -> float | None:
-        """The sum with these counters; None before there was any."""
+        """The sum with these counters; None before the first counter."""
         for name, now in counters.items():
             last = self._last.get(name, 0)
             if now < last:
@@ -100,7 +100,7 @@ class HostProbe:
         node: Mapping[str, Value] | None = None,
         reader: HostReader | None = None,
     ) -> None:
-        """`node`: columns of `nodes` that others know, the driver's version above all."""
+        """`node`: columns of `nodes` from other sources, such as the driver's version."""
         self._clock = clock
         self._node = dict(node or {})
         self._reader = reader or host_reader(clock)
@@ -111,7 +111,7 @@ class HostProbe:
 
     @property
     def lacks(self) -> str:
-        """What cannot be read on this system, for people; empty: nothing."""
+        """Readings that this system does not have, for people; empty: it has all."""
         return self._reader.lacks
 
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:

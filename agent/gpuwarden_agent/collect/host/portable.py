@@ -23,7 +23,7 @@ _HARDWARE = re.compile(r"en\d+")
 
 
 class PsutilReader:
-    """Asks psutil; each answer by itself, so that one that fails leaves the others."""
+    """Reads through psutil, each reading by itself, so that a failed one does not affect the others."""
 
     source = "psutil"
     lacks = "I/O wait, tasks, pressure (PSI), busy time of disks, /dev/shm and NFS"
@@ -77,7 +77,7 @@ class PsutilReader:
         }
 
     def _tried(self, name: str, call: Callable[[], T]) -> T | None:
-        """None, and counted, where psutil cannot say."""
+        """Call psutil; None if it fails, which is counted."""
         try:
             return call()
         except (psutil.Error, OSError, RuntimeError):

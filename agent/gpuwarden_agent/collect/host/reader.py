@@ -12,32 +12,32 @@ CPU_STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "ste
 
 @dataclass(frozen=True, slots=True)
 class HostReading:
-    """One look. What the system does not have is absent."""
+    """One reading; values that the system does not have are absent."""
 
     gauges: Mapping[str, Value]
-    """Columns that need no earlier reading."""
+    """Columns that do not need an earlier reading."""
     cpu_times: Mapping[str, float] = field(default_factory=dict)
     """Time since boot of all CPUs, in any unit, by CPU_STATES; `user` and `nice` include guests."""
     disk_busy_ms: Mapping[str, int] = field(default_factory=dict)
     """By disk."""
     counters: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Column to what each disk, interface or mount has counted."""
+    """By column, the counter of each disk, interface or mount."""
 
 
 class HostReader(Protocol):
-    """Reads the counters of a host; does no arithmetic over time."""
+    """Reads the counters of a host, without differences over time."""
 
     source: str
-    """Where it reads, for people."""
+    """Where it reads from, for people."""
     lacks: str
-    """What it cannot read on this system, for people; empty: nothing."""
+    """Readings that this system does not have, for people; empty: it has all."""
     failed: Counter[str]
-    """Readings that went wrong, by name."""
+    """Failed readings, by name."""
 
     def read(self, *, mounts: bool) -> HostReading:
-        """`mounts`: shared memory and NFS too."""
+        """Read all counters. `mounts`: shared memory and NFS, too."""
         ...
 
     def facts(self) -> Mapping[str, Value]:
-        """Columns of `nodes`; looks anew at which disks and interfaces there are."""
+        """Columns of `nodes`; also lists disks and interfaces again."""
         ...

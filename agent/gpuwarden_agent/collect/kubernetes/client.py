@@ -1,7 +1,7 @@
-"""Asks a kubelet or an API server over HTTPS, as a service account.
+"""Sends requests to a kubelet or an API server over HTTPS, as a service account.
 
-The token is read for each request, because the kubelet replaces it every hour. No redirect is followed and
-no proxy of the environment used: either would get the token.
+The token is read for each request, because the kubelet replaces it every hour. Redirects are not followed
+and proxies of the environment not used, because they would get the token.
 """
 
 import http.client
@@ -22,9 +22,9 @@ _SERVER = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:/@?#\[\]]+))(?::(\d{1,5}))
 
 
 class KubernetesError(Exception):
-    """There is no answer; the message says from where, and why.
+    """No answer came; the message says from which server, and why.
 
-    `status` is HTTP's, where there was any. `is_tls`: the server's certificate is not believed.
+    `status`: that of HTTP, if any. `is_tls`: the server's certificate is not trusted.
     """
 
     def __init__(self, message: str, *, status: int | None = None, is_tls: bool = False) -> None:
@@ -34,7 +34,7 @@ class KubernetesError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where a server is."""
+    """The address of a server."""
 
     host: str
     port: int
@@ -79,7 +79,7 @@ class ServiceAccount:
         return f"Bearer {token}"
 
     def tls_context(self, *, verify: bool) -> ssl.SSLContext:
-        """Believes the cluster's authority alone; without `verify`, anybody. Raises KubernetesError."""
+        """Trusts the cluster's authority alone; without `verify`, every certificate. Raises KubernetesError."""
         path = self.folder / "ca.crt"
         try:
             context = ssl.create_default_context(cafile=path if verify else None)
@@ -92,7 +92,7 @@ class ServiceAccount:
 
 
 class KubernetesClient:
-    """A server, and who asks it."""
+    """A client of one server."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class KubernetesClient:
         self._timeout_s = timeout_s
 
     def get(self, path: str, accept: str = "application/json") -> bytes:
-        """The body of a 200. Raises KubernetesError."""
+        """GET; returns the body of a 200. Raises KubernetesError."""
         until_s = self._monotonic() + self._timeout_s
         headers = {"Authorization": self._account.authorization(), "Accept": accept}
         connection = http.client.HTTPSConnection(

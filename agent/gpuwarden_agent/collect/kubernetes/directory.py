@@ -1,9 +1,9 @@
-"""Keeps names of this node's pods and labels of the node, asked for on a thread of its own.
+"""Caches names of this node's pods and labels of the node, which it reads on a thread of its own.
 
-No probe waits for Kubernetes: it takes what is known, and says which pods it misses. The kubelet is asked
-first, which costs the cluster nothing; the API server where the kubelet refuses. A pod that has ended
-stays known for a while, because its last rows are still to come. What cannot be learned costs names,
-never rows, and is logged once until it changes.
+Probes do not wait for Kubernetes: they use the cache, which notes the missing pods. The kubelet is asked
+first, which costs the cluster nothing; the API server if the kubelet refuses. A pod that has ended stays
+in the cache for a while, for its last rows. If Kubernetes does not answer, rows lack the names; the
+reason is logged once until it changes.
 """
 
 import logging
@@ -38,35 +38,35 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 METADATA_ONLY = "application/json;as={};g=meta.k8s.io;v=v1"
-"""The API server then leaves out what pods run and with which environment."""
+"""The API server then returns metadata only, without containers and environment."""
 PARENTS = {
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
     "RayCluster": "/apis/ray.io/v1/namespaces/{}/rayclusters",
 }
-"""Kinds that are mostly made by another: a CronJob, a RayJob."""
+"""Kinds that usually have an owner: a CronJob, a RayJob."""
 NEW_POD_EVERY_S = 10.0
-"""How often a pod that is not known yet may make us ask."""
+"""Shortest time between two requests for unknown pods."""
 AGAIN_AFTER_S = 300.0
-"""Labels change while a pod runs, though rarely."""
+"""Refresh interval, because labels of a running pod may change."""
 AFTER_FAILURE_S = 60.0
 KEPT_S = 600.0
-"""How long a pod that has ended stays known."""
+"""How long a pod that has ended stays in the cache."""
 GONE = 410
 """HTTP status: the resource version is too old."""
 
 
 @dataclass(slots=True)
 class Asked:
-    """When Kubernetes was asked, and what came of it. Times are monotonic seconds."""
+    """The last request to Kubernetes and its result. Times are monotonic seconds."""
 
     at_s: float | None = None
     is_failing: bool = False
     missing: frozenset[str] = frozenset()
-    """Pods that it did not know either."""
+    """Pods that Kubernetes did not know."""
 
 
 def is_due(asked: Asked, missing: Collection[str], now_s: float) -> bool:
-    """Whether to ask now. `missing`: pods that probes see and nobody knows."""
+    """Whether to ask now. `missing`: pods that probes see and the cache lacks."""
     if asked.at_s is None:
         return True
     passed_s = now_s - asked.at_s
@@ -78,7 +78,7 @@ def is_due(asked: Asked, missing: Collection[str], now_s: float) -> bool:
 
 
 class PodDirectory:
-    """What is known of the pods of this node."""
+    """The cache of this node's pods."""
 
     def __init__(
         self,
@@ -90,11 +90,11 @@ class PodDirectory:
         api: KubernetesClient | None = None,
         parents: bool = False,
     ) -> None:
-        """`kubelet`, `api`: None where it is not to be asked. `parents`: ask what Jobs belong to."""
+        """`kubelet`, `api`: None: do not ask it. `parents`: ask for the owners of Jobs."""
         self._asks_parents = parents and api is not None
         self._parents: dict[tuple[str, str], str] = {}
         self.failed: Counter[str] = Counter()
-        """What could not be learned, by reason."""
+        """Failed requests, by reason."""
         self._clock, self._names, self._node = clock, names, node
         self._kubelet, self._api = kubelet, api
         self._asked = Asked()
@@ -103,7 +103,7 @@ class PodDirectory:
         self._seen_s: dict[str, float] = {}
         self._labels: Mapping[str, str] | None = None
         self._wanted: dict[str, None] = {}
-        self._said: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
         self._is_asking = threading.Lock()
 
     def by_uid(self, uid: str | None) -> PodNames | None:
@@ -128,12 +128,12 @@ class PodDirectory:
         return self._labels
 
     def refresh_soon(self) -> None:
-        """Ask on another thread, if it is time to; one such thread runs at a time."""
+        """Refresh on another thread if it is time; one such thread runs at a time."""
         if self._is_due() and self._is_asking.acquire(blocking=False):
             threading.Thread(target=self._refresh_locked, name="kubernetes", daemon=True).start()
 
     def refresh(self) -> None:
-        """Ask now, if it is time to. Blocks for some seconds where nobody answers."""
+        """Refresh now if it is time. Blocks for some seconds if no server answers."""
         if self._is_due():
             self._is_asking.acquire()
             self._refresh_locked()
@@ -159,7 +159,7 @@ class PodDirectory:
             self._is_asking.release()
 
     def _pods(self) -> Mapping[str, PodNames] | None:
-        """What whoever answers first says; None: nobody does."""
+        """Pods of the first source that answers; None: none answers."""
         sources: list[Callable[[], bytes]] = []
         if (kubelet := self._kubelet) is not None:
             sources.append(lambda: kubelet.get("/pods"))
@@ -172,9 +172,9 @@ class PodDirectory:
             except (KubernetesError, ValueError, RecursionError) as error:
                 errors.append(_sentence(error))
                 continue
-            self._say("pods", None)
+            self._log_state("pods", None)
             return found
-        self._say("pods", "; ".join(errors))
+        self._log_state("pods", "; ".join(errors))
         return None
 
     def _pods_of_api(self) -> bytes:
@@ -182,7 +182,7 @@ class PodDirectory:
         selected = f"/api/v1/pods?fieldSelector={quote(f'spec.nodeName={self._node}', safe='')}"
         accept = METADATA_ONLY.format("PartialObjectMetadataList")
         try:
-            # Of any age: the API server need not ask its database.
+            # Any version will do: the API server then answers from its cache.
             return self._api.get(f"{selected}&resourceVersion=0", accept)
         except KubernetesError as error:
             if error.status != GONE:
@@ -190,7 +190,7 @@ class PodDirectory:
         return self._api.get(selected, accept)
 
     def _with_parents(self, pods: Mapping[str, PodNames]) -> Mapping[str, PodNames]:
-        """The pods with what their Jobs and RayClusters belong to, each asked for once."""
+        """The pods with the owners of their Jobs and RayClusters, each asked for once."""
         wanted = {(p.namespace, p.workload) for p in pods.values() if p.workload is not None}
         self._parents = {key: self._parents[key] for key in wanted & self._parents.keys()}
         for namespace, workload in sorted(wanted - self._parents.keys()):
@@ -200,7 +200,7 @@ class PodDirectory:
             path = f"{PARENTS[kind].format(quote(namespace, safe=''))}/{quote(name, safe='')}"
             parent = self._told("owners", partial(self._parent, path, workload))
             if parent is None:
-                break  # who refuses one refuses all
+                break  # the other requests would fail, too
             self._parents[namespace, workload] = parent
         return {
             uid: replace(
@@ -224,37 +224,37 @@ class PodDirectory:
         try:
             found = ask()
         except (KubernetesError, ValueError, RecursionError) as error:
-            self._say(what, _sentence(error))
+            self._log_state(what, _sentence(error))
             return None
-        self._say(what, None)
+        self._log_state(what, None)
         return found
 
     def _take(self, pods: Mapping[str, PodNames]) -> None:
-        """Replaces what is known as a whole, so that readers need no lock."""
+        """Replace the cache as a whole, so that readers need no lock."""
         now_s = self._clock.monotonic()
         self._seen_s |= dict.fromkeys(pods, now_s)
         self._seen_s = {uid: at_s for uid, at_s in self._seen_s.items() if now_s - at_s <= KEPT_S}
         kept = {uid: pod for uid, pod in self._by_uid.items() if uid in self._seen_s}
-        # Of a name that was used again the newest pod counts.
+        # If a name was used again, the newest pod counts.
         self._by_pod = {pod.pod: pod for pod in (*kept.values(), *pods.values())}
         self._by_uid = {**kept, **pods}
 
-    def _say(self, what: str, why: str | None) -> None:
-        """Log what changed. `why`: what went wrong; None: nothing."""
+    def _log_state(self, what: str, why: str | None) -> None:
+        """Log a change of state. `why`: the error; None: no error."""
         if why is not None:
             self.failed[why] += 1
-        if self._said.get(what) == why:
+        if self._logged.get(what) == why:
             return
         if why is None:
-            del self._said[what]
+            del self._logged[what]
             log.info("Kubernetes answers again", extra={"about": what})
         else:
-            self._said[what] = why
+            self._logged[what] = why
             log.warning("names from Kubernetes are unknown", extra={"about": what, "why": why})
 
 
 def _sentence(error: Exception) -> str:
-    """What went wrong, and what to do where that is known."""
+    """The error, and a remedy if there is one."""
     if not isinstance(error, KubernetesError):
         return f"no answer that can be understood: {error}"
     if error.status == 401:
@@ -271,7 +271,7 @@ def pod_directory(
 ) -> PodDirectory | None:
     """The directory that the settings ask for; None: off, or this process has no service account.
 
-    `environ`: that of the process, which names the API server in a pod. Raises ValueError where an address is none.
+    `environ`: that of the process, which names the API server in a pod. Raises ValueError for a wrong address.
     """
     environ = os.environ if environ is None else environ
     account = ServiceAccount(source.service_account)

@@ -1,7 +1,7 @@
-"""Parses pods and labels of a node as the kubelet and the API server give them, and finds what a pod belongs to.
+"""Parses pods and labels of a node, in the format of kubelet and API server, and finds a pod's workload.
 
-Nothing here asks anybody. A pod that cannot be understood is left out; an answer that is no list of
-objects is a ValueError.
+Pure functions. A pod that cannot be parsed is skipped; an answer that is not a list of objects is a
+ValueError.
 """
 
 import json
@@ -13,10 +13,10 @@ from typing import Any
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 LABELS_CHARS_MAX = 4096
-"""Of the JSON of a pod's labels: longer ones are left out from the end of the alphabet on."""
+"""Limit for the JSON of a pod's labels; the alphabetically last labels are dropped."""
 
 _UID = re.compile(r"pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})")
-_OF_NO_INTEREST = frozenset(
+_INTERNAL_LABELS = frozenset(
     {"pod-template-hash", "controller-revision-hash", "pod-template-generation", "controller-uid",
      "batch.kubernetes.io/controller-uid"}
 )  # fmt: skip
@@ -29,8 +29,8 @@ _NAMED_BY_LABEL = (
     ("workflows.argoproj.io/workflow", "Workflow"),
     ("sparkoperator.k8s.io/app-name", "SparkApplication"),
 )
-"""Labels in which a controller that makes other controllers names itself: what people started goes before
-what it made."""
+"""Labels with the name of a controller that makes other controllers. It comes before those, because a
+person started it."""
 _TEMPLATE_HASHES = (("pod-template-hash", "Deployment"), ("rollouts-pod-template-hash", "Rollout"))
 _RAY_KIND, _RAY_NAME = "ray.io/originated-from-crd", "ray.io/originated-from-cr-name"
 _VOLCANO = "batch.volcano.sh/"
@@ -38,12 +38,12 @@ _VOLCANO = "batch.volcano.sh/"
 
 @dataclass(frozen=True, slots=True)
 class PodNames:
-    """What rows say of a pod; None: not known."""
+    """Names of a pod for rows; None: unknown."""
 
     namespace: str
     name: str
     workload: str | None
-    """Kind/name of what it belongs to: PyTorchJob/bert."""
+    """Kind/name of its workload: PyTorchJob/bert."""
     user: str | None
     team: str | None
     labels: str | None
@@ -57,7 +57,7 @@ class PodNames:
 
 @dataclass(frozen=True, slots=True)
 class PodLabelNames:
-    """Labels or annotations that name a pod's user and team; of several the first that it has."""
+    """Labels or annotations that name a pod's user and team; the first that it has is used."""
 
     user: Sequence[str] = ()
     team: Sequence[str] = ()
@@ -65,7 +65,7 @@ class PodLabelNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSource:
-    """Where names of pods come from, as the settings say it."""
+    """Settings for the source of names of pods."""
 
     ask: str = "auto"
     """auto, kubelet, api or off."""
@@ -76,12 +76,12 @@ class PodSource:
     api: str | None = None
     service_account: Path = SERVICE_ACCOUNT
     parents: bool = False
-    """Ask the API server what a Job or a RayCluster belongs to."""
+    """Ask the API server for the owner of a Job or a RayCluster."""
     names: PodLabelNames = field(default_factory=PodLabelNames)
 
 
 def uid_of_cgroup(cgroup: str) -> str | None:
-    """The pod of /proc/PID/cgroup, whatever runtime and driver made the folder; None: in none."""
+    """The uid of the pod in /proc/PID/cgroup, for all runtimes and cgroup drivers; None: no pod."""
     found = _UID.findall(cgroup)
     return _plain(found[-1]) if found else None
 
@@ -111,7 +111,7 @@ def parse_labels(answer: bytes) -> dict[str, str]:
 
 
 def workload_of(metadata: Mapping[str, Any]) -> str | None:
-    """Kind/name of what a pod belongs to; None: it was made by hand, or by the kubelet."""
+    """Kind/name of a pod's workload; None: the pod was made by hand, or by the kubelet."""
     labels = _texts(metadata, "labels")
     if labels.get(_RAY_KIND) and labels.get(_RAY_NAME):
         return f"{labels[_RAY_KIND]}/{labels[_RAY_NAME]}"
@@ -174,7 +174,7 @@ def _pod(metadata: Mapping[str, Any], names: PodLabelNames) -> PodNames | None:
 def _json(labels: Mapping[str, str]) -> str | None:
     kept: dict[str, str] = {}
     room = LABELS_CHARS_MAX - 2
-    for key in sorted(labels.keys() - _OF_NO_INTEREST):
+    for key in sorted(labels.keys() - _INTERNAL_LABELS):
         room -= len(json.dumps({key: labels[key]}, ensure_ascii=False))
         if room < 0:
             break
@@ -183,7 +183,7 @@ def _json(labels: Mapping[str, str]) -> str | None:
 
 
 def _plain(uid: str) -> str:
-    """A uid without what divides it: systemd's folders have _ for -."""
+    """A uid without separators: systemd's folders have _ instead of -."""
     return uid.replace("-", "").replace("_", "")
 
 

@@ -1,8 +1,8 @@
 """Reads the limits of control groups: version 2, version 1, and both at once.
 
-A limit anywhere up the tree holds, so the smallest counts; what is used and how long it throttled is
-told of the group that has that limit. Groups are found by the mounts that this process sees, which
-need not begin at the root of the hierarchy: in a container paths climb with `..`.
+Limits of all groups up the tree apply, so the smallest one counts; memory use and throttled time are
+those of the group with that limit. Groups are found by the mounts of this process, which may not start at
+the root of the hierarchy: in a container, paths contain `..`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ NO_LIMIT_BYTES = 1 << 60
 """Version 1 says "no limit" as the largest number of pages."""
 
 V2 = ""
-"""Stands for the unified hierarchy, where version 1 has a controller's name."""
+"""Key of the unified hierarchy; version 1 has a controller's name there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +24,16 @@ class CgroupMount:
 
     folder: str
     root: str
-    """The group of the hierarchy that the folder shows."""
+    """The group of the hierarchy at this folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupLimits:
-    """None: no limit, or not told."""
+    """Limits of a process; None: no limit, or unknown."""
 
     cpu_cores: float | None = None
     throttled_seconds: float | None = None
-    """Summed over the CPUs that were held back at a time."""
+    """Summed over CPUs."""
     memory_bytes: int | None = None
     memory_used_bytes: int | None = None
 
@@ -70,15 +70,15 @@ def parse_paths(cgroup: str) -> dict[str, str]:
 
 
 def main_path(paths: Mapping[str, str]) -> str | None:
-    """The path that says most of where a process belongs; None: there is none."""
+    """The most specific path of a process; None: there is none."""
     order = [paths[name] for name in (V2, "memory", "cpu", "name=systemd") if name in paths]
     return next((path for path in order if path != "/"), order[0] if order else None)
 
 
 def folders_of(path: str, mount: CgroupMount) -> list[str]:
-    """Folders of a group and of all above it that the mount shows, the group's own first.
+    """Folders of a group and of all groups above it in the mount, the group's own first.
 
-    Empty where the mount shows another part of the hierarchy.
+    Empty if the mount has another part of the hierarchy.
     """
     parts, root = _parts(path), _parts(mount.root)
     if parts[: len(root)] != root:
@@ -94,7 +94,7 @@ def _parts(path: str) -> list[str]:
 
 
 Read = Callable[[str], str | None]
-"""Text of a file; None where it is not there or may not be read."""
+"""Text of a file; None if it cannot be read."""
 
 
 def cpu_max(text: str | None) -> float | None:
@@ -127,7 +127,7 @@ def keyed(text: str | None, key: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """How a version of control groups tells the four readings of a folder."""
+    """How to read a folder in one version of control groups."""
 
     cpu: str
     memory: str
@@ -175,7 +175,7 @@ _V1 = _Version(
 def limits_of(
     paths: Mapping[str, str], mounts: Mapping[str, CgroupMount], read: Read
 ) -> CgroupLimits:
-    """What holds for a process in these groups."""
+    """The limits of a process in these groups."""
 
     def folders(controller: str) -> list[str]:
         mount, path = mounts.get(controller), paths.get(controller)
@@ -201,8 +201,8 @@ def limits_of(
 def _tightest(
     folders: Sequence[str], limit_of: Callable[[str], float | None]
 ) -> tuple[float | None, str | None]:
-    """The smallest limit and the folder that has it: of equal ones the outermost, which holds
-    for more processes and is reached first.
+    """The smallest limit and its folder; of equal limits the outermost, which more processes share, so
+    it is reached first.
     """
 
     def limits() -> Iterator[tuple[float, int]]:
@@ -225,5 +225,5 @@ class CgroupFs:
             self.mounts = {}
 
     def limits(self, paths: Mapping[str, str]) -> CgroupLimits:
-        """What holds for a process in these groups."""
+        """The limits of a process in these groups."""
         return limits_of(paths, self.mounts, read_text)

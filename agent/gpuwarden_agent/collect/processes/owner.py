@@ -1,8 +1,7 @@
-"""Finds whom a GPU process belongs to (user, Slurm job, container, Kubernetes pod) and its rank in a
+"""Finds the owner of a GPU process (user, Slurm job, container, Kubernetes pod) and its rank in a
 distributed job, from /proc alone.
 
-Of a process's environment only the names of job and pod and what its launcher set are looked at, and
-nothing else is kept.
+Of a process's environment it uses only the names of job and pod and the launcher's variables.
 """
 
 import os
@@ -28,7 +27,7 @@ _NAMESPACE_FILE = "root/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a launcher of distributed jobs says in the environment of a rank; None: not told."""
+    """Variables that a launcher of distributed jobs sets for a rank; None: not set."""
 
     rendezvous: str | None = None
     rank: int | None = None
@@ -37,7 +36,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class ProcessOwner:
-    """What stays the same for the life of a process; None: not told."""
+    """Facts that do not change while a process lives; None: unknown."""
 
     process_name: str
     username: str | None
@@ -88,7 +87,7 @@ def is_loopback(address: str) -> bool:
 
 
 def _number(environ: Mapping[str, str], *names: str) -> int | None:
-    """Of the first of these that is a number."""
+    """The first of these variables that is a number."""
     told = (environ.get(name, "") for name in names)
     return next((int(text) for text in told if _NUMBER.fullmatch(text)), None)
 
@@ -116,9 +115,7 @@ def parse_environ(text: str) -> dict[str, str]:
 
 
 def user_name(uid: int) -> str:
-    """The account's name; its number where this host does not know it, as for users that exist
-    in a container only.
-    """
+    """The account's name; its number if this host does not know it, as for users of a container."""
     try:
         return _account(uid)
     except KeyError:
@@ -127,14 +124,14 @@ def user_name(uid: int) -> str:
 
 @lru_cache(maxsize=1024)
 def _account(uid: int) -> str:
-    # The directory service may be slow. Only its answers are kept: it may be down for a while.
+    # The directory service may be slow, or down for a while: only its answers are cached.
     return pwd.getpwuid(uid).pw_name
 
 
 def owner_of(
     process: Process, proc: ProcFs, name_of: Callable[[int], str] = user_name
 ) -> ProcessOwner:
-    """What /proc tells of a process's owner."""
+    """The owner of a process, from /proc."""
     pid = process.pid
     cgroup = proc.text_or_empty(f"{pid}/cgroup")
     environ = parse_environ(proc.text_or_empty(f"{pid}/environ"))
@@ -165,7 +162,7 @@ def _pod(proc: ProcFs, pid: int, environ: Mapping[str, str]) -> str | None:
 
 
 def real_uid(status: str) -> int | None:
-    """The user of /proc/PID/status; None where it does not say."""
+    """The user in /proc/PID/status; None if it is missing."""
     for line in status.splitlines():
         if line.startswith("Uid:"):
             return int(line.split()[1])

@@ -1,7 +1,7 @@
-"""Reads processes from /proc: stat lines of all, and more of selected ones.
+"""Reads processes from /proc: stat lines of all processes, and more of selected ones.
 
-What the agent may not read of another user's process is None, never 0. A process may end between
-any two reads of it: then it is as if it had not been there.
+Files that the agent has no permission for give None, never 0. A process may end between two reads: it
+is then treated as if it had not been there.
 """
 
 import os
@@ -16,7 +16,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 STAT_BYTES = 4096
 """More than a stat line can have: 52 numbers and a name."""
 COMMAND_BYTES = 4096
-"""As much of a command line as is read; some are megabytes long."""
+"""Limit for reading a command line; some are megabytes long."""
 
 _SWITCHES = re.compile(
     r"^voluntary_ctxt_switches:\s*(\d+)\nnonvoluntary_ctxt_switches:\s*(\d+)", re.MULTILINE
@@ -29,7 +29,7 @@ Identity = tuple[int, int]
 class Process(NamedTuple):
     """A process, or a thread, from its `stat` file."""
 
-    # There are thousands of these a look: a named tuple is made in a quarter of a dataclass's time.
+    # There are thousands in a reading: a named tuple takes a quarter of a dataclass's time.
 
     pid: int
     parent: int
@@ -42,14 +42,14 @@ class Process(NamedTuple):
     started_ticks: int
     """Start, since boot."""
     stack: int
-    """Where its first stack began: the same in a forked child, another after exec; 0: not shown."""
+    """Address of its first stack: the same in a forked child, another after exec; 0: not visible."""
     threads: int
     rss_bytes: int
     """Host memory; the kernel may be some pages per thread behind."""
 
     @property
     def identity(self) -> Identity:
-        """Tells it from an earlier process of the same pid."""
+        """Distinguishes it from an earlier process with the same pid."""
         return (self.pid, self.started_ticks)
 
 
@@ -144,7 +144,7 @@ class ProcFs:
             return b""
 
     def io(self, pid: int) -> Io | None:
-        """None without permission, or where the kernel does not count."""
+        """I/O of a process; None without permission, or if the kernel does not count it."""
         try:
             return parse_pid_io(self.text(f"{pid}/io"))
         except (OSError, ValueError, KeyError):
@@ -170,7 +170,7 @@ class ProcFs:
         return os.path.basename(path.removesuffix(" (deleted)")) or None
 
     def boot_s(self) -> int | None:
-        """Seconds since the epoch at boot; None where /proc/stat does not say."""
+        """Time of the boot in seconds since the epoch; None if /proc/stat does not have it."""
         try:
             lines = self.text("stat").splitlines()
         except OSError:
@@ -192,7 +192,7 @@ class ProcFs:
             return False
 
     def _bytes(self, name: str, limit: int | None = None) -> bytes:
-        # Three system calls instead of the ten of open(): there are thousands of these a look.
+        # Three system calls instead of the ten of open(): a reading has thousands of files.
         file = os.open(f"{self._root}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             if limit is not None:

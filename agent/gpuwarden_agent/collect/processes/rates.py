@@ -1,9 +1,9 @@
 """Computes CPU, I/O and workers of a process tree between two readings: pure functions.
 
-The tree of a process ends at the next GPU process, so that nothing is counted twice. From it come the
-numbers that tell why a GPU waits: how busy the main thread, the pinning thread and the data loader's
-workers are, and whether those are blocked on storage. CPU of a process that both starts and ends
-between two looks is not seen.
+The tree of a process ends at the next GPU process, so that nothing is counted twice. The results show
+why a GPU waits: how busy the main thread, the pinning thread and the data loader's workers are, and
+whether the workers are blocked on storage. CPU of a process that starts and ends between two readings
+is not counted.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,17 +13,17 @@ from gpuwarden_agent.collect.processes.procfs import TICKS_PER_S, Identity, Io, 
 from gpuwarden_agent.probe import Value
 
 WORKER_NAME = "pt_data_worker"
-"""What PyTorch calls the main thread of a data-loader worker."""
+"""PyTorch's name for the main thread of a data-loader worker."""
 PIN_NAME = "pt_data_pin"
-"""What PyTorch calls the thread that copies batches to pinned memory."""
+"""PyTorch's name for the thread that copies batches to pinned memory."""
 COMMUNICATION_PREFIXES = ("pt_nccl", "NCCL")
-"""Threads that spin while the GPUs of a job wait for each other: work of no kind."""
+"""Threads that spin while the GPUs of a job wait for each other, which is not work."""
 SATURATED_PERCENT = 85.0
-"""From here on a worker counts as limited by its core."""
+"""From this value on, a worker counts as limited by its core."""
 IDLE_PERCENT = 20.0
-"""Below it a worker counts as waiting for its consumer."""
+"""Below this value a worker counts as waiting for its consumer."""
 DT_S_MIN = 0.2
-"""Below it, ticks of 10 ms are too coarse for a percentage."""
+"""For a shorter time, ticks of 10 ms are too coarse for a percentage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,19 @@ class TreeReading:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """CPU since an earlier look."""
+    """CPU since an earlier reading."""
 
     before: TreeReading
     dt_s: float
 
     def percent(self, now: Process, then: Process | None) -> float:
-        """CPU of a process or thread in percent of a core; `then`: it in the earlier look."""
+        """CPU of a process or thread in percent of a core; `then`: its earlier reading."""
         if then is not None and then.identity == now.identity:
             ticks = max(0, now.ticks - then.ticks)
         elif now.started_ticks >= self.before.uptime_ticks:
             ticks = now.ticks
         else:
-            # The earlier look missed it; its whole life is not what it did since.
+            # The earlier reading missed it, so its total is not what it used since then.
             return 0.0
         return 100 * ticks / TICKS_PER_S / self.dt_s
 
@@ -76,8 +76,8 @@ def tree_of(
 def workers_of(root: Process, tree: Sequence[Process]) -> list[Process]:
     """The data loader's workers in a tree: those that PyTorch named, else forks of the process.
 
-    A fork has not called exec, so that it runs the same program and began on the same stack; where
-    that is not shown (another user's process), the same name is the next best sign.
+    A fork did not call exec, so it has the same program and the same first stack. If the stack is not
+    visible (another user's process), the same name decides.
     """
     named = [process for process in tree if process.name == WORKER_NAME and process is not root]
     if named:
@@ -102,7 +102,7 @@ def cpu_features(
     threads: Mapping[int, Process],
     rates: Rates,
 ) -> dict[str, Value]:
-    """What the tree does on the CPU, between two looks."""
+    """Columns for the CPU use of the tree, between two readings."""
     loaders = {worker.pid for worker in workers}
     others = [p for p in tree if p.pid not in loaders and p.pid != root.pid]
     values: dict[str, Value] = {
@@ -131,7 +131,7 @@ def cpu_features(
 
 
 def total_io(parts: Sequence[Io | None]) -> Io | None:
-    """The sum; None when a part may not be read, because a sum of the rest would be no counter."""
+    """The sum; None if a part cannot be read, because a sum of the rest would not be a counter."""
     known = [part for part in parts if part is not None]
     if len(known) < len(parts) or not parts:
         return None

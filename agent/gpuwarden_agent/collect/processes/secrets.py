@@ -1,11 +1,11 @@
 """Removes secrets from command lines before they leave the node.
 
-Four signs give a secret away: the name before it (`--api-key X`, `HF_TOKEN=X`, `Authorization: X`),
+A secret has one of four signs: the name before it (`--api-key X`, `HF_TOKEN=X`, `Authorization: X`),
 the program that is called (`mysql -pX`, `wandb login X`), its place (`https://user:X@host`), and its form
-(`ghp_...`, a JWT, a long run of random letters). Where in doubt it is hidden; what a machine-learning
-command is full of, such as `--max-tokens 512` or `--tokenizer X`, is known to be harmless.
+(`ghp_...`, a JWT, a long run of random letters). In doubt, a word is hidden; common options of machine
+learning, such as `--max-tokens 512` or `--tokenizer X`, are known to be harmless.
 
-detect-secrets (1.5) was tried first: it looks at lines of source code, and finds 39 of the 2,807 secrets of
+detect-secrets (1.5) is made for source code: it finds 39 of the 2,807 secrets of
 tests/agent/collect/processes/commands.py.
 """
 
@@ -16,9 +16,9 @@ from itertools import pairwise
 
 HIDDEN = "***"
 LENGTH_MAX = 512
-"""Characters of a command line that are told."""
+"""Most characters of a command line."""
 DEPTH_MAX = 4
-"""Quotes within quotes that are looked into; what is deeper is hidden whole."""
+"""Depth of quotes within quotes that are parsed; deeper ones are hidden completely."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -31,7 +31,7 @@ _STRONG = _words(
     "secretkey privatekey pgpassword sshpass requirepass masterauth otp dsn webhook pw psk sas"
 )
 _WEAK = _words("token tokens pass auth pat sig signature cookie cookies")
-"""Words that mean something else as often."""
+"""Words that often mean something else."""
 _ENDINGS = re.compile(
     r"[a-z0-9]+(?:password|passwd|passphrase|secret|apikey|authtoken)"
     r"|(?:db|user|store|key|my|root|admin|smtp|mail|http|proxy|ssh|sudo|become|redis|pg|mysql|ftp|vnc|wifi)"
@@ -50,7 +50,7 @@ _PLAIN_VALUE = re.compile(
     r"""["']?(?:[a-z_]{1,12}|-?[\d.]{1,3}|[^\s"']*/[^\s"']*|[^\s"']*\.(?:pem|key|crt|json|txt|ya?ml|toml|npy))["']?"""
 )
 _ABOUT = _words("file path dir name type mode method enabled url uri ttl timeout")
-"""Last words that say that the value is not the secret but something about it."""
+"""Last words of names whose value is not the secret itself."""
 _HARMLESS = _ABOUT | _words(
     "pad padding eos bos unk mask sep cls stop image video audio vision text special new max min num "
     "number count per id ids len length limit size dim types level levels budget batch drop "
@@ -113,7 +113,7 @@ _FED = re.compile(
     r"\b(echo|printf|yes)\s[^|;]{0,300}\|(?=[^|;]{0,100}(?:-stdin|\bsudo\s+-S|\b(?:ch)?passwd|passphrase-fd|with-token"
     r"|\b(?:kinit|cryptsetup|smbpasswd|gpg|su|login)\b))"
 )
-"""What is piped to a program that reads a password."""
+"""Text piped to a program that reads a password."""
 _SENT = re.compile(r"(?i)(\bexpect\b[^;]{0,40}pass[^;]{0,20};\s{0,4}send\s{1,4})[^;\s]+")
 _CALL = re.compile(r"""(\blogin\(\s*)(?:"[^"]*"?|'[^']*'?)""")
 _HERE = re.compile(r"""(<<<\s*)(?:"[^"]*"?|'[^']*'?|\S+)""")
@@ -146,7 +146,7 @@ _OPERATORS = frozenset(("|", "||", "&&", ";", "&"))
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """Where a program takes secrets."""
+    """How a program takes secrets."""
 
     flags: frozenset[str] = frozenset()
     """Flags before a secret: `-p X`, `-pX`, `-p=X`, `--pass X`, `--pass=X`."""
@@ -253,7 +253,7 @@ def program_of(arguments: Sequence[str]) -> list[str]:
 def parse_command(raw: bytes, limit: int) -> list[str]:
     """Arguments of /proc/PID/cmdline, of which `limit` bytes were read.
 
-    What was cut off is left out up to the end of the word before: half a secret has no form.
+    A word that was cut off is dropped: half a secret cannot be recognised by its form.
     """
     text = raw.decode(errors="replace")
     if len(raw) >= limit:
@@ -262,7 +262,7 @@ def parse_command(raw: bytes, limit: int) -> list[str]:
 
 
 class _Place:
-    """Which program the words are for, and what of it was seen."""
+    """The program that the words belong to, and how many arguments it had so far."""
 
     def __init__(self) -> None:
         self.program = ""
@@ -284,7 +284,7 @@ class _Place:
             self.words += 1
 
     def hides(self, before: str, word: str) -> str | None:
-        """The word with what this program takes as a secret hidden; None: nothing is."""
+        """The word with the program's secret hidden; None: it has none."""
         if before in self.at.flags and not _is_flag(word):
             return HIDDEN
         for flag in (*self.at.flags, *self.at.attached):
@@ -439,7 +439,7 @@ def _random_hidden(found: re.Match[str]) -> str:
 
 
 def looks_random(text: str) -> bool:
-    """Whether letters and digits alternate as in a key, and not as in a name.
+    """Whether letters and digits alternate as in a key.
 
     In 24 random letters and digits six of ten neighbours are of different classes (lower case, upper
     case, digit); in names that people make hardly more than three are.

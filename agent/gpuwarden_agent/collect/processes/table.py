@@ -1,9 +1,8 @@
-"""Lists the processes of a host; only the trees of GPU processes are read anew each time.
+"""Lists the processes of a host; only the trees of GPU processes are read each time.
 
-A host may have ten thousand processes, and a GPU process a hundred descendants. A process that is
-in no watched tree can only come into one by being born there, or by losing its parent: its own
-parent, once read, is known until then. What that misses, a pid that was used again between two
-looks, is found in turn: some of the others are read anew each time as well.
+A host may have ten thousand processes, a GPU process a hundred descendants. Other processes are cached:
+one can enter a watched tree only by a start in it, or when its parent ends. A pid that was used again
+between two readings escapes this rule, so a part of the cache is read again each time.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -11,11 +10,11 @@ from collections.abc import Collection, Iterable, Mapping
 from gpuwarden_agent.collect.processes.procfs import Process, ProcFs
 
 TURNS = 60
-"""Looks until every process was read anew."""
+"""Readings until every process was read again."""
 
 
 class ProcessTable:
-    """Remembers the processes that are in no watched tree."""
+    """Caches the processes that are in no watched tree."""
 
     def __init__(self, proc: ProcFs) -> None:
         self._proc = proc
@@ -56,7 +55,7 @@ def children_of(processes: Iterable[Process]) -> dict[int, list[Process]]:
 
 
 def with_descendants(roots: Iterable[int], processes: Mapping[int, Process]) -> list[int]:
-    """The pids of those roots that there are, and of all below them, each once."""
+    """The pids of the existing roots and of all their descendants, each once."""
     children = children_of(processes.values())
     found = dict.fromkeys(pid for pid in roots if pid in processes)
     queue = list(found)

@@ -16,14 +16,14 @@ from gpuwarden_agent.collect.processes.procfs import (
 from gpuwarden_agent.collect.processes.secrets import parse_command, program_of, without_secrets
 
 REFRESH_IN = 8
-"""Looks until the switches of a thread that used no CPU are read again."""
+"""Readings until the switches of a thread that used no CPU are read again."""
 
 
 class SwitchCounter:
-    """Context switches of all threads that a process has had since it was first seen.
+    """Counts context switches of all threads of a process since it was first seen.
 
     A process may have hundreds of threads, most of which sleep: those are read in turns. Their counts
-    come late and are not lost.
+    come late, but are not lost.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class SwitchCounter:
     def look(
         self, threads: Mapping[int, Process], read: Callable[[int], Switches | None]
     ) -> Switches | None:
-        """The total, `read` asked for the threads that are due; None where none may be read."""
+        """The total, after a `read` of the due threads; None if none can be read."""
         self._turn += 1
         living = {thread.identity for thread in threads.values()}
         for identity in self._known.keys() - living:
@@ -57,7 +57,7 @@ def _sum(parts: Sequence[Switches]) -> Switches:
 
 @dataclass(slots=True)
 class ProcessTracker:
-    """A GPU process from the look that saw it first to the one that does not see it any more."""
+    """A GPU process, from its first reading to its last."""
 
     owner: ProcessOwner = UNKNOWN_OWNER
     command: str | None = None
@@ -75,11 +75,11 @@ class ProcessTracker:
         return parse_paths(self.cgroup)
 
     def saw(self, root: Process, proc: ProcFs, *, commands: str) -> None:
-        """Learn who the process is, and again when it has become another program or was moved to
-        another group. `commands`: as of the setting.
+        """Read the owner of the process, again after exec or a move to another group. `commands`: the
+        setting of that name.
         """
         if root.state == "Z" and self._seen is not None:
-            return  # what it was is not shown any more
+            return  # the facts of an ended process are not visible any more
         raw = b"" if commands == "none" else proc.command(root.pid)
         seen = (proc.text_or_empty(f"{root.pid}/cgroup"), raw, root.name)
         if seen == self._seen:
@@ -93,15 +93,15 @@ class ProcessTracker:
         self.command = without_secrets(arguments) if arguments else None
 
     def saw_workers(self, workers: Sequence[Process]) -> int:
-        """Count those that were not there at the last look; gives the count since the first."""
+        """Count new workers; returns the count since the first reading."""
         now = {worker.identity for worker in workers}
         self.workers_started += len(now - self.workers)
         self.workers = now
         return self.workers_started
 
     def saw_io(self, io: Io | None) -> Io | None:
-        """Keep the counters from falling between a child's end and its parent's wait for it,
-        upon which the kernel adds the child's bytes to the parent's.
+        """Keep the counters from falling after a child ended: the kernel adds the child's bytes to the
+        parent's only when the parent waits for it.
         """
         if io is None or self.io is None:
             self.io = io or self.io

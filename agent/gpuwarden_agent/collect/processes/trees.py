@@ -1,8 +1,8 @@
 """Reads GPU processes and their process trees every ten seconds: owner, limits and CPU activity.
 
 The driver names the processes; /proc and the control groups tell what each does on the CPU, who it
-belongs to and what it may use. `ProcessProbe` takes the looks; what they mean is decided in
-`rates.py`, `tracker.py`, `cgroup.py` and `nvidia/processes.py`.
+belongs to and what it may use. `ProcessProbe` reads; `rates.py`, `tracker.py`, `cgroup.py` and
+`nvidia/processes.py` evaluate the readings.
 """
 
 import logging
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOCK_WAIT_S = 0.5
-"""How long to wait, all in all, for GPUs whose own probes are in a driver call."""
+"""Total time to wait for GPUs whose own probes are in a driver call."""
 
 
 class ProcessGpu(Protocol):
-    """A GPU as it is told apart here."""
+    """A GPU whose processes are read."""
 
     @property
     def index(self) -> int: ...
@@ -59,13 +59,13 @@ class ProcessGpu(Protocol):
 
 
 class ProcessSource(Protocol):
-    """Tells which processes are on one GPU."""
+    """Reads the processes on one GPU."""
 
     @property
     def device(self) -> ProcessGpu: ...
 
     def held(self) -> Sequence[HeldGpu] | None:
-        """None where it does not tell. Raises NvmlError and ProbeError."""
+        """Processes on the GPU; None: not reported. Raises NvmlError and ProbeError."""
         ...
 
 
@@ -91,12 +91,12 @@ class ProcessProbe:
         name: str = "processes",
         pods: "PodDirectory | None" = None,
     ) -> None:
-        """`are_pids_ours`: the driver's pids are those of `proc`; None: find out. `commands`: tell
-        command lines. `others`: GPUs that are not NVIDIA's. `pods`: None where nobody names them.
+        """`are_pids_ours`: the driver's pids are those of `proc`; None: find out. `commands`: the setting
+        of that name. `others`: GPUs of other makers. `pods`: None: no names of pods.
         """
         self.name = name
         self.failed: Counter[str] = Counter()
-        """GPUs whose processes could not be asked for, by reason."""
+        """GPUs whose processes could not be read, by reason."""
         self._gpus: list[ProcessSource] = [GpuProcesses(device, clock) for device in devices]
         self._gpus += others
         self._clock = clock
@@ -111,15 +111,15 @@ class ProcessProbe:
         self._trackers: dict[Identity, ProcessTracker] = {}
 
     def watch(self, device: NvmlCalls) -> None:
-        """Ask one more GPU, which came while the agent runs. May be called from any thread."""
+        """Read one more GPU, which came while the agent runs. May be called from any thread."""
         self._gpus.append(GpuProcesses(device, self._clock))
 
     def describe(self) -> Reading:
         return {}
 
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
-        patience = self._clock.monotonic() + LOCK_WAIT_S
-        answers = [(gpu.device, self._held(gpu, patience)) for gpu in self._gpus]
+        until_s = self._clock.monotonic() + LOCK_WAIT_S
+        answers = [(gpu.device, self._held(gpu, until_s)) for gpu in self._gpus]
         if answers and all(held is None for _, held in answers):
             raise ProbeError("no GPU tells which processes it has")
         now_s = self._clock.monotonic()
@@ -138,7 +138,7 @@ class ProcessProbe:
         """Nothing to give back."""
 
     def _of_pod(self, values: dict[str, Value], gpu_uuid: str, now_s: float) -> dict[str, Value]:
-        """Columns of a process in a pod. Its control group names the pod for certain."""
+        """Columns of a process in a pod. The uid in its control group is the surest name of the pod."""
         uid = uid_of_cgroup(str(values.get("cgroup") or ""))
         named = self._pods.by_uid(uid) if self._pods is not None else None
         if named is None:
@@ -150,12 +150,10 @@ class ProcessProbe:
         user = named.user or values.get("username")
         return {"pod": named.pod, "workload": named.workload, "username": user}
 
-    def _held(self, gpu: ProcessSource, patience: float) -> Sequence[HeldGpu] | None:
-        """Processes of a GPU; None where it does not tell. What is wrong with the GPU as such its
-        own probe reports.
-        """
+    def _held(self, gpu: ProcessSource, until_s: float) -> Sequence[HeldGpu] | None:
+        """Processes of a GPU; None: not reported. The GPU's own probe reports what is wrong with it."""
         device = gpu.device
-        if not device.lock.acquire(timeout=max(0.0, patience - self._clock.monotonic())):
+        if not device.lock.acquire(timeout=max(0.0, until_s - self._clock.monotonic())):
             self.failed[f"GPU {device.index}: in a driver call that does not return"] += 1
             return None
         try:
@@ -167,7 +165,7 @@ class ProcessProbe:
             device.lock.release()
 
     def _features(self, pids: Collection[int]) -> dict[int, dict[str, Value]]:
-        """Columns from /proc by pid. A process that /proc does not have has none."""
+        """Columns from /proc by pid, without processes that /proc does not have."""
         if not self._are_pids_known() or not (pids or self._trackers):
             self._last = None
             return {}
@@ -201,10 +199,9 @@ class ProcessProbe:
 
     def _look(self, pids: Collection[int]) -> TreeReading:
         now, uptime_ticks = self._clock.monotonic(), self._proc.uptime_ticks()
-        # A GPU that does not answer for a while has not lost its processes: as long as they live,
-        # they are remembered.
-        remembered = {pid for pid, _ in self._trackers}
-        processes = self._table.trees({*pids, *remembered})
+        # A GPU that does not answer for a while keeps its processes: they are tracked while they live.
+        tracked = {pid for pid, _ in self._trackers}
+        processes = self._table.trees({*pids, *tracked})
         threads = {
             processes[pid].identity: self._proc.threads(pid) for pid in pids if pid in processes
         }
@@ -223,7 +220,7 @@ class ProcessProbe:
         workers: Sequence[Process],
         threads: Mapping[int, Process],
     ) -> dict[str, Value]:
-        """What one look tells of a process and its descendants."""
+        """Columns of a process and its descendants from one reading."""
         io = tracker.saw_io(total_io([self._proc.io(p.pid) for p in tree if p.state != "Z"]))
         switches = tracker.switches.look(threads, lambda tid: self._proc.switches(root.pid, tid))
         values: dict[str, Value] = {
@@ -258,7 +255,7 @@ class ProcessProbe:
 
 
 def driver_columns(gpu: int, held: HeldGpu) -> dict[str, Value]:
-    """What the driver tells of a process."""
+    """Columns from the driver."""
     return {
         "gpu": gpu,
         "gpu_uuid": held.gpu_uuid,
@@ -271,7 +268,7 @@ def driver_columns(gpu: int, held: HeldGpu) -> dict[str, Value]:
 
 
 def owner_columns(tracker: ProcessTracker) -> dict[str, Value]:
-    """Who a process is. `is_in_kubernetes` is no column: its pod may be known elsewhere."""
+    """Columns of the owner. `is_in_kubernetes` is not a column: the caller looks up the pod."""
     owner = tracker.owner
     return {
         "process_name": owner.process_name,
@@ -290,7 +287,7 @@ def owner_columns(tracker: ProcessTracker) -> dict[str, Value]:
 
 
 def limit_columns(limits: CgroupLimits) -> dict[str, Value]:
-    """What the control group of a process lets it use."""
+    """Columns of the limits of a process's control group."""
     return {
         "cgroup_cpu_limit_cores": limits.cpu_cores,
         "cgroup_cpu_throttled_seconds_total": limits.throttled_seconds,
@@ -302,7 +299,7 @@ def limit_columns(limits: CgroupLimits) -> dict[str, Value]:
 def processes_by_gpu(
     answers: Sequence[tuple[ProcessGpu, Sequence[HeldGpu] | None]],
 ) -> dict[str, int]:
-    """How many processes each GPU that answered has, MIG devices with any counted as well."""
+    """Number of processes on each GPU that answered, and on MIG devices with processes."""
     pids: dict[str, set[int]] = {}
     for device, held in answers:
         if held is None or device.uuid is None:

@@ -1,7 +1,7 @@
 """Reads the GPUs that a scheduler has allocated, with or without a process, every ten seconds.
 
-Kubernetes tells them by the kubelet's socket, Slurm by what it leaves on the node. A GPU that is given
-out and has no process is waste that no process table shows.
+Kubernetes reports them by the kubelet's socket, Slurm by its files on the node. A GPU that is allocated
+and has no process is waste that no process table shows.
 """
 
 import json
@@ -41,7 +41,7 @@ resource claims."""
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A device, as its scheduler names it, that an owner has."""
+    """A device, by its scheduler's name, that is allocated to an owner."""
 
     scheduler: str
     device: str
@@ -53,7 +53,7 @@ class Allocation:
 
 
 def of_pods(containers: Sequence[ContainerDevices]) -> Iterator[Allocation]:
-    """What the kubelet gave out of NVIDIA's and AMD's devices."""
+    """Allocations of NVIDIA's and AMD's devices by the kubelet."""
     for given in containers:
         if given.resource.startswith(VENDORS):
             pod = f"{given.namespace}/{given.pod}"
@@ -68,7 +68,7 @@ def of_pods(containers: Sequence[ContainerDevices]) -> Iterator[Allocation]:
 
 
 def of_jobs(jobs: Sequence[JobGpus], name_of: Callable[[int], str]) -> Iterator[Allocation]:
-    """What Slurm gave out."""
+    """Allocations by Slurm."""
     for job in jobs:
         username = None if job.uid is None else name_of(job.uid)
         for device in job.gpus:
@@ -76,13 +76,13 @@ def of_jobs(jobs: Sequence[JobGpus], name_of: Callable[[int], str]) -> Iterator[
 
 
 def noted_jobs(notes: SlurmNotes) -> Callable[[], Sequence[JobGpus]]:
-    """Jobs that run, as their prologs noted them; none where the notes cannot be read."""
+    """Running jobs by the notes of their prologs; none if the notes cannot be read."""
 
     def look() -> Sequence[JobGpus]:
         try:
             found = notes.look()
         except OSError:
-            return ()  # the probe of jobs tells of it
+            return ()  # the probe of jobs reports it
         running = (note for note in found.values() if note.ended_ms is None)
         return [JobGpus(n.job, n.number("SLURM_JOB_UID"), gpus_of(n)) for n in running]
 
@@ -90,7 +90,7 @@ def noted_jobs(notes: SlurmNotes) -> Callable[[], Sequence[JobGpus]]:
 
 
 class AllocationProbe:
-    """The allocations of a node."""
+    """Reads the allocations of a node."""
 
     name = "allocations"
     simulated = False
@@ -109,9 +109,9 @@ class AllocationProbe:
         pods: "PodDirectory | None" = None,
         name_of: Callable[[int], str] = user_name,
     ) -> None:
-        """`kubelet`, `jobs`: None where the node has no such scheduler; `pods`: where nobody names them."""
+        """`kubelet`, `jobs`: None if the node has no such scheduler; `pods`: None: no names of pods."""
         self.failed: Counter[str] = Counter()
-        """What could not be told, by reason."""
+        """Failed readings, by reason."""
         self._names = names
         self._clock = clock
         self._shared = shared
@@ -121,7 +121,7 @@ class AllocationProbe:
         self._name_of = name_of
 
     def describe(self) -> Reading:
-        """Labels that the cluster gives the node."""
+        """Labels of the node in the cluster."""
         labels = self._pods.node_labels if self._pods is not None else None
         return {} if labels is None else {"nodes": [{"labels": json.dumps(dict(labels))}]}
 
@@ -154,7 +154,7 @@ class AllocationProbe:
                 **self._named(given.pod),
                 "processes": self._shared.processes_on(uuid, now_s),
             }
-            # A shared GPU may be given to one container several times over.
+            # A shared GPU may be allocated to one container several times.
             rows[uuid, given.owner] = coerce("allocation_samples", values)
         self._shared.pods = SharedReading(now_s, {uuid: frozenset(p) for uuid, p in pods.items()})
         if self._pods is not None:
@@ -165,7 +165,7 @@ class AllocationProbe:
         """Nothing to give back."""
 
     def _named(self, pod: str | None) -> dict[str, Value]:
-        """Columns that a pod's labels and owner fill."""
+        """Columns from a pod's labels and owner."""
         if pod is None:
             return {}
         columns: dict[str, Value] = {"namespace": pod.partition("/")[0]}
@@ -179,7 +179,7 @@ class AllocationProbe:
         return columns
 
     def _ask(self) -> tuple[list[Allocation], list[str]]:
-        """What the schedulers gave out, and why something of it is not known."""
+        """Allocations of the schedulers, and errors."""
         found: list[Allocation] = []
         errors: list[str] = []
         # A node without the socket is in no cluster now.
@@ -206,7 +206,7 @@ def allocation_probe(
     kubelet: Path = SOCKET,
     slurm_folders: Sequence[Path] = slurm.INSTALLED,
 ) -> AllocationProbe | None:
-    """The probe of this host; None where neither Kubernetes nor Slurm is installed."""
+    """The probe of this host; None if neither Kubernetes nor Slurm is installed."""
     has_kubelet = is_there(kubelet.parent)
     has_slurm = any(map(is_there, slurm_folders))
     if not has_kubelet and not has_slurm and pods is None:

@@ -1,4 +1,4 @@
-"""Maps schedulers' names of a GPU to UUIDs: UUID, replica of one, number of its device file, PCI bus id."""
+"""Maps schedulers' names of a GPU to UUIDs: UUID, replica, number of the device file, PCI bus id."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from pathlib import Path
 from gpuwarden_agent.collect.files import read_text
 
 DRIVER = Path("/proc/driver/nvidia")
-"""Where NVIDIA's kernel module tells the numbers of device files, to everyone."""
+"""Folder in which NVIDIA's kernel module has the numbers of device files, readable by everyone."""
 
 _HEX = "[0-9a-fA-F]"
 _UUID = re.compile(rf"((?:GPU|MIG)-{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}})(?:::.*)?")
@@ -21,7 +21,7 @@ Gpu = tuple[int | None, str]
 
 
 class GpuNames:
-    """Finds GPUs by what others call them."""
+    """Finds GPUs by their names in schedulers."""
 
     def __init__(
         self,
@@ -30,8 +30,8 @@ class GpuNames:
         *,
         others: Callable[[], Mapping[str, tuple[int, str]]] = dict,
     ) -> None:
-        """`bus_ids`: index and UUID by PCI bus id; may grow while GPUs are opened. `others`: the same of
-        GPUs that are not NVIDIA's.
+        """`bus_ids`: index and UUID by PCI bus id; may grow while GPUs are opened. `others`: the same for
+        GPUs of other makers.
         """
         self._others = others
         self._bus_ids = bus_ids
@@ -62,6 +62,6 @@ class GpuNames:
         for bus_id in gpus.keys() - self._minors.keys():
             text = read_text(f"{self._driver}/gpus/{bus_id}/information")
             told = _MINOR.search(text or "")
-            # Where the module does not tell, both count the GPUs in the order of their buses.
+            # Without the module's file: both number the GPUs in the order of their buses.
             self._minors[bus_id] = int(told.group(1)) if told else gpus[bus_id][0]
         return next((gpu for bus, gpu in gpus.items() if self._minors.get(bus) == minor), None)

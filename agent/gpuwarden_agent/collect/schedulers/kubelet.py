@@ -1,7 +1,7 @@
 """Asks the kubelet which container has which devices: its pod-resources socket, List of version 1.
 
 The one gRPC call needs HTTP/2 and five messages; a gRPC library would take more memory than the
-rest of the agent. h2 is imported with the first call, so that a host without Kubernetes pays nothing.
+rest of the agent. h2 is imported at the first call, so that other hosts do not load it.
 """
 
 import socket
@@ -24,7 +24,7 @@ VARINT_BYTES_MAX = 10
 
 
 class PodResourcesError(Exception):
-    """The kubelet did not say; the message says why."""
+    """The kubelet gave no answer; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ContainerDevices:
 
 
 def parse_list(answer: bytes) -> list[ContainerDevices]:
-    """ListPodResourcesResponse. Raises ValueError when it is not that."""
+    """Parse a ListPodResourcesResponse. Raises ValueError for other bytes."""
     found = []
     for pod in submessages(answer, 1):
         name, namespace = string(pod, 1), string(pod, 2)
@@ -115,7 +115,7 @@ def _call(connection: socket.socket, method: str, left_s: Callable[[], float]) -
 
 
 class _Answer:
-    """What came of a gRPC answer so far."""
+    """The received part of a gRPC answer."""
 
     def __init__(self) -> None:
         self.is_whole = False

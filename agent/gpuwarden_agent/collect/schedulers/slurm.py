@@ -1,7 +1,7 @@
 """Finds which GPUs Slurm gave to the jobs of this node, from files on the node.
 
-Neither squeue nor scontrol is called: they load the controller, once a node. A job is a folder of the
-control groups. Its GPUs come, best first, from
+squeue and scontrol are not called, because each node would load the controller. A job is a folder of
+the control groups. Its GPUs come, best source first, from
 
 - what the prolog of `gpuwarden slurm install` noted (`slurm_notes.py`);
 - the device group of version 1, where the node denies all devices that are not listed;
@@ -9,8 +9,8 @@ control groups. Its GPUs come, best first, from
   SLURM_JOB_GPUS only of the batch or interactive step, because srun carries it to other nodes, where
   the numbers mean nothing.
 
-All are numbers of device files (/dev/nvidia3), not of CUDA. A job with none (an allocation in which
-no step has run yet) has no GPUs that can be told. Reading the environment of other users' processes
+All are numbers of device files (/dev/nvidia3), not of CUDA. GPUs of a job without any source (an
+allocation in which no step has run yet) are unknown. Reading the environment of other users' processes
 needs CAP_SYS_PTRACE.
 """
 
@@ -29,17 +29,17 @@ from gpuwarden_agent.collect.processes.procfs import ProcFs
 INSTALLED = tuple(
     Path(path) for path in ("/var/spool/slurmd", "/var/spool/slurm", "/etc/slurm", "/run/slurm")
 )
-"""Any of these: the host is, or may become, a node of Slurm."""
+"""If one of these exists, the host is, or may become, a node of Slurm."""
 JOB_STEPS = ("step_batch", "step_interactive")
 """Steps that have all GPUs of their job on this node."""
 PROCESSES_A_GROUP = 4
-"""How many of a group's processes are looked at: all inherited the same environment."""
+"""Number of a group's processes to read: all inherited the same environment."""
 
 _JOB = re.compile(r"job_(\d+)")
 _UID = re.compile(r"uid_(\d+)")
 _NVIDIA_MAJOR = "195"
 _GPU_MINOR_MAX = 247
-"""Device files above it are the driver's own: nvidiactl, nvidia-modeset."""
+"""Device files above this are the driver's own: nvidiactl, nvidia-modeset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class JobFolder:
 
 @dataclass(frozen=True, slots=True)
 class JobGpus:
-    """What a job has on this node."""
+    """GPUs of a job on this node."""
 
     job: str
     uid: int | None
@@ -63,7 +63,7 @@ class JobGpus:
 
 
 def devices_allowed(devices_list: str | None) -> tuple[str, ...] | None:
-    """GPUs in a devices.list of version 1; None where it does not constrain them."""
+    """GPUs in a devices.list of version 1; None if it does not constrain them."""
     if not devices_list:
         return None
     minors = []
@@ -79,8 +79,8 @@ def devices_allowed(devices_list: str | None) -> tuple[str, ...] | None:
 
 
 def gpus_told(step: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """GPUs that a process of a step was given; MIG devices by UUID, because their numbers are no
-    device files.
+    """GPUs in the environment of a step's process; MIG devices by UUID, because their numbers are not
+    those of device files.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     if all(name.startswith("MIG-") for name in visible):
@@ -90,7 +90,7 @@ def gpus_told(step: str, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def numbers_of(text: str) -> Iterator[str]:
-    """ "0,2-4" as 0, 2, 3, 4; what is no number is left out."""
+    """ "0,2-4" as 0, 2, 3, 4; other parts are skipped."""
     for part in text.split(","):
         begin, _, end = part.strip().partition("-")
         first, last = number(begin), number(end or begin)
@@ -118,7 +118,7 @@ def _add(found: dict[str, JobFolder], name: str, folder: str, uid: int | None) -
 
 def _scopes(mounts: Mapping[str, CgroupMount]) -> Iterator[str]:
     """Folders that hold jobs. A node may run several slurmd: each has its name in its own."""
-    # Where version 1 constrains devices, its folder says most.
+    # If version 1 constrains devices, its folder has the GPUs.
     for controller in ("devices", "freezer", "memory", "cpuset"):
         if controller in mounts:
             root = mounts[controller].folder
@@ -145,15 +145,15 @@ class SlurmJobs:
         proc: ProcFs,
         noted: Callable[[], Sequence[JobGpus]] = tuple,
     ) -> None:
-        """`noted`: jobs of which the prolog noted the GPUs, which need no other source."""
+        """`noted`: jobs whose GPUs the prolog noted; they need no other source."""
         self._mounts = mounts
         self._proc = proc
         self._noted = noted
         self.unreadable = 0
-        """Jobs at the latest look of which no process's environment may be read."""
+        """Jobs in the last reading whose processes' environments could not be read."""
 
     def look(self) -> list[JobGpus]:
-        """Jobs whose GPUs can be told."""
+        """Jobs whose GPUs are known."""
         self.unreadable = 0
         noted = {job.job: job for job in self._noted()}
         jobs = [
@@ -168,7 +168,7 @@ class SlurmJobs:
         for step, pid in self._processes(job.folder):
             owner = real_uid(self._proc.text_or_empty(f"{pid}/status"))
             if not owner:
-                continue  # slurmstepd, or it has ended
+                continue  # slurmstepd, or an ended process
             uid, processes = owner, processes + 1
             environ = parse_environ(self._proc.text_or_empty(f"{pid}/environ"))
             is_readable = is_readable or bool(environ)

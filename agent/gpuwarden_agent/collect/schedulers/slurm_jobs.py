@@ -1,7 +1,7 @@
-"""Reads Slurm's jobs on this node: what prolog and epilog noted, and what their control groups have used.
+"""Reads Slurm's jobs on this node: notes of prolog and epilog, and the use of their control groups.
 
-A job is a row when its note appears, every ten seconds while it runs, and when its epilog has run. After a
-restart the notes are read again, so that no job is forgotten; rows that come twice say the same.
+A job gets a row when its note appears, every ten seconds while it runs, and when its epilog has run.
+After a restart the notes are read again, so that no job is lost; a repeated row has the same values.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,7 +27,7 @@ from gpuwarden_agent.probe import Probe, ProbeError, Reading, Row, Value
 
 TABLE = "slurm_job_samples"
 USED_EVERY_MS = 10_000
-"""How often a job that runs is a row."""
+"""Interval of the rows of a running job."""
 
 
 def gpus_of(note: JobNote) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ def gpus_of(note: JobNote) -> tuple[str, ...]:
 
 
 def cpus_of(note: JobNote) -> int | None:
-    """CPUs of the job on this node, where all its nodes have as many: "8", "8(x2)"; None for "8,4"."""
+    """CPUs of the job on this node, if all its nodes have the same number: "8", "8(x2)"; None for "8,4"."""
     return number((note.text("SLURM_JOB_CPUS_PER_NODE") or "").partition("(x")[0])
 
 
@@ -81,7 +81,7 @@ def groups_of_jobs(mounts: Mapping[str, CgroupMount]) -> dict[str, dict[str, str
 
 
 class SlurmJobProbe:
-    """Slurm's jobs of a node."""
+    """Reads Slurm's jobs of a node."""
 
     name = "slurm"
     simulated = False
@@ -102,9 +102,9 @@ class SlurmJobProbe:
         self._mounts = CgroupFs().mounts if mounts is None else mounts
         self._name_of = name_of
         self._told: dict[str, tuple[int, int | None]] = {}
-        """Start and end of the jobs that are rows."""
+        """Start and end of the jobs that had rows."""
         self._used: dict[str, dict[str, Value]] = {}
-        """What each job had used when it was last looked at: its group is gone at its end."""
+        """Last known use of each job, because its group is gone at its end."""
 
     def describe(self) -> Reading:
         return {}
@@ -179,7 +179,9 @@ def slurm_probes(
     notes: Path = NOTES,
     installed: Sequence[Path] = INSTALLED,
 ) -> list[Probe]:
-    """`bus_ids`: GPUs by PCI bus id; may grow. `controller`: ask Slurm's controller, too."""
+    """The probes of Slurm on this host. `bus_ids`: GPUs by PCI bus id; may grow. `controller`: ask Slurm's
+    controller, too.
+    """
     probes: list[Probe] = []
     if any(map(is_there, (notes, *installed))):
         probes.append(SlurmJobProbe(SlurmNotes(notes), GpuNames(bus_ids)))

@@ -1,8 +1,8 @@
-"""Reads what Slurm's prolog and epilog noted of the jobs of this node: a folder in memory, two files a job.
+"""Reads the notes of Slurm's prolog and epilog about the jobs of this node: two files a job, in memory.
 
-`JOB` is written when the job begins, `JOB.end` when it is over; both are NAME=value texts separated by
-NUL, and "." ends one that is whole. Only root may write there: the agent reads, and what it has read stays
-for it to read again after a restart. Files that are not whole are counted, and are no job.
+`JOB` is written when the job starts, `JOB.end` when it ends. Both are NAME=value texts separated by NUL;
+a complete file ends with ".". Only root may write there. The agent does not delete notes, so it can read
+them again after a restart. Incomplete files are counted and skipped.
 """
 
 import os
@@ -17,13 +17,13 @@ NOTES = Path("/run/gpuwarden-slurm")
 """Where the scripts of `gpuwarden slurm install` write."""
 END = ".end"
 NOTE_BYTES_MAX = 64 * 1024
-"""Of one file: a list of thousands of nodes is shorter."""
+"""Limit for one file; a list of thousands of nodes is shorter."""
 JOBS_MAX = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class JobNote:
-    """A job as its prolog and epilog noted it."""
+    """The notes of prolog and epilog about a job."""
 
     job: str
     fields: Mapping[str, str]
@@ -33,7 +33,7 @@ class JobNote:
     """None: its epilog has not run."""
 
     def text(self, name: str) -> str | None:
-        """A variable; None where it is absent, empty, or what Slurm writes for nothing."""
+        """A variable; None if it is absent, empty, or Slurm's text for none."""
         value = self.fields.get(name, "")
         return None if value in ("", "(null)", "N/A") else value
 
@@ -43,7 +43,7 @@ class JobNote:
 
 
 def parse_note(content: bytes) -> dict[str, str] | None:
-    """The variables of a file; None where it is not whole."""
+    """The variables of a file; None if it is not complete."""
     *parts, end, rest = [b"", *content.split(b"\0")]
     if end != b"." or rest:
         return None
@@ -52,17 +52,17 @@ def parse_note(content: bytes) -> dict[str, str] | None:
 
 
 class SlurmNotes:
-    """The folder of notes. Files that have not changed are not read again."""
+    """Reads the folder of notes; unchanged files are not read again."""
 
     def __init__(self, folder: Path = NOTES) -> None:
         self.failed: Counter[str] = Counter()
-        """What could not be read, by reason."""
+        """Files that could not be read, by reason."""
         self._folder = folder
         self._known: dict[str, tuple[tuple[int, int], Mapping[str, str] | None]] = {}
 
     def look(self) -> dict[str, JobNote]:
-        """Jobs of this node by id: those that run, and those that ended within the hour. Raises OSError
-        where the folder is there and cannot be read."""
+        """Jobs of this node by id: running ones, and those that ended within the hour. Raises OSError if
+        the folder cannot be read."""
         seen = self._files()
         known, self._known = self._known, {}
         found: dict[str, JobNote] = {}
@@ -94,7 +94,7 @@ class SlurmNotes:
                     try:
                         stat = entry.stat(follow_symlinks=False)
                     except FileNotFoundError:
-                        continue  # the epilog of another job cleaned up
+                        continue  # deleted by the epilog of another job
                     files[entry.name] = (stat.st_mtime_ns // 1_000_000, stat.st_size)
         except (FileNotFoundError, NotADirectoryError):
             return {}

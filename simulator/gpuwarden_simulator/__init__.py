@@ -1,4 +1,4 @@
-"""Simulates GPU hosts: plausible readings of any model, with jobs and faults to diagnose."""
+"""Simulates GPU hosts: plausible readings of any model, with jobs and faults."""
 
 from gpuwarden_simulator.faults.kinds import Fault, FaultKind
 from gpuwarden_simulator.faults.script import load_script

@@ -1,8 +1,8 @@
 """Runs many simulated or replayed agents in one process, each with the real sampler, spool and
 shipper.
 
-What they share is one pool of connections and one thread for the spools; what differs from a real
-fleet is that their clocks agree perfectly.
+They share one pool of connections and one thread for the spools. Unlike in a real fleet, their clocks
+are exactly the same.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ from gpuwarden_agent.worker import Worker
 log = logging.getLogger(__name__)
 
 MEMORY_SPOOLS_BYTES_MAX = 512 * 1024**2
-"""Bytes of all spools in memory together."""
+"""Total bytes of all spools in memory."""
 CONNECTIONS_MAX = 100
 BACKFILLS_MAX = 4
-"""Nodes that produce their past at the same time: each holds thousands of rows meanwhile."""
+"""Nodes that produce their past at the same time; each holds thousands of rows."""
 LOOK_EVERY_S = 1.0
 
 
@@ -45,14 +45,13 @@ async def run_fleet(
     settings: AgentSettings | None = None,
     on_counters: Callable[[Counters], None] = lambda counters: None,
 ) -> Counters:
-    """Run one agent for each (name, its probe or probes) until `stop`, or for `duration_s`; the sum of
-    their counters.
+    """Run one agent for each (name, its probe or probes) until `stop`, or for `duration_s`. Returns the sum
+    of their counters.
 
-    `state_dir`: folder of the nodes' spools, one folder each; None: in memory, so that what the
-    collector has not taken within the stop timeout is lost. `history_s`: seconds of past that each
-    node produces first. `settings`: everything but node and address, which are set here.
-    `on_counters`: is told the sum of them every few seconds.
-    Raises StartError.
+    `state_dir`: folder of the nodes' spools, one folder each; None: spools in memory, whose batches are
+    lost if the collector does not take them within the stop timeout. `history_s`: seconds of past that
+    each node produces first. `settings`: all settings except node and address, which are set here.
+    `on_counters`: gets the sum of the counters every second. Raises StartError.
     """
     settings = settings or AgentSettings(backend="simulator")
     backfill_from_ms = to_ms(clock.now()) - round(history_s * 1000) if history_s else None
@@ -100,7 +99,7 @@ async def _watch(
     running: Sequence[Counters],
     on_counters: Callable[[Counters], None],
 ) -> None:
-    """Stop the fleet when its time is over, and tell of a collector that is away."""
+    """Stop the fleet when its time is over, and log when the collector is away."""
     ends_at_s = None if duration_s is None else clock.monotonic() + duration_s
     is_away = False
     while True:

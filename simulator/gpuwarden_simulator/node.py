@@ -33,21 +33,21 @@ from gpuwarden_simulator.jobs.workload import (
 from gpuwarden_simulator.slow_tables import SlowTables
 
 FIRST_STEP_MS = 1_000
-"""What the first tick lives through, so that its readings are those of a running node."""
+"""Simulated time before the first tick, so that its readings are those of a running node."""
 
 STEPS_MAX = 120
-"""A gap between two ticks is walked second by second, a long one in this many strides."""
+"""Most steps between two ticks; a longer gap has longer steps."""
 
 SLOW_COLUMNS_MS = 10_000
 """How often host_samples has its slow columns."""
 
 
 class SimulatedNode:
-    """A GPU node that does not exist, as a probe.
+    """A simulated GPU node, as a probe.
 
-    The same arguments and the same sequence of ticks give the same rows. Ticks may lie in the past
-    and may skip; they must go forward. The first tick finds the node as if it had run for days;
-    times of `script` count from there.
+    The same arguments and the same sequence of ticks give the same rows. Ticks may be in the past and
+    may skip; they must grow. At the first tick the node has run for days; times of `script` count from
+    there.
     """
 
     name = "simulator"
@@ -67,11 +67,11 @@ class SimulatedNode:
         script: Sequence[Fault] = (),
         stride_ms: int = 1_000,
     ) -> None:
-        """`name`: the node's. `host`: also stand in for the node, not only for its GPUs.
-        `stride_ms`: how far a step of its physics goes between two ticks that are apart.
+        """`name`: that of the node. `host`: simulate the node, too, not only its GPUs. `stride_ms`:
+        length of a step of its physics between two distant ticks.
 
-        Raises ValueError where the workloads do not name each GPU once, or the node cannot have a
-        fault of the script.
+        Raises ValueError if the workloads do not name each GPU once, or the node cannot have a fault
+        of the script.
         """
         self.node = name
         identity = f"{seed}/{name}"
@@ -89,7 +89,7 @@ class SimulatedNode:
         self._effects = Effects(script, gpus)
         self._slow = SlowTables(model, self._devices, identity, self._effects, host=host)
         self._events = scripted_events.schedule(self._effects.faults, self._devices)
-        self._events_told = 0
+        self._events_sent = 0
         self._identity = identity
         self._rng = random.Random(f"readings/{identity}")
         self._up_before_s = random.Random(f"uptime/{identity}").uniform(5, 40) * 86_400
@@ -109,7 +109,7 @@ class SimulatedNode:
         )
 
     def describe(self) -> Reading:
-        """Rows of `gpus` and `nodes`; without `host`, the node's own facts are left to others."""
+        """Rows of `gpus` and `nodes`; without `host`, other probes describe the node itself."""
         node: Row = driver_facts(self._model) | {"gpus": len(self._devices)}
         if self._host:
             node |= {
@@ -131,15 +131,15 @@ class SimulatedNode:
         return {"nodes": [node], "gpus": gpus}
 
     def bus_ids(self) -> dict[str, tuple[int, str]]:
-        """Index and UUID of its GPUs by PCI bus id, as a scheduler's names of them need."""
+        """Index and UUID of its GPUs by PCI bus id, for names in schedulers."""
         rows = [device.describe() for device in self._devices]
         return {
             str(row["pci_bus_id"]): (int(str(row["gpu"])), str(row["gpu_uuid"])) for row in rows
         }
 
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
-        """The samples of a tick; none while the node reboots. A clock that is set back does not set back what
-        is simulated: its time goes on, ahead of the clock from then on.
+        """The samples of a tick; none while the node reboots. After the clock was set back, simulated time
+        continues, ahead of the clock.
         """
         last_ms = self._last_ms
         ts_ms += self._ahead_ms
@@ -174,10 +174,10 @@ class SimulatedNode:
         return reading
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
     def _living(self, ts_ms: int) -> Sequence[int]:
-        """GPUs that the driver reaches."""
+        """GPUs that are not lost."""
         everything = range(len(self._devices))
         if not self._effects.faults:
             return everything
@@ -206,7 +206,7 @@ class SimulatedNode:
             reading[table] = rows
 
     def _ask(self, at_ms: int) -> None:
-        """What each job asks for in the second that ends at `at_ms`."""
+        """Compute the load of each job in the second that ends at `at_ms`."""
         rng = self._rng
         jobs = [timeline.job_at(at_ms) for timeline in self._timelines]
         effects, start_ms = self._effects, self._start_ms
@@ -219,7 +219,7 @@ class SimulatedNode:
             ]
 
     def _loads(self, at_ms: int) -> Iterator[tuple[int, GpuLoad]]:
-        """The load of each GPU at the instant that was last asked about."""
+        """The load of each GPU at the last computed instant."""
         effects = self._effects if self._effects.faults else None
         for job, asked in self._asked:
             for gpu, load in gpu_loads(job, asked):
@@ -242,7 +242,7 @@ class SimulatedNode:
         self._slow.boot(self._gpu_states, ts_ms - FIRST_STEP_MS, is_first=True)
 
     def _walk(self, from_ms: int, to_ms: int) -> None:
-        """Live through the time between two ticks."""
+        """Simulate the time between two ticks."""
         span_ms = to_ms - from_ms
         steps = min(max(round(span_ms / self._stride_ms), 1), STEPS_MAX)
         dt = span_ms / 1000 / steps
@@ -256,7 +256,7 @@ class SimulatedNode:
             before_ms = at_ms
 
     def _reset(self, after_ms: int, until_ms: int) -> None:
-        """Begin anew with what was reset or rebooted between two instants."""
+        """Restart GPUs and node that were reset or rebooted between two instants."""
         start_ms, effects = self._start_ms, self._effects
         after, until = after_ms - start_ms, until_ms - start_ms
         for gpu, load in self._loads(until_ms):
@@ -274,7 +274,7 @@ class SimulatedNode:
                 self._host_state = host_physics.restart(self._size, load_of_all, self._rng)
 
     def _replace_board(self, gpu: int, board: int) -> None:
-        """Put in another one; `board`: how many were there before."""
+        """Replace a board; `board`: number of earlier boards."""
         device = make_device(self._model, self._identity, gpu, len(self._devices), board)
         self._devices[gpu] = device
         self._slow.replaced(gpu, device)
@@ -296,7 +296,7 @@ class SimulatedNode:
             )
 
     def _step_tree(self, job: Job, asked: Demand, at_s: float, dt: float) -> None:
-        """The ranks of a job do the same, so one tree's counters serve them all."""
+        """Step the process tree of a job; all its ranks share the counters of one tree."""
         first = job.gpus[0]
         if self._tree_jobs.get(first) is not job:
             self._tree_jobs[first] = job
@@ -346,22 +346,22 @@ class SimulatedNode:
 
     def _due_events(self, ts_ms: int) -> list[Row]:
         rows = []
-        while self._events_told < len(self._events):
-            due = self._events[self._events_told]
+        while self._events_sent < len(self._events):
+            due = self._events[self._events_sent]
             if self._start_ms + due.at_ms > ts_ms:
                 break
-            record = scripted_events.FIRST_RECORD + self._events_told
-            self._events_told += 1
+            record = scripted_events.FIRST_RECORD + self._events_sent
+            self._events_sent += 1
             assert due.fault.gpu is not None, "events are of GPUs"
             if due.fault.begin_ms < self._effects.new_ms(due.fault.gpu, ts_ms - self._start_ms):
-                continue  # it is another board by now, and the node was not there to tell
+                continue  # the board was replaced while the node was down
             device, culprit = self._devices[due.fault.gpu], self._culprit(due.fault.gpu)
             at_ms = self._start_ms + due.at_ms
             rows.append(scripted_events.event_row(due, device, culprit, record, at_ms))
         return rows
 
     def _culprit(self, gpu: int) -> Culprit | None:
-        """The process on a GPU, as the driver would name it."""
+        """The process on a GPU, for the driver's line."""
         for job, _ in self._asked:
             if gpu in job.gpus and job.pids:
                 return Culprit(job.pids[job.gpus.index(gpu)], job.process_name)
@@ -377,8 +377,8 @@ def fleet_nodes(
 ) -> list[tuple[str, SimulatedNode]]:
     """A fleet, by node name: sim-0001 and on, with so many GPUs each, and faults by node.
 
-    The first eight GPUs hold one of each thing to see. `names`: what the nodes are called instead;
-    `scripts` stays by sim-0001 and on.
+    The first eight GPUs have one of each permanent workload. `names`: other names of the nodes;
+    `scripts` still uses sim-0001 and on.
     """
     fleet = []
     taken = 0

@@ -1,7 +1,7 @@
-"""Makes the rows of ten seconds and a minute: activity, health, links, ports.
+"""Makes the ten-second and minute rows of a node: activity, health, links, ports.
 
-Kept apart from the seconds' path, which it must not slow down: only what two looks are compared by
-is remembered.
+It is separate from the one-second rows, which it must not slow down. Its state is only what two
+readings are compared by.
 """
 
 import random
@@ -32,7 +32,7 @@ class SlowTables:
         *,
         host: bool,
     ) -> None:
-        """`host`: the node's InfiniBand is simulated, too."""
+        """`host`: also simulate the node's InfiniBand."""
         self._devices = list(devices)
         self._identity = identity
         self._effects = effects
@@ -54,11 +54,11 @@ class SlowTables:
         self.tables: Mapping[str, int] = tables
 
     def begin(self, states: Mapping[int, GpuState], at_ms: int) -> None:
-        """The counters that the first look is compared with."""
+        """Set the counters to compare the first reading with."""
         self._marks = {gpu: gpu_detail.mark(at_ms, state) for gpu, state in states.items()}
 
     def boot(self, states: Mapping[int, GpuState], at_ms: int, *, is_first: bool) -> None:
-        """Ports after the node came up; at the first look it has been up for days."""
+        """Reset the ports after a boot; at the first reading the node has been up for days."""
         self._ports_at_ms = at_ms
         self._ports = []
         for number in range(self._adapters.count):
@@ -67,14 +67,14 @@ class SlowTables:
             self._ports.append(Port(carried, seen))
 
     def replaced(self, gpu: int, device: SimulatedGpu) -> None:
-        """Another board is in the place of a GPU."""
+        """Put another board in the place of a GPU."""
         self._devices[gpu] = device
         self._usual[gpu] = gpu_detail.template(device)
         self._memories[gpu] = gpu_health.make_new_memory(device, f"{self._identity}/{device.uuid}")
         self._link_templates[gpu] = links.link_templates(device, self._devices)
 
     def loaded(self, gpu: int, state: GpuState, at_ms: int) -> None:
-        """The driver began anew with a GPU."""
+        """The driver was loaded again for a GPU."""
         self._marks[gpu] = gpu_detail.mark(at_ms, state)
 
     def detail_rows(

@@ -1,7 +1,6 @@
-"""Simulates the physics of one GPU: power follows load, temperature follows power, clocks follow
-both.
+"""Simulates the physics of one GPU: load determines power, power temperature, and both the clocks.
 
-`step` is the whole of it, a pure function. Power is idle power plus a dynamic part that grows with
+`step` is a pure function. Power is idle power plus a dynamic part that grows with
 the square of the clock; a limit on power or heat is met by lowering the clock. Temperatures relax
 exponentially, so a step may have any length. Time constants as on air-cooled data-centre devices.
 """
@@ -28,7 +27,7 @@ SLOWED_CLOCK_SHARE = 0.45
 HYSTERESIS_KELVIN = 4.0
 
 COOLING_SWING, COOLING_PERIOD_S = 0.28, 120.0
-"""How far and how fast bad cooling wavers; it makes the hardware limit trip now and then."""
+"""Variation and period of bad cooling; now and then it reaches the hardware limit."""
 
 LOAD_NVLINKS = 18
 """NVLinks of the board whose traffic loads are given for; fewer carry less."""
@@ -37,12 +36,12 @@ DAY_S = 86_400.0
 
 
 class GpuLoad(NamedTuple):
-    """What a job asks of one GPU, and the conditions it runs under."""
+    """The load of a job on one GPU, and the conditions of the GPU."""
 
     util_percent: float = 0.0
     memory_util_percent: float = 0.0
     power_share: float = 0.0
-    """Dynamic power asked for at full clock; 1 reaches the factory limit."""
+    """Dynamic power at full clock; 1 reaches the factory limit."""
     memory_share: float = 0.0
     """Share of the device's memory that the job holds."""
     has_context: bool = False
@@ -52,13 +51,13 @@ class GpuLoad(NamedTuple):
     power_limit_share: float = 1.0
     """Power limit set, as a share of the factory's."""
     cooling_factor: float = 1.0
-    """Thermal resistance against a device with good cooling."""
+    """Thermal resistance relative to a device with good cooling."""
     cooling_swing: float = COOLING_SWING
-    """How far bad cooling wavers, as a share of it."""
+    """Variation of bad cooling, as a share of it."""
     is_braked: bool = False
     """The power supply or the rack asks for less power."""
     clock_share_max: float = 1.0
-    """Share of the clock that somebody has allowed."""
+    """Upper limit that is set for the clock, as a share."""
 
 
 class GpuState(NamedTuple):
@@ -101,15 +100,15 @@ def _swing_celsius(at_s: float) -> float:
 
 @lru_cache(maxsize=16)
 def _kept(dt: float) -> tuple[float, float]:
-    """What is left of a difference in temperature of core and memory."""
+    """The part of a temperature difference that remains, for core and memory."""
     return math.exp(-dt / CORE_SECONDS), math.exp(-dt / MEMORY_SECONDS)
 
 
 def start(device: SimulatedGpu, load: GpuLoad, at_s: float, rng: random.Random) -> GpuState:
-    """A GPU that has been doing `load` for a while, its driver loaded for days.
+    """A GPU that has had `load` for a while, its driver loaded for days.
 
-    Counters depend on `rng` alone, not on the load: a simulator that is started again shows a reset
-    of its counters, as a reloaded driver would, and never a leap.
+    Counters depend on `rng` alone, not on the load: after a restart of the simulator its counters are
+    reset, as by a reloaded driver, and never jump.
     """
     up_s = rng.uniform(5, 40) * DAY_S
     watts = _unhindered_watts(device, load)
@@ -146,7 +145,7 @@ def start(device: SimulatedGpu, load: GpuLoad, at_s: float, rng: random.Random) 
 
 
 def restart(device: SimulatedGpu, load: GpuLoad, at_s: float, rng: random.Random) -> GpuState:
-    """A GPU whose driver has just been loaded: warm or cold as `load` makes it, all counters at 0."""
+    """A GPU whose driver has just been loaded: temperature by `load`, all counters at 0."""
     return start(device, load, at_s, rng)._replace(
         energy_joules=0.0,
         power_violation_s=0.0,
@@ -178,8 +177,8 @@ def _memory_target(device: SimulatedGpu, core: float, watts: float) -> float:
 def _clocks(
     device: SimulatedGpu, state: GpuState, load: GpuLoad, inlet: float, limit_watts: float
 ) -> tuple[float, int, float]:
-    """Lower the clock as far as the strictest limit asks: share of the maximum, the reasons that
-    held it, and the power that results.
+    """Lower the clock to the strictest limit. Returns the share of the maximum, the reasons, and the
+    resulting power.
     """
     generation, core = device.generation, state.core_celsius
     base = _base_watts(device, load)
@@ -265,14 +264,14 @@ def step(
 
 
 def _wavering(util_percent: float, rng: random.Random) -> float:
-    """GPUs of one job differ by a point; an idle one is idle."""
+    """Utilization of GPUs of one job differs by a point; an idle GPU has 0."""
     if not util_percent:
         return 0.0
     return min(max(util_percent + 2.0 * rng.random() - 1.0, 0.0), 100.0)
 
 
 def _held_bytes(device: SimulatedGpu, load: GpuLoad) -> int:
-    """CUDA gives memory out in pages of 2 MiB."""
+    """CUDA allocates memory in pages of 2 MiB."""
     usable = device.memory_total_bytes - device.memory_reserved_bytes
     return int(usable * load.memory_share) // (2 * MIB) * (2 * MIB)
 
@@ -290,7 +289,7 @@ def _memory_clock(device: SimulatedGpu, is_idle: bool) -> int:
 
 
 def gpu_row(device: SimulatedGpu, state: GpuState) -> Row:
-    """The row of gpu_samples; what the device cannot give is left out.
+    """The row of gpu_samples, without columns that the device does not have.
 
     NVML answers utilization and temperatures in whole numbers, power in milliwatts, NVLink in KiB.
     """

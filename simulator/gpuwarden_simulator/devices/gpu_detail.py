@@ -1,6 +1,6 @@
-"""Simulates what a GPU reports every ten seconds: activity of its units, PCIe link, slower sensors.
+"""Simulates the ten-second rows of a GPU: activity of its units, PCIe link, slower sensors.
 
-Nothing is kept between two looks: activity follows from the load of the last second, rates are
+There is no state between two readings: activity follows from the load of the last second, rates are
 differences of the byte counters of `gpu_samples`, and error counters are a function of time.
 Activity is spread as in AcmeTrace: at a utilization of 98 % a third to nine tenths of the SM cycles.
 """
@@ -15,20 +15,20 @@ from gpuwarden_simulator.devices.hardware import SimulatedGpu, has_fan, is_amd, 
 PCIE_LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9}
 
 OCCUPANCY_SHARE = 0.28
-"""Warps resident on an SM that works, of the most that there can be."""
+"""Resident warps of a working SM, as a share of the maximum."""
 
 
 class PcieTrouble(NamedTuple):
-    """What is wrong with the GPU's PCIe link."""
+    """Faults of the GPU's PCIe link."""
 
     generation: int | None = None
     width: int | None = None
     replays: int = 0
-    """Packets sent again since the driver was loaded, beside the usual few."""
+    """Packets sent again since the driver was loaded, in addition to the usual few."""
 
 
 class Mark(NamedTuple):
-    """Byte counters at the look before."""
+    """Byte counters at the last reading."""
 
     at_ms: int
     pcie_tx_bytes: float
@@ -41,7 +41,7 @@ WELL = PcieTrouble()
 
 
 def mark(at_ms: int, state: GpuState) -> Mark:
-    """What the next look is compared with."""
+    """The counters to compare the next reading with."""
     return Mark(
         at_ms,
         state.pcie_tx_bytes,
@@ -52,7 +52,7 @@ def mark(at_ms: int, state: GpuState) -> Mark:
 
 
 def template(device: SimulatedGpu) -> Row:
-    """The columns that hardly ever change, for a device whose driver has just been loaded."""
+    """The columns that rarely change, for a device whose driver has just been loaded."""
     model, generation = device.model, device.generation
     row: Row = {
         "gpu": device.index,
@@ -104,7 +104,7 @@ _UNUSED_VIOLATIONS = (
 
 
 def usual_replays(device: SimulatedGpu, seed: str) -> int:
-    """Packets that a healthy link has sent again since the driver was loaded; nine on a real H100."""
+    """Packets that a healthy link sent again since the driver was loaded; nine on a real H100."""
     return random.Random(f"replays/{seed}/{device.index}").choice((0, 0, 0, 1, 2, 9))
 
 
@@ -168,7 +168,7 @@ def _add_pcie_trouble(row: Row, pcie: PcieTrouble) -> None:
 
 
 def sm_active_percent(util_percent: float, power_share: float) -> float:
-    """SM cycles with work: they are what draws the power; a kernel that only spins has next to none."""
+    """SM cycles with work, which draw the power; a kernel that only spins has almost none."""
     return min(max(92.0 * power_share - 3.0, 0.0), util_percent)
 
 
@@ -203,7 +203,7 @@ def _margin(device: SimulatedGpu, state: GpuState) -> int:
 
 
 def _fan_percent(device: SimulatedGpu, state: GpuState) -> float:
-    """GeForce boards stand their fans still below 50 degrees."""
+    """Fan speed; GeForce boards stop their fans below 50 degrees."""
     if is_geforce(device.model) and state.core_celsius < 50:
         return 0.0
     return float(round(min(max(30.0 + 1.6 * (state.core_celsius - 45.0), 30.0), 100.0)))

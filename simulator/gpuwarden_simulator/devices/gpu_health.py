@@ -1,7 +1,7 @@
-"""Simulates what a GPU reports every minute about its memory and the fabric.
+"""Simulates the minute rows of a GPU: memory errors and the fabric.
 
-Healthy boards correct an error now and then. All counters are functions of time, so that a look may
-come whenever it likes; `HealthTrouble` has what a script adds.
+Healthy boards correct an error now and then. All counters are functions of time, so a reading may come
+at any time; `HealthTrouble` has the effects of a script.
 """
 
 import random
@@ -30,7 +30,7 @@ class Errors(NamedTuple):
 
 
 class HealthTrouble(NamedTuple):
-    """What a script has done to the memory of a GPU."""
+    """Effects of a script on the memory of a GPU."""
 
     volatile: Errors = Errors()
     """Since the driver was loaded."""
@@ -41,9 +41,9 @@ class HealthTrouble(NamedTuple):
     is_pending: bool = False
     has_failed: bool = False
     pages: int = 0
-    """Retired, on boards that have no rows to spare."""
+    """Retired pages, on boards without spare rows."""
     action: str | None = None
-    """What the driver asks for; None: as rows that are to be remapped have it."""
+    """Recovery action of the driver; None: that of pending remaps."""
     is_inforom_damaged: bool = False
     is_unrepairable: bool = False
     is_fabric_down: bool = False
@@ -57,7 +57,7 @@ class MemoryAging:
     """How the memory of one device ages."""
 
     usual: Row
-    """Columns that stay as they are on a healthy device."""
+    """Columns that do not change on a healthy device."""
     days_up: float
     """How long the driver had been loaded when the simulation began."""
     errors_per_day: float
@@ -68,7 +68,7 @@ class MemoryAging:
 
 
 def make_new_memory(device: SimulatedGpu, seed: str) -> MemoryAging:
-    """The same of a device that nobody has used; times count from when it was put in."""
+    """The memory of an unused device; times count from its installation."""
     return replace(make_memory(device, seed), days_up=0.0, errors_before=0)
 
 
@@ -77,7 +77,7 @@ def make_memory(device: SimulatedGpu, seed: str) -> MemoryAging:
     rng = random.Random(f"memory/{seed}/{device.index}")
     model = device.model
     usual: Row = {"gpu": device.index, "gpu_uuid": device.uuid}
-    # One device in four has a cell that flips now and then; the rest corrects nothing for months.
+    # One device in four has a cell that flips now and then; others correct nothing for months.
     errors_per_day = rng.choice((0.0, 0.0, 0.05, rng.uniform(0.5, 6)))
     banks = remap_banks_of(model)
     if is_amd(model):
@@ -150,14 +150,14 @@ def health_row(
         row[f"ecc_uncorrected_{since}_total"] = errors.dram_uncorrected + errors.sram_uncorrected
         for name, value in values.items():
             row[f"{name}_{since}_total"] = value
-    _leave_out(row, memory)
+    _remove_absent(row, memory)
     if trouble is not WELL and memory.banks is not None:
         _add_remaps(row, memory.banks, trouble)
     return row
 
 
 def _add_flags(row: Row, trouble: HealthTrouble) -> None:
-    """What else a script has broken, as far as the driver of such a device tells it."""
+    """Add other effects of a script, as far as the device's driver reports them."""
     if trouble.pages and "retired_pages_uncorrected_total" in row:
         row["retired_pages_uncorrected_total"] = trouble.pages
     if trouble.action is not None and "recovery_action" in row:
@@ -170,8 +170,8 @@ def _add_flags(row: Row, trouble: HealthTrouble) -> None:
         row["fabric_health"] = "route_unhealthy"
 
 
-def _leave_out(row: Row, memory: MemoryAging) -> None:
-    """What the driver of such a device does not count by place."""
+def _remove_absent(row: Row, memory: MemoryAging) -> None:
+    """Remove counters that the device's driver does not have."""
     absent: list[str] = []
     if memory.banks is None:
         absent += [*_columns("sram", "corrected"), *_columns("sram", "uncorrected")]
@@ -200,4 +200,4 @@ def _add_remaps(row: Row, banks: int, trouble: HealthTrouble) -> None:
 
 
 SRAM_ERRORS_MAX = 4
-"""Uncorrected SRAM errors in a device's life above which it is to be replaced; ours, NVIDIA's is not public."""
+"""Uncorrected SRAM errors in a device's life above which to replace it; NVIDIA's limit is not public."""

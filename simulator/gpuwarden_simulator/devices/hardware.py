@@ -1,4 +1,4 @@
-"""Lists facts of GPU models that the catalogue does not hold.
+"""Lists facts about GPU models that the catalogue does not have.
 
 Sources: nvidia-smi output of H100, H200, L40S and RTX 2080 Super (idle clocks, P-states, reserved
 memory, minimum limits, banks of the row remapper, speed of NVLinks); thresholds of A100, T4, A10G,
@@ -19,7 +19,7 @@ MIB = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What the devices of one generation have in common."""
+    """Facts common to the devices of one generation."""
 
     architecture: str
     compute_capability: str
@@ -35,7 +35,7 @@ class Generation:
     memory_max_celsius: float | None = None
     has_hbm: bool = False
     has_gpm: bool = False
-    """Activity of SMs, tensor cores and memory can be asked for."""
+    """GPM is available: activity of SMs, tensor cores and memory."""
     margin_shutdown_celsius: float = -8.0
     nvlink_version: int | None = None
     nvlink_bytes_per_second: float = 0.0
@@ -50,7 +50,7 @@ class Generation:
 
     @property
     def reports_margins(self) -> bool:
-        """T.Limit margins stand in for absolute thresholds."""
+        """Reports T.Limit margins instead of absolute thresholds."""
         return self.slowdown_celsius is None
 
 
@@ -108,10 +108,10 @@ _GENERATIONS: tuple[tuple[tuple[str, ...], Generation], ...] = (
 """Generations by the start of the model's name; first match wins."""
 
 _NVSWITCH_STARTS = ("GB", "B200-SXM", "B300-SXM", "H200-SXM", "H100-SXM", "A100-SXM")
-"""Boards whose NVLinks go to switches; those of others go straight to a neighbour."""
+"""Boards whose NVLinks go to switches; those of other boards go to a neighbour."""
 
 _FAN_STARTS = ("RTX",)
-"""Boards with fans of their own; data-centre boards have the server's."""
+"""Boards with their own fans; data-centre boards use the server's."""
 
 _DRIVER = "580.95.05"
 
@@ -138,12 +138,12 @@ def is_geforce(model: GpuModel) -> bool:
 
 
 def cpu_model_of(model: GpuModel) -> str:
-    """A CPU that hosts of that GPU usually have."""
+    """A usual CPU in hosts with that GPU."""
     return _CPU_MODELS[generation_of(model).pcie_generation]
 
 
 def driver_facts(model: GpuModel) -> Row:
-    """Columns of `nodes` that the GPU driver tells."""
+    """Columns of `nodes` from the GPU driver."""
     if generation_of(model) is _INSTINCT:
         return {"driver_version": "6.14.14"}
     facts: Row = {"driver_version": _DRIVER, "cuda_version": "13.0", "kernel_module": "open"}
@@ -153,22 +153,22 @@ def driver_facts(model: GpuModel) -> Row:
 
 
 def is_amd(model: GpuModel) -> bool:
-    """AMD's driver has other notions, most of which are not imitated."""
+    """Whether it is an AMD GPU, most of whose driver is not simulated."""
     return generation_of(model) is _INSTINCT
 
 
 def has_nvswitch(model: GpuModel) -> bool:
-    """Each NVLink goes to a switch, and the node registers with a fabric."""
+    """Whether NVLinks go to switches; the node then registers with a fabric."""
     return model.name.startswith(_NVSWITCH_STARTS)
 
 
 def has_ecc(model: GpuModel) -> bool:
-    """GeForce memory has no check bits."""
+    """Whether memory has ECC; that of GeForce has no check bits."""
     return not is_geforce(model)
 
 
 def has_fan(model: GpuModel) -> bool:
-    """The board cools itself."""
+    """Whether the board has its own fan."""
     return model.name.startswith(_FAN_STARTS)
 
 
@@ -184,7 +184,7 @@ def remap_banks_of(model: GpuModel) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedGpu:
-    """One simulated GPU: its model's facts and its own small differences from its siblings."""
+    """One simulated GPU: facts of its model, and small differences from others of the model."""
 
     model: GpuModel
     generation: Generation
@@ -208,10 +208,10 @@ class SimulatedGpu:
     busy_pstate: int
     """GeForce parts compute in P2."""
     absent: tuple[str, ...]
-    """Columns of gpu_samples that the device cannot give."""
+    """Columns of gpu_samples that the device does not have."""
 
     def describe(self) -> Row:
-        """The device's row of `gpus`, without what its siblings and the node have to do with it."""
+        """The device's row of `gpus`, without columns that depend on the node."""
         model, generation = self.model, self.generation
         is_nvidia = not is_amd(model)
         reports_margins = generation.reports_margins
@@ -262,7 +262,7 @@ class SimulatedGpu:
 
 
 def peers_of(device: SimulatedGpu, devices: Sequence[SimulatedGpu]) -> str:
-    """The ways to the other GPUs of the node, as nvidia-smi topo names them, by PCI bus id."""
+    """Connections to the other GPUs of the node, named as by nvidia-smi topo, by PCI bus id."""
     ways = {}
     for other in devices:
         if other is device:
@@ -283,7 +283,7 @@ def _uuid(rng: random.Random) -> str:
 
 
 def _absent_columns(model: GpuModel, generation: Generation) -> tuple[str, ...]:
-    """What the driver of that model answers with "not supported"."""
+    """Columns that the model's driver does not support."""
     absent: list[str] = []
     if not generation.has_hbm:
         absent.append("memory_temperature_celsius")
@@ -301,7 +301,7 @@ def _absent_columns(model: GpuModel, generation: Generation) -> tuple[str, ...]:
 def make_device(model: GpuModel, seed: str, index: int, gpus: int, board: int = 0) -> SimulatedGpu:
     """The device at `index` of a node with `gpus` devices; the same seed gives the same device.
 
-    `board`: how many boards were in its place before.
+    `board`: number of earlier boards in its place.
     """
     rng = random.Random(f"device/{seed}/{index}" + (f"/{board}" if board else ""))
     generation = generation_of(model)

@@ -1,4 +1,4 @@
-"""Simulates CPU, memory, stalls, disks and network of a node, from the demands of its jobs.
+"""Simulates CPU, memory, stalls, disks and network of a node, from the loads of its jobs.
 
 `step` is pure. Averages (load, PSI avg10) relax exponentially as the kernel's do; counters start as
 on a node that has been up for days.
@@ -15,14 +15,14 @@ from gpuwarden_agent.probe import Row
 MIB = 1024**2
 
 DISK_BYTES_PER_SECOND = 0.45e9
-"""What the data disk gives for small random reads; a storage-bound loader reaches it."""
+"""Throughput of the data disk for small random reads; a storage-bound loader reaches it."""
 
 DISK_WRITE_BYTES_PER_SECOND = 3e9
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSize:
-    """What the node has beside GPUs: two sockets and memory that grow with their number."""
+    """CPUs and memory of a node, by its number of GPUs."""
 
     cpus: int
     memory_total_bytes: int
@@ -43,12 +43,12 @@ class NodeSize:
 
 def make_node_size(gpus: int) -> NodeSize:
     """24 logical CPUs and 256 GiB for each GPU, as eight-GPU servers have."""
-    # The kernel and firmware keep about 1.6 % of what is installed.
+    # Kernel and firmware reserve about 1.6 % of the installed memory.
     return NodeSize(cpus=24 * gpus, memory_total_bytes=int(256 * GIB * gpus * 0.984) // 4096 * 4096)
 
 
 class HostLoad(NamedTuple):
-    """What all jobs of the node ask for together."""
+    """The load of all jobs of the node."""
 
     cpu_cores: float
     """Busy cores."""
@@ -58,7 +58,7 @@ class HostLoad(NamedTuple):
     network_bytes_per_second: float
     memory_bytes: float
     remote_tasks: float = 0.0
-    """Those of the blocked tasks that wait for the network, not for the disk."""
+    """Blocked tasks that wait for the network, not for the disk."""
 
 
 class Shares(NamedTuple):
@@ -115,7 +115,7 @@ def _shares(size: NodeSize, load: HostLoad, rng: random.Random) -> Shares:
 
 
 def _stalls(size: NodeSize, load: HostLoad, rng: random.Random) -> Stalls:
-    """`some` saturates with the number of blocked tasks; `full` needs that nobody else runs."""
+    """`some` saturates with the number of blocked tasks; `full` requires that no other task runs."""
     use = load.cpu_cores / size.cpus
     cpu_some = min(0.2 + 0.4 * rng.random() + 100 * max(use - 0.75, 0.0) * 3, 95.0)
     io_some = 98 * (1 - math.exp(-0.3 * load.blocked_tasks)) + 0.1 * rng.random()
@@ -126,13 +126,13 @@ def _stalls(size: NodeSize, load: HostLoad, rng: random.Random) -> Stalls:
 def _disk_busy(load: HostLoad) -> float:
     reads = load.read_bytes_per_second / DISK_BYTES_PER_SECOND
     writes = load.write_bytes_per_second / DISK_WRITE_BYTES_PER_SECOND
-    # A loader that waits keeps requests queued however little it gets.
+    # A loader that waits keeps requests in the queue.
     waiting = 1 - math.exp(-0.35 * max(load.blocked_tasks - load.remote_tasks, 0.0))
     return 100 * min(max(reads + writes, waiting), 1.0)
 
 
 def start(size: NodeSize, load: HostLoad, rng: random.Random) -> HostState:
-    """A node that has been doing `load` for a while and has been up for days."""
+    """A node that has had `load` for a while and has been up for days."""
     up_s = rng.uniform(5, 40) * 86_400
     read, received = up_s * rng.uniform(2e6, 2e7), up_s * rng.uniform(1e6, 2e7)
     shares, stalls = _shares(size, load, rng), _stalls(size, load, rng)
@@ -222,7 +222,7 @@ def host_row(size: NodeSize, state: HostState) -> Row:
         "tasks_blocked": state.tasks_blocked,
         "memory_total_bytes": total_bytes,
         "memory_used_bytes": state.memory_used_bytes,
-        # A tenth of the cache is dirty or mapped and cannot be given out at once.
+        # A tenth of the cache is dirty or mapped and not available at once.
         "memory_available_bytes": (
             total_bytes - state.memory_used_bytes - state.memory_cached_bytes // 10
         ),
@@ -249,22 +249,22 @@ NFS_READ_BYTES, NFS_WRITE_BYTES = 128 * 1024, 64 * 1024
 
 
 class SlowColumns(NamedTuple):
-    """What the columns of every ten seconds follow from."""
+    """Input of the ten-second columns."""
 
     up_s: float
     """Since boot."""
     loader_workers: int = 0
     is_shm_full: bool = False
     nfs_slow_s: float = 0.0
-    """How much of that NFS was slow."""
+    """Part of `up_s` in which NFS was slow."""
     nfs_slow_latency_s: float = 0.0
 
 
 def slow_columns(size: NodeSize, look: SlowColumns) -> Row:
     """The columns of host_samples that are read every ten seconds: /dev/shm and NFS.
 
-    Home directories are on NFS and see the same few calls all day, so that its counters are a
-    function of time; data sets are on the node's own disk.
+    Home directories on NFS have a constant low rate of calls, so its counters are a function of time;
+    data sets are on the node's own disk.
     """
     shm_bytes = size.memory_total_bytes // 2
     used = min(look.loader_workers * 384 * MIB + 24 * MIB, shm_bytes)

@@ -1,7 +1,7 @@
 """Simulates NVLinks of a GPU and InfiniBand ports of its node, every ten seconds.
 
-What the GPU sends over NVLink is shared by the links that are up, to the last KiB, so that links and
-GPU always add up. A port of the node carries a share of the NVLink traffic of the GPU beside it.
+The GPU's NVLink bytes are divided between the links that are up, to the last KiB, so that the sum of the
+links is always that of the GPU. A port carries a share of the NVLink traffic of the GPU beside it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,28 +21,28 @@ KIB = 1024
 SWITCHES = 4
 
 INFINIBAND_SHARE = 0.08
-"""Bytes between nodes for each byte between the GPUs of one."""
+"""Bytes between nodes for each byte between GPUs of one node."""
 PACKET_BYTES = 4096
 KEEPALIVE_BYTES_PER_SECOND = 2_000
 
 
 class LinkTrouble(NamedTuple):
-    """What is wrong with one link."""
+    """Faults of one link."""
 
     is_down: bool = False
     downs: int = 0
-    """Times that it went down since the driver was loaded."""
+    """How often it went down since the driver was loaded."""
 
 
 @dataclass(slots=True)
 class LinkBytes:
-    """KiB that each link of a GPU has carried; what the GPU has carried is shared at each look."""
+    """KiB that each link of a GPU has carried; divided at each reading from those of the GPU."""
 
     tx_kib: list[int]
     rx_kib: list[int]
 
     def share(self, tx_bytes: float, rx_bytes: float, down: Mapping[int, LinkTrouble]) -> None:
-        """Take in the GPU's counters. Smaller ones than before: the driver was loaded anew."""
+        """Divide the GPU's counters. If they fell, the driver was loaded again."""
         up: Sequence[int] = range(len(self.tx_kib))
         if down:
             up = [link for link in up if not (link in down and down[link].is_down)]
@@ -65,18 +65,18 @@ def _share(links: list[int], total: int, up: Sequence[int]) -> None:
 
 
 def link_count(model: GpuModel) -> int:
-    """NVLinks that rows are made of; AMD's links are not imitated."""
+    """Number of NVLinks with rows; AMD's links are not simulated."""
     return 0 if is_amd(model) else model.nvlinks
 
 
 def no_bytes(model: GpuModel) -> LinkBytes:
-    """Counters before the first look."""
+    """Counters before the first reading."""
     count = link_count(model)
     return LinkBytes([0] * count, [0] * count)
 
 
 def link_templates(device: SimulatedGpu, devices: Sequence[SimulatedGpu]) -> tuple[Row, ...]:
-    """A row of link_samples for each link, without what changes."""
+    """The constant columns of a row of link_samples for each link."""
     count, generation = link_count(device.model), device.generation
     row: Row = {
         "gpu": device.index,
@@ -186,16 +186,16 @@ def adapters_of(model: GpuModel, gpus: int) -> Adapters:
 
 
 class PortTrouble(NamedTuple):
-    """What is wrong with one port."""
+    """Faults of one port."""
 
     is_down: bool = False
     downs: int = 0
-    """Times that it went down since the node was up."""
+    """How often it went down since the node was up."""
 
 
 @dataclass(slots=True)
 class Port:
-    """What one port has carried, and its GPU's counter at the look before."""
+    """Bytes that one port has carried, and its GPU's counter at the last reading."""
 
     tx_bytes: int
     seen_bytes: float
@@ -236,16 +236,16 @@ def port_row(adapters: Adapters, number: int, port: Port, trouble: PortTrouble |
         row["ack_timeouts_total"] = 8 * downs
         if trouble.is_down:
             row["state"], row["physical_state"] = "down", "Polling"
-            # The kernel says the lowest rate of a port that has not trained.
+            # The kernel reports the lowest rate for a port that has not trained.
             row["rate_bits_per_second"] = 10e9
     return row
 
 
 def carry(port: Port, gpu_bytes: float, dt: float, trouble: PortTrouble | None) -> None:
-    """Take in the NVLink counter of the port's GPU after `dt` seconds; a port that is down drops it."""
+    """Add traffic from the NVLink counter of the port's GPU after `dt` seconds; a port that is down drops it."""
     grown = gpu_bytes - port.seen_bytes
     port.seen_bytes = gpu_bytes
-    if grown < 0:  # the driver was loaded anew
+    if grown < 0:  # the driver was loaded again
         return
     share = int(grown * INFINIBAND_SHARE)
     if trouble is not None and trouble.is_down:

@@ -1,7 +1,7 @@
 """Computes the effects of faults on a node: functions of the faults and of time.
 
-Times are milliseconds since the node's first tick. Nothing is remembered between two calls but the
-jobs that began anew, so that time may skip.
+Times are milliseconds since the node's first tick. The only state is a cache of restarted jobs, so time
+may skip.
 """
 
 import random
@@ -29,18 +29,18 @@ from gpuwarden_simulator.jobs.workload import (
 )
 
 REQUEUE_MS = 60_000
-"""How long a job that ran out of memory is away."""
+"""Pause of a job that ran out of memory."""
 
 DRAIN_MS = 30_000
-"""How long before its reset a GPU is taken from its job."""
+"""Time between the end of a GPU's job and its reset."""
 
 PCIE_EFFICIENCY = 0.8
 
 ORPHAN_SHARE = 0.4
-"""Of the GPU's memory that a job leaves behind."""
+"""Share of the GPU's memory that an ended job still holds."""
 
 WORKS_POWER_SHARE = 0.1
-"""Power above which a GPU is in the midst of its work: a checkpoint or a hang can draw no more."""
+"""Power above which a GPU works; during a checkpoint or a hang it is below."""
 
 _OVER_AFTER_REBOOT = frozenset(
     {
@@ -56,14 +56,14 @@ _OVER_AFTER_REBOOT = frozenset(
 )
 
 
-_OF_THE_PLACE = frozenset(
+_KEPT_BY_NEW_BOARD = frozenset(
     {FaultKind.JOB, FaultKind.HANG, FaultKind.MEMORY_LEAK, FaultKind.BOARD_REPLACED}
 )
-"""What another board has as well: the job does it, or the one who replaces it."""
+"""Faults that continue with another board: those of the job, and the replacement itself."""
 
 
 class Outage(NamedTuple):
-    """A job at an instant: whether it is away, and when it last began anew."""
+    """A job at an instant: whether it is away, and when it last restarted."""
 
     is_away: bool = False
     restarted_ms: int | None = None
@@ -93,18 +93,18 @@ class Effects:
             for index in range(gpus)
         )
         self._resets_ms = tuple(sorted(self._resets(index)) for index in range(gpus))
-        self._reborn: dict[tuple[int, int, int], Job] = {}
+        self._restarted: dict[tuple[int, int, int], Job] = {}
         self._away: dict[tuple[int, int], Job] = {}
         self._ordered: dict[tuple[int, int], Job] = {}
 
-    # Existence: the node, its GPUs, their drivers' memory.
+    # Whether node and GPUs are up, and since when.
 
     def is_down(self, at_ms: int) -> bool:
-        """The node reboots."""
+        """Whether the node reboots."""
         return any(fault.is_active(at_ms) for fault in self._reboots)
 
     def rebooted(self, after_ms: int, until_ms: int) -> bool:
-        """The node came back between two instants."""
+        """Whether the node came back between two instants."""
         return any(f.end_ms and after_ms < f.end_ms <= until_ms for f in self._reboots)
 
     def up_since_ms(self, at_ms: int) -> int | None:
@@ -113,23 +113,23 @@ class Effects:
         return max(ends, default=None)
 
     def is_lost(self, gpu: int, at_ms: int) -> bool:
-        """The GPU has fallen off the bus."""
+        """Whether the GPU has fallen off the bus."""
         return any(f.is_active(at_ms) for f in self._kinds(gpu, FaultKind.GPU_LOST))
 
     def was_reset(self, gpu: int, after_ms: int, until_ms: int) -> bool:
-        """The driver began anew with the GPU between two instants."""
+        """Whether the GPU was reset between two instants."""
         return any(after_ms < reset <= until_ms for reset in self._resets_ms[gpu])
 
     def loaded_ms(self, gpu: int, at_ms: int) -> int | None:
-        """When the driver last began anew with the GPU; None: before the first tick."""
+        """When the GPU was last reset; None: before the first tick."""
         return max((reset for reset in self._resets_ms[gpu] if reset <= at_ms), default=None)
 
     def boards(self, gpu: int, at_ms: int) -> Sequence[int]:
-        """When another board took the place of the one before, up to an instant."""
+        """When boards were replaced, up to an instant."""
         return [replaced_ms for replaced_ms in self._boards_ms[gpu] if replaced_ms <= at_ms]
 
     def new_ms(self, gpu: int, at_ms: int) -> int:
-        """When the board that is there was put in; 0: it was there before the first tick."""
+        """When the current board was installed; 0: before the first tick."""
         return max(self.boards(gpu, at_ms), default=0)
 
     def _resets(self, gpu: int) -> Iterator[int]:
@@ -142,10 +142,10 @@ class Effects:
     def _kinds(self, gpu: int, *kinds: FaultKind) -> Iterator[Fault]:
         return (fault for fault in self._of_gpu[gpu] if fault.kind in kinds)
 
-    # Jobs: who is there, and what it asks for.
+    # Jobs and their loads.
 
     def occupant(self, job: Job, at_ms: int, start_ms: int) -> Job:
-        """The job that has the GPUs instead, where a script orders one; `start_ms` as in `job`."""
+        """The job that a script puts on the GPUs instead, if any; `start_ms` as in `job`."""
         for gpu in job.gpus:
             for fault in self._kinds(gpu, FaultKind.JOB):
                 if fault.is_active(at_ms):
@@ -163,14 +163,14 @@ class Effects:
         return self._ordered[key]
 
     def job(self, job: Job, asked: Demand, at_ms: int, start_ms: int) -> tuple[Job, Demand]:
-        """The job as the faults leave it. `start_ms`: the first tick, on the job's clock."""
+        """The job and its load with the faults applied. `start_ms`: the first tick, on the job's clock."""
         if not job.pids:
             return job, asked
         outage = self._outage(job, at_ms, start_ms)
         if outage.is_away:
             return self._away_job(job), NOTHING
         if outage.restarted_ms is not None:
-            job = self._reborn_job(job, start_ms + outage.restarted_ms)
+            job = self._restarted_job(job, start_ms + outage.restarted_ms)
         faults = [f for gpu in job.gpus for f in self._of_gpu[gpu] if f.is_active(at_ms)]
         for fault in (*faults, *(f for f in self._of_node if f.is_active(at_ms))):
             match fault.kind:
@@ -187,7 +187,7 @@ class Effects:
         return job, asked
 
     def gpu_load(self, gpu: int, job: Job, load: GpuLoad, at_ms: int) -> GpuLoad:
-        """What one GPU of a job gets to do, and under which conditions."""
+        """The load of one GPU of a job with the faults applied."""
         for other in job.gpus:
             for fault in self._kinds(other, FaultKind.STRAGGLER):
                 if fault.is_active(at_ms) and load.power_share:
@@ -202,7 +202,7 @@ class Effects:
         for begin_ms, end_ms in self._absences(job, at_ms):
             if begin_ms <= at_ms and (end_ms is None or at_ms < end_ms):
                 return Outage(is_away=True)
-            # A job that came later never knew.
+            # Not for a job that started later.
             if end_ms is not None and end_ms <= at_ms and job.started_ms < start_ms + end_ms:
                 restarted_ms = max(restarted_ms or 0, end_ms)
         return Outage(restarted_ms=restarted_ms)
@@ -221,7 +221,7 @@ class Effects:
                     case FaultKind.ORPHAN_MEMORY:
                         yield fault.begin_ms, fault.end_ms
                     case FaultKind.JOB if fault.end_ms is not None:
-                        # The job that was there before is queued again when the other has ended.
+                        # The earlier job is queued again when the other has ended.
                         yield fault.end_ms, fault.end_ms
                     case FaultKind.MEMORY_LEAK:
                         yield from _out_of_memory(fault, at_ms)
@@ -234,19 +234,19 @@ class Effects:
             self._away[key] = Job(Workload.FREE, job.gpus, job.started_ms, job.ends_ms, 0.0, "", ())
         return self._away[key]
 
-    def _reborn_job(self, job: Job, started_ms: int) -> Job:
+    def _restarted_job(self, job: Job, started_ms: int) -> Job:
         key = (job.gpus[0], job.started_ms, started_ms)
-        if key not in self._reborn:
+        if key not in self._restarted:
             # The scheduler queues the job again under its old number; its processes are new.
             shift = 64 * (1 + (started_ms // 1000) % 997)
             pids = tuple(pid + shift for pid in job.pids)
-            self._reborn[key] = replace(job, started_ms=started_ms, pids=pids)
-        return self._reborn[key]
+            self._restarted[key] = replace(job, started_ms=started_ms, pids=pids)
+        return self._restarted[key]
 
-    # Counters and states that the slow tables show.
+    # Counters and states of the slow tables.
 
     def health(self, gpu: int, at_ms: int) -> HealthTrouble:
-        """What has happened to the GPU's memory."""
+        """Effects on the GPU's memory."""
         loaded_ms = self.loaded_ms(gpu, at_ms) or 0
         new_ms = self.new_ms(gpu, at_ms)
         volatile = lifetime = Errors()
@@ -296,14 +296,14 @@ class Effects:
         )
 
     def fan_percent(self, gpu: int, at_ms: int) -> int | None:
-        """The speed that the GPU's fan is stuck at; None: it turns as it should."""
+        """The speed at which the GPU's fan is stuck; None: it works."""
         for fault in self._kinds(gpu, FaultKind.FAN_STUCK):
             if fault.is_active(at_ms):
                 return fault.whole("percent")
         return None
 
     def pcie(self, gpu: int, at_ms: int) -> PcieTrouble:
-        """What is wrong with the GPU's PCIe link."""
+        """Faults of the GPU's PCIe link."""
         loaded_ms = self.loaded_ms(gpu, at_ms) or 0
         trouble = PCIE_WELL
         for fault in self._kinds(gpu, FaultKind.PCIE_DEGRADED):
@@ -353,12 +353,12 @@ class Effects:
         return Nfs(slow_ms / 1000, latencies / slow_ms if slow_ms else 0.0)
 
     def is_shm_full(self, at_ms: int) -> bool:
-        """Nothing fits into /dev/shm any more."""
+        """Whether /dev/shm is full."""
         return any(f.kind is FaultKind.SHM_FULL and f.is_active(at_ms) for f in self._of_node)
 
 
 def _ended_early(faults: Sequence[Fault]) -> tuple[Fault, ...]:
-    """A reboot ends what needs one, and what a board has goes with it."""
+    """End faults at a reboot, or with their board."""
     enders = [f for f in faults if f.kind in (FaultKind.REBOOT, FaultKind.BOARD_REPLACED)]
     enders.sort(key=lambda ender: ender.begin_ms)
     ended = []
@@ -374,11 +374,11 @@ def _ended_early(faults: Sequence[Fault]) -> tuple[Fault, ...]:
 def _ends(ender: Fault, fault: Fault) -> bool:
     if ender.kind is FaultKind.REBOOT:
         return fault.kind in _OVER_AFTER_REBOOT
-    return ender.gpu == fault.gpu and fault.kind not in _OF_THE_PLACE
+    return ender.gpu == fault.gpu and fault.kind not in _KEPT_BY_NEW_BOARD
 
 
 def _flapping(fault: Fault, since_ms: int, at_ms: int) -> tuple[bool, int]:
-    """Whether what the fault takes down is down, and how often that began since an instant."""
+    """Whether the link or port is down, and how often it went down since an instant."""
     if fault.begin_ms > at_ms:
         return False, 0
     period_ms = fault.whole("flap")
@@ -424,13 +424,13 @@ def _out_of_memory(fault: Fault, at_ms: int) -> Iterator[tuple[int, int]]:
 
 
 def _leaked(tree: TreeLoad, share: float) -> TreeLoad:
-    """Grows until the job's cgroup has no more to give."""
+    """Memory grows up to the limit of the job's cgroup."""
     left = JOB_MEMORY_BYTES_PER_GPU - tree.memory_bytes
     return tree._replace(memory_bytes=tree.memory_bytes + share * left)
 
 
 def _straggling(load: GpuLoad, clock: float, *, is_slow: bool) -> GpuLoad:
-    """The slow GPU has less clock; its siblings wait for it, which looks busy and draws little."""
+    """The slow GPU has a lower clock; the others wait for it: they look busy and draw little power."""
     if is_slow:
         return load._replace(clock_share_max=min(clock, load.clock_share_max))
     return load._replace(
@@ -469,7 +469,7 @@ def _conditions(load: GpuLoad, fault: Fault, at_ms: int) -> GpuLoad:
 
 
 def _slow_pcie(load: GpuLoad, generation: int | None, width: int | None) -> GpuLoad:
-    """Nothing passes faster than the lanes that are left allow."""
+    """Limit PCIe traffic to the remaining lanes."""
     lane = PCIE_LANE_BYTES_PER_SECOND[5 if generation is None else generation]
     most = lane * (16 if width is None else width) * PCIE_EFFICIENCY
     return load._replace(

@@ -1,7 +1,7 @@
-"""Makes the events of a script: Xids as lines of the kernel's log, and lost GPUs.
+"""Makes the events of a script: Xids and lost GPUs.
 
-An Xid is written as the driver writes it and read as the agent reads it, so that a simulated event
-is what a real one would be. All other events follow from rows.
+An Xid is formatted as the driver's line and parsed by the agent's code, so that a simulated event equals
+a real one. All other events follow from rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,11 +44,11 @@ TEXTS: Mapping[int, str] = {
     "0x00000000 0x00000000)",
     154: "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
 }
-"""What the driver writes after code, pid and name; a code that is not here says what it means."""
+"""The driver's text after code, pid and name; other codes use their meaning."""
 
 
 class Culprit(NamedTuple):
-    """The process that the driver names."""
+    """The process in the driver's line."""
 
     pid: int
     name: str
@@ -59,7 +59,7 @@ class Due(NamedTuple):
 
     at_ms: int
     number: int
-    """The order of the script, for events of the same instant."""
+    """Position in the script, for the order of events of the same instant."""
     fault: Fault
     kind: str
 

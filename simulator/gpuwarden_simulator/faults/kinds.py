@@ -1,6 +1,6 @@
-"""Lists the kinds of faults: their names, options, and when they hold.
+"""Lists the kinds of faults: names, options and durations.
 
-`Fault` is one of them at one place; `docs/simulator.md` says how each looks. Times are milliseconds
+`Fault` is a fault at one place; `docs/simulator.md` describes the effects. Times are milliseconds
 since the first tick of the node.
 """
 
@@ -59,14 +59,14 @@ class Lasts(StrEnum):
     """Whether a fault has an end."""
 
     MOMENT = "moment"
-    """It happens, and that is it."""
+    """It has no duration."""
     MAY_END = "may end"
     MUST_END = "must end"
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One thing that a fault may be told beside when and where."""
+    """An option of a fault, in addition to time and place."""
 
     type: type
     """int, float or str; `is_duration`: milliseconds, written as "90s" or "10m"."""
@@ -80,11 +80,11 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class FaultSpec:
-    """What a script may say about one kind of fault."""
+    """Options of one kind of fault."""
 
     options: Mapping[str, Option]
     is_of_gpu: bool = True
-    """False: of the node."""
+    """False: a fault of the node."""
     lasts: Lasts = Lasts.MAY_END
 
 
@@ -180,16 +180,16 @@ class Fault:
     kind: FaultKind
     begin_ms: int
     end_ms: int | None = None
-    """None: it goes on."""
+    """None: it does not end."""
     gpu: int | None = None
     options: Mapping[str, int | float | str | None] | None = None
 
     def is_active(self, at_ms: int) -> bool:
-        """Whether it holds at that instant; the end does not belong to it."""
+        """Whether it is active at that instant; the end is exclusive."""
         return self.begin_ms <= at_ms and (self.end_ms is None or at_ms < self.end_ms)
 
     def active_ms(self, from_ms: int, to_ms: int) -> int:
-        """How much of the time between two instants it held."""
+        """How long it was active between two instants."""
         end_ms = to_ms if self.end_ms is None else min(self.end_ms, to_ms)
         return max(end_ms - max(self.begin_ms, from_ms), 0)
 
@@ -204,13 +204,13 @@ class Fault:
         return value
 
     def whole(self, name: str) -> int | None:
-        """An option that is a whole number; None: not told, and there is no default."""
+        """An option that is a whole number; None: not set, without a default."""
         value = self._option(name)
         assert value is None or isinstance(value, int)
         return value
 
     def word(self, name: str) -> str | None:
-        """An option that is a text; None: not told, and there is no default."""
+        """An option that is a text; None: not set, without a default."""
         value = self._option(name)
         assert value is None or isinstance(value, str)
         return value
@@ -241,7 +241,7 @@ _LACKING: Mapping[FaultKind, tuple[Callable[[GpuModel], bool], str]] = {
         "has no NVLink fabric that says how it is",
     ),
 }
-"""What a model needs to have a fault, and what is said of one that has not got it."""
+"""Condition on the model for a fault, and the text for other models."""
 
 
 def misfit(fault: Fault, model: GpuModel, gpus: int) -> str | None:

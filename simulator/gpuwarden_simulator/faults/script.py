@@ -1,4 +1,4 @@
-"""Reads fault scripts: TOML files that say what goes wrong where and when.
+"""Reads fault scripts: TOML files that list faults with time and place.
 
     [[fault]]
     at = "2m"          # after the node's first tick
@@ -8,7 +8,7 @@
     fault = "nvlink_down"
     link = 4
 
-A script that is wrong is a ScriptError whose message has file, line, key and what is allowed.
+An error is a ScriptError, whose message has file, line, key and the allowed values.
 """
 
 import re
@@ -39,7 +39,7 @@ _COMMON = ("fault", "at", "for", "node", "gpu")
 
 
 class ScriptError(StartError):
-    """A script is wrong; the message says where, what, and what is allowed."""
+    """A script has an error; the message has the place, the problem and the allowed values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def load_script(
 def read_script(
     text: str, name: str, nodes: Mapping[str, int], model: GpuModel
 ) -> Mapping[str, tuple[Fault, ...]]:
-    """As `load_script`; `name`: what errors call the script."""
+    """As `load_script`; `name`: the script's name in errors."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -105,20 +105,20 @@ def read_script(
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in the script a fault stands."""
+    """The place of a fault in the script."""
 
     name: str
     lines: list[str]
     number: int
 
     def error(self, problem: str, key: str = "") -> ScriptError:
-        """An error of that fault, at the line of the key where that can be told."""
+        """An error of that fault, with the line of the key if it is known."""
         line = self._line(key)
         where = f"{self.name}:{line}" if line else self.name
         return ScriptError(f"{where}: fault {self.number}: {problem}")
 
     def _line(self, key: str) -> int | None:
-        """tomllib does not tell; a script that writes its tables inline has no lines."""
+        """Find the line, which tomllib does not report; None for inline tables."""
         headers = [n for n, line in enumerate(self.lines, 1) if _HEADER.match(line)]
         if self.number > len(headers):
             return None
@@ -224,7 +224,7 @@ def _value(
         raise place.error(f"{key} = {given!r} must be one of {', '.join(option.choices)}", key)
     unit, per = ("s", 1000) if option.is_duration else ("", 1)
     if isinstance(value, int | float):
-        # Not the other way round: a comparison with NaN is never true.
+        # `not >=`, because every comparison with NaN is false.
         if option.least is not None and not value >= option.least:
             least = f"{option.least / per:g}{unit}"
             raise place.error(f"{key} = {given!r} must be at least {least}", key)

@@ -1,8 +1,8 @@
 """Places jobs on the GPUs of a node over time.
 
-A placement is a group of GPUs with one workload for good, or with jobs drawn from `SHARES`. Drawn
-jobs are a function of seed and UTC time alone: days of 24 hours, each filled from its own random
-stream, so that any instant can be asked for and a simulator started again finds the same jobs.
+A placement is a group of GPUs with one permanent workload, or with jobs drawn from `SHARES`. Drawn jobs
+are a function of seed and UTC time: each day is filled from its own random stream, so that every
+instant can be computed, and a restarted simulator finds the same jobs.
 
 Shares follow AcmeTrace (InternLM, two A100 clusters): about a quarter of GPU time idle, most of the
 rest busy training.
@@ -29,7 +29,7 @@ REQUIRED: tuple[Workload, ...] = (
     Workload.INFERENCE,
     Workload.FREE,
 )
-"""What the first GPUs do for good, most wanted first: something to see on the smallest simulation."""
+"""Permanent workloads of the first GPUs, most useful first, so that a small simulation shows something."""
 
 SHARES: dict[Workload, float] = {
     Workload.TRAINING: 0.47,
@@ -57,17 +57,17 @@ _USERS = ("amina", "bjorn", "chen", "divya", "elif", "farid", "goran", "hana", "
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """GPUs of a node that are given out together."""
+    """GPUs of a node that are allocated together."""
 
     gpus: tuple[int, ...]
     workload: Workload | None
-    """What they do for good; None: jobs come and go."""
+    """Their permanent workload; None: jobs come and go."""
 
 
 def default_workloads(gpus: int, seed: int, required: int = 0) -> tuple[Placement, ...]:
     """A believable mix for one node: `REQUIRED` on its first GPUs, then jobs that come and go.
 
-    `required`: how many of `REQUIRED` other nodes of the fleet have taken already.
+    `required`: how many of `REQUIRED` other nodes of the fleet already have.
     """
     if gpus < 1:
         raise ValueError(f"a simulated node has at least one GPU, not {gpus}")
@@ -106,12 +106,12 @@ class Timeline:
     def __init__(self, placement: Placement, seed: str) -> None:
         self._placement = placement
         self._seed = f"{seed}/{placement.gpus[0]}"
-        # Nodes must not all change jobs at midnight: each placement's day begins when it likes.
+        # Not all nodes change jobs at midnight: each placement's day has its own offset.
         self._offset_ms = random.Random(f"offset/{self._seed}").randrange(DAY_MS)
         self._job: Job | None = None
 
     def job_at(self, at_ms: int) -> Job:
-        """The job that holds the GPUs at that instant. Cheap while that is the same job."""
+        """The job that holds the GPUs at that instant. Cheap while it is the same job."""
         job = self._job
         if job is None or at_ms < job.started_ms or (job.ends_ms and at_ms >= job.ends_ms):
             job = self._job = self._find(at_ms)
@@ -124,7 +124,7 @@ class Timeline:
         return next(job for job in self._jobs_of_day(day) if at_ms < (job.ends_ms or 0))
 
     def _lasting_job(self, workload: Workload, at_ms: int) -> Job:
-        """Began some hours before the week of the first look, so a restart finds the same start."""
+        """A job that started some hours before this week, so that a restart finds the same start."""
         rng = random.Random(f"lasting/{self._seed}")
         started_ms = at_ms // WEEK_MS * WEEK_MS - int(rng.uniform(3, 60) * HOUR_MS)
         return make_job(workload, self._placement.gpus, started_ms, None, rng)
@@ -148,7 +148,7 @@ def make_job(
     ends_ms: int | None,
     rng: random.Random,
 ) -> Job:
-    """A job with an owner, processes and a level of its own."""
+    """A job with its own owner, processes and level."""
     level = rng.uniform(*_LEVELS.get(workload, (0.0, 1.0)))
     user = rng.choice(_USERS)
     first_pid = rng.randrange(2_000, 4_000_000, 64)

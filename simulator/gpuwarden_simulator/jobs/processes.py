@@ -1,4 +1,4 @@
-"""Simulates the GPU processes of a job, as /proc and the driver would show them every ten seconds."""
+"""Simulates the GPU processes of a job: the rows that come from /proc and the driver."""
 
 import random
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from gpuwarden_simulator.devices.hardware import SimulatedGpu, is_amd
 from gpuwarden_simulator.jobs.workload import JOB_MEMORY_BYTES_PER_GPU, Job, TreeLoad
 
 CACHED_BYTES_PER_GPU = 12 * 10**9
-"""Page cache that counts as its cgroup's."""
+"""Page cache of the job's cgroup."""
 VOLUNTARY_SWITCHES_PER_SECOND, INVOLUNTARY_SWITCHES_PER_SECOND = 900.0, 6.0
 
 
@@ -20,11 +20,11 @@ class TreeState(NamedTuple):
     read_chars: float
     write_bytes: float
     active_s: float
-    """CPU time of the main thread, which its switches go with."""
+    """CPU time of the main thread; its context switches are proportional to it."""
 
 
 def start(job: Job, load: TreeLoad, at_s: float) -> TreeState:
-    """A tree that did the same since its job began, written checkpoints left out."""
+    """A tree that had the same load since its job began, without checkpoints."""
     ran_s = max(at_s - job.started_ms / 1000, 0.0)
     chars = 2e9 + ran_s * load.read_chars_per_second
     active_s = ran_s * load.main_cpu_percent / 100
@@ -52,7 +52,7 @@ def process_row(
 ) -> Row:
     """The row of process_samples of the job's process on `device`."""
     workers = load.loader_workers
-    # Ranks of one job do the same, but not to the last digit.
+    # Ranks of one job differ slightly.
     rank = 0.98 + 0.04 * rng.random()
     row: Row = {
         "gpu": device.index,
@@ -108,7 +108,7 @@ _COMMANDS = {
 
 
 def _cgroup(job: Job) -> str | None:
-    """Where Slurm and Kubernetes put the processes of a job."""
+    """The cgroup that Slurm or Kubernetes uses for the processes of a job."""
     if job.slurm_job_id:
         return f"/system.slice/slurmstepd.scope/job_{job.slurm_job_id}/step_0/user/task_0"
     if job.container_id:
@@ -117,13 +117,13 @@ def _cgroup(job: Job) -> str | None:
 
 
 def _cgroup_bytes(job: Job, load: TreeLoad) -> int:
-    """What its processes hold, and as much page cache as fits beside it."""
+    """Memory of the job's processes, and as much page cache as fits."""
     used = int(load.memory_bytes) + CACHED_BYTES_PER_GPU
     return min(used, JOB_MEMORY_BYTES_PER_GPU) * len(job.pids)
 
 
 def allocation_row(device: SimulatedGpu, job: Job, processes: int) -> Row | None:
-    """The row of allocation_samples of the scheduler that gave `device` to the job, if one did."""
+    """The row of allocation_samples if a scheduler allocated `device` to the job, else None."""
     row: Row = {"gpu": device.index, "gpu_uuid": device.uuid, "processes": processes}
     if job.slurm_job_id:
         slurm: Row = {"scheduler": "slurm", "owner": job.slurm_job_id}
@@ -138,5 +138,5 @@ def allocation_row(device: SimulatedGpu, job: Job, processes: int) -> Row | None
 
 
 def _workload(pod: str) -> str:
-    """Simulated pods are those of a Deployment, whose name theirs begin with."""
+    """The Deployment of a simulated pod, whose name starts with it."""
     return f"Deployment/{pod.partition('/')[2].rpartition('-')[0]}"

@@ -1,7 +1,7 @@
 """Computes the load of each kind of workload over time, from healthy training to a starved loader.
 
-`demand` is pure but for the random numbers it draws: what each process of a job asks of its GPU and
-of the node at an instant. Everything is a mean over the second that ends there.
+`demand` returns the load of each process of a job on its GPU and on the node at an instant: means over
+the second that ends there. It is pure except for its random numbers.
 """
 
 import math
@@ -50,9 +50,9 @@ class Job:
     gpus: tuple[int, ...]
     started_ms: int
     ends_ms: int | None
-    """None: goes on for longer than anybody looks."""
+    """None: it does not end."""
     level: float
-    """0 to 1: where within the range of its kind this job sits."""
+    """0 to 1: the place of this job in the range of its kind."""
     process_name: str
     pids: tuple[int, ...]
     """One for each GPU; none where no process uses them."""
@@ -63,7 +63,7 @@ class Job:
 
 
 class TreeLoad(NamedTuple):
-    """What one process of a job and its descendants do on the node. CPU: 100 is one core."""
+    """Load of one process of a job and its descendants on the node. CPU: 100 is one core."""
 
     main_cpu_percent: float = 0.0
     pin_cpu_percent: float = 0.0
@@ -79,9 +79,9 @@ class TreeLoad(NamedTuple):
     network_bytes_per_second: float = 0.0
     memory_bytes: float = 0.0
     is_stuck: bool = False
-    """The main thread waits in D state, for what does not come."""
+    """The main thread waits in D state for ever."""
     is_remote: bool = False
-    """What is waited for is on the network, not on the node's disk."""
+    """Blocked tasks wait for the network, not for the node's disk."""
 
     @property
     def cpu_percent(self) -> float:
@@ -96,7 +96,7 @@ class TreeLoad(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """What each process of a job asks for."""
+    """Load of each process of a job."""
 
     gpu: GpuLoad
     tree: TreeLoad
@@ -106,13 +106,13 @@ NOTHING = Demand(GpuLoad(), TreeLoad())
 
 
 def demand(job: Job, at_ms: int, rng: random.Random) -> Demand:
-    """What each process of the job asks for in the second that ends at `at_ms`."""
+    """The load of each process of the job in the second that ends at `at_ms`."""
     return _KINDS[job.workload](job, (at_ms - job.started_ms) / 1000, rng)
 
 
 def hung(asked: Demand, *, is_blocked: bool) -> Demand:
-    """A job whose processes wait for each other for ever: kernels spin and do nothing, the main
-    threads spin with them, or wait in the kernel where `is_blocked`.
+    """A job whose processes wait for each other for ever: GPU kernels spin; the main threads spin, too,
+    or wait in the kernel if `is_blocked`.
     """
     gpu = GpuLoad(
         util_percent=100.0,
@@ -159,8 +159,8 @@ def starved_by_network(asked: Demand, at_ms: int) -> Demand:
 
 
 def gpu_loads(job: Job, asked: Demand) -> list[tuple[int, GpuLoad]]:
-    """Each GPU of the job and its load: bad cooling is the fault of the first one alone, and a job
-    that is partly idle uses only the first.
+    """Each GPU of the job and its load: only the first one has bad cooling, and a partly idle job uses
+    only the first one.
     """
     load = asked.gpu
     loads = [(gpu, load) for gpu in job.gpus]
@@ -174,7 +174,7 @@ def gpu_loads(job: Job, asked: Demand) -> list[tuple[int, GpuLoad]]:
 
 
 def host_load(trees: Iterable[tuple[TreeLoad, int]]) -> HostLoad:
-    """The sum over jobs, each given as the load of one process and the number of its processes."""
+    """The sum over jobs, each as the load of one process and its number of processes."""
     cores = blocked = read = write = network = memory = remote = 0.0
     for tree, processes in trees:
         cores += processes * tree.cpu_percent / 100
@@ -255,7 +255,7 @@ def _power_brake(job: Job, t: float, rng: random.Random) -> Demand:
 
 
 def _capped(job: Job, t: float, rng: random.Random) -> Demand:
-    """Training under a power limit that somebody lowered and forgot."""
+    """Training under a power limit that was lowered and forgotten."""
     asked = _training(job, t, rng)
     return asked._replace(gpu=asked.gpu._replace(power_limit_share=0.5))
 
@@ -299,7 +299,7 @@ def _starved_gpu(util: float, power: float, memory_share: float, pcie: float) ->
 
 
 def _input_bound_cpu(job: Job, t: float, rng: random.Random) -> Demand:
-    """Too few loader workers: each keeps a core busy, the GPU waits for them."""
+    """Too few loader workers: each keeps a core busy, and the GPU waits."""
     workers = 3 + int(4 * job.level)
     util = 29 + 11 * job.level + 5 * math.sin(2 * math.pi * t / 11) + _spread(rng, 8)
     saturated = workers - (1 if rng.random() < 0.2 else 0)
@@ -366,7 +366,7 @@ def _host_bound(job: Job, t: float, rng: random.Random) -> Demand:
 
 
 def _small(job: Job, t: float, rng: random.Random) -> Demand:
-    """A small model on a large card: short steps, and much time between them that nobody needs."""
+    """A small model on a large card: short steps, with long pauses."""
     util = 11 + 4 * job.level + 2 * math.sin(2 * math.pi * t / 41) + _spread(rng, 2)
     tree = TreeLoad(
         main_cpu_percent=35 + _spread(rng, 5),

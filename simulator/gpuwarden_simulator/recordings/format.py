@@ -1,9 +1,9 @@
 """Defines the file format of recordings: the readings of the probes of one node, tick for tick.
 
 A recording is JSON, one object a line, in gzip members one after another (`zcat FILE | head`). Each
-member is a block of a few seconds and stands alone, so a file that was cut anywhere (kill -9, full
-disk, power) is good up to its last whole block. The first line is the header. `docs/simulator.md`
-has every line's form.
+member is an independent block of a few seconds, so a file that was cut anywhere (kill -9, full disk,
+power) is valid up to its last complete block. The first line is the header. `docs/simulator.md`
+describes all lines.
 """
 
 import gzip
@@ -22,7 +22,7 @@ _LEVEL = 6
 _CHUNK_BYTES = 256 * 1024
 
 BLOCK_BYTES_MAX = 256 * 1024**2
-"""Most text that a block may unpack to: what is larger is no recording."""
+"""Most text in a block; a larger one is not a recording."""
 
 
 class RecordingError(ValueError):
@@ -41,7 +41,7 @@ class RecordedProbe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingHeader:
-    """What a recording says about itself."""
+    """The header of a recording."""
 
     gpuwarden: str
     """Version of the agent that recorded."""
@@ -57,7 +57,7 @@ class RecordingHeader:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Rows that a probe gave at a tick, as it gave them."""
+    """Rows of a probe at a tick."""
 
     ts_ms: int
     probe: str
@@ -75,7 +75,7 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """From this tick until its next samples the probe gave nothing."""
+    """The probe failed, from this tick until its next samples."""
 
     ts_ms: int
     probe: str
@@ -86,7 +86,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The recorder stopped as it was asked to; a recording without it was cut."""
+    """The recorder stopped normally; a recording without it was cut."""
 
     ts_ms: int
     ticks: int
@@ -98,7 +98,7 @@ Entry: TypeAlias = Samples | Described | Failure | Ended
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A whole gzip member of the file."""
+    """A complete gzip member of the file."""
 
     entries: tuple[Entry, ...]
     offset: int
@@ -129,7 +129,7 @@ def decode_block(data: bytes) -> tuple[tuple[Entry, ...], RecordingHeader | None
 
 
 def read_blocks(file: BinaryIO, name: str) -> Iterator[Block]:
-    """The whole blocks of an open file, in order; ends before the first that is cut or damaged.
+    """The complete blocks of an open file, in order, up to the first that is cut or damaged.
 
     Raises RecordingError when the file is no recording, or of a version that is not known.
     """
@@ -168,7 +168,7 @@ def entries_of(path: Path) -> Iterator[Entry]:
 
 
 def _unpacked(data: bytes, offset: int) -> tuple[bytes | None, int]:
-    """Text of the gzip member that `data` begins with, and its length; None: it is not whole."""
+    """Text of the gzip member at the start of `data`, and its length; None: it is not complete."""
     unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
         text = unpacker.decompress(data, BLOCK_BYTES_MAX)
@@ -180,7 +180,7 @@ def _unpacked(data: bytes, offset: int) -> tuple[bytes | None, int]:
 
 
 def _may_go_on(data: bytes) -> bool:
-    """Whether more bytes could make `data` a whole block."""
+    """Whether more bytes could complete the block in `data`."""
     unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
         text = unpacker.decompress(data, BLOCK_BYTES_MAX)
@@ -269,7 +269,7 @@ def _entry_of(line: Mapping[str, Any]) -> Entry:
 
 
 def _checked(rows: Any) -> Reading:
-    """Tables of lists of flat objects; what the cells may be the sampler judges."""
+    """Check that tables are lists of flat objects; the sampler checks the cells."""
     for table, several in rows.items():
         if type(several) is not list or any(type(row) is not dict for row in several):
             raise ValueError(f"{table} is no list of rows")

@@ -1,9 +1,8 @@
-"""Replaces identities in rows by pseudonyms; what the hardware did stays.
+"""Replaces identities in rows by pseudonyms; readings of the hardware do not change.
 
-Every text becomes a stable pseudonym, except in columns that are named here as harmless: a column
-that is added later is hidden until somebody decides otherwise. Sentences are left out, because
-they quote names. The same name gets the same pseudonym within one recording, and nothing of it
-can be found in there.
+Every text becomes a stable pseudonym, except in the columns of `KEPT`, so a new column is hidden by
+default. Sentences are removed, because they quote names. The same name gets the same pseudonym within
+one recording, which does not contain the name.
 """
 
 import json
@@ -26,10 +25,10 @@ KEPT = frozenset(
         "severity", "state", "vbios_version", "vendor",
     }
 )  # fmt: skip
-"""Columns of text that say what a thing is, not whose."""
+"""Text columns that do not identify anybody."""
 
 PLAIN_PROCESSES = frozenset({"python", "python3", "pt_main_thread", "pt_data_worker", "nvidia-smi"})
-"""Names of executables that everybody has."""
+"""Names of common executables."""
 
 _UUIDS = frozenset({"gpu_uuid", "parent_gpu_uuid"})
 _TEXTS = {
@@ -42,7 +41,7 @@ class Pseudonyms:
     """The pseudonyms of one recording."""
 
     def __init__(self) -> None:
-        # A namespace that nobody knows: pseudonyms cannot be found by trying names.
+        # A secret namespace, so that pseudonyms cannot be found by trying names.
         self._secret = uuid.UUID(bytes=secrets.token_bytes(16))
         self._numbers: dict[str, dict[str, int]] = {}
 
@@ -52,7 +51,7 @@ class Pseudonyms:
         return f"{what}-{numbers.setdefault(name, len(numbers) + 1)}"
 
     def uuid(self, name: str) -> str:
-        """A UUID in the place of one; `GPU-` and `MIG-` stay."""
+        """A UUID that replaces `name`; `GPU-` and `MIG-` stay."""
         return mapped_uuid(self._secret, name)
 
     def reading(self, rows: Reading) -> Reading:
@@ -89,7 +88,7 @@ def mapped_uuid(namespace: uuid.UUID, name: str) -> str:
 
 
 def _numbers_of(details: str) -> str | None:
-    """What is a number in the JSON object: codes and counts."""
+    """The numbers in the JSON object: codes and counts."""
     try:
         document = json.loads(details)
     except ValueError:

@@ -1,7 +1,7 @@
 """Records the readings of probes into a file, with the sampler's ticks, deadlines and cadences.
 
-Rows are kept as the probes gave them, but for what an agent would not ship either: values outside
-the catalogue's limits are left out and counted, and a row that fits no table fails its reading.
+Rows are recorded unchanged, with the checks of an agent: values outside the catalogue's limits are
+removed and counted, and a row that does not fit its table fails its reading.
 """
 
 import asyncio
@@ -35,33 +35,33 @@ from gpuwarden_simulator.recordings.format import (
 from gpuwarden_simulator.recordings.pseudonyms import Pseudonyms
 
 BLOCK_S = 10.0
-"""What a crash may cost, and what compression has to work with."""
+"""Time in a block: the loss of a crash, and the input of the compression."""
 
 ENTRIES_MAX = 5_000
-"""Entries in a block: a short interval must not make it large."""
+"""Most entries in a block, so that a short interval does not make it large."""
 
 
 @dataclass(slots=True)
 class RecordingTally:
-    """What a recording holds so far."""
+    """Counts of a recording so far."""
 
     ticks: int = 0
     missed: int = 0
-    """Ticks that passed unread: the node was too busy, or paused."""
+    """Ticks that were missed: the node was too busy, or paused."""
     rows: Counter[str] = field(default_factory=Counter)
     """By table."""
     failed: int = 0
-    """Due tables that were not read: failed, late, behind a call that still ran, or at the end."""
+    """Due tables that were not read: failed, late, skipped during a call, or at the end."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Values outside the catalogue's limits, by table.column."""
     bytes_written: int = 0
 
 
 class RecordingFile:
-    """A recording that is being written: whole blocks only, also on a disk that is full."""
+    """Writes a recording in complete blocks, also on a full disk."""
 
     def __init__(self, path: Path, *, force: bool = False) -> None:
-        """Create it; `force`: over one that is there. Raises StartError."""
+        """Create the file; `force`: overwrite an existing one. Raises StartError."""
         self.path = path
         self.size_bytes = 0
         self._is_ours = not path.exists()
@@ -73,7 +73,7 @@ class RecordingFile:
             raise StartError(f"{path} cannot be written: {error.strerror}") from error
 
     def append(self, block: bytes) -> None:
-        """Add a block. Raises OSError, and the file ends with the block before."""
+        """Append a block. Raises OSError; the file then ends with the block before."""
         left = memoryview(block)
         try:
             while left:
@@ -85,14 +85,14 @@ class RecordingFile:
         self.size_bytes += len(block)
 
     def close(self) -> None:
-        """Close it; an empty one that was not there before is removed: it would be no recording."""
+        """Close the file; delete a new file without a block."""
         self._file.close()
         if self._is_ours and not self.size_bytes:
             self.path.unlink(missing_ok=True)
 
 
 class Recorder:
-    """Runs probes and writes what they say."""
+    """Runs probes and writes their readings."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Recorder:
         label: str = "",
         pseudonyms: Pseudonyms | None = None,
     ) -> None:
-        """`pseudonyms`: leave identity out, by these; None: keep it."""
+        """`pseudonyms`: replace identities by these; None: keep them."""
         self.tally = RecordingTally()
         self._probes, self._file, self._clock = probes, file, clock
         self._pseudonyms = pseudonyms
@@ -133,7 +133,7 @@ class Recorder:
     async def run(self, stop: asyncio.Event, duration_s: float | None = None) -> RecordingTally:
         """Record until `stop`, or for `duration_s`. Closes the probes and the file.
 
-        Raises OSError when the file takes no more; it is then good up to its last block.
+        Raises OSError when the file cannot be written; it is then valid up to its last block.
         """
         full: OSError | None = None
         try:
@@ -157,7 +157,7 @@ class Recorder:
         return self.tally
 
     async def _ticks(self, stop: asyncio.Event, duration_s: float | None) -> OSError | None:
-        """Tick until it is time to stop; the error of a file that takes no more."""
+        """Tick until it is time to stop; returns the error of a file that cannot be written."""
         schedule = Schedule(self._interval_ms)
         written_s = self._clock.monotonic()
         while not (self._is_over(duration_s) or await self._until_next(stop)):
@@ -220,7 +220,7 @@ class Recorder:
         self._entries.append(Failure(self._ts_ms, probe.name, report.kind, message))
 
     def _possible(self, probe: Probe, table: str, row: Row, ts_ms: int) -> Row:
-        """The row without what cannot be true, as an agent would ship it. Raises RowError."""
+        """The row without impossible values, as an agent would send it. Raises RowError."""
         stamp: Row = {"ts": ts_ms, "node": self._node, "simulated": probe.simulated}
         outside = impossible_columns(table, {**stamp, **row})
         self.tally.left_out.update(f"{table}.{column}" for column in outside)

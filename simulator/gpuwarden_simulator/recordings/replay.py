@@ -1,9 +1,9 @@
-"""Replays a recording on the present clock, as probes.
+"""Replays a recording as probes, at the current time.
 
-The first tick plays the first recorded one, and time runs on from there. Rows keep their values;
-what changes is listed in `docs/simulator.md`: GPUs get UUIDs of the node that plays them, instants
-in rows move with the clock, and when the recording begins again, counters go on from where they
-were. What was not recorded (a missed tick, a probe that hung) is not there in the replay either.
+The first tick plays the first recorded tick, and time continues from there. Rows keep their values, with
+the changes listed in `docs/simulator.md`: GPUs get UUIDs of the node that plays them, times in rows move
+with the clock, and when the recording starts again, counters continue from their last values. Gaps of
+the recording (a missed tick, a probe that hung) are gaps of the replay.
 """
 
 import math
@@ -36,14 +36,14 @@ from gpuwarden_simulator.recordings.format import (
 from gpuwarden_simulator.recordings.pseudonyms import mapped_uuid
 
 NAMESPACE = uuid.UUID("9e0a4f0b-6d0c-5d0e-9f3a-51a1c7f2b8d6")
-"""Of the UUIDs that replayed GPUs get."""
+"""Namespace of the UUIDs of replayed GPUs."""
 
 BLOCKS_KEPT = 2
-"""Decoded blocks in memory: probes of a node, and nodes in step, read the same ones."""
+"""Decoded blocks in memory, which probes of a node, and nodes in step, share."""
 
 STEP_BITS = 36
-"""Counters of fractions go on by a step that is rounded up to so many bits: a float then holds
-each multiple of it exactly, so that no sum falls by a rounding."""
+"""Bits of the step by which a counter of floats continues: a float holds each multiple of the step
+exactly, so that no sum falls by rounding."""
 
 Series: TypeAlias = tuple[str, tuple[Value, ...]]
 """A table, and the key of a row without its time."""
@@ -69,7 +69,7 @@ _KEYS = {
 
 @dataclass(slots=True)
 class _Totals:
-    """First and last value of each counter of each series, as the file is read through."""
+    """First and last value of each counter of each series."""
 
     first: dict[Series, Row] = field(default_factory=dict)
     last: dict[Series, Row] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class _Totals:
                     last[name] = row[name]
 
     def steps(self) -> Mapping[Series, Mapping[str, int | float]]:
-        """What each counter is ahead after each playing; counters that stood still are left out."""
+        """The step of each counter for each repetition, without counters that did not grow."""
         return {
             series: {
                 name: ahead
@@ -97,13 +97,13 @@ class _Totals:
 
 
 def series_of(table: str, row: Row) -> Series:
-    """What a row's counters belong to: a GPU, a link, a process."""
+    """The series of a row's counters: a GPU, a link, a process."""
     return table, tuple([row.get(name) for name in _KEYS.get(table, ())])
 
 
 def step_of(first: Value, last: Value) -> int | float:
-    """What to add so that a counter that went from `first` to `last` does not fall when it begins
-    again; 0 for one that ended no higher: it was reset meanwhile, and is again.
+    """What to add so that a counter from `first` to `last` does not fall at a repetition; 0 for a counter
+    that did not grow: it was reset, and is reset again.
     """
     if not isinstance(first, (int, float)) or not isinstance(last, (int, float)) or last <= first:
         return 0
@@ -119,7 +119,7 @@ def step_of(first: Value, last: Value) -> int | float:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a block is in the file, and the earliest tick in it."""
+    """The place of a block in the file, and its earliest tick."""
 
     offset: int
     size_bytes: int
@@ -127,15 +127,15 @@ class _Place:
 
 
 class Recording:
-    """A recording on disk: an index of its blocks, and the blocks that are being played."""
+    """A recording on disk: an index of its blocks, and a cache of decoded blocks."""
 
     def __init__(self, path: Path) -> None:
-        """Read it through once. Raises RecordingError."""
+        """Read the whole file once. Raises RecordingError."""
         self.path = path
         self.is_whole = False
-        """Whether the recorder ended as it was asked to."""
+        """Whether the recorder stopped normally."""
         self.unknown: set[str] = set()
-        """Tables and columns that this version does not know; they are left out."""
+        """Tables and columns that this version does not know; they are skipped."""
         self.first_ms, self.last_ms = 2**63, -1
         """The first and the last tick that has samples."""
         self._kept: dict[int, Mapping[str, Sequence[Entry]]] = {}
@@ -164,7 +164,7 @@ class Recording:
         return sum("gpu_samples" in probe.tables for probe in self.header.probes)
 
     def begins_by(self, number: int, at_ms: int) -> bool:
-        """Whether there is such a block, with anything up to a recorded time."""
+        """Whether the block exists and starts at or before a recorded time."""
         return number < len(self._places) and self._places[number].first_ms <= at_ms
 
     def block(self, number: int) -> Mapping[str, Sequence[Entry]]:
@@ -234,7 +234,7 @@ def _unknown(rows: Reading) -> set[str]:
 
 @dataclass(slots=True)
 class Play:
-    """A recording as one node plays it: when it began, and how identities are called there."""
+    """A recording that one node plays: its start, and the node's identities."""
 
     recording: Recording
     node: str
@@ -255,7 +255,7 @@ class Play:
         return self._uuids[recorded]
 
     def position(self, ts_ms: int) -> tuple[int, int]:
-        """How often the recording was played before a tick, and the recorded time of the tick."""
+        """The number of complete repetitions before a tick, and the recorded time of the tick."""
         if self.began_ms is None:
             self.began_ms = ts_ms
         cycle, offset = divmod(ts_ms - self.began_ms, self.recording.length_ms)
@@ -267,7 +267,7 @@ class Play:
         return began_ms - self.recording.first_ms + cycle * self.recording.length_ms
 
     def text(self, text: str) -> str:
-        """A sentence with this node's names in the place of the recorded ones."""
+        """A text with this node's names instead of the recorded ones."""
         for recorded, own in self._uuids.items():
             text = text.replace(recorded, own)
         name = re.escape(self.recording.header.node)
@@ -275,7 +275,7 @@ class Play:
 
 
 class ReplayProbe:
-    """A recorded probe that speaks again."""
+    """Plays one recorded probe."""
 
     simulated = True
     blocking = False
@@ -302,17 +302,17 @@ class ReplayProbe:
         return self._uuid
 
     def describe(self) -> Reading:
-        """The newest inventory that was played; before the first tick, the first."""
+        """The newest played inventory; before the first tick, the first one."""
         if self._inventory is None:
             first = self._play.recording.first_inventory(self.name)
             return {} if first is None else self._played(first)
         return self._inventory
 
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
-        """What was recorded since the last read: the newest rows of each due table, and all events.
+        """The rows recorded since the last read: the newest of each due table, and all events.
 
-        Raises ProbeError where the recorded probe failed, and when a recording that is played once
-        is over.
+        Raises ProbeError if the recorded probe failed, and after the end of a recording that is played
+        once.
         """
         cycle, at_ms = self._play.position(ts_ms)
         if cycle and not self._play.is_looped:
@@ -331,20 +331,20 @@ class ReplayProbe:
         return reading
 
     def close(self) -> None:
-        """The file is shared: nothing of it is this probe's."""
+        """Nothing to close: the probes share the file."""
 
     def _is_missing(self, table: str, now_ms: int) -> bool:
-        """Whether something should have been recorded since the last rows of the table."""
+        """Whether rows of the table are overdue since the last ones."""
         last_ms = self._taken_ms.get(table)
         return last_ms is None or now_ms - last_ms >= self._period_ms.get(table, 0)
 
     def _advance(self, cycle: int, at_ms: int) -> None:
-        """Take what was recorded up to a recorded time."""
+        """Play the entries up to a recorded time."""
         if cycle > self._cycle:
             if cycle == self._cycle + 1:
                 self._advance(self._cycle, self._play.recording.last_ms)
             else:
-                self._waiting.clear()  # a pause longer than the recording: only the newest counts
+                self._waiting.clear()  # after a pause longer than the recording, play only the newest
             self._cycle, self._block, self._entry = cycle, 0, 0
             self._trouble = None
         recording = self._play.recording
@@ -379,7 +379,7 @@ class ReplayProbe:
         }
 
     def _row(self, table: str, row: Row) -> Row:
-        """A recorded row as this node says it."""
+        """A recorded row with this node's identities and times."""
         play, known = self._play, _COLUMNS[table]
         made = {name: value for name, value in row.items() if name in known}
         if self._cycle:
@@ -392,7 +392,7 @@ class ReplayProbe:
                 made[name] = play.uuid(value)
         for name in _INSTANTS[table] & made.keys():
             if isinstance(value := made[name], int):
-                # A process that began before the recording is the same one when it begins again.
+                # A process that started before the recording is the same one at each repetition.
                 made[name] = value + play.shift_ms(self._cycle if table == "events" else 0)
         if table == "events":
             for name in ("message", "details"):

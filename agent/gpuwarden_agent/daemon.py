@@ -21,7 +21,7 @@ from gpuwarden_agent.queue.batch import OpenBatch
 from gpuwarden_agent.queue.flusher import Flusher
 from gpuwarden_agent.queue.inventory import AgentFacts, Inventory, is_simulated
 from gpuwarden_agent.queue.spool import Spool, open_spool
-from gpuwarden_agent.reload import Connections, Reload, keep_reloading
+from gpuwarden_agent.reload import CollectorTransports, Reload, keep_reloading
 from gpuwarden_agent.run_events import RunEvents
 from gpuwarden_agent.sampling.rediscovery import Rediscovery, keep_rediscovering
 from gpuwarden_agent.sampling.sampler import Cadence, Sampler
@@ -70,7 +70,7 @@ async def run(
     probes = list(probes)
     _check_names(probes)
     async with AsyncExitStack() as stack:
-        connections = Connections(clock)
+        connections = CollectorTransports(clock)
         stack.push_async_callback(connections.close)
         if not transports:
             transports = await connections.open(settings)

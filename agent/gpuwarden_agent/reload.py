@@ -54,7 +54,7 @@ def difference(before: AgentSettings, after: AgentSettings) -> Difference:
 Use = Callable[[Sequence[Transport]], Awaitable[None]]
 
 
-class Connections:
+class CollectorTransports:
     """Transports to the collectors, which can be replaced while batches are sent."""
 
     def __init__(self, clock: Clock) -> None:
@@ -90,7 +90,7 @@ class Connections:
 
 
 async def keep_reloading(
-    reload: Reload, settings: AgentSettings, connections: Connections, use: Use
+    reload: Reload, settings: AgentSettings, connections: CollectorTransports, use: Use
 ) -> None:
     """Read the settings again whenever `reload` asks for it, until cancelled."""
     while True:

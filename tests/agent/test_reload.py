@@ -18,7 +18,14 @@ from gpuwarden.settings import SettingsError
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.queue.encode import encode
 from gpuwarden_agent.queue.spool import Spool
-from gpuwarden_agent.reload import LIVE, Connections, Difference, Reload, difference, keep_reloading
+from gpuwarden_agent.reload import (
+    LIVE,
+    CollectorTransports,
+    Difference,
+    Reload,
+    difference,
+    keep_reloading,
+)
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_agent.ship.shipper import Shipper
 from gpuwarden_agent.ship.transport import Transport, open_transport
@@ -39,7 +46,7 @@ def test_what_changed_is_told_apart_by_whether_it_can_change_live() -> None:
 class Case:
     """A reload under the test's control: what the file says, and which transports are in use."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: CollectorTransports) -> None:
         self.says: AgentSettings | Exception = BEFORE
         self.used: list[list[str]] = []
         self.connections = connections
@@ -62,7 +69,7 @@ class Case:
 @asynccontextmanager
 async def reloading(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Case]:
     caplog.set_level(logging.INFO)
-    connections = Connections(SystemClock())
+    connections = CollectorTransports(SystemClock())
     await connections.open(BEFORE)
     case = Case(connections)
     async with asyncio.TaskGroup() as group:
@@ -120,7 +127,7 @@ async def test_token_and_authority_are_read_again_where_the_paths_are_the_same(
     async def use(transports: Sequence[Transport]) -> None:
         found.append(transports[0]._credentials.authorization)
 
-    connections = Connections(SystemClock())
+    connections = CollectorTransports(SystemClock())
     with pytest.raises(StartError):
         await connections.open(settings)
     for _ in range(2):

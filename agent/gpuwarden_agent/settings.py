@@ -1,11 +1,38 @@
 """Defines the settings of the agent, all that an operator can change."""
 
 import socket
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuwarden.settings import setting
-from gpuwarden_agent.collect.kubernetes.pods import SERVICE_ACCOUNT, PodLabelNames, PodSource
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+@dataclass(frozen=True, slots=True)
+class PodLabelNames:
+    """Labels or annotations that name a pod's user and team; the first that it has is used."""
+
+    user: Sequence[str] = ()
+    team: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSource:
+    """Settings for the source of names of pods."""
+
+    ask: str = "auto"
+    """auto, kubelet, api or off."""
+    node: str
+    """This node's name in the cluster."""
+    kubelet: str | None = None
+    kubelet_verify: bool = True
+    api: str | None = None
+    service_account: Path = SERVICE_ACCOUNT
+    parents: bool = False
+    """Ask the API server for the owner of a Job or a RayCluster."""
+    names: PodLabelNames = field(default_factory=PodLabelNames)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

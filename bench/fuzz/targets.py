@@ -256,7 +256,8 @@ def _slurm() -> Callable[[bytes], object]:
 
 
 def _pods() -> Callable[[bytes], object]:
-    from gpuwarden_agent.collect.kubernetes.pods import PodLabelNames, parse_parent, parse_pods
+    from gpuwarden_agent.collect.kubernetes.pods import parse_parent, parse_pods
+    from gpuwarden_agent.settings import PodLabelNames
 
     names = PodLabelNames(("user",), ("team",))
 

@@ -12,7 +12,6 @@ from gpuwarden_agent.collect.amd.gpu import SYS, AmdGpuProbe, Card, driver_versi
 from gpuwarden_agent.collect.amd.processes import amd_process_probe
 from gpuwarden_agent.collect.host.infiniband import infiniband_probe
 from gpuwarden_agent.collect.host.node import HostProbe
-from gpuwarden_agent.collect.kubernetes.pods import PodSource
 from gpuwarden_agent.collect.nvidia.device import open_driver
 from gpuwarden_agent.collect.nvidia.discovery import MODULE, Makers, NvidiaHost, Signs, read_signs
 from gpuwarden_agent.collect.nvidia.events import DriverState, NvmlProbe
@@ -31,6 +30,7 @@ from gpuwarden_agent.collect.shared_state import SharedState
 from gpuwarden_agent.events.kernel_log import DEVICE, kmsg_probe
 from gpuwarden_agent.events.xid_ledger import XidLedger
 from gpuwarden_agent.probe import Probe, Value
+from gpuwarden_agent.settings import PodSource
 from gpuwarden_agent.worker import within
 
 if TYPE_CHECKING:

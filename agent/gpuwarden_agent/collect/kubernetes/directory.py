@@ -25,14 +25,8 @@ from gpuwarden_agent.collect.kubernetes.client import (
     Server,
     ServiceAccount,
 )
-from gpuwarden_agent.collect.kubernetes.pods import (
-    PodLabelNames,
-    PodNames,
-    PodSource,
-    parse_labels,
-    parse_parent,
-    parse_pods,
-)
+from gpuwarden_agent.collect.kubernetes.pods import PodNames, parse_labels, parse_parent, parse_pods
+from gpuwarden_agent.settings import PodLabelNames, PodSource
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -6,12 +6,12 @@ ValueError.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+from gpuwarden_agent.settings import PodLabelNames
+
 LABELS_CHARS_MAX = 4096
 """Limit for the JSON of a pod's labels; the alphabetically last labels are dropped."""
 
@@ -53,31 +53,6 @@ class PodNames:
     def pod(self) -> str:
         """As other tables name it."""
         return f"{self.namespace}/{self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class PodLabelNames:
-    """Labels or annotations that name a pod's user and team; the first that it has is used."""
-
-    user: Sequence[str] = ()
-    team: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodSource:
-    """Settings for the source of names of pods."""
-
-    ask: str = "auto"
-    """auto, kubelet, api or off."""
-    node: str
-    """This node's name in the cluster."""
-    kubelet: str | None = None
-    kubelet_verify: bool = True
-    api: str | None = None
-    service_account: Path = SERVICE_ACCOUNT
-    parents: bool = False
-    """Ask the API server for the owner of a Job or a RayCluster."""
-    names: PodLabelNames = field(default_factory=PodLabelNames)
 
 
 def uid_of_cgroup(cgroup: str) -> str | None:

@@ -24,12 +24,12 @@ from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.collect.discovery import discover
 from gpuwarden_agent.collect.kubernetes.directory import PodDirectory, pod_directory
-from gpuwarden_agent.collect.kubernetes.pods import PodLabelNames, PodSource
 from gpuwarden_agent.collect.nvidia.nvml import LIBRARY_NOT_FOUND, GpuProcess, NvmlUnavailable
 from gpuwarden_agent.collect.schedulers.allocations import AllocationProbe, allocation_probe
 from gpuwarden_agent.collect.schedulers.gpu_names import GpuNames
 from gpuwarden_agent.collect.schedulers.kubelet import ContainerDevices
 from gpuwarden_agent.collect.shared_state import SharedState
+from gpuwarden_agent.settings import PodLabelNames, PodSource
 
 A = "GPU-11111111-2222-3333-4444-555555555555"
 BERT = pod(

@@ -31,7 +31,7 @@ from gpuwarden_agent.collect.kubernetes.directory import (
     is_due,
     pod_directory,
 )
-from gpuwarden_agent.collect.kubernetes.pods import PodLabelNames, PodSource
+from gpuwarden_agent.settings import PodLabelNames, PodSource
 
 PLAIN = UID.replace("-", "")
 NODE = json.dumps(

@@ -10,13 +10,13 @@ from tests.agent.collect.kubernetes.fake_cluster import UID, answer_of, owner, p
 
 from gpuwarden_agent.collect.kubernetes.pods import (
     LABELS_CHARS_MAX,
-    PodLabelNames,
     PodNames,
     parse_labels,
     parse_pods,
     uid_of_cgroup,
     workload_of,
 )
+from gpuwarden_agent.settings import PodLabelNames
 
 PLAIN = UID.replace("-", "")
 NAMES = PodLabelNames(("user", "owner"), ("team",))

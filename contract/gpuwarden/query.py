@@ -15,6 +15,9 @@ TRUNCATED = "gpuwarden.truncated"
 ERROR = "gpuwarden.error"
 """Key of the last line of NDJSON that could not be completed."""
 
+Record = dict[str, Any]
+"""A row by the names of its columns."""
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -26,7 +29,7 @@ class Result:
     truncated: bool = False
     """True where there were more rows than the limit."""
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[Record]:
         """Each row as a dictionary."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 

@@ -1,23 +1,28 @@
 """Routes of the pages and of what their scripts ask for, for the collector to serve."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from aiohttp import web
 
 from gpuwarden.clock import Clock
 from gpuwarden.query import Querier
 from gpuwarden_dashboards.assets import PATH, load_assets
+from gpuwarden_dashboards.http import answering
 from gpuwarden_dashboards.pages.collector import CollectorPage
 from gpuwarden_dashboards.pages.fleet import FleetPage
 from gpuwarden_dashboards.pages.incidents import IncidentPages
 from gpuwarden_dashboards.pages.login import LoginPage
-from gpuwarden_dashboards.pages.page import JudgementOf, judged
+from gpuwarden_dashboards.pages.page import JudgementOf, Page, judged
 from gpuwarden_dashboards.pages.place import PlacePages
 from gpuwarden_dashboards.pages.rules import RulePages
 from gpuwarden_dashboards.pages.sql import SqlPage
 from gpuwarden_dashboards.pages.usage import UsagePages
 from gpuwarden_dashboards.pages.waste import WastePage
 from gpuwarden_dashboards.templates import Templates
+
+_PAGES: Sequence[type[Page]] = (
+    FleetPage, PlacePages, UsagePages, WastePage, CollectorPage, IncidentPages, RulePages, SqlPage,
+)  # fmt: skip
 
 
 def routes(
@@ -26,15 +31,13 @@ def routes(
     """Pages, assets and their data."""
     assets = load_assets()
     templates = Templates(assets)
+    pages = [page(templates, querier, clock, judgement) for page in _PAGES]
     return [
         web.get(PATH, assets.serve),
-        *FleetPage(templates, querier, clock, judgement).routes(),
-        *PlacePages(templates, querier, clock).routes(),
-        *UsagePages(templates, querier, clock).routes(),
-        *WastePage(templates, querier, clock).routes(),
-        *CollectorPage(templates, querier, clock).routes(),
-        *IncidentPages(templates, querier, clock, judgement).routes(),
-        *RulePages(templates, querier, clock).routes(),
-        *SqlPage(templates, querier).routes(),
         *LoginPage(templates).routes(),
+        *(
+            web.route(route.method, route.path, answering(templates, route.handler))
+            for page in pages
+            for route in page.routes()
+        ),
     ]

@@ -1,6 +1,7 @@
-"""Renders templates. Every text from outside is escaped.
+"""Renders templates, in which numbers and instants are as people read them; None is an en dash.
 
-Scripts and styles are files of this server, and nothing in a page runs: the policy allows no inline code.
+Every text from outside is escaped. Scripts and styles are files of this server: the policy allows no
+inline code.
 """
 
 from datetime import datetime
@@ -13,9 +14,9 @@ from markupsafe import Markup, escape
 from gpuwarden import __version__
 from gpuwarden.access import CALLER, LOGIN_PATH
 from gpuwarden.durations import readable
-from gpuwarden_dashboards import text
 from gpuwarden_dashboards.assets import Assets
 
+ABSENT = "–"
 MENU = (
     ("Fleet", "/"),
     ("Incidents", "/incidents"),
@@ -48,15 +49,15 @@ class Templates:
             assets=assets, version=__version__, menu=MENU, at="", spans=SPANS, login_path=LOGIN_PATH
         )
         self._environment.filters.update(
-            usd=text.usd,
-            percent=text.percent,
-            gigabytes=text.gigabytes,
-            size=text.size,
-            power=text.power,
-            celsius=text.celsius,
-            ago=text.ago,
+            usd=usd,
+            percent=percent,
+            gigabytes=gigabytes,
+            size=size,
+            power=power,
+            celsius=celsius,
+            ago=ago,
             since=_since,
-            span=lambda seconds: text.ABSENT if seconds is None else readable(seconds),
+            span=lambda seconds: ABSENT if seconds is None else readable(seconds),
             node_path=node_path,
             prose=_prose,
             path=lambda name: quote(name, safe="/"),
@@ -85,4 +86,45 @@ def _prose(words: str) -> Markup:
 
 
 def _since(instant: datetime | None, now: datetime) -> str:
-    return text.ABSENT if instant is None else text.ago(instant, now).removesuffix(" ago")
+    return ABSENT if instant is None else ago(instant, now).removesuffix(" ago")
+
+
+def percent(value: float | None) -> str:
+    """`37 %`."""
+    return ABSENT if value is None else f"{value:.0f} %"
+
+
+def usd(value: float | None) -> str:
+    """`$2.95`, `$1,204`."""
+    if value is None:
+        return ABSENT
+    return f"${value:,.2f}" if abs(value) < 1000 else f"${value:,.0f}"
+
+
+def gigabytes(value: float | None) -> str:
+    """`12.3 GiB` of bytes."""
+    return ABSENT if value is None else f"{value / 1024**3:.1f} GiB"
+
+
+def size(value: float | None) -> str:
+    """`12.3 MiB`, `12.3 GiB` of bytes."""
+    if value is None or value >= 1024**3:
+        return gigabytes(value)
+    return f"{value / 1024**2:.1f} MiB"
+
+
+def power(value: float | None) -> str:
+    """`412 W`, `3.1 kW` of watts."""
+    if value is None:
+        return ABSENT
+    return f"{value:.0f} W" if value < 10_000 else f"{value / 1000:.1f} kW"
+
+
+def celsius(value: float | None) -> str:
+    """`61 °C`."""
+    return ABSENT if value is None else f"{value:.0f} °C"
+
+
+def ago(instant: datetime | None, now: datetime) -> str:
+    """`3 s ago`; "never" for None."""
+    return "never" if instant is None else f"{readable((now - instant).total_seconds())} ago"

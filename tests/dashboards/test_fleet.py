@@ -6,17 +6,18 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from bench.dashboards.fill import FleetSize, alerts, inventory, rollups, sample_sql
 
-from gpuwarden_dashboards.read.fleet import LISTED_MAX, read_trouble
-from gpuwarden_dashboards.read.fleet_past import read_past, read_week
-from gpuwarden_dashboards.read.fleetmap import (
+from gpuwarden_dashboards.read.fleet import (
     COLOURS,
+    LISTED_MAX,
     STATES,
     read_fleet,
     read_map,
+    read_matches,
     read_names,
     read_nodes,
+    read_trouble,
 )
-from gpuwarden_dashboards.read.search import read_matches
+from gpuwarden_dashboards.read.fleet_past import read_past, read_week
 
 NOW = datetime.now(UTC)
 pytestmark = pytest.mark.usefixtures("fresh_now")

@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 import pytest
 
 from gpuwarden.clock import SystemClock
-from gpuwarden_dashboards.answers import SECURITY_POLICY
 from gpuwarden_dashboards.assets import load_assets
+from gpuwarden_dashboards.http import SECURITY_POLICY
 from gpuwarden_dashboards.pages.place import PlacePages
 from gpuwarden_dashboards.read.place import read_place
 from gpuwarden_dashboards.read.series import Place

@@ -7,10 +7,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from gpuwarden.clock import SystemClock, to_ms
-from gpuwarden_dashboards.read.coverage import read_coverage
 from gpuwarden_dashboards.read.health import read_health
 from gpuwarden_dashboards.read.series import Place, read_series, span_of
-from gpuwarden_dashboards.read.timeline import read_timeline
+from gpuwarden_dashboards.read.timeline import read_coverage, read_timeline
 from gpuwarden_dashboards.read.topology import read_topology
 from gpuwarden_dashboards.routes import routes
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuwarden_dashboards import text
+from gpuwarden_dashboards import templates as text
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

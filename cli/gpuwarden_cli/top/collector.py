@@ -30,7 +30,7 @@ from gpuwarden_cli.top.request import (
     WhyRequest,
 )
 from gpuwarden_client.http import CallError, CollectorEndpoint, RefusedError
-from gpuwarden_dashboards.read.fleetmap import STATES, SUMS, cells_sql
+from gpuwarden_dashboards.read.fleet import STATES, SUMS, cells_sql
 
 TIMEOUT_S = 20.0
 HOLDER_COLUMNS = ("user", "job", "process")

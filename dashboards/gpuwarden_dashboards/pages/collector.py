@@ -4,18 +4,17 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
-from gpuwarden_dashboards.answers import answering, html
+from gpuwarden_dashboards.http import choice, html
 from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.read.collector import STATES, CollectorState, read_collector
-from gpuwarden_dashboards.request import choice
 
 
 class CollectorPage(Page):
     """GET /collector."""
 
-    def routes(self) -> Iterable[web.AbstractRouteDef]:
+    def routes(self) -> Iterable[web.RouteDef]:
         """The page."""
-        return [web.get("/collector", answering(self._templates, self._show))]
+        return [web.get("/collector", self._show)]
 
     def render(self, found: CollectorState, state: str, filter_text: str) -> str:
         """Its HTML."""

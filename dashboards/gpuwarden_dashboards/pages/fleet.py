@@ -11,22 +11,20 @@ from aiohttp import web
 
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.query import Querier
-from gpuwarden_dashboards.answers import answering, data, html
+from gpuwarden_dashboards.http import ParameterError, SharedAnswers, choice, data, html
 from gpuwarden_dashboards.pages.page import JudgementOf, Page, judged
-from gpuwarden_dashboards.read.fleet_past import LARGE_GPUS, read_past, read_week
-from gpuwarden_dashboards.read.fleetmap import (
+from gpuwarden_dashboards.read.fleet import (
     COLOURS,
     LEVELS,
     NODES_MAX,
     STATES,
     read_fleet,
     read_map,
+    read_matches,
     read_names,
     read_nodes,
 )
-from gpuwarden_dashboards.read.search import read_matches
-from gpuwarden_dashboards.request import ParameterError, choice
-from gpuwarden_dashboards.shared_answers import SharedAnswers
+from gpuwarden_dashboards.read.fleet_past import LARGE_GPUS, read_past, read_week
 from gpuwarden_dashboards.templates import Templates
 
 LIVE_S = 0.9
@@ -45,17 +43,17 @@ class FleetPage(Page):
         super().__init__(templates, querier, clock, judgement)
         self._shared = SharedAnswers(clock)
 
-    def routes(self) -> Iterable[web.AbstractRouteDef]:
+    def routes(self) -> Iterable[web.RouteDef]:
         """The page and its data."""
         return [
-            web.get("/", answering(self._templates, self._show)),
-            web.get("/v1/fleet", answering(self._templates, self._fleet)),
-            web.get("/v1/fleet/week", answering(self._templates, self._week)),
-            web.get("/v1/fleet/past", answering(self._templates, self._past)),
-            web.get("/v1/map", answering(self._templates, self._map)),
-            web.get("/v1/map/names", answering(self._templates, self._names)),
-            web.get("/v1/map/nodes", answering(self._templates, self._nodes)),
-            web.get("/v1/search", answering(self._templates, self._search)),
+            web.get("/", self._show),
+            web.get("/v1/fleet", self._fleet),
+            web.get("/v1/fleet/week", self._week),
+            web.get("/v1/fleet/past", self._past),
+            web.get("/v1/map", self._map),
+            web.get("/v1/map/names", self._names),
+            web.get("/v1/map/nodes", self._nodes),
+            web.get("/v1/search", self._search),
         ]
 
     def render(self) -> str:

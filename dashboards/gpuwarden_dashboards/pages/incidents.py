@@ -9,9 +9,9 @@ from aiohttp import web
 
 from gpuwarden.alert import ALERT_FILTERS, Severity
 from gpuwarden.clock import from_ms, to_ms
-from gpuwarden_dashboards.answers import answering, html
+from gpuwarden.query import Record
+from gpuwarden_dashboards.http import NotKnownError, choice, html, whole
 from gpuwarden_dashboards.pages.page import Page
-from gpuwarden_dashboards.read.fleet import Record
 from gpuwarden_dashboards.read.incidents import (
     ALERT_STAGES,
     INCIDENT_STAGES,
@@ -25,20 +25,19 @@ from gpuwarden_dashboards.read.incidents import (
     read_incidents,
     read_silences,
 )
-from gpuwarden_dashboards.request import NotKnownError, choice, whole
 
 
 class IncidentPages(Page):
     """GET /incidents, /incidents/{id}, /alerts, /alerts/{fingerprint} and /silences."""
 
-    def routes(self) -> Iterable[web.AbstractRouteDef]:
+    def routes(self) -> Iterable[web.RouteDef]:
         """The pages."""
         return [
-            web.get("/incidents", answering(self._templates, self._incidents)),
-            web.get("/incidents/{id}", answering(self._templates, self._incident)),
-            web.get("/alerts", answering(self._templates, self._alerts)),
-            web.get("/alerts/{fingerprint}", answering(self._templates, self._alert)),
-            web.get("/silences", answering(self._templates, self._silences)),
+            web.get("/incidents", self._incidents),
+            web.get("/incidents/{id}", self._incident),
+            web.get("/alerts", self._alerts),
+            web.get("/alerts/{fingerprint}", self._alert),
+            web.get("/silences", self._silences),
         ]
 
     def render(self, listed: Listed, path: str, stages: Sequence[str]) -> str:

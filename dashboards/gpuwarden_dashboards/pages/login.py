@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from aiohttp import web
 
 from gpuwarden.access import COOKIE, LOGIN_PATH, LOGOUT_PATH, OWN_PATH
-from gpuwarden_dashboards.answers import html
+from gpuwarden_dashboards.http import html
 from gpuwarden_dashboards.templates import Templates
 
 _NOT_TAKEN = {
@@ -27,7 +27,7 @@ class LoginPage:
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
 
-    def routes(self) -> Iterable[web.AbstractRouteDef]:
+    def routes(self) -> Iterable[web.RouteDef]:
         """The page."""
         return [web.get(LOGIN_PATH, self._show)]
 

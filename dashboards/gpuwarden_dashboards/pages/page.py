@@ -1,6 +1,8 @@
 """Holds what every page with data has: templates, and where and when it reads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+from aiohttp import web
 
 from gpuwarden.clock import Clock
 from gpuwarden.judgement import Judgement, JudgementState
@@ -30,6 +32,10 @@ class Page:
         self._querier = querier
         self._clock = clock
         self._judgement = judgement
+
+    def routes(self) -> Iterable[web.RouteDef]:
+        """Its paths, and those of its data."""
+        raise NotImplementedError
 
     @property
     def _unjudged(self) -> str | None:

@@ -1,15 +1,16 @@
 """The pages of a node and of a GPU, and the data that their charts, map and tables show."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from typing import Any
 from urllib.parse import quote
 
 from aiohttp import web
 
 from gpuwarden.clock import from_ms
-from gpuwarden_dashboards.answers import answering, data, html
+from gpuwarden.query import Record
+from gpuwarden_dashboards.http import NotKnownError, ParameterError, data, html, whole
 from gpuwarden_dashboards.pages.page import Page
-from gpuwarden_dashboards.read.coverage import read_coverage
 from gpuwarden_dashboards.read.health import read_health
 from gpuwarden_dashboards.read.place import GROUPS, NODE_GROUPS, PlaceNow, read_gpu_uuid, read_place
 from gpuwarden_dashboards.read.series import (
@@ -20,10 +21,9 @@ from gpuwarden_dashboards.read.series import (
     read_series,
     span_of,
 )
-from gpuwarden_dashboards.read.timeline import read_timeline
+from gpuwarden_dashboards.read.timeline import read_coverage, read_timeline
 from gpuwarden_dashboards.read.topology import read_topology
-from gpuwarden_dashboards.request import NotKnownError, ParameterError, whole
-from gpuwarden_dashboards.tiles import tile
+from gpuwarden_dashboards.templates import ABSENT, celsius, gigabytes, percent, power
 
 _COLUMNS = 500
 
@@ -31,16 +31,16 @@ _COLUMNS = 500
 class PlacePages(Page):
     """GET /nodes/{node}, /gpus/{gpu_uuid}, /v1/series, /v1/timeline, /v1/health, /v1/coverage, /v1/topology."""
 
-    def routes(self) -> Iterable[web.AbstractRouteDef]:
+    def routes(self) -> Iterable[web.RouteDef]:
         """The pages and their data."""
         return [
-            web.get("/nodes/{node}", answering(self._templates, self._node)),
-            web.get("/gpus/{gpu_uuid}", answering(self._templates, self._gpu)),
-            web.get("/v1/series", answering(self._templates, self._series)),
-            web.get("/v1/timeline", answering(self._templates, self._timeline)),
-            web.get("/v1/health", answering(self._templates, self._health)),
-            web.get("/v1/coverage", answering(self._templates, self._coverage)),
-            web.get("/v1/topology", answering(self._templates, self._topology)),
+            web.get("/nodes/{node}", self._node),
+            web.get("/gpus/{gpu_uuid}", self._gpu),
+            web.get("/v1/series", self._series),
+            web.get("/v1/timeline", self._timeline),
+            web.get("/v1/health", self._health),
+            web.get("/v1/coverage", self._coverage),
+            web.get("/v1/topology", self._topology),
         ]
 
     def render(self, place: PlaceNow) -> str:
@@ -128,4 +128,30 @@ def _said(span: Span) -> dict[str, int]:
         "step_ms": span.step_ms,
         "columns": span.columns,
         "resolution_s": span.resolution_s,
+    }
+
+
+def tile(gpu: Record) -> Mapping[str, Any]:
+    """The cell of a GPU, a record of `read_tiles`: its utilization, shade, and what is known of it as a title."""
+    util = gpu["util_percent"]
+    rules = gpu["rules"] or []
+    says = ", ".join(
+        (
+            f"GPU {gpu['gpu']} {gpu['model'] or ''}".strip(),
+            *(["not reporting"] if gpu["silent"] else []),
+            f"utilization {percent(util)}",
+            f"memory {gigabytes(gpu['memory_used_bytes'])}",
+            power(gpu["power_watts"]),
+            celsius(gpu["temperature_celsius"]),
+            *rules,
+        )
+    )
+    return {
+        "gpu": gpu["gpu"],
+        "gpu_uuid": gpu["gpu_uuid"],
+        "shade": "" if util is None else f" u{round(util / 10)}",
+        "rules": rules,
+        "silent": gpu["silent"],
+        "title": says,
+        "shown": ABSENT if util is None else f"{util:.0f}",
     }

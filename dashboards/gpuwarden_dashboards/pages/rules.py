@@ -6,7 +6,7 @@ from datetime import timedelta
 from aiohttp import web
 
 from gpuwarden.clock import to_ms
-from gpuwarden_dashboards.answers import answering, html
+from gpuwarden_dashboards.http import html
 from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.read.rules import SPAN, RuleHistory, read_fired, read_rule_history
 
@@ -14,11 +14,11 @@ from gpuwarden_dashboards.read.rules import SPAN, RuleHistory, read_fired, read_
 class RulePages(Page):
     """GET /rules and /rules/{name}."""
 
-    def routes(self) -> Iterable[web.AbstractRouteDef]:
+    def routes(self) -> Iterable[web.RouteDef]:
         """The pages."""
         return [
-            web.get("/rules", answering(self._templates, self._list)),
-            web.get("/rules/{name}", answering(self._templates, self._show)),
+            web.get("/rules", self._list),
+            web.get("/rules/{name}", self._show),
         ]
 
     def render(self, history: RuleHistory) -> str:

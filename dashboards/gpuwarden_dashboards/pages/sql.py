@@ -10,24 +10,20 @@ from aiohttp import web
 
 from gpuwarden.comments import column_comments, table_comments
 from gpuwarden.cookbook import questions
-from gpuwarden.query import Querier
-from gpuwarden_dashboards.answers import answering, html
-from gpuwarden_dashboards.templates import Templates
+from gpuwarden_dashboards.http import html
+from gpuwarden_dashboards.pages.page import Page
 
 
-class SqlPage:
+class SqlPage(Page):
     """GET /sql and GET /v1/schema."""
 
-    def __init__(self, templates: Templates, querier: Querier) -> None:
-        self._templates = templates
-        self._querier = querier
-        self._schema: bytes | None = None
+    _schema: bytes | None = None
 
-    def routes(self) -> Iterable[web.AbstractRouteDef]:
+    def routes(self) -> Iterable[web.RouteDef]:
         """The page and its data."""
         return [
-            web.get("/sql", answering(self._templates, self._show)),
-            web.get("/v1/schema", answering(self._templates, self._show_schema)),
+            web.get("/sql", self._show),
+            web.get("/v1/schema", self._show_schema),
         ]
 
     async def _show(self, _request: web.Request) -> web.Response:

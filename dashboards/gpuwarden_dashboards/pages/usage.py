@@ -8,12 +8,11 @@ from aiohttp import web
 
 from gpuwarden.clock import to_ms
 from gpuwarden.waste import LABELS
-from gpuwarden_dashboards.answers import answering, html
+from gpuwarden_dashboards.http import NotKnownError, ParameterError, choice, html, instant
 from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.read.series import described
 from gpuwarden_dashboards.read.subject import Subject, read_extent, read_subject
 from gpuwarden_dashboards.read.usage import BY, ROWS_MAX, SINCE, SORTS, GpuUsage, read_usage
-from gpuwarden_dashboards.request import NotKnownError, ParameterError, choice, instant
 
 JOB_GROUPS: Sequence[tuple[str, Sequence[str]]] = (
     ("Utilization", ("util_percent",)),
@@ -69,12 +68,12 @@ class UsageRange:
 class UsagePages(Page):
     """GET /usage, /jobs/{name} and /users/{name}. A job's name is Slurm's id, or namespace/pod."""
 
-    def routes(self) -> Iterable[web.AbstractRouteDef]:
+    def routes(self) -> Iterable[web.RouteDef]:
         """The pages."""
         return [
-            web.get("/usage", answering(self._templates, self._usage)),
-            web.get("/jobs/{name:.+}", answering(self._templates, self._job)),
-            web.get("/users/{name:.+}", answering(self._templates, self._user)),
+            web.get("/usage", self._usage),
+            web.get("/jobs/{name:.+}", self._job),
+            web.get("/users/{name:.+}", self._user),
         ]
 
     def render(self, usages: Sequence[GpuUsage], asked: UsageRange) -> str:

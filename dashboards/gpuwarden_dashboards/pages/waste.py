@@ -7,11 +7,10 @@ from aiohttp import web
 
 from gpuwarden.waste import LABELS, TITLES
 from gpuwarden.waste_report import BY, NOBODY
-from gpuwarden_dashboards.answers import answering, html
+from gpuwarden_dashboards.http import choice, html
 from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.read.usage import SINCE
 from gpuwarden_dashboards.read.waste import WasteReport, read_waste
-from gpuwarden_dashboards.request import choice
 
 ADVICE: Mapping[str, str] = {
     "starved": "The input is too slow: more loader workers, larger reads, data nearer to the GPU. The page of "
@@ -32,9 +31,9 @@ _PATHS = {"user": "/users/", "job": "/jobs/", "node": "/nodes/"}
 class WastePage(Page):
     """GET /waste."""
 
-    def routes(self) -> Iterable[web.AbstractRouteDef]:
+    def routes(self) -> Iterable[web.RouteDef]:
         """The page."""
-        return [web.get("/waste", answering(self._templates, self._show))]
+        return [web.get("/waste", self._show)]
 
     def render(
         self, report: WasteReport, by: str, since: str, begin: datetime, now: datetime

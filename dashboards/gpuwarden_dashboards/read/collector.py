@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpuwarden.query import Querier, query_all
+from gpuwarden.query import Querier, Record, query_all
 
-Record = Mapping[str, Any]
 AGENTS_MAX = 100
 SILENT_AFTER = timedelta(minutes=1)
 BEHIND_S = 30.0

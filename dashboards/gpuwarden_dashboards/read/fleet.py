@@ -1,30 +1,161 @@
-"""Reads what is wrong in the fleet now, and the GPUs of a few nodes."""
+"""Reads what the fleet's page shows now: every GPU, what is wrong, the nodes that it lists, and names for its search.
 
+GPUs come as columns: what changes with each sample apart from names, which seldom change. Both have the GPUs
+in the same order, by node, index and UUID, and the same `version` as long as the same GPUs are in it. Long
+columns come from DuckDB as JSON already.
+"""
+
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from gpuwarden.alert import WORST_FIRST
-from gpuwarden.query import Querier, query_all
+from gpuwarden.query import Querier, Record, query_all
+from gpuwarden.rollups import IDLE_BELOW_PERCENT
 
+STATES = ("idle", "busy", "throttled", "unknown", "not reporting")
+"""What a GPU does, by the lowest 4 bits of its state: unknown: it reports, but no utilization."""
+LEVELS = ("none", "info", "warning", "critical")
+"""The gravest alert that fires on it, by the bits above."""
+NOT_REPORTING = STATES.index("not reporting")
+THROTTLED_BY = 0x8 | 0x20 | 0x40 | 0x80
+"""Bits of `clocks_event_reasons` that say that heat or the power supply holds clocks down."""
+NODES_MAX = 100
+"""Nodes that can be asked about at once."""
 LISTED_MAX = 5
 """Incidents, and alerts outside them, that the page lists."""
+FOUND_MAX = 8
+"""Of each kind."""
 
-_TILES = r"""
-WITH trouble AS (
-    SELECT gpu_uuid, list(concat(rule, ' (' || regexp_extract(muted, '^\w+') || ')') ORDER BY rule) AS rules
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What is wrong now; records have the columns of the queries above."""
+
+    now: datetime
+    incidents: Sequence[Record]
+    """Open ones, the gravest first."""
+    alerts: Sequence[Record]
+    """Firing ones that are in no open incident."""
+
+
+@dataclass(frozen=True, slots=True)
+class Colour:
+    """What cells can be coloured by: SQL over `i` (gpus), `n` (gpus_now), `t` (alerts), `m` (`detail`)."""
+
+    sql: str
+    unit: str
+    title: str
+    scale: float = 1
+    """Values are sent as whole numbers of this."""
+    detail: str = ""
+    """A column of `gpu_detail_samples` that it needs: `m.value`."""
+
+
+_USD = f"""CASE WHEN n.util_percent < {IDLE_BELOW_PERCENT:g} THEN coalesce(greatest(i.usd_per_hour, t.usd), t.usd)
+    WHEN n.gpu_uuid IS NULL THEN t.usd ELSE coalesce(t.usd, 0 * i.usd_per_hour) END"""
+"""Dollars an hour that a GPU wastes: its price while it is idle, what its alerts cost, or 0; NULL: no price."""
+COLOURS = {
+    "util_percent": Colour("n.util_percent", "percent", "utilization"),
+    "sm_active_percent": Colour("m.value", "percent", "SM activity", detail="sm_active_percent"),
+    "power_watts": Colour("n.power_watts", "watts", "power"),
+    "temperature_margin_celsius": Colour(
+        "coalesce(m.value, i.temperature_slowdown_celsius - n.temperature_celsius)",
+        "celsius",
+        "margin to thermal slowdown",
+        detail="temperature_margin_celsius",
+    ),
+    "memory_percent": Colour(
+        "100.0 * n.memory_used_bytes / nullif(n.memory_total_bytes, 0)", "percent", "memory used"
+    ),
+    "usd_wasted_per_hour": Colour(_USD, "usd", "wasted dollars an hour", scale=0.01),
+    "state": Colour("NULL", "state", "state"),
+}
+
+_TROUBLE = """
+    SELECT gpu_uuid, max(usd_per_hour) AS usd,
+        max(list_position(['info', 'warning', 'critical'], severity)) FILTER (muted IS NULL) AS level
     FROM alerts_now WHERE state = 'firing' AND gpu_uuid IS NOT NULL GROUP BY gpu_uuid
-)
-SELECT i.node, i.gpu, i.gpu_uuid, i.model, g.util_percent, g.memory_used_bytes,
-    g.memory_total_bytes, g.power_watts, g.temperature_celsius, t.rules, g.gpu_uuid IS NULL AS silent
+"""
+_DETAIL = """LEFT JOIN (
+    SELECT gpu_uuid, arg_max({column}, ts) AS value FROM gpu_detail_samples
+    WHERE ts > now()::TIMESTAMP - INTERVAL 40 SECOND AND mig_instance IS NULL GROUP BY gpu_uuid
+) m ON m.gpu_uuid = n.gpu_uuid"""
+
+
+def cells_sql(value: str, more: str = "") -> str:
+    """SELECT of every GPU that is expected, with its state and `value`, SQL over what `Colour` has."""
+    return f"""
+SELECT i.node, i.gpu, i.gpu_uuid, {value} AS value,
+    CASE WHEN n.gpu_uuid IS NULL THEN {NOT_REPORTING}
+        WHEN n.util_percent IS NULL THEN 3
+        WHEN n.clocks_event_reasons & {THROTTLED_BY} <> 0 THEN 2
+        WHEN n.util_percent < {IDLE_BELOW_PERCENT:g} THEN 0 ELSE 1 END + 16 * coalesce(t.level, 0) AS state,
+    CASE WHEN n.gpu_uuid IS NULL THEN i.last_seen_at END AS silent_since,
+    n.util_percent, n.power_watts, i.usd_per_hour, {_USD} AS usd_wasted
 FROM gpus i
-LEFT JOIN gpus_now g USING (gpu_uuid)
-LEFT JOIN trouble t USING (gpu_uuid)
-WHERE i.mig_instance IS NULL AND i.replaced_by IS NULL AND i.node IN (SELECT unnest($nodes))
-ORDER BY i.node, i.gpu
+LEFT JOIN gpus_now n ON n.gpu_uuid = i.gpu_uuid
+LEFT JOIN nodes d ON d.node = i.node
+LEFT JOIN ({_TROUBLE}) t ON t.gpu_uuid = i.gpu_uuid
+{more}
+WHERE i.mig_instance IS NULL AND i.replaced_by IS NULL AND d.forgotten_at IS NULL
 """
 
+
+_ORDER = "node, gpu, gpu_uuid"
+_VERSION = "to_hex(coalesce(bit_xor(hash(node, gpu, gpu_uuid)), 0)) || '-' || count(*)"
+
+SUMS = f"""count(*) AS gpus, count(*) FILTER (state % 16 <> {NOT_REPORTING}) AS reporting,
+    {", ".join(f'count(*) FILTER (state % 16 = {at}) AS "{name}"' for at, name in enumerate(STATES[:-1]))},
+    count(*) FILTER (state >= 32) AS alerting,
+    avg(util_percent)::DOUBLE AS util_percent, sum(power_watts)::DOUBLE AS power_watts,
+    sum(usd_per_hour) AS usd_per_hour, sum(usd_wasted) AS usd_wasted_per_hour,
+    count(DISTINCT node) FILTER (state % 16 <> {NOT_REPORTING}) AS nodes_reporting,
+    (SELECT count(*) FROM nodes WHERE forgotten_at IS NULL) AS nodes"""
+"""Columns of a SELECT of the totals of rows of `cells_sql`."""
+_TOTALS = f"SELECT {SUMS} FROM ({cells_sql('NULL')})"
+
+_KINDS = f"""
+WITH expected AS (
+    SELECT i.node, gpu, gpu_uuid, coalesce(model, '') AS model, coalesce(d.labels, '{{}}') AS labels
+    FROM gpus i LEFT JOIN nodes d ON d.node = i.node
+    WHERE mig_instance IS NULL AND replaced_by IS NULL AND d.forgotten_at IS NULL
+), by_node AS (
+    SELECT node, any_value(labels) AS labels,
+        to_json({{'gpus': list(gpu ORDER BY gpu, gpu_uuid), 'models': list(model ORDER BY gpu, gpu_uuid)}})::VARCHAR AS kind
+    FROM expected GROUP BY node
+)
+SELECT *, (SELECT {_VERSION} FROM expected) AS version FROM by_node ORDER BY node
+"""
+
+_HOLDERS = f"""
+WITH expected AS (
+    SELECT i.node, gpu, gpu_uuid FROM gpus i LEFT JOIN nodes d ON d.node = i.node
+    WHERE mig_instance IS NULL AND replaced_by IS NULL AND d.forgotten_at IS NULL
+), held AS (
+    SELECT coalesce(i.parent_gpu_uuid, gpu_uuid) AS gpu_uuid,
+        arg_max({{'user': username, 'job': coalesce(slurm_job_id, pod)}}, coalesce(gpu_memory_bytes, 0)) AS holder
+    FROM process_samples LEFT JOIN gpus i USING (gpu_uuid)
+    WHERE ts > now()::TIMESTAMP - INTERVAL 30 SECOND GROUP BY ALL
+), known AS (
+    SELECT holder, row_number() OVER (ORDER BY holder.user, holder.job) - 1 AS code
+    FROM (SELECT DISTINCT holder FROM held WHERE holder.user IS NOT NULL OR holder.job IS NOT NULL)
+)
+SELECT (SELECT to_json(coalesce(list(holder ORDER BY code), []))::VARCHAR FROM known) AS holders,
+    to_json(coalesce(list(coalesce(code, -1) ORDER BY {_ORDER}), []))::VARCHAR AS holder_of, {_VERSION} AS version
+FROM expected LEFT JOIN held USING (gpu_uuid) LEFT JOIN known USING (holder)
+"""
+
+_NODES = """
+WITH drawn AS (
+    SELECT node, sum(power_watts)::DOUBLE AS power_watts FROM gpus_now WHERE mig_instance IS NULL GROUP BY node
+)
+SELECT i.node, i.simulated, epoch_ms(last_seen_at) AS last_seen_ms, power_watts, cpu_util_percent,
+    cpu_iowait_percent, h.memory_used_bytes, h.memory_total_bytes
+FROM nodes i LEFT JOIN drawn USING (node) LEFT JOIN nodes_now h ON h.node = i.node
+WHERE i.node IN (SELECT unnest($nodes))
+"""
 _INCIDENTS = f"""
 SELECT id, rule, severity, place, summary, began_at, usd_per_hour, usd_so_far,
     greatest(0, firing - roots) AS follows, simulated, muted, unknown_since, count(*) OVER () AS total
@@ -44,27 +175,10 @@ WHERE state = 'firing' AND (fingerprint, active_at) NOT IN (
 ORDER BY {WORST_FIRST}, usd_so_far DESC NULLS LAST, fired_at
 LIMIT {LISTED_MAX}
 """
-
-Record = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """What is wrong now; records have the columns of the queries above."""
-
-    now: datetime
-    incidents: Sequence[Record]
-    """Open ones, the gravest first."""
-    alerts: Sequence[Record]
-    """Firing ones that are in no open incident."""
-
-
-async def read_tiles(querier: Querier, nodes: Sequence[str]) -> dict[str, list[Record]]:
-    """The GPUs of some nodes by node, in the order of their index; those that are silent too."""
-    by_node: dict[str, list[Record]] = {node: [] for node in nodes}
-    for gpu in (await querier.query(_TILES, {"nodes": list(nodes)})).records():
-        by_node[gpu["node"]].append(gpu)
-    return by_node
+_FOUND = f"""
+    SELECT kind, name, detail FROM ({{sql}}) ORDER BY NOT starts_with(lower(name), $q), length(name), name
+    LIMIT {FOUND_MAX}
+"""
 
 
 TROUBLE = ((_INCIDENTS, None), (_ALERTS, None))
@@ -75,3 +189,98 @@ async def read_trouble(querier: Querier, now: datetime) -> Trouble:
     """What is wrong now. Raises QueryError."""
     found = await query_all(querier, TROUBLE)
     return Trouble(now, *(result.records() for result in found))
+
+
+async def read_fleet(querier: Querier, now: datetime) -> tuple[Trouble, Record]:
+    """What is wrong, and the totals of the whole fleet. Raises QueryError."""
+    *found, totals = await query_all(querier, [*TROUBLE, (_TOTALS, None)])
+    return Trouble(now, *(result.records() for result in found)), totals.records()[0]
+
+
+async def read_map(querier: Querier, colour: str) -> str:
+    """Every GPU's value and state, as JSON. Raises QueryError."""
+    wanted = COLOURS[colour]
+    more = _DETAIL.format(column=wanted.detail) if wanted.detail else ""
+    value = f"round(({wanted.sql}) / {wanted.scale})::INTEGER"
+    # One list is sorted, not three.
+    sql = f"""
+        WITH one AS (
+            SELECT {_VERSION} AS version, coalesce(list({{'v': value, 's': state, 'a': epoch_ms(silent_since)}}
+                ORDER BY {_ORDER}), []) AS cells
+            FROM ({cells_sql(value, more)})
+        )
+        SELECT version, to_json(list_transform(cells, lambda c: c.v))::VARCHAR,
+            to_json(list_transform(cells, lambda c: c.s))::VARCHAR,
+            to_json(list_transform(list_filter(cells, lambda c: c.s % 16 = {NOT_REPORTING}), lambda c: c.a))::VARCHAR
+        FROM one
+    """
+    version, values, states, since = (await querier.query(sql)).rows[0]
+    head = {"colour": colour, "unit": wanted.unit, "scale": wanted.scale, "version": version}
+    if wanted.unit == "state":
+        values = "[]"
+    return f'{json.dumps(head)[:-1]}, "values": {values}, "states": {states}, "silent_since_ms": {since}}}'
+
+
+async def read_names(querier: Querier) -> str:
+    """Nodes, labels, models, users and jobs of every GPU, as JSON. Raises QueryError."""
+    kinds, holders = await query_all(querier, [(_KINDS, None), (_HOLDERS, None)])
+    nodes, kind_of, label_of = [], [], []
+    kind_codes: dict[str, int] = {}
+    label_codes: dict[str, int] = {}
+    for node, labels, kind, _ in kinds.rows:
+        nodes.append(node)
+        kind_of.append(kind_codes.setdefault(kind, len(kind_codes)))
+        label_of.append(label_codes.setdefault(labels, len(label_codes)))
+    *held, version = holders.rows[0]
+    if kinds.rows and kinds.rows[0][3] != version:
+        # A GPU came between the two queries: who holds which is told the next time.
+        held, version = ["[]", "[]"], kinds.rows[0][3]
+    head = {
+        "version": version,
+        "nodes": nodes,
+        "kinds": [json.loads(kind) for kind in kind_codes],
+        "kind_of": kind_of,
+        "labels": [json.loads(labels) for labels in label_codes],
+        "label_of": label_of,
+    }
+    said = json.dumps(head, separators=(",", ":"))
+    return f'{said[:-1]},"holders":{held[0]},"holder_of":{held[1]}}}'
+
+
+async def read_nodes(querier: Querier, nodes: Sequence[str]) -> Sequence[Record]:
+    """What the list says of some nodes beside their GPUs, in their order. Raises QueryError."""
+    found = (await querier.query(_NODES, {"nodes": list(nodes)})).records()
+    place = {node: at for at, node in enumerate(nodes)}
+    return sorted(found, key=lambda record: place[record["node"]])
+
+
+def _owners_sql(kind: str, column: str) -> str:
+    """People and jobs that hold GPUs now, or did in the last day."""
+    job = f"SELECT DISTINCT {column} AS name FROM"
+    return f"""
+        SELECT '{kind}' AS kind, name, NULL AS detail FROM (
+            {job} process_samples WHERE ts > now()::TIMESTAMP - INTERVAL 1 MINUTE
+            UNION {job} waste_1h WHERE ts > now()::TIMESTAMP - INTERVAL 1 DAY
+        ) WHERE contains(lower(name), $q)"""
+
+
+_NAMED = (
+    """
+        SELECT 'node' AS kind, node AS name, NULL AS detail FROM nodes
+        WHERE forgotten_at IS NULL AND contains(lower(node), $q)""",
+    """
+        SELECT 'gpu' AS kind, gpu_uuid AS name, concat(node, ' GPU ', gpu) AS detail FROM gpus
+        WHERE length($q) >= 3 AND replaced_by IS NULL
+            AND (contains(lower(gpu_uuid), $q) OR starts_with(lower(serial), $q))""",
+    _owners_sql("user", "username"),
+    _owners_sql("job", "coalesce(slurm_job_id, pod)"),
+)
+
+
+async def read_matches(querier: Querier, words: str) -> Sequence[Record]:
+    """Whose name has the words in it, best first: `kind`, `name`, `detail`. Raises QueryError."""
+    params = {"q": words.strip().lower()}
+    if not params["q"]:
+        return []
+    found = await query_all(querier, [(_FOUND.format(sql=sql), params) for sql in _NAMED])
+    return [record for result in found for record in result.records()]

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpuwarden.query import Querier
+from gpuwarden.query import Querier, Record
 from gpuwarden.waste import NO_WASTE
-from gpuwarden_dashboards.read.fleet import Record
 
 WEEK = timedelta(days=7)
 LARGE_GPUS = 2_500

@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpuwarden.alert import ALERT_FILTERS, PLACE_SQL, USD_SO_FAR_SQL, WORST_FIRST, matcher_of
-from gpuwarden.query import Querier, query_all
-from gpuwarden_dashboards.read.fleet import Record
+from gpuwarden.query import Querier, Record, query_all
 
 LISTED_MAX = 200
 MEMBERS_MAX = 300

@@ -7,8 +7,7 @@ from statistics import mean
 from typing import Any
 
 from gpuwarden.alert import WORST_FIRST
-from gpuwarden.query import Querier, query_all
-from gpuwarden_dashboards.read.fleet import Record, read_tiles
+from gpuwarden.query import Querier, Record, query_all
 from gpuwarden_dashboards.read.series import GPUS_MAX, JOB, Place
 
 SILENT_AFTER = timedelta(minutes=1)
@@ -64,6 +63,19 @@ ORDER BY gpu, memory_bytes DESC NULLS LAST LIMIT {_PROCESSES_MAX}
 _MIG = """
 SELECT gpu_uuid, gpu, mig_instance, memory_total_bytes FROM gpus
 WHERE {where} AND mig_instance IS NOT NULL AND replaced_by IS NULL ORDER BY gpu, mig_instance
+"""
+_TILES = r"""
+WITH trouble AS (
+    SELECT gpu_uuid, list(concat(rule, ' (' || regexp_extract(muted, '^\w+') || ')') ORDER BY rule) AS rules
+    FROM alerts_now WHERE state = 'firing' AND gpu_uuid IS NOT NULL GROUP BY gpu_uuid
+)
+SELECT i.node, i.gpu, i.gpu_uuid, i.model, g.util_percent, g.memory_used_bytes,
+    g.memory_total_bytes, g.power_watts, g.temperature_celsius, t.rules, g.gpu_uuid IS NULL AS silent
+FROM gpus i
+LEFT JOIN gpus_now g USING (gpu_uuid)
+LEFT JOIN trouble t USING (gpu_uuid)
+WHERE i.mig_instance IS NULL AND i.replaced_by IS NULL AND i.node IN (SELECT unnest($nodes))
+ORDER BY i.node, i.gpu
 """
 _BESIDE = f"""
 WITH working AS (
@@ -163,6 +175,14 @@ async def read_place(querier: Querier, place: Place, now: datetime) -> PlaceNow 
         processes,
         alerts,
     )
+
+
+async def read_tiles(querier: Querier, nodes: Sequence[str]) -> dict[str, list[Record]]:
+    """The GPUs of some nodes by node, in the order of their index; those that are silent too."""
+    by_node: dict[str, list[Record]] = {node: [] for node in nodes}
+    for gpu in (await querier.query(_TILES, {"nodes": list(nodes)})).records():
+        by_node[gpu["node"]].append(gpu)
+    return by_node
 
 
 async def read_gpu_uuid(querier: Querier, node: str, gpu: int) -> str | None:

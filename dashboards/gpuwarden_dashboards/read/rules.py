@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuwarden.alert import PLACE_SQL, USD_SO_FAR_SQL, WORST_FIRST
-from gpuwarden.query import Querier, query_all
-from gpuwarden_dashboards.read.fleet import Record
+from gpuwarden.query import Querier, Record, query_all
 
 SPAN = timedelta(days=30)
 EPISODES_MAX = 1_000

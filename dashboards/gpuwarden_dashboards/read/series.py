@@ -13,7 +13,7 @@ from gpuwarden.clock import from_ms, to_ms
 from gpuwarden.metrics import METRICS, Kind, Metric, Type
 from gpuwarden.query import Querier, Result, query_all
 from gpuwarden.rollups import ROLLUPS, Rollup, RollupPart
-from gpuwarden_dashboards.request import ParameterError
+from gpuwarden_dashboards.http import ParameterError
 
 COLUMNS_MAX = 4_000
 METRICS_MAX = 40

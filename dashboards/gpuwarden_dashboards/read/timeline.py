@@ -1,4 +1,5 @@
-"""Reads what happened over a span: states and slow clocks of GPUs as strips, events, alerts and diagnoses as marks."""
+"""Reads what happened over a span: states and slow clocks of GPUs as strips, events, alerts and diagnoses as marks,
+and how much of what was due became samples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ _QUIET_REASONS = 0x1 | 0x2
 """Idle and application clocks: set on any healthy GPU."""
 _THROTTLED = 0x8 | 0x20 | 0x40 | 0x80
 """Hardware slowdown, software and hardware thermal slowdown, power brake."""
+
+
+_MISSING = ("missed", "skipped", "late", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,22 @@ class PlaceTimeline:
     marks: Sequence[TimelineMark]
     strips: Sequence[Strip]
     states: Sequence[GpuStates]
+
+
+@dataclass(frozen=True, slots=True)
+class TableCoverage:
+    """Readings of one table over a span; `share` is by column, None where none was due."""
+
+    table: str
+    since_ms: int
+    """The first minute that is counted: coverage is not kept as long as hours."""
+    expected: int
+    taken: int
+    missed: int
+    skipped: int
+    late: int
+    failed: int
+    share: Sequence[float | None]
 
 
 async def read_timeline(querier: Querier, place: Place, span: Span) -> PlaceTimeline:
@@ -172,3 +192,38 @@ def _runs(places: Sequence[int], states: Sequence[int]) -> list[tuple[int, int, 
         else:
             runs.append((place, 1, state))
     return [(first, count, STATES[state]) for first, count, state in runs]
+
+
+async def read_coverage(querier: Querier, place: Place, span: Span) -> list[TableCoverage]:
+    """By table; what a whole node reads is part of what its GPUs have. Raises QueryError."""
+    where = f"({place.where} OR gpu_uuid IS NULL AND {place.where_node})"
+    sums = ", ".join(f"sum({name}) AS {name}" for name in ("expected", "taken", *_MISSING))
+    step_ms = max(span.step_ms, 60_000)
+    found = await querier.query(
+        f"""
+        WITH cut AS (
+            SELECT table_name, (epoch_ms(ts) - 60000 - {span.begin_ms}) // {step_ms} AS place, {sums},
+                min(ts) - INTERVAL 1 MINUTE AS since
+            FROM coverage WHERE {where} AND ts > $begin AND ts <= $end GROUP BY table_name, place
+        )
+        SELECT table_name, {", ".join(f"sum({n})::BIGINT AS {n}" for n in ("expected", "taken", *_MISSING))},
+            epoch_ms(min(since)) AS since_ms, list(place ORDER BY place) AS places,
+            list(round(taken / nullif(expected, 0), 4) ORDER BY place) AS shares
+        FROM cut GROUP BY table_name ORDER BY table_name
+        """,
+        {**place.params, "begin": span.begin, "end": span.end},
+    )
+    return [_covered(record, span, step_ms) for record in found.records()]
+
+
+def _covered(record: dict[str, Any], span: Span, step_ms: int) -> TableCoverage:
+    share: list[float | None] = [None] * span.columns
+    for place, value in zip(record["places"], record["shares"], strict=True):
+        # What was counted by the minute is shown in every column of it.
+        first, end = place * step_ms // span.step_ms, -(-(place + 1) * step_ms // span.step_ms)
+        for column in range(max(0, first), min(end, span.columns)):
+            share[column] = value
+    counts = {name: record[name] for name in ("expected", "taken", *_MISSING)}
+    return TableCoverage(
+        table=record["table_name"], since_ms=record["since_ms"], share=share, **counts
+    )

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpuwarden.query import Querier, query_all
-from gpuwarden_dashboards.read.fleet import Record
+from gpuwarden.query import Querier, Record, query_all
 from gpuwarden_dashboards.read.series import JOB
 
 BY = {"user": '"user"', "team": "team", "job": "job", "node": "node", "model": "model"}

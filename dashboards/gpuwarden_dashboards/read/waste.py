@@ -1,15 +1,14 @@
 """Reads the waste report: the lines that `gpuwarden report waste` and `report energy` have, and advice."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gpuwarden.query import Querier, query_all
+from gpuwarden.query import Querier, Record, query_all
 from gpuwarden.waste import LABELS, NO_WASTE
 from gpuwarden.waste_report import full_report_sql
 
-Record = Mapping[str, Any]
 LINES_MAX = 50
 VERDICTS_MAX = 10
 _ENERGY = ("energy_kwh", "wasted_kwh", "energy_usd", "co2_kg")

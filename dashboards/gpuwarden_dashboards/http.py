@@ -1,0 +1,171 @@
+"""Reads the parameters of requests, makes answers of pages and of their data, and shares answers between pages."""
+
+import asyncio
+import json
+import zlib
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+from aiohttp import web
+
+from gpuwarden.clock import Clock, from_ms
+from gpuwarden.query import QueryError
+from gpuwarden_dashboards.templates import Templates
+
+_LATEST_MS = 253_402_300_799_000
+"""The last second of the year 9999."""
+SECURITY_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+"""Content-Security-Policy: names of nodes and jobs come from outside; none of them may run."""
+_HEADERS = {
+    "Content-Security-Policy": SECURITY_POLICY,
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+}
+_TITLES = {400: "Not understood", 404: "Not known here", 503: "Not now"}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_KEYS_MAX = 64
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+class ParameterError(ValueError):
+    """The request is wrong; the text says what to give instead."""
+
+
+class NotKnownError(LookupError):
+    """There is nothing of that name; the text says so, and why that may be."""
+
+
+def choice(request: web.Request, name: str, usual: str, among: Collection[str]) -> str:
+    """A parameter that is one of a few words; raises ParameterError, which names them."""
+    value = request.query.get(name, usual)
+    if value not in among:
+        raise ParameterError(f"{name} must be one of {', '.join(among)}")
+    return value
+
+
+def whole(request: web.Request, name: str, usual: int) -> int:
+    """A parameter that is a whole number, at most the last second of the year 9999."""
+    text = request.query.get(name)
+    if text is None:
+        return usual
+    if not text.isascii() or not text.isdecimal() or int(text[:16]) > _LATEST_MS:
+        raise ParameterError(f"{name} must be a whole number; times are milliseconds since 1970")
+    return int(text[:16])
+
+
+def instant(request: web.Request, name: str, usual: datetime) -> datetime:
+    """A parameter that is ISO 8601 (UTC where it says nothing) or milliseconds since 1970; raises ParameterError."""
+    text = request.query.get(name, "").strip()
+    if not text:
+        return usual
+    if text.isascii() and text.isdecimal():
+        return from_ms(whole(request, name, 0))
+    try:
+        given = datetime.fromisoformat(text)
+        return given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ParameterError(f"{name} must be a time: 2026-03-01T12:00") from None
+
+
+def html(content: str) -> web.Response:
+    """A page."""
+    answer = web.Response(text=content, content_type="text/html", headers=_HEADERS)
+    answer.enable_compression()
+    return answer
+
+
+def data(content: Any) -> web.Response:
+    """JSON for the script of a page."""
+    body = json.dumps(content, separators=(",", ":"))
+    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    answer = web.Response(text=body, content_type="application/json", headers=headers)
+    answer.enable_compression()
+    return answer
+
+
+def answering(templates: Templates, handler: Handler) -> Handler:
+    """Answers 400 where a handler refuses what it was asked, 404 where nothing is known of it, 503 where the
+    fleet cannot be read now: for people as a page, under `/v1/` as JSON."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except ParameterError as error:
+            status, reason = 400, str(error)
+        except NotKnownError as error:
+            status, reason = 404, str(error)
+        except QueryError as error:
+            status, reason = 503, f"the fleet cannot be read now: {error}"
+        if request.path.startswith("/v1/"):
+            return web.json_response({"error": reason, "status": status}, status=status)
+        page = html(templates.render("error.html", title=_TITLES[status], reason=reason))
+        page.set_status(status)
+        return page
+
+    return answer
+
+
+@dataclass(slots=True)
+class _Kept:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    made_s: float | None = None
+    body: bytes = b""
+    tag: str = ""
+    error: QueryError | None = None
+
+
+class SharedAnswers:
+    """JSON by key, compressed; `age_s`: how old it may be."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._kept: dict[str, _Kept] = {}
+
+    async def answer(
+        self, request: web.Request, key: str, age_s: float, make: Callable[[], Awaitable[str]]
+    ) -> web.Response:
+        """The answer of `make`, or that it has not changed. Raises QueryError, also the one of a moment ago."""
+        kept = self._kept.pop(key, None) or _Kept()
+        self._kept[key] = kept
+        while len(self._kept) > _KEYS_MAX:
+            del self._kept[next(iter(self._kept))]
+        async with kept.lock:
+            if kept.made_s is None or self._clock.monotonic() - kept.made_s >= age_s:
+                await self._make(kept, make)
+        if kept.error is not None:
+            raise kept.error
+        headers = {
+            "Cache-Control": "no-store",
+            "ETag": kept.tag,
+            "Vary": "Accept-Encoding",
+            "X-Content-Type-Options": "nosniff",
+        }
+        if request.headers.get("If-None-Match") == kept.tag:
+            return web.Response(status=304, headers=headers)
+        body = kept.body
+        if "gzip" in request.headers.get("Accept-Encoding", ""):
+            headers["Content-Encoding"] = "gzip"
+        else:
+            body = zlib.decompress(body, _GZIP)
+        return web.Response(body=body, content_type="application/json", headers=headers)
+
+    async def _make(self, kept: _Kept, make: Callable[[], Awaitable[str]]) -> None:
+        try:
+            kept.body, kept.tag = await asyncio.to_thread(_packed, await make())
+            kept.error = None
+        except QueryError as error:
+            kept.error = error
+        kept.made_s = self._clock.monotonic()
+
+
+def _packed(said: str) -> tuple[bytes, str]:
+    raw = said.encode()
+    pack = zlib.compressobj(4, wbits=_GZIP)
+    return pack.compress(raw) + pack.flush(), f'"{sha256(raw).hexdigest()[:20]}"'

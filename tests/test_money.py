@@ -21,7 +21,7 @@ from gpuwarden_client.http import QueryAnswer
 from gpuwarden_collector.rule_stores import SqlAlertStore
 from gpuwarden_dashboards.assets import load_assets
 from gpuwarden_dashboards.pages.waste import WastePage
-from gpuwarden_dashboards.read.fleet import read_trouble
+from gpuwarden_dashboards.read.fleet import read_fleet
 from gpuwarden_dashboards.read.waste import read_waste
 from gpuwarden_dashboards.templates import Templates
 from gpuwarden_rules.definition.language import builtin_rules
@@ -231,7 +231,7 @@ def test_all_of_the_time_is_billed_once_and_everything_says_the_same_cents(
 
     # An alert costs what the report has of its label since it began, however long ago that is.
     alerts = week.alerts()
-    listed = asyncio.run(read_trouble(database, week.now)).alerts
+    listed = asyncio.run(read_fleet(database, week.now))[0].alerts
     said = {(a["node"], a["rule"]): a["usd_so_far"] for a in listed}
     assert {"GPU-0", "GPU-1"} <= alerts.keys()
     for uuid, label in (("GPU-0", "free"), ("GPU-1", "idle_held")):

@@ -15,7 +15,6 @@ from gpuwarden_dashboards.read.fleet import (
     read_matches,
     read_names,
     read_nodes,
-    read_trouble,
 )
 from gpuwarden_dashboards.read.fleet_past import read_past, read_week
 
@@ -200,7 +199,7 @@ async def test_what_is_wrong_comes_by_consequence_and_only_once(querier) -> None
         "INSERT INTO incident_alerts SELECT 'idle', fingerprint, active_at, rule, labels, NULL, active_at, NULL"
         " FROM alerts WHERE fingerprint = 'f0'"
     )
-    found = await read_trouble(querier, NOW)
+    found, _ = await read_fleet(querier, NOW)
     assert [one["id"] for one in found.incidents] == ["slow", "sick", "idle"]
     assert found.incidents[0]["follows"] == 2
     assert len(found.alerts) == LISTED_MAX

@@ -61,7 +61,7 @@ class IncidentPages(Page):
             subject=episode.subject,
             kind=kind,
             to_ms=to_ms,
-            labels=lambda record: _labels(record),
+            labels=_labels,
             matchers=_matchers(episode.subject),
             firing=[
                 alert["fingerprint"]

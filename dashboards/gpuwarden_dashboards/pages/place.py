@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from gpuwarden.clock import from_ms
+from gpuwarden.clock import from_ms, to_ms
 from gpuwarden.query import Record
 from gpuwarden_dashboards.http import NotKnownError, ParameterError, data, html, whole
 from gpuwarden_dashboards.pages.page import Page
@@ -100,14 +100,11 @@ class PlacePages(Page):
         node = request.query.get("node")
         if not node:
             raise ParameterError("give node")
-        end = from_ms(whole(request, "end", self._now_ms()))
+        end = from_ms(whole(request, "end", to_ms(self._clock.now())))
         return data(asdict(await read_topology(self._querier, node, end)))
 
-    def _now_ms(self) -> int:
-        return int(self._clock.now().timestamp() * 1000)
-
     def _span_of(self, request: web.Request) -> Span:
-        end_ms = whole(request, "end", self._now_ms())
+        end_ms = whole(request, "end", to_ms(self._clock.now()))
         begin_ms = whole(request, "begin", end_ms - 3_600_000)
         return span_of(from_ms(begin_ms), from_ms(end_ms), whole(request, "columns", _COLUMNS))
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from gpuwarden.query import Querier, Record, query_all
+from gpuwarden_dashboards.read.fleet import SILENT_AFTER
 
 AGENTS_MAX = 100
-SILENT_AFTER = timedelta(minutes=1)
 BEHIND_S = 30.0
 COVERED_PERCENT = 99.0
 STATES = {

@@ -8,7 +8,7 @@ columns come from DuckDB as JSON already.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from gpuwarden.alert import WORST_FIRST
 from gpuwarden.query import Querier, Record, query_all
@@ -21,6 +21,8 @@ LEVELS = ("none", "info", "warning", "critical")
 NOT_REPORTING = STATES.index("not reporting")
 THROTTLED_BY = 0x8 | 0x20 | 0x40 | 0x80
 """Bits of `clocks_event_reasons` that say that heat or the power supply holds clocks down."""
+SILENT_AFTER = timedelta(minutes=1)
+"""A node without a sample for this long is not reporting."""
 NODES_MAX = 100
 """Nodes that can be asked about at once."""
 LISTED_MAX = 5
@@ -181,20 +183,11 @@ _FOUND = f"""
 """
 
 
-TROUBLE = ((_INCIDENTS, None), (_ALERTS, None))
-"""Queries of what is wrong, in the order of `Trouble`."""
-
-
-async def read_trouble(querier: Querier, now: datetime) -> Trouble:
-    """What is wrong now. Raises QueryError."""
-    found = await query_all(querier, TROUBLE)
-    return Trouble(now, *(result.records() for result in found))
-
-
 async def read_fleet(querier: Querier, now: datetime) -> tuple[Trouble, Record]:
     """What is wrong, and the totals of the whole fleet. Raises QueryError."""
-    *found, totals = await query_all(querier, [*TROUBLE, (_TOTALS, None)])
-    return Trouble(now, *(result.records() for result in found)), totals.records()[0]
+    asked = [(sql, None) for sql in (_INCIDENTS, _ALERTS, _TOTALS)]
+    incidents, alerts, totals = (result.records() for result in await query_all(querier, asked))
+    return Trouble(now, incidents, alerts), totals[0]
 
 
 async def read_map(querier: Querier, colour: str) -> str:

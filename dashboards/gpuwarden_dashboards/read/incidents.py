@@ -8,18 +8,13 @@ from typing import Any
 
 from gpuwarden.alert import ALERT_FILTERS, PLACE_SQL, USD_SO_FAR_SQL, WORST_FIRST, matcher_of
 from gpuwarden.query import Querier, Record, query_all
+from gpuwarden_dashboards.read import usage
 
 LISTED_MAX = 200
 MEMBERS_MAX = 300
 """Alerts of one incident that its page lists."""
 TIMELINE_MAX = 80
-SINCE = {
-    "1h": timedelta(hours=1),
-    "24h": timedelta(days=1),
-    "7d": timedelta(days=7),
-    "30d": timedelta(days=30),
-    "365d": timedelta(days=365),
-}
+SINCE = {"1h": timedelta(hours=1), **usage.SINCE}
 """How long ago incidents and alerts that are listed may have ended."""
 INCIDENT_STAGES = ("open", "acknowledged", "silenced", "ended")
 ALERT_STAGES = ("firing", "acknowledged", "silenced", "pending", "ended")

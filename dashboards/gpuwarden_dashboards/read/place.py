@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from statistics import mean
 from typing import Any
 
 from gpuwarden.alert import WORST_FIRST
 from gpuwarden.query import Querier, Record, query_all
+from gpuwarden_dashboards.read.fleet import SILENT_AFTER
 from gpuwarden_dashboards.read.series import GPUS_MAX, JOB, Place
 
-SILENT_AFTER = timedelta(minutes=1)
 _PROCESSES_MAX = 64
 _NOT_SAID = {
     "node",

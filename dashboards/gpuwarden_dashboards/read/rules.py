@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from gpuwarden.alert import PLACE_SQL, USD_SO_FAR_SQL, WORST_FIRST
 from gpuwarden.query import Querier, Record, query_all
+from gpuwarden_dashboards.read.usage import known_sum
 
 SPAN = timedelta(days=30)
 EPISODES_MAX = 1_000
@@ -40,8 +41,7 @@ class RuleHistory:
     @property
     def usd(self) -> float | None:
         """What the listed episodes cost; None: nobody knows."""
-        known = [usd for one in self.episodes if (usd := one["usd_so_far"]) is not None]
-        return sum(known) if known else None
+        return known_sum(one["usd_so_far"] for one in self.episodes)
 
 
 async def read_fired(querier: Querier, now: datetime) -> Mapping[str, int]:

@@ -10,16 +10,12 @@ from typing import Any
 from gpuwarden.metrics import reason_names
 from gpuwarden.query import Querier, query_all
 from gpuwarden.rollups import IDLE_BELOW_PERCENT, REASONS
+from gpuwarden_dashboards.read.fleet import STATES, THROTTLED_BY
 from gpuwarden_dashboards.read.series import GPUS_MAX, Place, Span
 
 MARKS_MAX = 500
-STATES = ("idle", "busy", "throttled", "unknown")
-"""Of a GPU in a column, by number: throttled where heat or the power supply held its clocks down at any
-time in it, unknown where there are samples without utilization."""
 _QUIET_REASONS = 0x1 | 0x2
 """Idle and application clocks: set on any healthy GPU."""
-_THROTTLED = 0x8 | 0x20 | 0x40 | 0x80
-"""Hardware slowdown, software and hardware thermal slowdown, power brake."""
 
 
 _MISSING = ("missed", "skipped", "late", "failed")
@@ -163,7 +159,7 @@ def _states_sql(where: str, span: Span) -> str:
         )
         SELECT gpu_uuid, max(node) AS node, max(gpu) AS gpu, max(part) AS part,
             list(place ORDER BY place) AS places, list(bits & ~{_QUIET_REASONS} ORDER BY place) AS bits,
-            list(CASE WHEN bits & {_THROTTLED} <> 0 THEN 2 WHEN is_busy THEN 1 WHEN NOT is_busy THEN 0 ELSE 3 END
+            list(CASE WHEN bits & {THROTTLED_BY} <> 0 THEN 2 WHEN is_busy THEN 1 WHEN NOT is_busy THEN 0 ELSE 3 END
                 ORDER BY place) AS states
         FROM cut GROUP BY gpu_uuid ORDER BY node, gpu, part NULLS FIRST LIMIT {GPUS_MAX}
     """

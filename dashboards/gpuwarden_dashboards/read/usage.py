@@ -1,6 +1,6 @@
 """Reads who used GPUs over a time, how well, and at what cost: by user, team, job, node or model."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -107,8 +107,7 @@ def summed(name: str | None, records: Sequence[Record], is_running: bool | None 
     labels: dict[str, tuple[float, float | None]] = {}
     for record in records:
         hours, usd = labels.get(record["label"], (0.0, None))
-        known = [value for value in (usd, record["usd"]) if value is not None]
-        labels[record["label"]] = hours + record["gpu_hours"], sum(known) if known else None
+        labels[record["label"]] = hours + record["gpu_hours"], known_sum((usd, record["usd"]))
     wasted = [record for record in records if record["is_waste"]]
     return GpuUsage(
         name,
@@ -124,6 +123,11 @@ def summed(name: str | None, records: Sequence[Record], is_running: bool | None 
 
 
 def _known(records: Sequence[Record], column: str) -> float | None:
-    """None: it is not known of any."""
-    known = [record[column] for record in records if record[column] is not None]
-    return sum(known) if known or not records else None
+    """The sum of a column: 0 without records, None where no record has a value."""
+    return known_sum(record[column] for record in records) if records else 0.0
+
+
+def known_sum(values: Iterable[float | None]) -> float | None:
+    """The sum of the values that are known; None: none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from gpuwarden.query import Querier, Record, query_all
 from gpuwarden.waste import LABELS, NO_WASTE
 from gpuwarden.waste_report import full_report_sql
+from gpuwarden_dashboards.read.usage import known_sum
 
 LINES_MAX = 50
 VERDICTS_MAX = 10
@@ -61,10 +61,5 @@ def _cut(lines: Sequence[Record]) -> Sequence[Record]:
     rest = lines[LINES_MAX:]
     if not rest:
         return lines
-    sums = {name: _sum(line[name] for line in rest) for name in _SUMS}
+    sums = {name: known_sum(line[name] for line in rest) for name in _SUMS}
     return [*lines[:LINES_MAX], {"name": None, "others": len(rest), **sums}]
-
-
-def _sum(values: Any) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None

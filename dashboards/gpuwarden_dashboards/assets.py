@@ -1,7 +1,7 @@
-"""Serves scripts and styles under a path that holds their hash, so that a browser keeps them for ever.
+"""Serves scripts and styles under a path with their hash, so that browsers may cache them forever.
 
-All files share one hash: modules import each other by relative paths, and a change to one of them is
-a change of all their addresses.
+All files share one hash: modules import each other by relative paths, so a change of one file changes all
+addresses.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Assets:
         """`GET /assets/{version}/{name}`."""
         name = request.match_info["name"]
         content = self.files.get(name)
-        # Of another version: the page that names it is of another collector.
+        # Another version: the page is from another collector.
         if content is None or request.match_info["version"] != self.version:
             raise web.HTTPNotFound
         answer = web.Response(

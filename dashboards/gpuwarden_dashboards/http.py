@@ -1,4 +1,4 @@
-"""Reads the parameters of requests, makes answers of pages and of their data, and shares answers between pages."""
+"""Reads request parameters, and makes the answers: pages, JSON for their scripts, errors, shared answers."""
 
 import asyncio
 import json
@@ -21,29 +21,29 @@ SECURITY_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
 )
-"""Content-Security-Policy: names of nodes and jobs come from outside; none of them may run."""
+"""Content-Security-Policy: names of nodes and jobs are untrusted, and none may run as a script."""
 _HEADERS = {
     "Content-Security-Policy": SECURITY_POLICY,
     "Cache-Control": "no-store",
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
-_TITLES = {400: "Not understood", 404: "Not known here", 503: "Not now"}
+_TITLES = {400: "Wrong request", 404: "Not found", 503: "Not available now"}
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _KEYS_MAX = 64
 _GZIP = 16 + zlib.MAX_WBITS
 
 
 class ParameterError(ValueError):
-    """The request is wrong; the text says what to give instead."""
+    """The request is wrong; the message says what to send instead."""
 
 
 class NotKnownError(LookupError):
-    """There is nothing of that name; the text says so, and why that may be."""
+    """Nothing has that name; the message says why that may be."""
 
 
 def choice(request: web.Request, name: str, usual: str, among: Collection[str]) -> str:
-    """A parameter that is one of a few words; raises ParameterError, which names them."""
+    """A parameter that is one of a few words. Raises ParameterError, which lists them."""
     value = request.query.get(name, usual)
     if value not in among:
         raise ParameterError(f"{name} must be one of {', '.join(among)}")
@@ -51,7 +51,7 @@ def choice(request: web.Request, name: str, usual: str, among: Collection[str]) 
 
 
 def whole(request: web.Request, name: str, usual: int) -> int:
-    """A parameter that is a whole number, at most the last second of the year 9999."""
+    """A whole number, at most the last second of the year 9999. Raises ParameterError."""
     text = request.query.get(name)
     if text is None:
         return usual
@@ -61,7 +61,7 @@ def whole(request: web.Request, name: str, usual: int) -> int:
 
 
 def instant(request: web.Request, name: str, usual: datetime) -> datetime:
-    """A parameter that is ISO 8601 (UTC where it says nothing) or milliseconds since 1970; raises ParameterError."""
+    """A time: ISO 8601 (UTC without a zone) or milliseconds since 1970. Raises ParameterError."""
     text = request.query.get(name, "").strip()
     if not text:
         return usual
@@ -82,7 +82,7 @@ def html(content: str) -> web.Response:
 
 
 def data(content: Any) -> web.Response:
-    """JSON for the script of a page."""
+    """JSON for a page's script."""
     body = json.dumps(content, separators=(",", ":"))
     headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     answer = web.Response(text=body, content_type="application/json", headers=headers)
@@ -91,8 +91,8 @@ def data(content: Any) -> web.Response:
 
 
 def answering(templates: Templates, handler: Handler) -> Handler:
-    """Answers 400 where a handler refuses what it was asked, 404 where nothing is known of it, 503 where the
-    fleet cannot be read now: for people as a page, under `/v1/` as JSON."""
+    """Turn a handler's errors into answers: 400 for ParameterError, 404 for NotKnownError, 503 for QueryError.
+    The answer is a page, under `/v1/` JSON."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         try:
@@ -102,7 +102,7 @@ def answering(templates: Templates, handler: Handler) -> Handler:
         except NotKnownError as error:
             status, reason = 404, str(error)
         except QueryError as error:
-            status, reason = 503, f"the fleet cannot be read now: {error}"
+            status, reason = 503, f"the data cannot be read now: {error}"
         if request.path.startswith("/v1/"):
             return web.json_response({"error": reason, "status": status}, status=status)
         page = html(templates.render("error.html", title=_TITLES[status], reason=reason))
@@ -122,7 +122,7 @@ class _Kept:
 
 
 class SharedAnswers:
-    """JSON by key, compressed; `age_s`: how old it may be."""
+    """Makes an answer once for all open pages: requests within its age get the same bytes."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -131,7 +131,8 @@ class SharedAnswers:
     async def answer(
         self, request: web.Request, key: str, age_s: float, make: Callable[[], Awaitable[str]]
     ) -> web.Response:
-        """The answer of `make`, or that it has not changed. Raises QueryError, also the one of a moment ago."""
+        """The JSON of `make`, compressed, at most `age_s` old; 304 if the client has it. Raises QueryError, also
+        the one that is kept for this key."""
         kept = self._kept.pop(key, None) or _Kept()
         self._kept[key] = kept
         while len(self._kept) > _KEYS_MAX:

@@ -1,4 +1,4 @@
-"""Routes of the pages and of what their scripts ask for, for the collector to serve."""
+"""Makes the routes of all pages, their scripts, styles and data, which the collector serves."""
 
 from collections.abc import Iterable, Sequence
 

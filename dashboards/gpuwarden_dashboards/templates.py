@@ -1,4 +1,4 @@
-"""Renders templates, in which numbers and instants are as people read them; None is an en dash.
+"""Renders templates and formats their numbers and instants; None is an en dash.
 
 Every text from outside is escaped. Scripts and styles are files of this server: the policy allows no
 inline code.
@@ -30,11 +30,11 @@ SPANS = (
     ("1 min", 60), ("10 min", 600), ("1 h", 3_600), ("6 h", 21_600), ("24 h", 86_400), ("7 d", 604_800),
     ("30 d", 2_592_000), ("1 y", 31_536_000),
 )  # fmt: skip
-"""Spans that charts offer: name and seconds."""
+"""Spans that charts offer, in seconds."""
 
 
 class Templates:
-    """Renders with one set of assets."""
+    """The templates, with the addresses of one set of assets."""
 
     def __init__(self, assets: Assets) -> None:
         self.version = assets.version
@@ -64,20 +64,19 @@ class Templates:
         )
 
     def render(self, name: str, **values: Any) -> str:
-        """`at`: the path of the page, where the menu has it. `reader` is who asks: what only an admin may
-        do stands behind `reader.scope == "admin"`."""
+        """The HTML of a template. `at`: path of the page in the menu. Templates see the caller as `reader`."""
         return self._environment.get_template(name).render(reader=CALLER.get(), **values)
 
 
 def node_path(node: str, gpu: int | None = None) -> str:
-    """The address of a node's page, or of the GPU with this index there."""
+    """The address of a node's page, or of the page of its GPU with this index."""
     return f"/nodes/{quote(node, safe='')}" + ("" if gpu is None else f"?gpu={gpu}")
 
 
 def _prose(words: str) -> Markup:
-    """A text in which what stands in backquotes is code."""
+    """A text with its backquotes as code."""
     parts = [escape(part) for part in words.split("`")]
-    if len(parts) % 2 == 0:  # one is left over
+    if len(parts) % 2 == 0:  # an odd number of backquotes
         return escape(words)
     return Markup().join(
         Markup("<code>{}</code>").format(part) if number % 2 else part

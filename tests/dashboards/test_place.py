@@ -179,7 +179,7 @@ async def test_data_of_pages_are_served_and_wrong_questions_refused(querier) -> 
             assert answer.status == 200, await answer.text()
             assert key in await answer.json()
         for path, reason in (
-            ("/v1/topology", "give node"),
+            ("/v1/topology", "node is missing"),
             ("/v1/health?begin=1&end=2", "either node or gpu_uuid"),
             ("/usage?begin=yesterday", "begin must be a time"),
             ("/usage?begin=2026-03-02&end=2026-03-01", "the end must be after the begin"),

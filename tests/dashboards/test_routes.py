@@ -34,7 +34,7 @@ async def test_the_page_is_html_with_a_policy(url) -> None:
 async def test_a_store_that_cannot_be_read_is_said_in_one_line(url, querier) -> None:
     querier.db.execute("DROP VIEW gpus_now; DROP VIEW waste")
     _, text = await get(url, "/usage", 503)
-    assert "the fleet cannot be read now" in text
+    assert "the data cannot be read now" in text
     for _ in range(2):  # of the same moment
         _, text = await get(url, "/v1/fleet", 503)
         assert "gpus_now" in json.loads(text)["error"]

@@ -1,1 +1,1 @@
-"""The pages: their routes, what they are given, and the HTML of it."""
+"""Serves the pages: their routes, and the HTML of what `read` reads."""

@@ -1,4 +1,4 @@
-"""The page of the collectors and the agents."""
+"""Serves the page of the collectors and the agents."""
 
 from collections.abc import Iterable
 

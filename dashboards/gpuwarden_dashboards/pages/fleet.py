@@ -1,4 +1,4 @@
-"""The page of the whole fleet, and its data."""
+"""Serves the page of the whole fleet, and its data."""
 
 import json
 import re
@@ -28,7 +28,7 @@ from gpuwarden_dashboards.read.fleet_past import LARGE_GPUS, read_past, read_wee
 from gpuwarden_dashboards.templates import Templates
 
 LIVE_S = 0.9
-"""Age of what pages show as now: they ask every two seconds."""
+"""Greatest age of what pages show as now; they ask every two seconds."""
 NAMES_S = 9.0
 PAST_S = 60.0
 _LABEL = re.compile(r'[^"\\\x00-\x1f]{0,100}')
@@ -57,7 +57,7 @@ class FleetPage(Page):
         ]
 
     def render(self) -> str:
-        """Its HTML, which has no data in it."""
+        """Its HTML, without data."""
         terms = {
             "colours": {name: (one.unit, one.scale) for name, one in COLOURS.items()},
             "states": STATES,

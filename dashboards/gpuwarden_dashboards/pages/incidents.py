@@ -1,4 +1,4 @@
-"""The pages of incidents, of single alerts and of silences."""
+"""Serves the pages of incidents, alerts and silences."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ class IncidentPages(Page):
         ]
 
     def render(self, listed: Listed, path: str, stages: Sequence[str]) -> str:
-        """The HTML of a list; `path`: of incidents or of alerts."""
+        """The HTML of a list; `path` says of incidents or of alerts."""
         chosen = listed.chosen
         kept = {**chosen.filters, **({"since": chosen.since} if chosen.since != "7d" else {})}
         tabs = [
@@ -91,7 +91,7 @@ class IncidentPages(Page):
         return html(self.render_one(found, "incident"))
 
     async def _alert(self, request: web.Request) -> web.Response:
-        """`?active_at=` (milliseconds since 1970) shows that episode of it."""
+        """`?active_at=` (milliseconds since 1970) chooses the episode."""
         active_ms = whole(request, "active_at", 0)
         found = await read_alert(
             self._querier,
@@ -133,15 +133,15 @@ def _labels(record: Record) -> Mapping[str, Any]:
 
 
 def _matchers(record: Record) -> list[str]:
-    """What a silence of it would match: its rule and place."""
+    """Matchers of a silence of it: its rule and place."""
     labels = _labels(record)
-    # The board says which GPU, whatever its index is after a reboot.
+    # The UUID identifies the GPU, whose index may change with a reboot.
     names = [name for name in labels if name != "gpu" or "gpu_uuid" not in labels]
     return [f"rule={record['rule']}", *(f"{name}={labels[name]}" for name in sorted(names))]
 
 
 def _acknowledged_by(episode: Episode, kind: str) -> Sequence[Record]:
-    """Alerts that an acknowledgement of it is of: the firing roots, or what fires where none does."""
+    """The alerts that an acknowledgement covers: the firing roots, else all that fire."""
     if kind == "alert":
         return [episode.subject]
     firing = [alert for alert in episode.alerts if alert["state"] == "firing"]

@@ -1,4 +1,4 @@
-"""The page that asks for a token, in exchange for a cookie."""
+"""Serves the login page, which exchanges a token for a cookie."""
 
 from collections.abc import Iterable
 
@@ -9,19 +9,19 @@ from gpuwarden_dashboards.http import html
 from gpuwarden_dashboards.templates import Templates
 
 _NOT_TAKEN = {
-    "malformed": "That is no token of gpuwarden: it begins with gw_read_ or gw_admin_.",
-    "unknown": "This token is unknown here, or was revoked.",
-    "guesses": "Too many wrong tokens came from this address: wait a minute.",
+    "malformed": "This is not a gpuwarden token: tokens begin with gw_read_ or gw_admin_.",
+    "unknown": "This collector does not know the token, or it was revoked.",
+    "guesses": "Too many wrong tokens from this address: wait a minute.",
     "expired": "This token has expired.",
-    "scope": "This token may not read: log in with one of scope read or admin.",
+    "scope": "This token may not read: use one with scope read or admin.",
 }
 
 
 class LoginPage:
-    """GET /login. `why`: the last token was not taken; "": there was none.
+    """GET /login. `why` says why the last token was refused.
 
-    After a link from another site the browser keeps the cookie back, though it has one: the page comes
-    here once more by itself, with `again`, and then the cookie is there.
+    After a link from another site the browser does not send its cookie: the page loads itself once more,
+    with `again`, and then the cookie is sent.
     """
 
     def __init__(self, templates: Templates) -> None:
@@ -41,7 +41,7 @@ class LoginPage:
             path=LOGIN_PATH,
             out_path=LOGOUT_PATH,
             next=after,
-            wrong=_NOT_TAKEN.get(why, "This token was not taken.") if why else "",
+            wrong=_NOT_TAKEN.get(why, "The token was not accepted.") if why else "",
             is_logged_in=has_token,
             comes_again=not (has_token or why or "again" in request.query),
         )

@@ -1,4 +1,4 @@
-"""Holds what every page with data has: templates, and where and when it reads."""
+"""Defines what all pages with data have: templates, the port to the data, and the clock."""
 
 from collections.abc import Callable, Iterable
 
@@ -14,7 +14,7 @@ JudgementOf = Callable[[], Judgement]
 
 
 def judged() -> Judgement:
-    """That of a fleet without rules."""
+    """For a fleet without rules, which counts as judged."""
     return Judgement(JudgementState.YES, None, 0, 0)
 
 
@@ -34,11 +34,11 @@ class Page:
         self._judgement = judgement
 
     def routes(self) -> Iterable[web.RouteDef]:
-        """Its paths, and those of its data."""
+        """Paths of the page and of its data."""
         raise NotImplementedError
 
     @property
     def _unjudged(self) -> str | None:
-        """Why that nothing fires means nothing now; None: the rules have judged the fleet."""
+        """Why the absence of alerts says nothing now; None: the rules have judged the fleet."""
         judgement = self._judgement()
         return None if judgement.state is JudgementState.YES else judgement.sentence

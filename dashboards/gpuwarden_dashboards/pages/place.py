@@ -1,4 +1,4 @@
-"""The pages of a node and of a GPU, and the data that their charts, map and tables show."""
+"""Serves the pages of a node and of a GPU, and the data of their charts, map and tables."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -56,7 +56,7 @@ class PlacePages(Page):
         )
 
     async def _node(self, request: web.Request) -> web.Response:
-        """With `gpu`, the page of that GPU of the node is shown."""
+        """With `gpu`, redirect to the page of that GPU of the node."""
         node, gpu = request.match_info["node"], request.query.get("gpu")
         if gpu is not None and gpu.isdecimal():
             uuid = await read_gpu_uuid(self._querier, node, int(gpu[:6]))
@@ -71,21 +71,19 @@ class PlacePages(Page):
     async def _show(self, place: Place, name: str) -> web.Response:
         found = await read_place(self._querier, place, self._clock.now())
         if found is None:
-            raise NotKnownError(
-                f"there is no {name}: it never reported, or its rows are gone by now"
-            )
+            raise NotKnownError(f"there is no {name}: it never reported, or its rows were deleted")
         return html(self.render(found))
 
     async def _series(self, request: web.Request) -> web.Response:
         place, span = _place_of(request), self._span_of(request)
         metrics = [name for name in request.query.get("metrics", "").split(",") if name]
         lines = await read_series(self._querier, place, metrics, span)
-        return data({**_said(span), "lines": [asdict(line) for line in lines]})
+        return data({**_span_document(span), "lines": [asdict(line) for line in lines]})
 
     async def _timeline(self, request: web.Request) -> web.Response:
         place, span = _place_of(request), self._span_of(request)
         found = await read_timeline(self._querier, place, span)
-        return data({**_said(span), **asdict(found)})
+        return data({**_span_document(span), **asdict(found)})
 
     async def _health(self, request: web.Request) -> web.Response:
         place, span = _place_of(request), self._span_of(request)
@@ -94,12 +92,12 @@ class PlacePages(Page):
     async def _coverage(self, request: web.Request) -> web.Response:
         place, span = _place_of(request), self._span_of(request)
         tables = await read_coverage(self._querier, place, span)
-        return data({**_said(span), "tables": [asdict(table) for table in tables]})
+        return data({**_span_document(span), "tables": [asdict(table) for table in tables]})
 
     async def _topology(self, request: web.Request) -> web.Response:
         node = request.query.get("node")
         if not node:
-            raise ParameterError("give node")
+            raise ParameterError("node is missing")
         end = from_ms(whole(request, "end", to_ms(self._clock.now())))
         return data(asdict(await read_topology(self._querier, node, end)))
 
@@ -119,7 +117,7 @@ def _place_of(request: web.Request) -> Place:
     return Place(node, uuids, request.query.get("job"))
 
 
-def _said(span: Span) -> dict[str, int]:
+def _span_document(span: Span) -> dict[str, int]:
     return {
         "begin_ms": span.begin_ms,
         "step_ms": span.step_ms,
@@ -129,7 +127,7 @@ def _said(span: Span) -> dict[str, int]:
 
 
 def tile(gpu: Record) -> Mapping[str, Any]:
-    """The cell of a GPU, a record of `read_tiles`: its utilization, shade, and what is known of it as a title."""
+    """The cell of a GPU, a record of `read_tiles`: its utilization, shade, and a title with its readings."""
     util = gpu["util_percent"]
     rules = gpu["rules"] or []
     says = ", ".join(

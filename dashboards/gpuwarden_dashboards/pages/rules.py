@@ -1,4 +1,4 @@
-"""The pages of the rules: their list, and one with what it found; the rules themselves are asked by the script."""
+"""Serves the list of the rules, and the page of one with its alerts; the script fetches the rules themselves."""
 
 from collections.abc import Iterable
 from datetime import timedelta

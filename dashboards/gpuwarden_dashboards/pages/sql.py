@@ -1,4 +1,4 @@
-"""The page that asks questions in SQL, and the tables and columns that it completes."""
+"""Serves the SQL page, and the tables and columns that its editor completes."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ class SqlPage(Page):
 
     async def _show_schema(self, _request: web.Request) -> web.Response:
         headers = {
-            # The page names it by its hash, as `?v=`.
+            # Its address has its hash, as `?v=`.
             "Cache-Control": "private, max-age=31536000, immutable",
             "X-Content-Type-Options": "nosniff",
         }
@@ -54,7 +54,7 @@ class SqlPage(Page):
 
 
 def described(columns: Sequence[tuple[Any, ...]]) -> Sequence[Mapping[str, Any]]:
-    """Views and tables with their columns and meanings. `columns`: table, name and type of each that there is."""
+    """Views and tables with their columns and meanings. `columns`: table, name and type of each column."""
     by_table: dict[str, list[tuple[str, str]]] = {}
     for table, name, kind in columns:
         by_table.setdefault(table, []).append((name, kind))

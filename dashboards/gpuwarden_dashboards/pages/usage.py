@@ -1,4 +1,4 @@
-"""The pages of what GPUs were used for: by user, team, job, node or model, and of one job or user."""
+"""Serves the pages of GPU usage: by user, team, job, node or model, and of one job or user."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,32 +36,32 @@ HEATS = (
     "util_percent", "sm_active_percent", "tensor_active_percent", "memory_used_bytes", "power_watts",
     "temperature_celsius", "sm_clock_mhz", "nvlink_rx_bytes_per_second", "pcie_rx_bytes_per_second",
 )  # fmt: skip
-"""What GPUs side by side can be coloured by."""
+"""Metrics that can colour the GPUs of a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageRange:
-    """The time and order that a page was asked for; `given` keeps them in links."""
+    """Time range and order of a page; `given` keeps them in links."""
 
     begin: datetime
     end: datetime
     since: str = ""
-    """One of `SINCE`; empty: begin and end were given, or follow from the job."""
+    """One of `SINCE`; empty: begin and end are given, or follow from the job."""
     sort: str = "usd"
     by: str | None = None
     is_own: bool = False
-    """Whether it is the job's own time."""
+    """Whether it is the time of the job itself."""
 
     @property
     def given(self) -> Mapping[str, str]:
-        """Parameters of the address."""
+        """Query parameters of the address."""
         time = {"since": self.since} if self.since else {} if self.is_own else self.fixed
         more = {"by": self.by, "sort": self.sort if self.sort != "usd" else None}
         return {name: value for name, value in {**more, **time}.items() if value}
 
     @property
     def fixed(self) -> Mapping[str, str]:
-        """The time as it is, for an address that shows the same tomorrow."""
+        """The range as fixed times, for an address that shows the same tomorrow."""
         return {"begin": f"{self.begin:%Y-%m-%dT%H:%M}", "end": f"{self.end:%Y-%m-%dT%H:%M}"}
 
 
@@ -77,7 +77,7 @@ class UsagePages(Page):
         ]
 
     def render(self, usages: Sequence[GpuUsage], asked: UsageRange) -> str:
-        """The HTML of many."""
+        """The HTML of the list."""
         return self._templates.render(
             "usage.html", usages=usages, asked=asked, groups=BY, sinces=SINCE,
             rows_max=ROWS_MAX, labels=tuple(LABELS), meanings=LABELS, at="/usage",
@@ -123,7 +123,7 @@ class UsagePages(Page):
         subject = await read_subject(self._querier, kind, name, asked.begin, asked.end, asked.sort)
         if subject is None:
             raise NotKnownError(
-                f"nothing is known of {kind} {name} in that time: choose a longer one"
+                f"there is no data of {kind} {name} in that time: choose a longer one"
             )
         return html(self.render_subject(subject, asked))
 

@@ -1,4 +1,4 @@
-"""The waste report, to be printed or sent on."""
+"""Serves the waste report, for printing and sharing."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -19,12 +19,12 @@ ADVICE: Mapping[str, str] = {
     "power brakes of the nodes.",
     "idle_held": "Processes hold GPUs on which nothing runs: end forgotten notebooks and jobs, and give an idle "
     "limit to interactive sessions.",
-    "allocated_idle": "Jobs were given GPUs that they never touched: ask for fewer, or end the job.",
-    "free": "Nobody had these GPUs: fill them with queued work, lend them, or give nodes back.",
+    "allocated_idle": "Jobs hold GPUs that they never used: request fewer, or end the job.",
+    "free": "Nobody held these GPUs: run queued work on them, lend them, or return nodes.",
     "hung": "Jobs stood still while they held GPUs: end them, and set time limits for collectives and steps.",
-    "lost": "GPUs, drivers or nodes were gone: repair or replace them, and see their events.",
+    "lost": "GPUs, drivers or nodes were lost: repair or replace them, and see their events.",
 }
-"""What to do about a label of waste."""
+"""Advice by label of waste."""
 _PATHS = {"user": "/users/", "job": "/jobs/", "node": "/nodes/"}
 
 

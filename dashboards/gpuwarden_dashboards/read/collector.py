@@ -1,4 +1,4 @@
-"""Reads how the collectors and the agents are: versions, lag, coverage, what was dropped or refused, disk."""
+"""Reads the state of collectors and agents: versions, lag, coverage, losses, disk."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ STATES = {
     "losses": "rows or batches lost today",
     "old": "another version than the collector",
 }
-"""What the list of agents can be narrowed to."""
+"""Filters of the list of agents."""
 _LOSSES = ("rows_dropped", "batches_dropped", "batches_refused", "spool_failed", "spool_set_aside")
 _COLLECTORS = """
 SELECT * FROM collector_samples WHERE ts > $now::TIMESTAMP - INTERVAL 1 DAY
@@ -53,7 +53,7 @@ GROUP BY node
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """One agent as the collector knows it."""
+    """An agent, from the collector's tables."""
 
     node: str
     version: str | None
@@ -63,38 +63,39 @@ class Agent:
     last_seen_at: datetime | None
     is_silent: bool
     lag_s: float | None
-    """Age of its newest sample, which waits in its spool or was never taken; None: none of a day."""
+    """Age of its newest sample in the collector; None: none of the last day."""
     coverage_percent: float | None
-    """Readings of the last ten minutes that became samples, of those that were due; None: not known."""
+    """Share of the readings due in the last ten minutes that became samples; None: unknown."""
     missing: Mapping[str, int]
-    """How many of them did not, by reason: missed, skipped, late, failed."""
+    """Readings that did not, by reason: missed, skipped, late, failed."""
     losses: str | None
-    """Kinds of events of the last day that tell of rows lost."""
+    """Kinds of its events of the last day about lost rows."""
     loss: str | None
-    """The newest such event, in words."""
+    """Message of the newest such event."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectorState:
-    """All of it."""
+    """State of all collectors and agents."""
 
     now: datetime
     collectors: Sequence[Record]
-    """Newest sample of each collector; those of its last day are under `day`."""
+    """Newest sample of each collector; `day` has the sums of its last day."""
     versions: Sequence[tuple[str, int]]
-    """Agents of each version, most first."""
+    """Number of agents by version, most first."""
     counts: Mapping[str, int]
-    """Agents in each of STATES."""
+    """Number of agents by one of STATES."""
     agents: Sequence[Agent]
-    """Those that are asked for, the worst first."""
+    """The agents that match, worst first."""
     found: int
-    """How many are asked for."""
+    """How many match."""
 
 
 async def read_collector(
     querier: Querier, now: datetime, state: str = "all", words: Sequence[str] = ()
 ) -> CollectorState:
-    """`state`: one of STATES; `words`: each must be in an agent's name, version or labels. Raises QueryError."""
+    """Read it; `state`: one of STATES; `words`: each must be in an agent's name, version or labels. Raises
+    QueryError."""
     asked = [(_COLLECTORS, {"now": now}), (_DAY, {"now": now}), (_NODES, None)]
     asked += [(sql, {"now": now}) for sql in (_NEWEST, _COVERAGE, _LOST)]
     collectors, day, nodes, newest, coverage, lost = (
@@ -130,7 +131,7 @@ def agents_of(
     lost: Sequence[Record],
     now: datetime,
 ) -> list[Agent]:
-    """Agents from the rows of their tables."""
+    """The agents, from rows of the queries above."""
     minutes = {one["node"]: one["newest_at"] for one in newest}
     covered = {one["node"]: one for one in coverage}
     losses = {one["node"]: one for one in lost}
@@ -161,7 +162,7 @@ def agents_of(
 
 
 def is_in(agent: Agent, state: str, current: str | None) -> bool:
-    """Whether an agent is in one of STATES; `current`: the collector's version."""
+    """Whether an agent is in a state of STATES; `current`: the collector's version."""
     match state:
         case "silent":
             return agent.is_silent
@@ -178,7 +179,7 @@ def is_in(agent: Agent, state: str, current: str | None) -> bool:
 
 
 def badness(agent: Agent) -> tuple[Any, ...]:
-    """Order of the list: those that lost rows, those that are silent, behind, with gaps, by name."""
+    """Sort key, worst first: agents that lost rows, silent ones, late ones, those with gaps, then by name."""
     lag_s = 1e12 if agent.lag_s is None else agent.lag_s
     return (
         agent.losses is None,
@@ -190,5 +191,5 @@ def badness(agent: Agent) -> tuple[Any, ...]:
 
 
 def text_of(agent: Agent) -> str:
-    """What a filter looks into, in small letters."""
+    """Text that the filter searches, in lower case."""
     return " ".join((agent.node, agent.version or "", agent.backend or "", agent.labels)).lower()

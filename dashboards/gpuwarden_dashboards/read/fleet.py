@@ -1,8 +1,8 @@
-"""Reads what the fleet's page shows now: every GPU, what is wrong, the nodes that it lists, and names for its search.
+"""Reads the current state of the fleet: every GPU, what is wrong, listed nodes, and names for the search.
 
-GPUs come as columns: what changes with each sample apart from names, which seldom change. Both have the GPUs
-in the same order, by node, index and UUID, and the same `version` as long as the same GPUs are in it. Long
-columns come from DuckDB as JSON already.
+`read_map` has the values that change with every sample, `read_names` the rest. Both have the GPUs in the
+same order, by node, index and UUID; their `version` changes when the set of GPUs does. DuckDB makes the JSON
+of long columns.
 """
 
 import json
@@ -15,49 +15,49 @@ from gpuwarden.query import Querier, Record, query_all
 from gpuwarden.rollups import IDLE_BELOW_PERCENT
 
 STATES = ("idle", "busy", "throttled", "unknown", "not reporting")
-"""What a GPU does, by the lowest 4 bits of its state: unknown: it reports, but no utilization."""
+"""State of a GPU, in the lowest 4 bits; unknown: it reports no utilization."""
 LEVELS = ("none", "info", "warning", "critical")
-"""The gravest alert that fires on it, by the bits above."""
+"""Severity of its worst firing alert, in the higher bits."""
 NOT_REPORTING = STATES.index("not reporting")
 THROTTLED_BY = 0x8 | 0x20 | 0x40 | 0x80
-"""Bits of `clocks_event_reasons` that say that heat or the power supply holds clocks down."""
+"""Bits of `clocks_event_reasons` for heat and the power supply: hardware slowdown, thermal, power brake."""
 SILENT_AFTER = timedelta(minutes=1)
 """A node without a sample for this long is not reporting."""
 NODES_MAX = 100
-"""Nodes that can be asked about at once."""
+"""Most nodes in one request."""
 LISTED_MAX = 5
-"""Incidents, and alerts outside them, that the page lists."""
+"""Most incidents, and most alerts outside incidents, on the page."""
 FOUND_MAX = 8
-"""Of each kind."""
+"""Most matches of each kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What is wrong now; records have the columns of the queries above."""
+    """What is wrong now; records have the columns of _INCIDENTS and _ALERTS."""
 
     now: datetime
     incidents: Sequence[Record]
-    """Open ones, the gravest first."""
+    """Open incidents, worst first."""
     alerts: Sequence[Record]
-    """Firing ones that are in no open incident."""
+    """Firing alerts that are in no open incident."""
 
 
 @dataclass(frozen=True, slots=True)
 class Colour:
-    """What cells can be coloured by: SQL over `i` (gpus), `n` (gpus_now), `t` (alerts), `m` (`detail`)."""
+    """A value that colours cells: SQL over `i` (gpus), `n` (gpus_now), `t` (alerts), `m` (`detail`)."""
 
     sql: str
     unit: str
     title: str
     scale: float = 1
-    """Values are sent as whole numbers of this."""
+    """Values are sent as integer multiples of this."""
     detail: str = ""
-    """A column of `gpu_detail_samples` that it needs: `m.value`."""
+    """A column of `gpu_detail_samples`, which `sql` reads as `m.value`."""
 
 
 _USD = f"""CASE WHEN n.util_percent < {IDLE_BELOW_PERCENT:g} THEN coalesce(greatest(i.usd_per_hour, t.usd), t.usd)
     WHEN n.gpu_uuid IS NULL THEN t.usd ELSE coalesce(t.usd, 0 * i.usd_per_hour) END"""
-"""Dollars an hour that a GPU wastes: its price while it is idle, what its alerts cost, or 0; NULL: no price."""
+"""Dollars per hour that a GPU wastes: its price while idle, the cost of its alerts, or 0; NULL: no price."""
 COLOURS = {
     "util_percent": Colour("n.util_percent", "percent", "utilization"),
     "sm_active_percent": Colour("m.value", "percent", "SM activity", detail="sm_active_percent"),
@@ -87,7 +87,7 @@ _DETAIL = """LEFT JOIN (
 
 
 def cells_sql(value: str, more: str = "") -> str:
-    """SELECT of every GPU that is expected, with its state and `value`, SQL over what `Colour` has."""
+    """SELECT of all known GPUs with their state and `value`, SQL as in `Colour`."""
     return f"""
 SELECT i.node, i.gpu, i.gpu_uuid, {value} AS value,
     CASE WHEN n.gpu_uuid IS NULL THEN {NOT_REPORTING}
@@ -115,7 +115,7 @@ SUMS = f"""count(*) AS gpus, count(*) FILTER (state % 16 <> {NOT_REPORTING}) AS 
     sum(usd_per_hour) AS usd_per_hour, sum(usd_wasted) AS usd_wasted_per_hour,
     count(DISTINCT node) FILTER (state % 16 <> {NOT_REPORTING}) AS nodes_reporting,
     (SELECT count(*) FROM nodes WHERE forgotten_at IS NULL) AS nodes"""
-"""Columns of a SELECT of the totals of rows of `cells_sql`."""
+"""Columns of a SELECT that sums up rows of `cells_sql`."""
 _TOTALS = f"SELECT {SUMS} FROM ({cells_sql('NULL')})"
 
 _KINDS = f"""
@@ -195,7 +195,7 @@ async def read_map(querier: Querier, colour: str) -> str:
     wanted = COLOURS[colour]
     more = _DETAIL.format(column=wanted.detail) if wanted.detail else ""
     value = f"round(({wanted.sql}) / {wanted.scale})::INTEGER"
-    # One list is sorted, not three.
+    # Sort one list instead of three.
     sql = f"""
         WITH one AS (
             SELECT {_VERSION} AS version, coalesce(list({{'v': value, 's': state, 'a': epoch_ms(silent_since)}}
@@ -226,7 +226,7 @@ async def read_names(querier: Querier) -> str:
         label_of.append(label_codes.setdefault(labels, len(label_codes)))
     *held, version = holders.rows[0]
     if kinds.rows and kinds.rows[0][3] != version:
-        # A GPU came between the two queries: who holds which is told the next time.
+        # A GPU was added between the two queries: leave the holders to the next request.
         held, version = ["[]", "[]"], kinds.rows[0][3]
     head = {
         "version": version,
@@ -241,14 +241,14 @@ async def read_names(querier: Querier) -> str:
 
 
 async def read_nodes(querier: Querier, nodes: Sequence[str]) -> Sequence[Record]:
-    """What the list says of some nodes beside their GPUs, in their order. Raises QueryError."""
+    """Power, CPU and memory of some nodes, in the given order. Raises QueryError."""
     found = (await querier.query(_NODES, {"nodes": list(nodes)})).records()
     place = {node: at for at, node in enumerate(nodes)}
     return sorted(found, key=lambda record: place[record["node"]])
 
 
 def _owners_sql(kind: str, column: str) -> str:
-    """People and jobs that hold GPUs now, or did in the last day."""
+    """SELECT of users or jobs that held GPUs in the last day or hold some now."""
     job = f"SELECT DISTINCT {column} AS name FROM"
     return f"""
         SELECT '{kind}' AS kind, name, NULL AS detail FROM (
@@ -271,7 +271,7 @@ _NAMED = (
 
 
 async def read_matches(querier: Querier, words: str) -> Sequence[Record]:
-    """Whose name has the words in it, best first: `kind`, `name`, `detail`. Raises QueryError."""
+    """Things whose name contains the text, best first: `kind`, `name`, `detail`. Raises QueryError."""
     params = {"q": words.strip().lower()}
     if not params["q"]:
         return []

@@ -1,4 +1,4 @@
-"""Reads the last hours of the fleet and of groups of its nodes, and who wasted how much this week."""
+"""Reads the last hours of the fleet and of groups of nodes, and the waste of the week by owner."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,29 +10,29 @@ from gpuwarden.waste import NO_WASTE
 
 WEEK = timedelta(days=7)
 LARGE_GPUS = 2_500
-"""With more GPUs than that, minutes would take too long: hours are read."""
+"""With more GPUs, minutes would take too long to read: hours are read."""
 TOP_MAX = 5
 GROUPS_MAX = 60
 _SPANS = {
     False: ("gpu_1m", timedelta(hours=6), timedelta(minutes=5), 60),
     True: ("gpu_1h", timedelta(hours=48), timedelta(hours=1), 3600),
 }
-"""By whether the fleet is large: table, span, step, and seconds of a row."""
+"""Table, span, step, and seconds of a row, by whether the fleet is large."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetPast:
-    """Lines over the same steps; None: no samples."""
+    """Lines with the same steps; None: no samples."""
 
     begin: datetime
     step_s: int
     columns: int
     groups: Mapping[str, Mapping[str, Sequence[float | None]]]
-    """By name of the group: `util_percent` (mean), `power_watts` and `idle` (sums)."""
+    """Lines by name of the group: `util_percent` (mean), `power_watts` and `idle` (sums)."""
 
 
 async def read_past(querier: Querier, by: str, now: datetime, *, is_large: bool) -> FleetPast:
-    """`by`: a label of nodes, `model`, or empty for the fleet as one group, "". Raises QueryError."""
+    """Read them; `by`: a label of nodes, `model`, or empty for one group of all, "". Raises QueryError."""
     table, span, step, row_s = _SPANS[is_large]
     begin = _floor(now - span, step)
     name = {"": "''", "model": "any_value(model)"}.get(
@@ -40,7 +40,7 @@ async def read_past(querier: Querier, by: str, now: datetime, *, is_large: bool)
     )
     params: dict[str, Any] = {"begin": begin, "end": now, "step_s": step.total_seconds()}
     if by not in ("", "model"):
-        # As a JSON pointer: in a path `*` is every label.
+        # A JSON pointer: in a JSON path `*` would mean every label.
         params["path"] = "/" + by.replace("~", "~0").replace("/", "~1")
     found = await querier.query(
         f"""
@@ -82,8 +82,8 @@ _HOURS = """(SELECT ts, label, seconds / 3600 AS gpu_hours, usd, username AS "us
 
 
 async def read_week(querier: Querier, now: datetime) -> Record:
-    """Dollars and GPU hours wasted over the last seven days, and by whom most. Raises QueryError."""
-    # Hours that are rolled up, as labelling the rest costs seconds; in the first hour there are none.
+    """Dollars and GPU hours wasted in the last seven days, and who wasted most. Raises QueryError."""
+    # Rolled-up hours only: labelling the rest takes seconds. In the first hour there are none.
     found = await _by_all(querier, _HOURS, now) or await _by_all(querier, "waste", now)
     return _week(found)
 

@@ -1,4 +1,4 @@
-"""Reads the health of GPUs: counters of errors and repairs as they are, how they changed over a span, and Xids."""
+"""Reads the health of GPUs: counters of errors and repairs, their changes over a span, and Xids."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _WATCHED = (
     "remap_failed", "retired_pages_corrected_total", "retired_pages_uncorrected_total", "retired_pages_pending",
     "memory_unrepairable", "inforom_valid", "recovery_action", "fabric_state", "fabric_status", "fabric_health",
 )  # fmt: skip
-"""Columns of gpu_health_samples of which a change is told."""
+"""Columns of gpu_health_samples whose changes are listed."""
 _GRAVE = ("uncorrected", "failed", "unrepairable", "pending", "exceeded", "recovery_action")
 _MEANINGS = {metric.name: metric.meaning for metric in METRICS["gpu_health_samples"]} | {
     "recovery_action": "What the driver asks for.",
@@ -31,7 +31,7 @@ _KINDS = (
     "sram_threshold_exceeded", "inforom_invalid", "recovery_action", "recovery_action_changed", "fabric_unhealthy",
     "link_down", "link_up", "nvml_event",
 )  # fmt: skip
-"""Events of the hardware."""
+"""Kinds of events of the hardware."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class HealthChange:
     before: str | None
     after: str | None
     text: str | None
-    """Of an event."""
+    """Message, for an event."""
     is_grave: bool
 
 
 @dataclass(frozen=True, slots=True)
 class GpuHealth:
-    """The newest look at a GPU in the span: value by column, those that the GPU does not have left out."""
+    """The newest health sample of a GPU in the span: value by column, without absent ones."""
 
     node: str
     gpu: int | None
@@ -63,7 +63,7 @@ class GpuHealth:
 
 @dataclass(frozen=True, slots=True)
 class HealthHistory:
-    """The newest look at each GPU, and changes, the newest first."""
+    """The newest sample of each GPU, and changes, newest first."""
 
     now: Sequence[GpuHealth]
     changes: Sequence[HealthChange]
@@ -76,7 +76,7 @@ async def read_health(querier: Querier, place: Place, span: Span) -> HealthHisto
     columns = ", ".join(_WATCHED)
     when = "ts >= $begin AND ts < $end"
     queries = (
-        # A row where anything changed, and the one before it; the newest last.
+        # Rows at which a value changed, the rows before them, and the newest row.
         f"""
         WITH looks AS (
             SELECT epoch_ms(ts) AS at_ms, node, gpu, gpu_uuid, {columns}, hash({columns}) AS state
@@ -109,8 +109,8 @@ async def read_health(querier: Querier, place: Place, span: Span) -> HealthHisto
 
 
 def changes_of(looks: Sequence[Mapping[str, Any]]) -> Iterator[HealthChange]:
-    """What changed between looks at one GPU, in their order; an absent value is no change, and what one
-    counter gained within an hour is one change."""
+    """Changes between samples of one GPU in their order. An absent value is no change; what a counter
+    gains within an hour is one change."""
     known: dict[str, Any] = {}
     found: dict[tuple[str, int], tuple[Any, Mapping[str, Any]]] = {}
     for look in looks:
@@ -129,12 +129,12 @@ def changes_of(looks: Sequence[Mapping[str, Any]]) -> Iterator[HealthChange]:
             continue
         is_grave = any(word in name for word in _GRAVE) and new not in (False, "none")
         yield HealthChange(
-            look["at_ms"], look["node"], look["gpu"], name, _MEANINGS[name], _said(before), _said(new), None, is_grave,
+            look["at_ms"], look["node"], look["gpu"], name, _MEANINGS[name], _text_of(before), _text_of(new), None, is_grave,
         )  # fmt: skip
 
 
 def _newest(look: Mapping[str, Any]) -> GpuHealth:
-    values = {name: _said(look[name]) for name in _WATCHED if look[name] is not None}
+    values = {name: _text_of(look[name]) for name in _WATCHED if look[name] is not None}
     return GpuHealth(look["node"], look["gpu"], look["gpu_uuid"], look["at_ms"], values)
 
 
@@ -145,5 +145,5 @@ def _of_event(event: Mapping[str, Any]) -> HealthChange:
     )  # fmt: skip
 
 
-def _said(value: Any) -> str:
+def _text_of(value: Any) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""Reads incidents, their alerts and the silences that cover them, for lists and for the page of one."""
+"""Reads incidents, their alerts and silences, for the lists and for the page of one."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,10 +12,10 @@ from gpuwarden_dashboards.read import usage
 
 LISTED_MAX = 200
 MEMBERS_MAX = 300
-"""Alerts of one incident that its page lists."""
+"""Most alerts on the page of an incident."""
 TIMELINE_MAX = 80
 SINCE = {"1h": timedelta(hours=1), **usage.SINCE}
-"""How long ago incidents and alerts that are listed may have ended."""
+"""How long ago listed incidents and alerts may have ended."""
 INCIDENT_STAGES = ("open", "acknowledged", "silenced", "ended")
 ALERT_STAGES = ("firing", "acknowledged", "silenced", "pending", "ended")
 
@@ -83,7 +83,7 @@ FROM alerts a WHERE fingerprint = $fingerprint ORDER BY active_at DESC LIMIT 50
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a list is asked for: a stage, and filters by name."""
+    """Selection of a list: a stage, and filters by name."""
 
     stage: str
     since: str
@@ -92,7 +92,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A list, and how many there are in each stage."""
+    """A list, and the number of entries in each stage."""
 
     now: datetime
     chosen: Chosen
@@ -101,41 +101,41 @@ class Listed:
 
     @property
     def more(self) -> int:
-        """Those that the list leaves out."""
+        """Number of entries that the list leaves out."""
         return int(self.records[0]["total"]) - len(self.records) if self.records else 0
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentEvent:
-    """Something that happened, in words."""
+    """An entry of the timeline."""
 
     at: datetime
     what: str
     severity: str = ""
     fingerprint: str | None = None
-    """The alert that it is about; None: the whole."""
+    """The alert it concerns; None: the whole incident."""
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """An incident, or one alert, with its alerts and what happened."""
+    """An incident with its alerts, or an alert with its episodes, and the timeline."""
 
     now: datetime
     subject: Record
     alerts: Sequence[Record]
     timeline: Sequence[IncidentEvent]
     silences: Sequence[Record]
-    """Those that hold now and cover any of its alerts."""
+    """Active silences that cover any of its alerts."""
     merged: Sequence[Record] = ()
 
     @property
     def more(self) -> int:
-        """Alerts that the page leaves out."""
+        """Number of alerts that the page leaves out."""
         return int(self.alerts[0].get("total", 0)) - len(self.alerts) if self.alerts else 0
 
 
 async def read_incidents(querier: Querier, chosen: Chosen, now: datetime) -> Listed:
-    """Incidents of a stage, by consequence, those that ended by when they did. Raises QueryError."""
+    """Incidents of a stage, worst first, ended ones newest first. Raises QueryError."""
     of_alerts = [ALERT_FILTERS[name] for name in chosen.filters if name != "severity"]
     where = _OF_ALERTS.format(condition=" AND ".join(of_alerts)) if of_alerts else ""
     if "severity" in chosen.filters:
@@ -144,7 +144,7 @@ async def read_incidents(querier: Querier, chosen: Chosen, now: datetime) -> Lis
 
 
 async def read_alerts(querier: Querier, chosen: Chosen, now: datetime) -> Listed:
-    """The same of single alerts. Raises QueryError."""
+    """Alerts of a stage in the same order. Raises QueryError."""
     where = "".join(f" AND {ALERT_FILTERS[name]}" for name in chosen.filters)
     return await _listed(querier, chosen, now, _CHOSEN_ALERTS.format(where=where), _ALERTS)
 
@@ -161,7 +161,7 @@ async def _listed(
 
 
 async def read_incident(querier: Querier, wanted: str, now: datetime) -> Episode | None:
-    """None: there is none of that id. Raises QueryError."""
+    """The incident with that id; None: there is none. Raises QueryError."""
     asked = (_INCIDENT, _MEMBERS, _MERGED)
     found = await query_all(querier, [(sql, {"id": wanted}) for sql in asked])
     incidents, alerts, merged = (result.records() for result in found)
@@ -183,8 +183,8 @@ async def read_incident(querier: Querier, wanted: str, now: datetime) -> Episode
 async def read_alert(
     querier: Querier, wanted: str, active_at: datetime | None, now: datetime
 ) -> Episode | None:
-    """An alert with all its episodes, that of `active_at` or the newest first; None: there is none.
-    Raises QueryError."""
+    """An alert with all its episodes; its subject is the one of `active_at`, else the newest. None: there is
+    none. Raises QueryError."""
     episodes = (await querier.query(_EPISODES, {"fingerprint": wanted})).records()
     if not episodes:
         return None
@@ -196,7 +196,7 @@ async def read_alert(
 
 
 async def read_silences(querier: Querier, now: datetime) -> tuple[list[Record], list[Record]]:
-    """Silences that hold or will, and those that ended within 30 days. Raises QueryError."""
+    """Active and scheduled silences, and those that ended within 30 days. Raises QueryError."""
     bounds = {"since": now - SINCE["30d"], "until": now + timedelta(days=3660)}
     found = (await querier.query(_SILENCES, bounds)).records()
     alerts = (await querier.query("SELECT * FROM alerts_now")).records()
@@ -242,9 +242,9 @@ def _of_alerts(alerts: Iterable[Record]) -> Iterator[IncidentEvent]:
         name = f"{alert['rule']}, {where}"
         reason = f": {alert['resolved_reason']}" if alert["resolved_reason"] else ""
         for key, what in (
-            ("began_at", f"{name}: the condition began, as the samples say"),
+            ("began_at", f"{name}: the condition began, by its samples"),
             ("fired_at", f"{name}: fired: {alert['summary']}"),
-            ("unknown_since", f"{name}: unknown whether it still holds"),
+            ("unknown_since", f"{name}: unknown whether the condition still holds"),
             ("stale_since", f"{name}: stale, the node sends nothing"),
             ("resolved_at", f"{name}: resolved{reason}"),
         ):
@@ -256,7 +256,7 @@ def _of_alerts(alerts: Iterable[Record]) -> Iterator[IncidentEvent]:
 def _of_silences(silences: Iterable[Record], now: datetime) -> Iterator[IncidentEvent]:
     alike: dict[tuple[Any, ...], list[Record]] = {}
     for one in silences:
-        # Those of one click on an incident with several roots differ in the alert alone.
+        # One click on an incident with several roots makes silences that differ in the alert only.
         key = (
             one["starts_at"].replace(microsecond=0),
             one["author"],

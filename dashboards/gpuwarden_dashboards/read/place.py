@@ -1,4 +1,4 @@
-"""Reads what the page of a node or a GPU says beside its charts: inventory, GPUs, processes, firing alerts."""
+"""Reads a node or a GPU, except for its charts: inventory, GPUs, processes, firing alerts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from gpuwarden_dashboards.read.fleet import SILENT_AFTER
 from gpuwarden_dashboards.read.series import GPUS_MAX, JOB, Place
 
 _PROCESSES_MAX = 64
-_NOT_SAID = {
+_HIDDEN = {
     "node",
     "gpu",
     "simulated",
@@ -32,7 +32,7 @@ GROUPS: Sequence[tuple[str, Sequence[str]]] = (
     ("NVLink", ("nvlink_rx_bytes_per_second", "nvlink_tx_bytes_per_second")),
     ("CPU of its processes", ("process.cpu_percent",)),
 )
-"""Charts of a GPU."""
+"""Charts of a GPU: title and metrics."""
 NODE_GROUPS: Sequence[tuple[str, Sequence[str]]] = (
     ("GPU utilization", ("util_percent",)),
     ("GPU memory used", ("memory_used_bytes",)),
@@ -88,29 +88,29 @@ SELECT DISTINCT gpu_uuid FROM working WHERE job IN (SELECT job FROM working WHER
 
 @dataclass(frozen=True, slots=True)
 class PlaceNow:
-    """A node or a GPU now."""
+    """Current state of a node or a GPU."""
 
     now: datetime
     node: str
     gpu: int | None
     gpu_uuid: str | None
     silent_since: datetime | None
-    """When its last sample came, if that is too long ago."""
+    """Time of its last sample, if that is too long ago."""
     facts: Sequence[tuple[str, str]]
     gpus: Sequence[Record]
-    """Of the whole node."""
+    """All GPUs of the node."""
     mig: Sequence[Record]
-    """MIG devices of the node, or of the GPU."""
+    """MIG devices of the node or the GPU."""
     parent_gpu_uuid: str | None
     """The GPU that a MIG device is part of."""
     beside: Sequence[str]
-    """GPUs that work for the same jobs now."""
+    """GPUs of the same jobs now."""
     processes: Sequence[Record]
     alerts: Sequence[Record]
 
     @property
     def totals(self) -> Mapping[str, float]:
-        """Of the node's GPUs now; what no GPU says is left out."""
+        """Sums, maxima and means over the GPUs of the node; without those that no GPU reports."""
         read = {
             name: [gpu[name] for gpu in self.gpus if gpu[name] is not None]
             for name in ("power_watts", "temperature_celsius", "util_percent")
@@ -124,7 +124,7 @@ class PlaceNow:
 
     @property
     def siblings(self) -> Mapping[str, Sequence[str]]:
-        """GPUs to compare this one with: of its node, of its job."""
+        """GPUs to compare this one with, by `node` and `job`."""
         if self.gpu_uuid is None:
             return {}
         found = {"node": [gpu["gpu_uuid"] for gpu in self.gpus], "job": self.beside}
@@ -132,17 +132,17 @@ class PlaceNow:
 
     @property
     def compare(self) -> Sequence[tuple[str, str]]:
-        """The same for people."""
+        """Choices for the comparison: value and text."""
         return [(name, f"other GPUs of the {name}") for name in self.siblings]
 
     @property
     def title(self) -> str:
-        """What the page is about."""
+        """Title of the page."""
         return self.node if self.gpu_uuid is None else f"{self.node} GPU {self.gpu}"
 
 
 async def read_place(querier: Querier, place: Place, now: datetime) -> PlaceNow | None:
-    """`place`: a node, or one GPU. None: there is no such node or GPU. Raises QueryError."""
+    """Read a node or one GPU; None: there is no such node or GPU. Raises QueryError."""
     table, where = "nodes" if place.node else "gpus", place.where
     params = place.params
     queries = (
@@ -167,7 +167,11 @@ async def read_place(querier: Querier, place: Place, now: datetime) -> PlaceNow 
         item.get("gpu") if table == "gpus" else None,
         uuid,
         seen if seen is not None and now - seen > SILENT_AFTER else None,
-        [(_spaced(name), _said(value)) for name, value in item.items() if _is_said(name, value)],
+        [
+            (_spaced(name), _text_of(value))
+            for name, value in item.items()
+            if _is_shown(name, value)
+        ],
         (await read_tiles(querier, [item["node"]]))[item["node"]],
         mig,
         parent,
@@ -178,7 +182,7 @@ async def read_place(querier: Querier, place: Place, now: datetime) -> PlaceNow 
 
 
 async def read_tiles(querier: Querier, nodes: Sequence[str]) -> dict[str, list[Record]]:
-    """The GPUs of some nodes by node, in the order of their index; those that are silent too."""
+    """GPUs by node, in the order of their index, silent ones too. Raises QueryError."""
     by_node: dict[str, list[Record]] = {node: [] for node in nodes}
     for gpu in (await querier.query(_TILES, {"nodes": list(nodes)})).records():
         by_node[gpu["node"]].append(gpu)
@@ -186,7 +190,7 @@ async def read_tiles(querier: Querier, nodes: Sequence[str]) -> dict[str, list[R
 
 
 async def read_gpu_uuid(querier: Querier, node: str, gpu: int) -> str | None:
-    """The board that has an index on a node. Raises QueryError."""
+    """UUID of the GPU with an index on a node. Raises QueryError."""
     found = await querier.query(
         "SELECT gpu_uuid FROM gpus WHERE node = $node AND gpu = $gpu AND mig_instance IS NULL"
         " AND replaced_by IS NULL LIMIT 1",
@@ -195,15 +199,15 @@ async def read_gpu_uuid(querier: Querier, node: str, gpu: int) -> str | None:
     return str(found.rows[0][0]) if found.rows else None
 
 
-def _is_said(name: str, value: object) -> bool:
-    return name not in _NOT_SAID and value not in (None, "", "{}", [])
+def _is_shown(name: str, value: object) -> bool:
+    return name not in _HIDDEN and value not in (None, "", "{}", [])
 
 
 def _spaced(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _said(value: Any) -> str:
+def _text_of(value: Any) -> str:
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S} UTC"
     return str(value)

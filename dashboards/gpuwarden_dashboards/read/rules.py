@@ -1,4 +1,4 @@
-"""Reads what rules found in the last 30 days."""
+"""Reads the alerts of rules in the last 30 days."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,28 +30,28 @@ ORDER BY fired_at DESC LIMIT {EPISODES_MAX}
 
 @dataclass(frozen=True, slots=True)
 class RuleHistory:
-    """What a rule finds now, and found."""
+    """Firing alerts and past episodes of a rule."""
 
     name: str
     now: datetime
     firing: Sequence[Record]
     episodes: Sequence[Record]
-    """The newest first."""
+    """Newest first."""
 
     @property
     def usd(self) -> float | None:
-        """What the listed episodes cost; None: nobody knows."""
+        """Cost of the listed episodes; None: unknown."""
         return known_sum(one["usd_so_far"] for one in self.episodes)
 
 
 async def read_fired(querier: Querier, now: datetime) -> Mapping[str, int]:
-    """How often each rule fired, by name. Raises QueryError."""
+    """How many times each rule fired, by name. Raises QueryError."""
     found = await querier.query(_FIRED, {"since": now - SPAN})
     return dict(found.rows)
 
 
 async def read_rule_history(querier: Querier, name: str, now: datetime) -> RuleHistory:
-    """Of a rule that may be gone; of one that never was there is nothing. Raises QueryError."""
+    """The history of a rule, which may be deleted; empty for an unknown name. Raises QueryError."""
     asked: list[tuple[str, dict[str, object]]] = [
         (_FIRING, {"rule": name}),
         (_EPISODES, {"rule": name, "now": now, "since": now - SPAN}),

@@ -1,7 +1,7 @@
-"""Reads time series for charts, downsampled to the width of the chart: least, mean and greatest of each column.
+"""Reads time series, downsampled to the width of the chart: least, mean and greatest of each column.
 
-What is read follows from the span: samples for hours, minutes for days, hours for longer. A column of a
-chart without a sample is None, so that a gap is drawn as one. A counter is shown as its rate.
+The span decides the table: samples for hours, minutes for days, hours for longer. A column without a sample
+is None, so that the chart shows a gap. A counter is shown as its rate.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,18 +19,18 @@ COLUMNS_MAX = 4_000
 METRICS_MAX = 40
 GPUS_MAX = 256
 LINES_MAX = 512
-"""Most lines that are drawn of one table."""
+"""Most lines of one table."""
 SAMPLES_UP_TO = timedelta(hours=3)
 """Longest span that is read from samples."""
 MINUTES_UP_TO = timedelta(days=14)
 
 JOB = "coalesce(slurm_job_id, pod)"
-"""A job's name, of rows of processes."""
+"""SQL of the job's name in rows of processes."""
 
 
 def job_is(name: str, parameter: str) -> str:
-    """A condition on rows of processes, on one column: ten times as quick as on `JOB`. A pod has a slash in
-    its name, a Slurm job has none."""
+    """SQL condition on rows of processes. It reads one column, which is ten times as fast as `JOB`; a pod has
+    a slash in its name, a Slurm job has none."""
     return f"{'pod' if '/' in name else 'slurm_job_id'} = ${parameter}"
 
 
@@ -39,13 +39,13 @@ _DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A table of samples: `prefix` stands before the names of its metrics, `by` tells its lines apart."""
+    """A table of samples; its metrics are named with `prefix`, and it has one line for each value of `by`."""
 
     table: str
     prefix: str
     by: tuple[str, ...]
     part: str = "NULL"
-    """SQL of what is meant where a GPU or node has several lines."""
+    """SQL of a name for each of several lines of a GPU or node."""
 
     @property
     def is_of_gpus(self) -> bool:
@@ -69,39 +69,39 @@ DRAWABLE: Mapping[str, tuple[Source, Metric]] = {
     for metric in METRICS[source.table]
     if metric.kind is not Kind.FLAGS  # which strips show
 }
-"""Source and metric by the name that is asked for."""
+"""Source and metric by the name in requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What is looked at: a node with all its GPUs, or one GPU, or those of a job."""
+    """What a chart is about: a node with all its GPUs, one GPU, or the GPUs of a job."""
 
     node: str | None = None
     gpu_uuids: tuple[str, ...] = ()
     job: str | None = None
-    """Of processes, those of this Slurm job or pod alone."""
+    """Restricts rows of processes to this Slurm job or pod."""
 
     @property
     def where(self) -> str:
-        """A condition on rows of GPUs and, of a node, of hosts."""
+        """SQL condition on rows of GPUs, and for a node on rows of hosts."""
         return (
             "node = $node" if self.node is not None else "gpu_uuid IN (SELECT unnest($gpu_uuids))"
         )
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """Of `where`."""
+        """Parameters of `where`."""
         return {"gpu_uuids": list(self.gpu_uuids)} if self.node is None else {"node": self.node}
 
     @property
     def where_node(self) -> str:
-        """A condition on rows of hosts."""
+        """SQL condition on rows of hosts."""
         if self.node is not None:
             return self.where
         return f"node IN (SELECT node FROM gpus WHERE {self.where})"
 
     def rows_of(self, source: Source) -> tuple[str, Mapping[str, Any]]:
-        """A condition on rows of a table, and its parameters."""
+        """SQL condition on rows of a table, and its parameters."""
         where = self.where if source.is_of_gpus else self.where_node
         if self.job is not None and source.table == "process_samples":
             return f"{where} AND {job_is(self.job, 'job')}", {**self.params, "job": self.job}
@@ -110,13 +110,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time, cut into columns of the same length."""
+    """A time range, cut into columns of the same length."""
 
     begin_ms: int
     step_ms: int
     columns: int
     resolution_s: int
-    """Of what is read: 1 (samples), 60 or 3600."""
+    """Seconds between rows: 1 (samples), 60 or 3600."""
 
     @property
     def begin(self) -> datetime:
@@ -129,7 +129,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class DrawnSeries:
-    """A metric of one thing; each list has a value for each column."""
+    """A line: a metric of one thing, with three values for each column."""
 
     metric: str
     unit: str
@@ -144,7 +144,7 @@ class DrawnSeries:
 
 
 def span_of(begin: datetime, end: datetime, columns: int) -> Span:
-    """What to read for a chart that is so many pixels wide. Raises ParameterError."""
+    """The span of a chart with that many columns at most. Raises ParameterError."""
     if end <= begin:
         raise ParameterError("the end must be after the begin")
     if not 1 <= columns <= COLUMNS_MAX:
@@ -168,7 +168,7 @@ async def read_series(
     for name in dict.fromkeys(metrics):
         if name not in DRAWABLE:
             raise ParameterError(
-                f"there is no metric {name}: see docs/metrics.md; a host's begin with host."
+                f"there is no metric {name}: see docs/metrics.md; metrics of hosts begin with host."
             )
         source, metric = DRAWABLE[name]
         rollup = _rollup(source.table, metric, span.resolution_s)
@@ -226,7 +226,7 @@ def _spread(
 def series_sql(
     source: Source, where: str, metrics: Sequence[Metric], span: Span, rollup: Rollup | None
 ) -> str:
-    """A row a line: `columns` of the chart that have samples, and three lists a metric."""
+    """SELECT of one row per line: `columns` with samples, and three lists for each metric."""
     by = ", ".join(source.by)
     if rollup is None:
         table, values = source.table, [_of_samples(metric) for metric in metrics]
@@ -273,7 +273,7 @@ def series_sql(
 
 
 def _rollup(table: str, metric: Metric, resolution_s: int) -> Rollup | None:
-    """The coarsest rollup of a metric that is fine enough; None: there are samples alone."""
+    """The coarsest rollup of a metric that is fine enough; None: only samples."""
     fitting = [
         rollup
         for rollup in ROLLUPS.values()
@@ -290,7 +290,7 @@ def _of_samples(metric: Metric) -> tuple[str, str, str]:
         return value, value, value
     gained = f"{metric.name} - lag({metric.name}) OVER w"
     seconds = "(epoch_ms(ts) - lag(epoch_ms(ts)) OVER w) / 1000"
-    # A counter that fell was reset: what it gained since is not known.
+    # A counter that fell was reset: its gain is unknown.
     rate = f"CASE WHEN {gained} >= 0 THEN ({gained}) / ({seconds}) END"
     return rate, rate, rate
 
@@ -305,6 +305,6 @@ def _of_rollup(metric: Metric, part: RollupPart, window_s: int) -> tuple[str, st
 
 
 def described() -> Iterator[dict[str, str]]:
-    """What can be drawn, for a picker: name, unit and meaning."""
+    """Name, unit and meaning of all metrics, for the picker."""
     for name, (_, metric) in DRAWABLE.items():
         yield {"name": name, "unit": _unit(metric), "meaning": metric.meaning}

@@ -1,4 +1,4 @@
-"""Reads what is known of one job or user over a time: GPUs, verdicts with their evidence, cost, what to change."""
+"""Reads a job or user over a time range: GPUs, verdicts with their evidence, cost, what to change."""
 
 import json
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from gpuwarden_dashboards.read.series import GPUS_MAX, job_is
 from gpuwarden_dashboards.read.usage import RUNNING, GpuUsage, summed, usage_sql, usages_of
 
 _SEARCHED = timedelta(days=90)
-"""A job is looked for so far back where no time is given."""
+"""How far back a job is searched without a given time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A job or a user, over a time."""
+    """A job or a user, over a time range."""
 
     kind: str
     """job or user"""
@@ -25,21 +25,21 @@ class Subject:
     end: datetime
     usage: GpuUsage | None
     gpus: Sequence[Record]
-    """Of a job each with its means over the time it was held; of a user those held last."""
+    """For a job with means over the time that it held them; for a user the last ones."""
     jobs: Sequence[GpuUsage]
-    """Of a user."""
+    """Jobs of a user."""
     users: Sequence[str]
-    """Of a job."""
+    """Users of a job."""
     verdicts: Sequence[Record]
     changes: Sequence[Record]
-    """What to change, by job and class: what most is lost by first."""
+    """What to change, by job and class, largest loss first."""
     alerts: Sequence[Record]
     is_running: bool
-    """Of a job: it has processes on GPUs now."""
+    """Whether a job has processes on GPUs now."""
 
     @property
     def held(self) -> tuple[datetime, datetime]:
-        """When a job held its GPUs, as far as the time that was asked about says."""
+        """When a job held its GPUs, within the range."""
         if not self.gpus:
             return self.begin, self.end
         last = max(gpu["last_at"] for gpu in self.gpus) + timedelta(minutes=1)
@@ -47,14 +47,14 @@ class Subject:
 
     @property
     def nodes(self) -> Sequence[str]:
-        """Where its GPUs are."""
+        """Nodes of its GPUs."""
         return sorted({gpu["node"] for gpu in self.gpus})
 
 
 async def read_extent(
     querier: Querier, job: str, now: datetime
 ) -> tuple[datetime, datetime] | None:
-    """From when to when a job held GPUs, by the hour; None: it is not known. Raises QueryError."""
+    """Begin and end of the time in which a job held GPUs; None: unknown job. Raises QueryError."""
     is_it = job_is(job, "job")
     found = await querier.query(
         f"""
@@ -87,7 +87,7 @@ def _queries(name: str, *, is_job: bool) -> list[str]:
             ) GROUP BY node, gpu, gpu_uuid ORDER BY last_at DESC LIMIT {GPUS_MAX}
         )
     """
-    # Of a job what was said of it as a whole, of a user what holds of any of their GPUs.
+    # For a job the diagnosis of the whole, for a user those of all their GPUs.
     judged = "job IN ('Slurm job ' || $name, 'pod ' || $name)" if is_job else "owner = $name"
     healthy = tuple(str(one) for one in sorted((*HEALTHY, Bottleneck.UNKNOWN)))
     hours = (
@@ -126,7 +126,7 @@ def _queries(name: str, *, is_job: bool) -> list[str]:
 async def read_subject(
     querier: Querier, kind: str, name: str, begin: datetime, end: datetime, sort: str = "usd"
 ) -> Subject | None:
-    """A job or a user; None: nothing is known of it in that time. Raises QueryError."""
+    """A job or a user; None: no data in that time. Raises QueryError."""
     is_job = kind == "job"
     params = {"name": name, "begin": begin, "end": end}
     queries = _queries(name, is_job=is_job)
@@ -155,7 +155,7 @@ async def read_subject(
 
 
 def _with_evidence(verdict: Record) -> Record:
-    """`evidence` as what can be drawn: text, and how far along a line of two thresholds the value is."""
+    """The verdict with `evidence` for the template: text, and the length of its bar."""
     lines = [
         {"text": line["text"], "share": evidence_share(line["value"], line["threshold"])}
         for line in json.loads(verdict["evidence"] or "[]")
@@ -164,7 +164,7 @@ def _with_evidence(verdict: Record) -> Record:
 
 
 def evidence_share(value: float, threshold: float) -> float:
-    """0 to 1, where the threshold is at the middle."""
+    """Length of the bar, 0 to 1; the threshold is at the middle."""
     if threshold <= 0:
         return 0.0 if value <= 0 else 1.0
     return min(1.0, max(0.0, value / (2 * threshold)))

@@ -1,5 +1,4 @@
-"""Reads what happened over a span: states and slow clocks of GPUs as strips, events, alerts and diagnoses as marks,
-and how much of what was due became samples."""
+"""Reads what happened over a span: states and clock event reasons of GPUs, events, alerts, diagnoses, coverage."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from gpuwarden_dashboards.read.series import GPUS_MAX, Place, Span
 
 MARKS_MAX = 500
 _QUIET_REASONS = 0x1 | 0x2
-"""Idle and application clocks: set on any healthy GPU."""
+"""Idle and application clocks, which healthy GPUs have too."""
 
 
 _MISSING = ("missed", "skipped", "late", "failed")
@@ -23,7 +22,7 @@ _MISSING = ("missed", "skipped", "late", "failed")
 
 @dataclass(frozen=True, slots=True)
 class TimelineMark:
-    """Something that happened, or that held from `begin_ms` to `end_ms`; None: it still holds."""
+    """An event, alert or diagnosis from `begin_ms` to `end_ms`; None: ongoing."""
 
     kind: str
     """event, alert or diagnosis"""
@@ -38,18 +37,18 @@ class TimelineMark:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A condition by column of the span: whether it held at any time in it."""
+    """A condition, by column of the span."""
 
     node: str
     gpu: int | None
     name: str
     held: Sequence[int]
-    """Numbers of columns."""
+    """Numbers of the columns in which it held at any time."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuStates:
-    """The states of a GPU."""
+    """States of a GPU."""
 
     node: str
     gpu: int | None
@@ -57,12 +56,12 @@ class GpuStates:
     part: str | None
     """Its MIG instance."""
     runs: Sequence[tuple[int, int, str]]
-    """First column, number of columns, one of `STATES`; columns without samples are in none."""
+    """First column, number of columns, one of `STATES`; columns without samples are in no run."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceTimeline:
-    """Marks in their order, strips and states."""
+    """Marks by time, strips and states."""
 
     marks: Sequence[TimelineMark]
     strips: Sequence[Strip]
@@ -71,11 +70,11 @@ class PlaceTimeline:
 
 @dataclass(frozen=True, slots=True)
 class TableCoverage:
-    """Readings of one table over a span; `share` is by column, None where none was due."""
+    """Readings of one table over a span; `share` has a value for each column, None if none was due."""
 
     table: str
     since_ms: int
-    """The first minute that is counted: coverage is not kept as long as hours."""
+    """The first counted minute: coverage is kept for a shorter time than hours."""
     expected: int
     taken: int
     missed: int
@@ -88,7 +87,7 @@ class TableCoverage:
 async def read_timeline(querier: Querier, place: Place, span: Span) -> PlaceTimeline:
     """What happened over the span. Raises QueryError."""
     params: Mapping[str, Any] = {**place.params, "begin": span.begin, "end": span.end}
-    # What happened to a node happened to its GPUs.
+    # Events of a node concern all its GPUs.
     where = f"({place.where} OR gpu_uuid IS NULL AND {place.where_node})"
     of_diagnoses = (
         f"kind = 'gpu' AND {place.where}"
@@ -137,7 +136,7 @@ async def read_timeline(querier: Querier, place: Place, span: Span) -> PlaceTime
 
 
 def _states_sql(where: str, span: Span) -> str:
-    """A row for each GPU: columns with samples, and in each the bits of its reasons and its state."""
+    """SELECT of one row per GPU: columns with samples, and for each its clock event reasons and state."""
     if span.resolution_s == 1:
         table = "gpu_samples"
         bits = "bit_or(coalesce(clocks_event_reasons, 0))::BIGINT"
@@ -149,7 +148,7 @@ def _states_sql(where: str, span: Span) -> str:
             for bit, column in REASONS.items()
             if bit is not None and not bit & _QUIET_REASONS
         )
-        # NULL where neither is known.
+        # NULL if neither is known.
         busy = "sum(busy_seconds) >= nullif(sum(idle_seconds + busy_seconds), 0) / 2"
     return f"""
         WITH cut AS (
@@ -174,14 +173,14 @@ def _strips(record: Mapping[str, Any]) -> list[Strip]:
 
 
 def _runs(places: Sequence[int], states: Sequence[int]) -> list[tuple[int, int, str]]:
-    """Columns of one state that are no further apart than is usual, as one run."""
+    """Joins columns of one state at the usual distance into runs."""
     usual = median_low([b - a for a, b in pairwise(places)]) if len(places) > 1 else 1
     runs: list[tuple[int, int, int]] = []
     for place, state in zip(places, states, strict=True):
         first, count, of = runs[-1] if runs else (place, 0, state)
         is_near = place - (first + count - 1) <= 2 * usual
         if runs and is_near:
-            # What is unknown between two readings is what it was at the first.
+            # Between two readings the state of the first one holds.
             runs[-1] = (first, place - first, of)
         if runs and is_near and of == state:
             runs[-1] = (first, place - first + 1, of)
@@ -191,7 +190,7 @@ def _runs(places: Sequence[int], states: Sequence[int]) -> list[tuple[int, int, 
 
 
 async def read_coverage(querier: Querier, place: Place, span: Span) -> list[TableCoverage]:
-    """By table; what a whole node reads is part of what its GPUs have. Raises QueryError."""
+    """Coverage by table; readings of a whole node count for its GPUs. Raises QueryError."""
     where = f"({place.where} OR gpu_uuid IS NULL AND {place.where_node})"
     sums = ", ".join(f"sum({name}) AS {name}" for name in ("expected", "taken", *_MISSING))
     step_ms = max(span.step_ms, 60_000)
@@ -215,7 +214,7 @@ async def read_coverage(querier: Querier, place: Place, span: Span) -> list[Tabl
 def _covered(record: dict[str, Any], span: Span, step_ms: int) -> TableCoverage:
     share: list[float | None] = [None] * span.columns
     for place, value in zip(record["places"], record["shares"], strict=True):
-        # What was counted by the minute is shown in every column of it.
+        # A minute counts for every column in it.
         first, end = place * step_ms // span.step_ms, -(-(place + 1) * step_ms // span.step_ms)
         for column in range(max(0, first), min(end, span.columns)):
             share[column] = value

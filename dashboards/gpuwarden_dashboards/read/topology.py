@@ -1,4 +1,4 @@
-"""Reads how the GPUs of a node are connected: NVLinks and other links, PCIe, ways between GPUs, network adapters."""
+"""Reads how the GPUs of a node are connected: NVLink and other links, PCIe, paths between GPUs, network adapters."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -28,20 +28,20 @@ _KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Records as the queries below name them. Rates are bytes a second over two minutes; errors are what the
-    counters gained in the hour before, by their name, those that gained nothing left out."""
+    """Records with the columns of the queries below. Rates are bytes per second over two minutes; errors are
+    the increases of the counters in the last hour, without zeros."""
 
     node: str
     gpus: Sequence[Mapping[str, Any]]
-    """With `mig`: the MIG devices of each."""
+    """With the MIG devices of each under `mig`."""
     links: Sequence[Mapping[str, Any]]
     ports: Sequence[Mapping[str, Any]]
     ways: Sequence[tuple[int, int, str]]
-    """Indices of two GPUs, and the way as `nvidia-smi topo` names it."""
+    """Indices of two GPUs, and the path between them as `nvidia-smi topo` names it."""
 
 
 async def read_topology(querier: Querier, node: str, end: datetime) -> Topology:
-    """As it was at `end`. Raises QueryError."""
+    """The topology at `end`. Raises QueryError."""
     gpus_sql = f"""
         SELECT g.gpu, g.gpu_uuid, g.model, g.pci_bus_id, g.numa_node, g.nvlinks, g.pcie_generation_max,
             g.pcie_width_max, g.peers, g.parent_gpu_uuid, g.mig_instance, g.memory_total_bytes, d.* EXCLUDE (of_gpu)
@@ -82,11 +82,11 @@ async def read_topology(querier: Querier, node: str, end: datetime) -> Topology:
 
 
 def _counted_sql(table: str, counters: Sequence[str], state: str) -> str:
-    """The newest state of each link or port, its rates, and what its error counters gained."""
+    """SELECT of the newest state of each link or port, its rates, and the increases of its error counters."""
     keys = ", ".join(_KEYS[table])
     states = state.split(", ")
     ways = ("tx_bytes_total", "rx_bytes_total")
-    # A row as one value: each group keeps its first and its newest by one comparison a row.
+    # A row as one value: each group finds its first and newest row with one comparison per row.
     row = ", ".join(f"'{name}': {name}" for name in ("ts", *states, *ways, *counters))
     recent = f"FILTER (ts > $end - INTERVAL {_RATE_OVER})"
     seconds = "nullif(date_diff('ms', recent.ts, newest.ts), 0) / 1000"
@@ -95,7 +95,7 @@ def _counted_sql(table: str, counters: Sequence[str], state: str) -> str:
         f"AS {name.removesuffix('_total')}_per_second"
         for name in ways
     )
-    # A counter that is smaller at the end than at the begin was reset.
+    # A counter that fell was reset.
     errors = ", ".join(
         f"newest.{name} - if(newest.{name} < earliest.{name}, 0, earliest.{name}) AS {name}"
         for name in counters

@@ -1,4 +1,4 @@
-"""Reads who used GPUs over a time, how well, and at what cost: by user, team, job, node or model."""
+"""Reads GPU usage, its efficiency and cost over a time range: by user, team, job, node or model."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ USED = ("productive", "busy")
 
 @dataclass(frozen=True, slots=True)
 class GpuUsage:
-    """GPU hours and dollars of one user, job or the like; `labels` adds up to both."""
+    """GPU hours and dollars of one user, job, team, node or model; `labels` splits both."""
 
     name: str | None
     gpu_hours: float
@@ -29,7 +29,7 @@ class GpuUsage:
     labels: Mapping[str, tuple[float, float | None]]
     """Hours and dollars by label."""
     is_running: bool | None = None
-    """Of a job, whether it has processes on GPUs now."""
+    """Whether a job has processes on GPUs now; None: not a job."""
 
     @property
     def used_share(self) -> float:
@@ -39,7 +39,7 @@ class GpuUsage:
 
     @property
     def wasted_share(self) -> float | None:
-        """Share of the dollars that were wasted; None: no price is known."""
+        """Share of the dollars that were wasted; None: no known price."""
         return (self.wasted_usd or 0.0) / self.usd if self.usd else None
 
 
@@ -52,7 +52,7 @@ SORTS: Mapping[str, Callable[[GpuUsage], float | None]] = {
     "wasted_share": lambda one: one.wasted_share,
     "energy_kwh": lambda one: one.energy_kwh,
 }
-"""What usage can be sorted by, the largest first; `name` is the other way round."""
+"""Sort orders, largest first; `name` is ascending."""
 
 
 RUNNING = f"SELECT DISTINCT {JOB} AS job FROM process_samples WHERE ts > now()::TIMESTAMP - INTERVAL 1 MINUTE"
@@ -62,7 +62,7 @@ RUNNING = f"SELECT DISTINCT {JOB} AS job FROM process_samples WHERE ts > now()::
 async def read_usage(
     querier: Querier, by: str, begin: datetime, end: datetime, sort: str = "usd"
 ) -> Sequence[GpuUsage]:
-    """By user, team, job, node or model. Raises QueryError."""
+    """Usage by one of BY. Raises QueryError."""
     asked = [(usage_sql(BY[by]), {"begin": begin, "end": end})]
     if by == "job":
         asked.append((RUNNING, {}))
@@ -71,7 +71,7 @@ async def read_usage(
 
 
 def usage_sql(column: str, where: str = "true") -> str:
-    """Hours, dollars and energy by a column of `waste` and by label."""
+    """SELECT of hours, dollars and energy by a column of `waste` and by label."""
     return f"""
         SELECT {column} AS name, label, is_waste, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd,
             sum(energy_kwh) AS energy_kwh, sum(co2_kg) AS co2_kg
@@ -82,7 +82,7 @@ def usage_sql(column: str, where: str = "true") -> str:
 def usages_of(
     records: Sequence[Record], running: Sequence[Record] | None, sort: str
 ) -> Sequence[GpuUsage]:
-    """Of rows of `usage_sql`; `running`: rows of `RUNNING`, where they are about jobs."""
+    """Usage from rows of `usage_sql`; `running`: rows of `RUNNING`, for jobs."""
     jobs = None if running is None else {record["job"] for record in running}
     by_name: dict[str | None, list[Record]] = {}
     for record in records:
@@ -95,7 +95,7 @@ def usages_of(
 
 
 def sorted_usage(usages: Sequence[GpuUsage], sort: str) -> Sequence[GpuUsage]:
-    """By one of `SORTS`, or by name; what is unknown comes last."""
+    """Sorted by one of `SORTS` or by name; unknown values come last."""
     if sort == "name":
         return sorted(usages, key=lambda one: (one.name is None, one.name or ""))
     key = SORTS[sort]
@@ -103,7 +103,7 @@ def sorted_usage(usages: Sequence[GpuUsage], sort: str) -> Sequence[GpuUsage]:
 
 
 def summed(name: str | None, records: Sequence[Record], is_running: bool | None = None) -> GpuUsage:
-    """All rows as one."""
+    """The sum of rows of `usage_sql`."""
     labels: dict[str, tuple[float, float | None]] = {}
     for record in records:
         hours, usd = labels.get(record["label"], (0.0, None))

@@ -1,4 +1,4 @@
-"""Reads the waste report: the lines that `gpuwarden report waste` and `report energy` have, and advice."""
+"""Reads the waste report: the lines of `gpuwarden report waste` and `report energy`, and advice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,22 +27,22 @@ GROUP BY ALL HAVING usd > 0 ORDER BY usd DESC LIMIT {VERDICTS_MAX}
 
 @dataclass(frozen=True, slots=True)
 class WasteReport:
-    """Lines with what belongs to each name, most waste first."""
+    """One line per name, most waste first."""
 
     lines: Sequence[Record]
     total: Record | None
-    """None: no GPU was seen."""
+    """None: no GPU reported."""
     verdicts: Sequence[Record]
-    """What the diagnosis found and advises, the dearest first."""
+    """Findings and advice of the diagnosis, most expensive first."""
 
     @property
     def labels(self) -> Sequence[str]:
-        """Those that there are."""
+        """Labels with any hours."""
         return [label for label in LABELS if self.total and self.total[label]]
 
     @property
     def wasted(self) -> Sequence[tuple[str, float]]:
-        """Labels that are waste, with their GPU hours, the most first."""
+        """Labels of waste with their GPU hours, most first."""
         found = [(label, self.total[label]) for label in self.labels if self.total]
         return sorted((one for one in found if one[0] not in NO_WASTE), key=lambda one: -one[1])
 
@@ -57,7 +57,7 @@ async def read_waste(querier: Querier, by: str, since: datetime) -> WasteReport:
 
 
 def _cut(lines: Sequence[Record]) -> Sequence[Record]:
-    """At most LINES_MAX, and one with the sums of the others."""
+    """At most LINES_MAX lines, and one with the sums of the others."""
     rest = lines[LINES_MAX:]
     if not rest:
         return lines

@@ -27,7 +27,7 @@ function element(name, attributes, text = "") {
   return made;
 }
 
-/** The drawing; the table of the result says the same. */
+/** The drawing; the result's table has the same values. */
 export function bars(found, title) {
   const height = LINE * found.length;
   const most = Math.max(...found.map((one) => one.value)) || 1;

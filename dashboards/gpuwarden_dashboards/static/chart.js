@@ -12,7 +12,7 @@ const COLOURS = 8;
 let frame = 0;
 const waiting = new Set();
 
-/** Draw in the next frame; many wishes for the same thing are one. */
+/** Draw in the next frame; several requests for the same drawing become one. */
 function soon(draw) {
   waiting.add(draw);
   if (!frame) {
@@ -25,7 +25,7 @@ function soon(draw) {
   }
 }
 
-/** Numbers as people read them: 12.3k, 4.1 GiB. */
+/** Numbers for people: 12.3k, 4.1 GiB. */
 export function readable(value, unit) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const bytes = unit.startsWith("bytes");
@@ -43,7 +43,7 @@ export function readable(value, unit) {
   return number.toFixed(digits) + steps[step] + tail;
 }
 
-/** A date with as much of it as the span needs. */
+/** The parts of a date that the span needs. */
 export function clock(ms, spanMs) {
   const text = new Date(ms).toISOString();
   if (spanMs > 120 * 86400e3) return text.slice(0, 10);
@@ -83,7 +83,7 @@ function timeTicks(begin, end, count) {
   return found;
 }
 
-/** What all charts of a page share: the span that is shown, and where the cursor is. */
+/** State that all charts of a page share: the span shown, and the cursor. */
 export class Shared extends EventTarget {
   constructor(begin, end) {
     super();
@@ -100,7 +100,7 @@ export class Shared extends EventTarget {
     this.dispatchEvent(new Event("cursor"));
   }
 
-  /** Ask for another span; whoever listens reads it and calls `set` of the charts. */
+  /** Ask for another span; the listener reads its data and calls `set` of the charts. */
   show(begin, end) {
     const length = Math.max(10e3, end - begin);
     const middle = (begin + end) / 2;
@@ -124,7 +124,7 @@ export class Plot {
     this.box.className = "plot";
     this.box.tabIndex = 0;
     this.box.setAttribute("role", "img");
-    this.box.setAttribute("aria-label", `${title}: being read`);
+    this.box.setAttribute("aria-label", `${title}: loading`);
     this.base = document.createElement("canvas");
     this.overlay = document.createElement("canvas");
     this.box.append(this.base, this.overlay);
@@ -203,7 +203,7 @@ export class Plot {
     pen.restore();
   }
 
-  /** What is there stays, so that a button keeps the focus. */
+  /** Keep elements that exist, so that a button keeps the focus. */
   drawCaption() {
     const entries = [[this.title, ""], ...this.entries(this.columnAtCursor())];
     entries.forEach(([text, classes, isShown], number) => {
@@ -454,7 +454,7 @@ export class Chart extends Plot {
     }
   }
 
-  /** Others: the same time of another week as a dashed line, GPUs beside as a band. */
+  /** Comparisons: another week as a dashed line, other GPUs as a band. */
   drawCompared(pen, line, colour) {
     pen.save();
     pen.setLineDash(line.kind === "dash" ? [5, 4] : []);
@@ -469,7 +469,7 @@ export class Chart extends Plot {
     pen.fillStyle = colour;
     pen.strokeStyle = colour;
     pen.lineWidth = 1.4;
-    // Readings may be further apart than columns: as far as is usual they belong together.
+    // Readings may be further apart than columns: those at the usual distance belong together.
     const joined = bridged(line.mean);
     for (const run of joined) {
       pen.globalAlpha = 0.18;
@@ -560,7 +560,7 @@ function extremes(values) {
   return [...chunks(values)].flatMap((part) => [Math.min(...part), Math.max(...part)]);
 }
 
-/** What a line says of the whole span. */
+/** Summary of a line over the whole span. */
 function inAll(line) {
   const means = line.mean.filter((value) => value !== null);
   const [least, greatest] = [few(line.least, Math.min), few(line.greatest, Math.max)];
@@ -579,7 +579,7 @@ function last(values) {
   return null;
 }
 
-/** Lists of columns that are drawn as one line: readings that are no further apart than is usual. */
+/** Lists of columns that are drawn as one line: readings at the usual distance. */
 export function bridged(values) {
   const there = [];
   values.forEach((value, column) => {

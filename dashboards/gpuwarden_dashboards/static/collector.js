@@ -1,4 +1,4 @@
-// The page of collector and agents: lists come anew as HTML, counters from /metrics, rules from /v1/rules.
+// The page of collector and agents: lists are fetched again as HTML, counters from /metrics, rules from /v1/rules.
 
 import { ask, live, logIn } from "./live.js";
 import { table } from "./result.js";
@@ -10,14 +10,14 @@ const SHOWN = [
   ["refused_batches_total", "batches not stored, by status"],
   ["left_out_rows_total", "rows about another node's GPU"],
   ["unknown_columns_total", "batches with unknown columns"],
-  ["dropped_rows_total", "rows let go by retention"],
-  ["denied_requests_total", "requests not let in, by reason"],
+  ["dropped_rows_total", "rows deleted by retention"],
+  ["denied_requests_total", "requests denied, by reason"],
   ["malformed_requests_total", "requests that are not HTTP"],
   ["request_failures_total", "requests that failed"],
   ["query_errors_total", "queries that failed, by reason"],
   ["commit_failures_total", "commits that failed"],
-  ["seal_failures_total", "moves to the lake that failed"],
-  ["rollup_failures_total", "roll-ups that failed"],
+  ["seal_failures_total", "failed moves to the lake"],
+  ["rollup_failures_total", "rollups that failed"],
   ["maintenance_failures_total", "tasks that failed"],
   ["storage_restarts_total", "storage processes replaced"],
   ["query_restarts_total", "query processes replaced"],
@@ -76,7 +76,7 @@ async function lookAtMetrics() {
     const named = parts.slice(0, 4).map((one) => `${one.labels.join(" ")} ${said(name, one.value)}`);
     add(meaning, said(name, sum) + (named.length ? ` (${named.join(", ")}${parts.length > 4 ? ", …" : ""})` : ""));
   }
-  for (const [name, meaning] of [["commit_seconds", "commits"], ["acknowledge_seconds", "answers to agents"], ["query_seconds", "queries"], ["seal_seconds", "moves to the lake"], ["rollup_seconds", "roll-ups"]]) {
+  for (const [name, meaning] of [["commit_seconds", "commits"], ["acknowledge_seconds", "answers to agents"], ["query_seconds", "queries"], ["seal_seconds", "moves to the lake"], ["rollup_seconds", "rollups"]]) {
     add(meaning, timing(samples, name));
   }
   document.querySelector("#metrics").replaceChildren(list);
@@ -105,7 +105,7 @@ let turns = 0;
 live(10_000, async () => {
   if (turns) await lookAtAgents();
   await lookAtMetrics();
-  // Sorted by hand it stays so: rules change slowly.
+  // The reader's order of the rows stays: rules change slowly.
   if (turns % 6 === 0) await lookAtRules();
   turns += 1;
 });

@@ -1,4 +1,4 @@
-// Draws when alerts fired as a strip for each place, with its words for those who cannot see it.
+// Draws when alerts fired as a strip for each place, with text for screen readers.
 
 import { clock } from "./chart.js";
 import { duration } from "./result.js";
@@ -22,7 +22,7 @@ export function placeOf(labels) {
   return parts.filter(Boolean).join(" ") || uuid || "fleet";
 }
 
-/** Fill the element; `episodes`: {labels, fired_at, resolved_at (null: goes on), severity, summary}, times in milliseconds. */
+/** Fill the element; `episodes`: {labels, fired_at, resolved_at (null: ongoing), severity, summary}, times in milliseconds. */
 export function strips(element, episodes, begin, end) {
   const places = new Map();
   for (const one of episodes) {
@@ -52,7 +52,7 @@ export function strips(element, episodes, begin, end) {
       const from = Math.min(x(one.fired_at), WIDTH - 3);
       const bar = shape("rect", { x: from, y: 0, width: Math.max(3, x(one.resolved_at ?? end) - from), height: 12, class: `strip-${one.severity}` }, picture);
       const lasted = duration(Math.round(((one.resolved_at ?? end) - one.fired_at) / 1000));
-      shape("title", {}, bar).textContent = `${new Date(one.fired_at).toISOString().slice(0, 16).replace("T", " ")} UTC, ${lasted}${one.resolved_at ? "" : ", goes on"}: ${one.summary}`;
+      shape("title", {}, bar).textContent = `${new Date(one.fired_at).toISOString().slice(0, 16).replace("T", " ")} UTC, ${lasted}${one.resolved_at ? "" : ", ongoing"}: ${one.summary}`;
     }
     item.append(label, picture);
     list.append(item);

@@ -43,13 +43,13 @@ let shown = { mask: null, groups: [], nodes: [] };
 
 const serverNow = () => Date.now() + offsetMs;
 
-/** The reading of a GPU in words: short as in a cell, or all that is known. */
+/** The reading of a GPU as text: short for a cell, or complete. */
 function inWords(gpu, isLong) {
   const [unit] = terms.colours[fleet.colour];
   const value = fleet.values[gpu];
   const state = fleet.states[gpu] & 15;
   if (!isLong) return unit === "state" ? terms.states[state].slice(0, 4) : Number.isNaN(value) ? "–" : unit === "usd" ? value.toFixed(1) : String(Math.round(value));
-  const said = unit === "state" ? null : `${colour.selectedOptions[0].text} ${Number.isNaN(value) ? "not known" : unit === "usd" ? `${usd(value)}/h` : reading(value, unit)}`;
+  const said = unit === "state" ? null : `${colour.selectedOptions[0].text} ${Number.isNaN(value) ? "unknown" : unit === "usd" ? `${usd(value)}/h` : reading(value, unit)}`;
   const since = fleet.silentSince.get(gpu);
   const level = terms.levels[fleet.level(gpu)];
   return [
@@ -117,7 +117,7 @@ function show() {
   showLegend(low, high, mask);
   const cells = groups.reduce((sum, one) => sum + one.cells.length, 0);
   const silent = [...fleet.silentSince.keys()].filter((gpu) => !mask || mask[gpu]).length;
-  $("counted").textContent = unknown.length ? `nothing has ${unknown.join(", ")}` : `${(cells - silent).toLocaleString("en")} of ${counted(cells, "GPU")} reporting`;
+  $("counted").textContent = unknown.length ? `no GPU has ${unknown.join(", ")}` : `${(cells - silent).toLocaleString("en")} of ${counted(cells, "GPU")} reporting`;
   shown = { mask, groups, nodes: fleet.worstNodes(mask) };
   const isFirst = details.size === 0;
   showList();

@@ -58,7 +58,7 @@ export class Fleet {
     ]);
   }
 
-  /** Take /v1/map. False: of other GPUs than the names, which are to be asked for again. */
+  /** Take /v1/map. False: it has other GPUs than the names, which must be fetched again. */
   setMap(map) {
     if (map.version !== this.version) return false;
     this.colour = map.colour;
@@ -76,7 +76,7 @@ export class Fleet {
     return this.columns.has(key) || this.labelKeys.some((label) => label.toLowerCase() === key);
   }
 
-  /** Names, and the number of its name for each GPU; "" where it has none. */
+  /** Names, and for each GPU the number of its name; "" without a name. */
   column(key) {
     if (key === "state") {
       const names = this.terms.states;
@@ -104,7 +104,7 @@ export class Fleet {
     return this.silentSince.has(at);
   }
 
-  /** {name, cells} by a key, in the order of their names; the smallest together where there are more than `most`. */
+  /** {name, cells} by a key, in the order of their names; the smallest are joined if there are more than `most`. */
   grouped(key, mask, most = 60) {
     const cells = this.cells(mask);
     if (!key) return [{ name: "", cells }];
@@ -124,14 +124,14 @@ export class Fleet {
     return shown;
   }
 
-  /** GPUs that the mask has, nodes in the natural order of their names. */
+  /** GPUs in the mask, by node in natural order. */
   cells(mask) {
     const found = [];
     for (const node of this.order) for (let at = this.first[node]; at < this.first[node + 1]; at += 1) if (!mask || mask[at]) found.push(at);
     return found;
   }
 
-  /** Nodes with a GPU that the mask has, the worst first: alerts, then silence, slow clocks, then what idles. */
+  /** Nodes with a GPU in the mask, the worst first: alerts, then silence, slow clocks, then what idles. */
   worstNodes(mask) {
     const score = new Float64Array(this.nodes.length).fill(-1);
     const weights = this.terms.states.map((name) => ({ "not reporting": 300, throttled: 30, unknown: 3, idle: 1 })[name] ?? 0);

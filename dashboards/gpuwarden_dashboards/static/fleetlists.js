@@ -1,4 +1,4 @@
-// What stands around the map: totals, what is wrong, what it costs, and the worst nodes.
+// Fills the lists around the map: totals, what is wrong, what it costs, and the worst nodes.
 
 import { counted, duration, make, put, reading, usd } from "./elements.js";
 import { sparkline } from "./sparkline.js";
@@ -10,7 +10,7 @@ export function linkTo(kind, name) {
   return PAGES[kind] ? PAGES[kind] + encodeURIComponent(name).replaceAll("%2F", "/") : null;
 }
 
-/** Tiles. `past`: the fleet's lines or null; `unjudged`: why no alert means nothing now, or null; `onFilter(text)`
+/** Tiles. `past`: the fleet's lines or null; `unjudged`: why the absence of alerts says nothing now, or null; `onFilter(text)`
  * narrows the map. */
 export function showTotals(box, totals, past, unjudged, onFilter) {
   const share = (count) => (totals.reporting ? `${Math.round((100 * count) / totals.reporting)} %` : "");
@@ -75,7 +75,7 @@ export function showTrouble(box, { now, incidents, alerts, unjudged }) {
     more.length ? make("p.soft", {}, more[0], more[1] ? [" · ", more[1]] : null) : null);
 }
 
-/** What waste cost this week, and whose it was. */
+/** The cost of waste this week, by owner. */
 export function showWaste(box, week, totals) {
   const isPriced = week.all.usd !== null;
   const amount = (one) => (isPriced ? usd(one.wasted_usd ?? 0) : `${one.wasted_hours.toFixed(1)} h`);
@@ -93,7 +93,7 @@ export function showWaste(box, week, totals) {
       Number.isFinite(share) ? ` of ${isPriced ? usd(week.all.usd) : `${week.all.hours.toFixed(0)} GPU hours`}, ${Math.round(100 * share)} %` : "",
       isPriced && totals?.usd_wasted_per_hour ? make("span.soft", {}, `; ${usd(totals.usd_wasted_per_hour)}/h now`) : null,
       " ", make("a", { href: "/usage" }, "all")),
-    lists.length ? make("div.tops", {}, lists) : make("p.soft", {}, "Nobody is known to have wasted anything."));
+    lists.length ? make("div.tops", {}, lists) : make("p.soft", {}, "No known owner wasted anything."));
 }
 
 /** Rows of nodes. `details`: what /v1/map/nodes says by name; `text(gpu)`: the reading in words. */

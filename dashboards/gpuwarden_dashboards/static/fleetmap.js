@@ -1,5 +1,5 @@
 // Draws every GPU of the fleet as a cell: a node is a block of cells, blocks stand in lines, groups below each other.
-// One image, no element a cell; where a cell is, and what is at a point, is arithmetic.
+// It is one image, without an element per cell; positions are computed.
 
 const PLANS = [[44, 16], [36, 16], [30, 15], [24, 15], [20, 14], [16, 14], [13, 13], [11, 0], [9, 0], [7, 0], [6, 0], [5, 0], [4, 0], [3, 0], [2, 0]];
 const HEIGHT_MAX = 460;
@@ -16,7 +16,7 @@ export function layout(groups, per, width, head = 0, heightMax = HEIGHT_MAX) {
     const between = per > 1 ? Math.max(2, Math.round(cell / 3)) : 0;
     const tight = per * cell + between;
     const perLine = Math.max(1, Math.floor((width + between) / tight));
-    // What is left of a line is between its blocks.
+    // The space left in a line goes between its blocks.
     const block = per > 1 ? Math.min(tight + 2 * cell, Math.max(tight, Math.floor((width + between) / perLine))) : tight;
     const above = per > 1 ? name : 0;
     const line = above + cell + (per > 1 ? Math.max(1, Math.round(cell / 4)) : 0);
@@ -101,7 +101,7 @@ export function blocks(cells, nodeOf, per) {
   return found;
 }
 
-// Viridis-like, even in lightness, told apart by people who do not see red or green.
+// Like viridis: even in lightness, and safe for colour-blind readers.
 const SCALE = [
   [52, 40, 95], [57, 86, 140], [37, 122, 142], [31, 158, 137], [84, 190, 108], [165, 214, 66], [245, 228, 56],
 ];
@@ -164,7 +164,7 @@ export class FleetMap {
     return this.plan ? hit(this.plan, event.clientX - place.left, event.clientY - place.top) : null;
   }
 
-  /** Set the cursor, and say what is there. */
+  /** Move the cursor, and describe the cell. */
   point(found) {
     this.canvas.classList.toggle("over", Boolean(found));
     this.cursor = found;
@@ -238,7 +238,7 @@ export class FleetMap {
     if (this.cursor && plan.groups[this.cursor.group]?.cells.length > this.cursor.at) this.point(this.cursor);
   }
 
-  /** Names above blocks, and values in cells, where there is room. */
+  /** Names above blocks and values in cells, if there is room. */
   write(pen, plan, style, text, share, ofState) {
     const room = plan.block - 6;
     pen.textBaseline = "alphabetic";

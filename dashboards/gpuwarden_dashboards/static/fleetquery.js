@@ -1,6 +1,6 @@
 // The language of the fleet's search box: words and key:value terms, all of which must hold.
 //   h100 rack=r7 user:ali,bob -state:idle value<20 job="train 7"
-// `:` has the text in it, `=` is it, a comma separates alternatives, - or ! in front is not, * stands for anything.
+// `:` contains, `=` equals, a comma separates alternatives, - or ! in front negates, * matches anything.
 
 const TERM = /([-!]?)(?:([\p{L}\p{N}_./-]+?)(:|<=|>=|<|>|=))?("(?:[^"]*)"?(?:,"[^"]*"?)*|[^\s]*)/uy;
 const NUMBERS = { "<": (a, b) => a < b, ">": (a, b) => a > b, "<=": (a, b) => a <= b, ">=": (a, b) => a >= b };
@@ -34,7 +34,7 @@ export function exactly(key, value) {
   return `${key}=${/^[^\s",]+$/.test(value) ? value : `"${value.replaceAll('"', "*")}"`}`;
 }
 
-/** Whether a name fits one of the values of a term. */
+/** Whether a name matches one of the values of a term. */
 export function fits(name, { op, values }) {
   const text = name.toLowerCase();
   return values.some((value) => {
@@ -44,7 +44,7 @@ export function fits(name, { op, values }) {
   });
 }
 
-/** One byte for each GPU of the fleet: 1 where all terms hold. `unknown`: keys that nothing has. */
+/** One byte for each GPU of the fleet: 1 where all terms hold. `unknown`: keys that no GPU has. */
 export function matching(fleet, terms) {
   const mask = new Uint8Array(fleet.size).fill(1);
   const unknown = [];

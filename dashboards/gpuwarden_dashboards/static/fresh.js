@@ -1,8 +1,8 @@
-// Takes parts of a page anew from the collector, while what is open and focused stays.
+// Refreshes parts of a page from the collector, and keeps what is open and focused.
 
 import { logIn } from "./live.js";
 
-/** The page of this address as it is now; null: the browser goes elsewhere. Throws what people can read. */
+/** The page of this address as it is now; null: the browser leaves the page. Throws an error for people. */
 export async function page() {
   const answer = await fetch(location.pathname + location.search, { headers: { Accept: "text/html" } });
   if (!answer.ok) throw new Error(`the collector answers ${answer.status}`);
@@ -14,7 +14,7 @@ export async function page() {
   return null;
 }
 
-/** Replace the element of this id by that of the fresh page. */
+/** Replace the element with this id by the one of the fresh page. */
 export function replace(found, id) {
   const [before, after] = [document.getElementById(id), found.getElementById(id)];
   if (!before || !after || before.innerHTML === after.innerHTML) return;

@@ -1,4 +1,4 @@
-// The page of an incident or an alert: why it fires, drawn, and what to do with it.
+// The page of an incident or an alert: its charts, the rows of its rule, and its actions.
 
 import { Chart, Shared, readable } from "./chart.js";
 import { page, replace } from "./fresh.js";
@@ -22,7 +22,7 @@ function shown(value) {
   return String(value).replace(/^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?Z$/, "$1 $2");
 }
 
-/** The rows that the SQL returned, a line a column: when it fired beside now. */
+/** The rows that the SQL returned, one line per column: when it fired, and now. */
 function evidence(found) {
   const box = element("div", "", "scroll");
   box.tabIndex = 0;
@@ -75,7 +75,7 @@ function folded(title, ...content) {
   return details;
 }
 
-/** Charts of what the rule judges, around the time that it held. */
+/** Charts of the metrics that the rule reads, around the time of the alert. */
 async function draw(box, details, charts) {
   const { gpuUuid, node, severity } = details.dataset;
   const begin = Number(details.dataset.begin);
@@ -128,7 +128,7 @@ async function explain(details) {
     const charts = element("div", "", "charts");
     why.replaceChildren(charts);
     if (found.rows.length) why.append(evidence(found));
-    else if (!found.sql) why.append(element("p", "The rule has no SQL, or is gone: its rows cannot be had.", "soft"));
+    else if (!found.sql) why.append(element("p", "The rule has no SQL or was deleted: there are no rows to show.", "soft"));
     if (Object.keys(found.params).length) why.append(folded("thresholds and parameters", thresholds(found.params)));
     if (found.sql) {
       const text = element("pre", found.sql);

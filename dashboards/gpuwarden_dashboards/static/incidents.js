@@ -44,9 +44,9 @@ document.addEventListener("click", async (event) => {
   if (event.target.id !== "ack") return;
   const chosen = picked();
   const fingerprints = isIncidents ? (await Promise.all(chosen.map(roots))).flat() : chosen;
-  acknowledge([...new Set(fingerprints)], `${chosen.length} ${isIncidents ? "incident" : "alert"}${chosen.length === 1 ? "" : "s"}: nobody is told of them until then.`, () => setTimeout(again, 300));
+  acknowledge([...new Set(fingerprints)], `${chosen.length} ${isIncidents ? "incident" : "alert"}${chosen.length === 1 ? "" : "s"}: no notifications until then.`, () => setTimeout(again, 300));
 });
-// Empty fields do not belong into an address that is sent on.
+// Leave empty fields out of the address, which people share.
 filters.addEventListener("submit", () => {
   for (const field of filters.elements) if (field.name && (!field.value || (field.name === "since" && field.value === "7d"))) field.disabled = true;
 });

@@ -1,4 +1,4 @@
-// Asks again and again while the page is seen, and says so when the collector does not answer.
+// Polls the collector while the page is visible, and shows when it does not answer.
 
 const state = document.querySelector("#state");
 
@@ -7,7 +7,7 @@ export function logIn() {
   location.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`;
 }
 
-/** JSON of a path. Throws what people can read. */
+/** JSON of a path. Throws an error for people. */
 export async function ask(path, signal) {
   const answer = await fetch(path, { signal, headers: { Accept: "application/json" } });
   if (answer.status === 401) logIn();
@@ -18,7 +18,7 @@ export async function ask(path, signal) {
 
 const seen = new Map();
 
-/** As `ask`, of what is sent again only if it is another than the last time: else null. */
+/** As `ask`; null if the answer has not changed since the last time. */
 export async function askNew(path) {
   const headers = { Accept: "application/json" };
   if (seen.has(path)) headers["If-None-Match"] = seen.get(path);
@@ -31,7 +31,7 @@ export async function askNew(path) {
   return said;
 }
 
-/** Call `look` now and every so often while the page is visible. */
+/** Call `look` now and at intervals while the page is visible. */
 export function live(everyMs, look) {
   let timer = null;
   let busy = false;
@@ -46,7 +46,7 @@ export function live(everyMs, look) {
     } catch (error) {
       if (error.name === "AbortError") return;
       state.textContent =
-        error instanceof TypeError ? "The collector does not answer: what is shown is old." : `What is shown is old: ${error.message}`;
+        error instanceof TypeError ? "The collector does not answer: this page shows old data." : `This page shows old data: ${error.message}`;
       state.hidden = false;
     } finally {
       busy = false;

@@ -1,4 +1,4 @@
-// Comes here once more: what this very site asks for is asked with the cookie that a link from elsewhere had not.
+// Loads this page again: after a link from another site the browser sent no cookie, now it does.
 
 const url = new URL(location.href);
 url.searchParams.set("again", "1");

@@ -121,7 +121,7 @@ function shortName(metric) {
   return metric.replace(/^[a-z]+\./, "").replace(/_(percent|watts|celsius|bytes|mhz|bytes_total|bytes_per_second)$/, "").replace(/_/g, " ");
 }
 
-/** Of one GPU its metrics are told apart, of several the GPUs. */
+/** Name of a line: the metric for one GPU, else the GPU. */
 function nameOf(line, wanted) {
   const isHost = line.gpu === null;
   const of = isHost ? (set.gpuUuids ? line.node : "") : isOne ? "" : set.node ? `GPU ${line.gpu}` : `${line.node} ${line.gpu}`;
@@ -153,7 +153,7 @@ async function look() {
   show(series, timeline, others);
 }
 
-/** Lines to compare with, as they were asked for: of the same time a week before, or of other GPUs. */
+/** Lines to compare with: the same time a week before, or other GPUs. */
 async function compared(metrics, columns, signal) {
   const how = compare?.value;
   if (how === "week") {
@@ -188,7 +188,7 @@ function compareLines(others, wanted) {
   const step = others.step_ms;
   if (others.how === "week") {
     const begin = others.begin_ms + WEEK;
-    // Of several lines the middle of all: as many dashed ones cannot be told apart.
+    // The mean of several lines: many dashed ones cannot be distinguished.
     if (mine.length > 2) return [{ ...band(mine), name: "mean a week before", kind: "dash", begin, step }];
     return mine.map((line) => ({ ...line, name: [nameOf(line, wanted), "a week before"].filter(Boolean).join(", "), kind: "dash", begin, step }));
   }
@@ -226,7 +226,7 @@ function show(series, timeline, others) {
   tell(timeline.marks);
 }
 
-/** Runs that overlap, on as few rows as they need, at most six; those beyond are counted. */
+/** Runs that overlap, on as few rows as possible, at most six; the rest is counted. */
 export function lanes(name, runs) {
   const rows = [];
   let beyond = 0;
@@ -318,7 +318,7 @@ function showHealth({ now: looks, changes, meanings: meaning }) {
   ]);
   const nothing = document.createElement("p");
   nothing.className = "soft";
-  nothing.textContent = looks.length ? "No counter of errors or repairs changed in this span, and no Xid came." : "No look at the health of it in this span.";
+  nothing.textContent = looks.length ? "No counter of errors or repairs changed in this span, and there was no Xid." : "No health sample in this span.";
   fill(document.querySelector("#health"), history.length ? plain("Health history", ["time (UTC)", "of", "what", "how it changed", ""], history, 3) : nothing, ...found);
 }
 
@@ -390,7 +390,7 @@ function pick(name) {
   refresh();
 }
 
-/** The catalogue, those with what was typed in name or meaning. */
+/** The metrics whose name or meaning contains the typed text. */
 const catalogue = document.querySelector("#catalogue");
 function listMetrics() {
   if (!catalogue.open) return;

@@ -1,4 +1,4 @@
-// The button that prints.
+// Prints the page on a click.
 
 const button = document.querySelector("#print");
 button.hidden = false;

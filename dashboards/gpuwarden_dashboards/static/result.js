@@ -20,7 +20,7 @@ export function duration(seconds) {
   return `${sign}${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
-/** Order of two values; those that are not there come last. */
+/** Order of two values; absent ones come last. */
 export function compare(a, b) {
   if (a === null || b === null) return a === b ? 0 : a === null ? 1 : -1;
   if (typeof a === "number" && typeof b === "number") return a - b;

@@ -1,4 +1,4 @@
-// The page of a rule: what is written of it, where it fired, and its backtest.
+// The page of a rule: its definition, its episodes, and its backtest.
 
 import { ask } from "./live.js";
 import { duration } from "./result.js";
@@ -18,7 +18,7 @@ function element(tag, text = "", className = "") {
   return made;
 }
 
-/** A text of the rule's file: what stands in backquotes is code; other marks and links are their words. */
+/** A text of the rule's file: backquotes mark code; other marks are dropped, links become their text. */
 function prose(lead, text) {
   const made = element("p", lead);
   const plain = (part) => part.replace(/\[([^\]]*)\]\([^)]*\)/g, "$1").replace(/(^|\W)\*([^*]+)\*/g, "$1$2");
@@ -106,21 +106,21 @@ function details(rule) {
     parts.push(element("p", `${one.enabled === false ? "Disabled" : one.severity ? `Severity ${one.severity}` : "Enabled"} ${where} by ${one.file.split("/").at(-1)}:${one.line}.`));
   }
   if (rule.page?.quiet.length) {
-    parts.push(element("h2", "Says nothing of"));
+    parts.push(element("h2", "Does not fire for"));
     const list = document.createElement("ul");
     for (const text of rule.page.quiet) list.append(element("li", text));
     parts.push(list);
   }
   parts.push(element("h2", "Cases"));
-  parts.push(element("p", rule.cases.length ? "Rows that are put into the tables, and what the rule must make of them; gpuwarden rules test runs them." : "No cases stand beside its file.", "soft"));
+  parts.push(element("p", rule.cases.length ? "Rows in the tables, and whether the rule must fire; gpuwarden rules test runs them." : "The rule has no test cases.", "soft"));
   for (const one of rule.cases) {
     const fold = folded("", code(one.text));
     fold.firstChild.append(element("span", one.fires ? "fires" : "stays quiet", `tag${one.fires ? " fires" : ""}`), ` ${one.name}`);
     parts.push(fold);
   }
-  parts.push(element("h2", "Text"), element("p", `Needs ${rule.requires.join(", ") || "nothing"}${rule.optional.length ? `; reads ${rule.optional.join(", ")} where it is there` : ""}.`, "soft"));
+  parts.push(element("h2", "Text"), element("p", `Needs ${rule.requires.join(", ") || "nothing"}${rule.optional.length ? `; reads ${rule.optional.join(", ")} if present` : ""}.`, "soft"));
   parts.push(folded("SQL", code(rule.sql)));
-  if (rule.source) parts.push(folded("as it is written", code(rule.source)));
+  if (rule.source) parts.push(folded("source (YAML)", code(rule.source)));
   written.replaceChildren(...parts);
 }
 
@@ -134,7 +134,7 @@ function tell(test) {
   bar.value = test.progress;
   const span = `${at(test.since)} to ${at(test.until)} UTC`;
   const words = {
-    running: test.progress ? `${Math.round(test.progress * 100)} % of ${span}` : "looking at what is stored",
+    running: test.progress ? `${Math.round(test.progress * 100)} % of ${span}` : "reading stored data",
     cancelled: "cancelled",
     failed: `failed: ${test.reason}`,
     "cannot say": `cannot say: ${test.reason}`,

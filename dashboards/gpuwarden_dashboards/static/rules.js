@@ -1,4 +1,4 @@
-// The list of rules: what each finds, how many fire, and its state; the address is the state.
+// The list of rules: what each finds, how many fire, and its state; the address holds the filter.
 
 import { ask, live } from "./live.js";
 

@@ -1,4 +1,4 @@
-// The search box of the fleet: filters as one types, proposes what has that name, and Enter goes there.
+// The search box of the fleet: filters while one types, suggests names, and opens one on Enter.
 
 import { make } from "./elements.js";
 import { exactly } from "./fleetquery.js";
@@ -13,7 +13,7 @@ function path(kind, name) {
 }
 
 export class Search {
-  /** `fleet()`: the data; `onText`: called when the text is another. */
+  /** `fleet()`: the data; `onText`: called when the text changes. */
   constructor(input, list, fleet, onText) {
     Object.assign(this, { input, list, fleet, onText });
     this.options = [];
@@ -34,7 +34,7 @@ export class Search {
     });
   }
 
-  /** The word that is being typed: the last one. */
+  /** The last word, which is being typed. */
   get word() {
     return this.input.value.match(/(?:[^\s"]|"[^"]*"?)*$/u)[0];
   }
@@ -117,7 +117,7 @@ export class Search {
     return null;
   }
 
-  /** Go to what is chosen, else to the best match of a name; a filter is left as it is. */
+  /** Open the chosen suggestion, else the best match of a name; a filter stays. */
   async enter() {
     if (this.chosen >= 0) return this.take(this.options[this.chosen]);
     const name = this.input.value.trim();

@@ -1,4 +1,4 @@
-// The list of silences: made, repeated and ended from here.
+// The list of silences: creates, repeats and ends them.
 
 import { page, replace } from "./fresh.js";
 import { live } from "./live.js";

@@ -1,4 +1,4 @@
-// Acknowledges and silences alerts through the collector's API, and says who may.
+// Acknowledges and silences alerts through the collector's API, for readers whose token allows it.
 
 import { ask, logIn } from "./live.js";
 
@@ -16,7 +16,7 @@ async function change(method, path, body) {
   throw new Error(said.error ?? `the collector answers ${answer.status}`);
 }
 
-/** Whether the reader may; what they lack is said in `#may`, and buttons that change are off. */
+/** Whether the reader's token allows it; otherwise `#may` says why, and the buttons are disabled. */
 export function mayChange() {
   const may = document.documentElement.dataset.scope === "admin";
   for (const place of document.querySelectorAll("#may")) {
@@ -43,7 +43,7 @@ async function preview() {
       list.append(item);
     }
     covered.className = "soft";
-    covered.textContent = `Covers ${found.alerts} ${found.alerts === 1 ? "alert" : "alerts"} now${found.alerts > 8 ? ", among them:" : found.alerts ? ":" : "; those to come all the same."}`;
+    covered.textContent = `Covers ${found.alerts} ${found.alerts === 1 ? "alert" : "alerts"} now${found.alerts > 8 ? ", among them:" : found.alerts ? ":" : "; it will cover new ones that match."}`;
     covered.append(list);
   } catch (error) {
     if (error.name === "AbortError") return;
@@ -72,21 +72,21 @@ function common() {
   return { for: part("for").value, author, comment: part("comment").value.trim() };
 }
 
-/** Ask how long, who and why, and acknowledge these alerts; `done` is called with the answers. */
+/** Ask for duration, name and reason, and acknowledge these alerts; calls `done` with the answers. */
 export function acknowledge(fingerprints, about, done) {
   open("Acknowledge", about, "acknowledge", false);
   send = async () => done(await Promise.all(fingerprints.map((fingerprint) => change("POST", "/v1/silences", { fingerprint, ...common() }))));
 }
 
-/** The same for a silence of all that matches. */
+/** The same for a silence by matchers. */
 export function silence(texts, done) {
-  open("Silence", "Nobody is told of alerts that match, those to come too.", "silence", true);
+  open("Silence", "Alerts that match notify nobody, new ones too.", "silence", true);
   part("matchers").value = texts.join("\n");
   preview();
   send = async () => done([await change("POST", "/v1/silences", { matchers: matchers(), ...common() })]);
 }
 
-/** What the answers of a change mean, in a sentence. */
+/** The answers as a sentence. */
 export function said(made) {
   const until = made[0].ends_at.slice(0, 16).replace("T", " ");
   return `${made[0].fingerprint ? "acknowledged" : "silenced"} until ${until} UTC`;

@@ -2,7 +2,7 @@
 
 const SPACE = "http://www.w3.org/2000/svg";
 
-/** An image of values, null for a gap. `least` and `greatest` are the ends of the scale; `label` says it in words. */
+/** An image of values, null for a gap. `least` and `greatest` are the ends of the scale; `label` describes it. */
 export function sparkline(values, { least = 0, greatest = null, label = "" } = {}) {
   const top = greatest ?? Math.max(least + 1e-9, ...values.map((value) => value ?? least)) * 1.05;
   const y = (value) => (22 - (20 * (Math.min(Math.max(value, least), top) - least)) / (top - least || 1)).toFixed(1);
@@ -17,7 +17,7 @@ export function sparkline(values, { least = 0, greatest = null, label = "" } = {
       area += `${from === null ? `M${x(at)} 23L` : "L"}${x(at)} ${y(value)}`;
       from ??= at;
     } else if (from !== null) {
-      if (from === at - 1) line += "h.5"; // a reading alone
+      if (from === at - 1) line += "h.5"; // a single reading
       area += `L${x(at - 1)} 23Z`;
       from = null;
     }

@@ -6,7 +6,7 @@ import { ask as askFor, logIn } from "./live.js";
 import { table } from "./result.js";
 
 const SHOWN_MAX = 2000;
-const ADDRESS_MAX = 4000; // longer queries stand behind the #, which no server sees
+const ADDRESS_MAX = 4000; // longer queries go behind the #, which the browser does not send
 const WORDS = "SELECT FROM WHERE GROUP BY ORDER LIMIT JOIN LEFT USING AND OR NOT NULL IS IN BETWEEN LIKE ILIKE CASE WHEN THEN ELSE END DISTINCT HAVING QUALIFY WITH AS DESC ASC INTERVAL count( sum( avg( min( max( arg_max( date_trunc( time_bucket( now() quantile_cont( round( coalesce( list( FILTER OVER PARTITION".split(" ");
 
 const editor = document.querySelector("#sql");
@@ -33,7 +33,7 @@ function word() {
   return /[A-Za-z_][\w.]*$/.exec(before)?.[0] ?? "";
 }
 
-/** What may stand here, best first: columns of the tables that the query names, tables, words. */
+/** Completions here, best first: columns of the tables that the query names, tables, keywords. */
 export function candidates(text, prefix, known, words) {
   const wanted = prefix.split(".").at(-1).toLowerCase();
   if (!wanted) return [];
@@ -177,7 +177,7 @@ async function run() {
 
 // --- chart
 
-/** Places of the columns that measure something. */
+/** Positions of the columns with measurements. */
 export function measuresOf(columns) {
   const isNumber = (one) => /^(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL|REAL)/.test(one.type);
   return columns.flatMap((one, at) => (isNumber(one) && !/^(gpu|pid|rank|link)$/.test(one.name) ? [at] : []));
@@ -219,7 +219,7 @@ export function linesOf(columns, rows, only = null) {
   return { begin: begin - step / 2, step, columns: count, lines: drawn };
 }
 
-/** Lets one number be chosen; over time all can be drawn. */
+/** Offer a choice of one number; over time also all. */
 function offer() {
   const before = measure.value;
   const places = measuresOf(answer.columns);
@@ -258,7 +258,7 @@ for (const button of document.querySelectorAll("[data-format]")) {
       link.download = `gpuwarden.${button.dataset.ending}`;
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 60e3);
-      // Of a long answer the end says it.
+      // A long answer says it at its end.
       const cut = response.headers.get("Gpuwarden-Truncated");
       const isCut = cut === null ? (await file.slice(-65536).text()).includes("gpuwarden.truncated") : cut === "true";
       if (!isCut) return null;
@@ -275,7 +275,7 @@ document.querySelector("#share").addEventListener("click", async () => {
     await navigator.clipboard.writeText(location.href);
     state.textContent += " · the link is copied";
   } catch {
-    state.textContent += " · the link is the address of this page"; // without TLS browsers let no page copy
+    state.textContent += " · the link is the address of this page"; // browsers allow copying with TLS only
   }
 });
 

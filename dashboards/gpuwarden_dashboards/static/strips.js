@@ -1,4 +1,4 @@
-// Draws rows over time: states and what happened with its text, or a row of colours a GPU.
+// Draws rows over time: states and events with their text, or one row of colours per GPU.
 
 import { BOTTOM, LEFT, Plot, RIGHT, readable, stamp, stateColour } from "./chart.js";
 import { colourOf } from "./fleetmap.js";
@@ -19,7 +19,7 @@ class Rows extends Plot {
     return 2 + row * this.rowHigh;
   }
 
-  /** Names left of the rows; of one without room the end is kept: the number of the GPU. */
+  /** Names left of the rows; a long one keeps its end, the number of the GPU. */
   drawNames(pen, colour) {
     pen.fillStyle = colour("--soft");
     pen.textAlign = "right";
@@ -75,7 +75,7 @@ export class Strips extends Rows {
           ? colour(run.share >= 0.99 ? "--line-2" : "--critical")
           : stateColour(run.label, colour);
     pen.fillRect(x, y + 1, width, this.rowHigh - 3);
-    // Hatched, so that it is told apart without colour.
+    // Hatched, so that it can be distinguished without colour.
     if (run.label === "throttled" || run.label === "held") this.hatch(pen, colour, x, y + 1, width);
     const room = (next ? Math.min(this.x(next.begin_ms), this.width) : this.width - RIGHT) - x - 4;
     const space = isPoint ? room : Math.min(room, width);
@@ -165,7 +165,7 @@ export class Heat extends Rows {
         line.mean.forEach((value, column) => {
           if (value === null) return;
           const x = this.x(begin + column * step);
-          // Readings that are further apart than columns fill the room up to the next.
+          // Readings that are further apart than columns fill the space up to the next.
           const from = last >= 0 && column - last <= 10 && column - last > 1 ? until : x;
           pen.fillStyle = `rgb(${colourOf((value - least) / (greatest - least)).join(" ")})`;
           pen.fillRect(from, this.y(row), x + width - from + 0.5, Math.max(2, this.rowHigh - 1));

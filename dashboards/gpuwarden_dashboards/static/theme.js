@@ -1,4 +1,4 @@
-// Light or dark as the system has it, or as was chosen here; kept in this browser.
+// Sets light or dark: the system's, or the reader's choice, which this browser keeps.
 
 const KEY = "gpuwarden-theme";
 const button = document.querySelector("#theme");

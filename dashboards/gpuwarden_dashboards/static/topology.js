@@ -18,7 +18,7 @@ const rate = (value) => readable(value, "bytes_per_second");
 const bits = (value) => (value === null ? "no rate" : `${Math.round(value / 1e9)} Gb/s`);
 const wrong = (errors) => Object.entries(errors).map(([name, count]) => `${count} ${name.replace(/_total$/, "").replace(/_/g, " ")}`).join(", ");
 
-/** Links of a GPU to one other end, together. */
+/** The links of a GPU to one other end, summed up. */
 export function bundles(links) {
   const found = new Map();
   for (const link of links) {
@@ -131,7 +131,7 @@ export function draw(place, data, chosen) {
   fill(place, scroll, ...tables(gpus, groups, ports, ways, byBus));
 }
 
-/** Replace what an element has; tables that are open stay open. */
+/** Replace the content of an element; open tables stay open. */
 export function fill(place, ...made) {
   const open = new Set([...place.querySelectorAll("details[open]")].map((one) => one.dataset.key));
   for (const one of made) if (open.has(one.dataset.key)) one.open = true;

@@ -1,4 +1,4 @@
-"""Asks a collector from Python: `fleet = gpuwarden_client.connect()`, then `fleet.sql("…").df()`."""
+"""Queries a collector from Python: `fleet = gpuwarden_client.connect()`, then `fleet.sql("…").df()`."""
 
 from gpuwarden_client.asynchronous import AsyncFleet, AsyncQuery, connect_async
 from gpuwarden_client.fleet import Fleet, connect

@@ -1,16 +1,15 @@
-"""The same for asyncio: every question waits in a thread, so that the loop does not."""
+"""Makes the client awaitable: every call that waits for the collector runs in a thread."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from gpuwarden_client.fleet import Fleet, connect
 from gpuwarden_client.query import FleetQuery
 
-if TYPE_CHECKING:
-    import pandas
-    import polars
-    import pyarrow
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def connect_async(
@@ -20,91 +19,73 @@ def connect_async(
     return AsyncFleet(connect(url, token, ca=ca))
 
 
+async def _each(items: Iterator[T]) -> AsyncIterator[T]:
+    """The items of a blocking iterator, each awaited."""
+    end: Any = object()
+    while (item := await asyncio.to_thread(next, items, end)) is not end:
+        yield item
+
+
+def _awaited(
+    method: Callable[[FleetQuery], T],
+) -> Callable[["AsyncQuery"], Coroutine[Any, Any, T]]:
+    @wraps(method)
+    async def call(self: "AsyncQuery") -> T:
+        return await asyncio.to_thread(method, self.query)
+
+    return call
+
+
+def _asked(
+    method: Callable[Concatenate[Fleet, P], FleetQuery],
+) -> Callable[Concatenate["AsyncFleet", P], "AsyncQuery"]:
+    @wraps(method)
+    def call(self: "AsyncFleet", /, *args: P.args, **kwargs: P.kwargs) -> "AsyncQuery":
+        return AsyncQuery(method(self.fleet, *args, **kwargs))
+
+    return call
+
+
+def _streamed(
+    method: Callable[Concatenate[Fleet, P], Iterator[T]],
+) -> Callable[Concatenate["AsyncFleet", P], AsyncIterator[T]]:
+    @wraps(method)
+    def call(self: "AsyncFleet", /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        return _each(method(self.fleet, *args, **kwargs))
+
+    return call
+
+
 class AsyncQuery:
-    """A FleetQuery whose rows are awaited."""
+    """A `FleetQuery` whose rows are awaited."""
 
     def __init__(self, query: FleetQuery) -> None:
         self.query = query
 
-    async def arrow(self) -> "pyarrow.Table":
-        """As `FleetQuery.arrow`."""
-        return await asyncio.to_thread(self.query.arrow)
+    arrow = _awaited(FleetQuery.arrow)
+    df = _awaited(FleetQuery.df)
+    pl = _awaited(FleetQuery.pl)
+    rows = _awaited(FleetQuery.rows)
+    one = _awaited(FleetQuery.one)
 
-    async def df(self) -> "pandas.DataFrame":
-        """As `FleetQuery.df`."""
-        return await asyncio.to_thread(self.query.df)
-
-    async def pl(self) -> "polars.DataFrame":
-        """As `FleetQuery.pl`."""
-        return await asyncio.to_thread(self.query.pl)
-
-    async def rows(self) -> list[dict[str, Any]]:
-        """As `FleetQuery.rows`."""
-        return await asyncio.to_thread(self.query.rows)
-
-    async def one(self) -> Any:
-        """As `FleetQuery.one`."""
-        return await asyncio.to_thread(self.query.one)
-
-    async def batches(self) -> "AsyncIterator[pyarrow.RecordBatch]":
+    def batches(self) -> AsyncIterator[Any]:
         """As `FleetQuery.batches`."""
-        async for batch in _each(self.query.batches()):
-            yield batch
+        return _each(self.query.batches())
 
 
 class AsyncFleet:
-    """A Fleet whose questions are awaited."""
+    """A `Fleet` whose questions are awaited."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
 
-    def sql(
-        self, sql: str, /, *, params: Mapping[str, Any] | None = None, **more: Any
-    ) -> AsyncQuery:
-        """As `Fleet.sql`."""
-        return AsyncQuery(self.fleet.sql(sql, params=params, **more))
-
-    def ask(self, question: str, /, **params: Any) -> AsyncQuery:
-        """As `Fleet.ask`."""
-        return AsyncQuery(self.fleet.ask(question, **params))
-
-    def gpus(self, node: str | None = None) -> AsyncQuery:
-        """As `Fleet.gpus`."""
-        return AsyncQuery(self.fleet.gpus(node))
-
-    def nodes(self) -> AsyncQuery:
-        """As `Fleet.nodes`."""
-        return AsyncQuery(self.fleet.nodes())
-
-    def alerts(self, state: str | None = "firing") -> AsyncQuery:
-        """As `Fleet.alerts`."""
-        return AsyncQuery(self.fleet.alerts(state))
-
-    def incidents(self, state: str | None = "open") -> AsyncQuery:
-        """As `Fleet.incidents`."""
-        return AsyncQuery(self.fleet.incidents(state))
-
-    def waste(self, by: str = "user", since: str = "7d") -> AsyncQuery:
-        """As `Fleet.waste`."""
-        return AsyncQuery(self.fleet.waste(by, since))
-
-    def why(self, name: str) -> AsyncQuery:
-        """As `Fleet.why`."""
-        return AsyncQuery(self.fleet.why(name))
-
-    async def live(self, table: str = "gpu_samples", **given: Any) -> AsyncIterator[dict[str, Any]]:
-        """As `Fleet.live`."""
-        async for row in _each(self.fleet.live(table, **given)):
-            yield row
-
-    async def live_alerts(self, **given: Any) -> AsyncIterator[dict[str, Any]]:
-        """As `Fleet.live_alerts`."""
-        async for row in _each(self.fleet.live_alerts(**given)):
-            yield row
-
-
-async def _each(items: Iterator[Any]) -> AsyncIterator[Any]:
-    """What a blocking iterator gives, each waited for in a thread."""
-    end = object()
-    while (item := await asyncio.to_thread(next, items, end)) is not end:
-        yield item
+    sql = _asked(Fleet.sql)
+    ask = _asked(Fleet.ask)
+    gpus = _asked(Fleet.gpus)
+    nodes = _asked(Fleet.nodes)
+    alerts = _asked(Fleet.alerts)
+    incidents = _asked(Fleet.incidents)
+    waste = _asked(Fleet.waste)
+    why = _asked(Fleet.why)
+    live = _streamed(Fleet.live)
+    live_alerts = _streamed(Fleet.live_alerts)

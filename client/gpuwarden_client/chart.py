@@ -1,4 +1,4 @@
-"""Draws lines over time as SVG, for notebooks: no library, no script, gaps stay gaps."""
+"""Draws lines over time as SVG for notebooks, without a library or script; gaps stay gaps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ WIDTH, HEIGHT = 720, 240
 _LEFT, _TOP, _RIGHT, _BOTTOM = 64, 24, 12, 28
 LINES_MAX = 8
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d1f", "#444444")
-"""Okabe and Ito's palette, which colour-blind people tell apart, for light ground."""
+"""The palette of Okabe and Ito, which colour-blind people can distinguish, for a light background."""
 GAP = 3.0
-"""Times the usual step between two points, beyond which a line is broken."""
+"""A line breaks at steps longer than this many usual ones."""
 Point = tuple[float, float]
 
 
@@ -33,7 +33,7 @@ class Chart:
 def chart_of(
     rows: Sequence[Mapping[str, Any]], x: str = "ts", y: str | None = None, by: str | None = None
 ) -> Chart:
-    """A line for each value of `by`, at most LINES_MAX. Raises CallError where there is nothing to draw."""
+    """One line per value of `by`, at most LINES_MAX. Raises CallError if there is nothing to draw."""
     if not rows:
         raise CallError("there is nothing to draw: the query has no rows")
     y = y or _first(rows, x, (int, float), "a number")
@@ -116,14 +116,14 @@ def _svg(title: str, lines: Mapping[str, Sequence[Point]], *, is_time: bool) -> 
 
 
 def _breaks(points: Sequence[Point]) -> set[int]:
-    """Places of points that the line does not lead to: what was not read is not drawn."""
+    """Positions of points that begin a new line, after a gap."""
     steps = [b[0] - a[0] for a, b in pairwise(points)]
     usual = median(steps) if steps else 0.0
     return {at + 1 for at, step in enumerate(steps) if usual and step > GAP * usual}
 
 
 def _path(points: Sequence[Point], breaks: set[int]) -> str:
-    # A point between two gaps is a line of no length, which its round ends make visible.
+    # A point between two gaps is a line of no length; its round ends make it visible.
     return "".join(
         f"{'M' if at == 0 or at in breaks else 'L'}{x:.1f} {y:.1f}"
         + (

@@ -1,4 +1,4 @@
-"""The fleet as Python has it: SQL, and the questions that are asked most by name."""
+"""Gives Python the fleet: SQL, and the most frequent questions as methods."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +14,9 @@ from gpuwarden_client.http import CallError, CollectorEndpoint, RefusedError
 from gpuwarden_client.query import FleetQuery, Progress
 
 LATE_S = 10.0
-"""A live stream looks so far back: batches of nodes arrive seconds after the time of their rows."""
+"""How far back each query of a live stream reads: batches arrive seconds after the time of their rows."""
 LIVE_ROWS_MAX = 50_000
-"""Rows of one look of a live stream."""
+"""Most rows of one query of a live stream."""
 
 _GPUS = "SELECT * FROM gpus_now WHERE $node IS NULL OR node = $node ORDER BY node, gpu"
 _NODES = """
@@ -58,16 +58,16 @@ ORDER BY kind DESC, since
 
 
 def connect(url: str | None = None, token: str | None = None, *, ca: str | None = None) -> "Fleet":
-    """A collector to ask. Nothing is sent before the first question.
+    """A collector to query. Nothing is sent before the first query.
 
-    `ca`: file of the authority that signed its certificate. What is not given is of the environment:
+    `ca`: file of the authority that signed its certificate. Defaults come from the environment:
     GPUWARDEN_URL (else this machine), GPUWARDEN_TOKEN or GPUWARDEN_TOKEN_FILE, GPUWARDEN_CA.
     """
     return Fleet(CollectorEndpoint.of(url, token, ca))
 
 
 class Fleet:
-    """A collector's GPUs and all that is stored of them. Every question raises CallError when it fails."""
+    """The data of a collector. Every query raises CallError when it fails."""
 
     def __init__(self, collector: CollectorEndpoint) -> None:
         self.collector = collector
@@ -85,8 +85,8 @@ class Fleet:
     ) -> FleetQuery:
         """One SELECT; `$name` in it takes `name=…`, or `params["name"]`. Times must be aware.
 
-        `row_limit`: most rows, more than the 100,000 that a collector gives to who does not say; of many,
-        `batches` holds none.
+        `row_limit`: most rows; None: the collector's limit, 100,000. For many rows use `batches`, which holds
+        none of them.
         """
         bound = {**(params or {}), **more}
         return FleetQuery(
@@ -108,7 +108,7 @@ class Fleet:
         return self.sql(found.sql, params=values)
 
     def gpus(self, node: str | None = None) -> FleetQuery:
-        """The newest sample of each GPU heard of in the last minute, with its inventory."""
+        """The newest sample of each GPU that reported in the last minute, with its inventory."""
         return self.sql(_GPUS, node=node)
 
     def nodes(self) -> FleetQuery:
@@ -124,34 +124,35 @@ class Fleet:
         return self.sql(_INCIDENTS, state=state)
 
     def waste(self, by: str = "user", since: str = "7d") -> FleetQuery:
-        """GPU hours by label, dollars and energy, and what of them was wasted, by user, team, job, node, model or GPU."""
+        """GPU hours by label, dollars and energy, total and wasted, by user, team, job, node, model or GPU."""
         if by not in BY:
-            raise CallError(f"by = {by} is not known; it is one of {', '.join(BY)}")
+            raise CallError(f"by = {by} is unknown; it must be one of {', '.join(BY)}")
         begin = _hour_before(_now(), since)
         sql = f"SELECT * EXCLUDE (is_total) FROM ({full_report_sql(by)}) WHERE NOT is_total"
         return self.sql(sql, since=begin, timeout_s=120)
 
     def why(self, name: str) -> FleetQuery:
-        """What is known to hold up a GPU (UUID or `node/index`), a node or a job: verdicts, then alerts."""
+        """Why a GPU (UUID or `node/index`), a node or a job is slow: verdicts, then alerts."""
         return self.sql(_WHY, name=name)
 
     def live(
         self,
+        /,
         table: str = "gpu_samples",
         *,
         every_s: float = 1.0,
         timeout_s: float = 60.0,
         **where: Any,
     ) -> Iterator[dict[str, Any]]:
-        """Rows of a table as they arrive, for ever: of samples or events, those after now.
+        """New rows of a table of samples or events as they arrive, without end.
 
-        `where`: columns that must be equal, as `node="n1"`. A collector that is away for less than
-        `timeout_s` is waited for. Rows that come later than LATE_S after their time are not among them.
+        `where`: columns that must be equal, as `node="n1"`. Waits up to `timeout_s` for a collector that is
+        away. Skips rows that arrive more than LATE_S after their time.
         """
         known = TABLES.get(table)
         if known is None or "ts" not in known.key:
             names = ", ".join(sorted(name for name, t in TABLES.items() if "ts" in t.key))
-            raise CallError(f"table = {table} has no rows that arrive; those that do: {names}")
+            raise CallError(f"table = {table} cannot be streamed; tables that can: {names}")
         columns = {column.name for column in stored_columns(known)}
         for name in where:
             if name not in columns:
@@ -172,7 +173,7 @@ class Fleet:
         seen: dict[tuple[Any, ...], datetime] = {}
         answered_s = time.monotonic()
         while True:
-            # Batches of several nodes arrive in any order: what was seen is remembered for so long.
+            # Batches of nodes arrive in any order: keys of the last LATE_S are remembered.
             since = max(begin, max(seen.values(), default=begin) - timedelta(seconds=LATE_S))
             try:
                 rows = self.sql(sql, params={**where, "since": since}).rows()
@@ -193,7 +194,7 @@ class Fleet:
             time.sleep(every_s)
 
     def live_alerts(self, *, every_s: float = 5.0) -> Iterator[dict[str, Any]]:
-        """Alerts as they begin to fire and as they end, for ever; those that fire now come first."""
+        """Alerts when they start to fire and when they resolve, without end; firing ones come first."""
         states: dict[tuple[str, datetime], str] = {}
         since = _now()
         while True:
@@ -207,7 +208,7 @@ class Fleet:
 
 
 def _hour_before(now: datetime, since: str) -> datetime:
-    """The hour in which the time so long ago is. Raises CallError."""
+    """Start of the hour that far in the past. Raises CallError."""
     try:
         begin = instant_before(now, since, "since =")
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Talks HTTP to a collector, with a token; every failure is a CallError of one line."""
+"""Calls a collector over HTTP with a token; every failure is a CallError of one line."""
 
 import json
 import os
@@ -23,7 +23,7 @@ class CallError(Exception):
 
 
 class RefusedError(CallError):
-    """The collector answered that it will not: a wrong query, something that is not there."""
+    """The collector refused the request: a wrong query, or something that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class QueryAnswer:
 
 
 CUT_TAIL_BYTES = 65_536
-"""So much of an answer's end says whether it was cut."""
+"""Bytes at the end of an answer that say whether it is truncated."""
 
 
 def is_cut(headers: Mapping[str, str], tail: bytes) -> bool:
-    """Whether rows that are not JSON were cut: a header says so, or the end of what was long on its way."""
+    """Whether rows in a format other than JSON are truncated: by a header, or by the end of a long answer."""
     from gpuwarden.query import TRUNCATED
 
     said = headers.get("Gpuwarden-Truncated")
@@ -81,7 +81,7 @@ def ask(
 
 @dataclass(frozen=True, slots=True)
 class CollectorEndpoint:
-    """A collector's address, and how to be let in. The token is shown to nobody."""
+    """A collector's address and credentials. Its representation hides the token."""
 
     url: str
     token: "Token | None" = field(default=None, repr=False)
@@ -90,8 +90,8 @@ class CollectorEndpoint:
 
     @classmethod
     def of(cls, url: str | None = None, token: str | None = None, ca: str | None = None) -> Self:
-        """What is not given is of the environment: GPUWARDEN_URL, GPUWARDEN_TOKEN or
-        GPUWARDEN_TOKEN_FILE, GPUWARDEN_CA. Raises CallError."""
+        """Defaults come from the environment: GPUWARDEN_URL, GPUWARDEN_TOKEN or GPUWARDEN_TOKEN_FILE,
+        GPUWARDEN_CA. Raises CallError."""
         from gpuwarden.access import Token
 
         base = (url or collector_url()).rstrip("/")
@@ -112,7 +112,7 @@ class CollectorEndpoint:
         *,
         timeout_s: float = 60,
     ) -> Any:
-        """What its API answers, as JSON has it; None for an empty answer. Raises CallError."""
+        """The API's JSON answer, decoded; None for an empty one. Raises CallError."""
         answer = self.answer(method, path, document, accept="application/json", timeout_s=timeout_s)
         with answer, self.reading(timeout_s):
             body = answer.read()
@@ -127,8 +127,8 @@ class CollectorEndpoint:
         accept: str,
         timeout_s: float = 60,
     ) -> Any:
-        """An answer whose body is still to be read, as of `urlopen`. Raises CallError."""
-        # Imported by who asks: the parser loads this module for every command, an agent's as well.
+        """An answer with its body unread, as `urlopen` gives it. Raises CallError."""
+        # Imported here: every command loads this module, an agent's too.
         from urllib.request import Request
 
         request = Request(
@@ -141,11 +141,11 @@ class CollectorEndpoint:
             return self.opened(request, timeout_s)
 
     def opened(self, request: "Request", timeout_s: float) -> Any:
-        """The answer to a request of any kind. As `urlopen`; raises CallError for a `ca` that cannot be read."""
+        """As `urlopen`, with token and `ca`. Raises CallError for a `ca` that cannot be read."""
         import ssl
         from urllib.request import urlopen
 
-        # Not to be sent on to where a redirection leads.
+        # A redirect must not receive the token.
         if self.token is not None:
             request.add_unredirected_header("Authorization", f"Bearer {self.token.text}")
         context = None
@@ -159,7 +159,7 @@ class CollectorEndpoint:
 
     @contextmanager
     def reading(self, timeout_s: float) -> Iterator[None]:
-        """Turns what goes wrong while it is asked, or its answer read, into CallError."""
+        """Turns errors of the request and of reading its answer into CallError."""
         from http.client import HTTPException
         from urllib.error import HTTPError, URLError
 
@@ -173,8 +173,8 @@ class CollectorEndpoint:
             raise CallError(f"{self.url} did not answer within {timeout_s:.0f} s") from error
         except (URLError, OSError) as error:
             reason = getattr(error, "reason", error)
-            if (doubt := _doubt(reason)) is not None:
-                raise CallError(f"{self.url}: {doubt}") from error
+            if (certificate := _certificate_error(reason)) is not None:
+                raise CallError(f"{self.url}: {certificate}") from error
             raise CallError(
                 f"no collector answers at {self.url} ({_plain(reason)}): start one with `gpuwarden up`,"
                 " or set GPUWARDEN_URL"
@@ -209,14 +209,14 @@ def token_of_environment() -> "Token | None":
     return None
 
 
-def _doubt(reason: object) -> str | None:
-    """What is wrong with the other side's certificate."""
+def _certificate_error(reason: object) -> str | None:
+    """The error of the collector's certificate; None: the error is another one."""
     message = getattr(reason, "verify_message", None)
     if message is None:
         return None
     return (
         f"its certificate is refused: {message}: set GPUWARDEN_CA to the file of its authority, or renew"
-        " it where the collector runs (`gpuwarden collector init --renew`)"
+        " it on the collector's host (`gpuwarden collector init --renew`)"
     )
 
 

@@ -1,4 +1,4 @@
-"""A query as Python has it: asked when its rows are wanted, as an Arrow table, a frame or records.
+"""Runs a query when its rows are needed, and gives them as Arrow table, data frame or records.
 
 Rows come as an Arrow stream, and are read while they arrive.
 """
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 ROWS_SHOWN = 20
 """Rows that a notebook shows."""
 Progress = Callable[[int, int], None]
-"""Is told the rows and bytes that have arrived."""
+"""Called with the number of rows and bytes that have arrived."""
 
 
 class FleetQuery:
-    """One SELECT. Its rows are fetched once, when they are first wanted, and kept; `batches` keeps none."""
+    """One SELECT. The first use fetches its rows, which are kept; `batches` keeps none."""
 
     def __init__(
         self,
@@ -37,8 +37,7 @@ class FleetQuery:
         progress: Progress | None = None,
         row_limit: int | None = None,
     ) -> None:
-        """`progress`: is called as rows arrive. `row_limit`: most rows; None: as many as the collector gives
-        to who does not say."""
+        """`progress`: called as rows arrive. `row_limit`: most rows; None: the collector's limit."""
         self.sql = sql
         self.params = dict(params)
         self._collector = collector
@@ -47,10 +46,10 @@ class FleetQuery:
         self._row_limit = row_limit
         self._table: pyarrow.Table | None = None
         self.is_truncated: bool | None = None
-        """Whether there were more rows than the collector gave; None: not all are here yet."""
+        """Whether the query has more rows than the limit; None: they are not all here yet."""
 
     def batches(self) -> "Iterator[pyarrow.RecordBatch]":
-        """The rows as they arrive, none of them kept. Raises CallError."""
+        """The rows as they arrive, without keeping them. Raises CallError."""
         pa = _needed("pyarrow")
         document: dict[str, Any] = {
             "sql": self.sql,
@@ -102,17 +101,17 @@ class FleetQuery:
         return found
 
     def one(self) -> Any:
-        """The value of a query that has one row and one column. Raises CallError for any other."""
+        """The value of a query with one row and one column. Raises CallError for other queries."""
         table = self.arrow()
         if table.shape != (1, 1):
-            raise CallError(f"one value was asked for, and the query has {_shape(table)}")
+            raise CallError(f"one() needs one value, and the query has {_shape(table)}")
         (row,) = self.rows()
         return next(iter(row.values()))
 
     def chart(self, x: str = "ts", y: str | None = None, by: str | None = None) -> "Chart":
-        """A line for each `by` of `y` over `x`, as SVG; a notebook shows it.
+        """An SVG chart of `y` over `x`, one line per value of `by`; a notebook shows it.
 
-        What is not given is chosen: the first column of numbers, and the first of texts.
+        Defaults: `y` is the first column of numbers, `by` the first of texts.
         """
         from gpuwarden_client.chart import chart_of
 
@@ -154,7 +153,7 @@ class _Counted:
         self.bytes = 0
 
     def read(self, size: int = -1) -> bytes:
-        """As of a file, but never less than was asked for before the end."""
+        """As `file.read`, but with all of `size` bytes unless the end comes first."""
         parts = []
         wanted = size
         while wanted:
@@ -175,7 +174,7 @@ class _Counted:
 
 
 def _next_batch(stream: Any) -> tuple[Any, Any] | None:
-    """The next batch and what is said beside it; None: there is none."""
+    """The next batch and its metadata; None: there is none."""
     try:
         found: tuple[Any, Any] = stream.read_next_batch_with_custom_metadata()
     except StopIteration:
@@ -195,7 +194,7 @@ def _needed(name: str) -> Any:
 
 
 def _param(name: str, value: Any) -> Any:
-    """A value as the API takes it. A time without a zone would be guessed: it is refused."""
+    """A value as the API takes it. Raises CallError for a time without a zone, which would be a guess."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise CallError(f"parameter {name} is a time without a zone: make it aware")
@@ -208,7 +207,7 @@ def _param(name: str, value: Any) -> Any:
 
 
 def _aware(table: "pyarrow.Table") -> "pyarrow.Table":
-    """The table with times that say that they are UTC."""
+    """The table with UTC as the zone of its times."""
     import pyarrow as pa
 
     for at, field in enumerate(table.schema):

@@ -1,9 +1,9 @@
-"""Tokens: their form and what each allows.
+"""Defines tokens: their form, and what each scope allows.
 
     gw_ingest_3f9k2m0c7x1q_<43 letters and digits>
 
-The form is one that scanners for leaked secrets can look for. The secret has 256 random bits, so one
-SHA-256 of the token is enough to store: there is nothing to guess, which is what slow hashes are for.
+Scanners for leaked secrets can recognise the form. The secret has 256 random bits, so that storing one SHA-256
+of the token is enough: slow hashes protect against guessing, which is impossible here.
 """
 
 import hashlib
@@ -24,10 +24,10 @@ TOKEN_PATH = "/v1/token"
 LOGIN_PATH = "/login"
 LOGOUT_PATH = "/logout"
 COOKIE = "gpuwarden"
-"""Holds a browser's token, out of the reach of scripts and of other sites."""
+"""Name of the cookie with a browser's token; scripts and other sites cannot read it."""
 
 OWN_PATH = re.compile(r"/(?![/\\])[!-~]*")
-"""Where a login may lead: a path of this collector. Browsers leave tabs and line ends out, so that
+"""Where a login may redirect to: a path of this collector. Browsers remove tabs and line ends, so that
 `/<tab>/x` would be another host."""
 
 _ID_CHARACTERS = string.ascii_lowercase + string.digits
@@ -41,27 +41,27 @@ class Scope(StrEnum):
     """What a token allows."""
 
     INGEST = "ingest"
-    """To send batches; of one node alone where the token names one."""
+    """Send batches; only of one node if the token names it."""
     READ = "read"
-    """To ask: SQL, the page, rules, alerts, metrics."""
+    """Read: SQL, pages, rules, alerts, metrics."""
     ADMIN = "admin"
-    """All of it, and to change what alerts do."""
+    """Everything, also silences and acknowledgements."""
     ENROLL = "enroll"
-    """To have a node's own token taken up, and nothing else."""
+    """Register a node's own token, and nothing else."""
     COPY = "copy"
-    """To keep second copies of a collector's segments here, and nothing else."""
+    """Store second copies of another collector's segments, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks."""
+    """Who sent a request."""
 
     scope: Scope | None
-    """None: nobody known, at what anybody may see."""
+    """None: no token, for what everyone may see."""
     name: str | None
-    """What the token's list calls it; None: no token is asked for, or none was shown."""
+    """Comment of the token; None: no token is needed, or none was sent."""
     token: str | None = None
-    """Id of the token, or of the first one that it has come from by rotation."""
+    """Id of the token, after rotation that of the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Denied:
 
 _ANYONE = Caller(Scope.ADMIN, None)
 CALLER: ContextVar[Caller] = ContextVar("CALLER", default=_ANYONE)
-"""Of the request that is answered: pages show what their reader may do. The gate decides by itself."""
+"""Caller of the current request, for pages to show what the reader may do. The gate does not use it."""
 
 _TOKEN = re.compile(
     rf"gw_({'|'.join(Scope)})_([a-z0-9]{{{_ID_LENGTH}}})_[A-Za-z0-9]{{{_SECRET_LENGTH}}}"
@@ -86,23 +86,23 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token as its owner holds it; its representation does not show the secret."""
+    """A token with its secret, which its representation hides."""
 
     scope: Scope
     id: str
-    """Not secret: names the token in lists, logs and messages."""
+    """Names the token in lists, logs and messages; not secret."""
     text: str = field(repr=False)
 
     @classmethod
     def new(cls, scope: Scope) -> "Token":
-        """A fresh one, from the system's randomness."""
+        """A new token, from the system's randomness."""
         name = "".join(secrets.choice(_ID_CHARACTERS) for _ in range(_ID_LENGTH))
         secret = "".join(secrets.choice(_SECRET_CHARACTERS) for _ in range(_SECRET_LENGTH))
         return cls(scope, name, f"gw_{scope}_{name}_{secret}")
 
     @classmethod
     def parse(cls, text: str) -> "Token":
-        """Raises ValueError, whose message does not have the text in it."""
+        """Parse a token. Raises ValueError, without the text in its message."""
         found = _TOKEN.fullmatch(text)
         if found is None:
             raise ValueError("this is no gpuwarden token: they begin with gw_")
@@ -110,12 +110,12 @@ class Token:
 
     @property
     def digest(self) -> str:
-        """What is stored of it."""
+        """The hash that collectors store."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 def read_token(path: Path) -> Token:
-    """The token that a file holds, and nothing else. Raises ValueError: one line with the path."""
+    """The token in a file that has nothing else. Raises ValueError: one line with the path."""
     try:
         text = path.read_text(encoding="ascii").strip()
     except UnicodeDecodeError as error:
@@ -129,13 +129,13 @@ def read_token(path: Path) -> Token:
 
 
 def allows(held: Scope, needed: Scope) -> bool:
-    """Whether a token of scope `held` is enough."""
+    """Whether a token of scope `held` may do what needs `needed`."""
     return held is needed or held is Scope.ADMIN
 
 
 @lru_cache(maxsize=64)
 def is_local_name(host: str) -> bool:
-    """Whether no page of the web can have a name that leads here: an address, or localhost."""
+    """Whether the host is an address or localhost, so that no website can resolve to it (DNS rebinding)."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:

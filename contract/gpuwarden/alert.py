@@ -28,11 +28,11 @@ class Severity(StrEnum):
 
 
 class Consequence(StrEnum):
-    """What an alert means for the people whose work it is, the gravest first."""
+    """What an alert means for the affected work, worst first."""
 
     LOST_WORK = "lost_work"  # work stands still or is lost
     FAILING_HARDWARE = "failing_hardware"  # will cost work soon
-    UNWATCHED = "unwatched"  # nobody can say how it is
+    UNWATCHED = "unwatched"  # its state is unknown
     SLOW_WORK = "slow_work"
     WASTE = "waste"  # costs money and nothing else
 
@@ -42,11 +42,11 @@ WORST_FIRST = (
     f"list_position({[consequence.value for consequence in Consequence]}, consequence), "
     f"list_position({[severity.value for severity in reversed(Severity)]}, severity)"
 )
-"""SQL that rows with severity and consequence are ordered by: what is critical, then by consequence."""
+"""ORDER BY of rows with severity and consequence: critical ones first, then by consequence."""
 
 
 class AlertState(StrEnum):
-    """Prometheus's words. Inactive alerts are not kept."""
+    """Prometheus's states. Inactive alerts are not kept."""
 
     PENDING = "pending"  # the condition holds, not yet for long enough
     FIRING = "firing"
@@ -67,39 +67,39 @@ class Alert:
     remedy: str
     value: float | None
     usd_per_hour: float | None
-    """What the condition costs an hour; None where that is unknown."""
+    """What the condition costs per hour; None: unknown."""
     began_at: datetime
-    """When the condition began, as the rule's SQL saw it: at or before `active_at`."""
+    """When the condition began, by the rule's SQL: at or before `active_at`."""
     active_at: datetime
-    """First evaluation that found it; with the fingerprint, the identity of this episode."""
+    """First evaluation that found it; identifies this episode, together with the fingerprint."""
     fired_at: datetime | None = None
     resolved_at: datetime | None = None
     seen_at: datetime
     """Last evaluation that found it."""
     unknown_since: datetime | None = None
-    """Since when nobody can say whether it still holds; None: the last evaluation could."""
+    """Since when it is unknown whether the condition holds; None: the last evaluation knew."""
     stale_since: datetime | None = None
-    """Since when its node is silent, so that it is of the past; None: the node is heard."""
+    """Since when its node sends no samples; None: the node reports."""
     resolved_reason: str | None = None
-    """Why it is over, where the condition is not known to be; None: the condition is over."""
+    """Why it was resolved although the condition may still hold; None: the condition ended."""
     accounted_usd: float | None = None
-    """What it has cost until `accounted_until`, as `waste` has it; None: its price an hour tells."""
+    """Cost until `accounted_until` from `waste`; None: `usd_per_hour` gives the cost."""
     accounted_until: datetime | None = None
     owner: str | None = None
-    """Username of whom it concerns; None where that is unknown."""
+    """Username of the owner; None: unknown."""
     muted: str | None = None
-    """Why it notifies nobody, in words: silenced or acknowledged; None: it notifies."""
+    """Text that says why it notifies nobody: silenced or acknowledged; None: it notifies."""
     simulated: bool = False
 
     def usd_so_far(self, now: datetime) -> float | None:
-        """What it has cost: as accounted for, else up to `now` (or until it resolved)."""
+        """Its cost: as accounted, else until it was resolved or `now`."""
         if self.accounted_usd is not None:
             return self.accounted_usd
         return usd_between(self.usd_per_hour, self.began_at, self.resolved_at or now)
 
 
 def usd_between(usd_per_hour: float | None, began_at: datetime, until: datetime) -> float | None:
-    """What a condition has cost; None where its price is unknown."""
+    """Cost of a condition; None: unknown price."""
     if usd_per_hour is None:
         return None
     return usd_per_hour * (until - began_at).total_seconds() / 3600
@@ -109,14 +109,14 @@ USD_SO_FAR_SQL = (
     "coalesce(accounted_usd, usd_per_hour * date_diff('millisecond', began_at, "
     "coalesce(resolved_at, now()::TIMESTAMP)) / 3.6e6)"
 )
-"""`Alert.usd_so_far` of a row of `alerts`."""
+"""`Alert.usd_so_far` as SQL on `alerts`."""
 
 
 PLACE_SQL = (
     "concat_ws(' ', node, 'GPU ' || gpu::VARCHAR, labels->>'$.host', labels->>'$.device', labels->>'$.probe',"
     " 'Xid ' || (labels->>'$.xid'))"
 )
-"""SQL that says where an alert is."""
+"""SQL of the place of an alert."""
 ALERT_FILTERS = {
     "node": "node GLOB $node",
     "gpu": "(gpu::VARCHAR = $gpu OR starts_with(lower(gpu_uuid), lower($gpu)))",
@@ -125,17 +125,17 @@ ALERT_FILTERS = {
     "rule": "rule GLOB $rule",
     "severity": "severity = $severity",
 }
-"""SQL that alerts are chosen by, by the name that people give it by."""
+"""SQL conditions on `alerts` by the name of a filter."""
 
 
 def fingerprint(rule: str, labels: Mapping[str, str]) -> str:
-    """Identity of a rule's alert for a label set: 16 hex digits, the same in every process."""
+    """Identity of a rule's alert with these labels: 16 hex digits, the same in every process."""
     text = _ENCODER.encode([rule, sorted(labels.items())])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-"""`json.dumps` would make one each time, which is most of the time that it takes."""
+"""Made once: `json.dumps` would make one per call, which takes most of its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +146,13 @@ class Matcher:
     operator: str
     value: str
     _pattern: Any = field(default=None, repr=False, compare=False)
-    """What `operator` compares with where that is a regular expression."""
+    """The compiled value of `=~` and `!~`."""
 
     def __str__(self) -> str:
         return f"{self.name}{self.operator}{self.value}"
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether the condition holds; `labels` with `rule` and `severity` among them."""
+        """Whether the condition holds; `labels` include `rule` and `severity`."""
         value = labels.get(self.name, "")
         if self._pattern is None:
             is_same = value == self.value
@@ -162,7 +162,7 @@ class Matcher:
 
 
 def matcher_of(text: str) -> Matcher:
-    """The matcher that a text such as `node=~gpu-0.*` means. Raises ValueError."""
+    """Parse a matcher such as `node=~gpu-0.*`. Raises ValueError."""
     if len(text) > MATCHER_CHARS_MAX:
         raise ValueError(f"a matcher has at most {MATCHER_CHARS_MAX} characters: {text[:40]}...")
     found = _MATCHER.match(text.strip())
@@ -182,10 +182,10 @@ def matcher_of(text: str) -> Matcher:
 
 def _compiled(value: str) -> Any:
     """Raises ValueError."""
-    import re2  # here, so that the agent, which has no silences, does without the library
+    import re2  # imported here: the agent has no silences, nor this library
 
     options = re2.Options()
-    options.log_errors = False  # it would write them to stderr
+    options.log_errors = False  # RE2 would write them to stderr
     try:
         return re2.compile(value, options)
     except re2.error as error:
@@ -199,23 +199,23 @@ class Silence:
 
     id: str
     matchers: tuple[Matcher, ...] = ()
-    """All of them must match; none where the silence is of one alert."""
+    """All of them must match; empty for an acknowledgement."""
     fingerprint: str | None = None
-    """The alert that was acknowledged; None: by matchers."""
+    """The acknowledged alert; None: the silence has matchers."""
     author: str
     comment: str
     starts_at: datetime
     ends_at: datetime
 
     def covers(self, alert: Alert) -> bool:
-        """Whether it is about this alert, at whatever time."""
+        """Whether it matches this alert, at any time."""
         if self.fingerprint is not None:
             return alert.fingerprint == self.fingerprint
         labels = {**alert.labels, "rule": alert.rule, "severity": alert.severity.value}
         return all(matcher.matches(labels) for matcher in self.matchers)
 
     def is_active(self, now: datetime) -> bool:
-        """Whether it holds at `now`."""
+        """Whether it is active at `now`."""
         return self.starts_at <= now < self.ends_at
 
     def reason(self, now: datetime) -> str:
@@ -228,24 +228,24 @@ class Silence:
 
 
 def first_covering(silences: Sequence[Silence], alert: Alert, now: datetime) -> Silence | None:
-    """The silence that holds longest of those that cover an alert at `now`."""
+    """Of the silences that are active and cover the alert, the one that ends last."""
     active = [s for s in silences if s.is_active(now) and s.covers(alert)]
     return max(active, key=lambda s: (s.ends_at, s.id), default=None)
 
 
 class AlertStore(Protocol):
-    """Where alerts are kept: the `alerts` table."""
+    """Stores alerts and silences: the tables `alerts` and `silences`."""
 
     async def active(self) -> Sequence[Alert]:
         """Pending and firing alerts, as last saved."""
         ...
 
     async def resolved_since(self, since: datetime) -> Sequence[Alert]:
-        """Alerts that had fired and were over after an instant."""
+        """Alerts that fired and were resolved after an instant."""
         ...
 
     async def save(self, alerts: Sequence[Alert]) -> None:
-        """Insert or update by (fingerprint, active_at); durable when it returns."""
+        """Insert or update by (fingerprint, active_at), durably."""
         ...
 
     async def silences(self) -> Sequence[Silence]:
@@ -253,5 +253,5 @@ class AlertStore(Protocol):
         ...
 
     async def save_silences(self, silences: Sequence[Silence]) -> None:
-        """Insert or update by id; durable when it returns."""
+        """Insert or update by id, durably."""
         ...

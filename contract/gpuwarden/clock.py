@@ -1,4 +1,4 @@
-"""The only place that reads the time: everything else takes a Clock."""
+"""Reads the time; all other code takes a Clock."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -13,7 +13,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back; only differences mean something."""
+        """Seconds that never go back; only differences are meaningful."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Defines what a collector says of itself each minute, so that rules watch the collector as they watch the fleet."""
+"""Defines the samples that a collector takes of itself every minute, so that rules can watch it."""
 
 from gpuwarden.metrics import Type
 from gpuwarden.table import Column, Table

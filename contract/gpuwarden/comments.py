@@ -1,4 +1,4 @@
-"""Comments of tables, views and columns: meaning, unit and source, as `duckdb_columns()` and `gpuwarden schema` have them."""
+"""Makes the comments of tables, views and columns: meaning, unit and source, for DuckDB and `gpuwarden schema`."""
 
 import re
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from gpuwarden.schema import TABLES, public_views, stored_columns
 
 _OF_VIEWS: Mapping[str, Mapping[str, str]] = {
     "": {
-        "usd_so_far": "What it has cost so far.",
-        "user": "Who held the GPU, else whose job it was given to.",
+        "usd_so_far": "Cost so far.",
+        "user": "Holder of the GPU, else owner of the job that it was allocated to.",
         "job": "Slurm job, or Kubernetes namespace/pod.",
     },
     "waste": {
@@ -22,21 +22,21 @@ _OF_VIEWS: Mapping[str, Mapping[str, str]] = {
         "rack": "Label `rack` of the node.",
         "labels": "Labels of the node: labels['zone'] is one of them.",
         "gpu_hours": "Time of the GPU that belongs to the owner.",
-        "busy_hours": "Of these, hours in which a kernel ran.",
-        "idle_hours": "Of these, hours in which nothing ran.",
-        "wasted_hours": "Of these, hours with a label of waste.",
-        "wasted_usd": "What those cost; NULL: no price, or none was wasted.",
+        "busy_hours": "Hours in which a kernel ran.",
+        "idle_hours": "Hours in which nothing ran.",
+        "wasted_hours": "Hours with a label of waste.",
+        "wasted_usd": "Cost of the wasted hours; NULL: no price, or none was wasted.",
     },
     "gpu_holders_now": {
-        "scheduler": "The scheduler that has given the GPU out; NULL: none has.",
-        "processes": "Processes of the holder on the GPU; 0: it was given out, and nothing runs.",
-        "gpu_memory_bytes": "Device memory of those.",
-        "started_at": "Start of the oldest of those.",
+        "scheduler": "The scheduler that allocated the GPU; NULL: not allocated.",
+        "processes": "Processes of the holder on the GPU; 0: allocated, and nothing runs.",
+        "gpu_memory_bytes": "Device memory of the processes.",
+        "started_at": "Start of the oldest process.",
     },
     "link_errors": {
         "ts": "Start of the hour, UTC.",
         "error": "Counter of link_samples, without _total.",
-        "errors": "What it gained, resets left out.",
+        "errors": "Increase of the counter, without resets.",
     },
     "slurm_jobs": {
         "user": "Owner of the job.",
@@ -47,16 +47,16 @@ _OF_VIEWS: Mapping[str, Mapping[str, str]] = {
         "cpu_seconds": "CPU time of the job on all its nodes, as far as they tell.",
         "memory_peak_bytes": "The most memory that it has used on one node.",
     },
-    "slurm_nodes": {"told_by": "Node whose agent asked the controller."},
+    "slurm_nodes": {"told_by": "Node whose agent read the controller."},
     "node_labels": {"label": "Name of the label.", "value": "Value of the label."},
     "incident_costs": {"incident": "Id of the incident."},
 }
-"""Meaning of columns that a view makes; "": of several."""
+"""Meaning of columns that views compute; "": of several views."""
 _FIELD = re.compile(r"\bFI(?= \d)")
 
 
 def table_comments() -> Mapping[str, str]:
-    """What each public view and table holds: views first, in the order in which people meet them."""
+    """Meaning of each public view and table, views first."""
     views = {view.name: view.meaning for view in public_views()}
     return views | {
         name: f"One row per {table.row}. Key: {', '.join(table.key)}."
@@ -66,13 +66,13 @@ def table_comments() -> Mapping[str, str]:
 
 @cache
 def column_comments() -> Mapping[str, Mapping[str, str]]:
-    """Meaning, unit and source of columns, by table or view. Of a view also of columns that it may not have."""
+    """Meaning, unit and source of columns, by table or view; a view may lack some of its columns."""
     found: dict[str, Mapping[str, str]] = {
         name: {c.name: _comment(name, c.name, c.meaning) for c in stored_columns(table)}
         for name, table in TABLES.items()
     }
     for view in public_views():
-        # Those of what it reads, the one named first before others.
+        # From the tables that it reads; the first one counts.
         inherited: dict[str, str] = {}
         for word in dict.fromkeys(re.findall(r"\w+", view.sql)):
             inherited = {**found.get(word, {}), **inherited}
@@ -87,13 +87,13 @@ def _comment(table: str, column: str, meaning: str) -> str:
     said = [meaning, f"Unit: {metric.unit.replace('_', ' ')}."]
     if is_reading:
         said += [f"Source: {_FIELD.sub('NVML field', metric.source)}."]
-        said += ["Only differences mean something."] if metric.kind is Kind.COUNTER else []
+        said += ["Only differences are meaningful."] if metric.kind is Kind.COUNTER else []
     return " ".join(said)
 
 
 @cache
 def _metrics() -> Mapping[tuple[str, str], tuple[Metric, bool]]:
-    """By table and column: the metric, and whether the column is its reading (else a summary of it)."""
+    """By table and column: the metric, and whether the column is its reading; else it is a summary."""
     found = {(table, m.name): (m, True) for table, metrics in METRICS.items() for m in metrics}
     for rollup in ROLLUPS.values():
         for part in rollup.parts:

@@ -1,4 +1,4 @@
-"""Named questions with parameters, as SQL: `cookbook.sql` read. Command, page, documentation and clients have them from here."""
+"""Reads the named questions of `cookbook.sql`: SQL with parameters, for commands, pages, docs and clients."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from typing import Any
 from gpuwarden.durations import instant_before
 
 SINCE = "since"
-"""The parameter that is given as a duration before now, and stands for the time."""
+"""A parameter that is given as a duration before now, and bound as a timestamp."""
 _ENTRY = re.compile(
     r"^-- ## (?P<topic>[^\n]+)\n"
     r"|^-- (?P<name>[a-z-]+): (?P<title>[^\n]+)\n(?P<parameters>(?:-- \$[^\n]+\n)*)(?P<sql>SELECT.*?);\n",
@@ -25,7 +25,7 @@ _UNITS = {"s": "SECOND", "m": "MINUTE", "h": "HOUR", "d": "DAY"}
 
 @dataclass(frozen=True, slots=True)
 class QuestionParameter:
-    """A value that a question takes."""
+    """A parameter of a question."""
 
     name: str
     default: str
@@ -44,7 +44,7 @@ class Question:
 
     @property
     def plain_sql(self) -> str:
-        """The SELECT with its defaults in it, which runs as it stands."""
+        """The SELECT with its defaults inserted, ready to run."""
         sql = self.sql
         for one in self.parameters:
             is_time = one.name == SINCE
@@ -53,7 +53,7 @@ class Question:
         return sql
 
     def values(self, given: Mapping[str, str], now: datetime) -> dict[str, Any]:
-        """What to bind: as given, else the default. `now` is aware. Raises ValueError."""
+        """Values to bind, given ones and defaults. `now` is aware. Raises ValueError."""
         known = {one.name: one for one in self.parameters}
         for name in given:
             if name not in known:
@@ -76,7 +76,7 @@ def _value(name: str, text: str, parameter: QuestionParameter, now: datetime) ->
 
 
 def _number(text: str) -> int | float | str:
-    """The text itself where it is no number."""
+    """The number that the text is, else the text."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -96,7 +96,7 @@ def _literal(text: str) -> str:
 
 @cache
 def questions() -> Sequence[Question]:
-    """All, in the order of the file: by topic."""
+    """All questions in the order of the file, by topic."""
     from importlib.resources import files
 
     found, topic = [], ""
@@ -112,7 +112,7 @@ def questions() -> Sequence[Question]:
 
 
 def question_named(name: str) -> Question:
-    """Raises ValueError, which names the nearest."""
+    """The question with that name. Raises ValueError, which names the nearest one."""
     by_name = {one.name: one for one in questions()}
     if name not in by_name:
         near = get_close_matches(name, by_name, n=1)

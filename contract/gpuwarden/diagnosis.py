@@ -1,7 +1,6 @@
-"""Defines a diagnosis: why a GPU, or a job on several, is as slow as it is, and what to do about it.
+"""Defines a diagnosis: why a GPU, or a job on several, is slow, and what to do about it.
 
-Rules name classes from observations, the store keeps them, people and rules read them. The evidence
-of a diagnosis is a list of measurements, each with the threshold that it was held against.
+Its evidence is a list of measurements, each with the threshold that it was compared with.
 """
 
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import Protocol
 
 
 class Bottleneck(StrEnum):
-    """What holds a GPU or a job up."""
+    """Why a GPU or a job is slow."""
 
     THROTTLED = "throttled"
     HUNG_BLOCKED = "hung_blocked"
@@ -49,8 +48,8 @@ MEANINGS: dict[Bottleneck, str] = {
     Bottleneck.THROTTLED: "Heat or the power supply holds the clocks down.",
     Bottleneck.HUNG_BLOCKED: "A job that had worked stands still: its GPUs and processes do nothing.",
     Bottleneck.HUNG_SPIN: "All GPUs of a job spin in a kernel that does no work.",
-    Bottleneck.IDLE_FREE: "Nothing runs, and nobody holds it.",
-    Bottleneck.IDLE_HELD: "Nothing runs, but a process holds it.",
+    Bottleneck.IDLE_FREE: "Nothing runs, and nobody holds the GPU.",
+    Bottleneck.IDLE_HELD: "Nothing runs, but a process holds the GPU.",
     Bottleneck.SERVING: "A server: it does what is asked of it, no more.",
     Bottleneck.CHECKPOINT: "Pauses while checkpoints are written.",
     Bottleneck.EVALUATION: "Pauses of some seconds in which the main thread computes, not the GPU.",
@@ -94,18 +93,18 @@ INPUT_BOUND = frozenset(
 """Classes of a GPU that waits for its data."""
 
 HEALTHY = frozenset({Bottleneck.COMPUTE_BOUND, Bottleneck.BUSY, Bottleneck.SERVING})
-"""Classes that need nothing done."""
+"""Classes that need no action."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One measurement of a window, held against a threshold; the window lies before `seen_at`."""
+    """A measurement over a window before `seen_at`, compared with a threshold."""
 
     feature: str
     """Name of the feature; docs/diagnosis.md has its unit, formula and source."""
     value: float
     comparison: str
-    """`>=` or `<`: how `value` is to be to the threshold."""
+    """`>=` or `<`: how `value` compares with the threshold."""
     threshold: float
     text: str
     """The same for people."""
@@ -126,13 +125,13 @@ class Diagnosis:
     advice: str | None
     evidence: Sequence[Evidence] = ()
     misses: Sequence[str] = ()
-    """Other classes that it nearly was, and what spoke against each."""
+    """Other classes that nearly matched, and why each did not."""
     stall: float | None = None
     """Share of the time in which the GPU (of a job: its GPUs on average) did nothing."""
     usd_per_hour: float | None = None
-    """What is lost an hour; None: unknown, or nothing."""
+    """Loss per hour; None: unknown, or no loss."""
     cause: str | None = None
-    """Subject of what it waits for: the GPU that holds up the job."""
+    """Subject of the GPU that it waits for."""
     node: str | None = None
     gpu: int | None = None
     job: str | None = None
@@ -140,18 +139,18 @@ class Diagnosis:
     gpus: int = 1
     began_at: datetime
     seen_at: datetime
-    """When it was last found to be so; saved now and then, not at each look."""
+    """Last evaluation that found it; saved at intervals, not at each evaluation."""
     ended_at: datetime | None = None
     simulated: bool = False
 
 
 class DiagnosisStore(Protocol):
-    """Where diagnoses are kept: the `diagnoses` table."""
+    """Stores diagnoses: the `diagnoses` table."""
 
     async def open_diagnoses(self) -> Sequence[Diagnosis]:
         """Episodes that have not ended, as last saved."""
         ...
 
     async def save_diagnoses(self, diagnoses: Sequence[Diagnosis]) -> None:
-        """Insert or update by (subject, began_at); durable when it returns."""
+        """Insert or update by (subject, began_at), durably."""
         ...

@@ -1,4 +1,4 @@
-"""Defines the checks of both parts' doctors: what was found, how bad it is, and the command that mends it."""
+"""Defines the checks of `doctor` commands: the finding, its severity, and the remedy."""
 
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,35 +9,35 @@ from pathlib import Path
 OK, WARN, FAIL = "ok", "warn", "fail"
 
 ENDS_SOON = timedelta(days=21)
-"""From so long before its end on a certificate is worth a warning."""
+"""Certificates that expire within this time are a warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Something that is needed, and whether it is there."""
+    """The result of one check."""
 
     name: str
     status: str
-    """ok; warn: it goes on without; fail: samples are lost, do not arrive, or nobody is told."""
+    """ok; warn: it works without; fail: samples are lost or do not arrive, or notifications are not sent."""
     finding: str
     remedy: str = ""
-    """What mends it; empty where nothing has to be."""
+    """What to do; empty: nothing."""
 
 
 def worst(checks: Iterable[Check]) -> str:
-    """The worst status there is."""
+    """The worst status of the checks."""
     return max((check.status for check in checks), key=(OK, WARN, FAIL).index, default=OK)
 
 
 def size_text(size_bytes: float) -> str:
-    """A size for people."""
+    """A size as text: `512 MiB`, `1.5 GiB`."""
     if size_bytes >= 2**30:
         return f"{size_bytes / 2**30:.1f} GiB"
     return f"{size_bytes / 2**20:.0f} MiB"
 
 
 def check_life(name: str, what: str, ends_at: datetime, now: datetime, remedy: str) -> Check:
-    """Whether something with an end, such as a certificate, lasts for a while yet."""
+    """Check that a certificate or the like does not expire soon."""
     left = ends_at - now
     if left <= timedelta(0):
         return Check(name, FAIL, f"{what} has expired on {ends_at:%Y-%m-%d}", remedy)
@@ -46,13 +46,13 @@ def check_life(name: str, what: str, ends_at: datetime, now: datetime, remedy: s
 
 
 Ask = Callable[[Sequence[str]], str]
-"""Runs a command and gives what it prints; raises OSError where it cannot."""
+"""Runs a command and returns its output; raises OSError."""
 
 
 def check_unit(
     name: str, part: str, *, is_systemd: bool | None = None, ask: Ask | None = None
 ) -> Check | None:
-    """State of the part's systemd unit; None: the host has no systemd, or no unit of that name."""
+    """Check the part's systemd unit; None: the host has no systemd, or no such unit."""
     here = Path("/run/systemd/system").is_dir() if is_systemd is None else is_systemd
     if not here:
         return None

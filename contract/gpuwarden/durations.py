@@ -1,4 +1,4 @@
-"""Reads and writes durations as people do: `90s`, `10m`, `2h`, `1d`; and back as `2 h 05 min`."""
+"""Parses durations such as `90s`, `10m`, `2h`, `1d`, and formats them as `2 h 05 min`."""
 
 import re
 from datetime import datetime, timedelta
@@ -8,13 +8,13 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def seconds_of(text: str) -> float | None:
-    """Seconds that a duration such as `10m` means; None where the text is not a duration."""
+    """Seconds of a duration such as `10m`; None: the text is not a duration."""
     match = _PATTERN.match(text)
     return int(match[1]) * _SECONDS[match[2]] if match else None
 
 
 def span_of(text: str, name: str) -> timedelta:
-    """A duration that is not 0, as given for `name`. Raises ValueError."""
+    """A duration above 0; `name` is the parameter in the error. Raises ValueError."""
     seconds = seconds_of(text)
     if not seconds:
         raise ValueError(f"{name} {text} is not a duration; write 6h or 7d")
@@ -22,7 +22,7 @@ def span_of(text: str, name: str) -> timedelta:
 
 
 def instant_before(now: datetime, text: str, name: str) -> datetime:
-    """The instant so long before now, as given for `name`. Raises ValueError."""
+    """The instant that long before now; `name` is the parameter in the error. Raises ValueError."""
     try:
         return now - span_of(text, name)
     except OverflowError:
@@ -42,7 +42,7 @@ def readable(seconds: float) -> str:
 
 
 def exact(seconds: float) -> str:
-    """`0:25:00`, `26:03:04.5`: hours, minutes and seconds, with nothing lost but below a millisecond."""
+    """`0:25:00`, `26:03:04.5`: hours, minutes and seconds, exact to the millisecond."""
     ms = round(abs(seconds) * 1000)
     whole, rest = divmod(ms, 1000)
     sign = "-" if seconds < 0 and ms else ""

@@ -1,4 +1,4 @@
-"""Small files that must be whole and their owner's alone: written beside, synced, and renamed."""
+"""Writes small files atomically and readable by their owner only: a temporary file, fsync, rename."""
 
 import os
 from pathlib import Path
@@ -12,10 +12,10 @@ Owner = tuple[int, int]
 def write_whole(
     path: Path, content: bytes, *, mode: int = 0o600, owner: Owner | None = None
 ) -> None:
-    """Put `content` in the place of whatever the path holds; also after a crash it is one or the other.
+    """Replace a file's content; after a crash the file has the old or the new content.
 
-    `owner`: user and group ids; None: written by root, it belongs to the owner of its folder, whose
-    service reads it. Raises OSError.
+    `owner`: user and group ids. Without it a file that root writes belongs to the owner of its folder,
+    whose service reads it. Raises OSError.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -23,7 +23,7 @@ def write_whole(
     handle = os.open(beside, flags, mode)
     try:
         with os.fdopen(handle, "wb") as file:
-            os.fchmod(file.fileno(), mode)  # whatever the umask
+            os.fchmod(file.fileno(), mode)  # independent of the umask
             if os.geteuid() == 0:
                 folder_stat = path.parent.stat()
                 os.fchown(file.fileno(), *(owner or (folder_stat.st_uid, folder_stat.st_gid)))
@@ -38,7 +38,7 @@ def write_whole(
 
 
 def sync_folder(path: Path) -> None:
-    """Have the names in a folder on disk. Raises OSError."""
+    """fsync a folder, so that its names are on disk. Raises OSError."""
     number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(number)
@@ -47,7 +47,7 @@ def sync_folder(path: Path) -> None:
 
 
 def sync_tree(path: Path) -> None:
-    """Have a folder, and all that is in it, on disk. Raises OSError."""
+    """fsync a folder and everything in it. Raises OSError."""
     for folder, _, names in os.walk(path, topdown=False):
         for name in names:
             number = os.open(os.path.join(folder, name), os.O_RDONLY)
@@ -59,7 +59,7 @@ def sync_tree(path: Path) -> None:
 
 
 def mark_of(path: Path) -> Mark | None:
-    """What changes when the file does; None: there is none, or it cannot be seen."""
+    """Inode, size and modification time, which change with the file; None: there is no readable file."""
     try:
         found = path.stat()
     except OSError:
@@ -68,7 +68,7 @@ def mark_of(path: Path) -> Mark | None:
 
 
 def make_folder(path: Path, *, mode: int = 0o755) -> None:
-    """Make a folder and those above it; made by root, they belong to the owner of the first that was there.
+    """Make a folder and its parents. If root makes them, they belong to the owner of the nearest existing parent.
 
     Raises OSError.
     """

@@ -1,7 +1,7 @@
-"""Makes OpenSSL trust the authorities of the host, wherever its distribution keeps them.
+"""Makes OpenSSL trust the certificate authorities of the host, for the paths of all distributions.
 
-OpenSSL looks where it was told to when it was built. The one in bundles was told Debian's and Ubuntu's folder,
-in which other distributions have nothing. Sources: ca-certificates(8) of Debian, update-ca-trust(8) of Red Hat,
+OpenSSL reads the folder that was set when it was built. In bundles that is the folder of Debian and Ubuntu,
+which other distributions do not use. Sources: ca-certificates(8) of Debian, update-ca-trust(8) of Red Hat,
 update-ca-certificates(8) of SUSE.
 """
 
@@ -25,7 +25,7 @@ def use_host_authorities(
     folder: Path = FOLDER,
     files: Iterable[Path] = FILES,
 ) -> None:
-    """Set SSL_CERT_FILE, unless a person has set it or OpenSSL finds certificates in `folder` by itself."""
+    """Set SSL_CERT_FILE, unless it is set or OpenSSL finds certificates in `folder`."""
     if environ.get("SSL_CERT_FILE") or environ.get("SSL_CERT_DIR") or _has_links(folder):
         return
     found = next((path for path in files if path.is_file()), None)
@@ -34,7 +34,7 @@ def use_host_authorities(
 
 
 def _has_links(folder: Path) -> bool:
-    """Whether certificates are there by the hash of their subject, as OpenSSL looks for them."""
+    """Whether the folder has certificates named by the hash of their subject, as OpenSSL needs them."""
     with suppress(OSError), os.scandir(folder) as entries:
         return any(entry.name.endswith(".0") for entry in entries)
     return False

@@ -1,4 +1,4 @@
-"""Defines an incident: alerts with one cause, under the alert that it follows from (its root)."""
+"""Defines an incident: alerts with one cause; the alert of the cause is its root."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from gpuwarden.clock import to_ms
 
 
 class IncidentState(StrEnum):
-    """Open while any of its alerts fires. A merged one goes on in another."""
+    """Open while any of its alerts fires. A merged one continues in another."""
 
     OPEN = "open"
     RESOLVED = "resolved"
@@ -25,14 +25,14 @@ class IncidentAlert:
 
     fingerprint: str
     active_at: datetime
-    """With the fingerprint, the episode of the alert; the newest where it fired again."""
+    """Identifies the episode, together with the fingerprint; the newest if it fired again."""
     rule: str
     labels: Mapping[str, str]
     cause: str | None = None
-    """Fingerprint of the alert of this incident that it follows from; None: it follows from none."""
+    """Fingerprint of the alert in this incident that caused it; None: a root."""
     joined_at: datetime
     ended_at: datetime | None = None
-    """When it stopped firing; None: it fires."""
+    """When it stopped firing; None: it still fires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,31 +42,31 @@ class Incident:
     id: str
     state: IncidentState = IncidentState.OPEN
     root: str
-    """Fingerprint of the alert that stands for it: the cause of the others, or the gravest of equals."""
+    """Fingerprint of the root alert: the cause of the others, or the worst of several roots."""
     rule: str
     """Rule of the root."""
     severity: Severity
-    """The worst of what fires; of what fired last where nothing does."""
+    """The worst of the firing alerts; if none fires, of the last ones."""
     consequence: Consequence
     summary: str
     remedy: str
     place: str
-    """Where, in words: `n1 GPU 3`, `rack r7`, `job 4711`."""
+    """The place as text: `n1 GPU 3`, `rack r7`, `job 4711`."""
     labels: Mapping[str, str]
-    """What the alerts of the root's rule have in common, a label of their nodes among it."""
+    """Labels that the alerts of the root's rule share, also those of their nodes."""
     nodes: int
     """Nodes of the alerts of the root's rule."""
     roots: int
-    """Alerts of the root's rule that follow from no other."""
+    """Number of alerts of the root's rule without a cause."""
     members: Mapping[str, IncidentAlert] = field(default_factory=dict)
-    """Alerts by fingerprint, those that are over too."""
+    """Alerts by fingerprint, also resolved ones."""
     usd_per_hour: float | None = None
     owner: str | None = None
-    """Username of whom all alerts of the root's rule concern; None: several or unknown."""
+    """Username of the owner of all alerts of the root's rule; None: several or unknown."""
     muted: str | None = None
     """Why it notifies nobody: its roots are silenced or acknowledged; None: it notifies."""
     unknown_since: datetime | None = None
-    """Since when nobody can say of any of its alerts whether it still holds; None: of some one can."""
+    """Since when the state of all its alerts is unknown; None: that of some alert is known."""
     simulated: bool = False
     began_at: datetime
     opened_at: datetime
@@ -75,23 +75,23 @@ class Incident:
 
     @property
     def firing(self) -> list[IncidentAlert]:
-        """Its alerts that fire."""
+        """Its firing alerts."""
         return [member for member in self.members.values() if member.ended_at is None]
 
 
 class IncidentStore(Protocol):
-    """Where incidents are kept: the tables `incidents` and `incident_alerts`."""
+    """Stores incidents: the tables `incidents` and `incident_alerts`."""
 
     async def incidents_since(self, resolved_after: datetime) -> Sequence[Incident]:
         """Open incidents, and those resolved after an instant, with all their alerts."""
         ...
 
     async def save_incidents(self, incidents: Sequence[Incident]) -> None:
-        """Insert or update by id; durable when it returns."""
+        """Insert or update by id, durably."""
         ...
 
 
 def incident_id(fingerprint: str, fired_at: datetime) -> str:
-    """Identity of the incident that an alert's firing opened: 12 hex digits, the same in every process."""
+    """Identity of the incident that a firing alert opens: 12 hex digits, the same in every process."""
     text = f"{fingerprint}/{to_ms(fired_at)}"
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()

@@ -1,6 +1,6 @@
-"""Reads what a job used of CPU, memory and GPUs, per node, for command, comment and mail: the same figures in all.
+"""Reads how much CPU, memory and GPU a job used on each node, for the command, the Slurm comment and the mail.
 
-`read` asks; everything else here is pure. What nobody measured is None.
+`read` runs the queries; everything else is pure. A value that was not measured is None.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from gpuwarden.query import Querier
 DETAIL = timedelta(minutes=30)
 """Jobs that ran longer are read from minutes, not from samples."""
 LOOK_BACK = timedelta(days=30)
-"""How far back a job is looked for that Slurm's notes do not tell of."""
+"""How far back a job is searched that Slurm's data does not have."""
 
 _SLURM_JOB = "SELECT * FROM slurm_jobs WHERE slurm_job_id = $job"
 _SEEN_JOB = """
@@ -83,7 +83,7 @@ GROUP BY bottleneck ORDER BY seconds DESC, bottleneck LIMIT 3
 
 @dataclass(frozen=True, slots=True)
 class JobGpu:
-    """A GPU of the job, while the job had it."""
+    """A GPU of the job, during the job."""
 
     gpu: int | None
     gpu_uuid: str
@@ -104,13 +104,13 @@ class JobNode:
     cpus: int | None = None
     cpu_seconds: float | None = None
     memory_used_bytes: int | None = None
-    """The most that the job used at a time."""
+    """Peak of the job's memory."""
     memory_limit_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class JobVerdict:
-    """What held the job up, and for how long."""
+    """Why the job was slow, and for how long."""
 
     bottleneck: str
     summary: str
@@ -120,14 +120,14 @@ class JobVerdict:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """A job and what it used."""
+    """A job and its resource usage."""
 
     job: str
     facts: Mapping[str, Any]
-    """Columns of `slurm_jobs`; fewer where Slurm does not tell of the job."""
+    """Columns of `slurm_jobs`; fewer if Slurm's data does not have the job."""
     begin: datetime
     end: datetime
-    """When it ended; of one that runs, when it was asked for."""
+    """End of the job; for a running one the time of the report."""
     nodes: tuple[JobNode, ...]
     verdicts: tuple[JobVerdict, ...] = ()
     gpu_hours: float | None = None
@@ -146,12 +146,12 @@ class JobReport:
 
     @property
     def gpus(self) -> tuple[JobGpu, ...]:
-        """Of all nodes."""
+        """GPUs of all nodes."""
         return tuple(gpu for node in self.nodes for gpu in node.gpus)
 
     @property
     def cpu_share(self) -> float | None:
-        """CPU time used, as a share of the CPUs that it had; None where a node does not tell."""
+        """CPU time used, as a share of its CPUs; None: not measured on some node."""
         used = [node.cpu_seconds for node in self.nodes]
         cpus = [node.cpus for node in self.nodes]
         if not self.nodes or not self.seconds or None in used or None in cpus:
@@ -161,20 +161,20 @@ class JobReport:
 
     @property
     def memory_share(self) -> float | None:
-        """Peak of the memory, as a share of what it was given; None where a node does not tell."""
+        """Peak of the memory, as a share of its limit; None: not measured on some node."""
         pairs = [(node.memory_used_bytes, node.memory_limit_bytes) for node in self.nodes]
         known = [(used, limit) for used, limit in pairs if used is not None and limit]
         return sum(u for u, _ in known) / sum(limit for _, limit in known) if known else None
 
     @property
     def gpu_share(self) -> float | None:
-        """Utilization of its GPUs, 0 to 1, those alone that were measured."""
+        """Mean utilization of the measured GPUs, 0 to 1."""
         known = [gpu.util_percent for gpu in self.gpus if gpu.util_percent is not None]
         return sum(known) / len(known) / 100 if known else None
 
     @property
     def gpu_memory_share(self) -> float | None:
-        """Peak of the GPUs' memory, as a share of what they have."""
+        """Peak of the GPU memory, as a share of its size."""
         known = [
             (gpu.memory_used_bytes, gpu.memory_total_bytes)
             for gpu in self.gpus
@@ -226,7 +226,7 @@ def nodes_of(
     trees: Sequence[Mapping[str, Any]],
     seconds: float,
 ) -> tuple[JobNode, ...]:
-    """Each node's part. What the control group of the job says counts before the sum of its GPU processes."""
+    """Usage by node. The values of the job's cgroup take precedence over the sum of its GPU processes."""
     cgroups = {row["node"]: row for row in noted}
     processes = {row["node"]: row for row in trees}
     names = {row["node"] for row in gpus if row["node"] is not None}

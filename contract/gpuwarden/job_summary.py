@@ -1,4 +1,4 @@
-"""Says what a job used: as a screen, as notes on what to change, and as a comment in Slurm's accounting.
+"""Formats a job report: as text, as notes on what to change, and as a comment in Slurm's accounting.
 
 The comment has the form of jobstats (https://github.com/PrincetonUniversity/jobstats, docs/setup/summaries.md):
 "JS1:" and base64 of gzipped JSON. A Slurm whose sacctmgr turns comments into lower case (22.05) cannot keep
@@ -17,19 +17,19 @@ from gpuwarden.job_report import JobReport
 
 JS1, LOWER = "JS1:", "gw1:"
 SHORT_S = 60.0
-"""A job that ran for less has no figures to speak of: "JS1:Short"."""
+"""A shorter job has no useful figures: its comment is "JS1:Short"."""
 COMMENT_MAX = 60_000
 """Bytes: the column of Slurm's database takes 65,535."""
 WIDTH = 80
 BAR = 40
 IDLE_PERCENT = 1.0
-"""A GPU that never was above it did nothing for the job."""
+"""A GPU that never exceeded this utilization was not used."""
 LOW_GPU, LOW_CPU, LOW_MEMORY, LOW_TIME = 0.15, 0.2, 0.2, 0.2
-"""Shares below which there is a note."""
+"""Shares below which a note is made."""
 
 
 def summary(report: JobReport) -> dict[str, Any]:
-    """The job's figures as jobstats has them; what was not measured is left out."""
+    """The job's figures in the format of jobstats, without values that were not measured."""
     nodes: dict[str, Any] = {}
     for node in report.nodes:
         part: dict[str, Any] = {
@@ -51,7 +51,7 @@ def summary(report: JobReport) -> dict[str, Any]:
 
 
 def comment(report: JobReport, *, keeps_case: bool = True) -> str:
-    """What is written into the job's AdminComment. `keeps_case`: Slurm keeps capital letters."""
+    """Text for the job's AdminComment. `keeps_case`: Slurm keeps capital letters."""
     prefix = JS1 if keeps_case else LOWER
     if report.seconds < SHORT_S:
         return f"{prefix}{'Short' if keeps_case else 'short'}"
@@ -65,7 +65,7 @@ def comment(report: JobReport, *, keeps_case: bool = True) -> str:
 
 
 def parse_comment(text: str) -> dict[str, Any] | None:
-    """The figures of a comment; None where it has none. Raises ValueError for one that is broken."""
+    """The figures in a comment; None: it has none. Raises ValueError for a damaged comment."""
     if text.lower() in ("", "js1:short", "js1:none", "gw1:short", "gw1:none"):
         return None
     try:
@@ -83,7 +83,7 @@ def parse_comment(text: str) -> dict[str, Any] | None:
 
 
 def notes(report: JobReport) -> list[str]:
-    """What its owner might change, most important first."""
+    """Advice for the owner, most important first."""
     return [
         *_gpu_notes(report),
         *_verdict_notes(report),
@@ -139,7 +139,7 @@ def _time_notes(report: JobReport) -> Iterator[str]:
 
 
 def screen(report: JobReport) -> str:
-    """All of it for a person, in lines of at most 80 characters."""
+    """The report as text, in lines of at most 80 characters."""
     lines = [_ruled("Job report"), *_head(report), "", _ruled("Utilization")]
     lines += [
         _bar("CPU", report.cpu_share),
@@ -258,7 +258,7 @@ def _text(value: Any) -> str | None:
 
 
 def record(report: JobReport) -> dict[str, Any]:
-    """All of it for programs."""
+    """The report as a dictionary for JSON."""
     facts = {k: v.isoformat() if isinstance(v, datetime) else v for k, v in report.facts.items()}
     used: Sequence[tuple[str, float | None]] = (
         ("cpu", report.cpu_share), ("memory", report.memory_share),

@@ -1,4 +1,4 @@
-"""Says whether rules have judged the fleet: where they have not, that nothing fires means nothing."""
+"""Defines whether the rules have judged the fleet; until then the absence of alerts says nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ NAMED_MAX = 3
 
 
 class JudgementState(StrEnum):
-    """Whether what the alerts say holds now."""
+    """Whether the alerts reflect the current state."""
 
     YES = "judged"
     NOT_YET = "not_judged"
     """A rule has not run on fresh data since the start."""
     STALE = "stale"
-    """A rule has not run on fresh data for long."""
+    """A rule has not run on fresh data for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class Judgement:
 
     state: JudgementState
     since: datetime | None
-    """Since when it is not judged; None: it is, or the rules have not started."""
+    """Since when the fleet is not judged; None: it is judged, or the rules have not started."""
     rules: int
     judged: int
-    """Rules that have run on fresh data, lately and since the start."""
+    """Number of rules that have run on fresh data recently and since the start."""
     waiting: tuple[str, ...] = ()
-    """Names of the others."""
+    """Names of the other rules."""
 
     @property
     def sentence(self) -> str:
@@ -53,7 +53,7 @@ class Judgement:
         return ", ".join(self.waiting[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
 
     def document(self) -> dict[str, Any]:
-        """As the API answers it."""
+        """The JSON of the API."""
         return {
             "state": self.state.value,
             "since": iso_text(self.since) if self.since else None,
@@ -68,6 +68,6 @@ NOT_STARTED = Judgement(JudgementState.NOT_YET, None, 0, 0)
 
 
 def unjudged(document: Mapping[str, Any]) -> str | None:
-    """The sentence of an API's document; None: the fleet is judged, or nobody says."""
+    """The sentence of the API's JSON; None: the fleet is judged, or its state is missing."""
     is_known = document.get("state") in (JudgementState.NOT_YET, JudgementState.STALE)
     return str(document["sentence"]) if is_known else None

@@ -1,4 +1,4 @@
-"""Starting, stopping and reporting to systemd, the same way in every part."""
+"""Stops parts on signals, and notifies systemd of their state."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ async def until(stop: asyncio.Event, seconds: float) -> bool:
 def stop_on_signals(stop: asyncio.Event) -> None:
     """SIGTERM and SIGINT set `stop`; another SIGINT a second or more later ends the process at once.
 
-    Nearer ones are the same wish: wrappers such as timeout(1) signal a process and its group.
+    Earlier ones are repetitions: wrappers such as timeout(1) signal a process and its group.
     """
     loop = asyncio.get_running_loop()
     asked_at: float | None = None
@@ -47,7 +47,7 @@ def stop_on_signals(stop: asyncio.Event) -> None:
 
 
 def boot_id() -> str:
-    """The kernel's boot id, /proc/sys/kernel/random/boot_id; elsewhere a name of this process."""
+    """The kernel's boot id, /proc/sys/kernel/random/boot_id; without one an id of this process."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -58,7 +58,7 @@ def notify(state: str) -> bool:
     """Tell systemd `READY=1`, `STOPPING=1`, `WATCHDOG=1`, `EXTEND_TIMEOUT_USEC=...` or `STATUS=...`
     (sd_notify(3)).
 
-    False where no service manager listens.
+    False: no service manager listens.
     """
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
@@ -66,7 +66,7 @@ def notify(state: str) -> bool:
     if address.startswith("@"):
         address = "\0" + address[1:]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        # One that reads nothing must not stop the process that it watches.
+        # A service manager that does not read must not block this process.
         sock.settimeout(_NOTIFY_S)
         try:
             sock.sendto(state.encode(), address)
@@ -76,7 +76,7 @@ def notify(state: str) -> bool:
 
 
 def watchdog_interval_s() -> float | None:
-    """Half of the watchdog's time, WATCHDOG_USEC (sd_watchdog_enabled(3)); None without one."""
+    """Half of WATCHDOG_USEC (sd_watchdog_enabled(3)); None: no watchdog."""
     usec = os.environ.get("WATCHDOG_USEC", "")
     pid = os.environ.get("WATCHDOG_PID", str(os.getpid()))
     if not usec.isdigit() or pid != str(os.getpid()):
@@ -85,7 +85,7 @@ def watchdog_interval_s() -> float | None:
 
 
 async def feed_watchdog(stop: asyncio.Event, is_alive: Callable[[], bool]) -> None:
-    """Feed systemd's watchdog for as long as `is_alive()` sees progress; no watchdog, no loop."""
+    """Notify systemd's watchdog while `is_alive()`; returns at once without a watchdog."""
     interval_s = watchdog_interval_s()
     if interval_s is None:
         return

@@ -1,9 +1,9 @@
-"""Logging: `key=value` text on stderr, or a JSON object a line.
+"""Formats logs: `key=value` text on stderr, or one JSON object per line.
 
 Levels by consequence. ERROR: data lost or an operator is needed. WARNING: degraded, nothing lost.
-INFO: life cycle, a handful an hour. DEBUG: every cycle. Messages are constant; what varies goes
-into `extra`. journald adds time and unit itself, so the text form has a time only on a terminal; to
-journald each line bears its priority, so that `journalctl -p warning` finds what it should.
+INFO: life cycle, a handful an hour. DEBUG: every cycle. Messages are constant; values go into
+`extra`. journald adds time and unit, so the text has a time on a terminal only. Lines to journald begin with
+their priority, for `journalctl -p warning`.
 """
 
 import json
@@ -22,7 +22,7 @@ _PLAIN = re.compile(r"[^\s\"=]+\Z")
 
 
 def fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What the caller passed in `extra`."""
+    """The values that the caller passed in `extra`."""
     return {k: v for k, v in vars(record).items() if k not in _STANDARD}
 
 
@@ -52,7 +52,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -68,7 +68,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class JournalFormatter(logging.Formatter):
-    """Lines of another formatter with their priority in front, as sd-daemon(3) has it; journald takes it off."""
+    """Lines of another formatter after their priority (sd-daemon(3)), which journald removes."""
 
     def __init__(self, inner: logging.Formatter) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (0, 
 
 
 def is_journal(file: int, environment: Mapping[str, str]) -> bool:
-    """Whether a file descriptor leads to journald, by JOURNAL_STREAM (systemd.exec(5))."""
+    """Whether a file descriptor is connected to journald, by JOURNAL_STREAM (systemd.exec(5))."""
     try:
         found = os.fstat(file)
     except OSError:

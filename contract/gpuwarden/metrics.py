@@ -1,4 +1,4 @@
-"""The catalogue: one row per metric, the single source of every column, unit and meaning.
+"""Defines the catalogue: one row per metric, the single source of every column, unit and meaning.
 
 Arrow schemas, DuckDB tables, `docs/metrics.md` and the exporters are made from it. Adding a metric
 is one row and one line in a probe. The last part of a name is its unit; `_total` marks a counter,
@@ -30,10 +30,10 @@ class Type(Enum):
 
 
 class Kind(StrEnum):
-    """What may be done with a metric's values."""
+    """Which calculations make sense with a metric's values."""
 
     GAUGE = "gauge"  # may be averaged
-    COUNTER = "counter"  # only differences mean something; falls only when its source is reset
+    COUNTER = "counter"  # only differences are meaningful; falls only when its source is reset
     FLAGS = "flags"  # a bit mask: decode it, never average it
 
 
@@ -52,13 +52,13 @@ class Metric:
     dcgm_49: str | None = None
     cadence_s: int = 1
     limits: tuple[float, float] | None = None
-    """Smallest and largest value that can be true; the collector refuses rows outside."""
+    """Smallest and largest possible value; the collector refuses rows outside."""
     summary: tuple[str, ...] | None = None
-    """How a window of values is summarised, where kind and cadence do not say it."""
+    """How to summarise a window of values, if kind and cadence do not say it."""
 
     @property
     def rollup(self) -> tuple[str, ...]:
-        """How a window of values is summarised."""
+        """How to summarise a window of values."""
         if self.summary is not None:
             return self.summary
         match self.kind:
@@ -438,7 +438,7 @@ CLOCKS_EVENT_REASONS: dict[int, str] = {
 
 
 def reason_names(bits: int) -> Iterator[str]:
-    """Names of the bits that are set; an unknown bit is named by its value, never dropped."""
+    """Names of the bits that are set; the name of an unknown bit is its value."""
     remaining = bits
     while remaining:
         bit = remaining & -remaining

@@ -19,19 +19,19 @@ _UNTRUSTED, _TRUSTED = "untrusted comment: ", "trusted comment: "
 
 
 class SignatureError(ValueError):
-    """A key or a signature that is none, or is not of this file; one sentence."""
+    """A key or signature is malformed, or of another file; one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """What signatures are checked with."""
+    """A public key."""
 
     id: bytes
     key: bytes
 
     @classmethod
     def parse(cls, text: str) -> "PublicKey":
-        """From the line that begins with RW, or a file with a comment before it. Raises SignatureError."""
+        """Parse the line that begins with RW, or a file with a comment before it. Raises SignatureError."""
         lines = [line for line in text.split("\n") if line.strip() and not _is_comment(line)]
         raw = _decoded(lines[0] if len(lines) == 1 else "", "the public key")
         if len(raw) != 2 + _ID_BYTES + _KEY_BYTES or raw[:2] != _PLAIN:
@@ -42,7 +42,7 @@ class PublicKey:
 
     @property
     def text(self) -> str:
-        """As minisign writes its file."""
+        """The key file as minisign writes it."""
         line = base64.b64encode(_PLAIN + self.id + self.key).decode()
         return f"{_UNTRUSTED}minisign public key {self.id[::-1].hex().upper()}\n{line}\n"
 
@@ -74,10 +74,10 @@ def verify(key: PublicKey, signature: str, content: bytes) -> str:
 
     lines = signature.rstrip("\n").split("\n")
     if len(lines) != 4 or not lines[0].startswith(_UNTRUSTED) or not lines[2].startswith(_TRUSTED):
-        raise SignatureError("the signature is none of minisign: it has four lines")
+        raise SignatureError("this is not a minisign signature: those have four lines")
     raw, both = _decoded(lines[1], "the signature"), _decoded(lines[3], "the signature")
     if len(raw) != 2 + _ID_BYTES + _SIGNATURE_BYTES or raw[:2] not in (_PLAIN, _HASHED):
-        raise SignatureError("the signature is of a kind that is not known")
+        raise SignatureError("the signature has an unknown algorithm")
     if raw[2:10] != key.id:
         raise SignatureError(f"it is signed by another key, {raw[9:1:-1].hex().upper()}")
     signed = hashlib.blake2b(content).digest() if raw[:2] == _HASHED else content
@@ -101,4 +101,4 @@ def _decoded(line: str, what: str) -> bytes:
     try:
         return base64.b64decode(line, validate=True)
     except (binascii.Error, ValueError):
-        raise SignatureError(f"{what} is none of minisign: it is not base64") from None
+        raise SignatureError(f"{what} is not from minisign: it is not base64") from None

@@ -1,13 +1,13 @@
-"""GPU models: what the device cannot be asked for, above all a price.
+"""Defines GPU models: values that a device does not report, above all its price.
 
-Ask the device first (power limits, temperatures, PCIe, NVLink count, memory): this table supplies
-bandwidth, dense FP16/BF16 TFLOPS and price, and what the simulator needs to imitate a model.
+The device reports power limits, temperatures, PCIe, NVLink count and memory. This table adds bandwidth, dense
+FP16/BF16 TFLOPS and price, and values with which the simulator imitates a model.
 
 Sources: memory, bandwidth, TFLOPS, TDP and links from NVIDIA's and AMD's data sheets. Idle power,
 clocks and SXM limits as observed in nvidia-smi dumps of that model where one exists. Prices are
 on-demand USD per GPU-hour, of the provider named, taken in mid-2026 from the SkyPilot catalogue
 and gpuhunt; older parts from AWS's, GCP's and Azure's list prices divided by GPUs. They are
-defaults that an operator is expected to replace (docs/money.md).
+defaults, which an operator should replace (docs/money.md).
 """
 
 import re
@@ -18,7 +18,7 @@ GIB = 1024**3
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """On-demand price of one GPU for an hour, who asks it, and when that was read."""
+    """On-demand price of one GPU per hour, its provider, and when it was read."""
 
     usd_per_hour: float
     provider: str
@@ -44,7 +44,7 @@ class GpuModel:
 
     @property
     def driver_name(self) -> str:
-        """A name as the driver would give it; the simulator's."""
+        """A name such as the driver reports, for the simulator."""
         vendor = "AMD Instinct" if self.name.startswith("MI") else "NVIDIA"
         return f"{vendor} {self.name}"
 
@@ -99,10 +99,10 @@ _MIG_DEVICE = re.compile(r"\bMIG\b")
 
 
 def find_model(driver_name: str) -> GpuModel | None:
-    """The catalogue's row for a name as the driver gives it, such as "NVIDIA H100 80GB HBM3".
+    """The model for a driver's name such as "NVIDIA H100 80GB HBM3"; None: unknown.
 
-    A part of a GPU ("NVIDIA H100 80GB HBM3 MIG 1g.10gb") is no row: it has neither the whole GPU's
-    power nor its price.
+    A MIG device ("NVIDIA H100 80GB HBM3 MIG 1g.10gb") has no model: power and price are those of a whole
+    GPU.
     """
     if _MIG_DEVICE.search(driver_name):
         return None
@@ -113,9 +113,9 @@ def find_model(driver_name: str) -> GpuModel | None:
 
 
 def model_named(name: str) -> GpuModel:
-    """The model with that catalogue name or a unique start of it ("H200").
+    """The model with that catalogue name or a unique prefix of it ("H200").
 
-    Raises ValueError, naming what exists, when there is none or several.
+    Raises ValueError, with the possible names, for none or several.
     """
     wanted = name.upper()
     exact = [m for m in MODELS if m.name.upper() == wanted]

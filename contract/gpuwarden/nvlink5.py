@@ -1,9 +1,9 @@
-"""Decodes Xids 144 to 150: the text names a unit of the fifth NVLink generation and what failed.
+"""Decodes Xids 144 to 150, the errors of a unit of the fifth NVLink generation.
 
-The text is `UNIT Fatal|Nonfatal XC<n> i<n> Link <n> (<intrinfo> <error status> ...)`; link -1 is an error of
-no link of its own. A line that was cut short within the brackets is as bad as it says. Which rule holds is told by unit, subcode (bits 20 to 25 of intrinfo), error status, and the unit's number in
-the low bits of intrinfo, of which there are two layouts. Drivers print only the first part of a
-unit's name, or another part: each part of it names the unit.
+The text is `UNIT Fatal|Nonfatal XC<n> i<n> Link <n> (<intrinfo> <error status> ...)`; link -1 means no single
+link. A line that ends within the brackets has the severity that it states. Unit, subcode (bits 20 to 25 of
+intrinfo), error status, and the unit's number in the low bits of intrinfo (two layouts) select the rule. Drivers
+print one part of a unit's name, the first or another: each part identifies the unit.
 
 Source: NVIDIA's decode table for Xids 144 to 150 (https://docs.nvidia.com/deploy/xid-errors) as
 gpud (leptonai/gpud @ 4a8de33a, Apache-2.0) holds it.
@@ -23,7 +23,7 @@ _REPORT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Nvlink5Rule:
-    """What NVIDIA says about one error of a unit."""
+    """NVIDIA's row for an error of a unit."""
 
     action: str
     """The immediate action, a key of `gpuwarden.xids.ACTIONS`."""
@@ -31,11 +31,11 @@ class Nvlink5Rule:
     fatality: str
     """"Fatal" for the GPU, "Link Fatal" for the link, or "Non-fatal"."""
     action_if_again: str | None = None
-    """NVIDIA's second action, where there is one."""
+    """NVIDIA's second action; None: there is none."""
 
     @property
     def severity(self) -> str:
-        """From NVIDIA's action, not from what the line calls fatal."""
+        """From NVIDIA's action, not from the word in the line."""
         if self.action == "IGNORE":
             return INFO if self.investigate == "IGNORE" else WARNING
         return ACTIONS[self.action][0]
@@ -55,14 +55,14 @@ class LinkError:
 
     unit: str
     link: int | None
-    """None: the error is not of one link."""
+    """None: the error concerns no single link."""
     is_fatal: bool
-    """What the line says; the rule may know better."""
+    """The word in the line; the rule may differ."""
     subcode: int | None
-    """None: the line was cut short before it, as for `error_status`."""
+    """None: the line ends before it, as for `error_status`."""
     error_status: int | None
     rule: Nvlink5Rule | None
-    """None: NVIDIA's table has no row for it, or the line was cut short."""
+    """None: NVIDIA's table has no row for it, or the line is incomplete."""
 
     @property
     def severity(self) -> str:
@@ -78,12 +78,12 @@ class LinkError:
 
     @property
     def remedy(self) -> str | None:
-        """What to do; None: the table has nothing to say."""
+        """What to do; None: the table has no action."""
         return self.rule.remedy if self.rule else None
 
 
 def decode(xid: int, text: str) -> LinkError | None:
-    """What the text after the code says; None when it is not such a text."""
+    """Decode the text after the code; None: another text."""
     found = _REPORT.search(text)
     if found is None or not 144 <= xid <= 150:
         return None
@@ -117,14 +117,14 @@ def _rule(
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """A unit with its number in both layouts, as the low bits of intrinfo in binary."""
+    """A unit and its number in both layouts, in binary, as in the low bits of intrinfo."""
 
     xid: int
     name: str
     first: str
     second: str
     rules: tuple[tuple[tuple[int, ...], tuple[int, ...], Nvlink5Rule], ...]
-    """Subcodes, error statuses, and the rule for any of these with any of those."""
+    """The rule for all combinations of subcodes and error statuses."""
 
     def is_meant_by(self, intrinfo: int) -> bool:
         return any(

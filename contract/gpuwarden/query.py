@@ -1,4 +1,4 @@
-"""The port through which rules and dashboards read data: SQL in, rows out."""
+"""Defines the port through which rules and dashboards read data: SQL in, rows out."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,9 +11,9 @@ PARQUET_TYPE = "application/vnd.apache.parquet"
 NDJSON_TYPE = "application/x-ndjson"
 """Media types of rows over HTTP."""
 TRUNCATED = "gpuwarden.truncated"
-"""Stands at the end of rows over HTTP that were cut, but for those as JSON."""
+"""Marks truncated rows over HTTP, at their end, except in JSON."""
 ERROR = "gpuwarden.error"
-"""Key of the last line of NDJSON that could not be completed."""
+"""Key of the last line of NDJSON that ended with an error."""
 
 Record = dict[str, Any]
 """A row by the names of its columns."""
@@ -27,7 +27,7 @@ class Result:
     types: Sequence[str]
     rows: Sequence[tuple[Any, ...]]
     truncated: bool = False
-    """True where there were more rows than the limit."""
+    """Whether there were more rows than the limit."""
 
     def records(self) -> list[Record]:
         """Each row as a dictionary."""
@@ -44,34 +44,34 @@ class TextPlace:
 
     @classmethod
     def of(cls, sql: str, offset: int) -> "TextPlace":
-        """That of the character at `offset`."""
+        """The place of the character at `offset`."""
         before = sql[:offset]
         return cls(before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1, offset)
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedQuery:
-    """A query that will be asked again and again, of each `$now` that comes."""
+    """A query that runs repeatedly with a new `$now`."""
 
     sql: str
     params: Mapping[str, Any]
-    """`now` among them."""
+    """Includes `now`."""
     before_s: float = 0.0
-    """How long before now its `$now` may be, besides."""
+    """How far in the past its `$now` may be."""
 
 
 class QueryError(ValueError):
     """The query is wrong or not allowed; the message says what to change."""
 
     def __init__(self, reason: str, *, offset: int | None = None, hint: str | None = None) -> None:
-        """`offset`: of the character of the query that it is about; `hint`: what was likely meant."""
+        """`offset`: of the character of the query with the error; `hint`: a correction."""
         super().__init__(reason if hint is None else f"{reason}; {hint}")
         self.reason = reason
         self.offset = offset
         self.hint = hint
 
     def document(self, sql: str, status: int) -> dict[str, Any]:
-        """As the API answers it."""
+        """The JSON of the API."""
         said: dict[str, Any] = {"error": self.reason, "status": status}
         if self.hint is not None:
             said["hint"] = self.hint
@@ -81,15 +81,15 @@ class QueryError(ValueError):
 
 
 class QueryTimeoutError(QueryError):
-    """The query ran longer than it may."""
+    """The query ran longer than its limit."""
 
 
 class LakeAwayError(QueryError):
-    """The catalogue or the files of the lake cannot be read now, and the query needs rows that only it has."""
+    """The query needs the lake, whose catalogue or files cannot be read now."""
 
 
 def timestamp_sql(instant: datetime) -> str:
-    """An instant (UTC) as a literal, where it cannot be a parameter."""
+    """An instant (UTC) as an SQL literal, for places without parameters."""
     return f"TIMESTAMP '{instant.replace(tzinfo=None).isoformat(sep=' ')}'"
 
 
@@ -114,7 +114,7 @@ class Querier(Protocol):
 async def query_all(
     querier: Querier, asked: Iterable[tuple[str, Mapping[str, Any] | None]]
 ) -> list[Result]:
-    """The results of several queries with their parameters, run at the same time. Raises as `query`."""
+    """Run several queries concurrently. Raises as `query`."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(querier.query(sql, params)) for sql, params in asked]

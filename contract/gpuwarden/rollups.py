@@ -1,8 +1,7 @@
-"""Rollups: tables that summarise samples by minute and hour, made from the catalogue.
+"""Defines rollups: tables that summarise samples by minute and hour, made from the catalogue.
 
-A column is named after the metric and how it is summarised: `power_watts_max`. A counter's `_total`
-becomes `_delta`, what it gained. Which summaries there are follows from `Metric.rollup`; how they
-are computed is in the collector.
+The name of a column is the metric and its summary: `power_watts_max`. A counter's `_total` becomes `_delta`,
+its increase. `Metric.rollup` says which summaries exist; the collector computes them.
 """
 
 from collections.abc import Iterator
@@ -12,17 +11,17 @@ from gpuwarden.metrics import CLOCKS_EVENT_REASONS, METRICS, Kind, Metric, Type
 from gpuwarden.table import GPU, GPU_UUID, MIG, NODE, SIMULATED, Column, Table
 
 IDLE_BELOW_PERCENT = 5.0
-"""A GPU whose `util_percent` is below it is idle, as the rules have it."""
+"""A GPU with a lower `util_percent` is idle, also for the rules."""
 KNOWN_REASONS = sum(CLOCKS_EVENT_REASONS)
 LOOKBACK_MINUTES = 3
-"""A counter's gain between two readings is counted in the minute of the second, if the first is in
-the same minute or one of so many before it."""
+"""A counter's increase between two readings counts in the minute of the second one, if the first is in that
+minute or in one of this many before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A column of a rollup: how (`avg`, `min`, `max`, `p95`, `last` or `delta`) it is made of the
-    column `source` of the samples."""
+    """A column of a rollup: `how` (`avg`, `min`, `max`, `p95`, `last` or `delta`) it summarises the column
+    `source` of the samples."""
 
     column: Column
     source: str
@@ -31,30 +30,30 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class RollupPart:
-    """What a rollup takes from one table of samples."""
+    """The part of a rollup from one table of samples."""
 
     table: str
     count: Column
-    """Says how many samples there were."""
+    """Column with the number of samples."""
     summaries: tuple[Summary, ...]
     carried: tuple[str, ...]
-    """Columns of the samples of which the last value is kept, under the same name."""
+    """Columns of the samples whose last value is kept, under the same name."""
     has_coverage: bool = False
-    """Whether `expected` says how many samples there should have been."""
+    """Whether it has `expected`, the number of samples that were due."""
     has_activity: bool = False
-    """Whether time is told by what the GPU did: idle, busy, and each reason of slow clocks."""
+    """Whether it has the time idle, busy, and with each clock event reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollup:
-    """A rollup table: one row for each `by` and window."""
+    """A rollup table: one row per `by` and window."""
 
     table: Table
     by: tuple[str, ...]
     window_s: int
     parts: tuple[RollupPart, ...]
     made_of: str | None = None
-    """The rollup table of shorter windows that it is made of; None: of samples."""
+    """The rollup with shorter windows that it is made from; None: samples."""
 
 
 EXPECTED = Column(
@@ -78,7 +77,7 @@ REASONS: dict[int | None, Column] = {
         "reason_other_seconds", Type.FLOAT32, "Time with another bit of clocks_event_reasons."
     ),
 }
-"""Columns by bit of `clocks_event_reasons`; None: any bit that has no name."""
+"""Columns by bit of `clocks_event_reasons`; None: all bits without a name."""
 
 _SAID = {
     "avg": "Average of {0}.",
@@ -86,7 +85,7 @@ _SAID = {
     "max": "Greatest {0}.",
     "p95": "{0} that 95 % of the samples did not exceed.",
     "last": "Last {0}.",
-    "delta": "What {0} gained, resets left out.",
+    "delta": "Increase of {0}, without resets.",
 }
 
 
@@ -100,7 +99,7 @@ def _summary(metric: Metric, how: str) -> Summary:
 def _part(
     table: str, count: Column, *carried: str, kinds: str = "all", **options: bool
 ) -> RollupPart:
-    """`kinds`: all metrics of the table that can be summarised, or only its counters."""
+    """`kinds`: all metrics of the table, or only its counters."""
     summaries = tuple(
         _summary(metric, how)
         for metric in METRICS[table]
@@ -129,7 +128,7 @@ def _columns(part: RollupPart) -> Iterator[Column]:
 def _rollup(
     name: str, row: str, by: tuple[Column, ...], more: tuple[Column, ...], *parts: RollupPart
 ) -> Rollup:
-    """`by`: the key beside the window; `more`: other columns that say what the row is about."""
+    """`by`: the key, without the window; `more`: other columns that describe the row."""
     columns = (
         Column("ts", Type.TIMESTAMP, "Start of the minute, UTC.", required=True),
         *by,
@@ -143,7 +142,7 @@ def _rollup(
 
 
 def _of_hours(minutes: Rollup, name: str, row: str) -> Rollup:
-    """The same columns by hour."""
+    """A rollup with the same columns by hour."""
     start, *rest = minutes.table.columns
     columns = (
         replace(start, meaning="Start of the hour, UTC."),

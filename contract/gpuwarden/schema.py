@@ -1,4 +1,4 @@
-"""Tables that rules, dashboards and users query: names, columns, types and keys are a public promise.
+"""Defines the tables that rules, dashboards and users query: names, columns, types and keys are a public promise.
 
 Sample tables are made from the catalogue (`metrics.py`). What an agent may send is `WIRE_TABLES`;
 the rest is written by the collector. Views are in `views.sql` beside this file, but for `waste`, which
@@ -407,7 +407,7 @@ WIRE_TABLES: dict[str, Table] = {
         GPUS,
     )
 }
-"""What an agent may send."""
+"""Tables that agents may send."""
 
 INVENTORY_EXTRA: dict[str, tuple[Column, ...]] = {
     "nodes": (
@@ -451,7 +451,7 @@ INVENTORY_EXTRA: dict[str, tuple[Column, ...]] = {
         Column("last_seen_at", Type.TIMESTAMP, "When the collector last received data of it."),
     ),
 }
-"""Columns that the collector adds to what agents send."""
+"""Columns that the collector adds."""
 
 ALERTS = Table(
     "alerts",
@@ -664,7 +664,7 @@ TABLES: dict[str, Table] = {
 
 
 def stored_columns(table: Table) -> tuple[Column, ...]:
-    """Columns as stored: what agents send, and what the collector adds."""
+    """Columns as stored: those that agents send, and those that the collector adds."""
     return (*table.columns, *INVENTORY_EXTRA.get(table.name, ()))
 
 
@@ -682,16 +682,16 @@ _SQL_TYPES = {
 COLLECTOR_EVENTS = frozenset(
     {"gpu_claimed_twice", "gpus_too_many", "node_claimed_twice", "node_clock_apart"}
 )
-"""Kinds of events that the collector itself stores: no agent may send them."""
+"""Kinds of events that only the collector stores: agents may not send them."""
 
 ADMINS_ONLY = frozenset({QUERY_LOG.name})
-"""Tables of which only scope admin reads every row; others read those with their own `token`."""
+"""Tables whose rows only scope admin reads; other callers read those with their own `token`."""
 
 UPSERTED = frozenset(
     {"nodes", "gpus", "alerts", "incidents", "incident_alerts", "silences", "diagnoses"}
 )
-"""Tables whose rows change: they have their key as primary key. Sample tables have no index, which
-would cost more than the inserts; the collector stores each batch once, so their keys hold anyway."""
+"""Tables whose rows change, with their key as primary key. Sample tables have no index: it would cost more than
+the inserts, and keys are unique because the collector stores each batch once."""
 
 
 def column_sql(column: Column) -> str:
@@ -717,13 +717,13 @@ def create_sql(table: Table) -> str:
 
 def views_sql() -> str:
     """`CREATE OR REPLACE VIEW` statements of the public views."""
-    from importlib.resources import files  # with archives and temporary files, for collectors alone
+    from importlib.resources import files  # imported here: it loads zipfile and tempfile
 
     return f"{view_sql()}\n{(files('gpuwarden') / 'views.sql').read_text()}"
 
 
 def view_words() -> Iterator[tuple[str, frozenset[str]]]:
-    """Name of each public view, in their order, and the words of its definition: what it may read is among them."""
+    """Name of each public view in order, and the words of its SQL, which include the tables that it reads."""
     for statement in views_sql().split(";"):
         words = re.findall(r"\w+", re.sub(r"--.*", "", statement))
         if "VIEW" in words:
@@ -746,7 +746,7 @@ _VIEW = re.compile(
 
 
 def public_views() -> Sequence[View]:
-    """The public views, as their SQL has them."""
+    """The public views, from their SQL."""
     return [
         View(name, " ".join(line.removeprefix("-- ") for line in comment.splitlines()), sql)
         for comment, name, sql in _VIEW.findall(views_sql())

@@ -1,4 +1,4 @@
-"""Settings: defaults < TOML file < environment < command line, each value knowing its source.
+"""Loads settings: defaults < TOML file < environment < command line, each value with its source.
 
 A part declares one frozen dataclass whose fields are made by `setting()`; that declaration is the
 only list of settings: the loader, `--help`, `docs/configure.md` and the example TOML come from it.
@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_orig
 
 
 class SettingsError(ValueError):
-    """A setting is wrong; the message says where, which value, and what it must be."""
+    """A setting is wrong; the message has the source, the value, and the allowed values."""
 
 
 class SettingsClass(Protocol):
@@ -31,7 +31,7 @@ S = TypeVar("S", bound=SettingsClass)
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[S]):
-    """Settings, and where each value came from: "default", "FILE:LINE", "environment X", "--flag"."""
+    """Settings, and the source of each value: "default", "FILE:LINE", "environment X", "--flag"."""
 
     settings: S
     sources: Mapping[str, str]
@@ -45,7 +45,7 @@ def setting(
     most: float | None = None,
     choices: tuple[str, ...] = (),
 ) -> Any:
-    """A field of a settings dataclass: default, one line of meaning, and what it may be."""
+    """A field of a settings dataclass: default, one line of meaning, and allowed values."""
     metadata = {"meaning": meaning, "least": least, "most": most, "choices": choices}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
@@ -53,7 +53,7 @@ def setting(
 
 
 def changed(before: S, after: S) -> tuple[str, ...]:
-    """Names of the settings that are others now."""
+    """Names of the settings that differ."""
     names = before.__dataclass_fields__
     return tuple(name for name in names if getattr(before, name) != getattr(after, name))
 
@@ -116,7 +116,7 @@ def _from_file(path: Path) -> list[tuple[str, Any, str]]:
 
 
 def _line_of(name: str, text: str) -> int:
-    """Line on which a top-level key or table stands; tomllib does not tell."""
+    """Line of a top-level key or table, which tomllib does not report."""
     pattern = re.compile(rf"\s*(\[\s*)?[\"']?{re.escape(name)}[\"']?\s*[=\].]")
     for number, line in enumerate(text.splitlines(), 1):
         if pattern.match(line):
@@ -148,7 +148,7 @@ _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True} | dict.fromkeys(
 
 
 def _converted(raw: Any, wanted: Any) -> Any:
-    """`raw` as the type `wanted`. Text is parsed, as the environment has nothing else."""
+    """`raw` as the type `wanted`; text is parsed, for the environment."""
     if isinstance(wanted, UnionType):
         inner = next(t for t in get_args(wanted) if t is not NoneType)
         return None if raw in (None, "") else _converted(raw, inner)

@@ -1,4 +1,4 @@
-"""Writes a part's SQLite file in whole transactions, and moves a damaged one out of the way."""
+"""Runs SQLite transactions, and moves damaged database files aside."""
 
 import contextlib
 import sqlite3
@@ -8,8 +8,8 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """All that is done within is kept, or nothing. The connection begins none of its own
-    (`isolation_level=None`). Raises sqlite3.Error.
+    """Commit everything in the block, or roll it back. The connection must have `isolation_level=None`. Raises
+    sqlite3.Error.
     """
     try:
         db.execute("BEGIN IMMEDIATE")
@@ -23,7 +23,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def move_aside(path: Path, now_ms: int) -> Path:
-    """Rename the file and its WAL, which belongs to it, to names that are not taken. Raises OSError."""
+    """Rename the file and its WAL to unused names. Raises OSError."""
     target = path.with_name(f"{path.name}.corrupt-{now_ms}")
     while target.exists():
         now_ms += 1

@@ -1,7 +1,7 @@
-"""The catalogue of SXids: what errors of an NVSwitch mean, and whether they are fatal.
+"""Defines SXids: the meaning of NVSwitch errors, and whether they are fatal.
 
 Source: NVIDIA's fabric manager guide, appendix on SXids, as gpud (leptonai/gpud @ 4a8de33a,
-Apache-2.0) holds it. Where a kernel line says itself whether it is fatal, the line is right.
+Apache-2.0) has it. If a kernel line states whether the error is fatal, the line takes precedence.
 """
 
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ class SxidInfo:
     code: int
     meaning: str
     is_fatal: bool | None
-    """Jobs over the switch fail; None: not known for this code."""
+    """Jobs that use the switch fail; None: unknown."""
 
 
 def sxid_info(code: int) -> SxidInfo:
-    """The row of a code; one that says so for a code that is not in the catalogue."""
+    """The row of a code; for an unknown code a row that says so."""
     return SXIDS.get(code) or SxidInfo(code, "not in the catalogue", None)
 
 

@@ -1,4 +1,4 @@
-"""Defines a table: columns, key, and the columns that many tables share."""
+"""Defines tables and columns, and the columns that many tables share."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ class Table:
     columns: tuple[Column, ...]
 
     def column(self, name: str) -> Column:
-        """The column of that name. Raises KeyError when the table has none."""
+        """The column with that name. Raises KeyError."""
         for column in self.columns:
             if column.name == name:
                 return column
@@ -49,5 +49,5 @@ SIMULATED = Column("simulated", Type.BOOL, "True where a simulator made the row.
 
 
 def place_uuid(pci_bus_id: str, node: str) -> str:
-    """The `gpu_uuid` of an NVIDIA GPU of which only the place is known: "pci-0000:3b:00.0@NODE"."""
+    """The `gpu_uuid` of an NVIDIA GPU with an unknown UUID: "pci-0000:3b:00.0@NODE"."""
     return f"pci-{pci_bus_id}@{node}"

@@ -1,7 +1,7 @@
-"""Texts that anybody may have written, on their way to a terminal, a log or a spreadsheet.
+"""Makes untrusted text safe for terminals, logs and spreadsheets.
 
-Names of processes, jobs, pods and labels are chosen by whoever starts them. What comes from agents is cleaned
-where it is admitted; this is for all else, and for what is stored already.
+Users choose the names of processes, jobs, pods and labels. The collector cleans what agents send; this module is
+for all other text, and for text that was stored before.
 """
 
 import re
@@ -9,12 +9,12 @@ import re
 REPLACED = "\ufffd"
 _RUNS = re.compile(r"[=+\-@\t\r]")
 _PLAIN = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+@-]|--?[A-Za-z][\w-]*")
-"""Numbers, marks alone, and names of flags."""
+"""Numbers, single marks, and command-line flags, which are no formulas."""
 
 
 def printable(text: str, keeps: str = "") -> str:
-    """In one line, without what moves the cursor, recolours a terminal or turns the direction of a line: all that
-    Unicode calls a control, a format or a separator. Line ends and tabs become blanks; `keeps`: not these."""
+    """The text in one line, with control, format and separator characters of Unicode replaced: they move the
+    cursor, change colours or reverse a line. Line ends and tabs become spaces. `keeps`: characters to keep."""
     if text.isprintable():
         return text
     return "".join(
@@ -23,7 +23,7 @@ def printable(text: str, keeps: str = "") -> str:
 
 
 def escaped_json(text: str) -> str:
-    """JSON with such characters of its texts as `\\uXXXX`."""
+    """JSON with these characters escaped as `\\uXXXX`."""
     if text.isascii():
         return text if text.isprintable() else text.replace("\x7f", "\\u007f")
     return "".join(c if c.isprintable() or c == "\n" else _escape(c) for c in text)
@@ -35,7 +35,7 @@ def _escape(character: str) -> str:
 
 
 def without_formula(cell: str) -> str:
-    """A cell of CSV that no spreadsheet takes for a formula: `'` goes before `=`, `+`, `-`, `@`, a tab or a carriage
-    return at its begin, but not before a number or the name of a flag (https://owasp.org/www-community/attacks/CSV_Injection)."""
+    """A CSV cell that spreadsheets do not run as a formula: `'` is put before a leading `=`, `+`, `-`, `@`, tab or
+    carriage return, except for numbers and command-line flags (https://owasp.org/www-community/attacks/CSV_Injection)."""
     is_formula = _RUNS.match(cell) is not None and _PLAIN.fullmatch(cell) is None
     return f"'{cell}" if is_formula else cell

@@ -1,10 +1,9 @@
-"""Labels each second of each GPU, once, so that waste adds up to the total; the only definition of it.
+"""Defines waste: gives each second of each GPU one label, so that labels add up to the total.
 
-The unit is a GPU's minute, in milliseconds. `CLAIMS` has the labels in the order of their priority
-and what each asks for; it gets that, or what those before it have left. `waste_sql` makes the query
-of it: for the collector's rollup, for the hours that are not rolled up (`view_sql`: the view `waste`
-has both), and for the spans of alerts (`spent_sql`). Reports, page, digest and texts take their
-dollars from these. docs/money.md says it for people.
+The unit is a GPU's minute, in milliseconds. `CLAIMS` has the labels by priority, and the time that each claims;
+a label gets that, or the rest that those before it left. `waste_sql` makes the query: for the collector's
+rollup, for hours that are not rolled up (`view_sql`: the view `waste` has both), and for the spans of alerts
+(`spent_sql`). All reports, pages and messages take their dollars from these. docs/money.md explains it.
 """
 
 from collections.abc import Callable
@@ -19,55 +18,54 @@ from gpuwarden.table import GPU, GPU_UUID, NODE, SIMULATED, Column, Table
 
 LABELS: dict[str, str] = {
     "productive": "A kernel ran, and the diagnosis found that it did work.",
-    "busy": "A kernel ran, and nobody judged whether it did work.",
-    "starved": "The diagnosis found that the GPU waits for data: the share in which no kernel ran.",
-    "throttled": "Lost to lower clocks while heat or the power supply held them down.",
+    "busy": "A kernel ran, and no diagnosis says whether it did work.",
+    "starved": "The GPU waits for data, by the diagnosis: the share in which no kernel ran.",
+    "throttled": "Time lost to clocks that heat or the power supply held down.",
     "idle_held": "Nothing ran, and a process held the GPU.",
-    "allocated_idle": "Nothing ran and no process held it, but a scheduler had given it out.",
-    "free": "Nothing ran, nobody held it and nobody had it.",
-    "hung": "A job stood still while it held the GPU: an alert of gpu_hung.",
-    "lost": "The GPU, its driver or its node was gone.",
-    "unknown": "Nobody knows: no samples, or samples without utilization.",
+    "allocated_idle": "Nothing ran and no process held the GPU, but a scheduler had allocated it.",
+    "free": "Nothing ran, no process held the GPU, and it was not allocated.",
+    "hung": "A job hung while it held the GPU, by an alert of gpu_hung.",
+    "lost": "The GPU, its driver or its node was lost.",
+    "unknown": "No samples, or samples without utilization.",
 }
 """Meaning of each label."""
 TITLES = {"busy": "busy, not judged"}
-"""What people read where it is not the label itself."""
+"""Titles that differ from the label."""
 NO_WASTE = ("productive", "busy", "unknown")
-"""Labels of time that nobody can say was wasted."""
+"""Labels that do not count as waste."""
 
 WHOLE_FROM_S = 45
-"""A minute of which so many seconds were seen counts whole; of one with less, the rest is unknown."""
+"""A minute with this many seconds of samples counts as a whole; with fewer, the rest is unknown."""
 FORGOTTEN_AFTER_DAYS = 3
-"""A GPU that was not said to have left is expected for so long after it was last heard of, unless
-the prices file says otherwise."""
+"""A GPU is expected for this long after its last sample, unless it left or the prices file has another time."""
 HEALTHY_STALL = 0.05
-"""What a good training loop loses to its input as well."""
+"""Share of the time that a good training loop also waits for input."""
 SPARSE_MAX_MINUTES = 15
-"""A reading of a log that has less than one a minute stands until the next, at most for so long."""
+"""In a log with less than one reading per minute, a reading holds until the next, at most this long."""
 DIAGNOSED_OVER_S = 120
-"""A diagnosis is of the time before it, too: so long a window is measured."""
+"""A diagnosis also covers the window before it that was measured."""
 DIAGNOSIS_KEPT_S = 600
-"""An open diagnosis that is not refreshed for so long says nothing more."""
+"""An open diagnosis that is not refreshed for this long has expired."""
 COUNTED_MINUTES = 5
-"""Time that is not rolled up is counted in such steps, so that what asks within one has the same figures. A
-minute of which nothing has come after so long counts as one without samples."""
+"""Time that is not rolled up is counted in steps of this length, so that queries within a step agree. A minute
+without samples after this time counts as one without samples."""
 RUN_DAYS_MAX = 30
-"""The begin of what an alert tells of is looked for so far back."""
+"""How far back the begin of an alert's condition is searched."""
 FRESH_HOURS = 3
-"""The view `waste` labels at most so many hours before this one that are not rolled up."""
+"""The view `waste` labels at most this many past hours that are not rolled up."""
 HELD_BYTES_MIN = 500_000_000
-"""Memory in use that tells of a process where none can be seen."""
+"""Memory in use that implies a process if processes are not visible."""
 CONTEXT_BYTES_MIN = 50 * 1024**2
-"""Less than any CUDA context: utilization above 0 is then the driver's, not work."""
+"""Less than any CUDA context uses: utilization above 0 then comes from the driver."""
 
 LOST_RULES = ("gpu_lost", "driver_down", "node_down")
 HUNG_RULES = ("gpu_hung",)
 CAUSES = {
     rule: cause for cause, rules in (("lost", LOST_RULES), ("hung", HUNG_RULES)) for rule in rules
 }
-"""Rules whose alerts decide a label."""
+"""Label by rule, for rules whose alerts decide the label."""
 COSTS: dict[str, tuple[str, ...]] = {
-    # Time becomes `lost` when the alert fires; until then nobody knows what it was.
+    # Time becomes `lost` when the alert fires; before that it is unknown.
     **dict.fromkeys(LOST_RULES, ("lost", "unknown")),
     **dict.fromkeys(HUNG_RULES, tuple(LABELS)),
     "gpu_data_loader_bound": ("starved",),
@@ -75,7 +73,7 @@ COSTS: dict[str, tuple[str, ...]] = {
     "gpu_allocated_idle": ("allocated_idle",),
     "gpu_idle_free": ("free",),
 }
-"""Rules whose alerts cost what their GPU's time with these labels did, from their begin on."""
+"""Labels by rule: the rule's alerts cost the time of their GPU with these labels, from their begin."""
 WORKS = frozenset(Bottleneck) - {
     Bottleneck.UNKNOWN,
     Bottleneck.HUNG_BLOCKED,
@@ -85,7 +83,7 @@ WORKS = frozenset(Bottleneck) - {
     Bottleneck.NOT_WORKING,
     Bottleneck.WAITS_FOR_PEER,
 }
-"""Classes of a GPU whose kernels do work, however few there are of them."""
+"""Classes of GPUs whose kernels do work, even if only a few run."""
 
 CLAIMS: tuple[tuple[str, str], ...] = (
     (
@@ -99,15 +97,15 @@ CLAIMS: tuple[tuple[str, str], ...] = (
     ("starved", "(idle_share + busy_share) * stall * moving_ms * starved_share"),
     ("waiting", "waiting_share * moving_ms * (1 - starved_share)"),
 )
-"""What each asks for of a minute, most important first; a kernel ran in what they leave, which is
-`productive` as far as the diagnosis judged it, else `busy`. `idle` is told apart by who had the GPU;
-`waiting`, the part of a job's time in which no kernel ran, is `idle_held`."""
+"""The milliseconds of a minute that each claims, by priority. A kernel ran in the rest, which is `productive` if
+the diagnosis judged it, else `busy`. The holder of the GPU splits `idle` into labels; `waiting`, the part of a
+job's time without a kernel, is `idle_held`."""
 
 _TEXT = Type.STRING
 _BY = (
     NODE,
     GPU_UUID,
-    Column("label", _TEXT, "What the time was: one of docs/money.md.", required=True),
+    Column("label", _TEXT, "Label of the time, see docs/money.md.", required=True),
     Column("username", _TEXT, "Who held the GPU, else whose job it was given to."),
     Column("slurm_job_id", _TEXT, "Slurm job that held it, else that it was given to."),
     Column("pod", _TEXT, "Kubernetes namespace/pod that held it, else that it was given to."),
@@ -143,7 +141,7 @@ def _same(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WasteScope:
-    """What is asked about: minutes that start from `begin` to before `end`, naive UTC or as SQL."""
+    """The rows of a query: minutes that start from `begin` to before `end`, naive UTC or SQL."""
 
     begin: datetime | str
     end: datetime | str
@@ -152,12 +150,12 @@ class WasteScope:
     chosen: str = "true"
     """A condition on `node` and the hour `ts` of the result."""
     table: Callable[[str], str] = _same
-    """Where the rows of a table are."""
+    """Name to read a table from."""
 
     by_minute: bool = False
-    """Whether `ts` of the rows is the minute, not its hour."""
+    """Whether `ts` is the minute; else the hour."""
     not_before: str | None = None
-    """SQL of an instant before which the scope does not begin, for what cannot tell that from `begin`."""
+    """SQL of a lower bound of `begin`, for queries that need a constant one."""
 
     @property
     def begin_sql(self) -> str:
@@ -175,14 +173,14 @@ class WasteScope:
         return self.since("0 SECOND")
 
     def since(self, earlier: str) -> str:
-        """As `when`, with as much time before."""
+        """As `when`, with this much time before it."""
         begins = [at for at in (self.not_before, self.begin_sql) if at]
         lower = " AND ".join(f"ts >= {at} - INTERVAL {earlier}" for at in begins)
         return f"{lower} AND ts < {self.end_sql}"
 
 
 def waste_sql(scope: WasteScope) -> str:
-    """SELECT of the rows of `waste_1h`; the hour is the one that a minute is in."""
+    """SELECT of rows as in `waste_1h`."""
     ctes = {
         "slots": f"SELECT unnest(range({scope.begin_sql}, {scope.end_sql}, INTERVAL 1 MINUTE)) AS ts",
         "devices": _DEVICES,
@@ -219,7 +217,7 @@ _DEVICES = (
     "FROM gpus g LEFT JOIN nodes n ON n.node = g.node "
     "WHERE mig_instance IS NULL AND parent_gpu_uuid IS NULL"
 )
-"""GPUs, and from when to when they are expected: those of a node that has left no more."""
+"""GPUs, and the time in which they are expected; GPUs of a node that left are not expected after that."""
 
 
 _SEEN = (
@@ -231,12 +229,12 @@ _SEEN = (
     *("reason_hardware_thermal_slowdown_seconds", "reason_hardware_power_brake_seconds"),
     "graphics_active_percent_avg",
 )
-"""What is read of gpu_1m."""
+"""Columns of gpu_1m that are read."""
 _SEEN_SECONDS = ("idle_seconds", "busy_seconds", "unknown_seconds")
 
 
 def _read_sql(scope: WasteScope) -> str:
-    """Minutes with samples, each of a GPU once, though it went from one node to another in it."""
+    """Minutes with samples, one per GPU and minute, even if the GPU moved to another node."""
     theirs = scope.nodes
     if theirs != "true":
         theirs = f"({theirs} OR gpu_uuid IN (SELECT gpu_uuid FROM devices WHERE {scope.nodes}))"
@@ -249,8 +247,8 @@ def _read_sql(scope: WasteScope) -> str:
 
 
 def _seen_sql(scope: WasteScope) -> str:
-    """Minutes that were read. A reading of a log with less than one a minute (its minutes have one, as
-    those before or after it) stands for as many minutes as are between it and the one before."""
+    """Minutes with readings. In a log with less than one reading per minute (minutes around it have one
+    sample each) a reading holds for as many minutes as lie between it and the one before."""
     plain = ", ".join(_SEEN)
     to_next = "date_diff('minute', ts, next_at)"
     stands = (
@@ -267,7 +265,7 @@ def _seen_sql(scope: WasteScope) -> str:
     made = {
         "ts": "ts + to_minutes(m)",
         "energy_joules_delta": "energy_joules_delta / stands",
-        # What one reading stands for is its share of a minute, whatever rollups took it for.
+        # A single reading counts by its share of a minute, independent of the rollup's seconds.
         **{
             name: f"if(stands > 1, 60 * {name} / nullif({known}, 0), {name})"
             for name in _SEEN_SECONDS
@@ -282,7 +280,7 @@ def _seen_sql(scope: WasteScope) -> str:
 
 
 def _held_sql(scope: WasteScope) -> str:
-    """Who held each GPU, by minute: of several processes, the one with most memory."""
+    """Holder of each GPU by minute: the process with most memory."""
     owner = "{'username': username, 'slurm_job_id': slurm_job_id, 'pod': pod}"
     return (
         "SELECT coalesce(whole, gpu_uuid) AS gpu_uuid, ts, "
@@ -295,7 +293,7 @@ def _held_sql(scope: WasteScope) -> str:
 
 
 def _given_sql(scope: WasteScope) -> str:
-    """Whom a scheduler had given each GPU to, by minute."""
+    """Job to which a scheduler had allocated each GPU, by minute."""
     owner = "{'username': username, 'slurm_job_id': slurm_job_id, 'pod': pod, 'team': team}"
     return (
         "SELECT coalesce(whole, gpu_uuid) AS gpu_uuid, date_trunc('minute', ts) AS ts, "
@@ -306,7 +304,7 @@ def _given_sql(scope: WasteScope) -> str:
 
 
 def _causes_sql(scope: WasteScope) -> str:
-    """Milliseconds of each minute in which alerts held that decide a label, by GPU or by node."""
+    """Milliseconds of each minute with an alert that decides the label, by GPU or node."""
     rules = ", ".join(f"'{rule}'" for rule in CAUSES)
     cause = "".join(f" WHEN '{rule}' THEN '{cause}'" for rule, cause in CAUSES.items())
     held = (
@@ -324,8 +322,7 @@ def _causes_sql(scope: WasteScope) -> str:
 
 
 def _judged_sql(scope: WasteScope) -> str:
-    """Milliseconds of each minute of each GPU for which the diagnosis has named a class, and those of
-    which it says that the GPU waited for data."""
+    """Milliseconds of each GPU's minute with a diagnosis, and those in which the GPU waited for data."""
     fed, works = (
         ", ".join(f"'{one}'" for one in sorted(classes)) for classes in (INPUT_BOUND, WORKS)
     )
@@ -361,7 +358,7 @@ _THROTTLED = (
 
 
 def _grid_sql() -> str:
-    """Every minute of every GPU that is known or was seen, with who had it and what was going on."""
+    """Every minute of every known GPU, with its holder and its state."""
     causes = " ".join(
         f"LEFT JOIN (SELECT {key}, ts, max(ms) AS {name} FROM causes WHERE cause = '{cause}' "
         f"AND gpu_uuid IS {'NULL' if key == 'node' else 'NOT NULL'} GROUP BY ALL) USING ({key}, ts)"
@@ -422,7 +419,7 @@ _FACTS: tuple[dict[str, str], ...] = (
     },
     {
         "moving_ms": "seen_ms * (1 - hung_share)",
-        # A kernel ran for so much of it, as utilization measures; where it does not, in all that was busy.
+        # Share with a kernel, from utilization; without it all busy time.
         "kernel_share": "least(busy_share, coalesce(util * (idle_share + busy_share), busy_share))",
         "kwh": "coalesce(energy_joules_delta, power_watts_avg * seen_ms / 1000) / 3.6e6",
     },
@@ -431,12 +428,12 @@ _FACTS: tuple[dict[str, str], ...] = (
         "waiting_share": f"greatest(0, busy_share * (1 - {HEALTHY_STALL}) - kernel_share)",
     },
 )
-"""What is known of a minute, each step from those before it. Seconds are of the time that was seen;
-shares are of it, too. (Within one step DuckDB copies what a name stands for to each use of it.)"""
+"""Values of a minute, each step from the ones before. Seconds and shares refer to the time with samples. (Within
+a step DuckDB copies the expression of a name to each use.)"""
 
 
 def _claimed_sql() -> str:
-    """Each label's milliseconds of each minute: what it claims, or what is left."""
+    """Each label's milliseconds of each minute: its claim, or the rest."""
     names = [name for name, _ in CLAIMS]
     asked = ", ".join(
         f"greatest(0, round({claim}))::BIGINT AS {name}_asked" for name, claim in CLAIMS
@@ -477,8 +474,8 @@ def _hours_sql(scope: WasteScope) -> str:
             parts.append(("waiting_ms", ""))
         ms = [f"coalesce(sum({column}){condition}, 0)" for column, condition in parts]
         sums.append(f"({' + '.join(ms)})::BIGINT AS {label}")
-        # What a counter gained over a gap is of the time that was not seen as well. A minute of which no
-        # power is known has no energy: not 0.
+        # A counter's increase over a gap includes the time without samples. A minute without power has
+        # no energy: NULL, not 0.
         energy = " + ".join(
             f"if({column} > 0 AND {'true' if not condition else condition[9:-1]}, {column}, 0)"
             for column, condition in parts
@@ -519,8 +516,8 @@ _ROLLED = f"SELECT max(ts) + INTERVAL 1 HOUR FROM waste_1h WHERE ts >= {_OLDEST}
 
 
 def bounds_sql() -> str:
-    """SELECT of `begin_at`, until when hours are rolled up, and `end_at`, until when minutes are counted
-    beside them, in steps. Where nothing comes any more time goes on all the same, some minutes late."""
+    """SELECT of `begin_at`, the end of the rolled-up hours, and `end_at`, the end of the minutes counted after
+    them, in steps. Without new samples the time still advances, some minutes late."""
     minutes = " UNION ALL ".join(
         f"SELECT ts FROM {table} WHERE ts >= {_OLDEST}" for table in ("gpu_1m", "host_1m")
     )
@@ -536,20 +533,20 @@ _NAMES = ", ".join(column.name for column in _TABLE.columns)
 
 
 def running_sql(begin: datetime | str, end: datetime | str, nodes: str = "true") -> str:
-    """SELECT of rows as of `waste_1h` of the time between `bounds_sql`'s, which no rollup has. `nodes`: a
+    """SELECT of rows as in `waste_1h` for the time between `bounds_sql`'s, which is not rolled up. `nodes`: a
     condition on `node`."""
     scope = WasteScope(begin, end, nodes, not_before=_OLDEST)
     return f"SELECT {_NAMES} FROM ({waste_sql(scope)})"
 
 
 def view_sql(running: str | None = None) -> str:
-    """CREATE of the view `waste`: hours that are rolled up, and those that are not, labelled when they are
-    asked for. `running`: a table of `running_sql`'s rows, as of some moment, which is read instead."""
+    """CREATE of the view `waste`: rolled-up hours, and the others, which the query labels. `running`: a table
+    with earlier rows of `running_sql` to read instead."""
     if running is None:
         asked = running_sql("(SELECT begin_at FROM bounds)", "(SELECT end_at FROM bounds)")
         hours = f"SELECT {_NAMES} FROM (WITH bounds AS ({bounds_sql()}) {asked})"
     else:
-        # An hour that was rolled up since then is in `waste_1h`.
+        # `waste_1h` has hours that were rolled up since then.
         hours = f"SELECT {_NAMES} FROM {running} WHERE ts >= coalesce(({_ROLLED}), {_OLDEST})"
     return (
         "-- GPU hours by hour, label and owner, with the hour that runs: what else people group by.\n"
@@ -583,7 +580,7 @@ def spent_sql(begin: datetime, end: datetime) -> str:
 
 
 def spent_hours_sql(begin: datetime, end: datetime) -> str:
-    """As `spent_sql`, of hours that are rolled up; those in which a span began are not counted."""
+    """As `spent_sql`, for rolled-up hours; the hour in which a span began does not count."""
     scope = WasteScope(begin, end)
     return _spent(f"(SELECT * FROM waste_1h WHERE {scope.when})")
 
@@ -609,13 +606,13 @@ def run_begin_sql() -> str:
         f"min(ts) AS first_at FROM hours GROUP BY ALL), "
         "whole AS (SELECT key, min(ts) AS whole_from, count(*) AS hours, max(ts) AS last_at "
         "FROM hours JOIN ends USING (key) WHERE broken_at IS NULL OR ts > broken_at GROUP BY key) "
-        # A gap within the run: nobody knows when it began, so what the rule saw counts.
+        # A gap within the run: its begin is unknown, so the rule's begin counts.
         "SELECT e.key, least(e.since, date_trunc('minute', CASE "
         "WHEN hours IS NULL OR date_diff('hour', whole_from, last_at) + 1 <> hours "
         "OR last_at <> date_trunc('hour', e.since) THEN e.since "
         "WHEN broken_at = whole_from - INTERVAL 1 HOUR "
         "AND h.theirs > 0 THEN whole_from - to_milliseconds((1000 * h.theirs)::BIGINT) "
-        # Less than an hour is known of one that runs, and of the first, which a GPU came into.
+        # The current hour and the first hour of a GPU are incomplete.
         "ELSE whole_from + to_milliseconds((1000 * (if(whole_from = first_at, 3600, f.known) - f.theirs))"
         "::BIGINT) END)) AS since "
         "FROM ends e LEFT JOIN whole w USING (key) "

@@ -1,7 +1,6 @@
-"""Makes the SQL of reports on where GPU hours and energy went, for command and page: the same cents in both.
+"""Makes the SQL of the waste and energy reports, for the command, the pages and the client.
 
-All comes from the view `waste`, which has the hour that runs, too. `$since` is where a report begins; it
-goes on until now.
+They read the view `waste`, which includes the current hour. A report covers `$since` until now.
 """
 
 from collections.abc import Mapping
@@ -17,13 +16,13 @@ BY: Mapping[str, str] = {
     "model": "model",
     "gpu": "format('{} GPU {}', node, coalesce(gpu::VARCHAR, gpu_uuid))",
 }
-"""What a report may be by, as SQL on a row of `waste`."""
+"""Groups of a report, as SQL on a row of `waste`."""
 NOBODY = "(none)"
-"""Name of the line of what belongs to nobody."""
+"""Name of the line without an owner."""
 
 
 def asked_sql(by: str) -> str:
-    """The CTE `asked`: rows of `waste` with `by_name`. Simulated GPUs count only where there are no others."""
+    """The CTE `asked`: rows of `waste` with `by_name`. Simulated GPUs count only if there are no others."""
     return (
         f"asked AS (SELECT *, {BY[by]} AS by_name FROM waste WHERE ts >= $since::TIMESTAMP "
         "QUALIFY simulated = bool_and(simulated) OVER ())"
@@ -31,12 +30,12 @@ def asked_sql(by: str) -> str:
 
 
 def waste_report_sql(by: str) -> str:
-    """SELECT of a line for each name, most waste first, and one with `is_total` at the end."""
+    """SELECT of one line per name, most waste first, and the total at the end, with `is_total`."""
     return _lines_sql(by, _WASTE, "wasted_usd")
 
 
 def energy_report_sql(by: str) -> str:
-    """As `waste_report_sql`, of energy and its carbon dioxide; most energy first."""
+    """As `waste_report_sql`, for energy and carbon dioxide; most energy first."""
     return _lines_sql(by, _ENERGY, "energy_kwh")
 
 

@@ -1,4 +1,4 @@
-"""The wire between agent and collector: one batch a request. `docs/wire.md` is the full text.
+"""Defines the wire format between agent and collector: one batch per request. `docs/wire.md` has all of it.
 
     POST /v1/ingest
     Content-Type: application/vnd.apache.arrow.stream
@@ -42,7 +42,7 @@ ROWS_MAX = 200_000
 """Most rows of a batch, all tables together; above it 413."""
 
 AHEAD_S_MAX = 300
-"""How far ahead of the collector's clock a sample may be; agents that were further ahead start anew."""
+"""How far ahead of the collector's clock a sample may be; agents further ahead start again."""
 
 VERSION_HEADER = "Gpuwarden-Wire-Version"
 AGENT_HEADER = "Gpuwarden-Agent-Id"
@@ -55,7 +55,7 @@ NOW_HEADER = "Gpuwarden-Now"
 BATCH_SECONDS_HEADER = "Gpuwarden-Batch-Seconds"
 
 BATCH_SECONDS_MAX = 30
-"""Most that an agent takes from that header: what is shown as now must not be older."""
+"""Largest value of that header: data shown as current must not be older."""
 
 _IDENTITY = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _NUMBER = re.compile(r"[0-9]{1,18}\Z")
@@ -64,23 +64,23 @@ _NOW_MS_MAX = 253_402_300_799_999
 
 @dataclass(frozen=True, slots=True)
 class BatchId:
-    """Identity of a batch: the collector stores each once."""
+    """Identity of a batch: the collector stores each one once."""
 
     agent_id: str
     boot_id: str
-    """As `sealed_under` makes it."""
+    """From `sealed_under`."""
     sequence: int
     oldest_sequence: int = 0
-    """No batch of this agent and boot below it will be sent (again); 0: not said."""
+    """The agent will send no batch of this boot below it; 0: unknown."""
     is_sent_before: bool = False
-    """Whether it may have been sent before, perhaps to another collector, which may have stored it."""
+    """Whether it may have been sent before, perhaps to another collector that stored it."""
     is_import: bool = False
-    """Whether its rows are history: they may be of any age since 1970, do not say that anybody is
-    there now, and what is known of nodes and GPUs counts for more than what they say."""
+    """Whether its rows are history: they may have any age since 1970, do not mean that the node reports now, and
+    do not replace known data of nodes and GPUs."""
 
     @property
     def kernel_boot_id(self) -> str:
-        """The boot of the machine, whichever opening of the spool sealed the batch."""
+        """The boot id of the machine, without the nonce of the spool."""
         return self.boot_id.partition(".")[0]
 
 
@@ -89,14 +89,14 @@ class WireError(ValueError):
 
 
 class WireVersionError(WireError):
-    """It follows another version of it: nothing is wrong with the batch, which is to be kept."""
+    """The request has another wire version; the batch may be right, and the agent must keep it."""
 
 
 def sealed_under(kernel_boot_id: str, nonce: str) -> str:
-    """The boot id of batches that one opening of a spool seals.
+    """The boot id of batches that are sealed after one opening of a spool.
 
-    A spool that was set back within a boot, as by a machine's snapshot, gives numbers a second time: its
-    next opening makes other identities of them.
+    A spool that is restored within a boot, as from a snapshot of the machine, repeats sequence numbers: the
+    nonce of its next opening makes their identities differ.
     """
     return f"{kernel_boot_id}.{nonce}"
 
@@ -147,7 +147,7 @@ def batch_id_of(headers: Mapping[str, str]) -> BatchId:
 
 
 def now_ms_of(headers: Mapping[str, str]) -> int | None:
-    """What the sender's clock says, in milliseconds since 1970; None: it does not say. Raises WireError."""
+    """The sender's clock in milliseconds since 1970; None: not sent. Raises WireError."""
     value = headers.get(NOW_HEADER)
     if value is None:
         return None
@@ -157,16 +157,14 @@ def now_ms_of(headers: Mapping[str, str]) -> int | None:
 
 
 def batch_seconds_of(value: str | None) -> int:
-    """Seconds of samples in a batch that a collector asks for; 0: it leaves that to the agent, or says
-    what is no number of seconds."""
+    """Seconds of samples per batch that the collector asks for; 0: none, or an invalid value."""
     if value is None or not _NUMBER.match(value):
         return 0
     return min(int(value), BATCH_SECONDS_MAX)
 
 
 def error_sentence(body: str | bytes) -> str | None:
-    """What an answer `{"error": "one sentence", ...}` says, with hint and place where it has them; None: it
-    is none of a collector's."""
+    """The sentence of an answer `{"error": ...}`, with its hint and position; None: not a collector's answer."""
     try:
         said = json.loads(body)
         sentence = str(said["error"])

@@ -1,10 +1,10 @@
-"""The catalogue of Xids: what each code of NVIDIA's driver means, how bad it is, and what to do.
+"""Defines Xids: the meaning, severity and remedy of each code of NVIDIA's driver.
 
 Source: NVIDIA's Xid catalogue (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html)
-as gpud (leptonai/gpud @ 4a8de33a, Apache-2.0) holds it. Severity follows from NVIDIA's immediate
-action, also where gpud's column says something else; a row that departs from that says so itself.
+as gpud (leptonai/gpud @ 4a8de33a, Apache-2.0) has it. Severity follows from NVIDIA's immediate
+action, even if gpud's column differs; exceptions are given in their row.
 Codes from 162 on are newer than NVIDIA's column of actions: their action is None and their severity
-from what they mean. Codes 144 to 150 say what they mean in their text: `gpuwarden.nvlink5`.
+from what they mean. `gpuwarden.nvlink5` decodes the text of codes 144 to 150.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ ACTIONS: dict[str, tuple[str, str]] = {
     "XID_154": (WARNING, "do what it asks for"),
     "XID_154_EVAL": (WARNING, "do what the Xid 154 beside it asks for"),
 }
-"""NVIDIA's immediate action to severity and what to do; the last is of `gpuwarden.nvlink5` alone."""
+"""Severity and remedy by NVIDIA's immediate action; only `gpuwarden.nvlink5` uses the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class XidInfo:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What an Xid 154 asks for."""
+    """The recovery action of an Xid 154."""
 
     action: str
     severity: str

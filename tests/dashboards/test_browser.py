@@ -217,7 +217,7 @@ async def shows_the_fleet(page, db) -> None:
     await page.reload()  # the address is the state
     await expect(counted).to_have_text("0 of 3 GPUs reporting")
     await filter_box.fill("hall=3")
-    await expect(counted).to_have_text("nothing has hall")
+    await expect(counted).to_have_text("no GPU has hall")
 
     await filter_box.fill("rack=")
     await page.keyboard.press("ArrowDown")

@@ -145,7 +145,7 @@ async def test_an_incident_says_what_follows_what_happened_and_what_can_be_done(
     over = await get(client, "/incidents/over")
     assert "resolved: the node was removed" in over
     assert 'id="ack"' not in over
-    assert "goes on in" in await get(client, "/incidents/gone")
+    assert "continues in" in await get(client, "/incidents/gone")
     await get(client, "/incidents/none", 404)
 
 
@@ -158,7 +158,7 @@ async def test_alerts_have_lists_and_pages_of_their_own(client, querier) -> None
     again = ago(5)
     alert(querier.db, "f3", None, active_at=again, began_at=again, fired_at=again)
     one = await get(client, "/alerts/f3")
-    assert "2 times" in one
+    assert "2 episodes" in one
     assert "Why it fires" in one
     before = int(ago(50).replace(tzinfo=UTC).timestamp() * 1000)
     assert "Why it fired" in await get(client, f"/alerts/f3?active_at={before}")

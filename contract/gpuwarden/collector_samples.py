@@ -8,7 +8,7 @@ COLLECTOR_SAMPLES = Table(
     "collector and minute",
     ("collector", "ts"),
     (
-        Column("ts", Type.TIMESTAMP, "When it looked, UTC.", required=True),
+        Column("ts", Type.TIMESTAMP, "When the sample was taken, UTC.", required=True),
         Column("collector", Type.STRING, "Identity of the collector's store.", required=True),
         Column("host", Type.STRING, "Name of the host that it runs on.", required=True),
         Column("version", Type.STRING, "Version of the collector.", required=True),
@@ -31,17 +31,19 @@ COLLECTOR_SAMPLES = Table(
         Column(
             "disk_free_bytes",
             Type.INT64,
-            "Free space of the data folder's file system, with what queries spill there for a moment.",
+            "Free space of the data folder's file system, including temporary files of queries.",
         ),
         Column(
             "disk_free_bytes_min",
             Type.INT64,
-            "Free space below which no batch is taken; below twice it the oldest samples go.",
+            "Free space below which batches are refused; below twice this the oldest samples are deleted.",
         ),
         Column(
-            "disk_used_bytes", Type.INT64, "Bytes in the data folder, but for what queries spill."
+            "disk_used_bytes",
+            Type.INT64,
+            "Bytes in the data folder, without temporary files of queries.",
         ),
-        Column("refusal", Type.STRING, "Why no batch is taken; NULL: they are."),
+        Column("refusal", Type.STRING, "Why batches are refused; NULL: they are accepted."),
         Column(
             "storage_trouble",
             Type.STRING,
@@ -55,7 +57,7 @@ COLLECTOR_SAMPLES = Table(
         Column(
             "clock_doubt",
             Type.STRING,
-            "Why its clock is taken as wrong; NULL: it is not.",
+            "Why its clock counts as wrong; NULL: it is right.",
         ),
         Column(
             "clock_confirmed",
@@ -65,7 +67,7 @@ COLLECTOR_SAMPLES = Table(
         Column(
             "late_jobs",
             Type.STRING,
-            "Jobs by the clock that do not end, separated by commas; NULL: all do.",
+            "Scheduled jobs that do not end, separated by commas; NULL: none.",
         ),
         Column(
             "over_quota",
@@ -79,18 +81,18 @@ COLLECTOR_SAMPLES = Table(
             Type.TIMESTAMP,
             "End of the authority's certificate that nodes trust (tls_ca); NULL: none.",
         ),
-        Column("rules", Type.INT32, "Rules that run; NULL: it has none."),
-        Column(
-            "rules_failing", Type.STRING, "Rules that fail, separated by commas; NULL: none does."
-        ),
+        Column("rules", Type.INT32, "Number of rules; NULL: it has none."),
+        Column("rules_failing", Type.STRING, "Rules that fail, separated by commas; NULL: none."),
         Column(
             "rules_slow", Type.INT32, "Rules whose last evaluation took longer than their interval."
         ),
         Column(
-            "rules_slow_seconds", Type.FLOAT64, "What these evaluations took together; NULL: none."
+            "rules_slow_seconds",
+            Type.FLOAT64,
+            "Sum of the durations of these evaluations; NULL: none.",
         ),
         Column(
-            "rules_slow_intervals_seconds", Type.FLOAT64, "The intervals of these rules together."
+            "rules_slow_intervals_seconds", Type.FLOAT64, "Sum of the intervals of these rules."
         ),
         Column(
             "cpu_pressure_percent",
@@ -103,7 +105,9 @@ COLLECTOR_SAMPLES = Table(
             "Receivers of notifications whose last message failed, separated by commas; NULL: none.",
         ),
         Column(
-            "messages_waiting", Type.INT64, "Notifications that wait; NULL: notifications are off."
+            "messages_waiting",
+            Type.INT64,
+            "Notifications in the queue; NULL: notifications are off.",
         ),
     ),
 )

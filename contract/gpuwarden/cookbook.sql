@@ -1,6 +1,6 @@
--- Cookbook: questions that people ask, as queries with parameters. cookbook.py reads this file.
+-- Cookbook: frequent questions as queries with parameters. cookbook.py reads this file.
 -- "## TOPIC", then for each question "-- NAME: what it answers", "-- $PARAMETER DEFAULT: meaning", and its SELECT.
--- $since is given as a duration before now, and stands for the time.
+-- $since is given as a duration before now, and bound as a timestamp.
 
 -- ## now
 
@@ -9,7 +9,7 @@
 SELECT node, gpu, model, util_percent, power_watts, temperature_celsius, memory_used_bytes / 1024^3 AS memory_gib
 FROM gpus_now WHERE node GLOB $node ORDER BY node, gpu;
 
--- idle-now: GPUs that are idle now, the dearest first
+-- idle-now: GPUs that are idle now, most expensive first
 -- $below 5: utilization in percent below which a GPU is idle
 SELECT node, gpu, model, usd_per_hour, memory_used_bytes / 1024^3 AS memory_gib
 FROM gpus_now WHERE util_percent < $below ORDER BY usd_per_hour DESC NULLS LAST, node, gpu;
@@ -23,18 +23,18 @@ FROM gpu_holders_now WHERE node GLOB $node ORDER BY node, gpu, "user", job;
 SELECT "user", count(DISTINCT gpu_uuid) AS gpus, sum(gpu_memory_bytes) / 1024^3 AS gib
 FROM gpu_holders_now GROUP BY "user" ORDER BY gib DESC NULLS LAST, "user";
 
--- gpus-by-user: GPUs that each user holds now, and on which nodes
+-- gpus-by-user: GPUs that each user holds now, and their nodes
 SELECT "user", count(DISTINCT gpu_uuid) AS gpus, list(DISTINCT node ORDER BY node) AS nodes
 FROM gpu_holders_now GROUP BY "user" ORDER BY gpus DESC, "user";
 
 -- oldest-processes: processes that have been on a GPU for longest
--- $top 20: so many
+-- $top 20: number of rows
 SELECT username, node, gpu, pid, process_name, min(started_at) AS started_at
 FROM process_samples WHERE ts > now()::TIMESTAMP - INTERVAL 30 SECOND
 GROUP BY ALL ORDER BY started_at LIMIT $top;
 
 -- slow-clocks: GPUs at work whose clocks are below those of their model
--- $percent 10: by so much at least
+-- $percent 10: smallest difference, in percent
 SELECT node, gpu, model, sm_clock_mhz, usual_mhz FROM (
     SELECT *, median(sm_clock_mhz) OVER (PARTITION BY model) AS usual_mhz
     FROM gpus_now WHERE util_percent > 80
@@ -60,7 +60,7 @@ FROM gpu_usage WHERE ts > $since::TIMESTAMP GROUP BY team ORDER BY gpu_hours DES
 
 -- usage-by-job: jobs by GPU hours, with how busy they were
 -- $since 1d: how far back
--- $top 20: so many
+-- $top 20: number of rows
 SELECT job, max("user") AS "user", count(DISTINCT gpu_uuid) AS gpus, round(sum(gpu_hours), 1) AS gpu_hours,
     round(100 * sum(busy_hours) / sum(gpu_hours), 1) AS busy_percent, round(sum(usd), 2) AS usd
 FROM gpu_usage WHERE job IS NOT NULL AND ts > $since::TIMESTAMP
@@ -84,7 +84,7 @@ WHERE ts > $since::TIMESTAMP GROUP BY ts ORDER BY ts;
 SELECT ts, node, avg(util_percent_avg) AS util_percent FROM gpu_1m
 WHERE ts > $since::TIMESTAMP AND node GLOB $node GROUP BY ts, node ORDER BY ts, node;
 
--- small-jobs: jobs whose processes never took much of a GPU's memory
+-- small-jobs: jobs that never used much of a GPU's memory
 -- $percent 50: of the memory
 -- $since 1d: how far back
 SELECT coalesce(p.slurm_job_id, p.pod) AS job, p.username,
@@ -112,9 +112,9 @@ SELECT team, label, round(sum(usd), 2) AS usd FROM waste
 WHERE is_waste AND ts > $since::TIMESTAMP
 GROUP BY ALL ORDER BY usd DESC NULLS LAST, team, label;
 
--- idle-holders: jobs that held GPUs idle, and whom to ask
+-- idle-holders: jobs that held idle GPUs, and their owners
 -- $since 1d: how far back
--- $top 20: so many
+-- $top 20: number of rows
 SELECT "user", job, round(sum(gpu_hours), 1) AS gpu_hours, round(sum(usd), 2) AS usd
 FROM waste WHERE label = 'idle_held' AND ts > $since::TIMESTAMP
 GROUP BY ALL ORDER BY gpu_hours DESC, usd DESC NULLS LAST, job LIMIT $top;
@@ -131,7 +131,7 @@ SELECT model, round(sum(usd) / nullif(sum(gpu_hours) FILTER (label = 'productive
         AS usd_per_productive_hour
 FROM waste WHERE ts > $since::TIMESTAMP GROUP BY model ORDER BY model;
 
--- input-bound: what waits for data, and what would help
+-- input-bound: jobs that wait for data, and what would help
 SELECT node, gpu, job, owner, summary, advice FROM diagnoses
 WHERE ended_at IS NULL AND bottleneck LIKE '%loader%' ORDER BY node, gpu;
 
@@ -144,7 +144,7 @@ WHERE ts >= $since::TIMESTAMP GROUP BY node ORDER BY kwh DESC NULLS LAST, node;
 
 -- energy-by-job: energy and carbon dioxide of each job
 -- $since 7d: how far back
--- $top 50: so many
+-- $top 50: number of rows
 SELECT job, "user", round(sum(energy_kwh), 1) AS kwh, round(sum(co2_kg), 1) AS co2_kg
 FROM waste WHERE job IS NOT NULL AND ts > $since::TIMESTAMP
 GROUP BY ALL ORDER BY kwh DESC NULLS LAST, job LIMIT $top;
@@ -153,7 +153,7 @@ GROUP BY ALL ORDER BY kwh DESC NULLS LAST, job LIMIT $top;
 
 -- hottest: hottest GPUs, and how long heat slowed them
 -- $since 1h: how far back
--- $top 20: so many
+-- $top 20: number of rows
 SELECT node, gpu, max(temperature_celsius_max) AS celsius,
     sum(reason_software_thermal_slowdown_seconds + reason_hardware_thermal_slowdown_seconds)
         AS slowed_seconds
@@ -194,11 +194,11 @@ FROM link_errors GROUP BY ALL ORDER BY errors DESC, node, gpu, link, error;
 
 -- ## incidents
 
--- alerts-now: what fires now, the dearest first
+-- alerts-now: alerts that fire now, most expensive first
 SELECT severity, rule, node, gpu, summary, round(usd_so_far, 2) AS usd_so_far
 FROM alerts_now WHERE state = 'firing' ORDER BY usd_so_far DESC NULLS LAST, active_at;
 
--- incidents-now: open incidents, the dearest first
+-- incidents-now: open incidents, most expensive first
 SELECT severity, summary, place, firing, began_at, round(usd_so_far, 2) AS usd_so_far
 FROM incidents_now ORDER BY usd_so_far DESC NULLS LAST, began_at;
 

@@ -80,8 +80,8 @@ LINK_SAMPLES = Table(
         Column("link_type", Type.STRING, "nvlink, c2c (GPU to CPU) or xgmi.", required=True),
         Column("link", Type.INT16, "Number of the link on its GPU.", required=True),
         Column("version", Type.INT16, "Generation of the link."),
-        Column("remote_type", Type.STRING, "What is at the other end: gpu, switch or cpu."),
-        Column("remote_pci_bus_id", Type.STRING, "PCI bus id of what is at the other end."),
+        Column("remote_type", Type.STRING, "Device at the other end: gpu, switch or cpu."),
+        Column("remote_pci_bus_id", Type.STRING, "PCI bus id of the device at the other end."),
         *_columns(METRICS["link_samples"]),
     ),
 )
@@ -93,7 +93,7 @@ HOST_SAMPLES = Table(
     (TS, NODE, SIMULATED, *_columns(METRICS["host_samples"])),
 )
 
-WORKLOAD = "Kind/name of what the pod belongs to: Deployment/llm, PyTorchJob/bert, RayCluster/tune."
+WORKLOAD = "Kind/name of the pod's owner: Deployment/llm, PyTorchJob/bert, RayCluster/tune."
 PROCESS_SAMPLES = Table(
     "process_samples",
     "GPU process (with its process tree) and ten seconds",
@@ -106,7 +106,7 @@ PROCESS_SAMPLES = Table(
         SIMULATED,
         Column("pid", Type.INT64, "Process id on the node.", required=True),
         Column("process_name", Type.STRING, "Name of the executable, without arguments."),
-        Column("username", Type.STRING, "Owner of the process, or whom its pod's labels name."),
+        Column("username", Type.STRING, "Owner of the process, or the user in its pod's labels."),
         Column("slurm_job_id", Type.STRING, "Slurm job that the process belongs to."),
         Column("container_id", Type.STRING, "Container that the process runs in."),
         Column("pod", Type.STRING, "Kubernetes namespace/pod that the process runs in."),
@@ -114,7 +114,7 @@ PROCESS_SAMPLES = Table(
         Column(
             "rendezvous",
             Type.STRING,
-            "Where the ranks of its distributed job meet, as its launcher set it: address:port, or mpi and MPI's job.",
+            "Rendezvous of its distributed job, as its launcher set it: address:port, or mpi and MPI's job.",
         ),
         Column("rank", Type.INT32, "Rank in its distributed job, from 0."),
         Column("world_size", Type.INT32, "Ranks of its distributed job."),
@@ -124,7 +124,7 @@ PROCESS_SAMPLES = Table(
         Column(
             "command",
             Type.STRING,
-            "Command line, secrets replaced by ***; NULL where it may not be read.",
+            "Command line, secrets replaced by ***; NULL: the agent may not read it.",
         ),
         Column("state", Type.STRING, "State of the main thread: R, S, D, T or Z, as in ps."),
         Column("cgroup", Type.STRING, "Path of its cgroup."),
@@ -134,7 +134,7 @@ PROCESS_SAMPLES = Table(
 
 ALLOCATION_SAMPLES = Table(
     "allocation_samples",
-    "GPU that a scheduler has given out, and ten seconds",
+    "GPU that a scheduler has allocated, and ten seconds",
     ("gpu_uuid", "owner", "ts"),
     (
         TS,
@@ -144,21 +144,21 @@ ALLOCATION_SAMPLES = Table(
         SIMULATED,
         Column("scheduler", Type.STRING, "slurm or kubernetes.", required=True),
         Column("owner", Type.STRING, "Slurm job id, or namespace/pod/container.", required=True),
-        Column("username", Type.STRING, "Owner of the Slurm job, or whom the pod's labels name."),
+        Column("username", Type.STRING, "Owner of the Slurm job, or the user in the pod's labels."),
         Column("slurm_job_id", Type.STRING, "Slurm job that has the GPU."),
         Column("pod", Type.STRING, "Kubernetes namespace/pod that has the GPU."),
         Column("container", Type.STRING, "Name of the container in the pod."),
         Column("namespace", Type.STRING, "Kubernetes namespace of the pod."),
         Column("workload", Type.STRING, WORKLOAD),
-        Column("team", Type.STRING, "Team that the pod's labels name."),
+        Column("team", Type.STRING, "Team in the pod's labels."),
         Column("pod_labels", Type.STRING, "JSON object of the pod's labels."),
-        Column("processes", Type.INT32, "Processes on the GPU, of anyone; 0: none holds it."),
+        Column("processes", Type.INT32, "Processes on the GPU, of any user; 0: none holds it."),
     ),
 )
 
 SLURM_JOB_SAMPLES = Table(
     "slurm_job_samples",
-    "Slurm job on a node, ten seconds, start and end; and change that the controller tells of",
+    "Slurm job on a node, ten seconds, start and end; and change that the controller reports",
     ("slurm_job_id", "node", "ts"),
     (
         TS,
@@ -167,12 +167,12 @@ SLURM_JOB_SAMPLES = Table(
         Column(
             "source",
             Type.STRING,
-            "Who says it: node (prolog, epilog, control groups) or controller (squeue).",
+            "Origin of the row: node (prolog, epilog, cgroups) or controller (squeue).",
             required=True,
         ),
         Column("slurm_job_id", Type.STRING, "Slurm job.", required=True),
-        Column("array_job_id", Type.STRING, "Array that it is of; NULL: none."),
-        Column("array_task_id", Type.STRING, "Its number in the array."),
+        Column("array_job_id", Type.STRING, "Id of its job array; NULL: none."),
+        Column("array_task_id", Type.STRING, "Its index in the array."),
         Column("job_name", Type.STRING, "Name of the job."),
         Column("username", Type.STRING, "Owner of the job."),
         Column("account", Type.STRING, "Account that it is charged to."),
@@ -196,8 +196,10 @@ SLURM_JOB_SAMPLES = Table(
         Column("exit_code", Type.INT32, "Exit code of the job; 128 and more: a signal."),
         Column("cpu_seconds_total", Type.FLOAT64, "CPU time of the job on this node."),
         Column("memory_used_bytes", Type.INT64, "Memory of the job on this node."),
-        Column("memory_peak_bytes", Type.INT64, "The most memory that it has used on this node."),
-        Column("memory_limit_bytes", Type.INT64, "Memory that Slurm gave the job on this node."),
+        Column("memory_peak_bytes", Type.INT64, "Peak memory of the job on this node."),
+        Column(
+            "memory_limit_bytes", Type.INT64, "Memory that Slurm allocated to the job on this node."
+        ),
     ),
 )
 
@@ -213,13 +215,13 @@ SLURM_NODE_SAMPLES = Table(
         Column(
             "state",
             Type.STRING,
-            "As sinfo says it: idle, mixed, draining, drained, down...",
+            "State from sinfo: idle, mixed, draining, drained, down...",
             required=True,
         ),
         Column("partitions", Type.STRING, "Its partitions, separated by commas."),
         Column("reason", Type.STRING, "Why it is drained or down."),
         Column("reason_user", Type.STRING, "Who said so."),
-        Column("reason_at", Type.TIMESTAMP, "When that was said."),
+        Column("reason_at", Type.TIMESTAMP, "When the reason was set."),
     ),
 )
 
@@ -236,7 +238,7 @@ INFINIBAND_SAMPLES = Table(
         Column("link_layer", Type.STRING, "InfiniBand or Ethernet."),
         Column("state", Type.STRING, "down, init, armed, active or active_defer."),
         Column(
-            "physical_state", Type.STRING, "As the kernel says it: LinkUp, Polling, Disabled..."
+            "physical_state", Type.STRING, "State from the kernel: LinkUp, Polling, Disabled..."
         ),
         *_columns(METRICS["infiniband_samples"]),
     ),
@@ -250,16 +252,16 @@ COVERAGE = Table(
         Column("ts", Type.TIMESTAMP, "End of the minute that is counted, UTC.", required=True),
         NODE,
         GPU,
-        Column("gpu_uuid", Type.STRING, "GPU that the probe is about; NULL: not about one."),
+        Column("gpu_uuid", Type.STRING, "GPU of the probe; NULL: the probe reads no single GPU."),
         SIMULATED,
         Column("probe", Type.STRING, "Name of the probe: gpu0, host.", required=True),
         Column("table_name", Type.STRING, "Table that its readings fill.", required=True),
         Column("expected", Type.INT32, "Readings due in the minute.", required=True),
         Column("taken", Type.INT32, "Readings that became samples.", required=True),
-        Column("missed", Type.INT32, "Ticks that the agent did not get to.", required=True),
-        Column("skipped", Type.INT32, "Readings not begun: a call still ran.", required=True),
-        Column("late", Type.INT32, "Readings dropped: past the deadline.", required=True),
-        Column("failed", Type.INT32, "Readings that gave nothing.", required=True),
+        Column("missed", Type.INT32, "Ticks that the agent missed.", required=True),
+        Column("skipped", Type.INT32, "Readings not started: a call still ran.", required=True),
+        Column("late", Type.INT32, "Readings dropped: after the deadline.", required=True),
+        Column("failed", Type.INT32, "Readings that failed.", required=True),
     ),
 )
 
@@ -275,9 +277,9 @@ EVENTS = Table(
         SIMULATED,
         Column("kind", Type.STRING, "What happened, one of docs/events.md.", required=True),
         Column("severity", Type.STRING, "info, warning or critical.", required=True),
-        Column("message", Type.STRING, "A sentence for people.", required=True),
-        Column("duration_seconds", Type.FLOAT64, "How long it lasted, where that is known."),
-        Column("details", Type.STRING, "JSON object with what else is known."),
+        Column("message", Type.STRING, "A sentence that describes it.", required=True),
+        Column("duration_seconds", Type.FLOAT64, "How long it lasted; NULL: unknown."),
+        Column("details", Type.STRING, "JSON object with further values."),
     ),
 )
 
@@ -298,7 +300,7 @@ NODES = Table(
         Column(
             "labels",
             Type.STRING,
-            "JSON object of the labels that the cluster gives it, and of those set by the operator, which win.",
+            "JSON object of its labels: those of the cluster, and those of the operator, which take precedence.",
         ),
         Column("kernel", Type.STRING, "Kernel release."),
         Column("os", Type.STRING, "Operating system, from os-release."),
@@ -351,7 +353,7 @@ GPUS = Table(
         Column(
             "memory_numa_node",
             Type.INT16,
-            "NUMA node that the GPU's own memory is (Grace): memory of the host has it in it.",
+            "NUMA node of the GPU's own memory (Grace), which the host's memory includes.",
         ),
         Column(
             "addressing_mode",
@@ -376,7 +378,7 @@ GPUS = Table(
         Column(
             "peers",
             Type.STRING,
-            "JSON object: PCI bus id of each other GPU of the node to the way to it, as nvidia-smi "
+            "JSON object: PCI bus id of each other GPU of the node to the path to it, as nvidia-smi "
             "topo says it: NV18, PIX, PXB, PHB, NODE, SYS.",
         ),
         Column("ecc_mode", Type.BOOL, "ECC switched on."),
@@ -416,37 +418,35 @@ INVENTORY_EXTRA: dict[str, tuple[Column, ...]] = {
         Column(
             "billed_until",
             Type.TIMESTAMP,
-            "Its GPUs cost nothing from then on: its agent was stopped, or it was forgotten. NULL: it has not left.",
+            "Its GPUs cost nothing after this: its agent was stopped, or it was forgotten. NULL: it has not left.",
         ),
         Column(
             "billed_from",
             Type.TIMESTAMP,
-            "When it was back after that; NULL: it has not come back.",
+            "When it returned after that; NULL: it has not returned.",
         ),
         Column(
             "forgotten_at",
             Type.TIMESTAMP,
-            "When `gpuwarden nodes forget` said that it has left; NULL: it is expected.",
+            "When `gpuwarden nodes forget` removed it; NULL: it is expected.",
         ),
     ),
     "gpus": (
         Column("catalogue_model", Type.STRING, "Its row in the model catalogue; NULL: unknown."),
-        Column("usd_per_hour", Type.FLOAT64, "Price of an hour; NULL: unknown."),
-        Column("price_basis", Type.STRING, "Where that price comes from, as a sentence."),
-        Column(
-            "usd_per_kwh", Type.FLOAT64, "Price of a kWh with what its PUE adds; NULL: unknown."
-        ),
+        Column("usd_per_hour", Type.FLOAT64, "Price per hour; NULL: unknown."),
+        Column("price_basis", Type.STRING, "Source of that price, as a sentence."),
+        Column("usd_per_kwh", Type.FLOAT64, "Price of a kWh, times the PUE; NULL: unknown."),
         Column(
             "co2_g_per_kwh",
             Type.FLOAT64,
-            "Grams of carbon dioxide of a kWh, with what its PUE adds; NULL: unknown.",
+            "Grams of carbon dioxide per kWh, times the PUE; NULL: unknown.",
         ),
         Column(
             "billed_silent_s",
             Type.FLOAT64,
-            "Seconds that it is billed after it was last heard of, unless it was said to have left.",
+            "Seconds that it is billed after its last sample, unless it was removed.",
         ),
-        Column("replaced_by", Type.STRING, "The board (gpu_uuid) in its place since; NULL: none."),
+        Column("replaced_by", Type.STRING, "gpu_uuid of the board that replaced it; NULL: none."),
         Column("first_seen_at", Type.TIMESTAMP, "When the collector first received data of it."),
         Column("last_seen_at", Type.TIMESTAMP, "When the collector last received data of it."),
     ),
@@ -464,7 +464,7 @@ ALERTS = Table(
         Column(
             "consequence",
             Type.STRING,
-            "What it means: lost_work, failing_hardware, unwatched, slow_work or waste.",
+            "Consequence: lost_work, failing_hardware, unwatched, slow_work or waste.",
             required=True,
         ),
         Column("state", Type.STRING, "pending, firing or resolved.", required=True),
@@ -474,97 +474,100 @@ ALERTS = Table(
         Column("labels", Type.STRING, "JSON object of all labels.", required=True),
         Column("summary", Type.STRING, "What is wrong, in a sentence.", required=True),
         Column("remedy", Type.STRING, "What to do about it.", required=True),
-        Column("value", Type.FLOAT64, "The value that the rule gave."),
-        Column("usd_per_hour", Type.FLOAT64, "What it costs an hour; NULL: unknown."),
-        Column(
-            "began_at", Type.TIMESTAMP, "When the condition began, as the rule saw.", required=True
-        ),
+        Column("value", Type.FLOAT64, "Value that the rule returned."),
+        Column("usd_per_hour", Type.FLOAT64, "Cost per hour; NULL: unknown."),
+        Column("began_at", Type.TIMESTAMP, "When the condition began, by the rule.", required=True),
         Column("active_at", Type.TIMESTAMP, "First evaluation that found it.", required=True),
         Column(
             "fired_at",
             Type.TIMESTAMP,
-            "When it fired; NULL: it has not, or was over before it did.",
+            "When it fired; NULL: it has not fired.",
         ),
-        Column("resolved_at", Type.TIMESTAMP, "When it was over."),
+        Column("resolved_at", Type.TIMESTAMP, "When it was resolved."),
         Column("seen_at", Type.TIMESTAMP, "Last evaluation that found it.", required=True),
-        Column("simulated", Type.BOOL, "True where it is about simulated rows.", required=True),
+        Column("simulated", Type.BOOL, "True for simulated rows.", required=True),
         Column(
             "unknown_since",
             Type.TIMESTAMP,
-            "Since when it is unknown whether it still holds; NULL: it is known.",
+            "Since when it is unknown whether the condition holds; NULL: it is known.",
         ),
-        Column("owner", Type.STRING, "Username of whom it concerns; NULL: unknown."),
+        Column("owner", Type.STRING, "Username of the owner; NULL: unknown."),
         Column(
             "accounted_usd",
             Type.FLOAT64,
-            "What it has cost until accounted_until, as waste has it; NULL: usd_per_hour since it began.",
+            "Cost until accounted_until, from waste; NULL: usd_per_hour since it began.",
         ),
-        Column("accounted_until", Type.TIMESTAMP, "Until when that is."),
+        Column("accounted_until", Type.TIMESTAMP, "End of the time that accounted_usd covers."),
         Column(
             "muted",
             Type.STRING,
-            "Why it is not sent: silenced or acknowledged; NULL: it is sent.",
+            "Why it notifies nobody: silenced or acknowledged; NULL: it notifies.",
         ),
         Column(
             "stale_since",
             Type.TIMESTAMP,
-            "Since when its node sends nothing, so that it is of the past; NULL: the node sends.",
+            "Since when its node sends no samples; NULL: the node reports.",
         ),
         Column(
             "resolved_reason",
             Type.STRING,
-            "Why it is over, where the condition is not known to be; NULL: the condition is over.",
+            "Why it was resolved although the condition may still hold; NULL: the condition ended.",
         ),
     ),
 )
 
 INCIDENTS = Table(
     "incidents",
-    "incident: alerts of one cause",
+    "incident: alerts with one cause",
     ("id",),
     (
         Column("id", Type.STRING, "Identity of the incident.", required=True),
         Column("state", Type.STRING, "open, resolved, or merged into another.", required=True),
-        Column("root", Type.STRING, "Fingerprint of the alert that stands for it.", required=True),
+        Column("root", Type.STRING, "Fingerprint of its root alert.", required=True),
         Column("rule", Type.STRING, "Rule of the root.", required=True),
-        Column("severity", Type.STRING, "The worst of what fires, or fired last.", required=True),
-        Column("consequence", Type.STRING, "The gravest of its alerts'.", required=True),
-        Column("summary", Type.STRING, "What is wrong, of all its roots.", required=True),
+        Column(
+            "severity",
+            Type.STRING,
+            "Worst severity of the firing alerts, or of the last ones.",
+            required=True,
+        ),
+        Column("consequence", Type.STRING, "Worst consequence of its alerts.", required=True),
+        Column("summary", Type.STRING, "What is wrong, for all its roots.", required=True),
         Column("remedy", Type.STRING, "What to do about the root.", required=True),
-        Column("place", Type.STRING, "Where, in words; empty: the fleet.", required=True),
+        Column("place", Type.STRING, "The place as text; empty: the fleet.", required=True),
         Column(
             "labels",
             Type.STRING,
-            "JSON object of what the roots have in common, a label of their nodes among it.",
+            "JSON object of the labels that its roots share, also those of their nodes.",
             required=True,
         ),
         Column("nodes", Type.INT32, "Nodes of its roots.", required=True),
         Column("roots", Type.INT32, "Alerts of the root's rule without a cause.", required=True),
-        Column("alerts", Type.INT32, "All its alerts, those that are over too.", required=True),
-        Column("firing", Type.INT32, "Its alerts that fire.", required=True),
+        Column("alerts", Type.INT32, "Number of its alerts, also resolved ones.", required=True),
+        Column("firing", Type.INT32, "Number of its firing alerts.", required=True),
         Column(
             "usd_per_hour",
             Type.FLOAT64,
-            "What its roots cost an hour, or, if that is unknown, what follows; NULL: unknown.",
+            "Cost per hour of its roots, or, if unknown, of the other alerts; NULL: unknown.",
         ),
-        Column("owner", Type.STRING, "Username of whom all roots concern; NULL: several, unknown."),
+        Column(
+            "owner", Type.STRING, "Username of the owner of all roots; NULL: several or unknown."
+        ),
         Column(
             "muted",
             Type.STRING,
-            "Why it is not sent: its roots are silenced or acknowledged; NULL: it is sent.",
+            "Why it notifies nobody: its roots are silenced or acknowledged; NULL: it notifies.",
         ),
         Column(
             "unknown_since",
             Type.TIMESTAMP,
-            "Since when it is unknown of all its alerts whether they hold; NULL: one is known.",
+            "Since when the state of all its alerts is unknown; NULL: some state is known.",
         ),
-        Column(
-            "simulated", Type.BOOL, "True where an alert is about simulated rows.", required=True
-        ),
+        Column("simulated", Type.BOOL, "True if an alert is for simulated rows.", required=True),
         Column("began_at", Type.TIMESTAMP, "When the condition of its roots began.", required=True),
         Column("opened_at", Type.TIMESTAMP, "When it was opened.", required=True),
         Column("resolved_at", Type.TIMESTAMP, "When its last alert ended, or it was merged."),
-        Column("merged_into", Type.STRING, "The incident that it goes on in."),
+        Column("merged_into", Type.STRING, "The incident that it continues in."),
     ),
 )
 
@@ -575,12 +578,19 @@ INCIDENT_ALERTS = Table(
     (
         Column("incident", Type.STRING, "Its incident.", required=True),
         Column("fingerprint", Type.STRING, "The alert.", required=True),
-        Column("active_at", Type.TIMESTAMP, "Its episode, the newest of several.", required=True),
+        Column(
+            "active_at",
+            Type.TIMESTAMP,
+            "Identifies the episode, the newest of several.",
+            required=True,
+        ),
         Column("rule", Type.STRING, "Its rule.", required=True),
         Column("labels", Type.STRING, "JSON object of its labels.", required=True),
-        Column("cause", Type.STRING, "Alert that it follows from; NULL: it is a root."),
+        Column(
+            "cause", Type.STRING, "Fingerprint of the alert that caused it; NULL: it is a root."
+        ),
         Column("joined_at", Type.TIMESTAMP, "When it became part of the incident.", required=True),
-        Column("ended_at", Type.TIMESTAMP, "When it stopped firing; NULL: it fires."),
+        Column("ended_at", Type.TIMESTAMP, "When it stopped firing; NULL: it still fires."),
     ),
 )
 
@@ -591,11 +601,15 @@ SILENCES = Table(
     (
         Column("id", Type.STRING, "Identity of the silence.", required=True),
         Column("matchers", Type.STRING, "JSON list of its matchers: node=n1.", required=True),
-        Column("fingerprint", Type.STRING, "Alert that is acknowledged; NULL: by matchers."),
+        Column(
+            "fingerprint",
+            Type.STRING,
+            "Fingerprint of the acknowledged alert; NULL: a silence with matchers.",
+        ),
         Column("author", Type.STRING, "Who made it.", required=True),
         Column("comment", Type.STRING, "Why.", required=True),
-        Column("starts_at", Type.TIMESTAMP, "From when it holds.", required=True),
-        Column("ends_at", Type.TIMESTAMP, "Until when it holds.", required=True),
+        Column("starts_at", Type.TIMESTAMP, "When it starts.", required=True),
+        Column("ends_at", Type.TIMESTAMP, "When it ends.", required=True),
     ),
 )
 
@@ -614,12 +628,12 @@ DIAGNOSES = Table(
         Column(
             "bottleneck",
             Type.STRING,
-            "What holds it up: a class of docs/diagnosis.md; unknown: the data do not say.",
+            "Why it is slow: a class of docs/diagnosis.md; unknown: the data do not tell.",
             required=True,
         ),
         Column("confidence", Type.FLOAT64, "0 to 1; below 0.5 it is only likely.", required=True),
-        Column("summary", Type.STRING, "What was found, in a sentence.", required=True),
-        Column("advice", Type.STRING, "What to change, and what that gains; NULL: nothing."),
+        Column("summary", Type.STRING, "The finding, in a sentence.", required=True),
+        Column("advice", Type.STRING, "What to change, and the gain; NULL: nothing."),
         Column(
             "evidence",
             Type.STRING,
@@ -627,25 +641,25 @@ DIAGNOSES = Table(
             required=True,
         ),
         Column(
-            "misses", Type.STRING, "JSON list of the classes that it nearly was.", required=True
+            "misses", Type.STRING, "JSON list of the classes that nearly matched.", required=True
         ),
         Column("stall", Type.FLOAT64, "Share of the time in which the GPU did nothing."),
-        Column("usd_per_hour", Type.FLOAT64, "What is lost an hour; NULL: unknown or nothing."),
+        Column("usd_per_hour", Type.FLOAT64, "Loss per hour; NULL: unknown, or no loss."),
         Column("cause", Type.STRING, "Subject that it waits for."),
         Column("node", Type.STRING, "Node; NULL: a job on several."),
         Column("gpu", Type.INT32, "Index of the GPU; NULL: a job."),
-        Column("job", Type.STRING, "Job that the GPU works for, or that this is about."),
-        Column("owner", Type.STRING, "Username of whose job it is."),
-        Column("gpus", Type.INT32, "GPUs that it is about.", required=True),
-        Column("began_at", Type.TIMESTAMP, "When it was first found to be so.", required=True),
+        Column("job", Type.STRING, "Job of the GPU, or the diagnosed job."),
+        Column("owner", Type.STRING, "Username of the job's owner."),
+        Column("gpus", Type.INT32, "Number of GPUs.", required=True),
+        Column("began_at", Type.TIMESTAMP, "First evaluation that found it.", required=True),
         Column(
             "seen_at",
             Type.TIMESTAMP,
-            "When it was last found to be so; refreshed every few minutes.",
+            "Last evaluation that found it; refreshed every few minutes.",
             required=True,
         ),
-        Column("ended_at", Type.TIMESTAMP, "When it no longer was; NULL: it is still so."),
-        Column("simulated", Type.BOOL, "True where it is about simulated rows.", required=True),
+        Column("ended_at", Type.TIMESTAMP, "When it ended; NULL: it is ongoing."),
+        Column("simulated", Type.BOOL, "True for simulated rows.", required=True),
     ),
 )
 

@@ -1,6 +1,6 @@
--- Public views: questions that people ask first, answered once. The view `waste` is in waste.py, and comes before.
+-- Public views for frequent questions. The view `waste` is in waste.py, and comes first.
 
--- The newest sample of every GPU heard of in the last minute, with its inventory.
+-- The newest sample of every GPU that reported in the last minute, with its inventory.
 CREATE OR REPLACE VIEW gpus_now AS
 SELECT s.*, g.model, g.catalogue_model, g.usd_per_hour
 FROM (
@@ -10,7 +10,7 @@ FROM (
 ) s
 LEFT JOIN gpus g USING (gpu_uuid);
 
--- The newest look at the health of every GPU heard of in the last five minutes.
+-- The newest health sample of every GPU that reported in the last five minutes.
 CREATE OR REPLACE VIEW gpu_health_now AS
 SELECT h.*, g.model, g.serial, g.pci_bus_id
 FROM (
@@ -20,19 +20,19 @@ FROM (
 ) h
 LEFT JOIN gpus g USING (gpu_uuid);
 
--- The newest sample of every NVLink, C2C or xGMI link heard of in the last minute.
+-- The newest sample of every NVLink, C2C or xGMI link that reported in the last minute.
 CREATE OR REPLACE VIEW links_now AS
 SELECT * FROM link_samples
 WHERE ts > now()::TIMESTAMP - INTERVAL 1 MINUTE
 QUALIFY row_number() OVER (PARTITION BY gpu_uuid, link_type, link ORDER BY ts DESC) = 1;
 
--- The newest host sample of every node heard of in the last minute.
+-- The newest host sample of every node that reported in the last minute.
 CREATE OR REPLACE VIEW nodes_now AS
 SELECT * FROM host_samples
 WHERE ts > now()::TIMESTAMP - INTERVAL 1 MINUTE
 QUALIFY row_number() OVER (PARTITION BY node ORDER BY ts DESC) = 1;
 
--- Alerts that hold now, with what each has cost so far.
+-- Pending and firing alerts, with the cost of each so far.
 CREATE OR REPLACE VIEW alerts_now AS
 SELECT
     *,
@@ -41,7 +41,7 @@ SELECT
 FROM alerts
 WHERE state IN ('pending', 'firing');
 
--- What each incident has cost: its roots, or what follows where their cost is unknown; of an open one what fires.
+-- Cost of each incident: of its roots, or of the other alerts if that is unknown; for an open one of firing alerts.
 CREATE OR REPLACE VIEW incident_costs AS
 SELECT incident, coalesce(sum(usd) FILTER (is_root), sum(usd) FILTER (NOT is_root)) AS usd_so_far
 FROM (
@@ -56,14 +56,14 @@ FROM (
 )
 GROUP BY incident;
 
--- Open incidents, with what each has cost so far.
+-- Open incidents, with the cost of each so far.
 CREATE OR REPLACE VIEW incidents_now AS
 SELECT i.*, c.usd_so_far
 FROM incidents i
 LEFT JOIN incident_costs c ON c.incident = i.id
 WHERE i.state = 'open';
 
--- Who holds each GPU now: by processes of the last 30 seconds, or because a scheduler has given it out.
+-- Holder of each GPU now: by processes of the last 30 seconds, or by the allocation of a scheduler.
 CREATE OR REPLACE VIEW gpu_holders_now AS
 SELECT h.node, h.gpu, h.gpu_uuid, g.model, max(h.username) AS "user", h.job, max(h.workload) AS workload,
     max(h.scheduler) AS scheduler,
@@ -84,7 +84,7 @@ FROM (
 LEFT JOIN gpus g USING (gpu_uuid)
 GROUP BY h.node, h.gpu, h.gpu_uuid, g.model, h.job, if(h.job IS NULL, h.username, NULL);
 
--- Slurm's jobs, each once: what its nodes and the controller last said of its last run.
+-- Slurm jobs, one row each: the last state of its last run, from its nodes and the controller.
 CREATE OR REPLACE VIEW slurm_jobs AS
 SELECT
     slurm_job_id, any_value(array_job_id) AS array_job_id, any_value(array_task_id) AS array_task_id,
@@ -119,14 +119,14 @@ FROM (
 )
 GROUP BY slurm_job_id;
 
--- The newest state of every node of Slurm that the controller told of in the last three hours.
+-- The newest state of every Slurm node that the controller reported in the last three hours.
 CREATE OR REPLACE VIEW slurm_nodes AS
 SELECT * EXCLUDE (node), node AS told_by
 FROM slurm_node_samples
 WHERE ts > now()::TIMESTAMP - INTERVAL 3 HOUR
 QUALIFY row_number() OVER (PARTITION BY slurm_node ORDER BY ts DESC) = 1;
 
--- What the error counters of each link gained in each hour of the last day, where they gained anything.
+-- Increases of the error counters of each link by hour of the last day.
 CREATE OR REPLACE VIEW link_errors AS
 WITH moved AS (
     -- Nearly all stand still, and need no more than this.
@@ -180,7 +180,7 @@ CREATE OR REPLACE VIEW node_labels AS
 SELECT n.node, l.key AS label, l.value ->> '$' AS value
 FROM nodes n, json_each(n.labels) l;
 
--- GPU hours of each owner by GPU and hour, the hour that runs too: what they were, cost and took.
+-- GPU hours, labels, cost and energy of each owner by GPU and hour, with the current hour.
 CREATE OR REPLACE VIEW gpu_usage AS
 SELECT w.ts, w.node, w.gpu, w.gpu_uuid, w.model, w."user", w.job, w.team, n.labels ->> 'rack' AS rack,
     from_json(n.labels, '"MAP(VARCHAR, VARCHAR)"') AS labels,

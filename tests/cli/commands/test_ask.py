@@ -15,7 +15,7 @@ def test_without_a_question_all_are_listed_by_topic(capsys: Any) -> None:
     shown = capsys.readouterr().out
     assert "WASTE\n  waste-by-user" in shown
     assert (
-        "idle-holders         jobs that held GPUs idle, and whom to ask (since=1d, top=20)\n"
+        "idle-holders         jobs that held idle GPUs, and their owners (since=1d, top=20)\n"
         in shown
     )
     assert main(["ask", "--format", "json"]) == 0

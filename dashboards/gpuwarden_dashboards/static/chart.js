@@ -1,6 +1,8 @@
 // Draws over time on a canvas, with a cursor that all plots of a page share, zoom and pan by mouse, wheel, touch and
 // keys: lines with a band between least and greatest, gaps, strips, marks. Times are milliseconds since the epoch.
 
+import { plainTable } from "./result.js";
+
 const HEIGHT = 150;
 const STRIP_HEIGHT = 7;
 export const LEFT = 64;
@@ -330,20 +332,7 @@ export class Plot {
     this.details.querySelector("table")?.remove();
     if (!this.details.open || !this.data) return;
     const [heading, ...rows] = this.rows();
-    const table = document.createElement("table");
-    const head = table.createTHead().insertRow();
-    for (const text of heading) {
-      const cell = document.createElement("th");
-      cell.scope = "col";
-      cell.textContent = text;
-      head.append(cell);
-    }
-    const body = table.createTBody();
-    for (const texts of rows) {
-      const row = body.insertRow();
-      for (const text of texts) row.insertCell().textContent = text;
-    }
-    this.details.append(table);
+    this.details.append(plainTable(heading, rows));
   }
 }
 

@@ -15,6 +15,14 @@ export function make(kind, attributes = {}, ...children) {
   return element;
 }
 
+/** An element with a text and classes. */
+export function element(tag, text = "", className = "") {
+  const made = document.createElement(tag);
+  made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
 /** $2.95, $1,204; an en dash for null. */
 export function usd(value) {
   if (value === null || value === undefined) return "–";

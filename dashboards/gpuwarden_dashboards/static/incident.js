@@ -2,18 +2,13 @@
 
 import { Chart, Shared, readable } from "./chart.js";
 import { page, replace } from "./fresh.js";
+import { element } from "./elements.js";
 import { ask, live } from "./live.js";
+import { plainTable, scrolling } from "./result.js";
 import { acknowledge, end, mayChange, said, silence } from "./silencing.js";
 
 const DAY = 86_400_000;
 const AROUND = 15 * 60_000;
-
-function element(name, text = "", className = "") {
-  const made = document.createElement(name);
-  made.textContent = text;
-  if (className) made.className = className;
-  return made;
-}
 
 function shown(value) {
   if (value === null || value === undefined) return "–";
@@ -24,18 +19,8 @@ function shown(value) {
 
 /** The rows that the SQL returned, one line per column: when it fired, and now. */
 function evidence(found) {
-  const box = element("div", "", "scroll");
-  box.tabIndex = 0;
-  box.setAttribute("role", "region");
-  box.setAttribute("aria-label", "Evidence");
-  const table = document.createElement("table");
-  const head = table.createTHead().insertRow();
-  for (const text of ["the rule's SQL returned", ...found.rows.map((one) => `${one.when}, ${shown(one.at)}`)]) {
-    const cell = element("th", text);
-    cell.scope = "col";
-    head.append(cell);
-  }
-  const body = table.createTBody();
+  const table = plainTable(["the rule's SQL returned", ...found.rows.map((one) => `${one.when}, ${shown(one.at)}`)], []);
+  const body = table.tBodies[0];
   const told = new Set([...Object.keys(JSON.parse(found.alert.labels)), "simulated", "model"]);
   for (const name of new Set(found.rows.flatMap((one) => Object.keys(one.row ?? {})))) {
     if (told.has(name)) continue;
@@ -55,8 +40,7 @@ function evidence(found) {
     row.append(element("th", ""));
     for (const text of empty) row.insertCell().textContent = text;
   }
-  box.append(table);
-  return box;
+  return scrolling("Evidence", table);
 }
 
 function thresholds(params) {

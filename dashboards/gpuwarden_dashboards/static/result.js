@@ -1,4 +1,4 @@
-// A result as a table whose columns sort, and errors as people read them.
+// Makes tables: of plain texts, and of a query's result with columns that sort.
 
 function text(value, type) {
   if (value === null) return "–";
@@ -27,7 +27,41 @@ export function compare(a, b) {
   return String(a).localeCompare(String(b), "en", { numeric: true });
 }
 
-/** The table element. */
+/** A table of texts; `classOf(text, column)` is the class of a cell. */
+export function plainTable(heading, rows, classOf = () => "") {
+  const made = document.createElement("table");
+  const head = made.createTHead().insertRow();
+  for (const text of heading) {
+    const cell = document.createElement("th");
+    cell.scope = "col";
+    cell.textContent = text;
+    head.append(cell);
+  }
+  const body = made.createTBody();
+  for (const texts of rows) {
+    const row = body.insertRow();
+    texts.forEach((text, column) => {
+      const cell = row.insertCell();
+      cell.textContent = text;
+      const name = classOf(text, column);
+      if (name) cell.className = name;
+    });
+  }
+  return made;
+}
+
+/** A box that scrolls its content, with the keyboard too. */
+export function scrolling(label, content) {
+  const box = document.createElement("div");
+  box.className = "scroll";
+  box.tabIndex = 0;
+  box.setAttribute("role", "region");
+  box.setAttribute("aria-label", label);
+  box.append(content);
+  return box;
+}
+
+/** The table of a result. */
 export function table(columns, rows) {
   const element = document.createElement("table");
   const head = element.createTHead().insertRow();

@@ -1,7 +1,8 @@
 // The page of a rule: its definition, its episodes, and its backtest.
 
+import { element } from "./elements.js";
 import { ask } from "./live.js";
-import { duration } from "./result.js";
+import { duration, plainTable, scrolling } from "./result.js";
 import { placeOf, strips } from "./episodes.js";
 
 const page = document.querySelector("#rule");
@@ -10,13 +11,6 @@ const written = document.querySelector("#written");
 const history_ = document.querySelector("#history");
 const form = document.querySelector("#backtest");
 const [run, cancel, bar, outcome, result] = ["run", "cancel", "progress", "outcome", "result"].map((id) => document.querySelector(`#${id}`));
-
-function element(tag, text = "", className = "") {
-  const made = document.createElement(tag);
-  made.textContent = text;
-  if (className) made.className = className;
-  return made;
-}
 
 /** A text of the rule's file: backquotes mark code; other marks are dropped, links become their text. */
 function prose(lead, text) {
@@ -27,28 +21,8 @@ function prose(lead, text) {
 }
 
 function cells(heads, rows, label) {
-  const box = element("div", "", "scroll");
-  box.tabIndex = 0;
-  box.setAttribute("role", "region");
-  box.setAttribute("aria-label", label);
-  const table = document.createElement("table");
-  const head = table.createTHead().insertRow();
-  for (const text of heads) {
-    const cell = element("th", text);
-    cell.scope = "col";
-    head.append(cell);
-  }
-  const body = table.createTBody();
-  for (const row of rows) {
-    const line = body.insertRow();
-    row.forEach((value) => {
-      const cell = line.insertCell();
-      cell.textContent = value ?? "–";
-      cell.className = String(value ?? "").length > 40 ? "text" : "";
-    });
-  }
-  box.append(table);
-  return box;
+  const texts = rows.map((row) => row.map((value) => value ?? "–"));
+  return scrolling(label, plainTable(heads, texts, (text) => (String(text).length > 40 ? "text" : "")));
 }
 
 function code(text) {
@@ -148,7 +122,7 @@ function tell(test) {
   result.replaceChildren();
   if (episodes.length) {
     strips(picture, episodes, Date.parse(test.since), Date.parse(test.until));
-    const rows = episodes.map((one) => [new Date(one.fired_at).toISOString().slice(0, 19).replace("T", " "), duration(Math.round(((one.resolved_at ?? Date.parse(test.until)) - one.fired_at) / 1000)) + (one.resolved_at ? "" : ", goes on"), placeOf(one.labels), one.owner, usd(one.usd), one.summary]);
+    const rows = episodes.map((one) => [new Date(one.fired_at).toISOString().slice(0, 19).replace("T", " "), duration(Math.round(((one.resolved_at ?? Date.parse(test.until)) - one.fired_at) / 1000)) + (one.resolved_at ? "" : ", ongoing"), placeOf(one.labels), one.owner, usd(one.usd), one.summary]);
     result.append(picture, cells(["fired (UTC)", "for", "where", "owner", "cost", "summary"], rows, "Backtest"));
   }
   result.append(element("p", `${test.evaluations} evaluations by ${test.queries} queries in ${test.seconds.toFixed(1)} s, at most ${duration(test.step_s)} apart; changes are known to within ${duration(test.resolution_s)}.`, "soft"));

@@ -1,6 +1,7 @@
 // Draws how the GPUs of a node are connected as SVG, and says the same in tables.
 
 import { readable } from "./chart.js";
+import { plainTable, scrolling } from "./result.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 960;
@@ -191,25 +192,5 @@ function table(title, heading, rows) {
 
 /** A table that can be scrolled; the texts of column `long` are on several lines. */
 export function plain(title, heading, rows, long = -1) {
-  const scroll = document.createElement("div");
-  scroll.className = "scroll";
-  scroll.tabIndex = 0;
-  scroll.setAttribute("role", "region");
-  scroll.setAttribute("aria-label", title);
-  const made = document.createElement("table");
-  const head = made.createTHead().insertRow();
-  for (const text of heading) {
-    const cell = document.createElement("th");
-    cell.scope = "col";
-    cell.textContent = text;
-    head.append(cell);
-  }
-  const body = made.createTBody();
-  for (const texts of rows) {
-    const row = body.insertRow();
-    for (const text of texts) row.insertCell().textContent = text;
-    if (long >= 0) row.cells[long].className = "text";
-  }
-  scroll.append(made);
-  return scroll;
+  return scrolling(title, plainTable(heading, rows, (_text, column) => (column === long ? "text" : "")));
 }

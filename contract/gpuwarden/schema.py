@@ -21,392 +21,231 @@ def _columns(metrics: tuple[Metric, ...]) -> tuple[Column, ...]:
     return tuple(Column(m.name, m.type, m.meaning, limits=m.limits) for m in metrics)
 
 
-GPU_SAMPLES = Table(
-    "gpu_samples",
-    "GPU and second",
-    ("gpu_uuid", "ts"),
-    (TS, NODE, GPU, GPU_UUID, MIG, SIMULATED, *_columns(METRICS["gpu_samples"])),
-)
+# fmt: off
+GPU_SAMPLES = Table("gpu_samples", "GPU and second", ("gpu_uuid", "ts"), (
+    TS, NODE, GPU, GPU_UUID, MIG, SIMULATED, *_columns(METRICS["gpu_samples"]),
+))
 
-GPU_DETAIL_SAMPLES = Table(
-    "gpu_detail_samples",
-    "GPU and ten seconds",
-    ("gpu_uuid", "ts"),
-    (TS, NODE, GPU, GPU_UUID, MIG, SIMULATED, *_columns(METRICS["gpu_detail_samples"])),
-)
+GPU_DETAIL_SAMPLES = Table("gpu_detail_samples", "GPU and ten seconds", ("gpu_uuid", "ts"), (
+    TS, NODE, GPU, GPU_UUID, MIG, SIMULATED, *_columns(METRICS["gpu_detail_samples"]),
+))
 
-GPU_HEALTH_SAMPLES = Table(
-    "gpu_health_samples",
-    "GPU and minute",
-    ("gpu_uuid", "ts"),
-    (
-        TS,
-        NODE,
-        GPU,
-        GPU_UUID,
-        SIMULATED,
-        Column(
-            "recovery_action",
-            Type.STRING,
-            "What the driver asks for: none, gpu_reset, node_reboot, drain_p2p, drain_and_reset, "
-            "recover_imex_domain, bus_reset or system_reboot; unknown_N: newer than the agent.",
-        ),
-        Column(
-            "fabric_state",
-            Type.STRING,
-            "Registration with the NVLink fabric: not_started, in_progress or completed.",
-        ),
-        Column("fabric_status", Type.STRING, "How it ended: success, or NVML's name of the error."),
-        Column(
-            "fabric_health",
-            Type.STRING,
-            "healthy, or what the fabric suffers from, separated by commas: bandwidth_degraded, "
-            "route_recovery, route_unhealthy, access_timeout_recovery, incorrect_configuration.",
-        ),
-        *_columns(METRICS["gpu_health_samples"]),
+GPU_HEALTH_SAMPLES = Table("gpu_health_samples", "GPU and minute", ("gpu_uuid", "ts"), (
+    TS, NODE, GPU, GPU_UUID, SIMULATED,
+    Column(
+        "recovery_action",
+        Type.STRING,
+        "What the driver asks for: none, gpu_reset, node_reboot, drain_p2p, drain_and_reset, "
+        "recover_imex_domain, bus_reset or system_reboot; unknown_N: newer than the agent.",
     ),
-)
-
-LINK_SAMPLES = Table(
-    "link_samples",
-    "link of a GPU and ten seconds",
-    ("gpu_uuid", "link_type", "link", "ts"),
-    (
-        TS,
-        NODE,
-        GPU,
-        GPU_UUID,
-        SIMULATED,
-        Column("link_type", Type.STRING, "nvlink, c2c (GPU to CPU) or xgmi.", required=True),
-        Column("link", Type.INT16, "Number of the link on its GPU.", required=True),
-        Column("version", Type.INT16, "Generation of the link."),
-        Column("remote_type", Type.STRING, "Device at the other end: gpu, switch or cpu."),
-        Column("remote_pci_bus_id", Type.STRING, "PCI bus id of the device at the other end."),
-        *_columns(METRICS["link_samples"]),
+    Column("fabric_state", Type.STRING, "Registration with the NVLink fabric: not_started, in_progress or completed."),
+    Column("fabric_status", Type.STRING, "How it ended: success, or NVML's name of the error."),
+    Column(
+        "fabric_health",
+        Type.STRING,
+        "healthy, or what the fabric suffers from, separated by commas: bandwidth_degraded, "
+        "route_recovery, route_unhealthy, access_timeout_recovery, incorrect_configuration.",
     ),
-)
+    *_columns(METRICS["gpu_health_samples"]),
+))
 
-HOST_SAMPLES = Table(
-    "host_samples",
-    "node and second",
-    ("node", "ts"),
-    (TS, NODE, SIMULATED, *_columns(METRICS["host_samples"])),
-)
+LINK_SAMPLES = Table("link_samples", "link of a GPU and ten seconds", ("gpu_uuid", "link_type", "link", "ts"), (
+    TS, NODE, GPU, GPU_UUID, SIMULATED,
+    Column("link_type", Type.STRING, "nvlink, c2c (GPU to CPU) or xgmi.", required=True),
+    Column("link", Type.INT16, "Number of the link on its GPU.", required=True),
+    Column("version", Type.INT16, "Generation of the link."),
+    Column("remote_type", Type.STRING, "Device at the other end: gpu, switch or cpu."),
+    Column("remote_pci_bus_id", Type.STRING, "PCI bus id of the device at the other end."),
+    *_columns(METRICS["link_samples"]),
+))
+
+HOST_SAMPLES = Table("host_samples", "node and second", ("node", "ts"), (
+    TS, NODE, SIMULATED, *_columns(METRICS["host_samples"]),
+))
 
 WORKLOAD = "Kind/name of the pod's owner: Deployment/llm, PyTorchJob/bert, RayCluster/tune."
-PROCESS_SAMPLES = Table(
-    "process_samples",
-    "GPU process (with its process tree) and ten seconds",
-    ("gpu_uuid", "pid", "ts"),
-    (
-        TS,
-        NODE,
-        GPU,
-        GPU_UUID,
-        SIMULATED,
-        Column("pid", Type.INT64, "Process id on the node.", required=True),
-        Column("process_name", Type.STRING, "Name of the executable, without arguments."),
-        Column("username", Type.STRING, "Owner of the process, or the user in its pod's labels."),
-        Column("slurm_job_id", Type.STRING, "Slurm job that the process belongs to."),
-        Column("container_id", Type.STRING, "Container that the process runs in."),
-        Column("pod", Type.STRING, "Kubernetes namespace/pod that the process runs in."),
-        Column("workload", Type.STRING, WORKLOAD),
-        Column(
-            "rendezvous",
-            Type.STRING,
-            "Rendezvous of its distributed job, as its launcher set it: address:port, or mpi and MPI's job.",
-        ),
-        Column("rank", Type.INT32, "Rank in its distributed job, from 0."),
-        Column("world_size", Type.INT32, "Ranks of its distributed job."),
-        Column("started_at", Type.TIMESTAMP, "Start of the process."),
-        MIG,
-        Column("process_type", Type.STRING, "compute, graphics or mps (a client of MPS)."),
-        Column(
-            "command",
-            Type.STRING,
-            "Command line, secrets replaced by ***; NULL: the agent may not read it.",
-        ),
-        Column("state", Type.STRING, "State of the main thread: R, S, D, T or Z, as in ps."),
-        Column("cgroup", Type.STRING, "Path of its cgroup."),
-        *_columns(METRICS["process_samples"]),
-    ),
-)
+PROCESS_SAMPLES = Table("process_samples", "GPU process (with its process tree) and ten seconds", ("gpu_uuid", "pid", "ts"), (
+    TS, NODE, GPU, GPU_UUID, SIMULATED,
+    Column("pid", Type.INT64, "Process id on the node.", required=True),
+    Column("process_name", Type.STRING, "Name of the executable, without arguments."),
+    Column("username", Type.STRING, "Owner of the process, or the user in its pod's labels."),
+    Column("slurm_job_id", Type.STRING, "Slurm job that the process belongs to."),
+    Column("container_id", Type.STRING, "Container that the process runs in."),
+    Column("pod", Type.STRING, "Kubernetes namespace/pod that the process runs in."),
+    Column("workload", Type.STRING, WORKLOAD),
+    Column("rendezvous", Type.STRING, "Rendezvous of its distributed job, as its launcher set it: address:port, or mpi and MPI's job."),
+    Column("rank", Type.INT32, "Rank in its distributed job, from 0."),
+    Column("world_size", Type.INT32, "Ranks of its distributed job."),
+    Column("started_at", Type.TIMESTAMP, "Start of the process."),
+    MIG,
+    Column("process_type", Type.STRING, "compute, graphics or mps (a client of MPS)."),
+    Column("command", Type.STRING, "Command line, secrets replaced by ***; NULL: the agent may not read it."),
+    Column("state", Type.STRING, "State of the main thread: R, S, D, T or Z, as in ps."),
+    Column("cgroup", Type.STRING, "Path of its cgroup."),
+    *_columns(METRICS["process_samples"]),
+))
 
-ALLOCATION_SAMPLES = Table(
-    "allocation_samples",
-    "GPU that a scheduler has allocated, and ten seconds",
-    ("gpu_uuid", "owner", "ts"),
-    (
-        TS,
-        NODE,
-        GPU,
-        GPU_UUID,
-        SIMULATED,
-        Column("scheduler", Type.STRING, "slurm or kubernetes.", required=True),
-        Column("owner", Type.STRING, "Slurm job id, or namespace/pod/container.", required=True),
-        Column("username", Type.STRING, "Owner of the Slurm job, or the user in the pod's labels."),
-        Column("slurm_job_id", Type.STRING, "Slurm job that has the GPU."),
-        Column("pod", Type.STRING, "Kubernetes namespace/pod that has the GPU."),
-        Column("container", Type.STRING, "Name of the container in the pod."),
-        Column("namespace", Type.STRING, "Kubernetes namespace of the pod."),
-        Column("workload", Type.STRING, WORKLOAD),
-        Column("team", Type.STRING, "Team in the pod's labels."),
-        Column("pod_labels", Type.STRING, "JSON object of the pod's labels."),
-        Column("processes", Type.INT32, "Processes on the GPU, of any user; 0: none holds it."),
-    ),
-)
+ALLOCATION_SAMPLES = Table("allocation_samples", "GPU that a scheduler has allocated, and ten seconds", ("gpu_uuid", "owner", "ts"), (
+    TS, NODE, GPU, GPU_UUID, SIMULATED,
+    Column("scheduler", Type.STRING, "slurm or kubernetes.", required=True),
+    Column("owner", Type.STRING, "Slurm job id, or namespace/pod/container.", required=True),
+    Column("username", Type.STRING, "Owner of the Slurm job, or the user in the pod's labels."),
+    Column("slurm_job_id", Type.STRING, "Slurm job that has the GPU."),
+    Column("pod", Type.STRING, "Kubernetes namespace/pod that has the GPU."),
+    Column("container", Type.STRING, "Name of the container in the pod."),
+    Column("namespace", Type.STRING, "Kubernetes namespace of the pod."),
+    Column("workload", Type.STRING, WORKLOAD),
+    Column("team", Type.STRING, "Team in the pod's labels."),
+    Column("pod_labels", Type.STRING, "JSON object of the pod's labels."),
+    Column("processes", Type.INT32, "Processes on the GPU, of any user; 0: none holds it."),
+))
 
-SLURM_JOB_SAMPLES = Table(
-    "slurm_job_samples",
-    "Slurm job on a node, ten seconds, start and end; and change that the controller reports",
-    ("slurm_job_id", "node", "ts"),
-    (
-        TS,
-        NODE,
-        SIMULATED,
-        Column(
-            "source",
-            Type.STRING,
-            "Origin of the row: node (prolog, epilog, cgroups) or controller (squeue).",
-            required=True,
-        ),
-        Column("slurm_job_id", Type.STRING, "Slurm job.", required=True),
-        Column("array_job_id", Type.STRING, "Id of its job array; NULL: none."),
-        Column("array_task_id", Type.STRING, "Its index in the array."),
-        Column("job_name", Type.STRING, "Name of the job."),
-        Column("username", Type.STRING, "Owner of the job."),
-        Column("account", Type.STRING, "Account that it is charged to."),
-        Column("partition", Type.STRING, "Partition that it runs in."),
-        Column("qos", Type.STRING, "Quality of service."),
-        Column("reservation", Type.STRING, "Reservation that it runs in."),
-        Column(
-            "state",
-            Type.STRING,
-            "running or ended; of the controller Slurm's own: running, completed, failed, timeout...",
-        ),
-        Column("node_list", Type.STRING, "Nodes of the job, as Slurm writes them: gpu[1-4]."),
-        Column("nodes", Type.INT32, "Nodes of the job."),
-        Column("cpus", Type.INT32, "CPUs of the job: on this node, or of the controller in all."),
-        Column("gpus", Type.INT32, "GPUs of the job: on this node, or of the controller in all."),
-        Column("gpu_uuids", Type.STRING, "GPUs of the job on this node, separated by commas."),
-        Column("time_limit_seconds", Type.INT64, "Time limit; NULL: none, or unknown."),
-        Column("submitted_at", Type.TIMESTAMP, "When it was submitted."),
-        Column("started_at", Type.TIMESTAMP, "When it was started."),
-        Column("ended_at", Type.TIMESTAMP, "When it ended; NULL: it runs."),
-        Column("exit_code", Type.INT32, "Exit code of the job; 128 and more: a signal."),
-        Column("cpu_seconds_total", Type.FLOAT64, "CPU time of the job on this node."),
-        Column("memory_used_bytes", Type.INT64, "Memory of the job on this node."),
-        Column("memory_peak_bytes", Type.INT64, "Peak memory of the job on this node."),
-        Column(
-            "memory_limit_bytes", Type.INT64, "Memory that Slurm allocated to the job on this node."
-        ),
-    ),
-)
+SLURM_JOB_SAMPLES = Table("slurm_job_samples", "Slurm job on a node, ten seconds, start and end; and change that the controller reports", ("slurm_job_id", "node", "ts"), (
+    TS, NODE, SIMULATED,
+    Column("source", Type.STRING, "Origin of the row: node (prolog, epilog, cgroups) or controller (squeue).", required=True),
+    Column("slurm_job_id", Type.STRING, "Slurm job.", required=True),
+    Column("array_job_id", Type.STRING, "Id of its job array; NULL: none."),
+    Column("array_task_id", Type.STRING, "Its index in the array."),
+    Column("job_name", Type.STRING, "Name of the job."),
+    Column("username", Type.STRING, "Owner of the job."),
+    Column("account", Type.STRING, "Account that it is charged to."),
+    Column("partition", Type.STRING, "Partition that it runs in."),
+    Column("qos", Type.STRING, "Quality of service."),
+    Column("reservation", Type.STRING, "Reservation that it runs in."),
+    Column("state", Type.STRING, "running or ended; of the controller Slurm's own: running, completed, failed, timeout..."),
+    Column("node_list", Type.STRING, "Nodes of the job, as Slurm writes them: gpu[1-4]."),
+    Column("nodes", Type.INT32, "Nodes of the job."),
+    Column("cpus", Type.INT32, "CPUs of the job: on this node, or of the controller in all."),
+    Column("gpus", Type.INT32, "GPUs of the job: on this node, or of the controller in all."),
+    Column("gpu_uuids", Type.STRING, "GPUs of the job on this node, separated by commas."),
+    Column("time_limit_seconds", Type.INT64, "Time limit; NULL: none, or unknown."),
+    Column("submitted_at", Type.TIMESTAMP, "When it was submitted."),
+    Column("started_at", Type.TIMESTAMP, "When it was started."),
+    Column("ended_at", Type.TIMESTAMP, "When it ended; NULL: it runs."),
+    Column("exit_code", Type.INT32, "Exit code of the job; 128 and more: a signal."),
+    Column("cpu_seconds_total", Type.FLOAT64, "CPU time of the job on this node."),
+    Column("memory_used_bytes", Type.INT64, "Memory of the job on this node."),
+    Column("memory_peak_bytes", Type.INT64, "Peak memory of the job on this node."),
+    Column("memory_limit_bytes", Type.INT64, "Memory that Slurm allocated to the job on this node."),
+))
 
-SLURM_NODE_SAMPLES = Table(
-    "slurm_node_samples",
-    "node of Slurm and change of its state, and hour",
-    ("slurm_node", "ts"),
-    (
-        TS,
-        NODE,
-        SIMULATED,
-        Column("slurm_node", Type.STRING, "Name of the node in Slurm.", required=True),
-        Column(
-            "state",
-            Type.STRING,
-            "State from sinfo: idle, mixed, draining, drained, down...",
-            required=True,
-        ),
-        Column("partitions", Type.STRING, "Its partitions, separated by commas."),
-        Column("reason", Type.STRING, "Why it is drained or down."),
-        Column("reason_user", Type.STRING, "Who said so."),
-        Column("reason_at", Type.TIMESTAMP, "When the reason was set."),
-    ),
-)
+SLURM_NODE_SAMPLES = Table("slurm_node_samples", "node of Slurm and change of its state, and hour", ("slurm_node", "ts"), (
+    TS, NODE, SIMULATED,
+    Column("slurm_node", Type.STRING, "Name of the node in Slurm.", required=True),
+    Column("state", Type.STRING, "State from sinfo: idle, mixed, draining, drained, down...", required=True),
+    Column("partitions", Type.STRING, "Its partitions, separated by commas."),
+    Column("reason", Type.STRING, "Why it is drained or down."),
+    Column("reason_user", Type.STRING, "Who said so."),
+    Column("reason_at", Type.TIMESTAMP, "When the reason was set."),
+))
 
-INFINIBAND_SAMPLES = Table(
-    "infiniband_samples",
-    "InfiniBand or RoCE port and ten seconds",
-    ("node", "device", "port", "ts"),
-    (
-        TS,
-        NODE,
-        SIMULATED,
-        Column("device", Type.STRING, "Name of the adapter: mlx5_0.", required=True),
-        Column("port", Type.INT16, "Number of the port on it.", required=True),
-        Column("link_layer", Type.STRING, "InfiniBand or Ethernet."),
-        Column("state", Type.STRING, "down, init, armed, active or active_defer."),
-        Column(
-            "physical_state", Type.STRING, "State from the kernel: LinkUp, Polling, Disabled..."
-        ),
-        *_columns(METRICS["infiniband_samples"]),
-    ),
-)
+INFINIBAND_SAMPLES = Table("infiniband_samples", "InfiniBand or RoCE port and ten seconds", ("node", "device", "port", "ts"), (
+    TS, NODE, SIMULATED,
+    Column("device", Type.STRING, "Name of the adapter: mlx5_0.", required=True),
+    Column("port", Type.INT16, "Number of the port on it.", required=True),
+    Column("link_layer", Type.STRING, "InfiniBand or Ethernet."),
+    Column("state", Type.STRING, "down, init, armed, active or active_defer."),
+    Column("physical_state", Type.STRING, "State from the kernel: LinkUp, Polling, Disabled..."),
+    *_columns(METRICS["infiniband_samples"]),
+))
 
-COVERAGE = Table(
-    "coverage",
-    "probe, table and minute",
-    ("node", "probe", "table_name", "ts"),
-    (
-        Column("ts", Type.TIMESTAMP, "End of the minute that is counted, UTC.", required=True),
-        NODE,
-        GPU,
-        Column("gpu_uuid", Type.STRING, "GPU of the probe; NULL: the probe reads no single GPU."),
-        SIMULATED,
-        Column("probe", Type.STRING, "Name of the probe: gpu0, host.", required=True),
-        Column("table_name", Type.STRING, "Table that its readings fill.", required=True),
-        Column("expected", Type.INT32, "Readings due in the minute.", required=True),
-        Column("taken", Type.INT32, "Readings that became samples.", required=True),
-        Column("missed", Type.INT32, "Ticks that the agent missed.", required=True),
-        Column("skipped", Type.INT32, "Readings not started: a call still ran.", required=True),
-        Column("late", Type.INT32, "Readings dropped: after the deadline.", required=True),
-        Column("failed", Type.INT32, "Readings that failed.", required=True),
-    ),
-)
+COVERAGE = Table("coverage", "probe, table and minute", ("node", "probe", "table_name", "ts"), (
+    Column("ts", Type.TIMESTAMP, "End of the minute that is counted, UTC.", required=True),
+    NODE, GPU,
+    Column("gpu_uuid", Type.STRING, "GPU of the probe; NULL: the probe reads no single GPU."),
+    SIMULATED,
+    Column("probe", Type.STRING, "Name of the probe: gpu0, host.", required=True),
+    Column("table_name", Type.STRING, "Table that its readings fill.", required=True),
+    Column("expected", Type.INT32, "Readings due in the minute.", required=True),
+    Column("taken", Type.INT32, "Readings that became samples.", required=True),
+    Column("missed", Type.INT32, "Ticks that the agent missed.", required=True),
+    Column("skipped", Type.INT32, "Readings not started: a call still ran.", required=True),
+    Column("late", Type.INT32, "Readings dropped: after the deadline.", required=True),
+    Column("failed", Type.INT32, "Readings that failed.", required=True),
+))
 
-EVENTS = Table(
-    "events",
-    "event",
-    ("node", "ts", "kind", "gpu_uuid"),
-    (
-        TS,
-        NODE,
-        Column("gpu", Type.INT32, "Index of the GPU concerned; NULL: the node."),
-        Column("gpu_uuid", Type.STRING, "GPU concerned; NULL: the node."),
-        SIMULATED,
-        Column("kind", Type.STRING, "What happened, one of docs/events.md.", required=True),
-        Column("severity", Type.STRING, "info, warning or critical.", required=True),
-        Column("message", Type.STRING, "A sentence that describes it.", required=True),
-        Column("duration_seconds", Type.FLOAT64, "How long it lasted; NULL: unknown."),
-        Column("details", Type.STRING, "JSON object with further values."),
-    ),
-)
+EVENTS = Table("events", "event", ("node", "ts", "kind", "gpu_uuid"), (
+    TS, NODE,
+    Column("gpu", Type.INT32, "Index of the GPU concerned; NULL: the node."),
+    Column("gpu_uuid", Type.STRING, "GPU concerned; NULL: the node."),
+    SIMULATED,
+    Column("kind", Type.STRING, "What happened, one of docs/events.md.", required=True),
+    Column("severity", Type.STRING, "info, warning or critical.", required=True),
+    Column("message", Type.STRING, "A sentence that describes it.", required=True),
+    Column("duration_seconds", Type.FLOAT64, "How long it lasted; NULL: unknown."),
+    Column("details", Type.STRING, "JSON object with further values."),
+))
 
-NODES = Table(
-    "nodes",
-    "node",
-    ("node",),
-    (
-        NODE,
-        Column("agent_id", Type.STRING, "Identity of the agent's installation.", required=True),
-        Column("boot_id", Type.STRING, "The kernel's boot id.", required=True),
-        Column("agent_version", Type.STRING, "Version of the agent."),
-        Column(
-            "backend",
-            Type.STRING,
-            "Source of GPU readings: nvml, amdgpu, amdgpu+nvml, simulator, replay or none.",
-        ),
-        Column(
-            "labels",
-            Type.STRING,
-            "JSON object of its labels: those of the cluster, and those of the operator, which take precedence.",
-        ),
-        Column("kernel", Type.STRING, "Kernel release."),
-        Column("os", Type.STRING, "Operating system, from os-release."),
-        Column("cpu_model", Type.STRING, "CPU model."),
-        Column("cpus", Type.INT32, "Logical CPUs."),
-        Column("cpu_cores", Type.INT32, "Physical cores."),
-        Column("memory_total_bytes", Type.INT64, "Memory of the node."),
-        Column("driver_version", Type.STRING, "GPU driver."),
-        Column("cuda_version", Type.STRING, "Newest CUDA that the driver supports."),
-        Column("gpus", Type.INT32, "GPUs that the agent sees."),
-        Column(
-            "fabric_manager",
-            Type.STRING,
-            "State of NVIDIA's fabric manager: active, failed, inactive; NULL: not installed.",
-        ),
-        Column("fabric_manager_version", Type.STRING, "Version of the fabric manager."),
-        Column(
-            "kernel_module", Type.STRING, "Kind of NVIDIA's kernel module: open or proprietary."
-        ),
-        SIMULATED,
-    ),
-)
+NODES = Table("nodes", "node", ("node",), (
+    NODE,
+    Column("agent_id", Type.STRING, "Identity of the agent's installation.", required=True),
+    Column("boot_id", Type.STRING, "The kernel's boot id.", required=True),
+    Column("agent_version", Type.STRING, "Version of the agent."),
+    Column("backend", Type.STRING, "Source of GPU readings: nvml, amdgpu, amdgpu+nvml, simulator, replay or none."),
+    Column("labels", Type.STRING, "JSON object of its labels: those of the cluster, and those of the operator, which take precedence."),
+    Column("kernel", Type.STRING, "Kernel release."),
+    Column("os", Type.STRING, "Operating system, from os-release."),
+    Column("cpu_model", Type.STRING, "CPU model."),
+    Column("cpus", Type.INT32, "Logical CPUs."),
+    Column("cpu_cores", Type.INT32, "Physical cores."),
+    Column("memory_total_bytes", Type.INT64, "Memory of the node."),
+    Column("driver_version", Type.STRING, "GPU driver."),
+    Column("cuda_version", Type.STRING, "Newest CUDA that the driver supports."),
+    Column("gpus", Type.INT32, "GPUs that the agent sees."),
+    Column("fabric_manager", Type.STRING, "State of NVIDIA's fabric manager: active, failed, inactive; NULL: not installed."),
+    Column("fabric_manager_version", Type.STRING, "Version of the fabric manager."),
+    Column("kernel_module", Type.STRING, "Kind of NVIDIA's kernel module: open or proprietary."),
+    SIMULATED,
+))
 
-GPUS = Table(
-    "gpus",
-    "GPU",
-    ("gpu_uuid",),
-    (
-        GPU_UUID,
-        NODE,
-        GPU,
-        MIG,
-        Column("model", Type.STRING, "Name as the driver gives it."),
-        Column("vendor", Type.STRING, "nvidia or amd."),
-        Column("serial", Type.STRING, "Board serial number; absent on GeForce."),
-        Column("pci_bus_id", Type.STRING, "PCI bus id, the key that kernel messages use."),
-        Column("vbios_version", Type.STRING, "VBIOS version."),
-        Column("memory_total_bytes", Type.INT64, "Device memory."),
-        Column("power_limit_default_watts", Type.FLOAT32, "Power limit from the factory."),
-        Column("power_limit_min_watts", Type.FLOAT32, "Lowest power limit that can be set."),
-        Column("power_limit_max_watts", Type.FLOAT32, "Highest power limit that can be set."),
-        Column("temperature_slowdown_celsius", Type.FLOAT32, "Core temperature of slowdown."),
-        Column("temperature_shutdown_celsius", Type.FLOAT32, "Core temperature of shutdown."),
-        Column("sm_clock_max_mhz", Type.INT32, "Highest SM clock."),
-        Column("memory_clock_max_mhz", Type.INT32, "Highest memory clock."),
-        Column("pcie_generation_max", Type.INT16, "PCIe generation of GPU and slot."),
-        Column("pcie_width_max", Type.INT16, "PCIe lanes of GPU and slot."),
-        Column("nvlinks", Type.INT16, "NVLinks that the GPU has."),
-        Column("numa_node", Type.INT16, "NUMA node of the GPU."),
-        Column(
-            "memory_numa_node",
-            Type.INT16,
-            "NUMA node of the GPU's own memory (Grace), which the host's memory includes.",
-        ),
-        Column(
-            "addressing_mode",
-            Type.STRING,
-            "How the GPU reaches memory of the CPU: none, hmm (by software), ats (by hardware, Grace).",
-        ),
-        Column("mig_mode", Type.BOOL, "MIG switched on."),
-        Column("parent_gpu_uuid", Type.STRING, "GPU that a MIG device is part of."),
-        Column("part_number", Type.STRING, "Part number of the board."),
-        Column("inforom_version", Type.STRING, "Version of the InfoROM image."),
-        Column("architecture", Type.STRING, "Architecture: ampere, hopper, blackwell..."),
-        Column("compute_capability", Type.STRING, "CUDA compute capability: 9.0."),
-        Column(
-            "temperature_gpu_max_celsius", Type.FLOAT32, "Highest core temperature of normal work."
-        ),
-        Column("temperature_memory_max_celsius", Type.FLOAT32, "Highest memory temperature."),
-        Column("margin_shutdown_celsius", Type.FLOAT32, "T.Limit margin of shutdown (FI 193)."),
-        Column("margin_slowdown_celsius", Type.FLOAT32, "T.Limit margin of slowdown (FI 194)."),
-        Column("margin_memory_max_celsius", Type.FLOAT32, "T.Limit margin of the memory (FI 195)."),
-        Column("margin_gpu_max_celsius", Type.FLOAT32, "T.Limit margin of normal work (FI 196)."),
-        Column("cpu_affinity", Type.STRING, "CPUs near the GPU: 0-31,64-95."),
-        Column(
-            "peers",
-            Type.STRING,
-            "JSON object: PCI bus id of each other GPU of the node to the path to it, as nvidia-smi "
-            "topo says it: NV18, PIX, PXB, PHB, NODE, SYS.",
-        ),
-        Column("ecc_mode", Type.BOOL, "ECC switched on."),
-        Column("ecc_mode_pending", Type.BOOL, "ECC after the next reboot."),
-        Column("persistence_mode", Type.BOOL, "Persistence mode switched on."),
-        Column("compute_mode", Type.STRING, "default, prohibited or exclusive_process."),
-        Column("gsp_firmware_version", Type.STRING, "GSP firmware; NULL: not in use."),
-        SIMULATED,
-    ),
-)
+GPUS = Table("gpus", "GPU", ("gpu_uuid",), (
+    GPU_UUID, NODE, GPU, MIG,
+    Column("model", Type.STRING, "Name as the driver gives it."),
+    Column("vendor", Type.STRING, "nvidia or amd."),
+    Column("serial", Type.STRING, "Board serial number; absent on GeForce."),
+    Column("pci_bus_id", Type.STRING, "PCI bus id, the key that kernel messages use."),
+    Column("vbios_version", Type.STRING, "VBIOS version."),
+    Column("memory_total_bytes", Type.INT64, "Device memory."),
+    Column("power_limit_default_watts", Type.FLOAT32, "Power limit from the factory."),
+    Column("power_limit_min_watts", Type.FLOAT32, "Lowest power limit that can be set."),
+    Column("power_limit_max_watts", Type.FLOAT32, "Highest power limit that can be set."),
+    Column("temperature_slowdown_celsius", Type.FLOAT32, "Core temperature of slowdown."),
+    Column("temperature_shutdown_celsius", Type.FLOAT32, "Core temperature of shutdown."),
+    Column("sm_clock_max_mhz", Type.INT32, "Highest SM clock."),
+    Column("memory_clock_max_mhz", Type.INT32, "Highest memory clock."),
+    Column("pcie_generation_max", Type.INT16, "PCIe generation of GPU and slot."),
+    Column("pcie_width_max", Type.INT16, "PCIe lanes of GPU and slot."),
+    Column("nvlinks", Type.INT16, "NVLinks that the GPU has."),
+    Column("numa_node", Type.INT16, "NUMA node of the GPU."),
+    Column("memory_numa_node", Type.INT16, "NUMA node of the GPU's own memory (Grace), which the host's memory includes."),
+    Column("addressing_mode", Type.STRING, "How the GPU reaches memory of the CPU: none, hmm (by software), ats (by hardware, Grace)."),
+    Column("mig_mode", Type.BOOL, "MIG switched on."),
+    Column("parent_gpu_uuid", Type.STRING, "GPU that a MIG device is part of."),
+    Column("part_number", Type.STRING, "Part number of the board."),
+    Column("inforom_version", Type.STRING, "Version of the InfoROM image."),
+    Column("architecture", Type.STRING, "Architecture: ampere, hopper, blackwell..."),
+    Column("compute_capability", Type.STRING, "CUDA compute capability: 9.0."),
+    Column("temperature_gpu_max_celsius", Type.FLOAT32, "Highest core temperature of normal work."),
+    Column("temperature_memory_max_celsius", Type.FLOAT32, "Highest memory temperature."),
+    Column("margin_shutdown_celsius", Type.FLOAT32, "T.Limit margin of shutdown (FI 193)."),
+    Column("margin_slowdown_celsius", Type.FLOAT32, "T.Limit margin of slowdown (FI 194)."),
+    Column("margin_memory_max_celsius", Type.FLOAT32, "T.Limit margin of the memory (FI 195)."),
+    Column("margin_gpu_max_celsius", Type.FLOAT32, "T.Limit margin of normal work (FI 196)."),
+    Column("cpu_affinity", Type.STRING, "CPUs near the GPU: 0-31,64-95."),
+    Column("peers", Type.STRING, "JSON object: PCI bus id of each other GPU of the node to the path to it, as nvidia-smi topo says it: NV18, PIX, PXB, PHB, NODE, SYS."),
+    Column("ecc_mode", Type.BOOL, "ECC switched on."),
+    Column("ecc_mode_pending", Type.BOOL, "ECC after the next reboot."),
+    Column("persistence_mode", Type.BOOL, "Persistence mode switched on."),
+    Column("compute_mode", Type.STRING, "default, prohibited or exclusive_process."),
+    Column("gsp_firmware_version", Type.STRING, "GSP firmware; NULL: not in use."),
+    SIMULATED,
+))
 
 WIRE_TABLES: dict[str, Table] = {
     table.name: table
     for table in (
-        GPU_SAMPLES,
-        GPU_DETAIL_SAMPLES,
-        GPU_HEALTH_SAMPLES,
-        LINK_SAMPLES,
-        HOST_SAMPLES,
-        INFINIBAND_SAMPLES,
-        PROCESS_SAMPLES,
-        ALLOCATION_SAMPLES,
-        SLURM_JOB_SAMPLES,
-        SLURM_NODE_SAMPLES,
-        COVERAGE,
-        EVENTS,
-        NODES,
-        GPUS,
+        GPU_SAMPLES, GPU_DETAIL_SAMPLES, GPU_HEALTH_SAMPLES, LINK_SAMPLES, HOST_SAMPLES, INFINIBAND_SAMPLES, PROCESS_SAMPLES,
+        ALLOCATION_SAMPLES, SLURM_JOB_SAMPLES, SLURM_NODE_SAMPLES, COVERAGE, EVENTS, NODES, GPUS,
     )
 }
 """Tables that agents may send."""
@@ -415,37 +254,17 @@ INVENTORY_EXTRA: dict[str, tuple[Column, ...]] = {
     "nodes": (
         Column("first_seen_at", Type.TIMESTAMP, "When the collector first received data of it."),
         Column("last_seen_at", Type.TIMESTAMP, "When the collector last received data of it."),
-        Column(
-            "billed_until",
-            Type.TIMESTAMP,
-            "Its GPUs cost nothing after this: its agent was stopped, or it was forgotten. NULL: it has not left.",
-        ),
-        Column(
-            "billed_from",
-            Type.TIMESTAMP,
-            "When it returned after that; NULL: it has not returned.",
-        ),
-        Column(
-            "forgotten_at",
-            Type.TIMESTAMP,
-            "When `gpuwarden nodes forget` removed it; NULL: it is expected.",
-        ),
+        Column("billed_until", Type.TIMESTAMP, "Its GPUs cost nothing after this: its agent was stopped, or it was forgotten. NULL: it has not left."),
+        Column("billed_from", Type.TIMESTAMP, "When it returned after that; NULL: it has not returned."),
+        Column("forgotten_at", Type.TIMESTAMP, "When `gpuwarden nodes forget` removed it; NULL: it is expected."),
     ),
     "gpus": (
         Column("catalogue_model", Type.STRING, "Its row in the model catalogue; NULL: unknown."),
         Column("usd_per_hour", Type.FLOAT64, "Price per hour; NULL: unknown."),
         Column("price_basis", Type.STRING, "Source of that price, as a sentence."),
         Column("usd_per_kwh", Type.FLOAT64, "Price of a kWh, times the PUE; NULL: unknown."),
-        Column(
-            "co2_g_per_kwh",
-            Type.FLOAT64,
-            "Grams of carbon dioxide per kWh, times the PUE; NULL: unknown.",
-        ),
-        Column(
-            "billed_silent_s",
-            Type.FLOAT64,
-            "Seconds that it is billed after its last sample, unless it was removed.",
-        ),
+        Column("co2_g_per_kwh", Type.FLOAT64, "Grams of carbon dioxide per kWh, times the PUE; NULL: unknown."),
+        Column("billed_silent_s", Type.FLOAT64, "Seconds that it is billed after its last sample, unless it was removed."),
         Column("replaced_by", Type.STRING, "gpu_uuid of the board that replaced it; NULL: none."),
         Column("first_seen_at", Type.TIMESTAMP, "When the collector first received data of it."),
         Column("last_seen_at", Type.TIMESTAMP, "When the collector last received data of it."),
@@ -453,228 +272,115 @@ INVENTORY_EXTRA: dict[str, tuple[Column, ...]] = {
 }
 """Columns that the collector adds."""
 
-ALERTS = Table(
-    "alerts",
-    "time that a rule held for one label set",
-    ("fingerprint", "active_at"),
-    (
-        Column("fingerprint", Type.STRING, "Identity of rule and labels.", required=True),
-        Column("rule", Type.STRING, "Name of the rule.", required=True),
-        Column("severity", Type.STRING, "info, warning or critical.", required=True),
-        Column(
-            "consequence",
-            Type.STRING,
-            "Consequence: lost_work, failing_hardware, unwatched, slow_work or waste.",
-            required=True,
-        ),
-        Column("state", Type.STRING, "pending, firing or resolved.", required=True),
-        Column("node", Type.STRING, "Label node; NULL: the alert has none."),
-        Column("gpu", Type.INT32, "Label gpu; NULL: the alert has none."),
-        Column("gpu_uuid", Type.STRING, "Label gpu_uuid; NULL: the alert has none."),
-        Column("labels", Type.STRING, "JSON object of all labels.", required=True),
-        Column("summary", Type.STRING, "What is wrong, in a sentence.", required=True),
-        Column("remedy", Type.STRING, "What to do about it.", required=True),
-        Column("value", Type.FLOAT64, "Value that the rule returned."),
-        Column("usd_per_hour", Type.FLOAT64, "Cost per hour; NULL: unknown."),
-        Column("began_at", Type.TIMESTAMP, "When the condition began, by the rule.", required=True),
-        Column("active_at", Type.TIMESTAMP, "First evaluation that found it.", required=True),
-        Column(
-            "fired_at",
-            Type.TIMESTAMP,
-            "When it fired; NULL: it has not fired.",
-        ),
-        Column("resolved_at", Type.TIMESTAMP, "When it was resolved."),
-        Column("seen_at", Type.TIMESTAMP, "Last evaluation that found it.", required=True),
-        Column("simulated", Type.BOOL, "True for simulated rows.", required=True),
-        Column(
-            "unknown_since",
-            Type.TIMESTAMP,
-            "Since when it is unknown whether the condition holds; NULL: it is known.",
-        ),
-        Column("owner", Type.STRING, "Username of the owner; NULL: unknown."),
-        Column(
-            "accounted_usd",
-            Type.FLOAT64,
-            "Cost until accounted_until, from waste; NULL: usd_per_hour since it began.",
-        ),
-        Column("accounted_until", Type.TIMESTAMP, "End of the time that accounted_usd covers."),
-        Column(
-            "muted",
-            Type.STRING,
-            "Why it notifies nobody: silenced or acknowledged; NULL: it notifies.",
-        ),
-        Column(
-            "stale_since",
-            Type.TIMESTAMP,
-            "Since when its node sends no samples; NULL: the node reports.",
-        ),
-        Column(
-            "resolved_reason",
-            Type.STRING,
-            "Why it was resolved although the condition may still hold; NULL: the condition ended.",
-        ),
-    ),
-)
+ALERTS = Table("alerts", "time that a rule held for one label set", ("fingerprint", "active_at"), (
+    Column("fingerprint", Type.STRING, "Identity of rule and labels.", required=True),
+    Column("rule", Type.STRING, "Name of the rule.", required=True),
+    Column("severity", Type.STRING, "info, warning or critical.", required=True),
+    Column("consequence", Type.STRING, "Consequence: lost_work, failing_hardware, unwatched, slow_work or waste.", required=True),
+    Column("state", Type.STRING, "pending, firing or resolved.", required=True),
+    Column("node", Type.STRING, "Label node; NULL: the alert has none."),
+    Column("gpu", Type.INT32, "Label gpu; NULL: the alert has none."),
+    Column("gpu_uuid", Type.STRING, "Label gpu_uuid; NULL: the alert has none."),
+    Column("labels", Type.STRING, "JSON object of all labels.", required=True),
+    Column("summary", Type.STRING, "What is wrong, in a sentence.", required=True),
+    Column("remedy", Type.STRING, "What to do about it.", required=True),
+    Column("value", Type.FLOAT64, "Value that the rule returned."),
+    Column("usd_per_hour", Type.FLOAT64, "Cost per hour; NULL: unknown."),
+    Column("began_at", Type.TIMESTAMP, "When the condition began, by the rule.", required=True),
+    Column("active_at", Type.TIMESTAMP, "First evaluation that found it.", required=True),
+    Column("fired_at", Type.TIMESTAMP, "When it fired; NULL: it has not fired."),
+    Column("resolved_at", Type.TIMESTAMP, "When it was resolved."),
+    Column("seen_at", Type.TIMESTAMP, "Last evaluation that found it.", required=True),
+    Column("simulated", Type.BOOL, "True for simulated rows.", required=True),
+    Column("unknown_since", Type.TIMESTAMP, "Since when it is unknown whether the condition holds; NULL: it is known."),
+    Column("owner", Type.STRING, "Username of the owner; NULL: unknown."),
+    Column("accounted_usd", Type.FLOAT64, "Cost until accounted_until, from waste; NULL: usd_per_hour since it began."),
+    Column("accounted_until", Type.TIMESTAMP, "End of the time that accounted_usd covers."),
+    Column("muted", Type.STRING, "Why it notifies nobody: silenced or acknowledged; NULL: it notifies."),
+    Column("stale_since", Type.TIMESTAMP, "Since when its node sends no samples; NULL: the node reports."),
+    Column("resolved_reason", Type.STRING, "Why it was resolved although the condition may still hold; NULL: the condition ended."),
+))
 
-INCIDENTS = Table(
-    "incidents",
-    "incident: alerts with one cause",
-    ("id",),
-    (
-        Column("id", Type.STRING, "Identity of the incident.", required=True),
-        Column("state", Type.STRING, "open, resolved, or merged into another.", required=True),
-        Column("root", Type.STRING, "Fingerprint of its root alert.", required=True),
-        Column("rule", Type.STRING, "Rule of the root.", required=True),
-        Column(
-            "severity",
-            Type.STRING,
-            "Worst severity of the firing alerts, or of the last ones.",
-            required=True,
-        ),
-        Column("consequence", Type.STRING, "Worst consequence of its alerts.", required=True),
-        Column("summary", Type.STRING, "What is wrong, for all its roots.", required=True),
-        Column("remedy", Type.STRING, "What to do about the root.", required=True),
-        Column("place", Type.STRING, "The place as text; empty: the fleet.", required=True),
-        Column(
-            "labels",
-            Type.STRING,
-            "JSON object of the labels that its roots share, also those of their nodes.",
-            required=True,
-        ),
-        Column("nodes", Type.INT32, "Nodes of its roots.", required=True),
-        Column("roots", Type.INT32, "Alerts of the root's rule without a cause.", required=True),
-        Column("alerts", Type.INT32, "Number of its alerts, also resolved ones.", required=True),
-        Column("firing", Type.INT32, "Number of its firing alerts.", required=True),
-        Column(
-            "usd_per_hour",
-            Type.FLOAT64,
-            "Cost per hour of its roots, or, if unknown, of the other alerts; NULL: unknown.",
-        ),
-        Column(
-            "owner", Type.STRING, "Username of the owner of all roots; NULL: several or unknown."
-        ),
-        Column(
-            "muted",
-            Type.STRING,
-            "Why it notifies nobody: its roots are silenced or acknowledged; NULL: it notifies.",
-        ),
-        Column(
-            "unknown_since",
-            Type.TIMESTAMP,
-            "Since when the state of all its alerts is unknown; NULL: some state is known.",
-        ),
-        Column("simulated", Type.BOOL, "True if an alert is for simulated rows.", required=True),
-        Column("began_at", Type.TIMESTAMP, "When the condition of its roots began.", required=True),
-        Column("opened_at", Type.TIMESTAMP, "When it was opened.", required=True),
-        Column("resolved_at", Type.TIMESTAMP, "When its last alert ended, or it was merged."),
-        Column("merged_into", Type.STRING, "The incident that it continues in."),
-    ),
-)
+INCIDENTS = Table("incidents", "incident: alerts with one cause", ("id",), (
+    Column("id", Type.STRING, "Identity of the incident.", required=True),
+    Column("state", Type.STRING, "open, resolved, or merged into another.", required=True),
+    Column("root", Type.STRING, "Fingerprint of its root alert.", required=True),
+    Column("rule", Type.STRING, "Rule of the root.", required=True),
+    Column("severity", Type.STRING, "Worst severity of the firing alerts, or of the last ones.", required=True),
+    Column("consequence", Type.STRING, "Worst consequence of its alerts.", required=True),
+    Column("summary", Type.STRING, "What is wrong, for all its roots.", required=True),
+    Column("remedy", Type.STRING, "What to do about the root.", required=True),
+    Column("place", Type.STRING, "The place as text; empty: the fleet.", required=True),
+    Column("labels", Type.STRING, "JSON object of the labels that its roots share, also those of their nodes.", required=True),
+    Column("nodes", Type.INT32, "Nodes of its roots.", required=True),
+    Column("roots", Type.INT32, "Alerts of the root's rule without a cause.", required=True),
+    Column("alerts", Type.INT32, "Number of its alerts, also resolved ones.", required=True),
+    Column("firing", Type.INT32, "Number of its firing alerts.", required=True),
+    Column("usd_per_hour", Type.FLOAT64, "Cost per hour of its roots, or, if unknown, of the other alerts; NULL: unknown."),
+    Column("owner", Type.STRING, "Username of the owner of all roots; NULL: several or unknown."),
+    Column("muted", Type.STRING, "Why it notifies nobody: its roots are silenced or acknowledged; NULL: it notifies."),
+    Column("unknown_since", Type.TIMESTAMP, "Since when the state of all its alerts is unknown; NULL: some state is known."),
+    Column("simulated", Type.BOOL, "True if an alert is for simulated rows.", required=True),
+    Column("began_at", Type.TIMESTAMP, "When the condition of its roots began.", required=True),
+    Column("opened_at", Type.TIMESTAMP, "When it was opened.", required=True),
+    Column("resolved_at", Type.TIMESTAMP, "When its last alert ended, or it was merged."),
+    Column("merged_into", Type.STRING, "The incident that it continues in."),
+))
 
-INCIDENT_ALERTS = Table(
-    "incident_alerts",
-    "alert of an incident",
-    ("incident", "fingerprint"),
-    (
-        Column("incident", Type.STRING, "Its incident.", required=True),
-        Column("fingerprint", Type.STRING, "The alert.", required=True),
-        Column(
-            "active_at",
-            Type.TIMESTAMP,
-            "Identifies the episode, the newest of several.",
-            required=True,
-        ),
-        Column("rule", Type.STRING, "Its rule.", required=True),
-        Column("labels", Type.STRING, "JSON object of its labels.", required=True),
-        Column(
-            "cause", Type.STRING, "Fingerprint of the alert that caused it; NULL: it is a root."
-        ),
-        Column("joined_at", Type.TIMESTAMP, "When it became part of the incident.", required=True),
-        Column("ended_at", Type.TIMESTAMP, "When it stopped firing; NULL: it still fires."),
-    ),
-)
+INCIDENT_ALERTS = Table("incident_alerts", "alert of an incident", ("incident", "fingerprint"), (
+    Column("incident", Type.STRING, "Its incident.", required=True),
+    Column("fingerprint", Type.STRING, "The alert.", required=True),
+    Column("active_at", Type.TIMESTAMP, "Identifies the episode, the newest of several.", required=True),
+    Column("rule", Type.STRING, "Its rule.", required=True),
+    Column("labels", Type.STRING, "JSON object of its labels.", required=True),
+    Column("cause", Type.STRING, "Fingerprint of the alert that caused it; NULL: it is a root."),
+    Column("joined_at", Type.TIMESTAMP, "When it became part of the incident.", required=True),
+    Column("ended_at", Type.TIMESTAMP, "When it stopped firing; NULL: it still fires."),
+))
 
-SILENCES = Table(
-    "silences",
-    "silence or acknowledgement",
-    ("id",),
-    (
-        Column("id", Type.STRING, "Identity of the silence.", required=True),
-        Column("matchers", Type.STRING, "JSON list of its matchers: node=n1.", required=True),
-        Column(
-            "fingerprint",
-            Type.STRING,
-            "Fingerprint of the acknowledged alert; NULL: a silence with matchers.",
-        ),
-        Column("author", Type.STRING, "Who made it.", required=True),
-        Column("comment", Type.STRING, "Why.", required=True),
-        Column("starts_at", Type.TIMESTAMP, "When it starts.", required=True),
-        Column("ends_at", Type.TIMESTAMP, "When it ends.", required=True),
-    ),
-)
+SILENCES = Table("silences", "silence or acknowledgement", ("id",), (
+    Column("id", Type.STRING, "Identity of the silence.", required=True),
+    Column("matchers", Type.STRING, "JSON list of its matchers: node=n1.", required=True),
+    Column("fingerprint", Type.STRING, "Fingerprint of the acknowledged alert; NULL: a silence with matchers."),
+    Column("author", Type.STRING, "Who made it.", required=True),
+    Column("comment", Type.STRING, "Why.", required=True),
+    Column("starts_at", Type.TIMESTAMP, "When it starts.", required=True),
+    Column("ends_at", Type.TIMESTAMP, "When it ends.", required=True),
+))
 
-DIAGNOSES = Table(
-    "diagnoses",
-    "time that a GPU or job was in one class",
-    ("subject", "began_at"),
-    (
-        Column(
-            "subject",
-            Type.STRING,
-            "UUID of the GPU, or name of the job: Slurm job 7.",
-            required=True,
-        ),
-        Column("kind", Type.STRING, "gpu or job.", required=True),
-        Column(
-            "bottleneck",
-            Type.STRING,
-            "Why it is slow: a class of docs/diagnosis.md; unknown: the data do not tell.",
-            required=True,
-        ),
-        Column("confidence", Type.FLOAT64, "0 to 1; below 0.5 it is only likely.", required=True),
-        Column("summary", Type.STRING, "The finding, in a sentence.", required=True),
-        Column("advice", Type.STRING, "What to change, and the gain; NULL: nothing."),
-        Column(
-            "evidence",
-            Type.STRING,
-            "JSON list of measurements: feature, value, comparison, threshold, text.",
-            required=True,
-        ),
-        Column(
-            "misses", Type.STRING, "JSON list of the classes that nearly matched.", required=True
-        ),
-        Column("stall", Type.FLOAT64, "Share of the time in which the GPU did nothing."),
-        Column("usd_per_hour", Type.FLOAT64, "Loss per hour; NULL: unknown, or no loss."),
-        Column("cause", Type.STRING, "Subject that it waits for."),
-        Column("node", Type.STRING, "Node; NULL: a job on several."),
-        Column("gpu", Type.INT32, "Index of the GPU; NULL: a job."),
-        Column("job", Type.STRING, "Job of the GPU, or the diagnosed job."),
-        Column("owner", Type.STRING, "Username of the job's owner."),
-        Column("gpus", Type.INT32, "Number of GPUs.", required=True),
-        Column("began_at", Type.TIMESTAMP, "First evaluation that found it.", required=True),
-        Column(
-            "seen_at",
-            Type.TIMESTAMP,
-            "Last evaluation that found it; refreshed every few minutes.",
-            required=True,
-        ),
-        Column("ended_at", Type.TIMESTAMP, "When it ended; NULL: it is ongoing."),
-        Column("simulated", Type.BOOL, "True for simulated rows.", required=True),
-    ),
-)
+DIAGNOSES = Table("diagnoses", "time that a GPU or job was in one class", ("subject", "began_at"), (
+    Column("subject", Type.STRING, "UUID of the GPU, or name of the job: Slurm job 7.", required=True),
+    Column("kind", Type.STRING, "gpu or job.", required=True),
+    Column("bottleneck", Type.STRING, "Why it is slow: a class of docs/diagnosis.md; unknown: the data do not tell.", required=True),
+    Column("confidence", Type.FLOAT64, "0 to 1; below 0.5 it is only likely.", required=True),
+    Column("summary", Type.STRING, "The finding, in a sentence.", required=True),
+    Column("advice", Type.STRING, "What to change, and the gain; NULL: nothing."),
+    Column("evidence", Type.STRING, "JSON list of measurements: feature, value, comparison, threshold, text.", required=True),
+    Column("misses", Type.STRING, "JSON list of the classes that nearly matched.", required=True),
+    Column("stall", Type.FLOAT64, "Share of the time in which the GPU did nothing."),
+    Column("usd_per_hour", Type.FLOAT64, "Loss per hour; NULL: unknown, or no loss."),
+    Column("cause", Type.STRING, "Subject that it waits for."),
+    Column("node", Type.STRING, "Node; NULL: a job on several."),
+    Column("gpu", Type.INT32, "Index of the GPU; NULL: a job."),
+    Column("job", Type.STRING, "Job of the GPU, or the diagnosed job."),
+    Column("owner", Type.STRING, "Username of the job's owner."),
+    Column("gpus", Type.INT32, "Number of GPUs.", required=True),
+    Column("began_at", Type.TIMESTAMP, "First evaluation that found it.", required=True),
+    Column("seen_at", Type.TIMESTAMP, "Last evaluation that found it; refreshed every few minutes.", required=True),
+    Column("ended_at", Type.TIMESTAMP, "When it ended; NULL: it is ongoing."),
+    Column("simulated", Type.BOOL, "True for simulated rows.", required=True),
+))
 
 TABLES: dict[str, Table] = {
     **WIRE_TABLES,
     **{name: rollup.table for name, rollup in ROLLUPS.items()},
     WASTE_1H.table.name: WASTE_1H.table,
-    COLLECTOR_SAMPLES.name: COLLECTOR_SAMPLES,
-    QUERY_LOG.name: QUERY_LOG,
-    ALERTS.name: ALERTS,
-    INCIDENTS.name: INCIDENTS,
-    INCIDENT_ALERTS.name: INCIDENT_ALERTS,
-    SILENCES.name: SILENCES,
-    DIAGNOSES.name: DIAGNOSES,
+    **{
+        table.name: table
+        for table in (COLLECTOR_SAMPLES, QUERY_LOG, ALERTS, INCIDENTS, INCIDENT_ALERTS, SILENCES, DIAGNOSES)
+    },
 }
+# fmt: on
 
 
 def stored_columns(table: Table) -> tuple[Column, ...]:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from gpuwarden import __version__
-from gpuwarden.host_authorities import use_host_authorities
 from gpuwarden.lifecycle import StartError
 from gpuwarden.settings import SettingsError
 from gpuwarden_cli.commands import alerts, incidents, sql
 from gpuwarden_cli.examples import add_examples
+from gpuwarden_cli.host_authorities import use_host_authorities
 from gpuwarden_cli.output import FORMATS
 from gpuwarden_client.http import CallError, collector_url
 

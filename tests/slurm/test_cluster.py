@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.job_summary import parse_comment
 from gpuwarden_agent.collect.schedulers.slurm_text import SINFO, SQUEUE, parse_jobs, parse_nodes
+from gpuwarden_cli.job_summary import parse_comment
 
 from .cluster import HAS_CGROUPS, Cluster, cluster, why_not
 

@@ -160,7 +160,7 @@ def test_the_python_trusts_the_authorities_that_the_host_does(debian) -> None:
     trustme = pytest.importorskip("trustme")
     debian.run("sh /root/agent.run install")
     code = (
-        "import ssl; from gpuwarden.host_authorities import use_host_authorities;"
+        "import ssl; from gpuwarden_cli.host_authorities import use_host_authorities;"
         " use_host_authorities(); print(len(ssl.create_default_context().get_ca_certs()))"
     )
     ask = f"/opt/gpuwarden/agent/bin/python3 -I -c '{code}'"

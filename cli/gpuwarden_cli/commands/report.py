@@ -1,6 +1,6 @@
 """Shows where the GPU hours went, on one screen: `gpuwarden report waste|efficiency|energy|job`.
 
-`gpuwarden.waste_report` and `gpuwarden.job_report` have the SQL.
+`gpuwarden.waste_report` and `gpuwarden_cli.job_report` have the SQL.
 """
 
 import argparse
@@ -69,8 +69,8 @@ def energy(args: argparse.Namespace) -> int:
 
 def job(args: argparse.Namespace) -> int:
     """What one job used, and what its owner might change."""
-    from gpuwarden.job_report import read
-    from gpuwarden.job_summary import record, screen
+    from gpuwarden_cli.job_report import read
+    from gpuwarden_cli.job_summary import record, screen
     from gpuwarden_cli.remote_querier import RemoteQuerier
 
     found = asyncio.run(read(RemoteQuerier(args.url), args.job, SystemClock().now()))

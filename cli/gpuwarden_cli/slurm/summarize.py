@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.job_report import JobReport, read
-from gpuwarden.job_summary import SHORT_S, comment, screen
 from gpuwarden.lifecycle import StartError
 from gpuwarden.query import QueryError
+from gpuwarden_cli.job_report import JobReport, read
+from gpuwarden_cli.job_summary import SHORT_S, comment, screen
 from gpuwarden_client.http import CallError
 
 SETTLED_S = 20

@@ -11,9 +11,9 @@ import pytest
 from tests.collector.made_up_store import LIMITS, put
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.job_report import read
 from gpuwarden.query import Result
 from gpuwarden_cli.commands.report import BY
+from gpuwarden_cli.job_report import read
 from gpuwarden_cli.main import main
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.settings import CollectorSettings

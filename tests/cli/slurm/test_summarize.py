@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.job_report import JobReport
-from gpuwarden.job_summary import parse_comment, summary
 from gpuwarden.lifecycle import StartError
+from gpuwarden_cli.job_report import JobReport
+from gpuwarden_cli.job_summary import parse_comment, summary
 from gpuwarden_cli.slurm.summarize import CommentWriter, done_once, mail_by, parse_comments
 
 BEGIN = datetime(2026, 11, 23, 8, 0, tzinfo=UTC)

@@ -13,7 +13,7 @@ from datetime import datetime
 from textwrap import wrap
 from typing import Any
 
-from gpuwarden.job_report import JobReport
+from gpuwarden_cli.job_report import JobReport
 
 JS1, LOWER = "JS1:", "gw1:"
 SHORT_S = 60.0

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuwarden.job_report import JobGpu, JobNode, JobReport, JobVerdict, nodes_of
-from gpuwarden.job_summary import comment, notes, parse_comment, record, screen, summary
+from gpuwarden_cli.job_report import JobGpu, JobNode, JobReport, JobVerdict, nodes_of
+from gpuwarden_cli.job_summary import comment, notes, parse_comment, record, screen, summary
 
 BEGIN = datetime(2026, 11, 23, 8, 0, tzinfo=UTC)
 FACTS = {"user": "ada", "account": "physics", "qos": "high", "partition": "batch", "state": "completed", "job_name": "train",

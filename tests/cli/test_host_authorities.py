@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gpuwarden.host_authorities import FILES, use_host_authorities
+from gpuwarden_cli.host_authorities import FILES, use_host_authorities
 
 
 def test_where_openssl_finds_certificates_by_itself_nothing_is_set(tmp_path) -> None:
@@ -48,7 +48,7 @@ def test_a_context_that_is_made_afterwards_trusts_them(tmp_path) -> None:
     trustme = pytest.importorskip("trustme")
     trustme.CA().cert_pem.write_to_path(tmp_path / "bundle.pem")
     code = (
-        "import pathlib, ssl; from gpuwarden.host_authorities import use_host_authorities\n"
+        "import pathlib, ssl; from gpuwarden_cli.host_authorities import use_host_authorities\n"
         f"use_host_authorities(folder=pathlib.Path({str(tmp_path / 'none')!r}),"
         f" files=[pathlib.Path({str(tmp_path / 'bundle.pem')!r})])\n"
         "print(len(ssl.create_default_context().get_ca_certs()))"

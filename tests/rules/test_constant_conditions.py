@@ -178,9 +178,11 @@ def episodes_of(
             extended = held(table, rows, at, until)
             pace_s = pace_of(extended)
             for number in range(NODES):
-                moments = []
+                moments: list[tuple[datetime, datetime]] = []
                 for index, (where, share) in enumerate(exceptions[number - 1] if number else ()):
                     begin = at + timedelta(seconds=apart_s * (index + where / 2))
+                    if moments:
+                        begin = max(begin, moments[-1][0] + timedelta(seconds=apart_s))
                     lasts = timedelta(seconds=max(pace_s, share * window_s / 20))
                     moments.append((begin, begin + lasts))
                 database.insert(

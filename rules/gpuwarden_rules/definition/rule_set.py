@@ -6,12 +6,12 @@ A folder holds rule files (`*.yaml`), their tests (`*.test.yaml`, not read here)
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from gpuwarden_rules.definition.language import Rule, builtin_rules, load_all
 from gpuwarden_rules.definition.overrides import FILE_NAME, Override, load_overrides
 from gpuwarden_rules.definition.yaml_positions import FileProblem, RuleFileError
-from gpuwarden_rules.incidents.graph import graph_problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def load_rule_set(folders: Sequence[Path]) -> RuleSet:
     names = {rule.name for rule in own}
     rules = [rule for rule in builtin_rules() if rule.name not in names] + own
     problems += _lacking_labels(rules, names)
-    problems += graph_problems(_known(rules, names))
+    problems += cause_problems(_known(rules, names))
     overrides: list[Override] = []
     for path in override_files:
         try:
@@ -42,6 +42,31 @@ def load_rule_set(folders: Sequence[Path]) -> RuleSet:
     if problems:
         raise RuleFileError(problems)
     return RuleSet(tuple(rules), tuple(overrides))
+
+
+def cause_problems(rules: Sequence[Rule]) -> list[FileProblem]:
+    """Problems of `caused_by`: unknown rules, labels that the other rule lacks, cycles."""
+    known = {rule.name: rule for rule in rules}
+    problems = []
+    for rule in rules:
+        for name, equal in rule.caused_by.items():
+            if name not in known:
+                problems.append(_cause_problem(rule, name, f"there is no rule {name!r}"))
+                continue
+            lacking = [label for label in equal if label not in known[name].labels]
+            if lacking:
+                problems.append(_cause_problem(rule, name, f"{name} has no label {lacking[0]!r}"))
+    try:
+        TopologicalSorter({r.name: [*r.caused_by] for r in rules}).prepare()
+    except CycleError as error:
+        cycle = list(reversed(error.args[1]))
+        way = " is caused by ".join(cycle)
+        problems.append(_cause_problem(known[cycle[0]], cycle[1], f"a cycle has no root: {way}"))
+    return problems
+
+
+def _cause_problem(rule: Rule, cause: str, message: str) -> FileProblem:
+    return rule.problem(f"caused_by.{cause}", f"caused_by: {message}")
 
 
 def _lacking_labels(rules: Sequence[Rule], own: set[str]) -> list[FileProblem]:

@@ -1,13 +1,11 @@
 """Holds what rules declare about causes: which rule follows from which, where, and what happens at once."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
-from graphlib import CycleError, TopologicalSorter
 
 from gpuwarden.alert import Alert, Severity
 from gpuwarden_rules.definition.language import FLEET, REOPENS_S, Rule
-from gpuwarden_rules.definition.yaml_positions import FileProblem
 
 GATHER_S = {Severity.CRITICAL: 15.0, Severity.WARNING: 30.0, Severity.INFO: 60.0}
 """How long alerts of one cause are waited for before anybody is told, where a rule says nothing else."""
@@ -71,38 +69,3 @@ def values(labels: Mapping[str, str], names: Sequence[str]) -> tuple[str, ...] |
     """Values of these labels; None where one is missing: then it is equal to nothing."""
     found = tuple(labels.get(name) for name in names)
     return None if None in found else found  # type: ignore[return-value]
-
-
-def graph_problems(rules: Sequence[Rule]) -> list[FileProblem]:
-    """What is wrong in the graph: unknown rules, labels that the other rule lacks, cycles."""
-    known = {rule.name: rule for rule in rules}
-    problems = []
-    for rule in rules:
-        for name, equal in rule.caused_by.items():
-            if name not in known:
-                problems.append(_problem(rule, name, f"there is no rule {name!r}"))
-                continue
-            lacking = [label for label in equal if label not in known[name].labels]
-            if lacking:
-                problems.append(_problem(rule, name, f"{name} has no label {lacking[0]!r}"))
-    try:
-        TopologicalSorter({r.name: [*r.caused_by] for r in rules}).prepare()
-    except CycleError as error:
-        cycle = list(reversed(error.args[1]))
-        way = " is caused by ".join(cycle)
-        problems.append(_problem(known[cycle[0]], cycle[1], f"a cycle has no root: {way}"))
-    return problems
-
-
-def without_unknown(rule: Rule, known: Mapping[str, Sequence[str]]) -> Rule:
-    """The rule without causes that are not among the known rules, or lack a label."""
-    causes = {
-        name: equal
-        for name, equal in rule.caused_by.items()
-        if name in known and set(equal) <= set(known[name])
-    }
-    return replace(rule, caused_by=causes)
-
-
-def _problem(rule: Rule, cause: str, message: str) -> FileProblem:
-    return rule.problem(f"caused_by.{cause}", f"caused_by: {message}")

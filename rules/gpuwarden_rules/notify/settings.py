@@ -24,7 +24,7 @@ of this module shows what either holds. `docs/notifications.md` is the full text
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, time, tzinfo
 from fnmatch import translate
 from pathlib import Path
@@ -34,35 +34,18 @@ from zoneinfo import ZoneInfo
 from yaml.nodes import Node, ScalarNode, SequenceNode
 
 from gpuwarden.durations import seconds_of
-from gpuwarden_rules.definition.yaml_positions import FileProblem, RuleFileError, YamlReader
+from gpuwarden_rules.definition.yaml_positions import YamlReader, read_text
 from gpuwarden_rules.notify.digest import DigestPlan
+from gpuwarden_rules.notify.receivers.factory import KINDS, UPDATING, ReceiverPlan
 from gpuwarden_rules.notify.routing import Owners, Recipient, Route, RoutingPolicy
 from gpuwarden_rules.notify.sentences import FORMS, Style
 
-KINDS = ("apprise", "slack", "webhook", "alertmanager", "file", "stdout")
-UPDATING = ("slack", "webhook", "file")
-"""Kinds that get every change of an incident: programs, and services that replace a message."""
 DURATION_S_MAX = 30 * 86400.0
 TOP_MAX = 20
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _AT = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])\Z")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiverPlan:
-    """A receiver as the file has it."""
-
-    name: str
-    kind: str
-    """One of KINDS."""
-    target: str = field(repr=False)
-    """Address or path, its secrets in it."""
-    secret: str | None = field(default=None, repr=False)
-    """Of a webhook what it signs with, of slack the token."""
-    form: str = "text"
-    wants_resolved: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +60,7 @@ class Notify:
 
 def load(path: Path) -> Notify:
     """The file's content. Raises RuleFileError with every problem in it."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise RuleFileError([FileProblem(str(path), 1, 1, f"cannot be read: {reason}")]) from error
-    return parse(text, str(path), os.environ)
+    return parse(read_text(path), str(path), os.environ)
 
 
 def parse(text: str, path: str, env: Mapping[str, str]) -> Notify:

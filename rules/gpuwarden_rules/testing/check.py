@@ -16,8 +16,8 @@ from gpuwarden_rules.definition.language import (
     repeated,
 )
 from gpuwarden_rules.definition.overrides import FILE_NAME, load_overrides
+from gpuwarden_rules.definition.rule_set import cause_problems
 from gpuwarden_rules.definition.yaml_positions import FileProblem, RuleFileError, read_text
-from gpuwarden_rules.incidents.graph import graph_problems
 from gpuwarden_rules.testing.database import MemoryDatabase
 
 ALWAYS_THERE = frozenset(
@@ -51,7 +51,7 @@ async def check(paths: Iterable[Path], querier: Querier | None = None) -> list[F
     names = {rule.name for rule in rules}
     together = [*rules, *(rule for rule in builtin_rules() if rule.name not in names)]
     own = {rule.path for rule in rules}
-    problems += [problem for problem in graph_problems(together) if problem.path in own]
+    problems += [problem for problem in cause_problems(together) if problem.path in own]
     for path in overriding:
         try:
             load_overrides(path, together)

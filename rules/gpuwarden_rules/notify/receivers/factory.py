@@ -1,11 +1,30 @@
-"""Makes receivers of what the file of settings says: the only list of their kinds."""
+"""Lists the kinds of receivers, and makes one from its entry in the notification file."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuwarden.clock import Clock
 from gpuwarden_rules.notify.receivers.receiver import Receiver
 from gpuwarden_rules.notify.sentences import Style
-from gpuwarden_rules.notify.settings import ReceiverPlan
+
+KINDS = ("apprise", "slack", "webhook", "alertmanager", "file", "stdout")
+UPDATING = ("slack", "webhook", "file")
+"""Kinds that get every change of an incident: programs, and services that replace a message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverPlan:
+    """A receiver as the file has it."""
+
+    name: str
+    kind: str
+    """One of KINDS."""
+    target: str = field(repr=False)
+    """Address or path, its secrets in it."""
+    secret: str | None = field(default=None, repr=False)
+    """Of a webhook what it signs with, of slack the token."""
+    form: str = "text"
+    wants_resolved: bool = True
 
 
 def receiver_of(plan: ReceiverPlan, style: Style, clock: Clock) -> Receiver:

@@ -8,12 +8,11 @@ from tests.rules.notify.alerts import START
 from gpuwarden.clock import ManualClock
 from gpuwarden_rules.notify.receivers.alertmanager import Alertmanager
 from gpuwarden_rules.notify.receivers.apprise_service import AppriseService
-from gpuwarden_rules.notify.receivers.factory import receiver_of
+from gpuwarden_rules.notify.receivers.factory import KINDS, ReceiverPlan, receiver_of
 from gpuwarden_rules.notify.receivers.local import LineFile, Output
 from gpuwarden_rules.notify.receivers.slack import Slack
 from gpuwarden_rules.notify.receivers.webhook import Webhook
 from gpuwarden_rules.notify.sentences import Style
-from gpuwarden_rules.notify.settings import KINDS, ReceiverPlan
 
 MADE = {
     "apprise": ("json://localhost", AppriseService),

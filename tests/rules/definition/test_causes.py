@@ -1,7 +1,7 @@
 """The causes that rules declare are checked before they run."""
 
 from gpuwarden_rules.definition.language import Rule, parse
-from gpuwarden_rules.incidents.graph import graph_problems
+from gpuwarden_rules.definition.rule_set import cause_problems
 
 
 def rules_of(graph: dict[str, dict[str, list[str]]]) -> list[Rule]:
@@ -25,19 +25,19 @@ CHAIN = rules_of(
 
 
 def test_a_sound_graph_has_no_problem() -> None:
-    assert graph_problems(CHAIN) == []
+    assert cause_problems(CHAIN) == []
 
 
 def test_slips_in_the_graph_are_named() -> None:
     rules = rules_of({"a": {"b": ["node"], "none": []}, "b": {"c": []}, "c": {"a": []}})
-    texts = [str(problem) for problem in graph_problems(rules)]
+    texts = [str(problem) for problem in cause_problems(rules)]
     assert any("a: caused_by: there is no rule 'none'" in text for text in texts)
     assert any("a cycle has no root" in text for text in texts)
     assert all(text.startswith("r.yaml:") for text in texts)
 
 
 def test_a_rule_cannot_be_its_own_cause() -> None:
-    assert "cycle" in str(graph_problems(rules_of({"a": {"a": ["node"]}}))[0])
+    assert "cycle" in str(cause_problems(rules_of({"a": {"a": ["node"]}}))[0])
 
 
 def test_labels_that_are_compared_must_be_labels_of_both() -> None:
@@ -46,7 +46,7 @@ def test_labels_that_are_compared_must_be_labels_of_both() -> None:
         " sql: SELECT $now}]",
         "o.yaml",
     )
-    problems = graph_problems([*rules_of({"a": {"rack_down": ["node"]}}), *other])
+    problems = cause_problems([*rules_of({"a": {"rack_down": ["node"]}}), *other])
     assert [str(p) for p in problems] == [
         "r.yaml:2:87: a: caused_by: rack_down has no label 'node'"
     ]

@@ -39,9 +39,9 @@ class Notifications:
         """Prometheus text for /metrics."""
         if self._notifier is None:
             return ""
-        from gpuwarden_rules.notify.exposition import exposition
+        from gpuwarden_rules.exposition import notifier_exposition
 
-        return exposition(self._notifier)
+        return notifier_exposition(self._notifier)
 
     def failing(self) -> tuple[str, ...]:
         """Receivers whose last message failed."""

@@ -170,10 +170,10 @@ class _Parts:
 
 def _figures(parts: _Parts, notifications: "Notifications", clock: Clock) -> str:
     """What /metrics has of rules, diagnosis and notifications."""
-    from gpuwarden_rules.exposition import exposition
+    from gpuwarden_rules.exposition import rules_exposition
 
     stats = parts.reloader.engine.stats if parts.reloader else {}
-    return exposition(stats, clock.now(), parts.diagnoser) + notifications.figures()
+    return rules_exposition(stats, clock.now(), parts.diagnoser) + notifications.figures()
 
 
 def _engine_of(

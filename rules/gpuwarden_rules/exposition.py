@@ -1,12 +1,13 @@
-"""Gives Prometheus what the rules engine and the diagnosis count, for the collector's /metrics.
+"""Exposes the metrics of rules, diagnosis and notifications for the collector's /metrics.
 
-What has not happened yet has no series: an evaluation that never took place has no seconds, a rule that
-never succeeded no time since. To be imported when someone asks: prometheus_client holds 0.9 MiB.
+What has not happened yet has no series: a rule that was never evaluated has no seconds, one that never
+succeeded no time since success. Import this module on the first scrape: prometheus_client takes 0.9 MiB.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,15 +16,18 @@ from prometheus_client.registry import Collector
 from gpuwarden_rules.diagnosis.service import Diagnoser
 from gpuwarden_rules.evaluation.statistics import RuleStatistics
 
-Value = Callable[[RuleStatistics], float | None]
+if TYPE_CHECKING:
+    from gpuwarden_rules.notify.notifier import Notifier
 
-_COUNTERS: tuple[tuple[str, str, Value], ...] = (
+_Value = Callable[[RuleStatistics], float | None]
+
+_COUNTERS: tuple[tuple[str, str, _Value], ...] = (
     ("evaluations", "Evaluations, failed ones included.", lambda s: s.evaluations),
     ("evaluation_failures", "Evaluations that failed.", lambda s: s.failures),
     ("evaluation_seconds", "Time spent evaluating.", lambda s: s.seconds_total),
     ("alerts_dropped", "Alerts never recorded, the store failing.", lambda s: s.dropped),
 )
-_GAUGES: tuple[tuple[str, str, Value], ...] = (
+_GAUGES: tuple[tuple[str, str, _Value], ...] = (
     ("last_evaluation_seconds", "How long the last evaluation took.", lambda s: s.last_seconds),
     ("alerts_muted", "Alerts that notify nobody.", lambda s: s.muted),
     (
@@ -35,15 +39,46 @@ _GAUGES: tuple[tuple[str, str, Value], ...] = (
 _STATES = ("pending", "firing", "unknown")
 
 
-def exposition(
+def rules_exposition(
     stats: Mapping[str, RuleStatistics], now: datetime, diagnoser: Diagnoser | None = None
 ) -> str:
-    """Text format 0.0.4 of `Engine.stats`, and of what the diagnosis has done, at `now` (aware)."""
+    """Text format 0.0.4 of `RuleEngine.stats` and of the diagnosis at `now` (aware)."""
     families = [*_rule_families(stats, now), *(_diagnosis_families(diagnoser) if diagnoser else ())]
-    return text_of(families)
+    return _text_of(families)
 
 
-def text_of(families: Sequence[Metric]) -> str:
+def notifier_exposition(notifier: "Notifier") -> str:
+    """Text format 0.0.4 of what the notifier has sent, and what waits."""
+    stats = notifier.stats
+    sent = {name: of.sent for name, of in stats.items()}
+    failures = {name: of.failures for name, of in stats.items()}
+    refused = {name: of.refused for name, of in stats.items()}
+    expired = {name: of.expired for name, of in stats.items()}
+    failing = {name: of.failing for name, of in stats.items()}
+    dropped, waiting = notifier.dropped, notifier.waiting
+    families = []
+    for kind, name, meaning, values in (
+        (CounterMetricFamily, "sent", "Messages that the receiver took.", sent),
+        (CounterMetricFamily, "failures", "Attempts that failed and are made again.", failures),
+        (CounterMetricFamily, "refused", "Messages that the receiver refused for good.", refused),
+        (CounterMetricFamily, "expired", "Messages that nobody took for a week.", expired),
+        (CounterMetricFamily, "dropped", "Messages given up, too many waiting.", dropped),
+        (GaugeMetricFamily, "waiting", "Messages that wait for the receiver.", waiting),
+        (GaugeMetricFamily, "failing", "1 while the last attempt failed.", failing),
+    ):
+        family = kind(f"gpuwarden_notify_{name}", meaning, labels=["receiver"])
+        for receiver in sorted(stats):
+            family.add_metric([receiver], values.get(receiver, 0))
+        families.append(family)
+    for name, meaning, value in (
+        ("unrouted", "Open incidents that match no route.", notifier.unrouted),
+        ("muted", "Open incidents that notify nobody.", notifier.muted),
+    ):
+        families.append(GaugeMetricFamily(f"gpuwarden_notify_{name}_incidents", meaning, value))
+    return _text_of(families)
+
+
+def _text_of(families: Sequence[Metric]) -> str:
     """Text format 0.0.4 of the families that have series."""
     return generate_latest(_Families(families)).decode()
 

@@ -5,14 +5,14 @@ from datetime import UTC, datetime, timedelta
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuwarden_rules.evaluation.statistics import RuleStatistics
-from gpuwarden_rules.exposition import exposition
+from gpuwarden_rules.exposition import rules_exposition
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def series(stats: dict[str, RuleStatistics]) -> dict[tuple[str, ...], float]:
     """Name without prefix, and label values, to value."""
-    text = exposition(stats, NOW)
+    text = rules_exposition(stats, NOW)
     families = list(text_string_to_metric_families(text))
     assert len({family.name for family in families}) == len(families)
     return {
@@ -44,11 +44,11 @@ def test_a_rule_has_all_its_figures() -> None:
 
 
 def test_what_has_not_happened_has_no_series_and_is_not_zero() -> None:
-    text = exposition({"hot": RuleStatistics()}, NOW)
+    text = rules_exposition({"hot": RuleStatistics()}, NOW)
     assert "seconds{" not in text
     assert "# TYPE gpuwarden_rules_since_success_seconds" not in text
     assert series({"hot": RuleStatistics()})["evaluations_total", "hot"] == 0
-    assert exposition({}, NOW) == ""
+    assert rules_exposition({}, NOW) == ""
 
 
 def test_a_clock_that_went_back_gives_no_negative_time() -> None:

@@ -25,16 +25,13 @@ from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.overrides import Locations, Override
 from gpuwarden_rules.evaluation import fleet, schedule
 from gpuwarden_rules.evaluation.accounts import accounts_of
-from gpuwarden_rules.evaluation.concurrency import CONCURRENT_MAX, EvaluationSlots
-from gpuwarden_rules.evaluation.judging import RuleRun, is_fresh, judgement_of
-from gpuwarden_rules.evaluation.muting import reasons
 from gpuwarden_rules.evaluation.rule_failing import (
     failing_rows,
     failing_rule,
     lake_away_rows,
     lake_away_rule,
 )
-from gpuwarden_rules.evaluation.runtime import RuleRuntime
+from gpuwarden_rules.evaluation.runtime import RuleRuntime, mute_reasons
 from gpuwarden_rules.evaluation.state import (
     FLAP_WINDOW,
     RowsError,
@@ -43,7 +40,7 @@ from gpuwarden_rules.evaluation.state import (
     restored,
     step,
 )
-from gpuwarden_rules.evaluation.statistics import RuleStatistics
+from gpuwarden_rules.evaluation.statistics import RuleRun, RuleStatistics, is_fresh, judgement_of
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +100,8 @@ class RuleEngine:
         self._on_change = on_change
         self._silences: tuple[Silence, ...] = ()
         self._muted_until: datetime | None = None
-        self._slots = EvaluationSlots()
-        self._threads = ThreadPoolExecutor(CONCURRENT_MAX, thread_name_prefix="rules")
+        self._slots = schedule.EvaluationSlots()
+        self._threads = ThreadPoolExecutor(schedule.CONCURRENT_MAX, thread_name_prefix="rules")
         self._tasks: asyncio.TaskGroup | None = None
         self._timer: schedule.EvaluationSchedule | None = None
         self._changing = asyncio.Lock()
@@ -543,7 +540,7 @@ class RuleEngine:
         """Say of all alerts why they notify nobody, where that can have changed."""
         if self._muted_until is not None and now < self._muted_until:
             return
-        found = reasons(self.alerts, self._silences, now)
+        found = mute_reasons(self.alerts, self._silences, now)
         for runtime in self._all:
             runtime.mute(found)
         self._silences = tuple(s for s in self._silences if s.ends_at > now)
@@ -590,22 +587,6 @@ class RuleEngine:
         for alert in over:
             if self._on_change and alert.fired_at:
                 self._on_change(alert)
-
-
-async def run(
-    rules: Sequence[Rule],
-    querier: Querier,
-    store: AlertStore,
-    clock: Clock,
-    stop: asyncio.Event,
-    *,
-    on_change: Callable[[Alert], None] | None = None,
-) -> None:
-    """Evaluate rules until `stop` is set. `on_change` is called for every change of state.
-
-    Make an `RuleEngine` instead where its figures are wanted.
-    """
-    await RuleEngine(rules, querier, store, clock, on_change=on_change).run(stop)
 
 
 def _concerning(rule: Rule, overrides: Sequence[Override]) -> tuple[Override, ...]:

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from gpuwarden.alert import Alert, AlertState
+from gpuwarden.alert import Alert, AlertState, Silence, first_covering
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.overrides import Locations, Override, OverridePlan
 from gpuwarden_rules.evaluation.state import RuleState, Transition
@@ -160,3 +160,15 @@ class RuleRuntime:
         if dropped and not self.stats.dropped:
             log.error("resolved alerts are not recorded", extra={"rule": self.rule.name})
         self.stats.dropped += len(dropped)
+
+
+def mute_reasons(
+    alerts: Iterable[Alert], silences: Sequence[Silence], now: datetime
+) -> dict[str, str]:
+    """Why an alert notifies nobody, by fingerprint of those that do not."""
+    active = [silence for silence in silences if silence.is_active(now)]
+    return {
+        alert.fingerprint: silence.reason(now)
+        for alert in (alerts if active else ())
+        if (silence := first_covering(active, alert, now))
+    }

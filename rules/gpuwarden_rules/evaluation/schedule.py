@@ -1,13 +1,18 @@
-"""Wakes rules on their interval, phases spread so that they do not fall together.
+"""Decides when rules are evaluated: on their interval, and how many at once.
 
-Timers are the event loop's own, which no change of the wall clock moves. A turn that a busy loop missed is
-skipped: whoever is woken late is woken once.
+The phases of the rules are spread over the interval. Timers are the event loop's own, so a change of the
+wall clock does not move them. A turn that a busy loop missed is skipped: a rule that is late is woken once.
+
+Quick rules never wait for slow ones. A rule is quick or slow as its last evaluation was. Before the first
+one, a rule with a short interval, or one that events wake, counts as quick.
 """
 
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+
+from gpuwarden_rules.evaluation.runtime import RuleRuntime
 
 GOLDEN_RATIO = 0.618034
 
@@ -54,3 +59,32 @@ async def running() -> AsyncIterator[EvaluationSchedule]:
         yield made
     finally:
         made.close()
+
+
+QUICK_S = 1.0
+"""A rule whose last evaluation took longer is slow."""
+SOON_S = 5.0
+"""A rule with such an interval, or a shorter one, is quick until it shows otherwise."""
+LANE_MAX = 2
+"""Evaluations at once in each slot; the rest wait, so that rules never crowd out ingest and people."""
+CONCURRENT_MAX = 2 * LANE_MAX
+
+
+class EvaluationSlots:
+    """A slot for quick rules and one for slow ones; each is a limit to enter and leave."""
+
+    def __init__(self) -> None:
+        self.quick = asyncio.Semaphore(LANE_MAX)
+        self.slow = asyncio.Semaphore(LANE_MAX)
+
+    def of(self, runtime: RuleRuntime) -> asyncio.Semaphore:
+        """The slot of the rule's next evaluation."""
+        return self.quick if is_quick(runtime) else self.slow
+
+
+def is_quick(runtime: RuleRuntime) -> bool:
+    """Whether the rule's next evaluation is expected to be quick."""
+    seconds = runtime.stats.last_seconds
+    if seconds is not None:
+        return seconds <= QUICK_S
+    return runtime.rule.interval_s <= SOON_S or bool(runtime.rule.on_events)

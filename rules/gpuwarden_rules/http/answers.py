@@ -10,11 +10,18 @@ from aiohttp import web
 
 from gpuwarden.clock import iso_text
 from gpuwarden_rules.evaluation.reload import RuleReloader
-from gpuwarden_rules.http.silence_requests import RequestError
 
 Handler = Callable[[web.Request, RuleReloader], Awaitable[web.Response]]
 Guarded = Callable[[Handler], Callable[[web.Request], Awaitable[web.Response]]]
 """Makes a handler of one that wants the rules, and answers where there are none."""
+
+
+class RequestError(ValueError):
+    """The request is wrong; the message says what to change."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 async def document_of(request: web.Request) -> Any:

@@ -10,8 +10,7 @@ from gpuwarden.alert import Alert
 from gpuwarden.durations import seconds_of
 from gpuwarden_rules.backtest.run import SPAN_MAX, Backtest, Backtester, BusyError
 from gpuwarden_rules.evaluation.reload import RuleReloader
-from gpuwarden_rules.http.answers import Guarded, answer, document_of
-from gpuwarden_rules.http.silence_requests import RequestError
+from gpuwarden_rules.http.answers import Guarded, RequestError, answer, document_of
 
 EPISODES_MAX = 2_000
 

@@ -15,9 +15,8 @@ from gpuwarden_rules.backtest.explain import Explanation, explanation
 from gpuwarden_rules.backtest.run import Backtester
 from gpuwarden_rules.evaluation.reload import ReloadError, RuleReloader
 from gpuwarden_rules.http import backtests, silences
-from gpuwarden_rules.http.answers import Handler, answer, error_answer
+from gpuwarden_rules.http.answers import Handler, RequestError, answer, error_answer
 from gpuwarden_rules.http.rule_document import described, written
-from gpuwarden_rules.http.silence_requests import RequestError
 
 
 def routes(

@@ -3,9 +3,18 @@
     {node: n1, gpu: 0, gpu_uuid: GPU-a, every: 1m, for: 2h, util_percent: "90x59 0x59", pstate: 0}
 
 A block makes a row each `every`, from `from` (default 0s) on; numeric columns take a number (every
-row the same) or notation (`notation.py`), which must give as many values as the others or as `for`
+row the same) or notation, which must give as many values as the others or as `for`
 says; `_` is NULL. Other columns take one value; instants are offsets from the case's start, as in
 `started_at: -2h`. Without `every` a block is one row. A column that is not named is NULL.
+
+The notation is promtool's expanding notation:
+
+    7            7                      7x3          7 7 7 7 (the value, then three more)
+    0+60x3       0 60 120 180           100-10x2     100 90 80
+    _            no value (NULL)        _x3          three without a value
+    91 92 _ 95   several, in order
+
+As in promtool, `ax3` is four values and `_x3` is three. Numbers may have a fraction and an exponent.
 """
 
 import re
@@ -20,7 +29,6 @@ from gpuwarden.metrics import Type
 from gpuwarden.schema import TABLES, stored_columns
 from gpuwarden.table import Column, Table
 from gpuwarden_rules.definition.yaml_positions import YamlReader
-from gpuwarden_rules.testing.notation import expand
 
 Rows = dict[str, list[dict[str, Any]]]
 
@@ -131,3 +139,30 @@ def _count(
     if wanted > ROWS_MAX:
         reader.note(node, f"more than {ROWS_MAX} rows")
     return wanted if 0 < wanted <= ROWS_MAX and not uneven else 0
+
+
+VALUES_MAX = 1_000_000
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_PART = re.compile(
+    rf"(?:(?P<gap>_)|(?P<start>{_NUMBER})(?P<step>[-+](?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)?)(?:x(?P<times>\d{{1,7}}))?\Z"
+)
+
+
+def expand(text: str) -> list[float | None]:
+    """The values that the notation stands for. Raises ValueError naming the part that is wrong."""
+    values: list[float | None] = []
+    for part in text.split():
+        match = _PART.match(part)
+        if match is None:
+            raise ValueError(f"{part!r} is not notation: write 5, 5x10, 0+60x10, _ or _x10")
+        times = match["times"]
+        if match["step"] and times is None:
+            raise ValueError(f"{part!r} has a step but no xN")
+        if len(values) + int(times or 1) > VALUES_MAX:
+            raise ValueError(f"{part!r} makes more than {VALUES_MAX} values")
+        if match["gap"]:
+            values += [None] * int(times or 1)
+        else:
+            start, step = float(match["start"]), float(match["step"] or 0)
+            values += [start + step * i for i in range(int(times or 0) + 1)]
+    return values

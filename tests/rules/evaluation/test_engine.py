@@ -18,7 +18,7 @@ from gpuwarden.query import LakeAwayError, QueryError, QueryTimeoutError, Result
 from gpuwarden_rules.definition.language import Rule, parse
 from gpuwarden_rules.evaluation import engine as engine_module
 from gpuwarden_rules.evaluation import runtime as runtime_module
-from gpuwarden_rules.evaluation.engine import RuleEngine, run
+from gpuwarden_rules.evaluation.engine import RuleEngine
 from gpuwarden_rules.testing import MemoryDatabase
 
 PENDING, FIRING, RESOLVED = AlertState.PENDING, AlertState.FIRING, AlertState.RESOLVED
@@ -420,7 +420,7 @@ async def test_a_stop_does_not_wait_for_a_query_that_hangs(store, clock, monkeyp
     stop, never = asyncio.Event(), asyncio.Event()
     querier = Scripted(never)
     async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(run([rule_of()], querier, store, clock, stop))
+        running = tasks.create_task(RuleEngine([rule_of()], querier, store, clock).run(stop))
         await reached(lambda: bool(querier.timeouts))
         stop.set()
         await asyncio.wait_for(running, 5)
@@ -463,7 +463,7 @@ async def test_alerts_of_before_are_read_again_where_the_store_is_slow_or_away(
 async def test_an_engine_without_rules_waits_for_the_stop(database, store, clock) -> None:
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(run([], database, store, clock, stop))
+        running = tasks.create_task(RuleEngine([], database, store, clock).run(stop))
         stop.set()
         await asyncio.wait_for(running, 5)
 

@@ -14,9 +14,9 @@ from tests.rules.notify.hook_server import hook_server
 from gpuwarden.alert import Alert
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.query import QueryError
+from gpuwarden_rules.exposition import notifier_exposition
 from gpuwarden_rules.incidents.state import IncidentView
 from gpuwarden_rules.notify.digest import SETTLED_AFTER
-from gpuwarden_rules.notify.exposition import exposition
 from gpuwarden_rules.notify.message import Notification
 from gpuwarden_rules.notify.notifier import KEEP, Notifier
 from gpuwarden_rules.notify.outbox import Outbox
@@ -232,7 +232,7 @@ async def test_figures(tmp_path) -> None:
     world.alerts = [make_alert(), replace(make_alert(node="n2"), muted="silenced")]
     async with world.running():
         await world.notifier.look()
-        text = exposition(world.notifier)
+        text = notifier_exposition(world.notifier)
     assert 'gpuwarden_notify_sent_total{receiver="a"} 0.0\n' in text
     assert "gpuwarden_notify_unrouted_incidents 1.0\n" in text
     assert "gpuwarden_notify_muted_incidents 1.0\n" in text

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_rules.http.silence_requests import RequestError, silence_of
+from gpuwarden_rules.http.answers import RequestError
+from gpuwarden_rules.http.silences import silence_of
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 GOOD = {"matchers": ["node=n1"], "for": "2h", "author": "alice", "comment": "rack moves"}

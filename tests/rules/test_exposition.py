@@ -24,7 +24,7 @@ def series(stats: dict[str, RuleStatistics]) -> dict[tuple[str, ...], float]:
 
 def test_a_rule_has_all_its_figures() -> None:
     stats = RuleStatistics(
-        evaluations=7, failures=2, seconds_total=1.75, last_seconds=0.25, last_at=NOW,
+        evaluations=7, failures=2, seconds_total=1.75, last_seconds=0.25,
         last_error="no", last_success_at=NOW - timedelta(seconds=90), pending=1, firing=3, dropped=4,
         unknown=5, muted=2, cannot_run="no column",
     )  # fmt: skip

@@ -41,8 +41,6 @@ class Advice:
     """Name of a setting that the text gives a number for."""
     before: float | None = None
     after: float | None = None
-    duty_after: float | None = None
-    """Share of the time that the GPU should then be busy."""
 
 
 def lost_share(bottleneck: Bottleneck, features: Features) -> float | None:
@@ -90,7 +88,7 @@ def _workers(features: Features) -> Advice:
     )
     if after < wanted:
         text += f" It would take about {wanted}: make a sample cheaper as well."
-    return Advice(text, "num_workers", workers, after, duty)
+    return Advice(text, "num_workers", workers, after)
 
 
 def _cores(features: Features) -> Advice:
@@ -105,7 +103,7 @@ def _cores(features: Features) -> Advice:
         f"More workers on the same cores will not help: {limit} {more}. Or make a sample cheaper: "
         "decode on the GPU (DALI, nvJPEG), precompute transforms, cache decoded samples."
     )
-    return Advice(text, "cores", None, more, 0.95)
+    return Advice(text, "cores", None, more)
 
 
 def _affinity(features: Features) -> Advice:
@@ -115,14 +113,14 @@ def _affinity(features: Features) -> Advice:
         "KMP_AFFINITY and OMP_PROC_BIND, or call os.sched_setaffinity(0, range(os.cpu_count())) in "
         "worker_init_fn."
     )
-    return Advice(text, "cores of the workers", cores, None, 0.95)
+    return Advice(text, "cores of the workers", cores)
 
 
 def _main(features: Features) -> Advice:
     wanted = max(wanted_workers(features) or 1, WORKERS_FIRST)
     after = max(1, min(wanted, floor(features.idle_cores or wanted)))
     text = f"num_workers 0 -> {after}, with persistent_workers=True, so that loading runs beside training."
-    return Advice(text, "num_workers", 0, after, 0.95)
+    return Advice(text, "num_workers", 0, after)
 
 
 def _storage(features: Features) -> Advice:
@@ -137,7 +135,7 @@ def _storage(features: Features) -> Advice:
     workers, wanted = int(features.workers or 0), wanted_workers(features) or 0
     if wanted > workers:
         text += f" Where it is far away rather than slow, more workers hide that: num_workers {workers} -> {wanted}."
-    return Advice(text, duty_after=0.95)
+    return Advice(text)
 
 
 def _prefetch(features: Features) -> Advice:
@@ -146,7 +144,7 @@ def _prefetch(features: Features) -> Advice:
         f"prefetch_factor 2 -> {PREFETCH_FACTOR}, and even out slow samples; then num_workers "
         f"{workers} -> {wanted_workers(features)}."
     )
-    return Advice(text, "prefetch_factor", 2, PREFETCH_FACTOR, 0.95)
+    return Advice(text, "prefetch_factor", 2, PREFETCH_FACTOR)
 
 
 _COMPUTED: Mapping[Bottleneck, Callable[[Features], Advice]] = {

@@ -7,13 +7,11 @@ from gpuwarden.diagnosis import MEANINGS, Bottleneck, Evidence
 from gpuwarden_rules.diagnosis.conditions import opposing, supporting
 from gpuwarden_rules.diagnosis.features import Features, GpuInfo
 from gpuwarden_rules.diagnosis.procedure import FIRST, OTHER, PAUSES, STARVED, STILL, Candidate
-from gpuwarden_rules.diagnosis.thresholds import Thresholds
+from gpuwarden_rules.diagnosis.thresholds import THRESHOLDS
 
 MISSES_MAX = 3
 UNLIKELY_BELOW = 0.5
 """Below this confidence a verdict is said to be likely, not to be so."""
-
-_DEFAULT = Thresholds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,57 +32,53 @@ class Verdict:
         return self.confidence < UNLIKELY_BELOW
 
 
-def classify(place: GpuInfo, features: Features, thresholds: Thresholds = _DEFAULT) -> Verdict:
+def classify(place: GpuInfo, features: Features) -> Verdict:
     """The first class that holds; among those of a starved GPU the one with the most evidence."""
-    if reason := _too_few_readings(place, features, thresholds):
+    if reason := _too_few_readings(place, features):
         return _unknown(reason)
-    if found := _first(FIRST, features, thresholds) or _first(STILL, features, thresholds):
+    if found := _first(FIRST, features) or _first(STILL, features):
         return found
-    if reason := _cannot_be_judged(features, thresholds):
+    if reason := _cannot_be_judged(features):
         return _unknown(reason)
-    found = (
-        _first(PAUSES, features, thresholds)
-        or _best(STARVED, features, thresholds)
-        or _first(OTHER, features, thresholds)
-    )
+    found = _first(PAUSES, features) or _best(STARVED, features) or _first(OTHER, features)
     if found is None:
         return _unknown(
-            _unexplained(place, features, thresholds),
-            tuple(_misses((*PAUSES, *STARVED, *OTHER), features, thresholds)),
+            _unexplained(place, features),
+            tuple(_misses((*PAUSES, *STARVED, *OTHER), features)),
         )
     return found
 
 
-def _too_few_readings(place: GpuInfo, features: Features, thresholds: Thresholds) -> str | None:
+def _too_few_readings(place: GpuInfo, features: Features) -> str | None:
     if features.duty is None:
         if place.is_mig:
             return "a MIG device has no utilization, and the agent no profiling metrics of it"
         return "there are no readings of utilization in the window"
-    if (features.coverage or 0) < thresholds.coverage_min:
+    if (features.coverage or 0) < THRESHOLDS.coverage_min:
         return f"only {100 * (features.coverage or 0):.0f} % of the window has readings"
     return None
 
 
-def _cannot_be_judged(features: Features, thresholds: Thresholds) -> str | None:
+def _cannot_be_judged(features: Features) -> str | None:
     if (features.owners or 0) > 1:
         return f"{features.owners:.0f} jobs share the GPU, and utilization is of all of them"
-    if features.age is not None and features.age < thresholds.warm_up:
+    if features.age is not None and features.age < THRESHOLDS.warm_up:
         return f"the process began {features.age:.0f} s ago and may still warm up"
     return None
 
 
-def _unexplained(place: GpuInfo, features: Features, thresholds: Thresholds) -> str:
+def _unexplained(place: GpuInfo, features: Features) -> str:
     stall = features.stall or 0
     if not place.has_process_data:
         return "the agent of this node reports no processes, so that only the GPU's side is known"
     if features.processes == 0:
         return "it works, but no process is to be seen on it (containers without host pids?)"
-    if (restarts := features.unseen_turnovers or 0) >= thresholds.two and stall < thresholds.stall:
+    if (restarts := features.unseen_turnovers or 0) >= THRESHOLDS.two and stall < THRESHOLDS.stall:
         return (
             f"workers were started anew in {restarts:.0f} readings, and utilization is read too seldom"
             " to see what that costs"
         )
-    if stall >= thresholds.stall:
+    if stall >= THRESHOLDS.stall:
         return f"the GPU waits {100 * stall:.0f} % of the time, and nothing measured says for what"
     return f"the GPU is busy {100 * (1 - stall):.0f} % of the time, and nothing stands out"
 
@@ -93,48 +87,42 @@ def _unknown(reason: str, misses: Sequence[str] = ()) -> Verdict:
     return Verdict(Bottleneck.UNKNOWN, 0.0, (), reason, misses)
 
 
-def _first(
-    candidates: Sequence[Candidate], features: Features, thresholds: Thresholds
-) -> Verdict | None:
+def _first(candidates: Sequence[Candidate], features: Features) -> Verdict | None:
     for candidate in candidates:
-        if candidate.needs.holds(features, thresholds) is True:
-            return _verdict(candidate, features, thresholds)
+        if candidate.needs.holds(features) is True:
+            return _verdict(candidate, features)
     return None
 
 
-def _best(
-    candidates: Sequence[Candidate], features: Features, thresholds: Thresholds
-) -> Verdict | None:
-    found = [c for c in candidates if c.needs.holds(features, thresholds) is True]
+def _best(candidates: Sequence[Candidate], features: Features) -> Verdict | None:
+    found = [c for c in candidates if c.needs.holds(features) is True]
     if not found:
         return None
-    return max((_verdict(c, features, thresholds) for c in found), key=lambda v: v.confidence)
+    return max((_verdict(c, features) for c in found), key=lambda v: v.confidence)
 
 
-def _verdict(candidate: Candidate, features: Features, thresholds: Thresholds) -> Verdict:
+def _verdict(candidate: Candidate, features: Features) -> Verdict:
     evidence: dict[str, Evidence] = {}
     for condition in (candidate.needs, *candidate.signs):
-        for line in supporting(condition, features, thresholds):
+        for line in supporting(condition, features):
             evidence.setdefault(line.feature, line)
     return Verdict(
         candidate.bottleneck,
-        _confidence(candidate, features, thresholds),
+        _confidence(candidate, features),
         tuple(evidence.values()),
     )
 
 
-def _confidence(candidate: Candidate, features: Features, thresholds: Thresholds) -> float:
+def _confidence(candidate: Candidate, features: Features) -> float:
     """What is needed counts as one sign that agrees; a sign that nobody can see counts as half."""
-    held = [sign.holds(features, thresholds) for sign in candidate.signs]
+    held = [sign.holds(features) for sign in candidate.signs]
     agree = 1 + held.count(True)
     return round(agree / (agree + held.count(False) + held.count(None) / 2), 3)
 
 
-def _misses(
-    candidates: Sequence[Candidate], features: Features, thresholds: Thresholds
-) -> Iterator[str]:
+def _misses(candidates: Sequence[Candidate], features: Features) -> Iterator[str]:
     """The classes with the least against them."""
-    against = [(list(opposing(c.needs, features, thresholds)), c.bottleneck) for c in candidates]
+    against = [(list(opposing(c.needs, features)), c.bottleneck) for c in candidates]
     against = [(lines, b) for lines, b in against if lines and b is not Bottleneck.BUSY]
     against.sort(key=lambda found: len(found[0]))
     for lines, bottleneck in against[:MISSES_MAX]:

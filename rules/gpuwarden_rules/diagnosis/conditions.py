@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpuwarden.diagnosis import Evidence
 from gpuwarden_rules.diagnosis.features import UNITS, WORDS, Features, shown
-from gpuwarden_rules.diagnosis.thresholds import Thresholds
+from gpuwarden_rules.diagnosis.thresholds import THRESHOLDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,18 +19,18 @@ class FeatureTest:
     threshold: str
     is_least: bool
 
-    def holds(self, features: Features, thresholds: Thresholds) -> bool | None:
+    def holds(self, features: Features) -> bool | None:
         """None where the feature is absent."""
         value: float | None = getattr(features, self.feature)
         if value is None:
             return None
-        limit: float = getattr(thresholds, self.threshold)
+        limit: float = getattr(THRESHOLDS, self.threshold)
         return (value >= limit) is self.is_least
 
-    def evidence(self, features: Features, thresholds: Thresholds) -> Evidence:
+    def evidence(self, features: Features) -> Evidence:
         """What was measured; the feature must be there."""
         value: float = getattr(features, self.feature)
-        limit: float = getattr(thresholds, self.threshold)
+        limit: float = getattr(THRESHOLDS, self.threshold)
         text = f"{WORDS[self.feature]}: {shown(self.feature, value)}"
         if UNITS[self.feature] != "boolean":
             text += f" ({'from' if self.is_least else 'below'} {shown(self.feature, limit)})"
@@ -44,11 +44,11 @@ class AllOf:
 
     parts: tuple["Condition", ...]
 
-    def holds(self, features: Features, thresholds: Thresholds) -> bool | None:
+    def holds(self, features: Features) -> bool | None:
         """False where one does not hold, else None where one is unknown."""
         result: bool | None = True
         for part in self.parts:
-            held = part.holds(features, thresholds)
+            held = part.holds(features)
             if held is False:
                 return False
             if held is None:
@@ -62,11 +62,11 @@ class AnyOf:
 
     parts: tuple["Condition", ...]
 
-    def holds(self, features: Features, thresholds: Thresholds) -> bool | None:
+    def holds(self, features: Features) -> bool | None:
         """True where one holds, else None where one is unknown."""
         result: bool | None = False
         for part in self.parts:
-            held = part.holds(features, thresholds)
+            held = part.holds(features)
             if held:
                 return True
             if held is None:
@@ -80,9 +80,9 @@ class Unless:
 
     part: "Condition"
 
-    def holds(self, features: Features, thresholds: Thresholds) -> bool:
+    def holds(self, features: Features) -> bool:
         """False only where it does hold."""
-        return self.part.holds(features, thresholds) is not True
+        return self.part.holds(features) is not True
 
 
 Condition = FeatureTest | AllOf | AnyOf | Unless
@@ -113,54 +113,40 @@ def unless(part: Condition) -> Unless:
     return Unless(part)
 
 
-def supporting(
-    condition: Condition, features: Features, thresholds: Thresholds
-) -> Iterator[Evidence]:
+def supporting(condition: Condition, features: Features) -> Iterator[Evidence]:
     """Evidence of the tests that make a condition hold."""
     match condition:
         case FeatureTest():
-            if condition.holds(features, thresholds):
-                yield condition.evidence(features, thresholds)
+            if condition.holds(features):
+                yield condition.evidence(features)
         case AllOf(parts):
             for part in parts:
-                yield from supporting(part, features, thresholds)
+                yield from supporting(part, features)
         case AnyOf(parts):
             for part in parts:
-                if part.holds(features, thresholds):
-                    yield from supporting(part, features, thresholds)
+                if part.holds(features):
+                    yield from supporting(part, features)
         case Unless():
             return
 
 
-def opposing(condition: Condition, features: Features, thresholds: Thresholds) -> Iterator[str]:
+def opposing(condition: Condition, features: Features) -> Iterator[str]:
     """What keeps a condition from holding: measurements, and features that are absent."""
-    if condition.holds(features, thresholds) is True:
+    if condition.holds(features) is True:
         return
     match condition:
         case FeatureTest(feature, _, _):
             if getattr(features, feature) is None:
                 yield f"{WORDS[feature]}: no data"
             else:
-                text = condition.evidence(features, thresholds).text
+                text = condition.evidence(features).text
                 head, _, bound = text.rpartition("(")
                 yield f"{head}(not {bound}" if head else text
         case AllOf(parts):
             for part in parts:
-                yield from opposing(part, features, thresholds)
+                yield from opposing(part, features)
         case AnyOf(parts):
-            against = [list(opposing(part, features, thresholds)) for part in parts]
+            against = [list(opposing(part, features)) for part in parts]
             yield min(against, key=len)[0] if against else "nothing"
         case Unless(part):
-            yield from (e.text for e in supporting(part, features, thresholds))
-
-
-def named(condition: Condition) -> Iterator[str]:
-    """Features that a condition looks at, those behind `unless` left out."""
-    match condition:
-        case FeatureTest(feature, _, _):
-            yield feature
-        case AllOf(parts) | AnyOf(parts):
-            for part in parts:
-                yield from named(part)
-        case Unless():
-            return
+            yield from (e.text for e in supporting(part, features))

@@ -1,4 +1,4 @@
-"""Measures utilization over a window: percentiles, pauses, dips and period.
+"""Measures utilization over a window: percentiles, pauses and periodicity.
 
 All GPUs at once, as one matrix with a row each and a column for each second, oldest first.
 """
@@ -18,9 +18,8 @@ OFFSET = 32
 SLOT_S = 12
 """A slot of the window with one reading counts as seen: agents may read every ten seconds."""
 EACH_SECOND_MIN = 0.75
-"""With fewer readings a second, dips, pauses and periods cannot be seen."""
+"""With fewer readings a second, pauses and periods cannot be seen."""
 GAP_BELOW, BUSY_FROM = 10, 80
-DIP_FROM, DIP_TO = 70, 30
 PAUSE_S_MIN = 3
 LAG_S_MIN, LAG_S_MAX = 2, 60
 NEARLY_HIGHEST = 0.9
@@ -66,7 +65,7 @@ def shapes(matrix: Matrix) -> list[Shape]:
     filled = np.where(is_known, matrix, 0.0)
     mean = filled.sum(axis=1) / safe
     spread = np.sqrt((np.where(is_known, matrix - mean[:, None], 0.0) ** 2).sum(axis=1) / safe)
-    acf, period = _autocorrelation(np.where(is_known, matrix, mean[:, None]))
+    acf = _autocorrelation(np.where(is_known, matrix, mean[:, None]))
     has_period = spread >= FLAT_BELOW_PERCENT
     ordered = np.sort(matrix, axis=1)  # NaN last
     columns: dict[str, Any] = {
@@ -75,13 +74,10 @@ def shapes(matrix: Matrix) -> list[Shape]:
         "util_p5": _percentile(ordered, count, 0.05),
         "util_p95": _percentile(ordered, count, 0.95),
         "util_cv": np.where(mean > 0, spread / np.maximum(mean, 1e-9), np.nan),
-        "gap_share": is_gap.sum(axis=1) / safe,
         "busy_share": (filled >= BUSY_FROM).sum(axis=1) / safe,
     }
     by_second: dict[str, Any] = {
-        "dips_per_minute": _dips(matrix) / (seconds / 60),
         "autocorrelation": np.where(has_period, acf, 0.0),
-        "period": np.where(has_period & (acf > 0), period, np.nan),
     }
     coverage = slots.mean(axis=1)
     made = []
@@ -169,18 +165,8 @@ def _percentile(ordered: Matrix, count: NDArray[np.int64], share: float) -> NDAr
     return values
 
 
-def _dips(matrix: Matrix) -> NDArray[np.int64]:
-    """Falls from high to low; what lies between leaves the state as it was."""
-    state = np.where(matrix >= DIP_FROM, 1, np.where(matrix <= DIP_TO, -1, 0))
-    columns = np.arange(state.shape[1])
-    last = np.maximum.accumulate(np.where(state != 0, columns, 0), axis=1)
-    held = np.take_along_axis(state, last, axis=1)
-    falls: NDArray[np.int64] = ((held[:, :-1] == 1) & (held[:, 1:] == -1)).sum(axis=1)
-    return falls
-
-
-def _autocorrelation(filled: Matrix) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Highest autocorrelation of each detrended row, and its lag in seconds."""
+def _autocorrelation(filled: Matrix) -> NDArray[np.float64]:
+    """Highest autocorrelation of each detrended row at the lags of a loop."""
     rows, seconds = filled.shape
     time = np.arange(seconds) - (seconds - 1) / 2
     centred = filled - filled.mean(axis=1, keepdims=True)
@@ -203,7 +189,8 @@ def _autocorrelation(filled: Matrix) -> tuple[NDArray[np.float64], NDArray[np.fl
     peaks = np.where(is_peak, here, -1.0)
     # Multiples of a period are peaks as high as it: the first of them is meant.
     best = (peaks >= NEARLY_HIGHEST * peaks.max(axis=1, keepdims=True)).argmax(axis=1)
-    return np.clip(here[np.arange(rows), best], 0, 1), best.astype(np.float64) + LAG_S_MIN
+    highest: NDArray[np.float64] = np.clip(here[np.arange(rows), best], 0, 1)
+    return highest
 
 
 def _runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:

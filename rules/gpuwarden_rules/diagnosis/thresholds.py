@@ -90,3 +90,6 @@ class Thresholds:
     steady: float = 0.35
     clock_high: float = 0.80
     decodes: float = 5
+
+
+THRESHOLDS = Thresholds()

@@ -550,7 +550,6 @@ class RuleEngine:
     def _time(self, runtime: RuleRuntime, began_at: datetime, seconds: float) -> None:
         stats = runtime.stats
         stats.evaluations += 1
-        stats.last_at = self._clock.now()
         stats.last_seconds = seconds
         stats.seconds_total += seconds
         is_slow = seconds > runtime.rule.interval_s

@@ -19,7 +19,6 @@ class RuleStatistics:
     failures: int = 0
     seconds_total: float = 0.0
     last_seconds: float | None = None
-    last_at: datetime | None = None
     last_error: str | None = None
     """Why the last evaluation failed, or its alerts could not be saved; None: it succeeded."""
     last_success_at: datetime | None = None

@@ -12,7 +12,7 @@ from gpuwarden.clock import ManualClock
 from gpuwarden.diagnosis import Bottleneck, Diagnosis
 from gpuwarden.query import QueryError, Result
 from gpuwarden_rules.diagnosis.service import Diagnoser
-from gpuwarden_rules.exposition import exposition
+from gpuwarden_rules.exposition import rules_exposition
 from gpuwarden_rules.testing import MemoryDatabase
 
 
@@ -64,7 +64,7 @@ async def test_a_look_saves_what_it_found_and_the_next_one_only_what_changed(
     assert found.usd_per_hour == pytest.approx(3.0 * 0.55, rel=0.1)
     assert list(store.rows.values()) == [found]
     assert await diagnoser.look() == []
-    figures = exposition({}, clock.now(), diagnoser)
+    figures = rules_exposition({}, clock.now(), diagnoser)
     assert 'gpuwarden_diagnosis_gpus{bottleneck="loader_workers"} 1.0\n' in figures
     assert "gpuwarden_diagnosis_looks_total 2.0\n" in figures
 

@@ -24,7 +24,6 @@ rules:
     remedy: >-
       Its alerts stay as they were until it works. Run `gpuwarden rules check`; where it is slow,
       narrow its window or lengthen its interval.
-    doc: docs/rules.md
     sql: SELECT $now
 
   - name: lake_away
@@ -38,7 +37,6 @@ rules:
     remedy: >-
       See that the catalogue (PostgreSQL, or lake/catalog.sqlite) can be reached and read; `journalctl -u
       gpuwarden-collector -p err` says what fails. All rules are judged again within a minute of that.
-    doc: docs/rules.md
     sql: SELECT $now
 """
 _NAMED_MAX = 5
